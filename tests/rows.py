@@ -34,7 +34,7 @@ def contents_at(path: Path) -> dict[str, list[object]]:
 
 
 def require_equal(merged: dict[str, list[Any]], single: dict[str, list[Any]]) -> None:
-    """Everything is the same, but that a pack may have died later."""
+    """Require equal rows, except that a pack may have a later txg of death."""
     deaths = [[row[5] for row in one["packs"]] for one in (merged, single)]
     for one in (merged, single):
         one["packs"] = [row[:5] for row in one["packs"]]

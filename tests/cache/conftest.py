@@ -1,4 +1,4 @@
-"""A cache over a real database, real files and a store that can be made to fail."""
+"""Fixtures: a cache with a real database, real files and a store that can be made to fail."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,7 +24,7 @@ INO = Ino(7)
 
 
 class CacheBench:
-    """The cache and its neighbours."""
+    """A cache with its database, files and store."""
 
     def __init__(self, home: Path) -> None:
         self.store = FaultyStore(MemoryStore())
@@ -35,7 +35,7 @@ class CacheBench:
         self.cache = self.new_cache()
 
     def new_cache(self, bytes_max: int = 64 * MIB) -> BlockCache:
-        """Return a cache as a mount would make it."""
+        """Return a cache as a mount makes it."""
         cache = BlockCache(
             self.db,
             self.store,
@@ -55,7 +55,7 @@ class CacheBench:
         return self.cache.write_new(INO, BlockIndex(index), 0, content)
 
     def located(self, index: int) -> Located:
-        """Return where a block of the file is."""
+        """Return the location of a block of the file."""
         found = self.cache.located(INO, BlockIndex(index))
         assert found is not None
         return found
@@ -72,7 +72,7 @@ class CacheBench:
             yield info.key
 
     async def upload(self, *indexes: int) -> ObjectKey:
-        """Put blocks into a pack of their own, return its key, and let them become clean."""
+        """Put blocks into a separate pack, return its key, and let them become clean."""
         found = [self.located(index) for index in indexes]
         random_bytes = found[0].block.to_bytes(16, "big")
         key = pack_codec.new_key(Epoch(1), random_bytes)

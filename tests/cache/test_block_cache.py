@@ -1,4 +1,4 @@
-"""The block cache: states, room, and copies that go only when they may."""
+"""The block cache: states, room, eviction."""
 
 import os
 import threading
@@ -33,7 +33,7 @@ async def test_write_in_place_grows_a_dirty_block(bench: CacheBench) -> None:
     assert bench.cache.read_local(located, 0, 10) == b"abc\0\0xyz\0\0"
 
 
-async def test_frozen_block_is_copied_on_write(bench: CacheBench) -> None:
+async def test_sealed_block_is_copied_on_write(bench: CacheBench) -> None:
     """The sealed block keeps its content; the copy gets the new bytes."""
     old = bench.write(0, b"abcdef")
     bench.cache.seal([old])
@@ -47,10 +47,10 @@ async def test_frozen_block_is_copied_on_write(bench: CacheBench) -> None:
 
 
 @pytest.mark.parametrize("opened_before", [True, False])
-async def test_clean_block_gives_its_file_to_the_one_that_replaces_it(
+async def test_clean_block_passes_its_file_to_its_replacement(
     bench: CacheBench, opened_before: bool
 ) -> None:
-    """No byte is copied; the old one is as if it had been evicted, and the store has it."""
+    """No byte is copied; the old block counts as evicted, and the store has it."""
     old = await bench.upload_content(b"abcdef")
     if not opened_before:
         bench.files.let_go([old])
@@ -72,7 +72,7 @@ async def test_clean_block_gives_its_file_to_the_one_that_replaces_it(
 
 
 async def test_clean_block_that_two_files_share_keeps_its_file(bench: CacheBench) -> None:
-    """Else reading the other one would need the store."""
+    """Otherwise reading the other file would need the store."""
     old = await bench.upload_content(b"abcdef")
     bench.db.begin()
     blocks.add_refs(bench.db, old)
@@ -84,8 +84,8 @@ async def test_clean_block_that_two_files_share_keeps_its_file(bench: CacheBench
     assert bench.files.read(old, 0, 6) == b"abcdef"
 
 
-async def test_file_taken_over_by_an_undone_group_is_fetched_again(bench: CacheBench) -> None:
-    """The rows name the old block, whose file has another name."""
+async def test_file_renamed_by_an_undone_group_is_fetched_again(bench: CacheBench) -> None:
+    """The rows name the old block, whose file now has another name."""
     await bench.upload_content(b"abcdef")
     bench.db.begin()
     bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 6)
@@ -98,7 +98,7 @@ async def test_file_taken_over_by_an_undone_group_is_fetched_again(bench: CacheB
     assert bench.cache.read_local(bench.located(0), 0, 6) == b"abcdef"
 
 
-async def test_clean_block_whose_file_is_short_is_not_taken_over(bench: CacheBench) -> None:
+async def test_clean_block_with_a_short_file_is_not_renamed(bench: CacheBench) -> None:
     """It is fetched again, as for a read."""
     old = await bench.upload_content(b"abcdef")
     os.truncate(bench.files.root / "xxx" / f"{old:x}", 3)
@@ -111,7 +111,7 @@ async def test_clean_block_whose_file_is_short_is_not_taken_over(bench: CacheBen
 
 
 async def test_released_sealed_block_stays_for_its_upload(bench: CacheBench) -> None:
-    """An image may name it: only the uploader ends it."""
+    """An image may name it: only the uploader may delete it."""
     block = bench.write(0, b"abc")
     bench.cache.seal([block])
     block_map.remove(bench.db, INO, BlockIndex(0))
@@ -125,7 +125,7 @@ async def test_released_sealed_block_stays_for_its_upload(bench: CacheBench) -> 
 
 
 async def test_evicted_block_is_fetched_again(bench: CacheBench) -> None:
-    """A clean block may go for room and comes back from its pack."""
+    """A clean block may be evicted, and is then fetched from its pack."""
     bench.write(0, b"a" * 1000)
     await bench.upload(0)
     bench.write(1, b"b" * 1000)
@@ -156,8 +156,8 @@ async def test_one_block_is_fetched_once_for_many_readers(bench: CacheBench) -> 
     assert bench.cache.fetched_blocks == 1
 
 
-async def test_block_that_is_nowhere_is_an_error(bench: CacheBench) -> None:
-    """The only copy gone: an error that names the block, never zeros."""
+async def test_block_without_any_copy_is_an_error(bench: CacheBench) -> None:
+    """The error names the block; it never reads as zeros."""
     block = bench.write(0, b"abc")
     bench.files.remove(block)
 
@@ -166,7 +166,7 @@ async def test_block_that_is_nowhere_is_an_error(bench: CacheBench) -> None:
 
 
 async def test_torn_dirty_block_is_an_error(bench: CacheBench) -> None:
-    """A file shorter than its row says is not filled up with zeros."""
+    """A file shorter than its row says is not padded with zeros."""
     block = bench.write(0, b"abcdef")
     bench.files.cut_after(block, 4)
 
@@ -174,8 +174,8 @@ async def test_torn_dirty_block_is_an_error(bench: CacheBench) -> None:
         bench.cache.read_local(bench.located(0), 0, 6)
 
 
-async def test_write_behind_a_torn_end_does_not_make_it_zeros(bench: CacheBench) -> None:
-    """The place between would read as zeros: refused, until what was lost is written again."""
+async def test_write_after_a_torn_end_is_refused(bench: CacheBench) -> None:
+    """The gap would read as zeros, until the lost bytes are written again."""
     block = bench.write(0, b"abcdef")
     bench.files.cut_after(block, 2)
 
@@ -188,7 +188,7 @@ async def test_write_behind_a_torn_end_does_not_make_it_zeros(bench: CacheBench)
 
 
 async def test_sync_records_the_size_of_each_file(bench: CacheBench) -> None:
-    """The rows hold the size that survives a power cut; they are written only when it changes."""
+    """The rows hold the size that survives a power cut; they change only with it."""
     block = bench.write(0, b"abcdef")
     assert cached_blocks.unsynced_tails(bench.db) == [(block, 0, 6)]
     await bench.cache.sync_blocks()
@@ -204,16 +204,16 @@ async def test_sync_records_the_size_of_each_file(bench: CacheBench) -> None:
     assert not bench.db.in_group
 
 
-async def test_hole_at_the_beginning_needs_no_sync(bench: CacheBench) -> None:
-    """For zeros nothing has to reach the disk."""
+async def test_leading_hole_needs_no_sync(bench: CacheBench) -> None:
+    """Zeros need no data on the disk."""
     bench.db.begin()
     block = bench.cache.write_new(INO, BlockIndex(0), 100, b"abc")
 
     assert cached_blocks.unsynced_tails(bench.db) == [(block, 100, 103)]
 
 
-async def test_lost_copy_of_an_uploaded_block_is_fetched_again(bench: CacheBench) -> None:
-    """The reader is told to fetch, and then reads."""
+async def test_lost_cached_block_is_fetched_again(bench: CacheBench) -> None:
+    """The reader is asked to fetch, and then reads."""
     bench.write(0, b"abc")
     await bench.upload(0)
     bench.files.remove(bench.located(0).block)
@@ -244,7 +244,7 @@ async def test_torn_clean_block_is_found_by_its_hash_after_power_loss(bench: Cac
 
 
 async def test_torn_uploaded_block_is_found_after_power_loss_too(bench: CacheBench) -> None:
-    """Its row may be on the disk before its file is."""
+    """Its row may be on the disk although its file is not."""
     block = bench.write(0, b"content")
     await bench.upload(0)
     bench.db.begin()
@@ -258,7 +258,7 @@ async def test_torn_uploaded_block_is_found_after_power_loss_too(bench: CacheBen
     assert cache.read_local(bench.located(0), 0, 7) == b"content"
 
 
-async def test_suspect_copy_is_not_read_before_it_is_verified(
+async def test_suspect_block_is_not_read_before_verification(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread does the hashing; readers that arrive meanwhile wait for the same result."""
@@ -290,8 +290,8 @@ async def test_suspect_copy_is_not_read_before_it_is_verified(
     assert cache.read_local(bench.located(0), 0, 7) == b"content"
 
 
-async def test_all_suspect_copies_are_verified_in_the_background(bench: CacheBench) -> None:
-    """Afterwards none is: what was torn is forgotten, what went meanwhile passed over."""
+async def test_all_suspect_blocks_are_verified_in_the_background(bench: CacheBench) -> None:
+    """Torn ones are forgotten, evicted ones skipped."""
     for index in range(4):
         bench.write(index, b"content %d" % index)
         await bench.upload(index)
@@ -311,7 +311,7 @@ async def test_all_suspect_copies_are_verified_in_the_background(bench: CacheBen
 
 
 def watch_removals(bench: CacheBench, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that will have the thread of each file's removal."""
+    """Return a list that collects the thread of each file's removal."""
     removed_by: list[int] = []
     remove, remove_all = bench.files.remove, bench.files.remove_all
 
@@ -331,7 +331,7 @@ def watch_removals(bench: CacheBench, monkeypatch: pytest.MonkeyPatch) -> list[i
 async def test_many_small_blocks_make_room_without_stalling_the_loop(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few go at once; a writer who needs more waits while a thread removes them."""
+    """A few are evicted at once; a writer that needs more waits while a thread removes the files."""
     for index in range(100):
         bench.write(index, bytes([index]) * 100)
     await bench.upload(*range(100))
@@ -348,8 +348,8 @@ async def test_many_small_blocks_make_room_without_stalling_the_loop(
     assert len(list(bench.files.numbers())) == cache.index.total_count == 10
 
 
-async def test_eviction_that_is_cancelled_leaves_no_file(bench: CacheBench) -> None:
-    """Rows and files go together, whatever happens to the writer."""
+async def test_cancelled_eviction_leaves_no_file(bench: CacheBench) -> None:
+    """Rows and files are removed together, even if the writer is cancelled."""
     for index in range(100):
         bench.write(index, bytes([index]) * 100)
     await bench.upload(*range(100))
@@ -362,10 +362,10 @@ async def test_eviction_that_is_cancelled_leaves_no_file(bench: CacheBench) -> N
     assert len(list(bench.files.numbers())) == cache.index.total_count
 
 
-async def test_doomed_files_go_in_a_thread(
+async def test_doomed_files_are_removed_in_a_thread(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A removed tree of small files is thousands of them."""
+    """A removed tree of small files has thousands of them."""
     block = bench.write(0, b"abc")
     block_map.remove(bench.db, INO, BlockIndex(0))
     bench.cache.release(block)
@@ -378,8 +378,8 @@ async def test_doomed_files_go_in_a_thread(
     assert cached_blocks.get(bench.db, block) is None
 
 
-async def test_damaged_pack_is_an_error_and_nothing_is_kept(bench: CacheBench) -> None:
-    """A bit that rotted in the store is reported; no file appears."""
+async def test_damaged_pack_is_an_error_and_nothing_is_cached(bench: CacheBench) -> None:
+    """A flipped bit in the store is reported; no file appears."""
     bench.write(0, b"abc" * 100)
     await bench.upload(0)
     located = bench.located(0)
@@ -398,7 +398,7 @@ async def test_damaged_pack_is_an_error_and_nothing_is_kept(bench: CacheBench) -
 async def test_reader_of_an_unreachable_store_gets_an_error(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """After read_timeout the reader is told, and a later one may succeed."""
+    """After read_timeout the reader fails, and a later one may succeed."""
     bench.write(0, b"abc")
     await bench.upload(0)
     bench.db.begin()
@@ -413,8 +413,8 @@ async def test_reader_of_an_unreachable_store_gets_an_error(
     assert bench.cache.read_local(bench.located(0), 0, 3) == b"abc"
 
 
-async def test_writer_waits_for_room_until_the_store_took_something(bench: CacheBench) -> None:
-    """Back-pressure: the writer goes on when an upload made room."""
+async def test_writer_waits_for_room_until_an_upload(bench: CacheBench) -> None:
+    """Back-pressure: the writer continues when an upload made room."""
     cache = bench.new_cache(bytes_max=100 * KIB)
     bench.write(0, bytes(90 * KIB))
     async with trio.open_nursery() as nursery:
@@ -427,10 +427,10 @@ async def test_writer_waits_for_room_until_the_store_took_something(bench: Cache
     assert cache.index.total_bytes <= 50 * KIB
 
 
-async def test_writer_gets_no_space_after_write_timeout(
+async def test_writer_gets_enospc_after_write_timeout(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A cache full of what the store does not take is ENOSPC, and nothing is lost."""
+    """The cache is full of dirty blocks; nothing is lost."""
     cache = bench.new_cache(bytes_max=100 * KIB)
     bench.write(0, b"x" * 90 * KIB)
 
@@ -441,7 +441,7 @@ async def test_writer_gets_no_space_after_write_timeout(
 
 
 async def test_index_follows_a_lost_group(bench: CacheBench) -> None:
-    """After a rollback the index knows only what the rows know."""
+    """After a rollback the index has only what is in the rows."""
     bench.write(0, b"kept")
     bench.db.commit()
     bench.write(1, b"lost")
@@ -452,8 +452,8 @@ async def test_index_follows_a_lost_group(bench: CacheBench) -> None:
     assert cached_blocks.in_state(bench.db, BlockState.DIRTY) == [bench.located(0).block]
 
 
-async def test_fetched_copy_of_a_block_that_moves_leaves_it_frozen(bench: CacheBench) -> None:
-    """Compaction froze it while a reader fetched it: it must still reach its new pack."""
+async def test_block_fetched_during_compaction_stays_sealed(bench: CacheBench) -> None:
+    """Compaction sealed it while a reader fetched it: it must still get into its new pack."""
     block = bench.write(0, b"abc")
     await bench.upload(0)
     bench.cache.evict_bytes(10)
@@ -471,10 +471,10 @@ async def test_fetched_copy_of_a_block_that_moves_leaves_it_frozen(bench: CacheB
     assert list(bench.cache.index.sealed()) == [block]
 
 
-async def test_fetched_block_leaves_the_reserve_of_the_disk_alone(
+async def test_fetched_block_does_not_use_the_disk_reserve(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that fills the disk would cost the writers their open group."""
+    """A reader that fills the disk would lose the writers' open group."""
     bench.write(0, b"abc" * 100)
     await bench.upload(0)
     bench.cache.evict_bytes(1000)

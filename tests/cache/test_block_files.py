@@ -36,7 +36,7 @@ def test_gap_before_the_first_byte_reads_as_zeros(files: BlockFiles) -> None:
 
 
 def test_write_in_place_grows_the_file(files: BlockFiles) -> None:
-    """Bytes past the end are added, bytes before it replaced."""
+    """Bytes past the end are added, earlier bytes replaced."""
     files.create(ONE, 0, b"abcdef")
 
     files.write_within(ONE, 4, b"XYZ", 4)
@@ -45,8 +45,8 @@ def test_write_in_place_grows_the_file(files: BlockFiles) -> None:
     assert files.size(ONE) == 7
 
 
-def test_short_file_is_an_error_not_zeros(files: BlockFiles) -> None:
-    """Asking past the end of a torn file names the byte where it ends."""
+def test_short_file_is_an_error(files: BlockFiles) -> None:
+    """The error names the byte where the torn file ends; no zeros are returned."""
     files.create(ONE, 0, b"abc")
 
     with pytest.raises(LostBlockError, match="ends at byte 3"):
@@ -61,8 +61,8 @@ def test_missing_file_is_an_error(files: BlockFiles) -> None:
         files.write_within(ONE, 0, b"x", 0)
 
 
-def test_leftover_of_an_undone_group_is_overwritten(files: BlockFiles) -> None:
-    """A number that is given again after a crash starts with an empty file."""
+def test_leftover_file_of_an_undone_group_is_overwritten(files: BlockFiles) -> None:
+    """A block number that is used again after a crash starts with an empty file."""
     files.create(ONE, 0, b"leftover of before")
 
     files.create(ONE, 0, b"new")
@@ -71,7 +71,7 @@ def test_leftover_of_an_undone_group_is_overwritten(files: BlockFiles) -> None:
 
 
 def test_copy_has_only_the_requested_bytes(files: BlockFiles) -> None:
-    """The source stays as it is."""
+    """The source is unchanged."""
     files.create(ONE, 0, b"abcdef")
 
     files.copy(ONE, TWO, 4)
@@ -90,7 +90,7 @@ def test_adopted_block_leaves_nothing_in_tmp(files: BlockFiles, tmp_path: Path) 
 
 
 def test_removed_blocks_leave_no_directory(files: BlockFiles, tmp_path: Path) -> None:
-    """The root is empty again when the last block is gone."""
+    """The root is empty again after the last block is removed."""
     for number in range(50):
         files.create(BlockId(number), 0, b"x")
     for number in range(50):
@@ -100,8 +100,8 @@ def test_removed_blocks_leave_no_directory(files: BlockFiles, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("count", [3, SYNCFS_FILES_MIN])
-def test_sync_accepts_few_and_many_and_gone_files(files: BlockFiles, count: int) -> None:
-    """Both ways to sync work, and a doomed file in the list is no error."""
+def test_sync_accepts_few_many_and_missing_files(files: BlockFiles, count: int) -> None:
+    """Both ways of syncing work, and a doomed file in the list is no error."""
     blocks = [BlockId(number) for number in range(count)]
     for block in blocks:
         files.create(block, 0, b"x")
@@ -113,7 +113,7 @@ def test_sync_accepts_few_and_many_and_gone_files(files: BlockFiles, count: int)
 
 
 def test_unfinished_files_of_an_earlier_run_are_cleared(files: BlockFiles, tmp_path: Path) -> None:
-    """Only the one tmp directory is looked at."""
+    """Only the tmp directory is searched."""
     (tmp_path / "tmp" / "fetch-1").write_bytes(b"half")
 
     files.clear_tmp()
@@ -121,15 +121,15 @@ def test_unfinished_files_of_an_earlier_run_are_cleared(files: BlockFiles, tmp_p
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_numbers_lists_every_block(files: BlockFiles) -> None:
-    """The walk finds what was created."""
+def test_all_block_numbers_are_listed(files: BlockFiles) -> None:
+    """The walk finds every created block."""
     for number in (1, 255, 1 << 40):
         files.create(BlockId(number), 0, b"x")
 
     assert sorted(files.numbers()) == [1, 255, 1 << 40]
 
 
-def test_two_adoptions_of_one_block_do_not_meet(
+def test_concurrent_adoptions_of_one_block_work(
     files: BlockFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader and compaction may fetch the same block at once, in two threads."""
@@ -149,8 +149,8 @@ def test_two_adoptions_of_one_block_do_not_meet(
     assert files.read(BlockId(1), 0, 7) == b"content"
 
 
-def test_file_that_was_removed_behind_our_back_takes_no_more_bytes(files: BlockFiles) -> None:
-    """It is open still, but what is written to it would be gone with it."""
+def test_file_deleted_by_another_process_accepts_no_bytes(files: BlockFiles) -> None:
+    """It is still open, but bytes written to it would be lost."""
     files.create(ONE, 0, b"abc")
     files.root.joinpath("xxx", "1").unlink()
 
@@ -158,8 +158,8 @@ def test_file_that_was_removed_behind_our_back_takes_no_more_bytes(files: BlockF
         files.write_within(ONE, 0, b"x", 3)
 
 
-def test_file_that_was_removed_behind_our_back_is_not_taken_over(files: BlockFiles) -> None:
-    """Its content would have no name."""
+def test_file_deleted_by_another_process_is_not_renamed(files: BlockFiles) -> None:
+    """Its content has no name any more."""
     files.create(ONE, 0, b"abc")
     files.root.joinpath("xxx", "1").unlink()
 
@@ -168,14 +168,14 @@ def test_file_that_was_removed_behind_our_back_is_not_taken_over(files: BlockFil
 
 
 def open_below(root: Path) -> list[str]:
-    """Return the files below a directory that this process holds open."""
+    """Return the open files of this process below a directory."""
     held = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
     names = [os.readlink(fd) for fd in held if fd.is_symlink()]
     return [name for name in names if name.startswith(f"{root}/")]
 
 
 def test_space_of_a_removed_file_is_freed(files: BlockFiles) -> None:
-    """A file that was used lately is not held open after it was removed, in a thread or not."""
+    """A recently used file is not kept open after its removal, in a thread or not."""
     for remove in (files.remove, lambda block: files.remove_all([block])):
         files.create(ONE, 0, b"abc")
         assert open_below(files.root)
@@ -185,8 +185,8 @@ def test_space_of_a_removed_file_is_freed(files: BlockFiles) -> None:
         assert open_below(files.root) == []
 
 
-def test_fetched_copy_replaces_one_that_is_open(files: BlockFiles) -> None:
-    """The loop reads what came, not the file whose name it took."""
+def test_fetched_block_replaces_an_open_one(files: BlockFiles) -> None:
+    """The loop reads the fetched content, not the replaced file."""
     files.create(ONE, 0, b"torn")
     assert files.read_on_loop(ONE, 0, 4) == b"torn"
 
@@ -195,8 +195,8 @@ def test_fetched_copy_replaces_one_that_is_open(files: BlockFiles) -> None:
     assert files.read_on_loop(ONE, 0, 4) == b"good"
 
 
-def test_file_is_not_open_any_more_when_a_thread_removes_it(files: BlockFiles) -> None:
-    """The space comes back with unlink(2): a close on the loop would take as long."""
+def test_file_is_closed_before_a_thread_removes_it(files: BlockFiles) -> None:
+    """unlink(2) frees the space: a close on the loop would take as long."""
     files.create(ONE, 0, b"abc")
 
     files.let_go([ONE, TWO])
@@ -206,8 +206,8 @@ def test_file_is_not_open_any_more_when_a_thread_removes_it(files: BlockFiles) -
 
 
 @pytest.mark.mount
-def test_block_on_a_disk_that_turned_read_only_is_read(small_disk: Path) -> None:
-    """As ext4 does after an error: existing blocks are readable, but none can be written."""
+def test_block_on_a_read_only_disk_can_be_read(small_disk: Path) -> None:
+    """As ext4 becomes after an error: existing blocks can be read, and none written."""
     files = BlockFiles(small_disk / "blocks", small_disk / "tmp")
     files.create(ONE, 0, b"abc")
     files.let_go([ONE])
@@ -228,7 +228,7 @@ def is_open(fd: int) -> bool:
     return os.path.exists(f"/proc/self/fd/{fd}")
 
 
-def test_one_opened_first_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_opened_first_is_closed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never more than the bound are open."""
     monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 2)
     held = OpenBlocks()
@@ -240,7 +240,7 @@ def test_one_opened_first_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [is_open(fd) for fd in fds] == [False, True, True]
 
 
-def test_forgotten_one_stays_open_until_the_loop_closes_it(tmp_path: Path) -> None:
+def test_forgotten_file_stays_open_until_the_loop_closes_it(tmp_path: Path) -> None:
     """A thread that is reading from it reads from the same file to the end."""
     held = OpenBlocks()
     fd = opened(tmp_path)
@@ -255,7 +255,7 @@ def test_forgotten_one_stays_open_until_the_loop_closes_it(tmp_path: Path) -> No
 
 
 def test_new_descriptor_of_a_block_replaces_the_old_one(tmp_path: Path) -> None:
-    """The number of a group that was undone is given again: the old file is not written to."""
+    """A number of an undone group is used again: the old file is not written to."""
     held = OpenBlocks()
     old, new = opened(tmp_path), opened(tmp_path)
     held.put(ONE, old)
@@ -267,7 +267,7 @@ def test_new_descriptor_of_a_block_replaces_the_old_one(tmp_path: Path) -> None:
 
 
 def test_nothing_stays_open_after_the_end(tmp_path: Path) -> None:
-    """Neither held nor forgotten files, also if the end is never announced."""
+    """Neither kept nor forgotten files, even without an explicit close."""
     held = OpenBlocks()
     fds = [opened(tmp_path), opened(tmp_path)]
     held.put(ONE, fds[0])
@@ -282,7 +282,7 @@ def test_nothing_stays_open_after_the_end(tmp_path: Path) -> None:
 
 @pytest.fixture
 def _hasty_threads() -> Iterator[None]:
-    """Let threads take turns as often as the interpreter can."""
+    """Let the interpreter switch threads as often as possible."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -293,7 +293,7 @@ def _hasty_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_hasty_threads")
 @pytest.mark.parametrize("rounds", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_threads_may_forget_while_the_loop_makes_room(
+def test_threads_may_forget_files_while_the_loop_makes_room(
     monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     """In any order: a change by a thread does not disturb the loop's iteration."""
@@ -317,8 +317,8 @@ def test_threads_may_forget_while_the_loop_makes_room(
             thread.join()
 
 
-def test_process_that_may_open_few_files_keeps_fewer_open(tmp_path: Path) -> None:
-    """A fourth of them: the database, the store and the threads need some, too."""
+def test_process_with_a_low_limit_keeps_fewer_files_open(tmp_path: Path) -> None:
+    """A quarter of the limit: the database, the store and threads need some, too."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, limits[1]))
     try:

@@ -1,4 +1,4 @@
-"""The guard in front of the disk's reserve."""
+"""The guard of the disk's reserve."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from s3fs_meta.limits import DISK_CHECK_BYTES, DISK_FREE_BYTES, OPERATION_DISK_B
 
 
 class MeasuredDisk(DiskSpace):
-    """A disk whose spare bytes the test sets."""
+    """A disk whose spare bytes are set by the test."""
 
     def __init__(self, path: Path, spare: int, free_some: Callable[[int], None]) -> None:
         super().__init__(path, free_some)
@@ -22,13 +22,13 @@ class MeasuredDisk(DiskSpace):
 
     @override
     def spare_bytes(self) -> int:
-        """Return what the test set."""
+        """Return the number set by the test."""
         self.looks += 1
         return self.spare
 
 
-def test_one_look_grants_many_operations(tmp_path: Path) -> None:
-    """A roomy disk is asked once per granted budget, not once per operation."""
+def test_one_check_grants_many_operations(tmp_path: Path) -> None:
+    """A disk with much space is queried once per granted budget, not once per operation."""
     disk = MeasuredDisk(tmp_path, 1 << 40, lambda _wanted: None)
 
     for _ in range(100):
@@ -37,8 +37,8 @@ def test_one_look_grants_many_operations(tmp_path: Path) -> None:
     assert disk.looks == 1
 
 
-def test_refuses_before_the_reserve(tmp_path: Path) -> None:
-    """An operation that would come out of the reserve is refused by name."""
+def test_reserve_is_not_used(tmp_path: Path) -> None:
+    """An operation that would use the reserve is refused."""
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
 
     with pytest.raises(NoSpaceLeftError, match="reserve"):
@@ -54,8 +54,8 @@ def test_evicting_makes_room_first(tmp_path: Path) -> None:
     assert disk.spare >= 1000
 
 
-def test_little_more_is_evicted_than_is_wanted(tmp_path: Path) -> None:
-    """It happens on the loop, and small files take as long as large ones, each."""
+def test_little_more_is_evicted_than_needed(tmp_path: Path) -> None:
+    """Eviction runs on the loop, and each small file takes as long as a large one."""
     asked: list[int] = []
 
     def free_some(wanted: int) -> None:
@@ -69,8 +69,8 @@ def test_little_more_is_evicted_than_is_wanted(tmp_path: Path) -> None:
     assert max(asked) <= OPERATION_DISK_BYTES + DISK_FREE_BYTES
 
 
-def test_spare_bytes_is_what_the_filesystem_says(tmp_path: Path) -> None:
-    """The figure comes from statvfs of the directory's own disk."""
+def test_spare_bytes_equal_those_of_statvfs(tmp_path: Path) -> None:
+    """Of the disk of the cache directory."""
     figures = os.statvfs(tmp_path)
 
     spare = DiskSpace(tmp_path, lambda _wanted: None).spare_bytes()
@@ -79,7 +79,7 @@ def test_spare_bytes_is_what_the_filesystem_says(tmp_path: Path) -> None:
 
 
 def test_space_reserved_for_a_growing_file_is_not_given_to_others(tmp_path: Path) -> None:
-    """Others get the space beside it, until the file has grown."""
+    """Others may use the space beside it, until the file has grown."""
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
     path = tmp_path / "image.db"
 
@@ -91,8 +91,8 @@ def test_space_reserved_for_a_growing_file_is_not_given_to_others(tmp_path: Path
         disk.spend(41)
 
 
-def test_room_that_is_not_there_cannot_be_held(tmp_path: Path) -> None:
-    """Nothing is begun that would end in the reserve, and nothing stays held."""
+def test_missing_space_cannot_be_reserved(tmp_path: Path) -> None:
+    """The operation does not begin, and nothing stays reserved."""
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
 
     with pytest.raises(NoSpaceLeftError), disk.holding(tmp_path / "image.db", 101):

@@ -23,7 +23,7 @@ from tests.cache.conftest import CacheBench
 
 
 async def _stored(bench: CacheBench, count: int, size_bytes: int = 2 * KIB) -> list[bytes]:
-    """Make a pack of blocks, none of which is local; return their contents."""
+    """Make a pack of blocks that are not cached; return their contents."""
     rng = random.Random(count)
     contents = [rng.randbytes(size_bytes) for _ in range(count)]
     for index, content in enumerate(contents):
@@ -44,7 +44,7 @@ async def _read(bench: CacheBench, index: int) -> bytes:
 
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
 async def test_small_blocks_of_one_pack_need_few_requests(bench: CacheBench, count: int) -> None:
-    """A thousand small files do not cost a thousand round trips, in whatever order."""
+    """A thousand small files do not cost a thousand round trips, in any order."""
     contents = await _stored(bench, count)
     bench.store = counting = CountingStore(bench.store)  # type: ignore[assignment]
     bench.new_cache()
@@ -62,7 +62,7 @@ async def test_small_blocks_of_one_pack_need_few_requests(bench: CacheBench, cou
 
 
 async def test_readers_of_neighbours_share_one_request(bench: CacheBench) -> None:
-    """Readers that arrive while the request is under way share it, too."""
+    """Also readers that arrive during the request."""
     contents = await _stored(bench, 50)
     found: dict[int, bytes] = {}
 
@@ -77,8 +77,8 @@ async def test_readers_of_neighbours_share_one_request(bench: CacheBench) -> Non
     assert len(bench.store.calls) <= 2
 
 
-async def test_large_block_is_fetched_alone(bench: CacheBench) -> None:
-    """Read-ahead is what serves those."""
+async def test_large_block_is_fetched_without_neighbours(bench: CacheBench) -> None:
+    """Read-ahead serves large files."""
     contents = await _stored(bench, 3, 64 * KIB)
 
     assert await _read(bench, 1) == contents[1]
@@ -87,8 +87,8 @@ async def test_large_block_is_fetched_alone(bench: CacheBench) -> None:
     assert not bench.cache.is_local(bench.located(2))
 
 
-async def test_damage_of_a_neighbour_is_its_own(bench: CacheBench) -> None:
-    """The block itself is delivered; who reads the damaged one hears of it."""
+async def test_damage_of_a_neighbour_does_not_affect_the_block(bench: CacheBench) -> None:
+    """The block itself is delivered; only the reader of the damaged one gets an error."""
     contents = await _stored(bench, 3)
     bench.store.corrupt("get_range", times=3)  # the bit in the middle: block 1
 
@@ -102,7 +102,7 @@ async def test_damage_of_a_neighbour_is_its_own(bench: CacheBench) -> None:
 
 
 async def _heard(bench: CacheBench) -> list[tuple[int, bool]]:
-    """Read block 0, which fails; return the damage that was reported."""
+    """Read block 0, which fails; return the reported damage."""
     heard: list[tuple[int, bool]] = []
     bench.cache.fetcher.on_damage = lambda located, is_gone: heard.append((located.block, is_gone))
     with pytest.raises((FormatError, ObjectMissingError)):
@@ -111,7 +111,7 @@ async def _heard(bench: CacheBench) -> list[tuple[int, bool]]:
 
 
 async def test_damage_is_reported_after_a_second_wrong_answer(bench: CacheBench) -> None:
-    """Not after the first: bytes may change on their way."""
+    """Not after the first: bytes may change in transit."""
     [content] = await _stored(bench, 1)
     block = bench.located(0).block
     bench.store.corrupt("get_range", times=2)
@@ -120,7 +120,7 @@ async def test_damage_is_reported_after_a_second_wrong_answer(bench: CacheBench)
     assert await _read(bench, 0) == content
 
 
-async def test_missing_pack_counts_only_where_there_is_a_filesystem(bench: CacheBench) -> None:
+async def test_missing_pack_counts_only_in_an_existing_filesystem(bench: CacheBench) -> None:
     """A disk that is not mounted, or another bucket, lacks the superblock, too."""
     await _stored(bench, 1)
     block = bench.located(0).block
@@ -132,8 +132,8 @@ async def test_missing_pack_counts_only_where_there_is_a_filesystem(bench: Cache
     assert await _heard(bench) == [(block, True)]
 
 
-async def test_damaged_block_is_read_from_another_location(bench: CacheBench) -> None:
-    """Where its content is by now; the error of the first location stays if it is wrong there."""
+async def test_damaged_block_is_read_from_a_newer_location(bench: CacheBench) -> None:
+    """If the content is damaged there, too, the error of the first location is raised."""
     [content] = await _stored(bench, 1)
     bench.write(7, content)
     other = await bench.upload(7)
@@ -161,8 +161,8 @@ async def test_damaged_block_is_read_from_another_location(bench: CacheBench) ->
         await _read(bench, 0)
 
 
-async def test_block_before_the_end_of_a_cut_pack_is_readable(bench: CacheBench) -> None:
-    """A range that reaches past the end fails, so the block is asked for alone."""
+async def test_block_before_the_end_of_a_truncated_pack_is_readable(bench: CacheBench) -> None:
+    """A range past the end fails, so the block is then requested alone."""
     contents = [random.Random(3).randbytes(2 * KIB) for _ in range(3)]
     for index, content in enumerate(contents):
         bench.write(index, content)
@@ -179,8 +179,8 @@ async def test_block_before_the_end_of_a_cut_pack_is_readable(bench: CacheBench)
     assert await _read(bench, 1) == contents[1]
 
 
-async def test_reader_of_a_neighbour_asks_himself_when_the_first_fails(bench: CacheBench) -> None:
-    """An error that is about another block is not told to him."""
+async def test_reader_of_a_neighbour_retries_when_the_first_fails(bench: CacheBench) -> None:
+    """An error about another block is not passed on."""
     contents = await _stored(bench, 2)
     gate = bench.store.hold("get_range")
     bench.store.fail("get_range", UnexpectedStoreError("pack", "odd"))
@@ -203,10 +203,10 @@ async def test_reader_of_a_neighbour_asks_himself_when_the_first_fails(bench: Ca
     assert await _read(bench, 1) == contents[1]
 
 
-async def test_reader_of_a_neighbour_waits_for_an_outage_once(
+async def test_reader_of_a_neighbour_waits_for_an_outage_only_once(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """He has no second timeout behind the first."""
+    """A second timeout does not follow the first."""
     await _stored(bench, 2)
     bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
     began_s = trio.current_time()
@@ -226,8 +226,8 @@ async def test_reader_of_a_neighbour_waits_for_an_outage_once(
     assert trio.current_time() - began_s < 61
 
 
-async def test_neighbours_never_evict_blocks_in_use(bench: CacheBench) -> None:
-    """They take what is free, and a sixteenth of a full cache."""
+async def test_neighbours_never_evict_recently_used_blocks(bench: CacheBench) -> None:
+    """They use free space, and a sixteenth of a full cache."""
     bench.new_cache(bytes_max=MIB)
     contents = await _stored(bench, 400)
     used = range(400, 900)
@@ -246,8 +246,8 @@ async def test_neighbours_never_evict_blocks_in_use(bench: CacheBench) -> None:
     assert kept * 2 * KIB > MIB * 7 // 8
 
 
-async def test_neighbour_that_went_meanwhile_leaves_nothing(bench: CacheBench) -> None:
-    """It was removed, or became local, while it was on its way."""
+async def test_neighbour_removed_during_the_fetch_leaves_nothing(bench: CacheBench) -> None:
+    """It was removed, or cached by another request, during the fetch."""
     await _stored(bench, 3)
     gate = bench.store.hold("get_range")
     gone = bench.located(1).block
@@ -270,8 +270,8 @@ async def _fetch_run(bench: CacheBench, *indexes: int) -> None:
     await bench.cache.fetch_run([bench.located(index) for index in indexes])
 
 
-async def test_run_comes_with_one_request(bench: CacheBench) -> None:
-    """Blocks of any size; readers of one of them wait for the same request."""
+async def test_run_is_fetched_with_one_request(bench: CacheBench) -> None:
+    """For blocks of any size; readers of one of them wait for the same request."""
     contents = await _stored(bench, 6, 64 * KIB)
     found: list[bytes] = []
 
@@ -291,7 +291,7 @@ async def test_run_comes_with_one_request(bench: CacheBench) -> None:
     assert len(bench.store.calls) == 1
 
 
-async def test_damage_in_a_run_is_its_readers(bench: CacheBench) -> None:
+async def test_damage_in_a_run_affects_only_its_own_readers(bench: CacheBench) -> None:
     """All other blocks arrive; only a read of the damaged block fails."""
     contents = await _stored(bench, 3)
     bench.store.corrupt("get_range", times=3)  # the bit in the middle: block 1
@@ -306,7 +306,7 @@ async def test_damage_in_a_run_is_its_readers(bench: CacheBench) -> None:
 
 
 async def test_failed_run_leaves_its_blocks_to_their_readers(bench: CacheBench) -> None:
-    """Who waited for one looks again, and asks himself."""
+    """Waiting readers check again, and request the block themselves."""
     contents = await _stored(bench, 2, 64 * KIB)
     gate = bench.store.hold("get_range")
     bench.store.fail("get_range", UnexpectedStoreError("pack", "odd"))
@@ -325,10 +325,10 @@ async def test_failed_run_leaves_its_blocks_to_their_readers(bench: CacheBench) 
     assert found == [contents[1]]
 
 
-async def test_readers_of_a_run_wait_for_an_outage_once(
+async def test_readers_of_a_run_wait_for_an_outage_only_once(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """They have no second timeout behind that of the run."""
+    """A second timeout does not follow that of the run."""
     await _stored(bench, 2, 64 * KIB)
     bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
     began_s = trio.current_time()
@@ -342,8 +342,8 @@ async def test_readers_of_a_run_wait_for_an_outage_once(
     assert trio.current_time() - began_s < 61
 
 
-async def test_nothing_is_asked_for_what_is_under_way(bench: CacheBench) -> None:
-    """A run whose blocks all come already is no request."""
+async def test_blocks_being_fetched_are_not_requested_again(bench: CacheBench) -> None:
+    """A run whose blocks are all being fetched makes no request."""
     await _stored(bench, 2, 64 * KIB)
     gate = bench.store.hold("get_range")
     async with trio.open_nursery() as nursery:

@@ -1,11 +1,11 @@
-"""The index of local blocks."""
+"""The index of cached blocks in memory."""
 
 from s3fs_meta.cache.index import CacheIndex
 from s3fs_meta.model import BlockId, BlockState
 
 
 def index_of(*blocks: tuple[int, BlockState, int]) -> CacheIndex:
-    """Return an index with blocks of number, state and size."""
+    """Return an index with blocks, each given by number, state and size."""
     index = CacheIndex()
     for number, state, size_bytes in blocks:
         index.put(BlockId(number), state, size_bytes, now_s=float(number))
@@ -37,7 +37,7 @@ def test_dropped_block_leaves_nothing() -> None:
 
 
 def test_eviction_order_is_by_last_use() -> None:
-    """A used block goes behind the others."""
+    """A used block is moved to the end."""
     index = index_of((1, BlockState.CLEAN, 1), (2, BlockState.CLEAN, 1), (3, BlockState.CLEAN, 1))
 
     index.used(BlockId(1))
@@ -57,8 +57,8 @@ def test_only_clean_blocks_can_be_evicted() -> None:
     assert index.oldest_clean() is None
 
 
-def test_dirty_blocks_are_offered_oldest_first_within_the_bound() -> None:
-    """The bound on bytes ends the list, but one block is always offered."""
+def test_oldest_dirty_blocks_are_offered_within_a_bound() -> None:
+    """A bound on bytes ends the list, but at least one block is offered."""
     index = index_of(*((number, BlockState.DIRTY, 100) for number in range(1, 6)))
 
     assert index.dirty_before(10.0, 250) == [BlockId(1), BlockId(2)]
@@ -68,8 +68,8 @@ def test_dirty_blocks_are_offered_oldest_first_within_the_bound() -> None:
     assert index.dirty_before(10.0, 1000, 1) == [BlockId(1)]
 
 
-def test_lengths_are_noted_when_they_change() -> None:
-    """Of blocks that are here, those that have not the length that was noted."""
+def test_changed_lengths_are_listed() -> None:
+    """Cached blocks whose length differs from the recorded one."""
     index = index_of((1, BlockState.DIRTY, 10), (2, BlockState.DIRTY, 20))
     both = [BlockId(1), BlockId(2), BlockId(3)]
     assert index.lengths_to_note(both) == [(1, 10), (2, 20)]
@@ -83,8 +83,8 @@ def test_lengths_are_noted_when_they_change() -> None:
     assert index.lengths_to_note(both) == [(1, 15), (2, 20)]
 
 
-def test_unsynced_blocks_are_taken_once() -> None:
-    """A block that was taken is not offered again until it is written again."""
+def test_unsynced_blocks_are_listed_once() -> None:
+    """A listed block is not listed again until it is written again."""
     index = CacheIndex()
     index.note_write(BlockId(1))
     index.note_write(BlockId(2))
@@ -95,7 +95,7 @@ def test_unsynced_blocks_are_taken_once() -> None:
 
 
 def test_unread_blocks_of_read_ahead_are_evicted_first() -> None:
-    """Except for a few bytes of them, and until they are read."""
+    """Except for a small number of bytes, and until they are read."""
     index = CacheIndex()
     index.put(BlockId(1), BlockState.CLEAN, 10)
     for block in (2, 3, 4):

@@ -1,4 +1,4 @@
-"""Recovery of the cache directory: files and rows that disagree after a crash."""
+"""Recovery of the cache directory: files that disagree with their rows after a crash."""
 
 import itertools
 from pathlib import Path
@@ -18,8 +18,8 @@ FIRST: Final = BlockId(0)
 OLD = b"synced long before"
 
 
-async def test_content_behind_the_last_sync_is_an_error_after_a_cut(bench: CacheBench) -> None:
-    """Its size may have reached the disk before its pages: never zeros."""
+async def test_content_after_the_last_sync_is_an_error_after_a_power_cut(bench: CacheBench) -> None:
+    """Its size may have reached the disk before its pages: it never reads as zeros."""
     block = bench.write(0, b"synced")
     bench.write(1, b"whole")
     await bench.cache.sync_blocks()
@@ -34,8 +34,8 @@ async def test_content_behind_the_last_sync_is_an_error_after_a_cut(bench: Cache
     assert bench.files.size(block) == 6
 
 
-async def test_short_and_missing_files_stay_as_they_are(bench: CacheBench) -> None:
-    """There is nothing to cut."""
+async def test_short_and_missing_files_are_unchanged(bench: CacheBench) -> None:
+    """There is nothing to truncate."""
     one, two = bench.write(0, b"short"), bench.write(1, b"gone")
     await bench.cache.sync_blocks()
     bench.cache.write_in_place(bench.located(0), 5, b"er")
@@ -49,7 +49,7 @@ async def test_short_and_missing_files_stay_as_they_are(bench: CacheBench) -> No
 
 
 async def test_file_of_an_unknown_block_is_quarantined(bench: CacheBench, tmp_path: Path) -> None:
-    """A crash undid its operation, or the database is older than it is: then it is the only copy."""
+    """A crash undid its operation, or the database is older: then the file is the only copy."""
     kept = bench.write(0, b"kept")
     bench.db.commit()
     unknown = bench.write(1, b"undone")
@@ -63,10 +63,10 @@ async def test_file_of_an_unknown_block_is_quarantined(bench: CacheBench, tmp_pa
 
 
 @pytest.mark.parametrize(("newer", "quarantined"), [(False, 1), (True, 0)])
-async def test_ctime_decides_after_a_kill(
+async def test_ctime_distinguishes_a_kill_from_an_old_database(
     bench: CacheBench, tmp_path: Path, newer: bool, quarantined: int
 ) -> None:
-    """The undone group is newer than the database; a database that was put back is the newest."""
+    """An undone group is newer than the database; a restored database is the newest."""
     unknown = bench.write(1, b"undone")
     bench.db.rollback()
     made_ns = bench.files.changed_ns(unknown)
@@ -79,7 +79,7 @@ async def test_ctime_decides_after_a_kill(
 
 
 async def test_one_older_file_quarantines_all(bench: CacheBench, tmp_path: Path) -> None:
-    """Then it was not one group that a kill undid."""
+    """Then the files are not from one group that a kill undid."""
     older = bench.write(1, b"older")
     made_ns = bench.files.changed_ns(older)
     indexes = itertools.count(2)
@@ -90,8 +90,10 @@ async def test_one_older_file_quarantines_all(bench: CacheBench, tmp_path: Path)
     assert _let_go(bench, tmp_path, undone_after_ns=made_ns + 1) == len({older, newer})
 
 
-async def test_file_whose_content_a_pack_has_is_removed(bench: CacheBench, tmp_path: Path) -> None:
-    """It was evicted, or fetched, when the crash came."""
+async def test_file_whose_content_is_in_a_pack_is_removed(
+    bench: CacheBench, tmp_path: Path
+) -> None:
+    """It was being evicted or fetched at the crash."""
     block = await bench.upload_content(b"content")
     bench.db.begin_local()
     bench.db.run("DELETE FROM cached_blocks")
@@ -102,10 +104,10 @@ async def test_file_whose_content_a_pack_has_is_removed(bench: CacheBench, tmp_p
 
 
 @pytest.mark.parametrize("content", [b"another", b"content and more", b"cont"])
-async def test_file_of_other_content_than_its_pack_is_quarantined(
+async def test_file_with_other_content_than_its_pack_is_quarantined(
     bench: CacheBench, tmp_path: Path, content: bytes
 ) -> None:
-    """Another host gave the number to a block of its own: a row of that number proves nothing."""
+    """Another host used the number for another block: a row of that number proves nothing."""
     block = await bench.upload_content(b"content")
     bench.db.begin_local()
     bench.db.run("DELETE FROM cached_blocks")
@@ -115,16 +117,16 @@ async def test_file_of_other_content_than_its_pack_is_quarantined(
     assert BlockFiles(tmp_path / "aside", tmp_path).size(block) == len(content)
 
 
-async def test_file_without_content_is_removed(bench: CacheBench, tmp_path: Path) -> None:
-    """A kill between its creation and its first write."""
+async def test_empty_file_is_removed(bench: CacheBench, tmp_path: Path) -> None:
+    """The process was killed between its creation and its first write."""
     bench.files.create(BlockId(77), 0, b"")
 
     assert _let_go(bench, tmp_path) == 0
     assert list(bench.files.numbers()) == []
 
 
-async def test_files_of_smaller_numbers_are_kept(bench: CacheBench, tmp_path: Path) -> None:
-    """A database that was closed cleanly knows which numbers it never gave."""
+async def test_files_with_smaller_numbers_are_kept(bench: CacheBench, tmp_path: Path) -> None:
+    """A database that was closed cleanly knows which numbers it never used."""
     for number in (5, 0x1003, 0x1004, 0x2000):
         bench.files.create(BlockId(number), 0, b"unknown")
 
@@ -132,8 +134,8 @@ async def test_files_of_smaller_numbers_are_kept(bench: CacheBench, tmp_path: Pa
     assert sorted(bench.files.numbers()) == [5, 0x1003]
 
 
-async def test_names_that_are_no_numbers_are_kept(bench: CacheBench, tmp_path: Path) -> None:
-    """They are not ours, and keep nothing from being mounted."""
+async def test_foreign_names_are_kept(bench: CacheBench, tmp_path: Path) -> None:
+    """They are no block files, and do not prevent a mount."""
     (bench.files.root / "xxx").mkdir()
     (bench.files.root / "xxx" / "notes.txt").write_bytes(b"notes")
     (bench.files.root / "photo").write_bytes(b"photo")
@@ -143,7 +145,7 @@ async def test_names_that_are_no_numbers_are_kept(bench: CacheBench, tmp_path: P
 
 
 async def test_file_that_fsck_could_use_stays(bench: CacheBench, tmp_path: Path) -> None:
-    """Its row is lost, but its block is in no pack: the file is all there is."""
+    """Its row is lost, but its block is in no pack: the file is the only copy."""
     block = bench.write(0, b"content")
     bench.db.begin_local()
     bench.db.run("DELETE FROM cached_blocks")
@@ -170,7 +172,7 @@ def _let_go(
 
 
 def copy(bench: CacheBench, keep_bytes: int, *, cuts: bool = False) -> BlockId:
-    """Put a copy of the first bytes of block 0 in its place."""
+    """Replace block 0 by a copy of its first bytes."""
     bench.db.begin()
     located = bench.located(0)
     block = bench.cache.copy_on_write(located, INO, BlockIndex(0), keep_bytes, cuts=cuts)
@@ -180,7 +182,7 @@ def copy(bench: CacheBench, keep_bytes: int, *, cuts: bool = False) -> BlockId:
 
 
 async def cut_power(bench: CacheBench, *lost: BlockId) -> None:
-    """Leave files without content whose rows are there; then do what a mount does."""
+    """Empty files whose rows exist; then recover as a mount does."""
     bench.db.commit()
     for block in lost:
         bench.files.cut_after(block, 0)
@@ -188,15 +190,15 @@ async def cut_power(bench: CacheBench, *lost: BlockId) -> None:
 
 
 def content(bench: CacheBench) -> bytes:
-    """Return what can be read of block 0, from its first byte on."""
+    """Return the readable content of block 0."""
     located = bench.located(0)
     size = bench.files.size(located.block)
     assert size is not None
     return bench.cache.read_local(located, 0, min(size, located.plain_bytes))
 
 
-async def test_synced_copy_is_trusted(bench: CacheBench) -> None:
-    """Once it was synced, its former content is not restored."""
+async def test_synced_copy_is_kept(bench: CacheBench) -> None:
+    """Once it is synced, the content of its origin is not restored."""
     await bench.upload_content(OLD)
     block = copy(bench, len(OLD))
     bench.cache.write_in_place(bench.located(0), 0, b"NEW")
@@ -209,8 +211,10 @@ async def test_synced_copy_is_trusted(bench: CacheBench) -> None:
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["from its file", "from its pack"])
-async def test_copy_of_an_uploaded_block_gets_its_content(bench: CacheBench, torn: bool) -> None:
-    """Also the bytes that were overwritten since; what was appended is lost, and is an error."""
+async def test_copy_of_an_uploaded_block_gets_the_content_of_its_origin(
+    bench: CacheBench, torn: bool
+) -> None:
+    """Also bytes that were overwritten since; appended bytes are lost, and give an error."""
     old = await bench.upload_content(OLD)
     bench.db.begin()
     blocks.add_refs(bench.db, old)  # so that its file stays
@@ -227,8 +231,8 @@ async def test_copy_of_an_uploaded_block_gets_its_content(bench: CacheBench, tor
     assert block_origins.blocks(bench.db) == []
 
 
-async def test_origin_that_went_at_once_comes_from_its_pack(bench: CacheBench) -> None:
-    """A clean copy that nothing names is removed before anything is synced."""
+async def test_origin_that_was_removed_is_read_from_its_pack(bench: CacheBench) -> None:
+    """An unreferenced clean block is removed before anything is synced."""
     old = await bench.upload_content(OLD)
     new = copy(bench, len(OLD))
     assert bench.files.size(old) is None
@@ -238,8 +242,8 @@ async def test_origin_that_went_at_once_comes_from_its_pack(bench: CacheBench) -
     assert content(bench) == OLD
 
 
-async def test_copy_of_a_dirty_block_gets_what_was_synced_of_it(bench: CacheBench) -> None:
-    """Its file stays until the copy was synced."""
+async def test_copy_of_a_dirty_block_gets_the_synced_part_of_its_origin(bench: CacheBench) -> None:
+    """The origin's file stays until the copy was synced."""
     bench.write(0, OLD)
     await bench.cache.sync_blocks()
     bench.cache.write_in_place(bench.located(0), len(OLD), b" and more")
@@ -250,8 +254,8 @@ async def test_copy_of_a_dirty_block_gets_what_was_synced_of_it(bench: CacheBenc
     assert content(bench) == OLD
 
 
-async def test_what_was_cut_off_does_not_come_back(bench: CacheBench) -> None:
-    """A later write behind the cut does not show the bytes between them."""
+async def test_truncated_content_does_not_reappear(bench: CacheBench) -> None:
+    """A later write after the cut does not show the bytes between them."""
     bench.write(0, OLD)
     await bench.cache.sync_blocks()
     new = copy(bench, 6, cuts=True)
@@ -263,7 +267,7 @@ async def test_what_was_cut_off_does_not_come_back(bench: CacheBench) -> None:
 
 
 async def test_copy_of_a_copy_gets_the_oldest_content(bench: CacheBench) -> None:
-    """Each is restored before it is an origin itself."""
+    """Each is restored before it serves as an origin itself."""
     await bench.upload_content(OLD)
     first = copy(bench, len(OLD))
     bench.cache.seal([first])
@@ -275,7 +279,7 @@ async def test_copy_of_a_copy_gets_the_oldest_content(bench: CacheBench) -> None
 
 
 async def test_hole_stays_a_hole(bench: CacheBench) -> None:
-    """A write into it makes no part of it unreadable but its own."""
+    """A write into it makes only its own range unreadable."""
     bench.db.begin()
     block = bench.cache.write_new(INO, BlockIndex(0), 100, b"new")
     bench.db.commit()
@@ -288,8 +292,8 @@ async def test_hole_stays_a_hole(bench: CacheBench) -> None:
         bench.cache.read_local(bench.located(0), 0, 101)
 
 
-async def test_overwritten_block_falls_back_to_its_former_content(bench: CacheBench) -> None:
-    """Old bytes, rather than none."""
+async def test_overwritten_block_gets_its_former_content(bench: CacheBench) -> None:
+    """Old bytes are better than none."""
     await bench.upload_content(OLD)
     bench.db.begin()
     new = bench.cache.write_new(INO, BlockIndex(0), 0, b"-" * len(OLD), replaced=bench.located(0))
@@ -299,7 +303,7 @@ async def test_overwritten_block_falls_back_to_its_former_content(bench: CacheBe
     assert content(bench) == OLD
 
 
-async def test_uploaded_copy_needs_its_origin_no_more(bench: CacheBench) -> None:
+async def test_uploaded_copy_needs_no_origin(bench: CacheBench) -> None:
     """Its content is in the store."""
     await bench.upload_content(OLD)
     copy(bench, len(OLD))
@@ -308,7 +312,7 @@ async def test_uploaded_copy_needs_its_origin_no_more(bench: CacheBench) -> None
     assert block_origins.blocks(bench.db) == []
 
 
-async def test_store_that_is_away_delays_the_mount_and_loses_nothing(bench: CacheBench) -> None:
+async def test_unreachable_store_delays_the_mount_and_loses_nothing(bench: CacheBench) -> None:
     """The next attempt finds the same rows."""
     await bench.upload_content(OLD)
     new = copy(bench, len(OLD))
@@ -321,7 +325,7 @@ async def test_store_that_is_away_delays_the_mount_and_loses_nothing(bench: Cach
     assert content(bench) == OLD
 
 
-async def test_origin_that_is_gone_leaves_an_error_and_no_zeros(bench: CacheBench) -> None:
+async def test_missing_origin_gives_an_error_and_no_zeros(bench: CacheBench) -> None:
     """A user deleted its pack."""
     await bench.upload_content(OLD)
     new = copy(bench, len(OLD))

@@ -1,4 +1,4 @@
-"""A filesystem of its own for every test, in good order."""
+"""Fixtures: a separate healthy filesystem for every test."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.check.healthy import Healthy
 
 @pytest.fixture
 def healthy(tmp_path: Path) -> Iterator[Healthy]:
-    """Return a filesystem in good order, with a bucket and a cache directory."""
+    """Return a healthy filesystem with a bucket and a cache directory."""
     made = Healthy(tmp_path)
     made.add_lease()
     yield made

@@ -1,4 +1,4 @@
-"""A random filesystem in good order, made through the row modules, to be damaged by tests."""
+"""A random healthy filesystem, made through the row modules, for tests to damage."""
 
 import os
 import random
@@ -73,7 +73,7 @@ class Healthy:
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.rnd = random.Random(seed)
-        self.epoch = Epoch(100)  # of who checks: writers of earlier ones are shut out
+        self.epoch = Epoch(100)  # of the host that checks: writers of earlier epochs are fenced
         self.keyring = keyring or Keyring(None, bytes(32))
         self.store = MemoryStore()
         self.db = Database.create(
@@ -157,7 +157,7 @@ class Healthy:
         xattrs.set(self.db, ino, b"user.%d" % self.rnd.randrange(9), self._name())
 
     def _unlink(self) -> None:
-        """Remove one name of a file that has several."""
+        """Remove one of several names of a file."""
         ino = self.rnd.choice(self.regular)
         row = inodes.get(self.db, ino)
         if row.nlink < 2:
@@ -170,7 +170,7 @@ class Healthy:
         inodes.change_directory(self.db, parent, NOW_NS, entries=-1)
 
     def _share(self) -> None:
-        """Let two places have one uploaded block, as deduplication does."""
+        """Let two positions share one uploaded block, as deduplication does."""
         located = block_map.locate(self.db, self.uploaded, BlockIndex(0))
         ino, index = self.rnd.choice(self.regular), BlockIndex(self.rnd.randrange(4, 9))
         if located is None or block_map.find(self.db, ino, index) is not None:
@@ -252,7 +252,7 @@ class Healthy:
             cached_blocks.set_state(self.db, entry.block, BlockState.CLEAN)
 
     def write_uploaded(self, ino: Ino, *contents: bytes) -> list[BlockId]:
-        """Fill the first places of a file with blocks that are alone in a pack, and commit."""
+        """Fill the first positions of a file with blocks that are alone in a pack, and commit."""
         self.db.begin()
         made = [self.write(ino, index, content) for index, content in enumerate(contents)]
         self.upload(*made)
@@ -274,11 +274,11 @@ class Healthy:
         self.files.remove(block)
 
     def shorten(self, block: BlockId, length: int) -> None:
-        """Cut the file of a block, as a lost write would."""
+        """Truncate the file of a block, as a lost write would."""
         os.truncate(NumberedDir(self.files.root).path(f"{block:x}"), length)
 
     def add_lease(self) -> None:
-        """Put the objects into the bucket that a listing is judged by."""
+        """Put the objects that a listing is compared with into the bucket."""
         lease = Lease(
             Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=None, nonce="00" * 16
         )
@@ -293,7 +293,7 @@ class Healthy:
         return bytes(row[0])
 
     def block_of(self, ino: Ino, index: int) -> BlockId:
-        """Return the block at a place."""
+        """Return the block at an index of a file."""
         block = block_map.find(self.db, ino, BlockIndex(index))
         assert block is not None
         return block
@@ -305,7 +305,7 @@ class Healthy:
         return pack
 
     def sql(self, statement: str, *arguments: int | str | bytes | None) -> None:
-        """Change rows by hand, behind the back of all modules, and commit."""
+        """Change rows directly, bypassing all modules, and commit."""
         self.db.begin()
         self.db.inodes.run(statement, arguments)
         self.db.commit()
@@ -316,7 +316,7 @@ class Healthy:
         return {table: set(self.db.inodes.all(f"SELECT * FROM {table}")) for table in tables}
 
     def changed_inodes(self) -> set[int]:
-        """Return the inodes and directories of which any row is not as it was when made."""
+        """Return the inodes and directories with any changed row."""
         after = self.dump()
         return {
             row[column]
@@ -356,7 +356,7 @@ class Healthy:
         )
 
     def assert_mended(self, *broken: str, concerns: Iterable[int] = ()) -> None:
-        """See exactly these invariants broken, repair them, and find all else as it was.
+        """Check that exactly these invariants are broken, repair them, and compare all other rows.
 
         Args:
             broken: names of invariants.

@@ -2,7 +2,7 @@
 
     python interrupted_fsck.py DATABASE REPAIRS
 
-Kills itself when so many repairs have begun.
+Kills itself when REPAIRS repairs have begun.
 """
 
 import os
@@ -17,13 +17,13 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 
 
 class Killer:
-    """Counts repairs as the report hears of them."""
+    """Counts repairs by the notes of the report."""
 
     def __init__(self, repairs: int) -> None:
         self.left = repairs
 
     def note(self, text: str) -> None:
-        """Take a note of the report; end the process at the chosen one."""
+        """Count a note of the report; end the process at the chosen one."""
         if text.startswith("repairing"):
             self.left -= 1
             if self.left < 0:

@@ -56,7 +56,7 @@ class Vandal:
         self.rnd = random.Random(seed)
 
     def rage(self) -> None:
-        """Do some damage of any kind, and open the database again, as a run of fsck does."""
+        """Do random damage of any kind, and reopen the database, as fsck does."""
         for _ in range(self.rnd.randrange(1, 6)):
             self.damage_a_row()
         if self.rnd.random() < 0.7:
@@ -66,7 +66,7 @@ class Vandal:
         self.healthy.db = Database.open(db.path, Pragmas(synchronous="off"))
 
     def damage_a_row(self) -> None:
-        """Delete, change or add a row; what SQLite itself refuses is not done."""
+        """Delete, change or add a row, unless SQLite itself refuses it."""
         db = self.healthy.db
         table = self.rnd.choice(list(COLUMNS))
         names = [row[1] for row in db.all(f"PRAGMA table_info({table})")]
@@ -96,7 +96,7 @@ class Vandal:
             db.rollback()
 
     def value(self, column: str) -> Value:
-        """Return something that may stand in a column, or may not."""
+        """Return a valid or invalid value for a column."""
         if column.startswith("next_"):
             return 1
         if column in {"name", "target", "value"}:
@@ -104,7 +104,7 @@ class Vandal:
         return self.rnd.choice(HASHES) if column == "hash" else self.rnd.choice(NUMBERS)
 
     def damage_a_file(self) -> None:
-        """Remove or cut a local copy."""
+        """Remove or truncate a cached block."""
         block = self.rnd.choice(sorted(self.healthy.files.numbers()))
         if self.rnd.random() < 0.5:
             self.healthy.files.remove(block)

@@ -1,4 +1,4 @@
-"""Counting, listing, and knowing when sums are out of date."""
+"""The context of a check: counting, listing, invalidating sums."""
 
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.invariants import INVARIANTS
@@ -11,8 +11,8 @@ def _examination(healthy: Healthy, *, mounted: bool = False) -> Examination:
     return Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=mounted)
 
 
-def test_sums_are_computed_anew_after_a_change(healthy: Healthy) -> None:
-    """A repair is judged by the rows that it left."""
+def test_sums_are_recomputed_after_a_change(healthy: Healthy) -> None:
+    """A repair is judged by the rows after it."""
     exam = _examination(healthy)
     assert exam.broken(INVARIANTS) == {}
     healthy.db.begin()
@@ -21,8 +21,8 @@ def test_sums_are_computed_anew_after_a_change(healthy: Healthy) -> None:
     healthy.db.rollback()
 
 
-def test_only_what_was_looked_at_is_judged(healthy: Healthy) -> None:
-    """Without a listing, no object is missing; what is mounted may have what nothing names."""
+def test_only_surveyed_parts_are_judged(healthy: Healthy) -> None:
+    """Without a listing, no object is missing; a mount may have packs without a row."""
     unmounted, mounted = _examination(healthy), _examination(healthy, mounted=True)
     names = {one.name for one in INVARIANTS if unmounted.can_judge(one)}
     assert not names & {"I4", "I43", "I44", "I45", "I46", "I47", "I48", "I49", "I50", "I51"}
@@ -41,7 +41,7 @@ def test_rows_are_collected_before_they_are_changed(healthy: Healthy) -> None:
     healthy.db.rollback()
 
 
-def test_owner_of_what_is_made_is_that_of_the_root(healthy: Healthy) -> None:
+def test_new_inodes_belong_to_the_owner_of_the_root(healthy: Healthy) -> None:
     """A repair does not make files of other users readable."""
     healthy.sql("UPDATE inodes SET uid = 7, gid = 8 WHERE ino = 1")
     assert _examination(healthy).owner() == (7, 8)
@@ -49,7 +49,7 @@ def test_owner_of_what_is_made_is_that_of_the_root(healthy: Healthy) -> None:
     assert _examination(healthy).owner() == (0, 0)
 
 
-def test_query_is_put_together_from_its_parts() -> None:
+def test_query_is_built_from_its_parts() -> None:
     """One FROM clause and one condition serve counting, listing and repairing."""
     one = Invariant(7, "t", source="inodes AS i", damaged="i.nlink < 0", columns="i.ino", text="")
     assert one.name == "I7"
@@ -59,21 +59,21 @@ def test_query_is_put_together_from_its_parts() -> None:
 
 
 def test_listing_replaces_the_damaged_rows() -> None:
-    """Where files are listed that a damaged row concerns."""
+    """An invariant may list the damaged files instead."""
     one = Invariant(7, "t", source="s", damaged="d", columns="c", text="", listing="SELECT 1")
     assert one.query == "SELECT 1"
 
 
-def test_needs_are_contained_in_what_was_surveyed() -> None:
-    """An invariant is judged when all that it needs was looked at."""
+def test_needs_are_compared_with_the_surveys() -> None:
+    """An invariant is judged only if all surveys that it needs were made."""
     surveyed = Need.FILES | Need.OBJECTS
     assert Need.ROWS in surveyed
     assert Need.FILES in surveyed
     assert Need.CONTENT not in surveyed
 
 
-def test_everything_can_be_found() -> None:
-    """Each invariant has a query or a scan, and a text for what it finds."""
+def test_every_invariant_has_a_query_and_a_text() -> None:
+    """Each has a query or a scan, and a text for its findings."""
     for one in INVARIANTS:
         assert one.text
         assert bool(one.scan) != bool(one.source), one.name

@@ -34,7 +34,7 @@ __all__ = ["power"]
 
 
 async def burnt(power: Power) -> dict[Ino, bytes]:
-    """Fill a filesystem, and lose all of its metadata; return what it held."""
+    """Fill a filesystem, delete all of its metadata, and return the content."""
     contents: dict[Ino, bytes] = {}
     async with power.session("a", tasks=False) as session:
         for number in range(5):
@@ -50,7 +50,7 @@ async def burnt(power: Power) -> dict[Ino, bytes]:
 
 
 async def run(power: Power) -> tuple[int, int, list[ObjectKey]]:
-    """Rebuild."""
+    """Run the rebuild."""
     keys = await power.keys()
     tmp = power.home / "scratch"
     tmp.mkdir(exist_ok=True)
@@ -67,7 +67,7 @@ async def run(power: Power) -> tuple[int, int, list[ObjectKey]]:
 
 
 async def test_content_comes_back_below_lost_and_found(power: Power) -> None:
-    """Every file by its inode number, whole; fsck finds nothing to complain about."""
+    """Every file is complete under its inode number; fsck is clean."""
     contents = await burnt(power)
 
     assert await run(power) == (5, 5, [])
@@ -90,7 +90,7 @@ async def test_content_comes_back_below_lost_and_found(power: Power) -> None:
 
 
 async def test_unreadable_pack_costs_only_its_own_files(power: Power) -> None:
-    """It is named, and stays in the bucket."""
+    """The pack is named, and stays in the bucket."""
     contents = await burnt(power)
     packs = sorted(key for key in power.store.objects if key.startswith("pack/"))
     power.store.objects[packs[0]] = power.store.objects[packs[0]][:-1]
@@ -109,7 +109,7 @@ async def test_unreadable_pack_costs_only_its_own_files(power: Power) -> None:
 
 
 async def test_keys_that_read_no_pack_change_nothing(power: Power) -> None:
-    """The superblock may be that of another filesystem; an empty one would take the place of all."""
+    """The superblock may be that of another filesystem; an empty result would replace everything."""
     await burnt(power)
     for key in [key for key in power.store.objects if key.startswith("pack/")]:
         power.store.objects[key] = power.store.objects[key][:-1]
@@ -122,7 +122,7 @@ async def test_keys_that_read_no_pack_change_nothing(power: Power) -> None:
 
 
 async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
-    """A later program, or another key, may read it yet."""
+    """A later program, or another key, may be able to read it."""
     await burnt(power)
     await power.retain(0)
     packs = sorted(key for key in power.store.objects if key.startswith("pack/"))
@@ -137,7 +137,7 @@ async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
         await session.close()
     assert packs[0] in power.store.objects
 
-    for _ in range(2):  # the second epoch is one after the floor's
+    for _ in range(2):  # the second epoch is the one after the floor's
         async with power.session("b", tasks=False) as session:
             for number in range(3):
                 write_file(session, b"later %d" % number)
@@ -148,8 +148,8 @@ async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
     assert packs[0] in power.store.objects
 
 
-async def test_newest_version_of_a_place_counts(power: Power) -> None:
-    """A file that was overwritten has its last content, whatever older packs still hold."""
+async def test_newest_version_of_a_block_wins(power: Power) -> None:
+    """An overwritten file has its last content, although older packs hold earlier content."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"old" * 1000)
         await session.flush()
@@ -175,7 +175,7 @@ async def test_newest_version_of_a_place_counts(power: Power) -> None:
 
 
 async def test_former_writer_is_fenced_after_repair(power: Power) -> None:
-    """The new epoch is above the old one."""
+    """The new epoch is higher than the old one."""
     await burnt(power)
     assert LEASE not in power.store.objects
     await run(power)
@@ -185,7 +185,7 @@ async def test_former_writer_is_fenced_after_repair(power: Power) -> None:
 
 @pytest.mark.parametrize("left", ["a changelog", "a lease", "a huge lease"])
 async def test_leftovers_of_metadata_do_no_harm(power: Power, left: str) -> None:
-    """Numbers of changelogs that are still there are not used again."""
+    """Numbers of remaining changelogs are not used again."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"content")
         await session.flush()
@@ -208,8 +208,8 @@ async def test_leftovers_of_metadata_do_no_harm(power: Power, left: str) -> None
         await session.flush()
 
 
-async def test_leftovers_of_the_old_chain_mislead_no_reader(power: Power) -> None:
-    """Numbers go on above those of any trace: level objects, parts of images, the lease."""
+async def test_leftovers_of_the_old_chain_do_not_mislead_readers(power: Power) -> None:
+    """New numbers are above those of all leftovers: levels, parts of images, the lease."""
     async with power.session("a", tasks=False) as session:
         for number in range(12):
             write_file(session, b"%d" % number)
@@ -239,8 +239,8 @@ async def test_leftovers_of_the_old_chain_mislead_no_reader(power: Power) -> Non
         assert session.volume.notices == []
 
 
-async def test_host_that_was_overtaken_gives_no_content_to_files_of_the_next(power: Power) -> None:
-    """It uploaded blocks under numbers that the next writer gave to others."""
+async def test_blocks_of_a_fenced_host_get_into_no_file_of_the_next_writer(power: Power) -> None:
+    """It uploaded blocks under numbers that the next writer used for others."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"both have it")
         await session.flush()
@@ -273,8 +273,8 @@ async def test_host_that_was_overtaken_gives_no_content_to_files_of_the_next(pow
         assert (await read_file(session, other)).startswith(b"never shipped")
 
 
-async def test_local_state_is_moved_away_only_when_all_else_is_ready(power: Power) -> None:
-    """A rebuild that cannot be made leaves it where it is."""
+async def test_local_state_is_moved_away_last(power: Power) -> None:
+    """A rebuild that fails leaves it in place."""
     await burnt(power)
     moved: list[int] = []
     keys = await power.keys()
@@ -299,7 +299,7 @@ async def test_local_state_is_moved_away_only_when_all_else_is_ready(power: Powe
 
     power.store.objects.update(packs)
     await make()
-    assert moved == [1]  # a piece is there, and no manifest
+    assert moved == [1]  # a piece exists, but no manifest
 
 
 # --- names from intact pieces of an image --------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The run as a whole: its transaction, its modes, where it works."""
+"""The complete run: transaction, modes, working directory."""
 
 import subprocess
 import sys
@@ -34,8 +34,8 @@ def _damage(healthy: Healthy) -> None:
         healthy.sql(damage)
 
 
-def test_report_changes_nothing(healthy: Healthy) -> None:
-    """-n looks, and leaves every row as it is."""
+def test_report_mode_changes_nothing(healthy: Healthy) -> None:
+    """-n leaves every row unchanged."""
     _damage(healthy)
     before = healthy.dump()
     healthy.db.changed = False
@@ -48,7 +48,7 @@ def test_report_changes_nothing(healthy: Healthy) -> None:
 
 
 def test_everything_is_repaired_in_one_run(healthy: Healthy) -> None:
-    """Repairs that uncover further damage are followed by further rounds."""
+    """Repairs that uncover further damage are followed by further passes."""
     _damage(healthy)
 
     assert healthy.check(Mode.ALL).exit_status == 1
@@ -70,7 +70,7 @@ def test_safe_repairs_leave_the_rest(healthy: Healthy) -> None:
 
 
 def test_clean_run_with_repair_does_not_count_as_a_change(healthy: Healthy) -> None:
-    """Nothing has to be carried to the bucket when nothing was repaired."""
+    """Nothing is uploaded if nothing was repaired."""
     healthy.db.changed = False
     assert healthy.check(Mode.ALL).lines() == ["clean"]
     assert not healthy.db.changed
@@ -78,8 +78,8 @@ def test_clean_run_with_repair_does_not_count_as_a_change(healthy: Healthy) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("repairs", [0, 1, 5, 9])
-def test_killed_run_leaves_the_database_as_it_was(healthy: Healthy, repairs: int) -> None:
-    """All repairs are one transaction: a run that is killed has done nothing."""
+def test_killed_run_leaves_the_database_unchanged(healthy: Healthy, repairs: int) -> None:
+    """All repairs are one transaction."""
     _damage(healthy)
     before = healthy.dump()
     path = healthy.db.path
@@ -95,7 +95,7 @@ def test_killed_run_leaves_the_database_as_it_was(healthy: Healthy, repairs: int
     assert healthy.check().lines() == ["clean"]
 
 
-def test_error_in_a_repair_leaves_the_database_as_it_was(healthy: Healthy) -> None:
+def test_error_in_a_repair_leaves_the_database_unchanged(healthy: Healthy) -> None:
     """An interrupted repair is rolled back, counters and all."""
     _damage(healthy)
     before = healthy.dump()
@@ -111,8 +111,8 @@ def test_error_in_a_repair_leaves_the_database_as_it_was(healthy: Healthy) -> No
     assert not healthy.db.in_group
 
 
-def test_read_only_connection_beside_a_writer_sees_one_moment(healthy: Healthy) -> None:
-    """A mounted filesystem can be checked: the open group of the writer is not seen."""
+def test_read_only_connection_beside_a_writer_sees_one_snapshot(healthy: Healthy) -> None:
+    """The open group of the writer is not visible."""
     healthy.db.begin()
     dentries.add(healthy.db, ROOT_INO, b"not committed", healthy.fifo)
     reader = Database.open(healthy.db.path, Pragmas(), read_only=True)
@@ -142,7 +142,7 @@ def test_snapshot_of_a_mounted_filesystem_can_be_checked(healthy: Healthy, tmp_p
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
 def test_repairs_work_in_every_journal_mode(tmp_path: Path, journal_mode: str) -> None:
-    """A filesystem that is never mounted under WAL is repaired as well."""
+    """Also in those modes in which no second connection can read."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
     db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
     db.begin()
@@ -155,8 +155,8 @@ def test_repairs_work_in_every_journal_mode(tmp_path: Path, journal_mode: str) -
     db.close()
 
 
-def test_every_finding_is_reported_and_some_are_kept(healthy: Healthy) -> None:
-    """However many there are, memory holds the first hundred."""
+def test_every_finding_is_counted_and_some_are_kept(healthy: Healthy) -> None:
+    """Memory holds at most the first hundred."""
     healthy.db.begin()
     for number in range(150):
         ino = inodes.create(healthy.db, 0o100644, 0, 0, ROOT_INO, 1).ino

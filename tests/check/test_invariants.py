@@ -1,4 +1,4 @@
-"""The table of invariants against filesystems in good order."""
+"""The table of invariants against healthy filesystems."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.check.healthy import Healthy
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_healthy_filesystem_is_clean(tmp_path: Path, seed: int) -> None:
-    """Nothing is found in what the row modules make, and no repair changes anything."""
+    """Nothing is found in a filesystem made by the row modules, and no repair changes anything."""
     made = Healthy(tmp_path, seed, steps=60)
     made.add_lease()
 
@@ -28,5 +28,5 @@ def test_numbers_are_the_order_of_repair() -> None:
 
 
 def test_titles_are_distinct_sentences() -> None:
-    """Each invariant says something else."""
+    """No two invariants have the same title."""
     assert len({one.title for one in INVARIANTS}) == len(INVARIANTS)

@@ -1,4 +1,4 @@
-"""How a file remembers what it has lost."""
+"""The attribute that lists the lost ranges of a file."""
 
 from s3fs_meta.check.context import Examination
 from s3fs_meta.check.lost_data import ATTRIBUTE, record_holes, record_tails
@@ -20,7 +20,7 @@ def _range(first: int, blocks: int = 1) -> bytes:
 
 
 def test_neighbouring_blocks_are_one_range(healthy: Healthy) -> None:
-    """Places 0 and 1 follow each other, place 3 stands alone."""
+    """Positions 0 and 1 are adjacent, position 3 is separate."""
     exam = _examination(healthy)
     everything = f"SELECT ino, block_index FROM block_map WHERE ino = {healthy.uploaded}"
     record_holes(exam, everything)
@@ -31,15 +31,15 @@ def test_neighbouring_blocks_are_one_range(healthy: Healthy) -> None:
 
 
 def test_later_losses_are_added(healthy: Healthy) -> None:
-    """A second run does not forget what the first found."""
+    """A second run keeps the findings of the first."""
     exam = _examination(healthy)
     for index in (0, 3):
         record_holes(exam, f"SELECT {healthy.uploaded}, {index}")
     assert xattrs.get(healthy.db, healthy.uploaded, ATTRIBUTE) == _range(0) + _range(3)
 
 
-def test_end_of_a_block_is_recorded_and_the_block_stays(healthy: Healthy) -> None:
-    """Only the bytes that are gone are named."""
+def test_only_the_lost_end_of_a_block_is_recorded(healthy: Healthy) -> None:
+    """The block itself stays."""
     exam = _examination(healthy)
     record_tails(exam, f"SELECT {healthy.dirty}, 1, 700")
     value = xattrs.get(healthy.db, healthy.dirty, ATTRIBUTE)
@@ -47,8 +47,8 @@ def test_end_of_a_block_is_recorded_and_the_block_stays(healthy: Healthy) -> Non
     assert healthy.block_of(healthy.dirty, 1)
 
 
-def test_list_that_would_not_fit_ends_with_more(healthy: Healthy) -> None:
-    """An attribute has a bound; that there is more is said."""
+def test_long_list_ends_with_more(healthy: Healthy) -> None:
+    """The size of the attribute is bounded; the last entry says that more was lost."""
     exam = _examination(healthy)
     record_holes(
         exam,

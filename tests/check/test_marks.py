@@ -1,4 +1,4 @@
-"""Marks of damage after a check: those that are true, and no others."""
+"""Damage marks after a check: correct and complete."""
 
 from typing_extensions import override
 
@@ -15,7 +15,7 @@ from tests.damage import flipped
 
 
 def _two_blocks(healthy: Healthy) -> tuple[PackId, ObjectKey, int]:
-    """Put two blocks into one pack, without local copies; return it, and where the second is."""
+    """Put two blocks into one pack, not cached; return the pack and the location of the second."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
     pack = healthy.pack_of(healthy.attributed, 0)
     located = block_map.locate(healthy.db, healthy.attributed, BlockIndex(1))
@@ -24,8 +24,8 @@ def _two_blocks(healthy: Healthy) -> tuple[PackId, ObjectKey, int]:
     return pack, packs.object_key(healthy.db, pack), located.pack_offset
 
 
-async def test_deep_check_marks_what_it_cannot_read(healthy: Healthy) -> None:
-    """Only where it may change something; the rest of the pack stays good."""
+async def test_deep_check_marks_unreadable_blocks(healthy: Healthy) -> None:
+    """Only with repairs; the rest of the pack stays usable."""
     pack, key, offset = _two_blocks(healthy)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
 
@@ -40,8 +40,8 @@ async def test_deep_check_marks_what_it_cannot_read(healthy: Healthy) -> None:
     assert healthy.db.changed
 
 
-async def test_missing_pack_is_marked_by_any_check_that_repairs(healthy: Healthy) -> None:
-    """Its listing and a question for it agree."""
+async def test_missing_pack_is_marked_by_every_repairing_check(healthy: Healthy) -> None:
+    """Both the listing and a request for the object say that it is missing."""
     pack, key, _offset = _two_blocks(healthy)
     del healthy.store.objects[key]
 
@@ -65,8 +65,8 @@ async def test_location_stays_marked_when_its_blocks_are_recorded_as_lost(
     assert damage_marks.marks(healthy.db) == [Mark(pack, offset)]
 
 
-async def test_deep_check_removes_marks_that_are_not_true(healthy: Healthy) -> None:
-    """The object is back, or the pack is removed; only --deep can find that out."""
+async def test_deep_check_removes_refuted_marks(healthy: Healthy) -> None:
+    """The object is intact again, or the pack was deleted; only --deep can find that out."""
     pack, key, offset = _two_blocks(healthy)
     healthy.db.begin()
     for mark in (Mark(pack, offset), Mark(PackId(99), None)):
@@ -93,8 +93,8 @@ async def test_deep_check_removes_marks_that_are_not_true(healthy: Healthy) -> N
     assert damage_marks.marks(healthy.db) == []
 
 
-async def test_answer_that_is_wrong_once_is_no_damage(healthy: Healthy) -> None:
-    """-y would make holes of blocks that a bad network card has changed."""
+async def test_single_wrong_answer_is_no_damage(healthy: Healthy) -> None:
+    """Otherwise -y would replace blocks by holes because of a bad network card."""
     _pack, key, _offset = _two_blocks(healthy)
     for wrong in ("corrupt", "missing"):
         store = _WrongOnce(healthy.store, key, wrong)
@@ -104,7 +104,7 @@ async def test_answer_that_is_wrong_once_is_no_damage(healthy: Healthy) -> None:
 
 
 class _WrongOnce(FaultyStore):
-    """Answers the first get of one object wrongly."""
+    """Gives one wrong answer to the first get of an object."""
 
     def __init__(self, inner: ObjectStore, key: ObjectKey, how: str) -> None:
         super().__init__(inner)
@@ -112,7 +112,7 @@ class _WrongOnce(FaultyStore):
 
     @override
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
-        """Return a whole object."""
+        """Return a complete object."""
         if key == self._key and self._how == "corrupt":
             self.corrupt("get")
         elif key == self._key and self._how:
@@ -121,8 +121,8 @@ class _WrongOnce(FaultyStore):
         return await super().get(key, max_bytes)
 
 
-def test_mark_is_refuted_by_what_it_names() -> None:
-    """One of a record by that record, one of a pack by all of it."""
+def test_mark_is_refuted_by_its_own_object() -> None:
+    """The mark of a record by that record, the mark of a pack by the complete pack."""
     marked = [Mark(PackId(1), None), Mark(PackId(1), 5), Mark(PackId(1), 6)]
     assert marks.refuted(marked, {5}, is_whole=False) == ["damaged/1/5"]
     assert marks.refuted(marked, {5, 6}, is_whole=True) == [one.name for one in marked]

@@ -1,4 +1,4 @@
-"""Evidence: rows of what a survey saw outside the database."""
+"""Observations: rows of a survey outside the database."""
 
 from s3fs_meta.check.observations import Evidence, SeenLocation
 from s3fs_meta.model import BlockId
@@ -13,8 +13,8 @@ def test_duplicate_keys_in_a_listing_count_once(healthy: Healthy) -> None:
     assert rows == [("a", 3), ("b", 2)]
 
 
-def test_new_run_has_seen_nothing(healthy: Healthy) -> None:
-    """Evidence of an earlier run on the same connection is dropped."""
+def test_new_run_has_no_observations(healthy: Healthy) -> None:
+    """Those of an earlier run on the same connection are dropped."""
     first = Evidence(healthy.db)
     first.note_files([(BlockId(1), 10)])
     first.note_strays(["/x"])
@@ -40,15 +40,15 @@ def test_new_run_has_seen_nothing(healthy: Healthy) -> None:
     assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 16
 
 
-def test_nothing_of_it_is_in_the_database(healthy: Healthy) -> None:
-    """Evidence is temporary: the tables are those of the schema."""
+def test_observations_are_not_in_the_database(healthy: Healthy) -> None:
+    """They are temporary: the tables of the file are those of the schema."""
     Evidence(healthy.db).note_files([(BlockId(1), 10)])
     assert healthy.db.all("SELECT name FROM sqlite_schema WHERE name LIKE 'seen%'") == []
     assert healthy.check().lines() == ["clean"]
 
 
-def test_location_that_reading_has_refuted_is_not_noted_again(healthy: Healthy) -> None:
-    """An index may be readable where the block that it names is not."""
+def test_refuted_location_is_not_noted_again(healthy: Healthy) -> None:
+    """An index may be readable although the block that it names is not."""
     evidence = Evidence(healthy.db)
     location = SeenLocation(BlockId(1), "k", 9, b"h", 1, 0, 1)
     evidence.note_locations([location])

@@ -31,7 +31,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 async def written(power: Power) -> dict[int, Ino]:
-    """Write eleven txgs with an image at 7 and all levels; return files by number."""
+    """Write eleven txgs with an image at txg 7 and all levels; return files by number."""
     inos: dict[int, Ino] = {}
     async with power.session("a", tasks=False) as session:
         while session.shipper.link.txg < 11:
@@ -49,7 +49,7 @@ async def written(power: Power) -> dict[int, Ino]:
 
 
 class Mended:
-    """A run with the copies of one store."""
+    """The result of a run with the copies of one store."""
 
     def __init__(self, power: Power, copies: dict[ObjectKey, bytes]) -> None:
         self.power = power
@@ -63,7 +63,7 @@ class Mended:
         return "a file"
 
     async def run(self, *, deep: bool = True) -> None:
-        """Mend metadata, then packs."""
+        """Repair metadata, then packs."""
         keys = await self.power.keys()
         offer = Offer(self.power.store, self.copies, keys.keyring, keys.superblock.uuid, self._keep)
         lease = lease_codec.decode(lease_codec.KEY, self.power.store.objects[lease_codec.KEY])
@@ -74,18 +74,18 @@ class Mended:
 
 
 def mutable(key: str) -> bool:
-    """Return whether an object is none that is offered."""
+    """Return whether an object is of a kind that is not restored from a copy."""
     return key.startswith(("superblock", "lease"))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_every_object_comes_back_from_its_copy(power: Power, damage: str) -> None:
-    """Byte by byte; the replaced object is kept, and no other object is touched."""
+async def test_every_object_is_restored_from_its_copy(power: Power, damage: str) -> None:
+    """Byte for byte; the replaced object is kept, and no other object is touched."""
     await written(power)
     whole = dict(power.store.objects)
     keys = sorted(key for key in whole if not mutable(key))
     assert {key.split("/")[0] for key in keys} == {"changelog", "image", "level", "pack"}
-    if damage == "oversized":  # large, so one of each kind
+    if damage == "oversized":  # large, so only one of each kind
         keys = list({key.split("/")[0]: key for key in keys}.values())
     for key in keys:
         damaged = DAMAGES[damage](whole[key])
@@ -104,7 +104,7 @@ async def test_every_object_comes_back_from_its_copy(power: Power, damage: str) 
             assert len(mended.kept[ObjectKey(key)]) > 0
 
 
-async def test_all_at_once(power: Power) -> None:
+async def test_many_lost_objects_are_restored(power: Power) -> None:
     """Half of the bucket is lost."""
     inos = await written(power)
     whole = dict(power.store.objects)
@@ -118,8 +118,8 @@ async def test_all_at_once(power: Power) -> None:
             assert await read_file(session, ino) == b"%d" % number * 3000
 
 
-async def test_copy_of_another_history_takes_no_place(power: Power) -> None:
-    """It is authentic, but the next changelog, or the one before, shows that it is another."""
+async def test_copy_of_another_history_is_not_used(power: Power) -> None:
+    """It is authentic, but does not link to the changelogs before and after."""
     await written(power)
     whole = dict(power.store.objects)
     last = max(key for key in whole if key.startswith("changelog/"))
@@ -153,8 +153,8 @@ async def test_copy_of_another_history_takes_no_place(power: Power) -> None:
             assert offer.done == []
 
 
-async def test_foreign_and_damaged_copies_are_of_no_use(power: Power, tmp_path: Path) -> None:
-    """Each is verified before it is put anywhere."""
+async def test_foreign_and_damaged_copies_are_not_used(power: Power, tmp_path: Path) -> None:
+    """Each copy is verified before it is stored."""
     await written(power)
     whole = dict(power.store.objects)
     other = Power(MemoryStore(), tmp_path / "other")

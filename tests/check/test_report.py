@@ -31,18 +31,18 @@ def _report(severity: Severity, *, found: int, left: int) -> Report:
 def test_exit_status_is_that_of_fsck(
     severity: Severity, found: int, left: int, status: int
 ) -> None:
-    """0 clean, 1 corrected, 4 left, 5 some of each; what a crash leaves behind does not count."""
+    """0 clean, 1 corrected, 4 left, 5 some of each; leftovers of a crash do not count."""
     assert _report(severity, found=found, left=left).exit_status == status
 
 
-def test_examples_are_bounded_and_everything_is_counted() -> None:
+def test_examples_are_bounded_and_all_findings_are_counted() -> None:
     """A million findings do not fill the memory."""
     report = _report(Severity.DAMAGE, found=FSCK_EXAMPLES_MAX + 5, left=0)
     [verdict] = report.verdicts
     assert (verdict.found, len(verdict.examples)) == (FSCK_EXAMPLES_MAX + 5, FSCK_EXAMPLES_MAX)
 
 
-def test_json_holds_everything_that_the_lines_say() -> None:
+def test_json_holds_everything_in_the_lines() -> None:
     """The machine-readable form can be written and read back."""
     report = _report(Severity.DAMAGE, found=2, left=1)
     report.remember("moved something")
@@ -57,8 +57,8 @@ def test_json_holds_everything_that_the_lines_say() -> None:
     assert broken["advice"] == "call support"
 
 
-def test_lines_say_clean_or_what_is_broken() -> None:
-    """A person reads one line for each broken invariant."""
+def test_lines_name_the_broken_invariants() -> None:
+    """One line for each broken invariant, or "clean"."""
     assert Report().lines() == ["clean"]
     [line] = _report(Severity.DAMAGE, found=2, left=1).lines()
     assert line == "I1: all is well: broken 2 times, 1 corrected, 1 left; call support"
@@ -67,13 +67,13 @@ def test_lines_say_clean_or_what_is_broken() -> None:
 
 
 def test_finding_names_its_path() -> None:
-    """Who reads a finding knows the file."""
+    """The reader of a finding learns which file it concerns."""
     finding = Finding("I7", "inode 3 is odd", 3, "/a/b")
     assert str(finding) == "I7: inode 3 is odd [/a/b]"
 
 
-def test_more_left_than_found_is_not_negative_work() -> None:
-    """A repair may uncover more of the same."""
+def test_repairs_that_uncover_more_findings_are_counted() -> None:
+    """The number of corrected findings is never negative."""
     report = _report(Severity.DAMAGE, found=1, left=3)
     assert report.verdicts[0].corrected == 0
     assert report.exit_status == 4

@@ -1,4 +1,4 @@
-"""A whole check, as the command makes it."""
+"""A complete check, as the command runs it."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.check.random_damage import Vandal
 
 
 async def test_host_without_local_copies_checks_the_rest(healthy: Healthy) -> None:
-    """Where nothing is cached, no local copy is missing but those that are only somewhere else."""
+    """If nothing is cached, only blocks that exist nowhere else are missing."""
     examined = Examined(healthy.db, healthy.store, healthy.keyring)
     report = await check_filesystem(examined, Wanted(), Report(), SystemClock())
     assert report.lines() == ["clean"]
@@ -35,7 +35,7 @@ async def test_mounted_filesystem_is_checked_beside_its_daemon(healthy: Healthy)
 
 
 async def test_empty_directories_of_a_crash_are_pruned(healthy: Healthy) -> None:
-    """Only where repairs are wanted; they are nothing to report."""
+    """Only with repairs; they are not reported."""
     left = healthy.files.root / "ee"
     left.mkdir()
 
@@ -46,7 +46,7 @@ async def test_empty_directories_of_a_crash_are_pruned(healthy: Healthy) -> None
 
 
 async def test_many_damages_at_once_are_repaired_in_one_run(healthy: Healthy) -> None:
-    """Rows, local copies and objects together; what can be kept is kept."""
+    """Rows, cached blocks and objects together; everything recoverable is kept."""
     one, two = healthy.write_uploaded(healthy.attributed, b"lost object", b"sound copy")
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.inner)
     healthy.sql("UPDATE dentries SET cookie = cookie + 256")
@@ -65,19 +65,19 @@ async def test_many_damages_at_once_are_repaired_in_one_run(healthy: Healthy) ->
         assert after[table] == healthy.before[table], table
 
 
-# Repairs leave these: a lost image cannot be guessed, and deleting unknown objects needs a request.
+# Repairs leave these: a lost image cannot be restored by guessing, and deletion needs a request.
 LEFT_TO_A_PERSON = {"I48", "I49"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 async def test_random_damage_is_repaired(tmp_path: Path, seed: int) -> None:
-    """Whatever is damaged, no run fails, and a second with -y leaves nothing for a third."""
+    """No run fails, and a second run with -y leaves nothing for a third."""
     healthy = Healthy(tmp_path, seed % 7)
     healthy.add_lease()
     Vandal(healthy, seed).rage()
 
-    for _ in range(2):  # the second reads what the first has found again
+    for _ in range(2):  # the second reads the files found by the first
         assert (await healthy.check_all(Mode.ALL, deep=True)).exit_status in {0, 1}
 
     assert set((await healthy.check_all(deep=True)).broken) <= LEFT_TO_A_PERSON

@@ -1,4 +1,4 @@
-"""The sums that invariants join."""
+"""Sums that invariants join."""
 
 from s3fs_meta.check import scratch_tables
 from s3fs_meta.check.scratch_tables import Paths
@@ -31,8 +31,8 @@ def test_names_are_counted_by_inode_and_by_directory(healthy: Healthy) -> None:
     ]
 
 
-def test_directories_are_counted_and_reached(healthy: Healthy) -> None:
-    """Entries, subdirectories, and that the root leads to them."""
+def test_directories_are_counted_and_reachable(healthy: Healthy) -> None:
+    """Entries, subdirectories, and reachability from the root."""
     row = _row(healthy, f"SELECT * FROM temp.check_dirs WHERE ino = {healthy.directory}")
     size = inodes.get(healthy.db, healthy.directory).size_bytes
     assert row == (healthy.directory, scratch_tables.DIRECTORY, size, 1)
@@ -41,21 +41,21 @@ def test_directories_are_counted_and_reached(healthy: Healthy) -> None:
     assert reached == directories
 
 
-def test_blocks_are_counted_with_their_reach(healthy: Healthy) -> None:
-    """The last byte that a file has is that of its last block."""
+def test_blocks_are_counted_with_their_end(healthy: Healthy) -> None:
+    """The end of a file's last block."""
     row = _row(healthy, f"SELECT * FROM temp.check_mapped WHERE ino = {healthy.uploaded}")
     assert row == (healthy.uploaded, 3, 0, 3, 3 * BLOCK_BYTES + 3003)
 
 
-def test_nothing_is_left_of_them(healthy: Healthy) -> None:
-    """Temporary tables of a run go with it; what was seen stays."""
+def test_scratch_tables_are_dropped(healthy: Healthy) -> None:
+    """Temporary tables of a run are removed with it; observations stay."""
     scratch_tables.make_tables(healthy.db)
     scratch_tables.drop_tables(healthy.db)
     assert healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'check%'") == []
 
 
-def test_sorted_sums_are_those_that_come_by_insertion(healthy: Healthy) -> None:
-    """A large filesystem is summed up another way, and to the same sums."""
+def test_sorted_sums_equal_inserted_sums(healthy: Healthy) -> None:
+    """A large filesystem is summed in another way, with the same result."""
     scratch_tables.make_tables(healthy.db)
     for table, statements in (
         ("check_names", (scratch_tables._NAMES_AS_THEY_COME, scratch_tables._NAMES_SORTED)),
@@ -79,7 +79,7 @@ def _paths(healthy: Healthy, *spoken_of: Ino) -> Paths:
 
 
 def test_path_leads_from_the_root(healthy: Healthy) -> None:
-    """Directories are always known, others when they are spoken of."""
+    """Paths of directories are always known, others on request."""
     paths = _paths(healthy, healthy.fifo)
     assert paths.of(ROOT_INO) == "/"
     assert paths.of(healthy.inner) == "/directory/inner"
@@ -87,7 +87,7 @@ def test_path_leads_from_the_root(healthy: Healthy) -> None:
     assert paths.of(healthy.symlink) is None
 
 
-def test_bytes_that_are_no_text_are_escaped(healthy: Healthy) -> None:
+def test_undecodable_bytes_are_escaped(healthy: Healthy) -> None:
     """A path can be printed and written as JSON whatever its bytes."""
     healthy.db.begin()
     ino = healthy.create(ROOT_INO, b"caf\xe9")
@@ -95,8 +95,8 @@ def test_bytes_that_are_no_text_are_escaped(healthy: Healthy) -> None:
     assert _paths(healthy, ino).of(ino) == "/caf\\xe9"
 
 
-def test_way_that_does_not_end_at_the_root_is_none(healthy: Healthy) -> None:
-    """A ring of directories has no path, and is no endless loop."""
+def test_unreachable_inode_has_no_path(healthy: Healthy) -> None:
+    """A cycle of directories has no path and causes no endless loop."""
     healthy.db.begin()
     ring = inodes.create(healthy.db, 0o40755, 0, 0, ROOT_INO, NOW_NS, nlink=2).ino
     dentries.add(healthy.db, ring, b"itself", ring)

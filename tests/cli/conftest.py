@@ -1,4 +1,4 @@
-"""The program as users run it, and places for it to work on."""
+"""Fixtures: the program as users run it, and filesystems for it."""
 
 import contextlib
 import io
@@ -29,7 +29,7 @@ def wait_until_gone(pid: int) -> None:
 
 
 class Place(NamedTuple):
-    """A filesystem that exists, not encrypted, and where it can be mounted."""
+    """A plain filesystem and its mountpoint."""
 
     url: str
     bucket: Path
@@ -38,14 +38,14 @@ class Place(NamedTuple):
 
 @pytest.fixture
 def program(request: pytest.FixtureRequest, tmp_path: Path) -> Program:
-    """Return the program: a process for tests of mounts, in this process for all others."""
+    """Return the program: a separate process in tests of mounts, this process in all others."""
     is_mounted = request.node.get_closest_marker("mount") is not None
     return (Program if is_mounted else QuickProgram)(tmp_path / "state")
 
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[Place]:
-    """Return a place without a filesystem; what is mounted there at the end is taken away."""
+    """Return a URL without a filesystem; unmount at the end."""
     mountpoint = tmp_path / "mnt"
     mountpoint.mkdir()
     yield Place(f"local://{tmp_path}/bucket", tmp_path / "bucket", mountpoint)
@@ -55,7 +55,7 @@ def empty(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def place(empty: Place, program: Program) -> Place:
-    """Return a place with a filesystem."""
+    """Return a filesystem."""
     words = ["mkfs", "--plain", "--label", "photos", "--cachedir", str(program.cachedir), empty.url]
     with contextlib.redirect_stdout(io.StringIO()):
         assert entry.main(words) == 0
@@ -64,7 +64,7 @@ def place(empty: Place, program: Program) -> Place:
 
 @pytest.fixture
 def mounted(place: Place, program: Program) -> Iterator[Place]:
-    """Return a place with a mounted filesystem; its daemon is waited for at the end."""
+    """Return a mounted filesystem; wait for its daemon at the end."""
     program.ok("mount", place.url, place.mountpoint)
     yield place
     if mount_table.find(str(place.mountpoint)) is not None:

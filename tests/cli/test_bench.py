@@ -1,4 +1,4 @@
-"""Measuring a directory."""
+"""The bench command."""
 
 import json
 import os
@@ -25,8 +25,10 @@ SMALL = ("--big-size", "1M", "--files", "3")
 SIZES = Sizes(big_bytes=2 * MIB, block_bytes=MIB, small_bytes=KIB, files=5, threads=3)
 
 
-def test_table_has_a_row_for_each_thing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Any directory will do; nothing is left there."""
+def test_table_has_a_row_for_each_measurement(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Any directory can be measured; no file is left there."""
     assert entry.main(["bench", *SMALL, "--threads", "2", str(tmp_path)]) == 0
 
     out = capfd.readouterr().out
@@ -37,8 +39,8 @@ def test_table_has_a_row_for_each_thing(tmp_path: Path, capfd: pytest.CaptureFix
 
 
 @pytest.mark.mount
-def test_mount_is_measured_and_left_as_it_was(program: Program, mounted: Place) -> None:
-    """The figures say where and how."""
+def test_mount_is_measured_and_left_unchanged(program: Program, mounted: Place) -> None:
+    """The figures include the mount and its options."""
     done = program.ok("bench", "--json", *SMALL, mounted.mountpoint, here=False)
     figures = json.loads(done)
 
@@ -66,7 +68,7 @@ def test_mount_is_measured_and_left_as_it_was(program: Program, mounted: Place) 
         (["--big-size", "1024T", "."], "are needed"),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_impossible_arguments_give_one_line(
     words: list[str], says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is written."""
@@ -77,8 +79,8 @@ def test_what_cannot_be_is_one_line(
     assert err.count("\n") == 1
 
 
-def test_without_a_path_the_only_mount_is_meant() -> None:
-    """Which of several would be a guess."""
+def test_without_a_path_the_only_mount_is_measured() -> None:
+    """Of several mounts none is chosen."""
     ours = [Mounted(path, "0:1", mount_table.FS_TYPE, "local:///b") for path in ("/a", "/b")]
     other = Mounted("/c", "0:2", "ext4", "/dev/sda")
 
@@ -90,7 +92,7 @@ def test_without_a_path_the_only_mount_is_meant() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_removes_its_files(tmp_path: Path, number: signal.Signals) -> None:
-    """From the keyboard or by kill."""
+    """By Ctrl-C or a signal."""
     words = ["bench", "--big-size", "0", "--files", "1000000", str(tmp_path)]
     process = subprocess.Popen(
         [sys.executable, "-m", "s3fs_meta", *words],
@@ -114,8 +116,8 @@ def _nothing(_what: str, _done: int, _total: int) -> None:
     pass
 
 
-def test_every_phase_counts_what_all_threads_did(tmp_path: Path) -> None:
-    """Each has its own files."""
+def test_every_phase_counts_the_work_of_all_threads(tmp_path: Path) -> None:
+    """Each has separate files."""
     results = {one.what: one for one in Workload(tmp_path, SIZES, _nothing).run()}
 
     done = {what: (one.operations, one.size_bytes) for what, one in results.items()}
@@ -136,7 +138,7 @@ def test_every_phase_counts_what_all_threads_did(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("big_bytes", "files"), [(0, 2), (MIB, 0)])
-def test_what_is_not_wanted_is_left_out(tmp_path: Path, big_bytes: int, files: int) -> None:
+def test_unwanted_phases_are_left_out(tmp_path: Path, big_bytes: int, files: int) -> None:
     """Large files or small ones alone."""
     sizes = SIZES._replace(big_bytes=big_bytes, files=files)
     found = [one.what for one in Workload(tmp_path, sizes, _nothing).run()]
@@ -145,8 +147,8 @@ def test_what_is_not_wanted_is_left_out(tmp_path: Path, big_bytes: int, files: i
     assert ("stat" in found) == bool(files)
 
 
-def test_no_content_is_there_twice(tmp_path: Path) -> None:
-    """Else a filesystem that deduplicates would do nothing."""
+def test_every_content_is_different(tmp_path: Path) -> None:
+    """Otherwise a deduplicating filesystem would have nothing to do."""
     seen: list[bytes] = []
 
     def look(what: str, done: int, total: int) -> None:
@@ -161,8 +163,8 @@ def test_no_content_is_there_twice(tmp_path: Path) -> None:
     assert len(set(seen)) == len(seen) == 15 + 6
 
 
-def test_interrupt_stops_all_threads_and_leaves_nothing(tmp_path: Path) -> None:
-    """The exception of an interrupt comes out of any wait."""
+def test_interrupt_stops_all_threads_and_leaves_no_file(tmp_path: Path) -> None:
+    """It can arrive during any wait."""
     before = threading.active_count()
 
     def interrupt(what: str, _done: int, _total: int) -> None:
@@ -176,8 +178,8 @@ def test_interrupt_stops_all_threads_and_leaves_nothing(tmp_path: Path) -> None:
     assert threading.active_count() <= before  # those of trio end by themselves
 
 
-def test_failure_of_one_thread_ends_all(tmp_path: Path) -> None:
-    """The error of the filesystem is raised; no files remain."""
+def test_failure_of_one_thread_stops_all(tmp_path: Path) -> None:
+    """The filesystem's error is raised; no files are left."""
 
     def spoil(what: str, done: int, total: int) -> None:
         if what == "write big files" and done == total:

@@ -1,4 +1,4 @@
-"""Copying trees of a mount."""
+"""The clone command."""
 
 import json
 import os
@@ -26,10 +26,10 @@ def _tree(mnt: Path) -> Path:
 
 
 def test_tree_is_copied(program: Program, mounted: Place) -> None:
-    """Also what was written a moment ago and is still with the kernel."""
+    """Also data that was just written and is still in the kernel's memory."""
     mnt = mounted.mountpoint
     tree = _tree(mnt)
-    assert not os.path.lexists(mnt / "copy")  # the kernel remembers that
+    assert not os.path.lexists(mnt / "copy")  # the kernel caches that
     with (tree / "open").open("wb") as file:
         file.write(b"written")
         file.flush()
@@ -48,7 +48,7 @@ def test_tree_is_copied(program: Program, mounted: Place) -> None:
 
 
 def test_copy_reaches_other_hosts(program: Program, mounted: Place, tmp_path: Path) -> None:
-    """As any change: from a changelog, with the blocks that it shares."""
+    """In a changelog, with the shared blocks."""
     tree = _tree(mounted.mountpoint)
     program.ok("flush", mounted.mountpoint)
     program.ok("clone", tree, mounted.mountpoint / "copy")
@@ -62,8 +62,8 @@ def test_copy_reaches_other_hosts(program: Program, mounted: Place, tmp_path: Pa
         elsewhere.ok("umount", tmp_path / "look")
 
 
-def test_what_cannot_be_copied_is_refused(program: Program, mounted: Place, tmp_path: Path) -> None:
-    """A name that is taken, a place elsewhere, a source that is not there."""
+def test_impossible_copy_is_refused(program: Program, mounted: Place, tmp_path: Path) -> None:
+    """A taken name, a target on another filesystem, a missing source."""
     tree = _tree(mounted.mountpoint)
     for source, target in (
         (tree, tree / "deep"),

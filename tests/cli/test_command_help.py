@@ -1,4 +1,4 @@
-"""The words about a command."""
+"""Help texts of commands."""
 
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.console.exits import ExitStatus
@@ -12,6 +12,6 @@ def test_text_in_brackets_is_not_markup() -> None:
     assert "\\[A]" in words.epilog or "[A]" in words.epilog
 
 
-def test_statuses_that_every_command_has_are_always_there() -> None:
+def test_common_exit_statuses_are_always_listed() -> None:
     """Done, bug, usage, interrupted; ascending."""
     assert list(exits_of(ExitStatus.HELD)) == [0, 1, 2, 7, 130]

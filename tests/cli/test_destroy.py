@@ -1,4 +1,4 @@
-"""Removing a filesystem."""
+"""The destroy command."""
 
 import json
 import shutil
@@ -15,16 +15,16 @@ from tests.programs import Program
 pytestmark = pytest.mark.thorough
 
 
-def test_name_has_to_be_given(program: Program, place: Place) -> None:
-    """Neither silence nor another name removes anything."""
+def test_name_must_be_given(program: Program, place: Place) -> None:
+    """Neither an empty answer nor another name removes anything."""
     for words in ([], ["--confirm", "holidays"]):
         assert program.run("destroy", *words, place.url).returncode == 2
 
     assert (place.bucket / "superblock").exists()
 
 
-def test_its_own_objects_go_and_foreign_ones_stay(program: Program, place: Place) -> None:
-    """Files of others below the same prefix are not ours to remove."""
+def test_own_objects_are_removed_and_foreign_ones_stay(program: Program, place: Place) -> None:
+    """Foreign files below the same prefix are kept."""
     (place.bucket / "holiday.jpg").write_text("x")
 
     shown = program.ok("destroy", "--confirm", "photos", place.url)
@@ -36,7 +36,7 @@ def test_its_own_objects_go_and_foreign_ones_stay(program: Program, place: Place
 
 
 def test_foreign_object_with_a_name_of_ours_stays(program: Program, place: Place) -> None:
-    """It is named, and --by-name removes what has such a name."""
+    """It is reported, and --by-name removes objects with such names."""
     (place.bucket / "changelog").mkdir(exist_ok=True)
     thesis = place.bucket / "changelog" / "000000000007"
     thesis.write_text("the only copy of a thesis")
@@ -55,7 +55,7 @@ def test_foreign_object_with_a_name_of_ours_stays(program: Program, place: Place
 def test_encrypted_filesystem_is_removed_with_its_passphrase_or_by_name(
     program: Program, tmp_path: Path
 ) -> None:
-    """Without the keys nothing shows which objects are its own."""
+    """Without the keys its own objects cannot be recognised."""
     for words, status in (
         (["--passphrase-file", tmp_path / "right"], 0),
         (["--passphrase-file", tmp_path / "wrong"], 4),
@@ -74,7 +74,7 @@ def test_encrypted_filesystem_is_removed_with_its_passphrase_or_by_name(
 
 
 def test_filesystem_under_a_foreign_superblock_stays(program: Program, place: Place) -> None:
-    """Its keys open nothing that would be removed; --by-name reads no keys."""
+    """Its keys open none of the objects; --by-name needs no keys."""
     other = place.bucket.with_name("other")
     program.ok("mkfs", "--plain", f"local://{other}")
     for name in ("superblock", "superblock-copy"):
@@ -98,8 +98,8 @@ def test_json_counts_removed_and_foreign_objects(program: Program, place: Place)
     assert told == {"url": place.url, "removed": 5, "foreign": 1}
 
 
-def test_place_can_be_used_again(program: Program, place: Place) -> None:
-    """Local state is gone too, so that a new filesystem there is not taken for the old one."""
+def test_url_can_be_used_again(program: Program, place: Place) -> None:
+    """Local state is removed, too, so a new filesystem there is not mistaken for the old one."""
     program.ok("fsck", "-n", place.url)
     program.ok("destroy", "--confirm", place.url, place.url)
 
@@ -108,10 +108,10 @@ def test_place_can_be_used_again(program: Program, place: Place) -> None:
 
 
 @pytest.mark.parametrize("damaged", [(), ("superblock",), ("superblock", "superblock-copy")])
-def test_held_filesystem_is_refused_whatever_is_damaged(
+def test_held_filesystem_is_refused_despite_damage(
     program: Program, place: Place, damaged: tuple[str, ...]
 ) -> None:
-    """The lease is read by itself; the label is that of the copy, else the URL is the name."""
+    """The lease is read separately; the label is read from the copy, else the URL is the name."""
     program.ok("fsck", "-p", place.url)
     lease = place.bucket / "lease"
     held = lease_codec.decode(lease_codec.KEY, lease.read_bytes())
@@ -126,8 +126,8 @@ def test_held_filesystem_is_refused_whatever_is_damaged(
     assert not any((place.bucket / name).exists() for name in ("lease", "superblock", "image"))
 
 
-def test_interrupted_removal_is_finished_by_its_name(program: Program, place: Place) -> None:
-    """Every other command says so, and mkfs refuses."""
+def test_interrupted_removal_is_finished_by_name(program: Program, place: Place) -> None:
+    """Every other command refers to it, and mkfs refuses."""
     (place.bucket / "superblock").write_bytes(encode_tombstone("photos"))
 
     for words in (["fsck", "-y"], ["mkfs", "--plain"], ["log"], ["status"]):

@@ -1,4 +1,4 @@
-"""The program as a whole."""
+"""The command line as a whole."""
 
 import subprocess
 import sys
@@ -33,10 +33,10 @@ def test_help_of_every_command_has_examples_and_exit_statuses(
         (["mount", "-o", "comit=3", "local:///x", "/"], "did you mean 'commit'?"),
     ],
 )
-def test_wrong_words_are_one_line_and_status_2(
+def test_wrong_arguments_give_one_line_and_status_2(
     words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No traceback, no page of help: what is wrong, and where to look."""
+    """No traceback and no help page: the error, and where to find help."""
     assert entry.main(words) == 2
 
     shown = capsys.readouterr().err
@@ -44,25 +44,25 @@ def test_wrong_words_are_one_line_and_status_2(
     assert shown.count("\n") == 1
 
 
-def test_wrong_words_to_fsck_have_its_own_status(capsys: pytest.CaptureFixture[str]) -> None:
-    """fsck(8) says 16."""
+def test_wrong_arguments_of_fsck_have_status_16(capsys: pytest.CaptureFixture[str]) -> None:
+    """As fsck(8) documents."""
     assert entry.main(["fsck", "-n", "-y", "local:///x"]) == 16
     assert entry.main(["fsck", "--nonsense"]) == 16
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """By option, as everywhere."""
+    """With --version."""
     assert entry.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("s3fs-meta ")
 
 
-def test_nothing_said_shows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """And is an error, so that a script notices."""
+def test_missing_arguments_show_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """This is an error, so that a script notices."""
     assert entry.main([]) == 2
     assert "mkfs" in capsys.readouterr().out
 
 
-def test_reader_that_goes_away_is_no_error(program: Program) -> None:
+def test_closed_output_pipe_is_no_error(program: Program) -> None:
     """Printing into a closed pipe leaves no traceback."""
     done = subprocess.run(
         f"{sys.executable} -m s3fs_meta version | true",
@@ -77,7 +77,7 @@ def test_reader_that_goes_away_is_no_error(program: Program) -> None:
 
 
 def test_command_loads_only_what_it_needs(program: Program) -> None:
-    """Asking for the status of a mount does not wait for FUSE and fsck to be imported."""
+    """The status of a mount does not import FUSE and fsck."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "s3fs_meta", "status", "--help"],
         capture_output=True,
@@ -92,7 +92,7 @@ def test_command_loads_only_what_it_needs(program: Program) -> None:
 
 
 def test_interrupted_program_waits_for_no_thread(program: Program) -> None:
-    """An interrupt can arrive before the starter of a thread knows that it runs."""
+    """An interrupt can arrive before the code that starts a thread knows that it runs."""
     done = subprocess.run(
         [
             sys.executable,

@@ -1,4 +1,4 @@
-"""Carrying everything to the bucket while mounted."""
+"""The flush command."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mount
 def test_flushed_file_can_be_read_without_this_host(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A copy of the bucket at that moment is a whole filesystem."""
+    """A copy of the bucket after the flush is a complete filesystem."""
     (mounted.mountpoint / "f").write_bytes(b"important")
 
     done = json.loads(program.ok("flush", "--json", mounted.mountpoint))
@@ -29,14 +29,14 @@ def test_flushed_file_can_be_read_without_this_host(
     elsewhere.ok("umount", tmp_path / "look")
 
 
-def test_nothing_new_is_nothing_to_do(program: Program, mounted: Place) -> None:
-    """A second flush says so."""
+def test_second_flush_has_nothing_to_do(program: Program, mounted: Place) -> None:
+    """The output says so."""
     (mounted.mountpoint / "f").touch()
     program.ok("flush", mounted.mountpoint)
 
     assert program.ok("flush", mounted.mountpoint) == "the bucket already holds everything\n"
 
 
-def test_place_that_is_not_mounted_has_its_status(program: Program, tmp_path: Path) -> None:
+def test_unmounted_path_has_its_status(program: Program, tmp_path: Path) -> None:
     """There is nothing to flush."""
     assert program.run("flush", tmp_path).returncode == 8

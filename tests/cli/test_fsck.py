@@ -1,4 +1,4 @@
-"""The command fsck."""
+"""The fsck command."""
 
 import json
 import shutil
@@ -16,11 +16,11 @@ from tests.programs import Program
 
 
 def test_clean_filesystem_has_status_0(program: Program, place: Place) -> None:
-    """And one line."""
+    """The output is one line."""
     assert program.ok("fsck", "-n", place.url) == f"{place.url}: clean\n"
 
 
-def test_json_is_for_programs(program: Program, place: Place) -> None:
+def test_json_output_is_one_object(program: Program, place: Place) -> None:
     """One object."""
     found = json.loads(program.ok("fsck", "-n", "--json", place.url))
 
@@ -33,7 +33,7 @@ def test_json_is_for_programs(program: Program, place: Place) -> None:
     }
 
 
-def test_place_without_a_filesystem_has_the_status_of_a_failed_check(
+def test_missing_filesystem_has_the_status_of_a_failed_check(
     program: Program, tmp_path: Path
 ) -> None:
     """fsck(8) says 8."""
@@ -41,16 +41,14 @@ def test_place_without_a_filesystem_has_the_status_of_a_failed_check(
 
 
 @pytest.mark.parametrize("mode", [["-n"], ["-p"], []])
-def test_objects_are_deleted_only_under_y(program: Program, place: Place, mode: list[str]) -> None:
+def test_objects_are_deleted_only_with_y(program: Program, place: Place, mode: list[str]) -> None:
     """-p runs unattended at boot."""
     refused = program.run("fsck", *mode, "--delete-unknown", place.url)
     assert (refused.returncode, "needs -y" in refused.stderr) == (16, True)
 
 
-def test_packs_that_quarantined_state_may_need_are_not_deleted(
-    program: Program, place: Place
-) -> None:
-    """Nothing else may name them."""
+def test_packs_for_quarantined_state_are_not_deleted(program: Program, place: Place) -> None:
+    """Only that state may name them."""
     kept = locate(place.url, program.cachedir) / "kept-1"
     kept.mkdir(parents=True, mode=0o700)
 
@@ -59,7 +57,7 @@ def test_packs_that_quarantined_state_may_need_are_not_deleted(
     assert (refused.returncode, str(kept) in refused.stderr) == (16, True)
 
 
-def test_foreign_objects_are_named_and_stay(program: Program, place: Place) -> None:
+def test_foreign_objects_are_reported_and_stay(program: Program, place: Place) -> None:
     """Files, and another filesystem below the same prefix, which an earlier mkfs allowed."""
     below = place.bucket / "other"
     shutil.copytree(place.bucket, below)
@@ -74,15 +72,15 @@ def test_foreign_objects_are_named_and_stay(program: Program, place: Place) -> N
 
 
 def test_deep_check_reads_every_pack(program: Program, place: Place) -> None:
-    """A healthy one is clean."""
+    """A healthy filesystem is clean."""
     assert program.run("fsck", "-n", "--deep", "--verbose", place.url).returncode == 0
 
 
 @pytest.mark.mount
-def test_broken_chain_is_made_whole_from_the_local_state(
+def test_broken_chain_is_completed_from_the_local_state(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """4 with -n, 1 with -p, then 0; another host has what is now."""
+    """4 with -n, 1 with -p, then 0; another host restores the current state."""
     for number in range(3):
         (mounted.mountpoint / str(number)).write_bytes(b"%d" % number * 1000)
         program.ok("flush", mounted.mountpoint)
@@ -100,8 +98,8 @@ def test_broken_chain_is_made_whole_from_the_local_state(
     other.ok("umount", mounted.mountpoint)
 
 
-def test_empty_local_database_gives_way_to_the_bucket(program: Program, place: Place) -> None:
-    """A mount names this command; it keeps the file, and the second run is clean."""
+def test_empty_local_database_is_replaced_from_the_bucket(program: Program, place: Place) -> None:
+    """The error of a mount names this command; it keeps the file, and the second run is clean."""
     program.ok("fsck", "-n", place.url)
     state = locate(place.url, program.cachedir)
     (state / "meta.db").write_bytes(b"")
@@ -117,7 +115,7 @@ def test_empty_local_database_gives_way_to_the_bucket(program: Program, place: P
 
 @pytest.mark.mount
 def test_missing_pack_is_found_repaired_and_then_clean(program: Program, mounted: Place) -> None:
-    """4 with -n, 1 with -y, 0 ever after; without local copies the content is lost, and said."""
+    """4 with -n, 1 with -y, then 0; uncached content is lost, and reported."""
     (mounted.mountpoint / "f").write_bytes(b"z" * 70_000)
     program.ok("umount", mounted.mountpoint)
     for pack in mounted.bucket.glob("pack/*/*"):
@@ -132,7 +130,7 @@ def test_missing_pack_is_found_repaired_and_then_clean(program: Program, mounted
 
 
 @pytest.mark.mount
-def test_mounted_filesystem_is_only_looked_at(program: Program, mounted: Place) -> None:
+def test_mounted_filesystem_is_checked_without_changes(program: Program, mounted: Place) -> None:
     """-n works beside the mount; repairs are refused."""
     (mounted.mountpoint / "f").write_bytes(b"z")
 
@@ -146,7 +144,7 @@ def test_mounted_filesystem_is_only_looked_at(program: Program, mounted: Place) 
     "words", [("-n", "-y"), ("-n", "-p"), ("-p", "-y"), ("-n", "-p", "-y")], ids=" ".join
 )
 def test_only_one_mode_can_be_given(program: Program, place: Place, words: tuple[str, ...]) -> None:
-    """fsck(8) says 16, and nothing is touched."""
+    """As fsck(8): status 16, and nothing is changed."""
     done = program.run("fsck", *words, place.url)
 
     assert (done.returncode, "only one" in done.stderr) == (16, True)
@@ -154,7 +152,7 @@ def test_only_one_mode_can_be_given(program: Program, place: Place, words: tuple
 
 
 def _stop_after(program: Program, place: Place, lines: int, number: int) -> tuple[int, str]:
-    """Repair with --verbose, send a signal after so many lines; return status and last words."""
+    """Repair with --verbose, send a signal after a number of lines; return status and last lines."""
     words = ["fsck", "-y", "--verbose", "--cachedir", str(program.cachedir), place.url]
     with subprocess.Popen(
         [sys.executable, "-m", "s3fs_meta", *words],
@@ -178,7 +176,7 @@ def _stop_after(program: Program, place: Place, lines: int, number: int) -> tupl
 def test_interrupted_run_can_be_repeated(
     program: Program, mounted: Place, number: signal.Signals, lines: int
 ) -> None:
-    """At every step that it names: the next run repairs, the one after it has nothing to do."""
+    """At every reported step: the next run repairs, the one after it has nothing to do."""
     (mounted.mountpoint / "f").write_bytes(b"kept" * 50_000)
     program.ok("umount", mounted.mountpoint)
     database = sqlite3.connect(locate(mounted.url, program.cachedir) / "meta.db")
@@ -188,7 +186,7 @@ def test_interrupted_run_can_be_repeated(
 
     status, last_words = _stop_after(program, mounted, lines, number)
 
-    # It may have been done already: then it ends by the signal, or as if there was none.
+    # It may have finished: then it ends by the signal, or normally.
     assert status in {1, -number} | ({32} if number is signal.SIGINT else set())
     assert "Traceback" not in last_words
     assert program.run("fsck", "-y", mounted.url).returncode in {0, 1}
@@ -199,8 +197,8 @@ def test_interrupted_run_can_be_repeated(
 
 
 @pytest.mark.mount
-def test_local_state_takes_the_place_of_all_metadata(program: Program, mounted: Place) -> None:
-    """Lease, changelogs and images are gone: another host sees everything again, names and all."""
+def test_local_state_replaces_all_metadata(program: Program, mounted: Place) -> None:
+    """Lease, changelogs and images are lost: another host restores everything with its names."""
     (mounted.mountpoint / "d").mkdir()
     (mounted.mountpoint / "d" / "f").write_bytes(b"precious\n" * 9000)
     program.ok("umount", mounted.mountpoint)
@@ -220,10 +218,8 @@ def test_local_state_takes_the_place_of_all_metadata(program: Program, mounted: 
 
 
 @pytest.mark.mount
-def test_bucket_put_back_between_mounts_gets_the_local_state(
-    program: Program, mounted: Place
-) -> None:
-    """A word is needed where another host has written since."""
+def test_restored_bucket_is_replaced_by_the_local_state(program: Program, mounted: Place) -> None:
+    """An option is needed if another host has written since."""
     program.ok("umount", mounted.mountpoint)
     older = mounted.bucket.with_name("older")
     shutil.copytree(mounted.bucket, older)
@@ -251,10 +247,8 @@ def test_bucket_put_back_between_mounts_gets_the_local_state(
 
 
 @pytest.mark.mount
-def test_rebuild_brings_content_back_when_all_metadata_is_gone(
-    program: Program, mounted: Place
-) -> None:
-    """Refused while there is something better: an image, local state; then all is in lost+found."""
+def test_rebuild_recovers_content_without_any_metadata(program: Program, mounted: Place) -> None:
+    """Refused while an image or local state exists; then everything is in lost+found."""
     content = b"precious\n" * 9000
     (mounted.mountpoint / "f").write_bytes(content)
     ino = (mounted.mountpoint / "f").stat().st_ino

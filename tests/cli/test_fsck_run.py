@@ -1,4 +1,4 @@
-"""How a filesystem is opened for a check."""
+"""Opening a filesystem for a check."""
 
 import contextlib
 import os
@@ -49,7 +49,7 @@ def _state(place: Place, cachedir: Path) -> StateDir:
     return StateDir(targets.of_url(place.url, cachedir).state)
 
 
-def test_look_does_not_take_the_lease(program: Program, place: Place) -> None:
+def test_check_does_not_take_the_lease(program: Program, place: Place) -> None:
     """-n changes nothing in the bucket."""
     before = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
 
@@ -59,10 +59,10 @@ def test_look_does_not_take_the_lease(program: Program, place: Place) -> None:
     assert after == before
 
 
-def test_database_that_cannot_be_read_gives_way_to_the_last_image(
+def test_unreadable_database_is_replaced_from_the_last_image(
     program: Program, place: Place
 ) -> None:
-    """With -y only, and nothing is thrown away."""
+    """Only with -y; the old file is quarantined."""
     _check(place, program.cachedir, Mode.REPORT)
     database = _state(place, program.cachedir).database
     database.write_bytes(b"no database at all" * 1000)
@@ -77,8 +77,8 @@ def test_database_that_cannot_be_read_gives_way_to_the_last_image(
     assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
 
 
-def test_database_that_is_damaged_further_in_gives_way_too(program: Program, place: Place) -> None:
-    """It opens, and the check meets the damage on its way."""
+def test_partly_damaged_database_is_replaced_too(program: Program, place: Place) -> None:
+    """It opens, and the check finds the damage later."""
     _check(place, program.cachedir, Mode.ALL)
     database = _state(place, program.cachedir).database
     db = Database.open(database, Pragmas())
@@ -107,7 +107,7 @@ def _set_fact(place: Place, program: Program, name: str, value: bytes) -> None:
     db.close()
 
 
-def test_missing_fact_of_mkfs_is_mended_where_it_is(program: Program, place: Place) -> None:
+def test_missing_property_is_repaired_in_place(program: Program, place: Place) -> None:
     """A mount refuses it; -y takes it from the superblock, and local changes stay."""
     _check(place, program.cachedir, Mode.REPORT)
     _set_fact(place, program, "block_bytes", b"")
@@ -121,8 +121,8 @@ def test_missing_fact_of_mkfs_is_mended_where_it_is(program: Program, place: Pla
 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
-def test_lost_lease_is_replaced_by_a_new_one(program: Program, place: Place, damage: str) -> None:
-    """4 with -n, 1 with -y, 0 ever after; local state stays where it is."""
+def test_lost_lease_is_recreated(program: Program, place: Place, damage: str) -> None:
+    """4 with -n, 1 with -y, then 0; local state stays in place."""
     _check(place, program.cachedir, Mode.ALL)
     if damage == "missing":
         (place.bucket / "lease").unlink()
@@ -139,10 +139,10 @@ def test_lost_lease_is_replaced_by_a_new_one(program: Program, place: Place, dam
 
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
 @pytest.mark.parametrize("name", ["superblock", "superblock-copy"])
-def test_superblock_is_mended_from_its_copy(
+def test_superblock_is_repaired_from_its_copy(
     program: Program, place: Place, damage: str, name: str
 ) -> None:
-    """4 with -n, 1 with -y, 0 ever after; -p creates what is missing, and replaces nothing."""
+    """4 with -n, 1 with -y, then 0; -p creates missing objects, and replaces none."""
     healthy = (place.bucket / name).read_bytes()
     if damage == "missing":
         (place.bucket / name).unlink()
@@ -158,8 +158,8 @@ def test_superblock_is_mended_from_its_copy(
 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
-def test_superblock_is_mended_from_this_host(program: Program, place: Place, damage: str) -> None:
-    """Where neither object in the bucket can be used; a host that saw nothing is sent away."""
+def test_superblock_is_repaired_from_this_host(program: Program, place: Place, damage: str) -> None:
+    """If neither object in the bucket can be used; on a host without a copy the message refers to others."""
     program.ok("fsck", "-n", place.url)
     paths = [place.bucket / name for name in ("superblock", "superblock-copy")]
     healthy = paths[0].read_bytes()
@@ -183,7 +183,7 @@ def test_superblock_is_mended_from_this_host(program: Program, place: Place, dam
 
 
 def test_older_superblock_can_be_replaced_or_accepted(program: Program, place: Place) -> None:
-    """-y puts the newest back; with --accept-superblock what is in the bucket counts."""
+    """-y restores the newest; --accept-superblock accepts the one in the bucket."""
     program.ok("fsck", "-n", place.url)
     paths = [place.bucket / name for name in ("superblock", "superblock-copy")]
     old = paths[0].read_bytes()
@@ -202,7 +202,7 @@ def test_older_superblock_can_be_replaced_or_accepted(program: Program, place: P
 
 
 def test_incomplete_image_is_replaced(program: Program, place: Place) -> None:
-    """4 with -n, 1 with -p, 0 ever after; and another host can restore again."""
+    """4 with -n, 1 with -p, then 0; another host can restore again."""
     _check(place, program.cachedir, Mode.REPORT)
     [piece] = place.bucket.glob("image/*/000000")
     piece.unlink()
@@ -214,7 +214,7 @@ def test_incomplete_image_is_replaced(program: Program, place: Place) -> None:
     assert _check(place, program.cachedir.with_name("elsewhere"), Mode.REPORT).lines() == ["clean"]
 
 
-def test_newer_database_does_not_give_way(program: Program, place: Place) -> None:
+def test_database_of_a_newer_version_is_kept(program: Program, place: Place) -> None:
     """It is not damaged: a newer program can read it."""
     _check(place, program.cachedir, Mode.REPORT)
     _set_fact(place, program, "schema_version", b"999")
@@ -226,10 +226,10 @@ def test_newer_database_does_not_give_way(program: Program, place: Place) -> Non
 
 
 @pytest.mark.parametrize(("mode", "fact"), [(Mode.REPORT, "power_lost"), (Mode.SAFE, "suspect")])
-def test_check_after_power_loss_leaves_the_memory_of_it(
+def test_check_after_power_loss_keeps_the_flag(
     program: Program, place: Place, mode: Mode, fact: str
 ) -> None:
-    """The next mount has to act on it, or to verify what may be torn in the cache."""
+    """The next mount has to verify blocks that may be torn."""
     _check(place, program.cachedir, Mode.REPORT)
     path = _state(place, program.cachedir).database
     db = Database.open(path, Pragmas())
@@ -248,9 +248,7 @@ def test_check_after_power_loss_leaves_the_memory_of_it(
 
 
 @pytest.mark.mount
-def test_safe_repairs_report_the_lost_block_that_they_leave(
-    program: Program, mounted: Place
-) -> None:
+def test_safe_repairs_report_the_remaining_lost_block(program: Program, mounted: Place) -> None:
     """-p uploads the rest and reports the loss; -y records it."""
     pid = program.status(mounted.mountpoint)["pid"]
     (mounted.mountpoint / "lost").write_bytes(b"content")
@@ -269,15 +267,15 @@ def test_safe_repairs_report_the_lost_block_that_they_leave(
 
 
 def _make_former(database: Path) -> None:
-    """Let a database have the tables of version 1."""
+    """Convert a database to the tables of version 1."""
     with contextlib.closing(sqlite3.connect(database)) as connection:
         connection.execute("ALTER TABLE inodes DROP COLUMN btime_delta_ns")
         connection.execute("UPDATE properties SET value = x'31' WHERE name = 'schema_version'")
         connection.commit()
 
 
-def test_former_state_is_upgraded_and_clean(program: Program, place: Place) -> None:
-    """Also by -n, which only looks at the filesystem."""
+def test_former_tables_are_upgraded_and_clean(program: Program, place: Place) -> None:
+    """Also with -n."""
     for mode in Mode:
         _check(place, program.cachedir, Mode.REPORT)
         _make_former(_state(place, program.cachedir).database)
@@ -285,8 +283,8 @@ def test_former_state_is_upgraded_and_clean(program: Program, place: Place) -> N
         assert _check(place, program.cachedir, mode).exit_status == 0
 
 
-def test_mount_of_an_older_program_is_not_checked_beside(program: Program, place: Place) -> None:
-    """One line says what to do; its database stays as it is."""
+def test_mount_of_an_older_program_is_not_checked(program: Program, place: Place) -> None:
+    """One line names a remedy; its database is not changed."""
     _check(place, program.cachedir, Mode.REPORT)
     database = _state(place, program.cachedir).database
     _make_former(database)
@@ -306,7 +304,7 @@ def test_mount_of_an_older_program_is_not_checked_beside(program: Program, place
 
 
 def test_rebuild_is_refused_while_an_image_can_be_restored(program: Program, place: Place) -> None:
-    """Damaged changelogs are no reason to lose all names; the line says what to run."""
+    """Damaged changelogs are no reason to lose all names; the message names the right command."""
     for _ in range(2):
         _check(place, program.cachedir, Mode.SAFE)
     for path in sorted(place.bucket.glob("changelog/*")):
@@ -329,7 +327,7 @@ def test_rebuild_is_refused_while_an_image_can_be_restored(program: Program, pla
 
 
 class _Ahead(LocalStore):
-    """A store whose clock is ten years ahead, as that of the host which has it."""
+    """A store whose clock is ten years ahead, on a host with the same clock."""
 
     @override
     async def now_ns(self) -> int | None:
@@ -351,10 +349,10 @@ async def _write_in_the_future(place: Place, state: Path) -> None:
     await store.close()
 
 
-def test_time_that_is_still_to_come_is_an_error_that_is_corrected(
+def test_time_in_the_future_is_an_error_that_is_corrected(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """It keeps at= and the retention from working, so -n has a status of its own for it."""
+    """It breaks at= and the retention, so -n has a specific status for it."""
     trio.run(_write_in_the_future, place, tmp_path / "wrong")
 
     report = _check(place, program.cachedir, Mode.REPORT)

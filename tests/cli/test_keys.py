@@ -26,12 +26,12 @@ def _change(url: str, cachedir: Path) -> None:
 
 
 def test_plain_filesystem_has_no_passphrase_to_change(place: Place, program: Program) -> None:
-    """The message says so, instead of asking for one."""
+    """The message says so, without asking for a passphrase."""
     with pytest.raises(PassphraseError, match="not encrypted"):
         _change(place.url, program.cachedir)
 
 
-def test_place_without_a_filesystem_is_named(tmp_path: Path) -> None:
-    """Nothing is made there."""
+def test_missing_filesystem_is_named(tmp_path: Path) -> None:
+    """Nothing is created."""
     with pytest.raises(NotAFilesystemError, match="mkfs"):
         _change(f"local://{tmp_path}", tmp_path)

@@ -1,4 +1,4 @@
-"""Locking trees of a mount."""
+"""The lock command."""
 
 import errno
 import json
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_locked_tree_cannot_be_changed(program: Program, mounted: Place) -> None:
-    """By system calls and by rm, also after the next mount; it goes when that is said."""
+    """Neither by system calls nor by rm, also after a remount; rm --locked removes it."""
     mnt = mounted.mountpoint
     (mnt / "tree" / "below").mkdir(parents=True)
     file = mnt / "tree" / "below" / "f"

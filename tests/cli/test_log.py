@@ -1,4 +1,4 @@
-"""The history, as a command shows it."""
+"""The log command."""
 
 import json
 import os
@@ -12,27 +12,27 @@ from tests.programs import Program
 
 
 def txgs(program: Program, place: Place, *words: str) -> list[dict[str, Any]]:
-    """Return what the log has."""
+    """Return the txgs in the log."""
     found = json.loads(program.ok("log", "--json", *words, place.url))["txgs"]
     assert isinstance(found, list)
     return found
 
 
 def test_filesystem_that_was_never_mounted_has_no_history(program: Program, place: Place) -> None:
-    """Txg 0 is made by mkfs, and in it nothing changed."""
+    """Txg 0 is made by mkfs, without changes."""
     assert txgs(program, place) == []
     assert program.ok("log", place.url) == ""
 
 
 def test_invalid_arguments_are_refused(program: Program, place: Place) -> None:
-    """Times, paths and numbers."""
+    """Invalid times, paths and numbers."""
     for words in (["--since", "x"], ["--until", "1999-01-01"], ["--path", "../x"], ["-n", "0"]):
         assert program.run("log", *words, place.url).returncode in {2, 3}
 
 
 @pytest.mark.mount
-def test_log_leads_to_the_moment_before_a_mistake(program: Program, mounted: Place) -> None:
-    """Beside the mount: by path, by time, by number; what is shown can be asked for."""
+def test_log_finds_the_txg_before_a_mistake(program: Program, mounted: Place) -> None:
+    """Beside the mount: by path, by time, by number; its output can be passed to at=."""
     mnt = mounted.mountpoint
     (mnt / "thesis").mkdir()
     (mnt / "thesis" / "draft").write_bytes(b"x" * 100_000)

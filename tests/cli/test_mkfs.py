@@ -1,4 +1,4 @@
-"""Making a filesystem."""
+"""The mkfs command."""
 
 import json
 import re
@@ -19,10 +19,10 @@ def _mkfs(tmp_path: Path, *words: str) -> int:
     return entry.main(["mkfs", "--cachedir", str(tmp_path / "state"), *words, url])
 
 
-def test_plain_filesystem_has_what_was_asked_for(
+def test_plain_filesystem_has_the_requested_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The JSON says what was made."""
+    """The JSON output lists them."""
     words = ["--plain", "--label", "x", "--block-size", "64K", "--page-size", "8K", "--json"]
 
     assert _mkfs(tmp_path, *words) == 0
@@ -36,9 +36,7 @@ def test_plain_filesystem_has_what_was_asked_for(
     assert (tmp_path / "bucket" / "superblock").is_file()
 
 
-def test_nothing_is_left_in_the_state_directory(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_state_directory_is_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The new database was only needed to make the first image."""
     assert _mkfs(tmp_path, "--plain") == 0
     assert list((tmp_path / "state").iterdir()) == []
@@ -54,20 +52,18 @@ def test_nothing_is_left_in_the_state_directory(
         ("--label", "x" * 65),
     ],
 )
-def test_value_out_of_range_is_refused_before_anything_is_touched(
+def test_value_out_of_range_is_refused_before_any_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, str]
 ) -> None:
-    """Neither the store's directory nor that of local state is made, and there is no question."""
+    """Neither the store's directory nor that of local state is made, and no question is asked."""
     assert _mkfs(tmp_path, *words) == 2
 
     assert list(tmp_path.iterdir()) == []
     assert "size" in capsys.readouterr().err or words[0] == "--label"
 
 
-def test_place_with_a_filesystem_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing that is there is touched."""
+def test_occupied_url_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Existing objects are not touched."""
     assert _mkfs(tmp_path, "--plain") == 0
     before = (tmp_path / "bucket" / "superblock").read_bytes()
 
@@ -75,10 +71,10 @@ def test_place_with_a_filesystem_is_refused(
     assert (tmp_path / "bucket" / "superblock").read_bytes() == before
 
 
-def test_place_inside_a_filesystem_is_refused(
+def test_url_inside_a_filesystem_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is made there; the message names the filesystem above."""
+    """Nothing is created; the message names the filesystem above."""
     assert _mkfs(tmp_path, "--plain") == 0
     inner = f"local://{tmp_path}/bucket/a/b"
 
@@ -89,13 +85,13 @@ def test_place_inside_a_filesystem_is_refused(
 
 
 @pytest.mark.s3
-def test_place_inside_a_filesystem_in_a_bucket_is_refused(
+def test_url_inside_a_filesystem_on_s3_is_refused(
     tmp_path: Path,
     s3_server: S3Server,  # noqa: F811 - the fixture
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The same, with a request for each place above."""
+    """With one request for each prefix above."""
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
     s3_server.make_bucket("nested")
@@ -109,7 +105,7 @@ def test_place_inside_a_filesystem_in_a_bucket_is_refused(
     assert f"filesystem {prefix}/a lies below" in capsys.readouterr().err
 
 
-def test_place_above_that_may_not_be_read_is_no_obstacle(
+def test_unreadable_prefix_above_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Credentials for a prefix are enough for a filesystem in it."""
@@ -126,10 +122,10 @@ def test_place_above_that_may_not_be_read_is_no_obstacle(
     assert lookups[0] == f"local://{tmp_path}"
 
 
-def test_place_with_foreign_objects_is_refused(
+def test_prefix_with_foreign_objects_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A prefix that belongs to another program is refused."""
+    """It may belong to another program."""
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket" / "holiday.jpg").write_text("x")
 
@@ -147,7 +143,7 @@ def test_place_with_foreign_objects_is_refused(
         ["--plain", "--passphrase-file", "/dev/null"],
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_made(
+def test_impossible_settings_are_refused_before_any_change(
     tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Status 2, and no object."""
@@ -156,7 +152,7 @@ def test_what_cannot_be_is_refused_before_anything_is_made(
 
 
 def test_encrypted_filesystem_shows_its_recovery_key_once(program: Program, empty: Place) -> None:
-    """It is what opens the filesystem when the passphrase is lost."""
+    """It opens the filesystem if the passphrase is lost."""
     program.environment["S3FS_META_PASSPHRASE"] = "correct horse"
 
     shown = program.ok("mkfs", empty.url)
@@ -167,7 +163,7 @@ def test_encrypted_filesystem_shows_its_recovery_key_once(program: Program, empt
 def test_without_passphrase_or_terminal_the_error_names_the_option(
     program: Program, empty: Place
 ) -> None:
-    """A script cannot answer a question; nothing was made."""
+    """A script cannot answer a question; nothing is created."""
     done = program.run("mkfs", empty.url)
 
     assert done.returncode == 4

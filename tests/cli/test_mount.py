@@ -1,4 +1,4 @@
-"""Mounting and unmounting, with the kernel."""
+"""The mount and umount commands, on real mounts."""
 
 import filecmp
 import os
@@ -21,8 +21,8 @@ from tests.servers import running_s3
 pytestmark = pytest.mark.mount
 
 
-def test_mounted_filesystem_takes_files_and_keeps_them(program: Program, place: Place) -> None:
-    """Across umount and mount, also without the local state."""
+def test_mounted_filesystem_keeps_files(program: Program, place: Place) -> None:
+    """Across umount and mount, also without local state."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "d").mkdir()
     (place.mountpoint / "d" / "f").write_bytes(b"content")
@@ -37,7 +37,7 @@ def test_mounted_filesystem_takes_files_and_keeps_them(program: Program, place: 
 
 
 def test_kernel_shows_the_url_and_the_options(program: Program, place: Place) -> None:
-    """In the list of mounts, for df and for umount."""
+    """In the mount table, for df and umount."""
     program.ok("mount", "-o", "ro,noexec", place.url, place.mountpoint)
 
     found = mount_table.find(str(place.mountpoint))
@@ -51,7 +51,7 @@ def test_kernel_shows_the_url_and_the_options(program: Program, place: Place) ->
 def test_second_mount_of_a_mounted_filesystem_is_refused(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """It says where it is mounted."""
+    """The message names the mountpoint."""
     (tmp_path / "other").mkdir()
 
     done = program.run("mount", mounted.url, tmp_path / "other")
@@ -60,7 +60,7 @@ def test_second_mount_of_a_mounted_filesystem_is_refused(
     assert f"already mounted on {mounted.mountpoint}" in done.stderr
 
 
-def test_plain_filesystem_is_refused_where_an_encrypted_one_is_expected(
+def test_plain_filesystem_is_refused_if_a_passphrase_is_given(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
     """An attacker may have put it there, to read later writes."""
@@ -73,7 +73,7 @@ def test_plain_filesystem_is_refused_where_an_encrypted_one_is_expected(
     assert program.status(place.url)["epoch"] == 0
 
 
-def test_mount_after_a_kill_goes_on_by_itself(program: Program, mounted: Place) -> None:
+def test_mount_after_a_kill_recovers(program: Program, mounted: Place) -> None:
     """The dead mountpoint is unmounted, and the dirty data is still available."""
     (mounted.mountpoint / "f").write_bytes(b"x" * 300_000)
     with (mounted.mountpoint / "f").open("rb+") as file:
@@ -89,10 +89,8 @@ def test_mount_after_a_kill_goes_on_by_itself(program: Program, mounted: Place) 
     assert program.run("fsck", "-n", mounted.url).returncode == 0
 
 
-def test_error_before_the_filesystem_serves_is_the_commands_error(
-    program: Program, empty: Place
-) -> None:
-    """Going into the background hides nothing."""
+def test_early_error_is_the_command_s_error(program: Program, empty: Place) -> None:
+    """Starting in the background hides no error."""
     empty.bucket.mkdir()
 
     done = program.run("mount", empty.url, empty.mountpoint)
@@ -102,7 +100,7 @@ def test_error_before_the_filesystem_serves_is_the_commands_error(
     assert done.stderr.count("\n") == 1
 
 
-def test_settings_that_give_something_up_are_said(program: Program, place: Place) -> None:
+def test_weak_settings_print_a_warning(program: Program, place: Place) -> None:
     """On the terminal, at every mount."""
     done = program.run("mount", "-o", "journal_mode=off", place.url, place.mountpoint)
 
@@ -136,10 +134,10 @@ def test_mount_in_the_foreground_ends_with_status_0(program: Program, place: Pla
 
 
 @pytest.mark.s3
-def test_bucket_on_a_real_server_is_a_filesystem_on_any_machine(
+def test_bucket_on_a_real_server_can_be_mounted_anywhere(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
-    """Encrypted, written on one machine, read on another that has no local state."""
+    """Encrypted, written on one machine, read on another without local state."""
     url = "s3://bucket/home"
     (tmp_path / "server").mkdir()
     with running_s3(tmp_path / "server") as server:
@@ -160,10 +158,8 @@ def test_bucket_on_a_real_server_is_a_filesystem_on_any_machine(
         assert program.run("fsck", "-y", "--deep", url).returncode == 0
 
 
-def test_unreachable_endpoint_is_reported_before_the_mount_gives_up(
-    program: Program, empty: Place
-) -> None:
-    """The first line comes at once; a name without an address is not tried again."""
+def test_unreachable_endpoint_is_reported_early(program: Program, empty: Place) -> None:
+    """The first line is printed at once; an unresolvable name is not retried."""
     program.environment |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     words = ["--region", "x", "s3://bucket/home", str(empty.mountpoint)]
 
@@ -189,7 +185,7 @@ def test_unreachable_endpoint_is_reported_before_the_mount_gives_up(
 def test_read_only_mount_works_without_the_bucket(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
-    """Encrypted, from complete local state, marked in status; one for writing is refused."""
+    """Encrypted, from complete local state, marked in status; a mount for writing is refused."""
     url, mnt = "s3://bucket/home", empty.mountpoint
     (tmp_path / "server").mkdir()
     with running_s3(tmp_path / "server") as server:

@@ -12,8 +12,8 @@ from tests.programs import Program
 MODULE = "s3fs_meta.cli.mount_helper"
 
 
-def test_words_may_come_in_any_order() -> None:
-    """mount(8) puts options last, people do not."""
+def test_arguments_may_come_in_any_order() -> None:
+    """mount(8) puts options last, users do not."""
     call = mount_helper.parse(["s3://b/p", "/mnt", "-n", "-o", "ro,x-a", "-t", "s3fs-meta"])
 
     assert call == ("s3://b/p", Path("/mnt"), ["ro,x-a"], False, False)
@@ -27,8 +27,8 @@ def test_wrong_call_shows_the_usage(words: list[str]) -> None:
         mount_helper.parse(words)
 
 
-def test_wrong_option_has_the_status_of_mount(program: Program, empty: Place) -> None:
-    """mount(8) says 1."""
+def test_wrong_option_has_status_1(program: Program, empty: Place) -> None:
+    """As mount(8) documents."""
     done = program.run(empty.url, empty.mountpoint, "-o", "comit=1", module=MODULE, here=False)
 
     assert done.returncode == 1
@@ -37,8 +37,8 @@ def test_wrong_option_has_the_status_of_mount(program: Program, empty: Place) ->
     )
 
 
-def test_fake_mount_only_looks_at_the_words(program: Program, empty: Place) -> None:
-    """-f touches nothing."""
+def test_fake_mount_only_checks_the_arguments(program: Program, empty: Place) -> None:
+    """-f changes nothing."""
     done = program.run(empty.url, empty.mountpoint, "-f", module=MODULE, here=False)
 
     assert done.returncode == 0
@@ -47,7 +47,7 @@ def test_fake_mount_only_looks_at_the_words(program: Program, empty: Place) -> N
 
 @pytest.mark.mount
 def test_line_of_fstab_is_mounted(program: Program, place: Place) -> None:
-    """With the words that fstab has for others."""
+    """With the options that are meant for other programs."""
     options = f"rw,_netdev,nofail,x-systemd.automount,cachedir={program.cachedir}"
 
     done = program.run(place.url, place.mountpoint, "-o", options, module=MODULE, here=False)
@@ -58,8 +58,8 @@ def test_line_of_fstab_is_mounted(program: Program, place: Place) -> None:
 
 
 @pytest.mark.mount
-def test_failed_mount_has_the_status_of_mount(program: Program, empty: Place) -> None:
-    """mount(8) says 32."""
+def test_failed_mount_has_status_32(program: Program, empty: Place) -> None:
+    """As mount(8) documents."""
     empty.bucket.mkdir()
     options = f"cachedir={program.cachedir}"
 

@@ -18,8 +18,8 @@ def test_directory_needs_no_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert url_of("s3://bucket/prefix") == "s3://bucket/prefix"
 
 
-def test_copies_are_used_under_y_only(program: Program, place: Place, tmp_path: Path) -> None:
-    """And the bucket is no copy of itself."""
+def test_copies_are_used_only_with_y(program: Program, place: Place, tmp_path: Path) -> None:
+    """The bucket itself is refused as a copy."""
     assert program.run("fsck", "-p", "--objects-from", tmp_path, place.url).returncode == 16
     refused = program.run("fsck", "-y", "--objects-from", place.bucket, place.url)
     assert refused.returncode == 16
@@ -29,10 +29,10 @@ def test_copies_are_used_under_y_only(program: Program, place: Place, tmp_path: 
 
 
 @pytest.mark.mount
-def test_damage_is_healed_from_a_copy_on_another_disk(
+def test_damage_is_repaired_from_a_copy_on_another_disk(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The last changelog has a flipped bit, a pack is missing: another host sees every byte."""
+    """The last changelog has a flipped bit, a pack is missing: another host then reads every byte."""
     content = b"precious\n" * 90_000
     (mounted.mountpoint / "f").write_bytes(content)
     program.ok("umount", mounted.mountpoint)

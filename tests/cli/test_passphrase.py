@@ -1,4 +1,4 @@
-"""Changing the passphrase."""
+"""The passphrase command."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.programs import Program
 
 @pytest.mark.slow
 def test_new_passphrase_opens_and_the_old_one_does_not(program: Program, empty: Place) -> None:
-    """From that moment on."""
+    """From then on."""
     old, new = empty.mountpoint.with_name("old"), empty.mountpoint.with_name("new")
     old.write_text("one\n")
     new.write_text("two\n")
@@ -25,7 +25,7 @@ def test_new_passphrase_opens_and_the_old_one_does_not(program: Program, empty: 
 
 @pytest.mark.slow
 def test_new_passphrase_is_never_taken_from_the_environment(program: Program, empty: Place) -> None:
-    """It holds the old one; without a terminal the message says which option there is."""
+    """The variable holds the old one; without a terminal the message names the option."""
     program.environment["S3FS_META_PASSPHRASE"] = "one"
     program.ok("mkfs", empty.url)
 

@@ -1,4 +1,4 @@
-"""From following to writing, by one command."""
+"""The promote command."""
 
 import json
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_follower_of_a_free_filesystem_is_promoted(program: Program, place: Place) -> None:
-    """It says from where on it writes; what it writes is there for the next mount."""
+    """The output has its first txg; its writes are there at the next mount."""
     program.ok("mount", "-o", "ro,follow", place.url, place.mountpoint)
 
     done = json.loads(program.ok("promote", "--json", place.mountpoint))
@@ -27,7 +27,7 @@ def test_follower_of_a_free_filesystem_is_promoted(program: Program, place: Plac
 
 
 def test_writer_cannot_be_promoted(program: Program, mounted: Place) -> None:
-    """It says what can."""
+    """The message names the requirement."""
     done = program.run("promote", mounted.mountpoint)
 
     assert done.returncode == ExitStatus.USAGE

@@ -1,4 +1,4 @@
-"""Deleting what is past the retention, mounted and not."""
+"""The reclaim command, mounted and not."""
 
 import json
 from pathlib import Path
@@ -13,17 +13,15 @@ pytestmark = pytest.mark.mount
 
 
 def test_dry_run_beside_a_mount_deletes_nothing(program: Program, mounted: Place) -> None:
-    """The mount is asked."""
+    """The mount makes the plan."""
     found = json.loads(program.ok("reclaim", "--dry-run", "--json", mounted.mountpoint))
     assert found["deleted"] is False
     assert found["url"] == mounted.url
     assert program.ok("reclaim", mounted.mountpoint) == "nothing to delete\n"
 
 
-def test_stray_parts_go_from_a_filesystem_that_is_not_mounted(
-    program: Program, place: Place
-) -> None:
-    """It is opened for that, and free again afterwards."""
+def test_stray_parts_are_deleted_without_a_mount(program: Program, place: Place) -> None:
+    """The filesystem is opened for that, and released afterwards."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x")
     program.ok("umount", place.mountpoint)
@@ -44,6 +42,6 @@ def test_stray_parts_go_from_a_filesystem_that_is_not_mounted(
     assert program.run("fsck", "-n", place.url).returncode == 0
 
 
-def test_place_that_is_not_mounted_has_its_status(program: Program, tmp_path: Path) -> None:
+def test_unmounted_path_has_its_status(program: Program, tmp_path: Path) -> None:
     """A directory is no filesystem."""
     assert program.run("reclaim", tmp_path).returncode == 8

@@ -1,4 +1,4 @@
-"""A new passphrase by the recovery key."""
+"""The recover-key command."""
 
 import json
 
@@ -10,7 +10,7 @@ from tests.programs import Program
 
 @pytest.mark.slow
 def test_recovery_key_sets_a_new_passphrase(program: Program, empty: Place) -> None:
-    """However it was typed: in small letters, without dashes."""
+    """In any form: in small letters, without dashes."""
     key_file, new = empty.mountpoint.with_name("key"), empty.mountpoint.with_name("new")
     program.environment["S3FS_META_PASSPHRASE"] = "forgotten"
     recovery_key = json.loads(program.ok("mkfs", "--json", empty.url))["recovery_key"]
@@ -24,8 +24,8 @@ def test_recovery_key_sets_a_new_passphrase(program: Program, empty: Place) -> N
     assert program.status(empty.url)["image"]["pieces"] == 1
 
 
-def test_without_a_terminal_the_message_says_what_to_use(program: Program, empty: Place) -> None:
-    """The option for the key, not the one for a passphrase that is lost."""
+def test_without_a_terminal_the_message_names_an_option(program: Program, empty: Place) -> None:
+    """The option for the key, not the one for the lost passphrase."""
     program.environment["S3FS_META_PASSPHRASE"] = "forgotten"
     program.ok("mkfs", empty.url)
 
@@ -53,7 +53,7 @@ def test_wrong_recovery_key_changes_nothing(program: Program, empty: Place) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["passphrase", "recovery key"])
 def test_leaked_recovery_key_is_replaced(program: Program, empty: Place, by: str) -> None:
-    """The old one opens nothing any more, the new one does; the passphrase stays as it is."""
+    """The old one opens nothing any more, the new one does; the passphrase is unchanged."""
     beside = empty.mountpoint.parent
     program.environment["S3FS_META_PASSPHRASE"] = "kept"
     old = json.loads(program.ok("mkfs", "--json", empty.url))["recovery_key"]
@@ -73,8 +73,8 @@ def test_leaked_recovery_key_is_replaced(program: Program, empty: Place, by: str
     program.ok(*change, beside / "new", empty.url)
 
 
-def test_renewal_leaves_the_passphrase_alone(program: Program, empty: Place) -> None:
-    """Options that say something else are refused."""
+def test_renewal_keeps_the_passphrase(program: Program, empty: Place) -> None:
+    """Contradicting options are refused."""
     some = str(empty.mountpoint.with_name("some"))
     for words in (
         ["--renew", "--new-passphrase-file", some],

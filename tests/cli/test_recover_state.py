@@ -1,4 +1,4 @@
-"""Recovering files from quarantined state."""
+"""The recover-state command."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from tests.programs import Program
 
 
 @pytest.mark.mount
-def test_files_of_a_host_that_was_taken_over_come_back(
+def test_files_of_a_fenced_host_are_recovered(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     """Only changes after its last image are copied."""
@@ -42,13 +42,13 @@ def test_files_of_a_host_that_was_taken_over_come_back(
 
 
 def test_without_quarantined_state_the_list_is_empty(program: Program, place: Place) -> None:
-    """Before the first mount there is not even a directory."""
+    """Before the first mount there is no directory."""
     assert program.ok("recover-state", place.url).startswith("nothing is quarantined in ")
     assert program.run("recover-state", "--to", place.mountpoint, place.url).returncode == 3
 
 
-def test_target_with_something_in_it_is_refused(program: Program, place: Place) -> None:
-    """Copies never mix with existing files."""
+def test_non_empty_target_is_refused(program: Program, place: Place) -> None:
+    """Copies are never mixed with existing files."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     (Path(listed["state"]) / "kept-1").mkdir(parents=True)
     (place.mountpoint / "x").touch()
@@ -58,10 +58,10 @@ def test_target_with_something_in_it_is_refused(program: Program, place: Place) 
     assert (done.returncode, "is not empty" in done.stderr) == (2, True)
 
 
-def test_block_files_without_a_database_cannot_be_copied_out(
+def test_block_files_without_a_database_cannot_be_copied(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """A crash left them: the message says what they are."""
+    """A crash left them: the message explains that."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     blocks = Path(listed["state"]) / "kept-1" / "blocks"
     blocks.mkdir(parents=True)
@@ -73,7 +73,7 @@ def test_block_files_without_a_database_cannot_be_copied_out(
 
 
 def test_one_of_several_must_be_chosen(program: Program, place: Place, tmp_path: Path) -> None:
-    """By the name that the list shows; what cannot be read has its status."""
+    """By the name in the list; unreadable state is listed with its error."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     for name in ("kept-1", "kept-2"):
         (Path(listed["state"]) / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Files of a point in time, copied out of a bucket."""
+"""The restore command."""
 
 import json
 import os
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def make_tree(root: Path) -> None:
-    """Make one of everything."""
+    """Make a tree with one entry of each kind."""
     (root / "d" / "deep").mkdir(parents=True)
     (root / "d" / "deep" / "file").write_bytes(random.Random(1).randbytes(3 * MIB + 5))
     os.link(root / "d/deep/file", root / "second name")
@@ -41,15 +41,15 @@ def make_tree(root: Path) -> None:
 
 
 def set_acl(path: Path) -> None:
-    """Let user 1000 read a file: acl(5) in the form of the kernel, version 2."""
+    """Let user 1000 read a file: acl(5) in the kernel's form, version 2."""
     entries = [(1, 6, -1), (2, 4, 1000), (4, 4, -1), (16, 4, -1), (32, 0, -1)]
     body = b"".join(struct.pack("<HHi", *entry) for entry in entries)
     os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + body)
 
 
 @pytest.mark.mount
-def test_everything_comes_out_as_it_was(program: Program, mounted: Place, tmp_path: Path) -> None:
-    """Beside the mount, which has gone on; and as another host without any state."""
+def test_everything_is_restored(program: Program, mounted: Place, tmp_path: Path) -> None:
+    """Beside the mount, which continues; and as another host without local state."""
     mnt, out = mounted.mountpoint, tmp_path / "out"
     make_tree(mnt)
     set_acl(mnt / "d" / "small 2")
@@ -78,8 +78,10 @@ def test_everything_comes_out_as_it_was(program: Program, mounted: Place, tmp_pa
 
 
 @pytest.mark.mount
-def test_programs_of_others_get_no_power(program: Program, mounted: Place, tmp_path: Path) -> None:
-    """When root copies what other users wrote, and says so."""
+def test_privileges_of_other_users_programs_are_dropped(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """When root copies files of other users, with a message."""
     mnt, out = mounted.mountpoint, tmp_path / "out"
     make_tree(mnt)
     program.ok("flush", mnt)
@@ -94,10 +96,10 @@ def test_programs_of_others_get_no_power(program: Program, mounted: Place, tmp_p
 
 
 @pytest.mark.mount
-def test_what_the_bucket_lost_is_a_hole_and_named(
+def test_lost_content_is_a_hole_and_reported(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The exit status tells scripts; all else is copied."""
+    """The exit status tells scripts; all other content is copied."""
     (mounted.mountpoint / "bad").write_bytes(random.Random(2).randbytes(100_000))
     (mounted.mountpoint / "empty").touch()
     program.ok("umount", mounted.mountpoint)
@@ -112,10 +114,10 @@ def test_what_the_bucket_lost_is_a_hole_and_named(
     assert (tmp_path / "out" / "empty").exists()
 
 
-def test_impossible_requests_are_refused_before_anything(
+def test_impossible_requests_are_refused_before_any_change(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """A time that is none, a txg that does not exist, a target in use, a path that is missing."""
+    """An invalid time, a missing txg, a target in use, a missing path."""
     words, out = ["restore", place.url], tmp_path / "out"
 
     assert program.run(*words, "--to", out, "--at", "then").returncode == 2

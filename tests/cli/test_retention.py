@@ -1,4 +1,4 @@
-"""Showing and changing how far back points in time are available."""
+"""The retention command."""
 
 import json
 
@@ -9,7 +9,7 @@ from tests.programs import Program
 
 
 def test_default_is_a_week_and_can_change(program: Program, place: Place) -> None:
-    """The superblock keeps it, for every host."""
+    """The superblock stores it, for every host."""
     assert program.ok("retention", place.url) == "7d\n"
     assert program.ok("retention", place.url, "36h") == "36h\n"
     shown = json.loads(program.ok("retention", "--json", place.url))
@@ -17,8 +17,8 @@ def test_default_is_a_week_and_can_change(program: Program, place: Place) -> Non
     assert program.ok("retention", place.url, "0") == "0\n"
 
 
-def test_mkfs_takes_it(program: Program, empty: Place) -> None:
-    """Also in the beginning."""
+def test_mkfs_sets_the_retention(program: Program, empty: Place) -> None:
+    """With an option."""
     made = json.loads(program.ok("mkfs", "--plain", "--retention", "30d", "--json", empty.url))
     assert made["retention_s"] == 30 * 86_400
     assert program.ok("retention", empty.url) == "30d\n"
@@ -35,8 +35,8 @@ def test_encrypted_filesystem_needs_the_passphrase(program: Program, empty: Plac
     assert program.ok("retention", empty.url) == "1d\n"
 
 
-def test_what_is_no_time_is_refused(program: Program, place: Place) -> None:
-    """With the reason."""
+def test_invalid_time_is_refused(program: Program, place: Place) -> None:
+    """The message names the reason."""
     refused = program.run("retention", place.url, "soon")
     assert refused.returncode == 2
     assert "7d" in refused.stderr

@@ -1,4 +1,4 @@
-"""Removing trees of a mount."""
+"""The rm command."""
 
 import json
 import os
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.mount
 
 @pytest.fixture(params=["plain", "with options"])
 def here(request: pytest.FixtureRequest) -> bool:
-    """Return whether an option is given: what has none goes a shorter way to the same."""
+    """Return whether an option is given: without options a faster path gives the same result."""
     return bool(request.param == "with options")
 
 
-def test_plain_removal_loads_nothing_slow(program: Program, mounted: Place) -> None:
-    """It is to be as quick as rm(1) of one file."""
+def test_plain_removal_imports_nothing_slow(program: Program, mounted: Place) -> None:
+    """It should be as fast as rm(1) of one file."""
     (mounted.mountpoint / "tree" / "below").mkdir(parents=True)
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "s3fs_meta", "rm", mounted.mountpoint / "tree"],
@@ -39,7 +39,7 @@ def test_plain_removal_loads_nothing_slow(program: Program, mounted: Place) -> N
 
 
 def test_interpreter_without_assertions_is_refused(program: Program, mounted: Place) -> None:
-    """They are needed; see ``boundary``."""
+    """Assertions are needed; see ``boundary``."""
     file = mounted.mountpoint / "f"
     file.touch()
     done = subprocess.run(
@@ -55,13 +55,15 @@ def test_interpreter_without_assertions_is_refused(program: Program, mounted: Pl
     assert file.exists()
 
 
-def test_command_without_paths_or_with_help_is_no_plain_one(program: Program) -> None:
+def test_missing_paths_and_help_use_the_full_command_line(program: Program) -> None:
     """The command line answers."""
     assert "Missing argument" in program.run("rm", here=False).stderr
     assert "Examples" in program.ok("rm", "--help", here=False)
 
 
-def test_named_things_go_and_others_stay(program: Program, mounted: Place, here: bool) -> None:
+def test_named_entries_are_removed_and_others_stay(
+    program: Program, mounted: Place, here: bool
+) -> None:
     """Files, links, empty directories, trees; names of any bytes."""
     mnt = mounted.mountpoint
     for name in ("tree", "stays"):
@@ -80,7 +82,7 @@ def test_named_things_go_and_others_stay(program: Program, mounted: Place, here:
     assert (mnt / "stays" / "deep" / "f").read_text() == "content"
 
 
-def test_result_for_programs_names_what_went(program: Program, mounted: Place) -> None:
+def test_json_result_lists_the_removed_names(program: Program, mounted: Place) -> None:
     """In the order of the paths."""
     (mounted.mountpoint / "one").touch()
     (mounted.mountpoint / "two").touch()
@@ -91,8 +93,8 @@ def test_result_for_programs_names_what_went(program: Program, mounted: Place) -
     assert done == {"removed": [str(path) for path in gone]}
 
 
-def test_waiting_ends_when_nothing_is_left(program: Program, mounted: Place) -> None:
-    """Statfs counts no inode of it any more, and nothing is being removed."""
+def test_wait_ends_when_nothing_is_left(program: Program, mounted: Place) -> None:
+    """Statfs counts no inode of the trees any more, and no removal is running."""
     mnt = mounted.mountpoint
     for number in range(20):
         (mnt / "tree" / f"d{number}" / "below").mkdir(parents=True)
@@ -107,8 +109,8 @@ def test_waiting_ends_when_nothing_is_left(program: Program, mounted: Place) -> 
     assert program.status(mnt)["trees"] == nothing
 
 
-def test_nothing_goes_if_one_path_is_wrong(program: Program, mounted: Place, here: bool) -> None:
-    """All are looked at first."""
+def test_one_wrong_path_prevents_all_removals(program: Program, mounted: Place, here: bool) -> None:
+    """All paths are checked first."""
     (mounted.mountpoint / "f").touch()
     missing = mounted.mountpoint / "missing"
     done = program.run("rm", mounted.mountpoint / "f", missing, here=here)
@@ -131,8 +133,10 @@ def test_read_only_mount_refuses(program: Program, mounted: Place, here: bool) -
     assert (mounted.mountpoint / "d" / "e").exists()
 
 
-def test_path_elsewhere_is_refused(program: Program, tmp_path: Path, here: bool) -> None:
-    """A directory of another filesystem is not touched."""
+def test_path_on_another_filesystem_is_refused(
+    program: Program, tmp_path: Path, here: bool
+) -> None:
+    """It is not touched."""
     (tmp_path / "d").mkdir()
     assert program.run("rm", tmp_path / "d", here=here).returncode == ExitStatus.NOT_MOUNTED
     assert (tmp_path / "d").exists()

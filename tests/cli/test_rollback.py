@@ -1,4 +1,4 @@
-"""The past made the present, by a command."""
+"""The rollback command."""
 
 import json
 import os
@@ -10,8 +10,8 @@ from tests.programs import Program
 
 
 def test_without_an_answer_nothing_is_rolled_back(program: Program, place: Place) -> None:
-    """The effect is shown; the present point in time has nothing to roll back."""
-    program.ok("fsck", "-p", place.url)  # a fence record: the filesystem has a second moment
+    """The effect is shown; a rollback to the current txg does nothing."""
+    program.ok("fsck", "-p", place.url)  # a fence record: the filesystem has a second point in time
 
     done = program.run("rollback", "--at", "txg=0", place.url)
     assert done.returncode == 2
@@ -23,8 +23,8 @@ def test_without_an_answer_nothing_is_rolled_back(program: Program, place: Place
 
 
 @pytest.mark.mount
-def test_rollback_and_its_undoing(program: Program, mounted: Place) -> None:
-    """A tree comes back, goes again, and fsck finds nothing."""
+def test_rollback_can_be_undone(program: Program, mounted: Place) -> None:
+    """A tree is restored, removed again, and fsck finds nothing."""
     mnt = mounted.mountpoint
     (mnt / "old").write_bytes(b"old" * 1000)
     program.ok("flush", mnt)

@@ -1,4 +1,4 @@
-"""Which way the program goes; ``test_rm`` has what comes of it."""
+"""Choosing between the fast path and the full command line; test_rm tests the effect."""
 
 import subprocess
 import sys
@@ -11,8 +11,8 @@ from tests.programs import Program
 
 
 @pytest.mark.parametrize("words", [["rm", "a"], ["rm", "a b", "", "/c"]])
-def test_rm_with_paths_is_plain(words: list[str]) -> None:
-    """Whatever the paths are."""
+def test_rm_with_paths_takes_the_fast_path(words: list[str]) -> None:
+    """For any paths."""
     assert is_plain_removal(words)
 
 
@@ -35,8 +35,8 @@ start.program()
 """
 
 
-def test_interrupt_is_one_line_and_the_usual_status(program: Program) -> None:
-    """As of all commands."""
+def test_interrupt_gives_one_line_and_the_usual_status(program: Program) -> None:
+    """As for all commands."""
     done = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Figures of mounts and buckets."""
+"""The status command."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.programs import Program
 
 
 def test_status_of_a_bucket_needs_no_mount(program: Program, place: Place) -> None:
-    """Without mounting it."""
+    """It reads the bucket."""
     found = program.status(place.url)
 
     assert found["label"] == "photos"
@@ -23,7 +23,7 @@ def test_status_of_a_bucket_needs_no_mount(program: Program, place: Place) -> No
 def test_image_of_an_encrypted_filesystem_needs_the_passphrase(
     program: Program, empty: Place
 ) -> None:
-    """Everything else can be read without; there is no question."""
+    """Everything else can be read without it; no question is asked."""
     program.environment["S3FS_META_PASSPHRASE"] = "x"
     program.ok("mkfs", empty.url)
     del program.environment["S3FS_META_PASSPHRASE"]
@@ -34,12 +34,12 @@ def test_image_of_an_encrypted_filesystem_needs_the_passphrase(
     assert found["image"] is None
 
 
-def test_place_without_a_filesystem_has_its_status(program: Program, tmp_path: Path) -> None:
+def test_missing_filesystem_has_its_status(program: Program, tmp_path: Path) -> None:
     """Scripts can distinguish it from an outage."""
     assert program.run("status", f"local://{tmp_path}").returncode == 5
 
 
-def test_path_that_is_not_mounted_has_its_status(program: Program, tmp_path: Path) -> None:
+def test_unmounted_path_has_its_status(program: Program, tmp_path: Path) -> None:
     """The message names the path."""
     done = program.run("status", tmp_path)
 
@@ -48,10 +48,8 @@ def test_path_that_is_not_mounted_has_its_status(program: Program, tmp_path: Pat
 
 
 @pytest.mark.mount
-def test_mount_is_found_by_mountpoint_by_url_and_in_the_list(
-    program: Program, mounted: Place
-) -> None:
-    """Three ways to ask, one answer."""
+def test_mount_is_found_by_mountpoint_url_and_in_the_list(program: Program, mounted: Place) -> None:
+    """The result is the same."""
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
 
     by_path = program.status(mounted.mountpoint)
@@ -82,9 +80,7 @@ def test_sizes_say_of_what_they_are() -> None:
 
 
 @pytest.mark.mount
-def test_mount_knows_when_the_image_that_it_began_with_was_made(
-    program: Program, mounted: Place
-) -> None:
+def test_time_of_the_first_image_is_known(program: Program, mounted: Place) -> None:
     """The replication lag counts from that image, not from the mount."""
     made_ns = program.status(mounted.mountpoint)["image"]["last_ns"]
     program.ok("umount", mounted.mountpoint)

@@ -1,4 +1,4 @@
-"""Unmounting: by our command, by others', by signals."""
+"""Unmounting: by umount of s3fs-meta, by other programs, by signals."""
 
 import os
 import signal
@@ -14,10 +14,8 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_umount_of_a_dead_mount_says_that_its_state_is_kept(
-    program: Program, mounted: Place
-) -> None:
-    """And takes the mountpoint away."""
+def test_umount_of_a_dead_mount_reports_the_kept_state(program: Program, mounted: Place) -> None:
+    """It also removes the mountpoint."""
     pid = program.status(mounted.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
@@ -29,10 +27,10 @@ def test_umount_of_a_dead_mount_says_that_its_state_is_kept(
     assert mount_table.find(str(mounted.mountpoint)) is None
 
 
-def test_signal_unmounts_and_carries_everything_to_the_bucket(
+def test_signal_unmounts_and_uploads_everything(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """SIGTERM is a clean unmount; a command that comes late still learns how it ended."""
+    """SIGTERM is a clean unmount; a later umount still reports how it ended."""
     (mounted.mountpoint / "f").write_bytes(b"y" * 100_000)
     pid = program.status(mounted.mountpoint)["pid"]
     os.kill(pid, signal.SIGTERM)
@@ -48,7 +46,7 @@ def test_signal_unmounts_and_carries_everything_to_the_bucket(
 
 
 def test_plain_unmount_uploads_in_the_background(program: Program, mounted: Place) -> None:
-    """Our command afterwards waits for it."""
+    """A following s3fs-meta umount waits for the upload."""
     (mounted.mountpoint / "f").write_bytes(os.urandom(5_000_000))
     subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)
 
@@ -57,12 +55,12 @@ def test_plain_unmount_uploads_in_the_background(program: Program, mounted: Plac
     assert program.status(mounted.url)["state"] == "free"
 
 
-def test_force_unmounts_what_the_store_does_not_take(program: Program, mounted: Place) -> None:
-    """An upload that fails keeps it mounted, with a way out; force ends it, and the rest is kept."""
+def test_force_unmounts_when_the_upload_fails(program: Program, mounted: Place) -> None:
+    """Without force the mount stays, and the message names the option; with it the rest is kept locally."""
     (mounted.mountpoint / "f").write_bytes(b"unshipped")
     chain = mounted.bucket / "changelog"
     chain.rename(mounted.bucket / "tmp" / "changelog")
-    chain.touch()  # no directory, so nothing can be made in it
+    chain.touch()  # no directory, so nothing can be created in it
 
     stays = program.run("umount", mounted.mountpoint)
     ends = program.run("umount", "--force", mounted.mountpoint)
@@ -77,7 +75,7 @@ def test_force_unmounts_what_the_store_does_not_take(program: Program, mounted: 
 
 
 def test_busy_filesystem_stays_mounted(program: Program, mounted: Place) -> None:
-    """A process that has a file open is not cut off."""
+    """A process with an open file is not interrupted."""
     with (mounted.mountpoint / "f").open("w"):
         done = program.run("umount", mounted.mountpoint)
 
@@ -86,8 +84,8 @@ def test_busy_filesystem_stays_mounted(program: Program, mounted: Place) -> None
     assert program.status(mounted.mountpoint)["state"] == "serving"
 
 
-def test_reader_has_nothing_to_upload(program: Program, place: Place) -> None:
-    """Neither umount nor flush complains that it may not write."""
+def test_read_only_mount_has_nothing_to_upload(program: Program, place: Place) -> None:
+    """Neither umount nor flush complains about missing write access."""
     program.ok("mount", "-o", "ro", place.url, place.mountpoint)
 
     assert program.ok("flush", place.mountpoint) == "the bucket already holds everything\n"
@@ -116,6 +114,6 @@ def test_reader_beside_changes_of_a_killed_mount_says_once_what_to_do(
     assert done.stderr.count("mount the filesystem for writing, then unmount it") == 1
 
 
-def test_place_that_was_never_mounted_has_its_status(program: Program, tmp_path: Path) -> None:
-    """A script can go on."""
+def test_never_mounted_path_has_its_status(program: Program, tmp_path: Path) -> None:
+    """A script can continue."""
     assert program.run("umount", tmp_path).returncode == 8

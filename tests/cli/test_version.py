@@ -7,8 +7,8 @@ import pytest
 from s3fs_meta.cli import entry
 
 
-def test_versions_of_all_parts_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """These versions belong in a bug report."""
+def test_versions_of_all_parts_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bug reports need them."""
     assert entry.main(["version", "--json"]) == 0
 
     found = json.loads(capsys.readouterr().out)

@@ -63,13 +63,13 @@ from tests.codec.changelogs import (
 )
 from tests.damage import flipped
 
-LAST = INTEGER_MAX - 1  # of the numbers that have a successor
+LAST = INTEGER_MAX - 1  # for numbers that have a successor
 SPAN = replace(IMAGE, begins_span=True)
 EMPTY = replace(FENCE, kind=Kind.GROUP)
 
 
 def sealed(header: object, section: bytes = encode_section(NO_CHANGES)) -> bytes:
-    """Return an object with a header and a section that were not checked."""
+    """Return an object with an unchecked header and section."""
     text = header if isinstance(header, bytes) else dump(header)  # type: ignore[arg-type]
     payload = struct.pack(">I", len(text)) + text + section
     return envelope.seal(b"changes", KEY, payload, PLAIN)
@@ -87,13 +87,13 @@ def header_of(link: Changelog) -> dict[str, Any]:
     "link", [GROUP, EMPTY, FENCE, IMAGE, SPAN], ids=["group", "empty", "fence", "image", "span"]
 )
 def test_changelog_round_trips(keyring: Keyring, link: Changelog) -> None:
-    """Every kind survives."""
+    """For every kind."""
     assert decode(KEY, encode(link, keyring), keyring) == link
 
 
 @both
 def test_part_round_trips(keyring: Keyring) -> None:
-    """A section survives in an object of its own."""
+    """A section survives in a separate object."""
     data = seal_part(part_key(PREFIX, 0), SECTION, keyring)
 
     assert open_part(PartRef(part_key(PREFIX, 0), content_hash(data)), data, keyring) == SECTION
@@ -147,7 +147,7 @@ IMAGE_HASH = content_hash(b"manifest")
     ],
     ids=str,
 )
-def test_wrong_fields_are_neither_written_nor_read(wrong: dict[str, Any]) -> None:
+def test_inconsistent_fields_are_neither_written_nor_read(wrong: dict[str, Any]) -> None:
     """A sealed changelog that contradicts itself or its name is refused on both sides."""
     link = replace(GROUP, **wrong)
 
@@ -168,7 +168,7 @@ def test_wrong_fields_are_neither_written_nor_read(wrong: dict[str, Any]) -> Non
     ],
     ids=lambda wrong: next(iter(wrong)) if isinstance(wrong, dict) else "",
 )
-def test_fences_and_images_change_nothing(kind: Kind, wrong: dict[str, Any]) -> None:
+def test_fence_records_and_images_have_no_changes(kind: Kind, wrong: dict[str, Any]) -> None:
     """Only a group has changes."""
     link = replace(FENCE if kind is Kind.FENCE else IMAGE, **wrong)
 
@@ -186,8 +186,8 @@ def test_fences_and_images_change_nothing(kind: Kind, wrong: dict[str, Any]) -> 
         ManifestRef(manifest_key(Txg(7), Epoch(3), RANDOM), "00"),
     ],
 )
-def test_image_of_something_else_is_refused(image: ManifestRef | None) -> None:
-    """It is that of the same txg, from an epoch that has been."""
+def test_image_of_another_txg_or_a_later_epoch_is_refused(image: ManifestRef | None) -> None:
+    """The image must be of the same txg, from an earlier epoch."""
     with pytest.raises(FormatError):
         encode(replace(IMAGE, image=image), PLAIN)
 
@@ -216,7 +216,7 @@ def test_image_of_something_else_is_refused(image: ManifestRef | None) -> None:
     ],
 )
 def test_malformed_headers_are_refused(field: str, value: object) -> None:
-    """Every value has a type, also inside of arrays."""
+    """Every value has a type, also inside arrays."""
     with pytest.raises(FormatError) as refused:
         decode(KEY, sealed({**header_of(EMPTY), field: value}), PLAIN)
     assert not isinstance(refused.value, NewerFormatError)
@@ -224,7 +224,7 @@ def test_malformed_headers_are_refused(field: str, value: object) -> None:
 
 @pytest.mark.parametrize("field", sorted(header_of(GROUP)))
 def test_every_field_is_needed(field: str) -> None:
-    """No field has a value that it takes on by itself."""
+    """No field has a default."""
     header = header_of(GROUP)
     del header[field]
 
@@ -233,13 +233,13 @@ def test_every_field_is_needed(field: str) -> None:
 
 
 def test_newer_changelogs_say_to_upgrade() -> None:
-    """A version that this program does not know is no damage."""
+    """An unknown version is not damage."""
     with pytest.raises(NewerFormatError, match="upgrade"):
         decode(KEY, sealed({**header_of(GROUP), "version": 3}), PLAIN)
 
 
-def test_span_begins_with_an_image_of_version_2_or_not_at_all() -> None:
-    """Other links have version 1, so earlier programs refuse only what they would misread."""
+def test_new_time_span_begins_with_an_image_of_version_2() -> None:
+    """Other links have version 1, so earlier programs refuse only links that they would misread."""
     assert [header_of(link)["version"] for link in (GROUP, FENCE, IMAGE, SPAN)] == [1, 1, 1, 2]
     for link, wrong in (
         (SPAN, {"begins_span": False}),
@@ -263,13 +263,13 @@ def test_span_begins_with_an_image_of_version_2_or_not_at_all() -> None:
     ],
     ids=range(7),
 )
-def test_payloads_that_are_no_changelog_are_refused(payload: bytes) -> None:
-    """A sound envelope around nonsense is damage."""
+def test_invalid_payloads_are_refused(payload: bytes) -> None:
+    """An intact envelope around invalid data is damage."""
     with pytest.raises(FormatError):
         decode(KEY, envelope.seal(b"changes", KEY, payload, PLAIN), PLAIN)
 
 
-def test_header_that_would_fill_the_memory_is_refused_unread() -> None:
+def test_memory_of_a_header_is_bounded() -> None:
     """Values take many times the memory of their text, which compresses to almost nothing."""
     bomb = b'{"parts": [' + b"[]," * 10_000_000 + b"[]]}"
 
@@ -307,7 +307,7 @@ def test_header_that_would_fill_the_memory_is_refused_unread() -> None:
     ids=str,
 )
 def test_impossible_locations_are_not_written(wrong: Location) -> None:
-    """A location that would read back as another one, or as none, is refused before it is sealed."""
+    """A location that would be read back differently is refused before it is sealed."""
     section = Section(b"", (PLACED._replace(block=BlockId(9)), PLACED, wrong)[-2:])
 
     with pytest.raises(FormatError):
@@ -338,13 +338,13 @@ LOCATION = struct.Struct(">QIQQI32s")
     ids=str,
 )
 def test_impossible_locations_are_not_read(row: tuple[int, int, int, int, int, bytes]) -> None:
-    """No location is outside of its pack or has a number that SQLite cannot hold."""
+    """No location is outside its pack or has a number that SQLite cannot hold."""
     with pytest.raises(FormatError):
         decode_section("x", struct.pack(">I", 1) + LOCATION.pack(*row))
 
 
-def test_sections_hold_the_largest_numbers() -> None:
-    """Every bound belongs to what is allowed."""
+def test_largest_allowed_numbers_are_accepted() -> None:
+    """Every bound is inclusive."""
     largest = Location(BlockId(LAST), BLOCK_BYTES_MAX, b"\xff" * 32, PackId(LAST), 1, 2)._replace(
         pack_offset=PACK_BYTES_MAX - 2
     )
@@ -375,7 +375,7 @@ def test_length_of_a_section_is_known_before_it_is_made() -> None:
 
 
 def test_largest_header_and_section_fit_one_envelope() -> None:
-    """The longest names and numbers, as many as are allowed, make an object that can be sealed."""
+    """The longest names and numbers, as many as allowed, make an object that can be sealed."""
     epoch, txg = INTEGER_MAX, LAST
     part = PartRef(part_key(part_prefix(Txg(txg), Epoch(epoch), RANDOM), 0), NO_HASH)
     note = PackNote(PackId(txg), new_key(Epoch(epoch), bytes(16)), PACK_BYTES_MAX, PackState.STORED)
@@ -397,7 +397,7 @@ def test_largest_header_and_section_fit_one_envelope() -> None:
 
 @both
 def test_every_flipped_missing_or_added_byte_is_found(keyring: Keyring) -> None:
-    """No byte of a changelog or of a part is without a guard."""
+    """Every byte of a changelog and of a part is protected."""
     link = encode(GROUP, keyring)
     part = seal_part(part_key(PREFIX, 0), SECTION, keyring)
     ref = PartRef(part_key(PREFIX, 0), content_hash(part))
@@ -413,14 +413,14 @@ def test_every_flipped_missing_or_added_byte_is_found(keyring: Keyring) -> None:
 
 
 def damages(data: bytes) -> list[bytes]:
-    """Return what small damages make of *data*."""
+    """Return damaged variants of *data*."""
     flips = [flipped(data, at, at % 8) for at in range(len(data))]
     return [*flips, *(data[:end] for end in range(len(data))), data + b"\0", data + data]
 
 
 @both
-def test_changelog_under_another_name_is_refused(keyring: Keyring) -> None:
-    """One that is copied over its neighbour is noticed, even where checksums have no secret."""
+def test_renamed_changelog_is_refused(keyring: Keyring) -> None:
+    """A changelog copied over its neighbour is noticed, even if checksums have no secret."""
     with pytest.raises(FormatError):
         decode(key_of(Txg(8)), encode(GROUP, keyring), keyring)
 
@@ -432,7 +432,7 @@ def test_changelog_under_another_name_is_refused(keyring: Keyring) -> None:
 
 @both
 def test_part_with_another_hash_name_or_kind_is_refused(keyring: Keyring) -> None:
-    """A part is the one that the changelog names."""
+    """The reference in the changelog identifies a part."""
     key, other = part_key(PREFIX, 0), part_key(PREFIX, 1)
     data = seal_part(key, SECTION, keyring)
 
@@ -462,8 +462,8 @@ def test_other_kinds_and_other_filesystems_are_refused() -> None:
         decode(KEY, encode(GROUP, ENCRYPTED), PLAIN)
 
 
-def test_names_can_be_read_back_and_stored_everywhere() -> None:
-    """A listing is in the order of txgs."""
+def test_names_are_parsed_and_sort_by_txg() -> None:
+    """Every store accepts them."""
     part = part_key(part_prefix(Txg(12), Epoch(3), RANDOM), 7)
 
     check_key(KEY)
@@ -500,13 +500,13 @@ def test_names_can_be_read_back_and_stored_everywhere() -> None:
         part_key(PREFIX, 0).upper(),
     ],
 )
-def test_other_names_are_no_changelogs(key: str) -> None:
+def test_other_names_are_refused(key: str) -> None:
     """A foreign object is never taken for a part of the chain."""
     assert parse_key(key) is None
     assert parse_part_key(key) is None
 
 
-# Objects of version 1: such bytes are in buckets.
+# Objects of version 1, as in existing buckets.
 GROUP_1 = bytes.fromhex(
     """
     533346534d455441000100006368616e67657300000003c3000000000000000000000000000000000128b52f
@@ -564,12 +564,12 @@ PART_1 = bytes.fromhex(
     [(GROUP_1, GROUP), (FENCE_1, FENCE), (IMAGE_1, IMAGE)],
     ids=["group", "fence", "image"],
 )
-def test_changelogs_of_version_1_open_for_ever(data: bytes, link: Changelog) -> None:
+def test_changelogs_of_version_1_can_be_read_forever(data: bytes, link: Changelog) -> None:
     """A later program reads them."""
     assert decode(KEY, data, PLAIN) == link
 
 
-def test_parts_of_version_1_open_for_ever() -> None:
+def test_parts_of_version_1_can_be_read_forever() -> None:
     """A later program reads them."""
     ref = PartRef(part_key(PREFIX, 0), content_hash(PART_1))
 

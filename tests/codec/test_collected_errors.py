@@ -1,4 +1,4 @@
-"""Errors of decoders that the garbage collector takes apart, in a process of their own."""
+"""Decoder errors freed by the garbage collector, in a separate process."""
 
 import struct
 import subprocess
@@ -9,7 +9,7 @@ from s3fs_meta.codec import changelog, envelope
 from s3fs_meta.codec.changelog import NO_CHANGES
 from tests.codec.changelogs import GROUP, KEY, PLAIN
 
-# The error keeps itself alive through its traceback, as those that a task collects do.
+# The error keeps itself alive through its traceback, as errors collected by a task do.
 _REFUSE_AND_COLLECT = """
 import gc, sys
 from s3fs_meta.codec.changelog import decode, key_of

@@ -24,26 +24,26 @@ TEXT = b"every block of this text looks like the one before it. " * 200
 
 
 @pytest.mark.parametrize("name", COMPRESSION_NAMES)
-def test_every_name_round_trips(name: str) -> None:
+def test_every_method_round_trips(name: str) -> None:
     """Content that a method compressed is restored."""
     assert decompress(Compressor.for_name(name).compress(TEXT), len(TEXT)) == TEXT
 
 
-def test_default_is_a_name() -> None:
-    """The default can be asked for by its name."""
+def test_default_method_has_a_name() -> None:
+    """It can be requested by name."""
     default = MountOptions().compress
     assert Compressor.for_name(default).name == default
 
 
 @pytest.mark.parametrize("name", ["", "zstd", "zstd-0", "zstd-20", "zstd-01", "ZSTD-1", "gzip"])
 def test_unknown_names_are_refused(name: str) -> None:
-    """A misspelt option says what can be written instead."""
+    """The error lists the possible names."""
     with pytest.raises(UsageError, match="use none, or zstd-1"):
         Compressor.for_name(name)
 
 
-def test_incompressible_data_is_stored_as_it_is() -> None:
-    """Random bytes grow by the method byte and nothing else."""
+def test_incompressible_data_is_stored_uncompressed() -> None:
+    """It grows only by the method byte."""
     noise = random.Random(1).randbytes(10_000)
     packed = Compressor.for_name("zstd-3").compress(noise)
 
@@ -51,8 +51,8 @@ def test_incompressible_data_is_stored_as_it_is() -> None:
     assert decompress(packed, len(noise)) == noise
 
 
-def test_empty_data_is_stored() -> None:
-    """Nothing compresses to nothing."""
+def test_empty_data_round_trips() -> None:
+    """It is stored uncompressed."""
     assert Compressor.for_name("zstd-1").compress(b"") == bytes([Method.STORED])
     assert decompress(bytes([Method.STORED]), 0) == b""
 
@@ -64,8 +64,8 @@ def test_compresses_memoryviews_without_copy() -> None:
     assert decompress(Compressor.for_name("zstd-1").compress(whole), 490) == TEXT[10:500]
 
 
-def test_declared_size_must_be_the_frames_size() -> None:
-    """A frame of another length than the caller knows is damage."""
+def test_size_of_the_frame_must_be_as_expected() -> None:
+    """A frame of another length than expected is damage."""
     packed = Compressor.for_name("zstd-1").compress(TEXT)
 
     for plain_bytes in (0, 1, len(TEXT) - 1, len(TEXT) + 1, 1 << 40):
@@ -116,8 +116,8 @@ def test_a_frame_without_a_declared_size_is_refused() -> None:
         decompress(bytes([Method.ZSTD]) + frame, len(TEXT))
 
 
-def test_a_frame_that_lies_about_its_size_is_refused() -> None:
-    """A header changed to declare more than follows never yields invented bytes."""
+def test_a_frame_with_a_wrong_size_is_refused() -> None:
+    """A header that declares more than follows never yields invented bytes."""
     frame = bytearray(Compressor.for_name("zstd-1").compress(TEXT))
     parameters = zstandard.get_frame_parameters(frame[1:])
     frame[6] ^= 1  # after method, magic (4) and descriptor: the low byte of the size
@@ -129,7 +129,7 @@ def test_a_frame_that_lies_about_its_size_is_refused() -> None:
 
 
 def test_a_skippable_frame_is_refused() -> None:
-    """A frame that zstd would skip has no content to give."""
+    """Such a frame has no content."""
     skippable = (0x184D2A50).to_bytes(4, "little") + (8).to_bytes(4, "little") + bytes(8)
 
     for plain_bytes in (0, 8):
@@ -139,7 +139,7 @@ def test_a_skippable_frame_is_refused() -> None:
 
 @pytest.mark.parametrize("tail", [b"x", zstandard.ZstdCompressor().compress(b"more")])
 def test_bytes_after_the_frame_are_refused(tail: bytes) -> None:
-    """An extended object is damaged, even if the extension is a good frame."""
+    """An extended object is damaged, even if the extension is a valid frame."""
     with pytest.raises(DecompressionError):
         decompress(Compressor.for_name("zstd-1").compress(TEXT) + tail, len(TEXT))
 
@@ -150,7 +150,7 @@ def test_unknown_methods_say_to_upgrade() -> None:
         decompress(b"\x07data", 4)
 
 
-def test_threads_compress_at_once() -> None:
+def test_threads_compress_concurrently() -> None:
     """Threads that share one Compressor do not share its context."""
     compressor = Compressor.for_name("zstd-1")
     texts = [bytes([i]) * 5000 + random.Random(i).randbytes(5000) for i in range(4)]
@@ -173,7 +173,7 @@ def test_threads_compress_at_once() -> None:
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.binary(max_size=5000), st.integers(1, 50), st.sampled_from(COMPRESSION_NAMES[:8]))
 def test_any_bytes_round_trip(data: bytes, times: int, name: str) -> None:
-    """Whatever a file holds comes back, and never grows by more than the method byte."""
+    """Any content survives, and never grows by more than the method byte."""
     packed = Compressor.for_name(name).compress(data * times)
 
     assert len(packed) <= len(data) * times + 1
@@ -182,7 +182,7 @@ def test_any_bytes_round_trip(data: bytes, times: int, name: str) -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(st.integers(0, 3), st.booleans(), st.binary(max_size=200), st.integers(0, 1 << 40))
-def test_random_bytes_give_what_was_asked_for_or_an_error(
+def test_random_bytes_give_the_expected_length_or_an_error(
     method: int, frame: bool, data: bytes, plain_bytes: int
 ) -> None:
     """No input makes the parser raise anything else, or return another length."""
@@ -194,8 +194,8 @@ def test_random_bytes_give_what_was_asked_for_or_an_error(
     assert len(content) == plain_bytes
 
 
-def test_every_flipped_bit_gives_an_error_or_the_asked_length() -> None:
-    """A frame has no checksum: the hash above it finds the other damages."""
+def test_every_flipped_bit_gives_the_expected_length_or_an_error() -> None:
+    """A frame has no checksum: the hash of the block finds other damage."""
     packed = Compressor.for_name("zstd-1").compress(TEXT)
     for at in range(len(packed) * 8):
         damaged = flipped(packed, at // 8, at % 8)
@@ -206,7 +206,7 @@ def test_every_flipped_bit_gives_an_error_or_the_asked_length() -> None:
 
 
 def test_every_truncation_is_an_error() -> None:
-    """A part of a frame is not taken for the whole."""
+    """Part of a frame is not accepted."""
     packed = Compressor.for_name("zstd-1").compress(TEXT)
     for cut in range(len(packed)):
         with pytest.raises(DecompressionError):

@@ -1,4 +1,4 @@
-"""Envelopes: round trips, and everything that must not open."""
+"""Envelopes: round trips, and refused objects."""
 
 import random
 import tracemalloc
@@ -31,14 +31,14 @@ def test_payload_round_trips(keyring: Keyring, payload: bytes) -> None:
 
 
 @both
-def test_reads_and_writes_memoryviews(keyring: Keyring) -> None:
-    """Buffers are taken as they are."""
+def test_memoryviews_are_accepted(keyring: Keyring) -> None:
+    """Buffers are not copied first."""
     data = seal(b"piece", KEY, memoryview(PAYLOAD), keyring, level=3)
 
     assert unseal(b"piece", KEY, memoryview(data), keyring) == PAYLOAD
 
 
-def test_encrypted_object_shows_nothing_and_is_never_the_same() -> None:
+def test_encrypted_object_is_opaque_and_never_the_same() -> None:
     """Equal payloads make different objects."""
     first, second = (seal(b"piece", KEY, PAYLOAD, ENCRYPTED) for _ in range(2))
 
@@ -46,14 +46,14 @@ def test_encrypted_object_shows_nothing_and_is_never_the_same() -> None:
     assert first[-50:] != second[-50:]
 
 
-def test_plain_object_is_the_same_each_time() -> None:
-    """A plain object follows from its payload alone."""
+def test_plain_object_is_always_the_same() -> None:
+    """It is determined by its payload."""
     assert seal(b"piece", KEY, PAYLOAD, PLAIN) == seal(b"piece", KEY, PAYLOAD, PLAIN)
 
 
 @both
-def test_object_belongs_to_its_kind_name_and_filesystem(keyring: Keyring) -> None:
-    """An object moved to another place in the bucket, or to another bucket, does not open."""
+def test_object_is_bound_to_its_kind_name_and_filesystem(keyring: Keyring) -> None:
+    """An object moved to another key, or to another bucket, does not open."""
     data = seal(b"piece", KEY, PAYLOAD, keyring)
     other = Keyring.from_master(bytes(32)) if keyring.encrypted else Keyring(None, bytes([1]) * 32)
 
@@ -69,14 +69,14 @@ def test_object_belongs_to_its_kind_name_and_filesystem(keyring: Keyring) -> Non
 
 
 def test_encrypted_filesystem_refuses_a_plain_object() -> None:
-    """An attacker who can write to the bucket cannot slip in plain objects."""
+    """An attacker who can write to the bucket cannot insert plain objects."""
     with pytest.raises(FormatError, match="unlike its filesystem"):
         unseal(b"piece", KEY, seal(b"piece", KEY, PAYLOAD, PLAIN), ENCRYPTED)
 
 
 @both
 def test_every_flipped_bit_is_found(keyring: Keyring) -> None:
-    """No bit of the object is without a guard."""
+    """Every bit of the object is protected."""
     data = seal(b"piece", KEY, PAYLOAD, keyring)
 
     for at in range(len(data) * 8):
@@ -100,7 +100,7 @@ def test_every_truncation_and_extension_is_found(keyring: Keyring) -> None:
 
 @both
 def test_newer_versions_say_to_upgrade(keyring: Keyring) -> None:
-    """An unknown version or flag is no damage."""
+    """An unknown version or flag is not damage."""
     data = seal(b"piece", KEY, PAYLOAD, keyring)
 
     for at in (9, 10, 11):
@@ -111,7 +111,7 @@ def test_newer_versions_say_to_upgrade(keyring: Keyring) -> None:
 
 
 def test_declared_size_is_bounded() -> None:
-    """A sound object that declares more than the limit is refused before memory is taken."""
+    """An intact object that declares more than the limit is refused before memory is allocated."""
     packed = b"\1" + zstandard.ZstdCompressor().compress(bytes(ENVELOPE_BYTES_MAX + 1))
     header = envelope.HEADER.pack(b"S3FSMETA", 1, 0, b"piece", ENVELOPE_BYTES_MAX + 1, bytes(16))
     data = header + packed + envelope.checksum_of(PLAIN, header, KEY, packed)
@@ -127,15 +127,15 @@ def test_declared_size_is_bounded() -> None:
 
 
 def test_oversized_objects_are_refused() -> None:
-    """More bytes than any object has are not looked at."""
+    """An object larger than the limit is not parsed."""
     data = seal(b"piece", KEY, PAYLOAD, PLAIN) + bytes(ENVELOPE_BYTES_MAX)
 
     with pytest.raises(FormatError, match="too many"):
         unseal(b"piece", KEY, data, PLAIN)
 
 
-def test_payloads_that_could_not_be_read_are_not_written() -> None:
-    """The bound holds on both sides."""
+def test_unreadable_payloads_are_not_written() -> None:
+    """The bound is checked on both sides."""
     with pytest.raises(AssertionError):
         seal(b"piece", KEY, bytes(ENVELOPE_BYTES_MAX + 1), PLAIN)
 
@@ -152,8 +152,8 @@ def test_any_payload_round_trips(data: bytes, times: int, encrypted: bool, level
 
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(st.binary(max_size=200), st.integers(0, 12), st.booleans())
-def test_random_bytes_are_no_envelope(data: bytes, prefix_bytes: int, encrypted: bool) -> None:
-    """No input makes the parser raise anything but FormatError, however far it gets."""
+def test_random_bytes_are_refused(data: bytes, prefix_bytes: int, encrypted: bool) -> None:
+    """No input makes the parser raise anything but FormatError."""
     good = b"S3FSMETA" + bytes([0, 1, 0, int(encrypted)])
     with pytest.raises(FormatError):
         unseal(b"piece", KEY, good[:prefix_bytes] + data, ENCRYPTED if encrypted else PLAIN)
@@ -161,7 +161,7 @@ def test_random_bytes_are_no_envelope(data: bytes, prefix_bytes: int, encrypted:
 
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.binary(max_size=100), st.integers(0, (1 << 32) - 1), st.integers(0, 3))
-def test_a_sound_envelope_with_any_fields_is_refused_or_consistent(
+def test_an_intact_envelope_with_any_fields_is_refused_or_consistent(
     body: bytes, payload_bytes: int, method: int
 ) -> None:
     """Even with a right checksum nothing but the declared length comes out."""
@@ -189,6 +189,6 @@ ENCRYPTED_ENVELOPE_1 = bytes.fromhex(
 @pytest.mark.parametrize(
     ("keyring", "data"), [(PLAIN, PLAIN_ENVELOPE_1), (ENCRYPTED, ENCRYPTED_ENVELOPE_1)]
 )
-def test_envelopes_of_version_1_open_for_ever(keyring: Keyring, data: bytes) -> None:
-    """These bytes are in buckets."""
+def test_envelopes_of_version_1_can_be_read_forever(keyring: Keyring, data: bytes) -> None:
+    """Existing buckets have such bytes."""
     assert unseal(b"piece", KEY, data, keyring) == b"page of a database " * 3

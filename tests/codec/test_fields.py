@@ -1,4 +1,4 @@
-"""JSON of unknown origin: types, ranges, leftovers."""
+"""Parsing JSON of unknown origin: types, ranges, unknown fields."""
 
 import re
 
@@ -30,15 +30,15 @@ def fields_of(text: str) -> Fields:
     ],
     ids=lambda text: text[:12],
 )
-def test_what_is_no_json_object_is_damage(text: str) -> None:
-    """No text makes the parser raise anything of its own."""
+def test_text_that_is_no_json_object_is_damage(text: str) -> None:
+    """No text makes the parser raise another exception."""
     with pytest.raises(FormatError):
         fields_of(text)
 
 
 @pytest.mark.parametrize("item", ["[]", "{}", "0", "[[]]", '{"a": {}}'])
-def test_values_are_counted_before_they_are_made(item: str) -> None:
-    """A short text can take a hundred times its own memory, so the number of values is bounded."""
+def test_values_are_counted_before_parsing(item: str) -> None:
+    """A short text can take a hundred times its size in memory, so the number of values is bounded."""
     text = '{"a": [' + ",".join([item] * 40) + "]}"
     marks = text.count("[") + text.count("{") + text.count(",")
 
@@ -52,15 +52,15 @@ def test_values_are_counted_before_they_are_made(item: str) -> None:
 @pytest.mark.parametrize(
     "value", ["true", "1.0", "1e3", '"1"', "null", "NaN", "-1", "11", "[1]", str(INTEGER_MAX + 1)]
 )
-def test_integers_are_integers_in_range(value: str) -> None:
-    """Neither true nor 1.0 is the number one."""
+def test_integers_are_checked_for_type_and_range(value: str) -> None:
+    """Neither true nor 1.0 is the integer one."""
     with pytest.raises(FormatError, match="'a'"):
         fields_of(f'{{"a": {value}}}').integer("a", 0, 10)
 
 
 @pytest.mark.parametrize("value", ["1", "0", '"true"', "null"])
-def test_booleans_are_booleans(value: str) -> None:
-    """Nothing is taken for true or false."""
+def test_booleans_are_checked_for_type(value: str) -> None:
+    """No other value counts as true or false."""
     with pytest.raises(FormatError):
         fields_of(f'{{"a": {value}}}').boolean("a")
 
@@ -73,14 +73,14 @@ def test_text_is_printable_and_bounded(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["0A0b", "0a0", "0a0b0c", "", "0g0b", "٠a0b"])
-def test_hexadecimal_is_exact(value: str) -> None:
+def test_hexadecimal_has_one_spelling(value: str) -> None:
     """One value has one spelling."""
     with pytest.raises(FormatError):
         Fields("object", {"a": value}).hexadecimal("a", 2)
 
 
 def test_values_are_returned() -> None:
-    """Good fields come out as they went in."""
+    """Valid fields are returned unchanged."""
     fields = Fields.parse(
         "object",
         dump({"n": 3, "b": True, "t": "Grüße", "h": "0aff", "x": None, "i": {"n": 1}, "l": [1]}),
@@ -107,7 +107,7 @@ def test_missing_and_unknown_fields_are_named() -> None:
 
 
 def test_structures_are_checked() -> None:
-    """Objects, arrays and patterns are not taken for each other."""
+    """Objects, arrays and patterns are distinguished."""
     values = {"a": [1, 2], "b": {}, "c": "abc"}
     with pytest.raises(FormatError):
         Fields("object", values).array("a", 1)

@@ -50,7 +50,7 @@ both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "enc
 @both
 @pytest.mark.parametrize("manifest", [MANIFEST, replace(MANIFEST, previous=None)])
 def test_manifest_round_trips(keyring: Keyring, manifest: Manifest) -> None:
-    """The first image and later ones survive."""
+    """For the first image and later ones."""
     assert decode(KEY, encode(manifest, KEY, keyring), keyring) == manifest
 
 
@@ -97,7 +97,7 @@ def test_manifest_round_trips(keyring: Keyring, manifest: Manifest) -> None:
     ],
     ids=str,
 )
-def test_wrong_fields_are_neither_written_nor_read(wrong: dict[str, object]) -> None:
+def test_inconsistent_fields_are_neither_written_nor_read(wrong: dict[str, object]) -> None:
     """A sealed manifest that contradicts itself or its name is refused on both sides."""
     manifest = replace(MANIFEST, **wrong)  # type: ignore[arg-type] # wrong on purpose
     data = envelope.seal(b"manifest", KEY, image.dump_manifest(manifest), PLAIN)
@@ -111,8 +111,8 @@ def test_wrong_fields_are_neither_written_nor_read(wrong: dict[str, object]) -> 
 @pytest.mark.parametrize(
     "payload", [b"", b"{}", b"[]", b'{"version": 1}', b"[" * 100_000, bytes(100)], ids=len
 )
-def test_payloads_that_are_no_manifest_are_refused(payload: bytes) -> None:
-    """A sound envelope around nonsense is damage."""
+def test_invalid_payloads_are_refused(payload: bytes) -> None:
+    """An intact envelope around invalid data is damage."""
     with pytest.raises(FormatError):
         decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
 
@@ -139,15 +139,15 @@ def test_newer_manifests_say_to_upgrade() -> None:
 
 
 @both
-def test_manifest_under_another_name_is_refused(keyring: Keyring) -> None:
-    """An old manifest copied over a new name is noticed."""
+def test_renamed_manifest_is_refused(keyring: Keyring) -> None:
+    """An old manifest copied to a new name is noticed."""
     with pytest.raises(FormatError):
         decode(OLD_KEY, encode(MANIFEST, KEY, keyring), keyring)
 
 
 @both
 def test_piece_round_trips(keyring: Keyring) -> None:
-    """Database bytes survive."""
+    """The bytes of the database survive."""
     content = b"page" * 2048
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
     data = seal_piece(piece.key, memoryview(content), keyring)
@@ -157,7 +157,7 @@ def test_piece_round_trips(keyring: Keyring) -> None:
 
 @both
 def test_piece_with_other_content_is_refused(keyring: Keyring) -> None:
-    """A sound object that is not the one in the manifest is noticed."""
+    """An intact object that is not the one in the manifest is noticed."""
     content = b"page" * 2048
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
 
@@ -166,8 +166,8 @@ def test_piece_with_other_content_is_refused(keyring: Keyring) -> None:
             open_piece(piece, seal_piece(piece.key, other, keyring), keyring)
 
 
-def test_names_can_be_read_back_and_stored_everywhere() -> None:
-    """Names hold txg and epoch; a listing is in the order of txgs."""
+def test_names_are_parsed_and_sort_by_txg() -> None:
+    """Names contain txg and epoch; every store accepts them."""
     key = manifest_key(Txg(12), Epoch(3), RANDOM)
     piece = piece_key(image_prefix(Txg(12), Epoch(3), RANDOM), 7)
 
@@ -180,7 +180,7 @@ def test_names_can_be_read_back_and_stored_everywhere() -> None:
 
 
 def test_large_txgs_have_names() -> None:
-    """Past twelve digits only the order of a listing is lost."""
+    """Beyond twelve digits only the order of a listing is lost."""
     key = manifest_key(Txg(10**13), Epoch(1), RANDOM)
 
     assert parse_manifest_key(key) == (10**13, 1, RANDOM.hex())
@@ -189,7 +189,7 @@ def test_large_txgs_have_names() -> None:
 @pytest.mark.parametrize(
     "key", ["", KEY + "x", "x" + KEY, KEY.replace("-2-", "-02-"), KEY.replace("/0", "/"), PREFIX]
 )
-def test_other_names_are_no_images(key: str) -> None:
+def test_other_names_are_refused(key: str) -> None:
     """A foreign object is never taken for a part of an image."""
     assert parse_manifest_key(key) is None
     assert parse_piece_key(key) is None
@@ -201,7 +201,7 @@ SOUND = json.loads(image.dump_manifest(MANIFEST))
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.sampled_from(sorted([*SOUND, "x"])), json_values)
 def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> None:
-    """No value makes the parser raise anything but FormatError, or changes on its way."""
+    """No value makes the parser raise anything but FormatError, or is changed."""
     payload = dump({**SOUND, name: value})
     try:
         read = decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
@@ -213,7 +213,7 @@ def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.integers(0, 1), st.integers(0, 2), json_values)
 def test_any_value_in_any_piece_is_refused_or_kept(number: int, column: int, value: object) -> None:
-    """The same for the arrays in an array."""
+    """As for fields, within the arrays."""
     pieces = [list(piece) for piece in SOUND["pieces"]]
     pieces[number][column] = value
     payload = dump({**SOUND, "pieces": pieces})
@@ -226,7 +226,7 @@ def test_any_value_in_any_piece_is_refused_or_kept(number: int, column: int, val
 
 @both
 def test_every_flipped_byte_of_manifest_and_piece_is_found(keyring: Keyring) -> None:
-    """No byte of an image is without a guard."""
+    """Every byte of an image is protected."""
     content = b"page" * 64
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
     manifest_data = encode(MANIFEST, KEY, keyring)
@@ -242,15 +242,15 @@ def test_every_flipped_byte_of_manifest_and_piece_is_found(keyring: Keyring) -> 
             open_piece(piece, flipped(piece_data, at, at % 8), keyring)
 
 
-def test_manifests_of_version_1_open_for_ever() -> None:
-    """These bytes are in buckets, inside envelopes."""
+def test_manifests_of_version_1_can_be_read_forever() -> None:
+    """Existing buckets have such bytes, inside envelopes."""
     data = envelope.seal(b"manifest", KEY, MANIFEST_1, PLAIN)
 
     assert decode(KEY, data, PLAIN) == replace(MANIFEST, changelog=NO_HASH)
 
 
-def test_manifests_of_version_1_know_of_no_changelog() -> None:
-    """A field of a later version is an unknown one."""
+def test_manifests_of_version_1_have_no_changelog() -> None:
+    """A field of a later version is unknown to it."""
     payload = dump({**json.loads(MANIFEST_1), "changelog": NO_HASH})
 
     with pytest.raises(FormatError, match="unknown field"):
@@ -263,14 +263,14 @@ MANIFEST_2 = b"""\
 """ + MANIFEST_1.removeprefix(b"{\n").replace(b'"version": 1', b'"version": 2')
 
 
-def test_manifests_of_version_2_open_for_ever() -> None:
-    """These bytes are in buckets, inside envelopes."""
+def test_manifests_of_version_2_can_be_read_forever() -> None:
+    """Existing buckets have such bytes, inside envelopes."""
     data = envelope.seal(b"manifest", KEY, MANIFEST_2, PLAIN)
 
     assert decode(KEY, data, PLAIN) == MANIFEST
 
 
-def test_manifest_that_would_fill_the_memory_is_refused_unread() -> None:
+def test_memory_of_a_manifest_is_bounded() -> None:
     """Values take many times the memory of their text, which compresses to almost nothing."""
     bomb = b'{"pieces": [' + b"[]," * 10_000_000 + b"[]]}"
 
@@ -278,8 +278,8 @@ def test_manifest_that_would_fill_the_memory_is_refused_unread() -> None:
         decode(KEY, envelope.seal(b"manifest", KEY, bomb, PLAIN), PLAIN)
 
 
-def test_numbers_that_sqlite_cannot_hold_name_no_image() -> None:
-    """A foreign object is left alone, whatever its digits."""
+def test_names_with_too_large_numbers_are_refused() -> None:
+    """SQLite cannot hold them; such an object is foreign."""
     assert parse_manifest_key(KEY.replace("000000000005", "9223372036854775808")) is None
     assert parse_manifest_key(KEY.replace("-2-", "-9223372036854775808-")) is None
     assert parse_manifest_key(KEY.replace("-2-", "-9223372036854775807-")) is not None

@@ -1,4 +1,4 @@
-"""Locks around the master key."""
+"""Key slots: wrappings of the master key."""
 
 import re
 
@@ -25,28 +25,28 @@ MASTER = bytes(range(32))
 
 @pytest.fixture
 def lock() -> PassphraseLock:
-    """Return a lock that opens with ``secret``."""
+    """Return a key slot that opens with ``secret``."""
     return lock_with_passphrase(UUID, MASTER, b"secret", CHEAPEST_COST)
 
 
-def test_passphrase_opens_its_lock_and_no_other_does(lock: PassphraseLock) -> None:
-    """Not even a passphrase that only looks the same."""
+def test_passphrase_opens_only_its_own_key_slot(lock: PassphraseLock) -> None:
+    """A passphrase that only looks the same does not."""
     assert open_with_passphrase(UUID, lock, b"secret") == MASTER
     for wrong in (b"", b"Secret", b"secret ", b"secret\n", b"secret\0"):
         with pytest.raises(PassphraseError, match="does not open"):
             open_with_passphrase(UUID, lock, wrong)
 
 
-def test_lock_belongs_to_its_filesystem(lock: PassphraseLock) -> None:
-    """A lock copied to another filesystem does not open."""
+def test_key_slot_is_bound_to_its_filesystem(lock: PassphraseLock) -> None:
+    """A key slot copied to another filesystem does not open."""
     other = UUID.replace("0", "1")
 
     with pytest.raises(PassphraseError):
         open_with_passphrase(other, lock, b"secret")
 
 
-def test_equal_passphrases_make_different_locks(lock: PassphraseLock) -> None:
-    """The salt is drawn anew, so no key encrypts two messages."""
+def test_equal_passphrases_make_different_key_slots(lock: PassphraseLock) -> None:
+    """The salt is random, so no key encrypts two messages."""
     again = lock_with_passphrase(UUID, MASTER, b"secret", CHEAPEST_COST)
 
     assert (again.salt, again.wrapped) != (lock.salt, lock.wrapped)
@@ -54,13 +54,13 @@ def test_equal_passphrases_make_different_locks(lock: PassphraseLock) -> None:
 
 
 def test_empty_passphrases_are_refused() -> None:
-    """An empty file or variable does not make an open door."""
+    """An empty file or variable must not remove the protection."""
     with pytest.raises(UsageError, match="--plain"):
         lock_with_passphrase(UUID, MASTER, b"", CHEAPEST_COST)
 
 
-def test_every_flipped_bit_of_a_lock_keeps_it_shut(lock: PassphraseLock) -> None:
-    """A damaged lock is no way in."""
+def test_every_flipped_bit_of_a_key_slot_is_refused(lock: PassphraseLock) -> None:
+    """A damaged key slot does not open."""
     for at in range(0, len(lock.wrapped), 2):
         digit = format(int(lock.wrapped[at], 16) ^ 1, "x")
         damaged = lock.wrapped[:at] + digit + lock.wrapped[at + 1 :]
@@ -68,8 +68,8 @@ def test_every_flipped_bit_of_a_lock_keeps_it_shut(lock: PassphraseLock) -> None
             open_with_passphrase(UUID, PassphraseLock(lock.salt, lock.cost, damaged), b"secret")
 
 
-def test_recovery_key_opens_its_lock_however_it_is_typed() -> None:
-    """People add spaces and forget capitals."""
+def test_recovery_key_may_be_typed_in_any_form() -> None:
+    """With additional spaces and in any case."""
     wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
 
     assert re.fullmatch(r"([A-Z2-7]{6}-){5}[A-Z2-7]{6}", recovery_key)
@@ -83,7 +83,7 @@ def test_recovery_key_opens_its_lock_however_it_is_typed() -> None:
 
 
 def test_typing_mistakes_in_a_recovery_key_are_named() -> None:
-    """One wrong character is told from a wrong key."""
+    """The error for one wrong character differs from that for a wrong key."""
     wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
     changed = "A" if recovery_key[3] != "A" else "B"
 
@@ -101,7 +101,7 @@ def test_typing_mistakes_in_a_recovery_key_are_named() -> None:
 
 
 def test_another_recovery_key_does_not_open() -> None:
-    """A sound key of another filesystem, or an older one, is refused."""
+    """A valid key of another filesystem, or an older one, is refused."""
     wrapped, _ = lock_with_new_recovery_key(UUID, MASTER)
     _, other = lock_with_new_recovery_key(UUID, MASTER)
 
@@ -109,8 +109,8 @@ def test_another_recovery_key_does_not_open() -> None:
         open_with_recovery_key(UUID, wrapped, other)
 
 
-def test_lock_fields_come_back(lock: PassphraseLock) -> None:
-    """A lock survives JSON."""
+def test_key_slot_fields_round_trip(lock: PassphraseLock) -> None:
+    """As JSON."""
     assert parse_lock("superblock", Fields("superblock", lock_fields(lock))) == lock
 
 
@@ -130,23 +130,21 @@ def test_lock_fields_come_back(lock: PassphraseLock) -> None:
     ],
     ids=str,
 )
-def test_locks_that_would_exhaust_the_machine_are_refused(
-    lock: PassphraseLock, wrong: dict[str, object]
-) -> None:
-    """A superblock cannot ask for any amount of memory or time."""
+def test_expensive_key_slots_are_refused(lock: PassphraseLock, wrong: dict[str, object]) -> None:
+    """A superblock cannot demand any amount of memory or time."""
     with pytest.raises(FormatError):
         parse_lock("superblock", Fields("superblock", {**lock_fields(lock), **wrong}))
 
 
 def test_unknown_kdf_error_advises_an_upgrade(lock: PassphraseLock) -> None:
-    """A lock of a newer program is no damage."""
+    """A key slot of a newer program is not damage."""
     with pytest.raises(NewerFormatError, match="upgrade"):
         parse_lock("superblock", Fields("superblock", {**lock_fields(lock), "kdf": "balloon"}))
 
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.text(max_size=50) | st.text("ABCDEFGH234567-= ", min_size=30, max_size=45))
-def test_any_text_is_at_most_a_wrong_recovery_key(text: str) -> None:
+def test_any_text_is_a_wrong_recovery_key_at_most(text: str) -> None:
     """No input makes the parser raise anything but PassphraseError."""
     with pytest.raises(PassphraseError):
         open_with_recovery_key(UUID, "00" * 48, text)

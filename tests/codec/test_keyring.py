@@ -1,4 +1,4 @@
-"""Keys differ where they must and agree where they must."""
+"""Keys: different where required, equal where required."""
 
 import pytest
 from cryptography.exceptions import InvalidTag
@@ -9,7 +9,7 @@ MASTER = bytes(range(32))
 
 
 def test_block_hash_differs_between_filesystems() -> None:
-    """The same content has another name under another key, encrypted or not."""
+    """The same content has a different hash with another key, encrypted or not."""
     keyrings = [
         Keyring(None, bytes(32)),
         Keyring(None, bytes([1]) * 32),
@@ -21,14 +21,14 @@ def test_block_hash_differs_between_filesystems() -> None:
 
 
 def test_block_hash_is_the_same_for_equal_keys_and_buffers() -> None:
-    """A hash can be found again from any buffer and after a remount."""
+    """A hash can be computed from any buffer and after a remount."""
     first, second = Keyring.from_master(MASTER), Keyring.from_master(MASTER)
 
     assert first.block_hash(b"content") == second.block_hash(memoryview(b"content"))
 
 
 def test_the_format_of_derived_keys_is_fixed() -> None:
-    """These values are in buckets: a change here makes old filesystems unreadable."""
+    """Existing buckets have these values: a change makes old filesystems unreadable."""
     keyring = Keyring.from_master(MASTER)
 
     assert (
@@ -43,7 +43,7 @@ def test_the_format_of_derived_keys_is_fixed() -> None:
 
 
 def test_ciphers_differ_by_salt_purpose_and_master() -> None:
-    """A text opens only with the key of its own object."""
+    """A ciphertext opens only with the key of its own object."""
     text = Keyring.from_master(MASTER).object_cipher(b"a", b"b").encrypt(nonce(0), b"text", None)
     others = [
         Keyring.from_master(MASTER).object_cipher(b"x", b"b"),
@@ -56,7 +56,7 @@ def test_ciphers_differ_by_salt_purpose_and_master() -> None:
             cipher.decrypt(nonce(0), text, None)
 
 
-def test_checksum_depends_on_where_parts_end() -> None:
+def test_checksum_depends_on_part_boundaries() -> None:
     """Moving a byte from one part to the next changes the checksum."""
     keyring = Keyring(None, bytes(32))
 
@@ -64,13 +64,13 @@ def test_checksum_depends_on_where_parts_end() -> None:
     assert keyring.checksum(b"p", b"ab") != keyring.checksum(b"p", b"ab", b"")
 
 
-def test_derived_keys_are_not_the_secret() -> None:
-    """A derived key shows nothing of the key that it comes from."""
+def test_derived_keys_reveal_no_secret() -> None:
+    """A derived key reveals nothing about its source."""
     assert derive_key(MASTER, b"", b"one") not in {MASTER, derive_key(MASTER, b"", b"two")}
 
 
 def test_plain_keyring_refuses_to_encrypt() -> None:
-    """Without a master key there is no cipher: that would be a bug, not a case."""
+    """Without a master key there is no cipher: a call would be a bug."""
     keyring = Keyring(None, bytes(32))
 
     assert not keyring.encrypted
@@ -78,7 +78,7 @@ def test_plain_keyring_refuses_to_encrypt() -> None:
         keyring.object_cipher(b"salt", b"purpose")
 
 
-def test_keyring_shows_no_key() -> None:
-    """A keyring that lands in a log line or traceback gives nothing away."""
+def test_repr_of_a_keyring_reveals_no_key() -> None:
+    """A keyring in a log line or traceback reveals nothing."""
     assert MASTER.hex() not in repr(Keyring.from_master(MASTER))
     assert repr(MASTER) not in repr(Keyring.from_master(MASTER))

@@ -72,7 +72,7 @@ def test_lease_round_trips(value: Lease) -> None:
 
 
 def test_head_round_trips() -> None:
-    """The local state keeps the head as text."""
+    """The local state stores the head as text."""
     assert decode_head("local state", encode_head(HEAD)) == HEAD
 
 
@@ -113,7 +113,7 @@ def test_damaged_heads_are_refused(text: str) -> None:
     ids=str,
 )
 def test_wrong_fields_are_refused(wrong: dict[str, object]) -> None:
-    """A sound object with a wrong field is damage."""
+    """An intact object with a wrong field is damage."""
     assert decode(KEY, text_object.encode("lease", lease.VERSION, FIELDS)).epoch == 3
     with pytest.raises(FormatError):
         decode(KEY, text_object.encode("lease", lease.VERSION, {**FIELDS, **wrong}))
@@ -121,7 +121,7 @@ def test_wrong_fields_are_refused(wrong: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_missing_fields_are_refused(name: str) -> None:
-    """Nothing is assumed."""
+    """No field has a default."""
     fields = {key: value for key, value in FIELDS.items() if key != name}
 
     with pytest.raises(FormatError, match=name):
@@ -145,7 +145,7 @@ def test_newer_leases_say_to_upgrade() -> None:
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.sampled_from(sorted([*FIELDS, "x"])), json_values)
 def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> None:
-    """No value makes the parser raise anything but FormatError, or changes on its way."""
+    """No value makes the parser raise anything but FormatError, or is changed."""
     try:
         read = decode(KEY, text_object.encode("lease", lease.VERSION, {**FIELDS, name: value}))
     except FormatError:
@@ -177,13 +177,13 @@ blake3 ed654c413389b0dc0409361303e7a80f250e3fa04724f53551ab3b97315aa5f3
 """
 
 
-def test_leases_of_version_1_open_for_ever() -> None:
-    """These bytes are in buckets. What they lack is unknown."""
+def test_leases_of_version_1_can_be_read_forever() -> None:
+    """Existing buckets have such bytes. Missing fields are unknown."""
     assert decode(KEY, LEASE_1) == replace(LEASE, nonce=None, machine=UNKNOWN_MACHINE)
 
 
 def test_lease_without_a_nonce_is_not_written() -> None:
-    """Version 1 is only read: a program that knows no nonce must not take the next lease."""
+    """Version 1 is only read: a program that does not know nonces must not take the next lease."""
     with pytest.raises(FormatError):
         encode(replace(LEASE, nonce=None))
 
@@ -199,7 +199,7 @@ def test_lease_without_a_nonce_is_not_written() -> None:
     ],
     ids=str,
 )
-def test_machines_differ_only_where_both_are_known(
+def test_machines_differ_only_if_both_are_known(
     one: MachineMarks, other: MachineMarks, *, is_other: bool
 ) -> None:
     """One mark that both have and that differs is enough; an unknown one proves nothing."""
@@ -231,6 +231,6 @@ blake3 1b07b9cf3fc1b61db6b74c75fc541b53d6e36b5088de33c48c09b4b1d4c61b1c
 """
 
 
-def test_leases_of_version_2_open_for_ever() -> None:
-    """These bytes are in buckets."""
+def test_leases_of_version_2_can_be_read_forever() -> None:
+    """Existing buckets have such bytes."""
     assert decode(KEY, LEASE_2) == LEASE

@@ -23,7 +23,7 @@ from tests.damage import flipped
 
 @both
 def test_level_round_trips(keyring: Any) -> None:
-    """Also one in which nothing changed."""
+    """Also one without changes."""
     assert KEY == "level/2/000000000026-000000000050"
     assert LEVEL.first == 26
     for made in (LEVEL, replace(LEVEL, packs=(), forgotten=(), section=NO_CHANGES)):
@@ -35,8 +35,8 @@ def test_level_round_trips(keyring: Any) -> None:
 
 
 @given(st.integers(1, 10**13))
-def test_names_are_those_of_aligned_runs(txg: int) -> None:
-    """Each run has one name, which says where it begins and ends."""
+def test_aligned_runs_have_names(txg: int) -> None:
+    """The name has the first and the last txg of the run."""
     for number in ends_at(Txg(txg)):
         key = key_of(number, Txg(txg))
         assert parse_key(key) == (number, txg)
@@ -60,7 +60,7 @@ def test_names_are_those_of_aligned_runs(txg: int) -> None:
         "changelog/000000000008",
     ],
 )
-def test_other_names_are_none(key: str) -> None:
+def test_other_names_are_refused(key: str) -> None:
     """A foreign object is never taken for a level."""
     assert parse_key(key) is None
 
@@ -82,7 +82,7 @@ def test_other_names_are_none(key: str) -> None:
     ],
     ids=str,
 )
-def test_wrong_fields_are_neither_written_nor_read(wrong: dict[str, Any]) -> None:
+def test_inconsistent_fields_are_neither_written_nor_read(wrong: dict[str, Any]) -> None:
     """A sealed level that contradicts itself or its name is refused on both sides."""
     made = replace(LEVEL, **wrong)
     header = level.dump_header(made)
@@ -114,8 +114,8 @@ def test_newer_levels_say_to_upgrade() -> None:
         decode(KEY, envelope.seal(b"level", KEY, payload, PLAIN), PLAIN)
 
 
-def test_bounds_hold_on_both_sides() -> None:
-    """Memory is bounded before it is taken."""
+def test_bounds_are_checked_on_both_sides() -> None:
+    """Memory is bounded before it is allocated."""
     large = SECTION._replace(changeset=bytes(LEVEL_SECTION_BYTES_MAX))
     with pytest.raises(FormatError):
         encode(replace(LEVEL, section=large), PLAIN)
@@ -125,7 +125,7 @@ def test_bounds_hold_on_both_sides() -> None:
 
 
 def test_every_flipped_bit_is_found() -> None:
-    """Of the stored object."""
+    """In the stored object."""
     data = encode(LEVEL, PLAIN)
     for at in range(len(data)):
         with pytest.raises(FormatError):

@@ -42,7 +42,7 @@ both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "enc
 
 
 def contents(count: int) -> list[bytes]:
-    """Return blocks of which every other one does not compress."""
+    """Return blocks of which every second one is incompressible."""
     noise = random.Random(3)
     return [noise.randbytes(50 + i) if i % 2 else bytes([i]) * (100 + i) for i in range(count)]
 
@@ -67,13 +67,13 @@ def stored(pack: Pack, entry: PackEntry) -> bytes:
 
 
 def open_entry(keyring: Keyring, key: ObjectKey, data: bytes, entry: PackEntry) -> bytes:
-    """Open a record with what its entry says."""
+    """Open a record with the values of its entry."""
     return open_block(keyring, key, data, entry.offset, entry.plain_bytes, entry.hash)
 
 
 @both
 def test_every_block_can_be_read_from_its_record_alone(keyring: Keyring) -> None:
-    """A range read of one record gives that block."""
+    """A range read of one record returns that block."""
     blocks = contents(10)
     pack = make_pack(keyring, blocks)
 
@@ -81,7 +81,7 @@ def test_every_block_can_be_read_from_its_record_alone(keyring: Keyring) -> None
 
 
 @both
-def test_index_alone_lists_the_blocks_of_a_pack(keyring: Keyring) -> None:
+def test_index_lists_the_blocks_of_a_pack(keyring: Keyring) -> None:
     """The rows can be rebuilt from the object without the database."""
     pack = make_pack(keyring, contents(10))
 
@@ -96,7 +96,7 @@ def test_index_alone_lists_the_blocks_of_a_pack(keyring: Keyring) -> None:
 
 @both
 def test_open_pack_yields_every_block_verified(keyring: Keyring) -> None:
-    """The deep check reads a whole object in one go."""
+    """The deep check reads a complete object at once."""
     pack = make_pack(keyring, contents(5))
 
     assert list(open_pack(keyring, KEY, pack.data)) == list(
@@ -106,7 +106,7 @@ def test_open_pack_yields_every_block_verified(keyring: Keyring) -> None:
 
 @both
 def test_index_takes_at_most_two_range_reads(keyring: Keyring) -> None:
-    """An index that the first guess misses says how much to fetch."""
+    """If the first guess misses the index, it says how much to fetch."""
     pack = make_pack(keyring, [i.to_bytes(4, "big") for i in range(3000)])
     size = len(pack.data)
     first = pack.data[-PACK_TAIL_BYTES:]
@@ -119,8 +119,8 @@ def test_index_takes_at_most_two_range_reads(keyring: Keyring) -> None:
     assert read_index(keyring, KEY, pack.data[-needed:], size) == pack.entries
 
 
-def test_encrypted_pack_shows_nothing_of_its_content() -> None:
-    """Neither content nor hash nor numbers of an encrypted pack can be found in it."""
+def test_encrypted_pack_reveals_nothing() -> None:
+    """It contains neither content nor hash nor numbers in plain form."""
     data = b"a text that an attacker knows is stored here" * 10
     pack = make_pack(ENCRYPTED, [data])
 
@@ -130,7 +130,7 @@ def test_encrypted_pack_shows_nothing_of_its_content() -> None:
     assert PLAIN.block_hash(data) not in text
 
 
-def test_one_name_used_twice_still_has_two_keys() -> None:
+def test_reused_name_still_has_two_keys() -> None:
     """A caller that reuses a name by mistake does not reuse a key stream."""
     first, second = (make_pack(ENCRYPTED, [bytes(100)]) for _ in range(2))
 
@@ -138,7 +138,7 @@ def test_one_name_used_twice_still_has_two_keys() -> None:
 
 
 @both
-def test_record_belongs_to_its_filesystem(keyring: Keyring) -> None:
+def test_record_is_bound_to_its_filesystem(keyring: Keyring) -> None:
     """Nothing opens with the keys of another filesystem."""
     pack = make_pack(keyring, contents(3))
     other = Keyring.from_master(bytes(32)) if keyring.encrypted else Keyring(None, bytes([1]) * 32)
@@ -151,8 +151,8 @@ def test_record_belongs_to_its_filesystem(keyring: Keyring) -> None:
 
 
 @both
-def test_plain_and_encrypted_packs_are_not_taken_for_each_other(keyring: Keyring) -> None:
-    """A plain pack slipped into an encrypted filesystem is refused, and the reverse."""
+def test_plain_and_encrypted_packs_are_distinguished(keyring: Keyring) -> None:
+    """A plain pack in an encrypted filesystem is refused, and the reverse."""
     other = PLAIN if keyring.encrypted else ENCRYPTED
     pack = make_pack(other, contents(3))
 
@@ -160,8 +160,8 @@ def test_plain_and_encrypted_packs_are_not_taken_for_each_other(keyring: Keyring
         read_index(keyring, KEY, pack.data, len(pack.data))
 
 
-def test_encrypted_record_belongs_to_its_object_and_place() -> None:
-    """A record moved within its pack or to another does not open, even with equal content."""
+def test_encrypted_record_is_bound_to_its_object_and_offset() -> None:
+    """A record moved within its pack or to another one does not open, even with equal content."""
     pack = make_pack(ENCRYPTED, [b"same" * 20, b"same" * 20])
     first, second = pack.entries
 
@@ -172,7 +172,7 @@ def test_encrypted_record_belongs_to_its_object_and_place() -> None:
 
 
 @both
-def test_index_belongs_to_its_name(keyring: Keyring) -> None:
+def test_index_is_bound_to_its_name(keyring: Keyring) -> None:
     """A pack renamed in the bucket is noticed."""
     pack = make_pack(keyring, contents(2))
 
@@ -182,7 +182,7 @@ def test_index_belongs_to_its_name(keyring: Keyring) -> None:
 
 @both
 def test_wrong_hash_or_length_is_an_error(keyring: Keyring) -> None:
-    """Another block than the one asked for is never returned."""
+    """A block other than the requested one is never returned."""
     pack = make_pack(keyring, contents(2))
     entry = pack.entries[0]
     data = stored(pack, entry)
@@ -196,7 +196,7 @@ def test_wrong_hash_or_length_is_an_error(keyring: Keyring) -> None:
 
 @both
 def test_every_flipped_byte_of_a_pack_is_found(keyring: Keyring) -> None:
-    """No byte of the object is without a guard."""
+    """Every byte of the object is protected."""
     pack = make_pack(keyring, contents(3))
 
     for at in range(len(pack.data)):
@@ -229,7 +229,7 @@ def test_every_truncation_and_extension_is_found(keyring: Keyring) -> None:
 
 
 def test_newer_packs_say_to_upgrade() -> None:
-    """A version that this program does not know is no damage."""
+    """An unknown version is not damage."""
     data = bytearray(make_pack(PLAIN, contents(1)).data)
     data[-TRAILER_BYTES + 9] = 2
 
@@ -237,8 +237,8 @@ def test_newer_packs_say_to_upgrade() -> None:
         read_index(PLAIN, KEY, bytes(data), len(data))
 
 
-def test_names_hold_the_epoch_and_nothing_else() -> None:
-    """The epoch can be read back; the rest is random; every store takes the key."""
+def test_names_contain_only_the_epoch() -> None:
+    """The epoch can be parsed; the rest is random; every store accepts the key."""
     key = new_key(Epoch(12), bytes.fromhex("3f" + "00" * 15))
 
     check_key(key)
@@ -262,13 +262,13 @@ def test_names_hold_the_epoch_and_nothing_else() -> None:
         "x" + KEY,
     ],
 )
-def test_other_names_are_no_packs(key: str) -> None:
+def test_other_names_are_refused(key: str) -> None:
     """A foreign object is never taken for a pack."""
     assert parse_key(key) is None
 
 
-def test_writer_says_when_it_is_full_and_one_more_block_always_fits() -> None:
-    """The last block may take the pack past its target, never past its bound."""
+def test_full_writer_accepts_one_more_block() -> None:
+    """The last block may exceed the target size, never the bound."""
     writer = PackWriter(KEY, PLAIN, "none")
     data = bytes(BLOCK_BYTES_MAX)
     digest = PLAIN.block_hash(data)
@@ -285,7 +285,7 @@ def test_writer_says_when_it_is_full_and_one_more_block_always_fits() -> None:
 
 
 def test_writer_is_full_at_the_largest_number_of_blocks() -> None:
-    """Tiny blocks close a pack by number."""
+    """Tiny blocks fill a pack by number."""
     writer = PackWriter(KEY, PLAIN, "none")
     digest = PLAIN.block_hash(b"x")
     while not writer.full:
@@ -294,14 +294,14 @@ def test_writer_is_full_at_the_largest_number_of_blocks() -> None:
     assert len(writer.finish().entries) == PACK_BLOCKS_MAX
 
 
-def test_writer_refuses_a_hash_that_does_not_fit() -> None:
+def test_writer_refuses_a_wrong_hash() -> None:
     """A block that changed after it was hashed must not be stored."""
     with pytest.raises(AssertionError, match="changed"):
         PackWriter(KEY, PLAIN, "none").add(BlockId(1), Ino(1), BlockIndex(0), bytes(32), b"data")
 
 
-def test_writer_refuses_to_write_an_empty_pack() -> None:
-    """An object without blocks would never die."""
+def test_writer_refuses_an_empty_pack() -> None:
+    """A pack without blocks would never be deleted."""
     with pytest.raises(AssertionError, match="empty"):
         PackWriter(KEY, PLAIN, "none").finish()
 
@@ -316,7 +316,7 @@ def test_writer_refuses_to_write_an_empty_pack() -> None:
 def test_any_blocks_round_trip(
     blocks: list[tuple[bytes, int]], encrypted: bool, name: str, numbers: tuple[int, int, int]
 ) -> None:
-    """Contents and numbers of any blocks come back from the object alone."""
+    """Contents and numbers are read back from the object alone."""
     keyring = ENCRYPTED if encrypted else PLAIN
     writer = PackWriter(KEY, keyring, name)
     for data, times in blocks:
@@ -335,7 +335,7 @@ def test_any_blocks_round_trip(
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.binary(max_size=300), st.booleans(), st.booleans(), st.integers(-1, 1 << 40))
-def test_random_bytes_are_no_pack(
+def test_random_bytes_are_refused(
     data: bytes, magic: bool, encrypted: bool, object_bytes: int
 ) -> None:
     """No input makes the parser raise anything but FormatError."""
@@ -362,7 +362,7 @@ def test_random_bytes_are_no_pack(
     st.one_of(st.integers(0, 4), st.integers(0, (1 << 32) - 1)),
     st.integers(0, 100),
 )
-def test_a_sound_index_with_any_numbers_is_refused_or_consistent(
+def test_an_intact_index_with_any_numbers_is_refused_or_consistent(
     rows: list[tuple[int, int, int, int, int, bytes]], entries: int, record_bytes: int
 ) -> None:
     """Even with a right checksum no index describes blocks outside its object."""
@@ -378,8 +378,8 @@ def test_a_sound_index_with_any_numbers_is_refused_or_consistent(
     assert sum(entry.stored_bytes for entry in read) == record_bytes
 
 
-def test_many_threads_open_blocks_of_one_pack() -> None:
-    """A keyring may be shared: readers in threads do not disturb each other."""
+def test_many_threads_read_blocks_of_one_pack() -> None:
+    """They share a keyring without interference."""
     blocks = [random.Random(i).randbytes(100) * 50 for i in range(20)]
     pack = make_pack(ENCRYPTED, blocks)
 
@@ -410,8 +410,8 @@ ENCRYPTED_PACK_1 = bytes.fromhex(
 @pytest.mark.parametrize(
     ("keyring", "data"), [(PLAIN, PLAIN_PACK_1), (ENCRYPTED, ENCRYPTED_PACK_1)]
 )
-def test_packs_of_version_1_open_for_ever(keyring: Keyring, data: bytes) -> None:
-    """These bytes are in buckets."""
+def test_packs_of_version_1_can_be_read_forever(keyring: Keyring, data: bytes) -> None:
+    """Existing buckets have such bytes."""
     read = list(open_pack(keyring, KEY, data))
 
     assert [content for _, content in read] == [b"a" * 40, b"xyz"]

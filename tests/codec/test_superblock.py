@@ -48,7 +48,7 @@ UUID = "01234567-89ab-cdef-0123-456789abcdef"
 def make(
     passphrase: bytes | None = b"secret", *, label: str = "büro", block_bytes: int = 1 << 20
 ) -> tuple[Superblock, Keyring, str]:
-    """Return a new filesystem whose passphrase is cheap to check."""
+    """Return a new filesystem with a cheap passphrase hash."""
     made, keyring, recovery_key = create(
         UUID, label, block_bytes, 4096, False, passphrase, cost=CHEAPEST_COST
     )
@@ -56,12 +56,12 @@ def make(
 
 
 def same_keys(first: Keyring, second: Keyring) -> bool:
-    """Return whether two keyrings do the same."""
+    """Return whether two keyrings are equal."""
     return (first.encrypted, first.block_hash(b"x")) == (second.encrypted, second.block_hash(b"x"))
 
 
 def test_encrypted_superblock_opens_with_passphrase_and_recovery_key() -> None:
-    """Both ways lead to the same keys, also after a way through the bucket."""
+    """Both give the same keys, also after storing it in the bucket."""
     made, keyring, recovery_key = make()
     read = decode(KEY, encode(made))
 
@@ -73,7 +73,7 @@ def test_encrypted_superblock_opens_with_passphrase_and_recovery_key() -> None:
 
 
 def test_plain_superblock_opens_without_passphrase() -> None:
-    """A plain filesystem has a hash key of its own, and no recovery key."""
+    """A plain filesystem has a random hash key, and no recovery key."""
     made, keyring, recovery_key = make(None)
     read = decode(KEY, encode(made))
 
@@ -83,7 +83,7 @@ def test_plain_superblock_opens_without_passphrase() -> None:
 
 
 def test_two_filesystems_with_one_passphrase_have_different_keys() -> None:
-    """The master key is random, not the passphrase's."""
+    """The master key is random, not derived from the passphrase."""
     assert not same_keys(make()[1], make()[1])
 
 
@@ -120,7 +120,7 @@ def test_objects_of_a_plain_filesystem_can_be_made_from_its_superblock() -> None
     )
 
 
-def test_wrong_secrets_do_not_open() -> None:
+def test_wrong_secrets_are_refused() -> None:
     """Wrong passphrase, wrong recovery key."""
     made, _, _ = make()
 
@@ -131,7 +131,7 @@ def test_wrong_secrets_do_not_open() -> None:
 
 
 def test_changed_passphrase_replaces_the_old_one() -> None:
-    """Data and recovery key stay as they are."""
+    """Data and recovery key do not change."""
     made, keyring, recovery_key = make()
     changed = decode(KEY, encode(rewrap(made, keyring, b"new", cost=CHEAPEST_COST)))
 
@@ -142,7 +142,7 @@ def test_changed_passphrase_replaces_the_old_one() -> None:
 
 
 def test_changed_recovery_key_replaces_the_old_one() -> None:
-    """A recovery key that has leaked can be made worthless."""
+    """A leaked recovery key can be replaced."""
     made, keyring, old = make()
     changed, new = renew_recovery_key(made, keyring)
 
@@ -170,7 +170,7 @@ def test_label_and_page_size_can_change(passphrase: bytes | None) -> None:
 
 @pytest.mark.parametrize("passphrase", [b"secret", None], ids=["encrypted", "plain"])
 def test_retention_can_change(passphrase: bytes | None) -> None:
-    """Also that of a filesystem from before there was one, which keeps a week until then."""
+    """Also for a filesystem from before the setting, which keeps a week by default."""
     made, keyring, _ = make(passphrase)
     assert made.retention_s == RETENTION_S_DEFAULT
     changed = decode(KEY, encode(amend(made, keyring, retention_s=0)))
@@ -185,10 +185,10 @@ def test_retention_can_change(passphrase: bytes | None) -> None:
     ("data", "version", "retention_s"),
     [("1", 1, RETENTION_S_DEFAULT), ("2", 2, 3600)],
 )
-def test_older_versions_are_of_generation_0_until_they_are_changed(
+def test_older_versions_have_generation_0_until_changed(
     data: str, version: int, retention_s: int
 ) -> None:
-    """They are read and written byte by byte; the first change makes them version 3."""
+    """They are read and written byte for byte; the first change makes them version 3."""
     old = decode(KEY, SUPERBLOCKS[data])
     keyring = unlock(old, b"secret")
 
@@ -201,7 +201,7 @@ def test_older_versions_are_of_generation_0_until_they_are_changed(
 
 
 def test_every_change_raises_the_generation() -> None:
-    """Of two copies the one that was changed last can be named."""
+    """The newer of two copies can be recognised."""
     made, keyring, _ = make()
 
     assert made.generation == 1
@@ -212,8 +212,8 @@ def test_every_change_raises_the_generation() -> None:
     assert decode(KEY, encode(last)).generation == INTEGER_MAX
 
 
-def test_forged_superblock_is_noticed_by_who_has_the_keys() -> None:
-    """A mount that reads it again believes nothing that the owner of the keys did not write."""
+def test_forged_superblock_is_noticed_with_the_keys() -> None:
+    """A mount that reads it again accepts only superblocks written by an owner of the keys."""
     made, keyring, _ = make()
     plain, its_keys, _ = make(None)
 
@@ -226,8 +226,8 @@ def test_forged_superblock_is_noticed_by_who_has_the_keys() -> None:
     assert not is_authentic(make(None)[0], its_keys)
 
 
-def test_tombstone_is_no_superblock() -> None:
-    """A filesystem that is being removed opens nowhere, and a damaged tombstone is none."""
+def test_tombstone_is_not_a_superblock() -> None:
+    """A filesystem that is being removed opens nowhere, and a damaged tombstone is not a valid one."""
     data = encode_tombstone("büro")
 
     assert tombstone_label(data) == "büro"
@@ -255,7 +255,7 @@ def test_tombstone_is_no_superblock() -> None:
     ids=str,
 )
 def test_forged_fields_are_noticed_at_unlock(forged: dict[str, object]) -> None:
-    """An attacker who can write to the bucket cannot change the facts of the filesystem."""
+    """An attacker who can write to the bucket cannot change the settings of the filesystem."""
     made, _, _ = make()
     changed = decode(KEY, encode(replace(made, **forged)))  # type: ignore[arg-type] # on purpose
 
@@ -263,8 +263,8 @@ def test_forged_fields_are_noticed_at_unlock(forged: dict[str, object]) -> None:
         unlock(changed, b"secret")
 
 
-def test_forged_passphrase_lock_is_noticed() -> None:
-    """Neither the lock nor its cost can be exchanged."""
+def test_forged_passphrase_slot_is_noticed() -> None:
+    """Neither the key slot nor its cost can be exchanged."""
     made, _, recovery_key = make()
     lock = make()[0].wrapped_by_passphrase
     assert lock is not None
@@ -276,8 +276,8 @@ def test_forged_passphrase_lock_is_noticed() -> None:
         unlock(forged, b"secret")
 
 
-def test_other_uuid_does_not_open() -> None:
-    """A lock belongs to one filesystem."""
+def test_key_slot_of_another_uuid_does_not_open() -> None:
+    """A key slot is bound to one filesystem."""
     made, _, recovery_key = make()
     forged = replace(made, uuid=UUID.replace("0", "1"))
 
@@ -293,7 +293,7 @@ def fields_of(made: Superblock) -> dict[str, object]:
 
 
 def fields_but_signature(made: Superblock) -> dict[str, object]:
-    """Return the JSON fields of a superblock that do not follow from the others."""
+    """Return the independent JSON fields of a superblock."""
     return {**fields_of(made), "authenticator": ""}
 
 
@@ -334,7 +334,7 @@ def fields_but_signature(made: Superblock) -> dict[str, object]:
     ids=str,
 )
 def test_wrong_fields_are_refused(wrong: dict[str, object]) -> None:
-    """A sound object with a wrong field is damage."""
+    """An intact object with a wrong field is damage."""
     fields = fields_of(make()[0])
 
     assert decode(KEY, text_object.encode("superblock", 3, fields)).uuid == UUID
@@ -344,7 +344,7 @@ def test_wrong_fields_are_refused(wrong: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("name", list(fields_of(make(None)[0])))
 def test_missing_fields_are_refused(name: str) -> None:
-    """Nothing is assumed."""
+    """No field has a default."""
     fields = {key: value for key, value in fields_of(make()[0]).items() if key != name}
 
     with pytest.raises(FormatError, match=name):
@@ -352,7 +352,7 @@ def test_missing_fields_are_refused(name: str) -> None:
 
 
 def test_unknown_versions_and_features_say_to_upgrade() -> None:
-    """A filesystem of a newer program is not touched, and not called damaged."""
+    """A filesystem of a newer program is not touched, and not reported as damaged."""
     fields = fields_of(make()[0])
 
     with pytest.raises(NewerFormatError, match=r"superblock version 4, .*upgrade"):
@@ -362,7 +362,7 @@ def test_unknown_versions_and_features_say_to_upgrade() -> None:
 
 
 def test_every_flipped_bit_is_found_before_unlocking() -> None:
-    """Damage is told from a wrong passphrase, and from a newer version."""
+    """Damage is distinguished from a wrong passphrase and from a newer version."""
     data = encode(make()[0])
 
     for at in range(8 * len(data)):
@@ -390,15 +390,15 @@ def test_wrong_arguments_are_refused(label: str, block_bytes: int, page_size: in
         create(UUID, label, block_bytes, page_size, False, None)
 
 
-def test_values_that_could_not_be_read_are_not_written() -> None:
-    """The bounds hold on both sides."""
+def test_unreadable_values_are_not_written() -> None:
+    """The bounds are checked on both sides."""
     with pytest.raises(FormatError):
         encode(replace(make()[0], uuid="x"))
 
 
 @pytest.mark.slow
 def test_standard_cost_opens() -> None:
-    """A superblock with the cost that mkfs uses can be opened."""
+    """A superblock with the cost of mkfs can be opened."""
     made, keyring, _ = create(UUID, "", 1 << 20, 4096, True, b"secret")
     assert made.wrapped_by_passphrase is not None
 
@@ -413,7 +413,7 @@ LOCK_NAMES = ("kdf", "salt", "iterations", "memory_kib", "lanes", "wrapped", "x"
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.sampled_from(sorted([*SOUND, "x"])), json_values)
 def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> None:
-    """No value makes the parser raise anything but FormatError, or changes on its way."""
+    """No value makes the parser raise anything but FormatError, or is changed."""
     try:
         read = decode(KEY, text_object.encode("superblock", 3, {**SOUND, name: value}))
     except FormatError:
@@ -423,15 +423,15 @@ def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> 
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.sampled_from(LOCK_NAMES), json_values)
-def test_any_value_in_the_lock_is_refused_or_only_fails_to_open(name: str, value: object) -> None:
-    """A tampered lock gives PassphraseError or FormatError, never another exception."""
+def test_any_value_in_a_key_slot_is_refused_or_does_not_open(name: str, value: object) -> None:
+    """A changed key slot gives PassphraseError or FormatError, never another exception."""
     lock = SOUND["wrapped_by_passphrase"]
     assert isinstance(lock, dict)
     fields = {**SOUND, "wrapped_by_passphrase": {**lock, name: value}}
     try:
         read = decode(KEY, text_object.encode("superblock", 3, fields))
         if read.wrapped_by_passphrase and max(read.wrapped_by_passphrase.cost) > 100:
-            return  # sound, but a test should not spend so much memory
+            return  # valid, but too expensive for a test
         unlock(read, b"secret")
     except (FormatError, PassphraseError):
         return
@@ -449,7 +449,7 @@ def test_any_value_in_the_lock_is_refused_or_only_fails_to_open(name: str, value
 def test_any_superblock_round_trips(
     label: str, block_bits: int, page_bits: int, unsafe: bool, passphrase: bytes | None
 ) -> None:
-    """Whatever mkfs may be asked for can be written, read and opened."""
+    """With any options of mkfs."""
     made, keyring, _ = create(
         UUID, label, 1 << block_bits, 1 << page_bits, unsafe, passphrase, cost=CHEAPEST_COST
     )
@@ -490,8 +490,8 @@ BLOCK_HASH_1 = "2fe273040873b53b94a5775ebf8daa64f835dff39a765c64a4e2d92cfd9192d3
 
 
 @pytest.mark.parametrize("version", SUPERBLOCKS)
-def test_superblocks_of_earlier_versions_open_for_ever(version: str) -> None:
-    """These bytes are in buckets, and that recovery key on paper."""
+def test_superblocks_of_earlier_versions_can_be_read_forever(version: str) -> None:
+    """Existing buckets have such bytes, and users have that recovery key on paper."""
     read = decode(KEY, SUPERBLOCKS[version])
 
     assert (read.uuid, read.label, read.block_bytes) == (UUID, "büro", 1 << 20)

@@ -1,4 +1,4 @@
-"""Text objects: every byte counts."""
+"""Text objects: every byte is protected."""
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +13,8 @@ from tests.damage import flipped
 DATA = text_object.encode("lease", 1, {"a": 1, "b": "Grüße"})
 
 
-def test_fields_come_back_and_people_can_read_them() -> None:
-    """The object is three kinds of lines."""
+def test_fields_are_read_back_and_readable() -> None:
+    """The object has three kinds of lines."""
     fields = text_object.decode("lease", 1, "lease", DATA)
 
     assert (fields.integer("a"), fields.text("b", 5)) == (1, "Grüße")
@@ -22,7 +22,7 @@ def test_fields_come_back_and_people_can_read_them() -> None:
 
 
 def test_every_flipped_bit_is_found() -> None:
-    """No bit of the object is without a guard."""
+    """Every bit of the object is protected."""
     for at in range(len(DATA) * 8):
         with pytest.raises(FormatError):
             text_object.decode("lease", 1, "lease", flipped(DATA, at // 8, at % 8))
@@ -39,8 +39,8 @@ def test_every_truncation_and_extension_is_found() -> None:
             text_object.decode("lease", 1, "lease", DATA + extra)
 
 
-def test_other_nouns_versions_and_sizes_are_refused() -> None:
-    """A sound object of another kind, a newer one, and a huge one."""
+def test_other_kinds_versions_and_sizes_are_refused() -> None:
+    """An intact object of another kind, a newer one, and a huge one."""
     with pytest.raises(FormatError, match="does not begin like a superblock"):
         text_object.decode("superblock", 1, "superblock", DATA)
     with pytest.raises(NewerFormatError, match=r"lease version 2, .*upgrade"):
@@ -50,14 +50,14 @@ def test_other_nouns_versions_and_sizes_are_refused() -> None:
 
 
 def test_damaged_version_is_damage() -> None:
-    """The checksum is compared before the version: no flipped bit asks for an upgrade."""
+    """The checksum is compared before the version: no flipped bit requests an upgrade."""
     damaged = DATA.replace(b"lease 1", b"lease 3")
     with pytest.raises(FormatError, match="wrong checksum"):
         text_object.decode("lease", 1, "lease", damaged)
 
 
 def test_too_large_objects_are_not_written() -> None:
-    """The bound holds on both sides."""
+    """The bound is checked on both sides."""
     with pytest.raises(AssertionError):
         text_object.encode("lease", 1, {"a": "x" * TEXT_OBJECT_BYTES_MAX})
 
@@ -72,8 +72,8 @@ def test_random_bytes_are_no_text_object(data: bytes, prefix_bytes: int) -> None
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.binary(max_size=200) | st.text('[]{}:,"019.e-+tfn', max_size=50).map(str.encode))
-def test_sound_objects_around_any_bytes_are_read_or_refused(body: bytes) -> None:
-    """A right checksum does not make JSON."""
+def test_intact_objects_with_any_content_are_read_or_refused(body: bytes) -> None:
+    """A correct checksum does not imply JSON."""
     text = b"s3fs-meta lease 1\n" + body + b"\n"
     try:
         fields = text_object.decode("lease", 1, "lease", text + text_object.last_line(text))

@@ -7,7 +7,7 @@ from contrib.docs.command_tree import Command
 
 
 def test_every_parameter_is_explained() -> None:
-    """No option without a sentence that ends."""
+    """Every option has a complete sentence."""
     for command in command_tree.read():
         for one in (*command.arguments, *command.options):
             assert one.text, (command.words.name, one.names)
@@ -21,8 +21,8 @@ def test_usage_names_the_arguments() -> None:
     assert usages["mount"] == "s3fs-meta mount [OPTIONS] URL MOUNTPOINT"
 
 
-def test_switches_take_nothing_and_options_say_what() -> None:
-    """A default is shown where there is one."""
+def test_flags_have_no_value_and_options_name_theirs() -> None:
+    """A default is shown if there is one."""
     (mkfs,) = [one for one in command_tree.read() if one.words.name == "mkfs"]
     options = {one.names[0]: one for one in mkfs.options}
 
@@ -32,8 +32,8 @@ def test_switches_take_nothing_and_options_say_what() -> None:
 
 
 @pytest.mark.parametrize("command", command_tree.read(), ids=lambda command: command.words.name)
-def test_whatever_names_a_filesystem_takes_a_cachedir(command: Command) -> None:
-    """So that scripts can say it everywhere; bench names any directory."""
+def test_every_command_on_a_filesystem_has_cachedir(command: Command) -> None:
+    """Scripts can pass it everywhere; bench works on any directory."""
     names_one = bool(command.arguments) and command.words.name != "bench"
     options = {name for option in command.options for name in option.names}
 

@@ -9,8 +9,8 @@ from contrib.docs import man_pages
 from s3fs_meta.cli.entry import COMMANDS
 
 
-def test_every_command_has_a_page() -> None:
-    """And so have the program and mount(8)'s helper."""
+def test_every_command_has_a_man_page() -> None:
+    """Also the program itself and mount(8)'s helper."""
     assert {f"s3fs-meta-{name}.1" for name in COMMANDS} | {
         "s3fs-meta.1",
         "mount.s3fs-meta.8",
@@ -18,8 +18,8 @@ def test_every_command_has_a_page() -> None:
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
-def test_pages_are_roff_without_a_fault() -> None:
-    """With all warnings asked for, there are none."""
+def test_pages_are_valid_roff() -> None:
+    """With all warnings enabled, there are none."""
     for name, text in man_pages.pages().items():
         done = subprocess.run(
             ["groff", "-man", "-Tascii", "-ww", "-Z"],

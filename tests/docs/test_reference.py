@@ -8,7 +8,7 @@ from contrib.docs import reference
 
 
 def test_fresh_pages_are_not_stale(tmp_path: Path) -> None:
-    """Writing and checking agree."""
+    """Writing and checking use the same text."""
     for name, make in reference.PAGES.items():
         (tmp_path / name).write_text(make())
 
@@ -26,8 +26,8 @@ def test_changed_and_missing_pages_are_stale(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_shell_gets_a_script_for_the_program() -> None:
-    """Each names the program and the variable that makes it answer."""
+def test_each_shell_has_a_script() -> None:
+    """It names the program and the variable that triggers completion."""
     found = reference.completion_scripts()
 
     assert set(found) == {"s3fs-meta", "_s3fs-meta", "s3fs-meta.fish"}

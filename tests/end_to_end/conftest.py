@@ -1,4 +1,4 @@
-"""Real mounts, made by the program as users run it."""
+"""Fixtures: real mounts, made by the program as users run it."""
 
 import itertools
 import os
@@ -73,7 +73,7 @@ def as_root() -> None:
 
 @pytest.fixture
 def acl_tools() -> None:
-    """Skip a test where setfacl and getfacl are missing, unless they are required."""
+    """Skip a test if setfacl and getfacl are missing, unless they are required."""
     if shutil.which("setfacl") is None and "acl" not in REQUIRED:
         pytest.skip("setfacl is not installed (Debian package acl)")
 

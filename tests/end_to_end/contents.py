@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a file that is on the disk when this returns."""
+    """Write a file and fsync it."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -20,7 +20,7 @@ def write_synced(path: Path, data: bytes) -> None:
 def write_until_refused(folder: Path, files_max: int) -> dict[str, bytes]:
     """Write synced files of 1 MiB until there is no room; return those that were acknowledged.
 
-    The one that was refused is removed, which must work on a full disk too.
+    The refused file is removed, which must work on a full disk, too.
     """
     taken: dict[str, bytes] = {}
     with refused(errno.ENOSPC):
@@ -40,13 +40,13 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 def differing(found: dict[str, bytes], expected: dict[str, bytes]) -> list[str]:
-    """Return the names that are missing, too many, or have other bytes."""
+    """Return the names that are missing, unexpected, or have other bytes."""
     names = found.keys() | expected.keys()
     return sorted(name for name in names if found.get(name) != expected.get(name))
 
 
 def facts(root: Path) -> dict[str, tuple[object, ...]]:
-    """Return everything that a copy of a tree has to have, by path; numbers of inodes by rank."""
+    """Return everything that a copy of a tree must have, by path; inode numbers by rank."""
     found: dict[str, tuple[object, ...]] = {}
     firsts: dict[int, str] = {}
     for path in sorted(root.rglob("*")):
@@ -54,7 +54,7 @@ def facts(root: Path) -> dict[str, tuple[object, ...]]:
         first = name if path.is_dir() else firsts.setdefault(at.st_ino, name)
         names = sorted(os.listxattr(path, follow_symlinks=False))
         found[name] = (
-            first,  # of the names of one file
+            first,  # from the names of one file
             at.st_mode,
             (at.st_uid, at.st_gid),
             at.st_nlink,

@@ -25,7 +25,7 @@ class Host(NamedTuple):
         return int(self.program.status(self.mnt)["pid"])
 
     def ship(self) -> int:
-        """Carry what was written to the bucket; return its txg."""
+        """Upload all writes; return the txg."""
         return int(json.loads(self.program.ok("flush", "--json", self.mnt))["txg"])
 
     def wait_for(self, txg: int) -> None:

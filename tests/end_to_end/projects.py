@@ -26,7 +26,7 @@ program: $(OBJECTS)
 
 
 def run(*command: str | Path, here: Path) -> str:
-    """Run a program that must succeed; return what it prints."""
+    """Run a program that must succeed; return its output."""
     done = subprocess.run(command, cwd=here, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -53,7 +53,7 @@ def modes(root: Path) -> dict[str, int]:
 
 
 class Copying(threading.Thread):
-    """Copies files one after another, over and over, until that fails."""
+    """Copies files one after another until a copy fails."""
 
     def __init__(self, sources: Sequence[Path], target: Path) -> None:
         super().__init__()

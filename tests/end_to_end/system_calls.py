@@ -1,4 +1,4 @@
-"""System calls that Python does not have, acting as another user, expecting an errno."""
+"""System calls that Python lacks, calls as another user, and expected errnos."""
 
 import ctypes
 import os
@@ -48,7 +48,7 @@ def utimensat(path: Path, atime: tuple[int, int], mtime: tuple[int, int]) -> Non
 
 
 class Listed(NamedTuple):
-    """One entry of a directory; *next_position* is where a listing goes on behind it."""
+    """One entry of a directory; *next_position* is where a listing continues after it."""
 
     name: bytes
     ino: int
@@ -56,7 +56,7 @@ class Listed(NamedTuple):
 
 
 def read_entries(directory: int, buffer_bytes: int = 4096) -> list[Listed]:
-    """Return the next entries of an open directory, without . and .., empty at its end."""
+    """Return the next entries of an open directory, without . and ..; an empty list at its end."""
     buffer = ctypes.create_string_buffer(buffer_bytes)
     while True:
         count = _libc.getdents64(directory, buffer, ctypes.c_size_t(buffer_bytes))
@@ -80,7 +80,7 @@ def _parsed(data: bytes) -> list[Listed]:
 
 
 def read_all_entries(directory: int) -> list[Listed]:
-    """Return the rest of an open directory."""
+    """Return the remaining entries of an open directory."""
     found: list[Listed] = []
     while entries := read_entries(directory):
         found += entries
@@ -88,7 +88,7 @@ def read_all_entries(directory: int) -> list[Listed]:
 
 
 def drop_page_cache(path: Path) -> None:
-    """Make the next read of a file ask the daemon; what the kernel still holds is written first."""
+    """Drop the page cache of a file, so that the next read reaches the daemon; dirty pages are written first."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -98,7 +98,7 @@ def drop_page_cache(path: Path) -> None:
 
 
 def kernel_stamp_ns() -> int:
-    """Return what the kernel stamps a file with now; where it can, with its fine clock.
+    """Return the kernel's present time stamp for files, from its fine clock if possible.
 
     From then on it stamps no file with an earlier time. Source: Linux 6.13, fs/inode.c.
     """
@@ -109,7 +109,7 @@ def kernel_stamp_ns() -> int:
 
 
 def wait_for_clock_tick() -> None:
-    """Return when the kernel stamps files with a later time than all before: some 10 ms."""
+    """Wait until the kernel stamps files with a later time than before: some 10 ms."""
     before = time.time_ns()
     while time.clock_gettime_ns(CLOCK_REALTIME_COARSE) <= before:
         pass
@@ -148,7 +148,7 @@ def as_user(
 def _be_user(
     uid: int, folder: Path, work: Callable[[], object], groups: tuple[int, ...], writer: int
 ) -> None:
-    """Become another user, work, tell the outcome; never returns."""
+    """Become another user, call the function, report the result; never returns."""
     status = 1
     try:
         os.chdir(folder)
@@ -166,5 +166,5 @@ def _be_user(
 
 
 def refused(code: int) -> "pytest.RaisesExc[OSError]":
-    """Expect an OSError of one number."""
+    """Expect an OSError with a given errno."""
     return pytest.raises(OSError, check=lambda exc: exc.errno == code)

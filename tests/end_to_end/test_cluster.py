@@ -1,4 +1,4 @@
-"""A distributed store of several processes; one of them dies and comes back under load."""
+"""A distributed store of several processes, one of which is killed and restarted under load."""
 
 import subprocess
 import threading
@@ -53,7 +53,7 @@ class Machine(NamedTuple):
 
     @property
     def txg(self) -> int:
-        """Return the last txg that it shows."""
+        """Return the last visible txg."""
         return int(self.program.status(self.mnt)["chain"]["txg"])
 
     def wait_for(self, txg: int) -> None:
@@ -65,7 +65,7 @@ class Machine(NamedTuple):
 
 
 def machine(base: Path, cluster: Cluster, node: int) -> Machine:
-    """Return a host that talks to one node."""
+    """Return a host that uses one node."""
     program = QuickProgram(base / f"state-{node}")
     program.environment |= {
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -96,7 +96,7 @@ def machines(cluster: Cluster, tmp_path: Path) -> Iterator[list[Machine]]:
 
 @contextmanager
 def writing(mnt: Path) -> Iterator[dict[str, bytes]]:
-    """Write file after file meanwhile; give what was written."""
+    """Write files continuously; yield the written files."""
     written: dict[str, bytes] = {}
     stop = threading.Event()
 
@@ -116,10 +116,8 @@ def writing(mnt: Path) -> Iterator[dict[str, bytes]]:
         thread.join()
 
 
-def test_dead_node_stops_no_other_node_and_loses_nothing(
-    cluster: Cluster, machines: list[Machine]
-) -> None:
-    """A writer and two followers go on while a node is killed and while it comes back."""
+def test_dead_node_affects_no_other_node(cluster: Cluster, machines: list[Machine]) -> None:
+    """A writer and two followers continue while a node is killed and restarted."""
     writer, *followers = machines
     with writing(writer.mnt) as written:
         for _ in range(2):

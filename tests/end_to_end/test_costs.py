@@ -1,7 +1,7 @@
 """The cost of each operation in requests of the kernel and of the store: counted, not timed.
 
-The numbers are those of docs/design/performance.md, "Requests". One that grows is a regression;
-one that shrinks is news for that page.
+The numbers are those of docs/design/performance.md, "Requests". A higher number is a regression;
+update the page for a lower one.
 """
 
 import os
@@ -30,7 +30,7 @@ def _write(path: Path) -> None:
 
 
 def _create_and_write(path: Path) -> object:
-    """Return CLOCK_MOVED if the kernel's clock did between the two: it tells the time at close(2).
+    """Create and write a file; return CLOCK_MOVED if the kernel's clock ticked in between.
 
     It ticks 100 to 1,000 times a second. The looks at the time are answered by the kernel.
     """
@@ -102,7 +102,7 @@ OPERATIONS: list[tuple[str, Callable[[Path], object], Requests]] = [
 
 
 def test_requests_of_each_operation(mounted: Place, program: QuickProgram) -> None:
-    """No more than the kernel cannot do without; other processes may add a request now and then."""
+    """At most the requests that the kernel needs; other processes may add a request now and then."""
     directory = mounted.mountpoint / "d"
     directory.mkdir()
     found: dict[str, Requests] = {}
@@ -118,10 +118,10 @@ def test_requests_of_each_operation(mounted: Place, program: QuickProgram) -> No
         assert found[name] == requests, name
 
 
-def test_kernel_asks_once_for_capabilities_of_what_is_written(
+def test_kernel_asks_for_capabilities_once_for_each_written_file(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """And not before each write(2)."""
+    """Not before each write(2)."""
     before = program.status(mounted.mountpoint)["requests"]["getxattr"]
     with open(mounted.mountpoint / "f", "wb", buffering=0) as file:
         file.writelines(BYTES for _ in range(COUNT))
@@ -129,7 +129,7 @@ def test_kernel_asks_once_for_capabilities_of_what_is_written(
     assert asked - before == 1
 
 
-def test_every_operation_stands_in_the_page() -> None:
+def test_every_operation_is_in_the_page() -> None:
     """docs/design/performance.md has the same table."""
     text = Path("docs/design/performance.md").read_text("utf-8")
     for name, _operation, expected in OPERATIONS:
@@ -138,7 +138,7 @@ def test_every_operation_stands_in_the_page() -> None:
 
 
 def test_small_files_are_few_puts(mounted: Place, program: QuickProgram) -> None:
-    """1,000 files of 4 KiB: a pack or two, and a changelog, however long it takes to make them."""
+    """1,000 files of 4 KiB: one or two packs and a changelog, however long writing them takes."""
     _mount_anew(mounted, program, "-o", "sync_interval=600")
     before = _requests(mounted, program, "put", "create", "replace")
     for number in range(1000):
@@ -148,7 +148,7 @@ def test_small_files_are_few_puts(mounted: Place, program: QuickProgram) -> None
 
 
 def test_small_files_are_few_gets(mounted: Place, program: QuickProgram) -> None:
-    """500 files of 4 KiB, read in order by a mount that has nothing: their 2 MiB, by the MiB."""
+    """500 files of 4 KiB, read in order by a mount without a cache: 2 MiB in requests of 1 MiB."""
     content = random.Random(1)
     for number in range(500):
         (mounted.mountpoint / f"{number:03}").write_bytes(content.randbytes(4096))
@@ -163,7 +163,7 @@ def test_small_files_are_few_gets(mounted: Place, program: QuickProgram) -> None
 
 @pytest.mark.parametrize("options", ["rw", "ro"])
 def test_large_file_is_few_gets(mounted: Place, program: QuickProgram, options: str) -> None:
-    """40 MiB, read in order by a mount that has nothing: runs of 8 MiB, and the first blocks.
+    """40 MiB, read in order by a mount without a cache: runs of 8 MiB, and the first blocks.
 
     On a read-only mount the kernel does not report opens to the daemon.
     """
@@ -179,7 +179,7 @@ def test_large_file_is_few_gets(mounted: Place, program: QuickProgram, options: 
 def test_reading_again_on_a_read_only_mount_costs_no_request(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """The kernel opens files without asking."""
+    """The kernel opens files without a request."""
     (mounted.mountpoint / "f").write_bytes(BYTES)
     program.ok("umount", mounted.mountpoint)
     program.ok("mount", mounted.url, mounted.mountpoint, "-o", "ro")
@@ -193,7 +193,7 @@ def test_reading_again_on_a_read_only_mount_costs_no_request(
 
 
 def _mount_anew(place: Place, program: QuickProgram, *options: str) -> None:
-    """Unmount, and mount as a host does that has nothing of it."""
+    """Unmount, and mount as a host without local state."""
     program.ok("umount", place.mountpoint)
     program.cachedir = program.cachedir.with_name("other-host")
     program.ok("mount", place.url, place.mountpoint, *options)

@@ -46,13 +46,13 @@ def tight(small_disk: Path, mounted: Place) -> Place:
 
 
 def free_bytes(disk: Path) -> int:
-    """Return the room on a disk."""
+    """Return the free space of a disk."""
     found = os.statvfs(disk)
     return found.f_bavail * found.f_frsize
 
 
 def fill(disk: Path) -> Path:
-    """Let another program take all the space of a disk, to the last byte."""
+    """Let another program use up a disk completely."""
     file = disk / "foreign"
     with file.open("wb", buffering=0) as writer, refused(errno.ENOSPC):
         while True:
@@ -64,16 +64,16 @@ def fill(disk: Path) -> Path:
 
 
 def leave(disk: Path, size_bytes: int) -> None:
-    """Let another program take the space of a disk except so many bytes.
+    """Let another program use up a disk except for some bytes.
 
-    What the refused file had comes back only with the kernel's FORGET.
+    The space of the refused file becomes free only with the kernel's FORGET.
     """
     with (disk / "foreign").open("ab") as writer:
         writer.write(bytes(max(free_bytes(disk) - size_bytes, 0)))
 
 
 def assert_kept(place: Place, program: QuickProgram, expected: dict[str, bytes]) -> None:
-    """Unmount, check, and compare on a machine with room."""
+    """Unmount, check, and compare on a machine with free space."""
     program.ok("umount", place.mountpoint)
     program.ok("fsck", "-n", place.url)
     other = QuickProgram(place.bucket.with_name("other-state"))
@@ -86,7 +86,7 @@ def assert_kept(place: Place, program: QuickProgram, expected: dict[str, bytes])
 def test_full_disk_refuses_writers_before_the_reserve_of_sqlite(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
-    """ENOSPC for content and names; reading and removing go on; uploading makes room."""
+    """ENOSPC for content and names; reading and removing work; uploading makes room."""
     mnt, away = tight.mountpoint, tight.bucket.with_name("away")
     tight.bucket.rename(away)
     try:
@@ -113,7 +113,7 @@ def test_full_disk_refuses_writers_before_the_reserve_of_sqlite(
 
 
 def test_upload_continues_while_the_disk_is_full(tight: Place, program: QuickProgram) -> None:
-    """More passes through a small disk than fits: clean copies make room by themselves."""
+    """More data than fits passes through a small disk: clean blocks are evicted automatically."""
     expected = {}
     for number in range(6):
         data = os.urandom(16 * MIB)
@@ -128,7 +128,7 @@ def test_upload_continues_while_the_disk_is_full(tight: Place, program: QuickPro
 def test_sqlite_full_undoes_one_group_and_nothing_that_was_synced(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
-    """Another program eats the reserve: SQLite rolls back a group, and the mount reports it.
+    """Another program uses up the reserve: SQLite rolls back a group, and the mount reports it.
 
     The mount turns read-only and shows the state that remains; mounted again it has everything up
     to some point in time, and nothing after it.
@@ -155,7 +155,7 @@ def test_sqlite_full_undoes_one_group_and_nothing_that_was_synced(
 
 
 def make_directories_until_refused(root: Path) -> list[int]:
-    """Make directories with long names until the mount takes no more; return their numbers."""
+    """Make directories with long names until the mount refuses; return their numbers."""
     made: list[int] = []
     code = None
     while code is None:
@@ -176,7 +176,7 @@ def directories(root: Path) -> list[int]:
 def test_full_disk_of_the_bucket_only_delays_the_upload(
     tmp_path: Path, small_disk: Path, empty: Place, program: QuickProgram
 ) -> None:
-    """A flush ends when there is room; meanwhile the mount goes on."""
+    """A flush ends when there is room; meanwhile the mount works."""
     program.cachedir = tmp_path / "state"
     url = f"local://{small_disk}/bucket"
     program.ok("mkfs", "--plain", url)

@@ -1,4 +1,4 @@
-"""How mounts end, and what does not end them: no process stays, no broken store takes one down."""
+"""Ends of mounts: every process ends, and no broken store ends a mount."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def threads_of(pid: int) -> int:
 
 
 def end(way: str, mountpoint: Path, pid: int, program: QuickProgram) -> None:
-    """Ask a mount to end in one of the ways there are."""
+    """End a mount in one of the possible ways."""
     if way == "s3fs-meta umount":
         program.ok("umount", mountpoint)
     elif way.startswith("SIG"):
@@ -52,8 +52,8 @@ def end(way: str, mountpoint: Path, pid: int, program: QuickProgram) -> None:
         subprocess.run([*way.split(), mountpoint], check=True)
 
 
-def test_no_process_stays_behind(place: Place, program: QuickProgram) -> None:
-    """Whichever way mounts end, the daemon ends too, each time, with everything in the bucket."""
+def test_every_process_ends(place: Place, program: QuickProgram) -> None:
+    """However a mount ends, the daemon ends, too, with everything in the bucket."""
     ways = ["s3fs-meta umount", "umount", "fusermount3 -u", "SIGTERM", "SIGINT"]
     for number, way in enumerate(ways):
         program.ok("mount", place.url, place.mountpoint)
@@ -70,7 +70,7 @@ def test_no_process_stays_behind(place: Place, program: QuickProgram) -> None:
         assert program.status(place.url)["state"] == "free"
 
 
-def test_daemon_is_its_own_session_and_holds_nothing_of_its_parent(
+def test_daemon_is_a_session_of_its_own_without_inherited_files(
     place: Place, program: QuickProgram
 ) -> None:
     """A pipe that the command wrote to ends with the command, not with the mount."""
@@ -90,8 +90,8 @@ def test_daemon_is_its_own_session_and_holds_nothing_of_its_parent(
     wait_until_gone(pid)
 
 
-def test_threads_and_descriptors_do_not_pile_up(mounted: Place, program: QuickProgram) -> None:
-    """Hundreds of files leave the daemon as it was."""
+def test_threads_and_descriptors_do_not_accumulate(mounted: Place, program: QuickProgram) -> None:
+    """Hundreds of files leave the daemon's counts unchanged."""
     pid = program.status(mounted.mountpoint)["pid"]
 
     def work() -> None:
@@ -107,14 +107,14 @@ def test_threads_and_descriptors_do_not_pile_up(mounted: Place, program: QuickPr
     work()
     work()
 
-    assert threads_of(pid) <= before[0] + 4  # idle workers come and go
+    assert threads_of(pid) <= before[0] + 4  # the number of idle workers varies
     assert len(os.listdir(f"/proc/{pid}/fd")) <= before[1] + 2
 
 
-def test_broken_pack_directory_does_not_take_the_mount_down(
+def test_broken_pack_directory_does_not_end_the_mount(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """A file where packs should be: uploads fail and say so, the mount lives, repair helps."""
+    """A file replaces the pack directory: uploads fail with a message, the mount lives, repair helps."""
     mnt, packs = mounted.mountpoint, mounted.bucket / "pack"
     expected = {"first": os.urandom(MIB)}
     write_synced(mnt / "first", expected["first"])
@@ -138,10 +138,8 @@ def test_broken_pack_directory_does_not_take_the_mount_down(
     other.ok("fsck", "-n", mounted.url)
 
 
-def test_lost_lease_object_does_not_take_the_mount_down(
-    mounted: Place, program: QuickProgram
-) -> None:
-    """No image can be published without it: that is said, reads go on, nothing is dropped."""
+def test_lost_lease_object_does_not_end_the_mount(mounted: Place, program: QuickProgram) -> None:
+    """No image can be published without it: this is reported, reads work, nothing is dropped."""
     mnt, lease = mounted.mountpoint, mounted.bucket / "lease"
     write_synced(mnt / "f", b"content")
     lease.unlink()
@@ -155,14 +153,14 @@ def test_lost_lease_object_does_not_take_the_mount_down(
     assert processes_of(mounted.url) == [pid]
     gone = program.run("umount", mnt)  # waits for the last attempt of the daemon
     assert (gone.returncode, "kept here" in gone.stderr) == (9, True)
-    wait_until_gone(pid)  # it gives the state back a moment before it ends
+    wait_until_gone(pid)  # it releases the state directory shortly before it ends
     lease.rmdir()
 
 
-def test_mount_that_was_taken_over_reports_it_at_its_end(
+def test_fenced_mount_reports_it_at_its_end(
     mounted: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """Its last words promise nothing that another host may have made untrue."""
+    """The last message must not promise anything that another host may have invalidated."""
     (mounted.mountpoint / "f").write_bytes(b"mine")
     pid = program.status(mounted.mountpoint)["pid"]
     other, elsewhere = QuickProgram(tmp_path / "other-state"), tmp_path / "elsewhere"
@@ -183,7 +181,7 @@ def test_mount_that_was_taken_over_reports_it_at_its_end(
     assert (mounted.mountpoint / "f").read_bytes() == b"theirs"
 
 
-def test_lost_block_keeps_nothing_mounted_and_nothing_else_here(
+def test_lost_block_does_not_prevent_unmount_or_other_uploads(
     mounted: Place, program: QuickProgram
 ) -> None:
     """A user deleted the cache files of dirty blocks: reported, and repaired by fsck -y."""
@@ -207,7 +205,7 @@ def test_lost_block_keeps_nothing_mounted_and_nothing_else_here(
     other.ok("fsck", "-n", mounted.url)
 
 
-def test_interrupted_mount_command_leaves_nothing(place: Place, program: QuickProgram) -> None:
+def test_interrupted_mount_command_leaves_no_mount(place: Place, program: QuickProgram) -> None:
     """Ctrl-C before it is ready: no mount, no process."""
     fifo = place.mountpoint.with_name("passphrase")
     os.mkfifo(fifo)

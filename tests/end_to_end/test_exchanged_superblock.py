@@ -1,4 +1,4 @@
-"""The owner of the bucket puts a plain superblock of the same uuid in the place of the real one."""
+"""The owner of the bucket replaces the superblock by a plain one with the same uuid."""
 
 import struct
 from dataclasses import replace
@@ -36,7 +36,7 @@ ENTRANCES = [
 
 @pytest.fixture
 def exchanged(empty: Place, program: Program) -> Place:
-    """Return a place whose encrypted filesystem, mounted here before, got a plain superblock."""
+    """Return an encrypted filesystem, mounted on this host before, with a plain superblock."""
     program.environment["S3FS_META_PASSPHRASE"] = "one"
     empty.mountpoint.with_name("new").write_text("two\n")
     program.ok("mkfs", empty.url)
@@ -65,7 +65,7 @@ def _objects(place: Place) -> dict[Path, bytes]:
 
 
 def _words(entrance: list[str], place: Place) -> list[str | Path]:
-    """Return a command on a place."""
+    """Return the arguments of a command for a filesystem."""
     beside = place.mountpoint.parent
     words = [beside / word if word in {"copy", "new"} else word for word in entrance]
     if entrance == ["retention", "TIME"]:
@@ -77,17 +77,17 @@ def _words(entrance: list[str], place: Place) -> list[str | Path]:
 def test_given_passphrase_refuses_a_plain_superblock(
     program: Program, exchanged: Place, here: bool
 ) -> None:
-    """At every entrance, on a host that has seen the filesystem and on one that has not."""
+    """For every command, on a host that has seen the filesystem and on one that has not."""
     if not here:
         program.cachedir = program.cachedir.with_name("elsewhere")
     before = _objects(exchanged)
 
     for entrance in ENTRANCES:
         if not here and entrance == ["retention"]:
-            continue  # shows a superblock, and asks for nothing
+            continue  # shows a superblock, and needs no key
         refused = program.run(*_words(entrance, exchanged))
         assert refused.returncode not in {0, 1}, entrance
-        if not here or "--rebuild" not in entrance:  # that repairs with the keys that it has seen
+        if not here or "--rebuild" not in entrance:  # repairs with the keys that it has seen
             assert "not encrypted" in refused.stderr, (entrance, refused.stderr)
         assert _objects(exchanged) == before, entrance
 
@@ -95,13 +95,13 @@ def test_given_passphrase_refuses_a_plain_superblock(
 def test_host_that_has_seen_it_refuses_without_a_passphrase(
     program: Program, exchanged: Place
 ) -> None:
-    """It remembers that the filesystem is encrypted; -y puts its own superblock back."""
+    """Its state directory records that the filesystem is encrypted; -y restores its superblock."""
     before = _objects(exchanged)
     del program.environment["S3FS_META_PASSPHRASE"]
     for entrance in ENTRANCES[:-2]:
         refused = program.run(*_words(entrance, exchanged))
         assert refused.returncode not in {0, 1}, entrance
-        if "--rebuild" not in entrance:  # it asks for the passphrase of what it has seen
+        if "--rebuild" not in entrance:  # it asks for the passphrase of the encrypted one
             assert "not encrypted" in refused.stderr, entrance
         assert _objects(exchanged) == before, entrance
 
@@ -115,7 +115,7 @@ def test_host_that_has_seen_it_refuses_without_a_passphrase(
 
 
 def test_exchange_under_a_running_mount_and_a_follower(program: Program, exchanged: Place) -> None:
-    """Both keep the keys that they were mounted with, through reclaim, promotion and unmount."""
+    """Both keep the keys of their mount through reclaim, promotion and unmount."""
     assert program.run("fsck", "-y", exchanged.url).returncode == 1
     program.ok("mount", exchanged.url, exchanged.mountpoint)
     follower = Program(program.cachedir.with_name("follower"))

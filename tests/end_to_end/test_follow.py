@@ -1,4 +1,4 @@
-"""A writer and its followers, each with the kernel in it."""
+"""A writer and its followers on real mounts."""
 
 import contextlib
 import errno
@@ -20,19 +20,19 @@ from tests.programs import PROCESS_S_MAX
 
 pytestmark = pytest.mark.mount
 
-_WRITES = "sync_interval=60"  # only when it is told to
+_WRITES = "sync_interval=60"  # only when requested
 _FOLLOWS = "ro,follow,poll=0.1"
 
 
 class Trio(NamedTuple):
-    """One that writes, two that follow."""
+    """One writer and two followers."""
 
     writer: Host
     first: Host
     second: Host
 
     def ship(self) -> None:
-        """Let the followers show everything that was written."""
+        """Wait until the followers show all writes."""
         txg = self.writer.ship()
         self.first.wait_for(txg)
         self.second.wait_for(txg)
@@ -50,7 +50,7 @@ def hosts(place: Place, tmp_path: Path) -> Iterator[Trio]:
 
 
 def test_followers_see_shipped_changes(hosts: Trio) -> None:
-    """Also names, sizes and content that the kernel remembers, and that something is missing."""
+    """Also names, sizes and content in the kernel's caches, and missing names."""
     ours, theirs = hosts.writer.mnt, (hosts.first.mnt, hosts.second.mnt)
     (ours / "d").mkdir()
     (ours / "kept").write_bytes(b"old")
@@ -58,7 +58,7 @@ def test_followers_see_shipped_changes(hosts: Trio) -> None:
     (ours / "removed").write_bytes(b"x")
     (ours / "grown").write_bytes(b"a" * 5000)
     hosts.ship()
-    for mnt in theirs:  # the kernel knows all of it now
+    for mnt in theirs:  # the kernel has all of it cached now
         assert (mnt / "kept").read_bytes() == b"old"
         assert (mnt / "d" / "moved").read_bytes() == b"moved"
         assert (mnt / "grown").read_bytes() == b"a" * 5000
@@ -85,8 +85,8 @@ def test_followers_see_shipped_changes(hosts: Trio) -> None:
         assert (mnt / "d").stat().st_mode & 0o777 == 0o700
 
 
-def test_follower_takes_no_change(hosts: Trio) -> None:
-    """The kernel does not know that it is read-only: the daemon refuses."""
+def test_follower_refuses_changes(hosts: Trio) -> None:
+    """The kernel does not know that the mount is read-only: the daemon refuses."""
     (hosts.writer.mnt / "f").write_bytes(b"x")
     hosts.ship()
     mnt = hosts.first.mnt
@@ -106,7 +106,7 @@ def test_follower_takes_no_change(hosts: Trio) -> None:
 
 
 def _generation_in_name(mnt: Path) -> int:
-    """Return the latest name; a listing is several requests, so a rename may show both, or none."""
+    """Return the latest name; a listing takes several requests, so a rename may show both names, or none."""
     names = os.listdir(mnt / "names")
     if not names:
         raise FileNotFoundError
@@ -114,7 +114,7 @@ def _generation_in_name(mnt: Path) -> int:
 
 
 def _read_generations(mnt: Path, last: int) -> Iterator[int]:
-    """Yield what each way of looking says, in turn, until one of them says *last*."""
+    """Yield the generation seen by each kind of read, in turn, until one of them returns *last*."""
     looks: tuple[Callable[[], int], ...] = (
         lambda: int((mnt / "a").read_bytes()),
         lambda: _generation_in_name(mnt),
@@ -126,14 +126,14 @@ def _read_generations(mnt: Path, last: int) -> Iterator[int]:
     seen = 0
     while seen < last:
         for look in looks:
-            with contextlib.suppress(FileNotFoundError):  # open(2) found what was replaced then
+            with contextlib.suppress(FileNotFoundError):  # open(2) found a file replaced then
                 seen = look()
                 yield seen
 
 
 def _write_generation(mnt: Path, number: int) -> None:
     for name in ("a", "b"):
-        (mnt / name).write_bytes(b"%09d" % number)  # in place, always as long
+        (mnt / name).write_bytes(b"%09d" % number)  # in place, with a constant length
     [present] = (mnt / "names").iterdir()
     present.rename(present.with_name(str(number)))
     os.truncate(mnt / "size", number)
@@ -143,7 +143,7 @@ def _write_generation(mnt: Path, number: int) -> None:
 
 
 def test_reader_never_sees_two_txgs_mixed(hosts: Trio) -> None:
-    """Whatever it looks at, in whichever order: what it saw once is not undone later."""
+    """In every order of reads: once a txg is seen, no older one is."""
     ours = hosts.writer.mnt
     (ours / "names").mkdir()
     (ours / "names" / "0").touch()
@@ -168,7 +168,7 @@ def test_reader_never_sees_two_txgs_mixed(hosts: Trio) -> None:
 
 
 def test_follower_takes_over_from_a_killed_writer(hosts: Trio) -> None:
-    """By one command, with what is open and cached; the other follower follows the new writer."""
+    """With one command, including open files and cached blocks; the other follower follows the new writer."""
     writer, first, second = hosts
     (writer.mnt / "f").write_bytes(b"before")
     (writer.mnt / "open").write_bytes(b"open")
@@ -196,7 +196,7 @@ def test_follower_takes_over_from_a_killed_writer(hosts: Trio) -> None:
 
 
 def test_writer_that_wakes_after_a_promotion_damages_nothing(hosts: Trio, place: Place) -> None:
-    """Stopped in the middle of its work, it finds itself fenced, and keeps what it had."""
+    """Stopped in the middle of its work, it is fenced when it continues, and keeps its changes."""
     writer, first, second = hosts
     (writer.mnt / "f").write_bytes(b"shipped")
     hosts.ship()
@@ -221,8 +221,8 @@ def test_writer_that_wakes_after_a_promotion_damages_nothing(hosts: Trio, place:
     first.program.ok("fsck", "-n", place.url)
 
 
-def test_follower_that_slept_too_long_restores_again(hosts: Trio, place: Place) -> None:
-    """The kernel forgets everything that it knew, also what was missing; open files go on or end."""
+def test_follower_that_slept_too_long_restores_an_image(hosts: Trio, place: Place) -> None:
+    """All kernel caches are dropped, also for missing names; open files stay usable or fail."""
     writer, first, _ = hosts
     for name in ("kept", "gone", "changed"):
         (writer.mnt / name).write_bytes(b"old")
@@ -240,7 +240,7 @@ def test_follower_that_slept_too_long_restores_again(hosts: Trio, place: Place) 
             (writer.mnt / "new").write_bytes(b"new")
             last = json.loads(writer.program.ok("flush", "--image", "--json", writer.mnt))["txg"]
             [changelog] = place.bucket.rglob(f"*{txg + 1:012d}*")
-            changelog.unlink()  # as when its time has come
+            changelog.unlink()  # as when the retention has passed
         finally:
             os.kill(pid, signal.SIGCONT)
         first.wait_for(last)
@@ -255,7 +255,7 @@ def test_follower_that_slept_too_long_restores_again(hosts: Trio, place: Place) 
 
 
 def test_followers_see_trees_appear_and_disappear(hosts: Trio) -> None:
-    """A copy with everything in it, what is locked, and that a tree is gone, also if it is known."""
+    """A complete copy, a locked tree, and a removed tree, even if the kernel has cached it."""
     ours, theirs = hosts.writer.mnt, (hosts.first.mnt, hosts.second.mnt)
     for number in range(40):
         (ours / "tree" / f"d{number}").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Consistent copies of a subtree, with the kernel's part in them."""
+"""Consistent copies of a subtree on a real mount."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.programs import PROCESS_S_MAX, QuickProgram
 
 pytestmark = pytest.mark.mount
 
-# A client that is never content: it begins a frozen copy, and nothing more.
+# A client that ignores the rest of the exchange: it begins a frozen copy, and nothing more.
 _CLIENT = """
 import sys, trio
 from pathlib import Path
@@ -32,7 +32,7 @@ trio.run(client.call, Path(sys.argv[1]), "clone_frozen", json.loads(sys.argv[2])
 
 
 class InStep:
-    """A worker that changes one file, then another, always in this order."""
+    """A worker that changes two files in turn, always in this order."""
 
     def __init__(self, first: Path, second: Path) -> None:
         self.places = (first, second)
@@ -40,7 +40,7 @@ class InStep:
         self.longest_s = 0.0
 
     def step(self) -> None:
-        """Make a name in both places, and put its number into a file of both."""
+        """Make a name in both directories, and write its number into a file of both."""
         self.count += 1
         began_s = time.monotonic()
         for place in self.places:
@@ -53,7 +53,7 @@ class InStep:
 
 @contextmanager
 def running(worker: InStep) -> Iterator[None]:
-    """Run the worker in a thread meanwhile."""
+    """Run the worker in a thread."""
     ending = threading.Event()
 
     def work() -> None:
@@ -83,7 +83,7 @@ def _make_places(tree: Path) -> InStep:
 
 
 def _last(place: Path) -> tuple[int, int]:
-    """Return the last number that a place has as a name, and as content."""
+    """Return the last number of a directory, by its names and by its content."""
     names = [int(name) for name in os.listdir(place) if name.isdigit()]
     return max(names, default=0), int((place / "number").read_bytes())
 
@@ -111,7 +111,7 @@ def test_frozen_copy_is_consistent(program: QuickProgram, mounted: Place) -> Non
 
 
 def _held(mounted: Place, program: QuickProgram, tree: Path) -> "subprocess.Popen[str]":
-    """Start a client that holds the writers of a tree back; return when they are."""
+    """Start a client that blocks the writers of a tree; return when they are blocked."""
     state = targets.of_mountpoint(mounted.mountpoint, program.cachedir).state
     above = os.stat(tree.parent).st_ino
     source = {"parent": above, "name": tree.name, "ino": tree.stat().st_ino}
@@ -128,10 +128,10 @@ def _held(mounted: Place, program: QuickProgram, tree: Path) -> "subprocess.Pope
     return client
 
 
-def test_readers_go_on_and_writers_when_the_command_is_killed(
+def test_readers_continue_and_writers_when_the_command_is_killed(
     program: QuickProgram, mounted: Place
 ) -> None:
-    """Writers of other files continue, too; there is no copy."""
+    """Writers of other files continue, too; no copy is made."""
     mnt, tree = mounted.mountpoint, mounted.mountpoint / "tree"
     tree.mkdir()
     (tree / "file").write_text("content")
@@ -142,7 +142,7 @@ def test_readers_go_on_and_writers_when_the_command_is_killed(
         writer = threading.Thread(target=(tree / "file").write_text, args=("changed",))
         writer.start()
         (mnt / "beside").write_text("not held")
-        assert (tree / "file").read_text() in {"content", ""}  # truncating is not held yet
+        assert (tree / "file").read_text() in {"content", ""}  # truncating is not blocked yet
         assert subprocess.check_output([tree / "tool"]) == b"done\n"
         deadline_s = time.monotonic() + PROCESS_S_MAX
         while program.status(mnt)["trees"]["held_back"] == 0:
@@ -157,8 +157,8 @@ def test_readers_go_on_and_writers_when_the_command_is_killed(
     assert sorted(os.listdir(mnt)) == ["beside", "tree"]
 
 
-def test_file_that_is_opened_meanwhile_is_held_back(program: QuickProgram, mounted: Place) -> None:
-    """Also if the kernel has asked whether it has capabilities, when it was written before."""
+def test_file_opened_during_a_freeze_is_blocked(program: QuickProgram, mounted: Place) -> None:
+    """Also if the kernel has already asked for its capabilities in an earlier write."""
     tree = mounted.mountpoint / "tree"
     tree.mkdir()
     (tree / "file").write_text("content")
@@ -185,8 +185,8 @@ def test_file_that_is_opened_meanwhile_is_held_back(program: QuickProgram, mount
     assert (tree / "file").read_text() == "changed"
 
 
-def test_writers_are_held_back_for_a_time(program: QuickProgram, mounted: Place) -> None:
-    """When it is over the command says so; there is no copy, and everybody can write."""
+def test_writers_are_blocked_for_a_limited_time(program: QuickProgram, mounted: Place) -> None:
+    """After the limit the command reports it; no copy is made, and writers continue."""
     tree = mounted.mountpoint / "tree"
     _make_places(tree)
     done = program.run(

@@ -1,4 +1,4 @@
-"""An object of the bucket is damaged; the owner writes his backup back."""
+"""Objects of the bucket are damaged; the user restores files from a backup."""
 
 import itertools
 import os
@@ -34,7 +34,7 @@ def _cut(pack: Path) -> None:
 
 
 def _in_place(path: Path, content: bytes) -> None:
-    """Write over a file, whole blocks at once: the kernel reads nothing of it first."""
+    """Overwrite a file in whole blocks, so that the kernel reads nothing of it first."""
     fd = os.open(path, os.O_WRONLY)
     try:
         for start in range(0, len(content), MIB):
@@ -79,14 +79,14 @@ def _require_lost(path: Path) -> None:
     ("damage", "write"),
     sampled(itertools.product([_delete, _flip, _cut], [_in_place, _truncated, _renamed]), 4),
 )
-def test_backup_that_is_written_again_stays(
+def test_restored_backup_heals_the_file(
     place: Place,
     program: Program,
     tmp_path: Path,
     damage: Callable[[Path], None],
     write: Callable[[Path, bytes], None],
 ) -> None:
-    """Also for a second file that had the same content; for every host, and with nothing local."""
+    """Also a second file with the same content; on every host, even without local state."""
     content = os.urandom(2 * MIB if write is _in_place else 2 * MIB + 500_000)
     with _mounted(program, place) as mnt:
         for name in ("file", "same"):
@@ -108,10 +108,10 @@ def test_backup_that_is_written_again_stays(
             assert (mnt / "same").read_bytes() == content
 
 
-def test_missing_pack_that_is_mostly_dead_stops_no_compaction(
+def test_missing_mostly_dead_pack_stops_no_compaction(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
-    """The other one is emptied; the error has its own name in ``status``, and is none of images."""
+    """The other pack is compacted; the error is reported under its own name in ``status``."""
     kept = {name: os.urandom(MIB) for name in ("one", "two")}
     with _mounted(program, place) as mnt:
         for name, content in kept.items():
@@ -135,7 +135,7 @@ def test_missing_pack_that_is_mostly_dead_stops_no_compaction(
         assert figures["image"]["last_error"] == ""
         is_reported = is_reported or lost.name in figures["compaction"]["last_error"]
         large = [path for path in _packs(place) if path.stat().st_size >= MIB]
-        is_moved = len(large) > 1  # the emptied one stays for the retention
+        is_moved = len(large) > 1  # the compacted one stays for the retention
     other.ok("umount", place.mountpoint)
 
     emptied.unlink()
@@ -144,10 +144,10 @@ def test_missing_pack_that_is_mostly_dead_stops_no_compaction(
         _require_lost(mnt / "one")
 
 
-def test_exchanged_packs_are_mended_from_the_cache(
+def test_exchanged_packs_are_repaired_from_the_cache(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
-    """Fsck -y of the host that has copies leaves nothing to fail on another one."""
+    """After fsck -y on the host with cached blocks, another host reads everything."""
     contents = {"one": os.urandom(MIB), "two": os.urandom(3 * MIB)}
     with _mounted(program, place) as mnt:
         for name, content in contents.items():

@@ -1,10 +1,10 @@
-"""The daemon is killed at random moments, over and over, and nothing that was promised is lost.
+"""The daemon is killed at random times; no acknowledged data is lost.
 
 Several writers work on a real mount until SIGKILL ends the daemon. The next ``mount`` must
 recover by itself; what is found is compared with what was acknowledged (``ordered_load``): all
 that was synced is there, all that is older than a group commit is there, and the rest is a prefix
 of the changes in their order, over all writers. Then fsck must find nothing.
-A seed chooses the work and the moments; what runs meanwhile is up to the machine.
+A seed chooses the work and the times; the interleaving depends on the machine.
 """
 
 import contextlib
@@ -35,16 +35,16 @@ pytestmark = pytest.mark.mount
 
 _log = logging.getLogger(__name__)
 
-KILLS: Final = 20  # of each seed
+KILLS: Final = 20  # for each seed
 WRITERS: Final = 4
 
 
 class Setting(NamedTuple):
-    """Under what the daemon is killed."""
+    """Settings of a daemon that is killed."""
 
     options: str
     block_size: str = "1M"
-    bytes_max: int = 200_000  # of one change
+    bytes_max: int = 200_000  # for one change
 
 
 # Changelogs, images and the uploads before them come as often as they can.
@@ -72,7 +72,7 @@ class Victim:
         program.ok("flush", place.mountpoint)
 
     def kill_often(self, kills: int) -> None:
-        """Kill and judge."""
+        """Kill the daemon repeatedly, and compare after each kill."""
         ways = (self._under_load, self._under_load, self._in_a_flush, self._at_the_end)
         while self.kills < kills:
             killed_ns = self._dice.choice(ways)()
@@ -86,7 +86,7 @@ class Victim:
         self._program.ok("fsck", "-n", "--deep", self._place.url)
 
     def look_from_elsewhere(self) -> None:
-        """Another machine finds the same in the bucket."""
+        """Compare the bucket as another machine sees it."""
         self._mount()
         expected = tree_of(self._place.mountpoint)
         self._program.ok("umount", self._place.mountpoint)
@@ -109,7 +109,7 @@ class Victim:
             return self._kill()
 
     def _at_the_end(self) -> int:
-        """Unmounted by force of the kernel only: the daemon uploads on, and is killed."""
+        """Kill the daemon while it uploads after an unmount by the kernel."""
         with self._load.running() as trouble:
             trouble.wait(self._moment_s())
         ended_ns = time.monotonic_ns()
@@ -119,7 +119,7 @@ class Victim:
         return ended_ns
 
     def _kill_next_mount(self) -> None:
-        """Kill the mount that would have recovered from the last kill."""
+        """Kill the mount that recovers from the last kill."""
         mounting = self._program.begin("mount", "--foreground", *self._mount_words())
         with contextlib.suppress(subprocess.TimeoutExpired):
             mounting.wait(self._dice.uniform(0.3, 1.2))
@@ -129,19 +129,19 @@ class Victim:
         self.kills += 1
 
     def _moment_s(self) -> float:
-        """Return a time between some milliseconds and some seconds, as likely short as long."""
+        """Return a time between some milliseconds and some seconds, short ones as often as long ones."""
         return float(0.01 * 400 ** self._dice.random())
 
     def _kill(self) -> int:
         killed_ns = time.monotonic_ns()
-        with contextlib.suppress(ProcessLookupError):  # it was done
+        with contextlib.suppress(ProcessLookupError):  # it was finished before the kill
             signal.pidfd_send_signal(self._pid_fd, signal.SIGKILL)
             self.kills += 1
         return killed_ns
 
     @contextlib.contextmanager
     def _flushing(self) -> Iterator[None]:
-        """Flush over and over until that fails."""
+        """Flush repeatedly until a flush fails."""
         state = locate(self._place.url, self._program.cachedir)
 
         def flush() -> None:
@@ -179,7 +179,7 @@ class Victim:
 
     def _check(self) -> None:
         """Fsck finds nothing: beside the mount that has recovered, or after its end."""
-        beside = "journal_mode" not in self._setting.options  # only the log lets others read
+        beside = "journal_mode" not in self._setting.options  # only WAL allows other readers
         if beside and self._dice.random() < 0.6:
             self._program.ok("fsck", "-n", self._place.url)
             return
@@ -188,7 +188,7 @@ class Victim:
         self._mount()
 
     def close(self) -> None:
-        """Leave no process behind."""
+        """End all processes."""
         if self._pid_fd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pid_fd, signal.SIGKILL)
@@ -197,17 +197,17 @@ class Victim:
 
 @contextlib.contextmanager
 def new_victim(place: Place, program: QuickProgram, seed: int) -> Iterator[Victim]:
-    """Give a new filesystem to kill the daemon of."""
+    """Return a function that makes a filesystem whose daemon is to be killed."""
     victim = Victim(place, program, SETTINGS[seed % len(SETTINGS)], seed)
     with contextlib.closing(victim):
         yield victim
 
 
 @pytest.mark.timeout(120)
-def test_nothing_promised_is_lost_when_the_daemon_is_killed(
+def test_no_promise_is_broken_when_the_daemon_is_killed(
     empty: Place, program: QuickProgram
 ) -> None:
-    """Some kills; the slow tests have many."""
+    """A few kills; the slow tests do many."""
     with new_victim(empty, program, 0) as victim:
         victim.kill_often(3)
 
@@ -215,10 +215,8 @@ def test_nothing_promised_is_lost_when_the_daemon_is_killed(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(100, 110))
-def test_nothing_promised_is_lost_in_many_kills(
-    empty: Place, program: QuickProgram, seed: int
-) -> None:
-    """Under all settings, in all phases."""
+def test_no_promise_is_broken_in_many_kills(empty: Place, program: QuickProgram, seed: int) -> None:
+    """With all settings, in all phases."""
     with new_victim(empty, program, seed) as victim:
         victim.kill_often(KILLS)
         victim.look_from_elsewhere()
@@ -227,10 +225,10 @@ def test_nothing_promised_is_lost_in_many_kills(
 @pytest.mark.slow
 @pytest.mark.s3
 @pytest.mark.timeout(600)
-def test_nothing_promised_is_lost_in_many_kills_over_s3(
+def test_no_promise_is_broken_in_many_kills_over_s3(
     empty: Place, program: QuickProgram, s3_server: S3Server
 ) -> None:
-    """Requests that are under way reach the server after the daemon's end."""
+    """Pending requests reach the server after the daemon's end."""
     s3_server.make_bucket("killed")
     program.environment |= {
         **s3_server.environment(),

@@ -1,4 +1,4 @@
-"""The life of a filesystem with the kernel in it: made, used, unmounted, checked, mounted again."""
+"""The life of a filesystem on a real mount: made, used, unmounted, checked, mounted again."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.mount
 STDLIB = Path(sysconfig.get_path("stdlib"))
 
 
-def test_thin_walk_through_every_layer(place: Place, program: Program) -> None:
+def test_every_layer_works_together(place: Place, program: Program) -> None:
     """mkdir, create, write, fsync, read, readdir, rename, unlink, umount, fsck, mount again."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
@@ -47,7 +47,7 @@ def test_thin_walk_through_every_layer(place: Place, program: Program) -> None:
 
 
 def test_other_host_sees_the_same_bytes(mounted: Place, program: Program, tmp_path: Path) -> None:
-    """Without local state the bucket alone gives back a real tree, modes and links too."""
+    """The bucket alone restores a real tree, with modes and links."""
     source = STDLIB / "json"
     shutil.copytree(source, mounted.mountpoint / "json")
     os.link(mounted.mountpoint / "json" / "decoder.py", mounted.mountpoint / "second name")
@@ -65,7 +65,7 @@ def test_other_host_sees_the_same_bytes(mounted: Place, program: Program, tmp_pa
 
 
 def test_sigterm_under_load_is_a_clean_unmount(mounted: Place, program: Program) -> None:
-    """The daemon ends by itself, nothing stays mounted, everything written is in the bucket."""
+    """The daemon ends, nothing stays mounted, everything written is in the bucket."""
     mnt = mounted.mountpoint
     pid = program.status(mnt)["pid"]
     script = 'i=0; while :; do echo $i > "$0/$i" || exit; i=$((i+1)); done'
@@ -79,7 +79,7 @@ def test_sigterm_under_load_is_a_clean_unmount(mounted: Place, program: Program)
     finally:
         load.kill()
         load.wait()
-    for late in mnt.iterdir():  # written to the directory below, when the mount was gone
+    for late in mnt.iterdir():  # written to the directory below, after the unmount
         late.unlink()
 
     program.ok("mount", mounted.url, mnt)  # waits for the daemon's end
@@ -90,7 +90,7 @@ def test_sigterm_under_load_is_a_clean_unmount(mounted: Place, program: Program)
     program.ok("fsck", "-n", mounted.url)
 
 
-def test_plain_fusermount_uploads_on(mounted: Place, program: Program) -> None:
+def test_plain_fusermount_uploads_in_the_background(mounted: Place, program: Program) -> None:
     """fusermount3 -u returns at once; a new mount waits for the daemon and finds everything."""
     (mounted.mountpoint / "f").write_bytes(os.urandom(3_000_000))
     content = (mounted.mountpoint / "f").read_bytes()
@@ -103,7 +103,7 @@ def test_plain_fusermount_uploads_on(mounted: Place, program: Program) -> None:
 
 
 def test_killed_daemon_recovers_at_the_next_mount(mounted: Place, program: Program) -> None:
-    """Without fsck, what was fsynced is there, and the dead mountpoint is taken away."""
+    """Without fsck, synced data is there, and the dead mountpoint is removed."""
     with (mounted.mountpoint / "f").open("wb") as file:
         file.write(b"x" * 3_000_000)
         os.fsync(file.fileno())
@@ -120,7 +120,7 @@ def test_killed_daemon_recovers_at_the_next_mount(mounted: Place, program: Progr
 
 
 def test_second_mount_on_this_host_is_refused(mounted: Place, program: Program) -> None:
-    """One clear line, its own status, and the first mount goes on."""
+    """One clear line, a specific exit status, and the first mount continues."""
     elsewhere = mounted.mountpoint.with_name("second")
     elsewhere.mkdir()
 
@@ -155,7 +155,7 @@ def test_second_host_is_refused_and_may_take_over(
     finally:
         other.ok("umount", elsewhere)
     gone = program.run("umount", mounted.mountpoint)
-    assert gone.returncode != 0  # not everything is in the bucket, and it says so
+    assert gone.returncode != 0  # not everything is in the bucket, which the output says
 
     again = program.run("mount", mounted.url, mounted.mountpoint)
     assert again.returncode == 0, again.stderr
@@ -166,7 +166,7 @@ def test_second_host_is_refused_and_may_take_over(
 def test_read_only_mount_of_a_killed_host_reports_unshipped_state(
     mounted: Place, program: Program
 ) -> None:
-    """It uploads nothing: what the killed mount did not upload waits for a mount for writing."""
+    """It uploads nothing: unshipped changes of the killed mount wait for a mount for writing."""
     with (mounted.mountpoint / "f").open("wb") as file:
         file.write(b"not in the bucket")
         file.flush()
@@ -189,7 +189,7 @@ def test_read_only_mount_of_a_killed_host_reports_unshipped_state(
 
 
 def test_read_only_mount_changes_nothing(place: Place, program: Program) -> None:
-    """Writes are refused by the kernel, and the bucket is as it was."""
+    """Writes are refused by the kernel, and the bucket is unchanged."""
     before = {path: path.stat().st_mtime_ns for path in place.bucket.rglob("*") if path.is_file()}
     program.ok("mount", "-o", "ro", place.url, place.mountpoint)
 
@@ -202,8 +202,8 @@ def test_read_only_mount_changes_nothing(place: Place, program: Program) -> None
     assert after == before
 
 
-def test_capacity_is_what_statfs_says_and_bounds_writes(place: Place, program: Program) -> None:
-    """A filesystem with a capacity gives ENOSPC at it, and goes on afterwards."""
+def test_capacity_is_shown_by_statfs_and_limits_writes(place: Place, program: Program) -> None:
+    """Writes at the capacity fail with ENOSPC, and succeed once there is room."""
     program.ok("mount", "-o", "capacity=4M", place.url, place.mountpoint)
     figures = os.statvfs(place.mountpoint)
     assert figures.f_blocks * figures.f_frsize == 4 << 20

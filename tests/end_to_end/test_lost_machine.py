@@ -1,4 +1,4 @@
-"""A machine burns: what another one has then, and what could be known before."""
+"""A machine is lost: the state that another one restores, and the loss known in advance."""
 
 import json
 import os
@@ -19,7 +19,7 @@ STATE = "user.s3fs-meta.state"
 
 
 def burn(place: Place, program: Program, state: Path) -> None:
-    """Kill the daemon, and remove everything that its host had."""
+    """Kill the daemon, and delete all state of its host."""
     os.kill(program.status(place.mountpoint)["pid"], signal.SIGKILL)
     subprocess.run(["umount", "-l", place.mountpoint], check=True)
     assert mount_table.find(str(place.mountpoint)) is None
@@ -65,8 +65,8 @@ def test_fsync_remote_survives_the_machine(place: Place, program: Program, tmp_p
     other.ok("umount", mnt)
 
 
-def test_what_would_be_lost_now_has_an_answer(place: Place, program: Program) -> None:
-    """By an attribute of each file, and as a list; nothing after a flush."""
+def test_possible_loss_is_reported(place: Place, program: Program) -> None:
+    """As an attribute of each file, and as a list; empty after a flush."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     (mnt / "d").mkdir()
@@ -95,8 +95,8 @@ def test_what_would_be_lost_now_has_an_answer(place: Place, program: Program) ->
     program.ok("umount", mnt)
 
 
-def test_image_can_be_asked_for(place: Place, program: Program) -> None:
-    """Before a long absence: restores begin there."""
+def test_image_is_made_on_request(place: Place, program: Program) -> None:
+    """Before a long absence: restores then begin with it."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "file").write_text("x")
     before = len(list((place.bucket / "image").iterdir()))

@@ -16,7 +16,7 @@ CONTENT = b"all that matters" * 1000
 
 @pytest.fixture
 def encrypted(empty: Place, program: Program) -> Place:
-    """Return a place with an encrypted filesystem, whose passphrase is in the environment."""
+    """Return an encrypted filesystem whose passphrase is in the environment."""
     program.environment["S3FS_META_PASSPHRASE"] = "one"
     program.ok("mkfs", empty.url)
     return empty
@@ -32,7 +32,7 @@ def _delete(place: Place) -> None:
         (place.bucket / name).unlink()
 
 
-def test_unmount_puts_back_what_was_deleted(program: Program, encrypted: Place) -> None:
+def test_unmount_restores_the_deleted_objects(program: Program, encrypted: Place) -> None:
     """Then any host can mount it, and finds all of it."""
     healthy = _objects(encrypted)
     program.ok("mount", encrypted.url, encrypted.mountpoint)
@@ -52,7 +52,7 @@ def test_unmount_puts_back_what_was_deleted(program: Program, encrypted: Place) 
 def test_next_mount_of_a_killed_host_restores_the_deleted_superblock(
     program: Program, encrypted: Place
 ) -> None:
-    """From the copy in its state directory, and with a word about it; ro puts nothing back."""
+    """From the copy in its state directory, with a message; a mount with ro restores nothing."""
     healthy = _objects(encrypted)
     program.ok("mount", encrypted.url, encrypted.mountpoint)
     (encrypted.mountpoint / "file").write_bytes(CONTENT)
@@ -64,7 +64,7 @@ def test_next_mount_of_a_killed_host_restores_the_deleted_superblock(
 
     program.ok("mount", "-o", "ro", encrypted.url, encrypted.mountpoint)
     assert (encrypted.mountpoint / "file").read_bytes() == CONTENT
-    program.run("umount", encrypted.mountpoint)  # what the killed mount left is not uploaded by it
+    program.run("umount", encrypted.mountpoint)  # the read-only mount does not upload the rest
     assert _objects(encrypted) == [None, None]
 
     mounted = program.run("mount", encrypted.url, encrypted.mountpoint)
@@ -75,8 +75,8 @@ def test_next_mount_of_a_killed_host_restores_the_deleted_superblock(
     assert _objects(encrypted) == healthy
 
 
-def test_change_while_mounted_outlives_the_objects(program: Program, encrypted: Place) -> None:
-    """The mount puts the new passphrase back, not the one that it was mounted with."""
+def test_passphrase_change_outlives_the_deleted_objects(program: Program, encrypted: Place) -> None:
+    """The mount restores the superblock with the new passphrase, not the one of its start."""
     new = encrypted.mountpoint.with_name("new")
     new.write_text("two\n")
     program.ok("mount", encrypted.url, encrypted.mountpoint)

@@ -1,4 +1,4 @@
-"""A filesystem that another mount namespace still has: commands report it instead of hanging."""
+"""A filesystem that is still mounted in another mount namespace: commands report it and do not hang."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from tests.programs import QuickProgram
 
 pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("as_root")]
 
-# Appends each line of its input to a file, and answers with a word or the number of the error.
+# Appends each line of its input to a file, and answers "done" or an errno.
 _HOLDER = """
 import os, sys
 log = open(sys.argv[1], "ab", buffering=0) if len(sys.argv) > 1 else None
@@ -46,14 +46,14 @@ class Holder:
         self.pid = int(self._read())
 
     def write(self, line: str) -> str:
-        """Have a line written; return the answer."""
+        """Let the process write a line; return its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         return self._read()
 
     def end(self) -> None:
-        """End it, and its namespace with it."""
+        """End the process, and its namespace with it."""
         self._process.kill()
         self._process.communicate()
 
@@ -64,7 +64,7 @@ class Holder:
 
 @contextlib.contextmanager
 def holding(mnt: Path, *, writes: bool = True) -> Iterator[Holder]:
-    """Start one in a mount namespace of its own, as a container has it."""
+    """Start a process in a mount namespace of its own, as a container has it."""
     unshare = shutil.which("unshare")
     assert unshare is not None
     log = [mnt / "log"] if writes else []
@@ -77,8 +77,8 @@ def holding(mnt: Path, *, writes: bool = True) -> Iterator[Holder]:
         holder.end()
 
 
-def test_mounts_of_the_suite_are_its_own(place: Place, program: QuickProgram) -> None:
-    """A mount namespace that another program makes meanwhile does not get them."""
+def test_mounts_of_the_suite_are_private(place: Place, program: QuickProgram) -> None:
+    """A mount namespace that another program creates later does not get them."""
     if not private_mounts.are_private:
         pytest.skip("no right to a mount namespace")
     mnt = place.mountpoint
@@ -88,7 +88,7 @@ def test_mounts_of_the_suite_are_its_own(place: Place, program: QuickProgram) ->
     program.ok("umount", mnt)
 
 
-def test_command_in_another_pid_namespace_forgets_no_mount(
+def test_command_in_another_pid_namespace_keeps_the_mount_s_note(
     place: Place, program: QuickProgram
 ) -> None:
     """A container that shares /run sees no process of this mount, and leaves its note alone."""
@@ -98,12 +98,12 @@ def test_command_in_another_pid_namespace_forgets_no_mount(
         pytest.skip("no right to a PID namespace")
     program.ok("mount", place.url, mnt)
     try:
-        # Asked for what is no mountpoint, a command reads all notes and removes those of the dead.
+        # Called on a path that is no mountpoint, a command reads all notes and removes those of dead mounts.
         command = [*probe, sys.executable, "-m", "s3fs_meta", "status", str(place.bucket)]
         asked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
         assert "is not mounted" in asked.stderr
 
-        # Without --cachedir only the note says where the state is.
+        # Without --cachedir only the note names the state directory.
         without = [sys.executable, "-m", "s3fs_meta", "status", "--json", str(mnt)]
         found = subprocess.run(without, check=True, capture_output=True, text=True, timeout=60)
 
@@ -112,8 +112,8 @@ def test_command_in_another_pid_namespace_forgets_no_mount(
         program.ok("umount", mnt)
 
 
-def test_umount_names_the_holders_and_ends(place: Place, program: QuickProgram) -> None:
-    """The mount goes on there, keeps the lease, and ends with its last user."""
+def test_umount_names_the_holders_and_returns(place: Place, program: QuickProgram) -> None:
+    """The mount stays usable there, keeps the lease, and ends with its last user."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     figures = program.status(mnt)
@@ -132,7 +132,7 @@ def test_umount_names_the_holders_and_ends(place: Place, program: QuickProgram) 
         assert figures["holders"][0]["mountpoint"] == str(mnt)
         assert figures["chain"]["unshipped_age_s"] == 0.0  # it was uploaded first
         assert holder.write("two") == "written"
-        program.ok("flush", mnt)  # what it has open is collected there, too
+        program.ok("flush", mnt)  # its open files are collected there, too
         refused = program.run("mount", place.url, mnt)
         assert refused.returncode == ExitStatus.HELD
         assert f"(pid {holder.pid})" in refused.stderr
@@ -146,10 +146,8 @@ def test_umount_names_the_holders_and_ends(place: Place, program: QuickProgram) 
     program.ok("umount", mnt)
 
 
-def test_force_takes_no_more_changes_uploads_and_releases(
-    place: Place, program: QuickProgram
-) -> None:
-    """Programs there get errors; the bucket has what they had written, and is free."""
+def test_force_refuses_changes_uploads_and_releases(place: Place, program: QuickProgram) -> None:
+    """Programs there get errors; the bucket has all their writes, and the lease is released."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     with holding(mnt) as holder:
@@ -166,8 +164,8 @@ def test_force_takes_no_more_changes_uploads_and_releases(
         program.ok("umount", mnt)
 
 
-def test_force_unmounts_what_is_busy_here(place: Place, program: QuickProgram) -> None:
-    """A program has a file open: without force that keeps it mounted."""
+def test_force_unmounts_a_busy_mountpoint(place: Place, program: QuickProgram) -> None:
+    """A program has a file open: without force this keeps it mounted."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     holder = Holder(sys.executable, "-c", _HOLDER, mnt / "log")
@@ -184,7 +182,7 @@ def test_force_unmounts_what_is_busy_here(place: Place, program: QuickProgram) -
 
 
 def test_open_files_of_a_detached_mountpoint_are_named(place: Place, program: QuickProgram) -> None:
-    """After `umount -l` the command ends after some seconds, and says why."""
+    """After `umount -l` the command ends after some seconds, and reports the reason."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     pid = program.status(mnt)["pid"]
@@ -201,8 +199,8 @@ def test_open_files_of_a_detached_mountpoint_are_named(place: Place, program: Qu
     wait_until_gone(pid)
 
 
-def test_signal_leaves_what_else_is_mounted_there(place: Place, program: QuickProgram) -> None:
-    """The daemon of a mount that is gone here ends; its mountpoint is another's by now."""
+def test_signal_leaves_other_mounts_there(place: Place, program: QuickProgram) -> None:
+    """The daemon of an unmounted filesystem ends; its mountpoint is used by another one."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     pid = program.status(mnt)["pid"]
@@ -210,7 +208,7 @@ def test_signal_leaves_what_else_is_mounted_there(place: Place, program: QuickPr
         subprocess.run(["umount", mnt], check=True)
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mnt], check=True)
         try:
-            for _ in range(2):  # the second time without waiting
+            for _ in range(2):  # the second signal does not wait
                 os.kill(pid, 15)
             wait_until_gone(pid)
             assert os.path.ismount(mnt)

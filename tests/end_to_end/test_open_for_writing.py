@@ -1,4 +1,4 @@
-"""Writes of programs that keep their files open, without any close or fsync."""
+"""Writes to files that stay open, without any close or fsync."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ LINES = 5
 UNPRIVILEGED = 65534
 AS_ANOTHER = ("setpriv", f"--reuid={UNPRIVILEGED}", f"--regid={UNPRIVILEGED}", "--clear-groups")
 
-# Does what each line of its input says, and answers with a line; it closes nothing until its end.
+# Executes each line of its input, and answers with a line; it closes nothing until its end.
 _WRITER = """
 import mmap, os, sys
 log = open(sys.argv[1], "ab", buffering=0)
@@ -57,7 +57,7 @@ class Writer:
         self.written = 0
 
     def write(self, lines: int = LINES) -> None:
-        """Have it write some lines."""
+        """Let the program write some lines."""
         assert self.process.stdin is not None
         for _ in range(lines):
             self.process.stdin.write("\n")
@@ -70,14 +70,14 @@ class Writer:
         assert self.process.stdout.readline()
 
     def expected(self) -> tuple[bytes, bytes]:
-        """Return what both files have to contain."""
+        """Return the expected content of both files."""
         log = b"".join(b"line %d\n" % number for number in range(self.written))
         return log, bytes(65 + number for number in range(self.written))
 
 
 @contextlib.contextmanager
 def writing(mnt: Path) -> Iterator[Writer]:
-    """Start a program that writes, and end it without closing anything in an orderly way."""
+    """Start a program that writes, and kill it at the end without closing its files."""
     writer = Writer(mnt / "log", mnt / "mapped")
     try:
         yield writer
@@ -87,14 +87,14 @@ def writing(mnt: Path) -> Iterator[Writer]:
 
 
 def found(mnt: Path, lines: int) -> tuple[bytes, bytes]:
-    """Return what is in both files now."""
+    """Return the present content of both files."""
     return (mnt / "log").read_bytes(), (mnt / "mapped").read_bytes()[4096:][:lines]
 
 
 def until(
     program: QuickProgram, mnt: Path, holds: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
-    """Ask for the figures of a mount until they are as they have to become."""
+    """Poll the figures of a mount until a condition holds."""
     deadline_s = time.monotonic() + PROCESS_S_MAX
     while not holds(figures := program.status(mnt)):
         assert time.monotonic() < deadline_s, figures
@@ -102,7 +102,7 @@ def until(
 
 
 def until_collected(program: QuickProgram, mnt: Path) -> dict[str, Any]:
-    """Ask until everything that was written before this call is collected."""
+    """Wait until all writes before this call are collected."""
     called_s = time.monotonic()
     asked_s = called_s
 
@@ -115,7 +115,7 @@ def until_collected(program: QuickProgram, mnt: Path) -> dict[str, Any]:
 
 
 def kill(figures: dict[str, Any]) -> None:
-    """Kill a daemon, and see that it leaves no process."""
+    """Kill a daemon, and require that no process is left."""
     os.kill(figures["pid"], signal.SIGKILL)
     wait_until_gone(figures["pid"])
     if figures["kernel"]["collector_pid"] is not None:
@@ -123,7 +123,7 @@ def kill(figures: dict[str, Any]) -> None:
 
 
 def take_over(place: Place, program: QuickProgram, tmp_path: Path) -> QuickProgram:
-    """Remove everything that this machine has, and mount on another one."""
+    """Delete all state of this machine, and mount on another one."""
     subprocess.run(["umount", "-l", place.mountpoint], check=True)
     assert mount_table.find(str(place.mountpoint)) is None
     shutil.rmtree(program.cachedir)
@@ -135,13 +135,15 @@ def take_over(place: Place, program: QuickProgram, tmp_path: Path) -> QuickProgr
 def test_open_file_survives_a_killed_daemon_after_the_commit_interval(
     place: Place, program: QuickProgram
 ) -> None:
-    """Appended and mapped bytes, after ``commit=``; the figure says when they are here."""
+    """Appended and mapped bytes, after ``commit=``; the figure shows when the daemon has them."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=0.2,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
         writer.write()
         until_collected(program, mnt)
-        figures = until_collected(program, mnt)  # by then what the first one brought is committed
+        figures = until_collected(
+            program, mnt
+        )  # by then the data of the first collection is committed
         assert figures["kernel"]["open_for_writing"] == 3
         assert figures["kernel"]["last_error"] == ""
         kill(figures)
@@ -157,10 +159,8 @@ def _fsyncs(program: QuickProgram, mnt: Path) -> tuple[int, int]:
     return requests["fsync"], requests["fsyncdir"]
 
 
-def test_sync_promises_only_what_the_commit_interval_does(
-    place: Place, program: QuickProgram
-) -> None:
-    """The kernel does not forward sync(2): no request comes of it. After ``commit=`` it is here."""
+def test_sync_guarantees_only_the_commit_interval(place: Place, program: QuickProgram) -> None:
+    """The kernel does not forward sync(2). After ``commit=`` the data is on the local disk."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=0.2,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
@@ -169,7 +169,7 @@ def test_sync_promises_only_what_the_commit_interval_does(
         subprocess.run(["sync"], check=True, timeout=PROCESS_S_MAX)
         assert _fsyncs(program, mnt) == before
         until_collected(program, mnt)
-        kill(until_collected(program, mnt))  # by then what the first one brought is committed
+        kill(until_collected(program, mnt))  # by then the data of the first collection is committed
         expected = writer.expected()
 
     program.ok("mount", place.url, mnt)
@@ -180,7 +180,7 @@ def test_sync_promises_only_what_the_commit_interval_does(
 def test_open_file_survives_the_machine_after_the_sync_interval(
     place: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """A cut collects before it is made: what is in the bucket then is what was written before."""
+    """A cut begins with a collection: the bucket has all writes before it."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1", place.url, mnt)
     with writing(mnt) as writer:
@@ -195,7 +195,7 @@ def test_open_file_survives_the_machine_after_the_sync_interval(
 
 @pytest.fixture
 def folder_of_another() -> Iterator[Path]:
-    """Return a directory of a user who can mount, and unmount what is mounted there."""
+    """Return a directory of a user who can mount, and unmount at the end."""
     can = "import os, s3fs_meta; os.close(os.open('/dev/fuse', os.O_RDWR))"
     able = [*AS_ANOTHER, sys.executable, "-c", can]
     if os.geteuid() != 0 or subprocess.run(able, capture_output=True, check=False).returncode:
@@ -208,7 +208,7 @@ def folder_of_another() -> Iterator[Path]:
 
 
 def test_mount_of_another_user_is_collected(folder_of_another: Path) -> None:
-    """Who is not root has no detached mount, and owns nothing that is root's."""
+    """An unprivileged user has no detached mount, and owns none of root's files."""
     home = folder_of_another
 
     def run(*words: str) -> str:
@@ -253,7 +253,7 @@ def test_flush_ships_writes_of_open_files(
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
-        for _ in range(2):  # the first time the process that collects is started
+        for _ in range(2):  # the first time, the collecting process is started
             writer.write()
             program.ok("flush", mnt)
         kill(program.status(mnt))
@@ -263,7 +263,7 @@ def test_flush_ships_writes_of_open_files(
     other.ok("umount", mnt)
 
 
-def test_killed_collector_is_replaced(place: Place, program: QuickProgram) -> None:
+def test_killed_collector_is_restarted(place: Place, program: QuickProgram) -> None:
     """It may be killed at any time; the next collection starts another one."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
@@ -273,7 +273,7 @@ def test_killed_collector_is_replaced(place: Place, program: QuickProgram) -> No
         first = program.status(mnt)["kernel"]["collector_pid"]
         os.kill(first, signal.SIGKILL)
         wait_until_gone(first)
-        for _ in range(2):  # the first one finds it gone
+        for _ in range(2):  # the first collection notices that it is gone
             writer.write()
             program.ok("flush", mnt)
         figures = program.status(mnt)
@@ -287,13 +287,13 @@ def test_killed_collector_is_replaced(place: Place, program: QuickProgram) -> No
 
 
 def test_signal_collects_before_the_unmount(place: Place, program: QuickProgram) -> None:
-    """A machine that shuts down ends the daemon while programs still have files open."""
+    """At shutdown the daemon is ended while programs still have files open."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
         writer.write()
         pid = program.status(mnt)["pid"]
-        for _ in range(2):  # the second time without waiting for open files
+        for _ in range(2):  # the second signal does not wait for open files
             os.kill(pid, signal.SIGTERM)
         wait_until_gone(pid)
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.mount
 
 
 def snapshot(place: Place, program: Program) -> dict[str, tuple[int, int]]:
-    """Return every file of the bucket and of the local state but the log, as they are."""
+    """Return every file of the bucket and of the local state except the log."""
     return {
         str(path): (path.stat().st_size, path.stat().st_mtime_ns)
         for folder in (place.bucket, program.cachedir)
@@ -30,7 +30,7 @@ def snapshot(place: Place, program: Program) -> dict[str, tuple[int, int]]:
 def assert_refused(
     place: Place, program: Program, *words: str | Path, status: ExitStatus, says: str
 ) -> None:
-    """Call mount: one line, the status, nothing mounted, nothing changed."""
+    """Require that mount fails with one line and this status, and changes nothing."""
     before = snapshot(place, program)
 
     done = program.run("mount", *words)
@@ -67,7 +67,7 @@ def assert_refused(
 def test_wrong_option_is_refused_by_name(
     place: Place, program: Program, option: str, says: str
 ) -> None:
-    """Before anything is touched."""
+    """Before anything is changed."""
     assert_refused(
         place,
         program,
@@ -81,7 +81,7 @@ def test_wrong_option_is_refused_by_name(
 
 
 def test_options_of_the_former_release_still_mount(place: Place, program: Program) -> None:
-    """With a warning for each, and no effect: a hole is one although the extension is ``off``."""
+    """With a warning for each, and without effect: holes are shown although the extension is ``off``."""
     old = "extension=off,request_loop=scheduled"
 
     done = program.run("mount", "-o", old, place.url, place.mountpoint)
@@ -110,12 +110,12 @@ def test_options_of_the_former_release_still_mount(place: Place, program: Progra
 def test_wrong_url_is_refused(
     place: Place, program: Program, url: str, status: ExitStatus, says: str
 ) -> None:
-    """It says what is wrong with it."""
+    """The message names the error."""
     assert_refused(place, program, url, place.mountpoint, status=status, says=says)
 
 
 def test_mountpoint_must_be_a_directory(place: Place, program: Program, tmp_path: Path) -> None:
-    """One that is missing is not made, a file is not covered."""
+    """A missing one is not created, and a file is no mountpoint."""
     (tmp_path / "file").touch()
     for path in (tmp_path / "missing", tmp_path / "file"):
         assert_refused(
@@ -124,7 +124,7 @@ def test_mountpoint_must_be_a_directory(place: Place, program: Program, tmp_path
     assert not (tmp_path / "missing").exists()
 
 
-def test_what_lies_in_the_mountpoint_is_hidden_and_comes_back(
+def test_content_of_the_mountpoint_is_hidden_and_visible_again(
     place: Place, program: Program
 ) -> None:
     """As with mount(8)."""
@@ -139,7 +139,7 @@ def test_what_lies_in_the_mountpoint_is_hidden_and_comes_back(
 def test_two_filesystems_do_not_share_a_mountpoint(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
-    """The second is refused, the first stays."""
+    """The second is refused, the first continues."""
     other = f"local://{tmp_path}/other"
     program.ok("mkfs", "--plain", other)
 
@@ -153,7 +153,7 @@ def test_two_filesystems_do_not_share_a_mountpoint(
 def test_wal_is_refused_on_a_filesystem_over_fuse(
     shared: Path, place: Place, program: Program
 ) -> None:
-    """Its shared memory does not work there; another journal does."""
+    """Its shared memory does not work there; another journal mode does."""
     program.cachedir = shared / "state"
     assert_refused(
         place,
@@ -190,7 +190,7 @@ def encrypted(empty: Place, program: Program) -> Place:
         (None, ExitStatus.USAGE, "No such file"),
     ],
 )
-def test_wrong_passphrase_is_refused(
+def test_wrong_passphrase_in_a_file_is_refused(
     encrypted: Place,
     program: Program,
     tmp_path: Path,
@@ -198,7 +198,7 @@ def test_wrong_passphrase_is_refused(
     status: ExitStatus,
     says: str,
 ) -> None:
-    """From a file; so is a file without one."""
+    """So is an empty file."""
     file = tmp_path / "passphrase"
     if content is not None:
         file.write_text(content)
@@ -219,8 +219,8 @@ def test_wrong_passphrase_is_refused(
     program.ok("umount", encrypted.mountpoint)
 
 
-def test_without_passphrase_and_terminal_is_refused(encrypted: Place, program: Program) -> None:
-    """It says where one could come from."""
+def test_missing_passphrase_without_terminal_is_refused(encrypted: Place, program: Program) -> None:
+    """The message names the possible sources."""
     assert_refused(
         encrypted,
         program,
@@ -242,7 +242,7 @@ def kill(place: Place, program: Program) -> None:
 
 
 @pytest.mark.parametrize("mode", ["wal", "delete", "truncate", "persist"])
-def test_journal_mode_keeps_everything_over_remount_and_kill(
+def test_journal_mode_keeps_everything_across_remount_and_kill(
     place: Place, program: Program, mode: str
 ) -> None:
     """Written, unmounted, written and synced, killed, recovered."""
@@ -260,8 +260,10 @@ def test_journal_mode_keeps_everything_over_remount_and_kill(
 
 
 @pytest.mark.parametrize("mode", ["wal", "delete", "memory"])
-def test_check_beside_a_mount_needs_wal(place: Place, program: Program, mode: str) -> None:
-    """Under the other journals fsck says at once that the database is not to be read."""
+def test_check_beside_a_mount_without_wal_is_refused(
+    place: Place, program: Program, mode: str
+) -> None:
+    """Under other journal modes no second process can read the database."""
     program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"content")
 
@@ -277,10 +279,10 @@ def test_check_beside_a_mount_needs_wal(place: Place, program: Program, mode: st
 
 
 @pytest.mark.parametrize("mode", ["memory", "off"])
-def test_journal_mode_without_safety_goes_back_to_the_last_image(
+def test_unsafe_journal_mode_restores_the_bucket_after_a_kill(
     place: Place, program: Program, mode: str
 ) -> None:
-    """As it says at every mount; what is given up is kept aside."""
+    """Each mount warns of it; the local state is quarantined."""
     words = ("mount", "-o", f"journal_mode={mode}", place.url, str(place.mountpoint))
     assert f"journal_mode={mode}" in program.run(*words).stderr
     (place.mountpoint / "before").write_bytes(b"before")
@@ -307,7 +309,7 @@ def test_journal_mode_without_safety_goes_back_to_the_last_image(
 def test_page_size_survives_remount_and_kill(
     empty: Place, program: Program, page_size: int
 ) -> None:
-    """Every size that SQLite knows."""
+    """For every size that SQLite supports."""
     program.ok("mkfs", "--plain", "--page-size", str(page_size), empty.url)
     program.ok("mount", empty.url, empty.mountpoint)
     expected = {f"f{number}": os.urandom(number * 100) for number in range(50)}
@@ -324,7 +326,7 @@ def test_page_size_survives_remount_and_kill(
 
 # --- mount(8) and fstab ----------------------------------------------------------------------------
 
-# In a mount namespace of its own, where /sbin has our helper too; nothing of the machine changes.
+# In a separate mount namespace, where /sbin has our helper, too; the machine is not changed.
 # mount(8) looks for helpers in /sbin only.
 SCRIPT = """
 mount -t overlay -o "lowerdir=$(realpath /sbin),upperdir=$1/upper,workdir=$1/work" overlay /sbin
@@ -347,7 +349,7 @@ umount "$3"
 
 @pytest.fixture
 def namespace(tmp_path: Path, as_root: None) -> Path:
-    """Return a folder with what the script needs: a wrapper that is our helper."""
+    """Return a directory with a wrapper that is our helper, as the script needs it."""
     probe = ["unshare", "--mount", "sh", "-ec", "mount -t tmpfs test /mnt; mkdir /mnt/a /mnt/b"]
     overlay = "; mount -t overlay -o lowerdir=/sbin,upperdir=/mnt/a,workdir=/mnt/b overlay /sbin"
     probe[-1] += overlay
@@ -356,7 +358,7 @@ def namespace(tmp_path: Path, as_root: None) -> Path:
     folder = tmp_path / "namespace"
     (folder / "work").mkdir(parents=True)
     (folder / "upper").mkdir()
-    # By the second name for what is mounted already: the kernel's list says fuse.s3fs-meta.
+    # By the second name for a mounted filesystem: the kernel lists it as fuse.s3fs-meta.
     for name in ("mount.s3fs-meta", "mount.fuse.s3fs-meta"):
         helper = folder / "upper" / name
         helper.write_text(

@@ -1,8 +1,8 @@
-"""The bucket goes away under a mount, and comes back.
+"""The bucket becomes unreachable under a mount, and reachable again.
 
-DESIGN: what is cached can be read, everything can be written until the cache is full, readers of
-what is not here get EIO after ``read_timeout``, writers without room ENOSPC after
-``write_timeout``, metadata is answered all the time, and nothing is lost.
+During the outage cached content can be read, writes work until the cache is full, readers of
+uncached content get EIO after ``read_timeout``, writers without room ENOSPC after
+``write_timeout``, metadata requests are always answered, and nothing is lost.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ WAITING = 450  # more than pyfuse3 has workers
 
 
 class Cold(NamedTuple):
-    """A mount by a machine that has no local state yet: what it reads comes from the bucket."""
+    """A mount without local state: all content is read from the bucket."""
 
     url: str
     mountpoint: Path
@@ -39,7 +39,7 @@ class Cold(NamedTuple):
     content: dict[str, bytes]
 
     def elsewhere(self) -> QuickProgram:
-        """Return the program of a further machine."""
+        """Return the program on another machine."""
         other = QuickProgram(self.program.cachedir.with_name("third-state"))
         other.environment = self.program.environment
         return other
@@ -63,13 +63,13 @@ def make_cold(
 
 @pytest.fixture
 def cold(empty: Place, program: QuickProgram) -> Cold:
-    """Return such a mount on a directory as the bucket."""
+    """Return such a mount with a directory as the bucket."""
     return make_cold(empty.url, empty.mountpoint, program)
 
 
 @contextlib.contextmanager
 def away(bucket: Path) -> Iterator[None]:
-    """Have the bucket's directory away while the context lasts."""
+    """Move the bucket's directory away while the context lasts."""
     elsewhere = bucket.with_name("bucket-away")
     bucket.rename(elsewhere)
     try:
@@ -79,7 +79,7 @@ def away(bucket: Path) -> Iterator[None]:
 
 
 def read_direct(path: Path, offset: int = 0) -> bytes:
-    """Read past the kernel's page cache and its read-ahead."""
+    """Read without the kernel's page cache and read-ahead."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
         return os.pread(fd, 4096, offset)
@@ -88,7 +88,7 @@ def read_direct(path: Path, offset: int = 0) -> bytes:
 
 
 def live_on(cold: Cold) -> None:
-    """Do during an outage what must work, and what must fail."""
+    """Run the operations that must work in an outage, and those that must fail."""
     mnt = cold.mountpoint
     drop_page_cache(mnt / "warm")
     assert (mnt / "warm").read_bytes() == cold.content["warm"]
@@ -105,7 +105,7 @@ def live_on(cold: Cold) -> None:
 
 
 def assert_nothing_is_lost(cold: Cold) -> None:
-    """Unmount, then compare every byte on a further machine, and check."""
+    """Unmount, then compare every byte on another machine, and check."""
     cold.program.ok("umount", cold.mountpoint)
     other = cold.elsewhere()
     other.ok("mount", "-o", "ro", cold.url, cold.mountpoint)
@@ -115,8 +115,8 @@ def assert_nothing_is_lost(cold: Cold) -> None:
     other.ok("fsck", "-n", "--deep", cold.url)
 
 
-def test_mount_lives_on_while_the_bucket_is_away(cold: Cold, empty: Place) -> None:
-    """A flush that began meanwhile ends when the bucket is back; nothing is lost."""
+def test_mount_survives_an_outage_of_the_bucket(cold: Cold, empty: Place) -> None:
+    """A flush that began during the outage ends after it; nothing is lost."""
     with away(empty.bucket):
         live_on(cold)
         flush = cold.program.begin("flush", cold.mountpoint)
@@ -130,7 +130,7 @@ def test_mount_lives_on_while_the_bucket_is_away(cold: Cold, empty: Place) -> No
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> list[threading.Thread]:
-    """Start so many threads."""
+    """Run a function in a number of threads."""
     threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
@@ -138,7 +138,7 @@ def in_threads(count: int, work: Callable[[int], None]) -> list[threading.Thread
 
 
 def use_metadata(cold: Cold) -> None:
-    """Do what needs the daemon but not the bucket."""
+    """Use requests that need the daemon but not the bucket."""
     for number in range(20):
         (cold.mountpoint / f"d{number}").mkdir()
         assert f"d{number}" in os.listdir(cold.mountpoint)
@@ -148,7 +148,7 @@ def use_metadata(cold: Cold) -> None:
 
 
 def test_metadata_is_answered_while_450_readers_wait(cold: Cold, empty: Place) -> None:
-    """Each gets EIO or, when the bucket is back in time, its bytes."""
+    """Each reader gets EIO, or its bytes if the bucket is back in time."""
     outcomes: Counter[object] = Counter()
 
     def read(number: int) -> None:
@@ -177,7 +177,7 @@ def test_metadata_is_answered_while_450_readers_wait(cold: Cold, empty: Place) -
 def test_metadata_is_answered_while_450_requests_wait_in_the_daemon(
     empty: Place, program: QuickProgram
 ) -> None:
-    """The kernel holds readers back, but not these; some are told to come again: EAGAIN."""
+    """The kernel limits readers, but not these requests; some get EAGAIN."""
     names = [f"small{number}" for number in range(WAITING)]
     cold = make_cold(empty.url, empty.mountpoint, program, dict.fromkeys(names, b"x" * 100))
     outcomes: Counter[int | None] = Counter()
@@ -205,7 +205,7 @@ def test_metadata_is_answered_while_450_requests_wait_in_the_daemon(
 
 
 def test_full_cache_refuses_writers_and_loses_nothing(cold: Cold, empty: Place) -> None:
-    """ENOSPC after the timeout; room comes when the bucket is back."""
+    """ENOSPC after the timeout; there is room again when the bucket is back."""
     mnt = cold.mountpoint
     with away(empty.bucket):
         taken = write_until_refused(mnt, 70)
@@ -244,7 +244,7 @@ def test_unmount_during_an_outage_reports_the_unshipped_rest(cold: Cold, empty: 
 
 @contextlib.contextmanager
 def waiting_for_the_bucket(cold: Cold, command: str) -> Iterator["subprocess.Popen[str]"]:
-    """Give a command that has said that it waits for the bucket."""
+    """Yield a command that has reported that it waits for the bucket."""
     with cold.program.begin(command, cold.mountpoint) as process:
         try:
             assert process.stderr is not None
@@ -273,7 +273,7 @@ def make_cold_on(server: S3Server, place: Place, program: QuickProgram) -> Cold:
 
 
 @pytest.mark.s3
-def test_server_that_does_not_answer_stops_nothing(
+def test_unresponsive_server_does_not_block_the_mount(
     empty: Place, program: QuickProgram, folder_of_server: Path
 ) -> None:
     """Connections hang, as behind a broken network."""
@@ -292,10 +292,10 @@ def test_server_that_does_not_answer_stops_nothing(
 
 @pytest.mark.s3
 @pytest.mark.skipif(versitygw_program() is None, reason="moto keeps nothing over its end")
-def test_server_that_is_gone_stops_nothing(
+def test_unreachable_server_does_not_block_the_mount(
     empty: Place, program: QuickProgram, folder_of_server: Path
 ) -> None:
-    """Connections are refused, until a server is there again."""
+    """Connections are refused until the server is started again."""
     with running_versitygw(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
     live_on(cold)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mount
 
 
 def _change(merged: Path) -> None:
-    """Remove, rename, replace and write what is in the lower layer."""
+    """Remove, rename, replace and write entries of the lower layer."""
     (merged / "gone").unlink()
     (merged / "old").rename(merged / "new")
     (merged / "kept").write_text("written")
@@ -22,7 +22,7 @@ def _change(merged: Path) -> None:
     (merged / "d").mkdir()
 
 
-def test_upper_layer_of_an_overlay(mounted: Place, tmp_path: Path) -> None:
+def test_mount_works_as_upper_layer_of_an_overlay(mounted: Place, tmp_path: Path) -> None:
     """Files removed in the upper layer stay removed, and the lower layer does not change."""
     lower, merged = tmp_path / "lower", tmp_path / "merged"
     (lower / "d").mkdir(parents=True)

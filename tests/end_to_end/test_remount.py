@@ -23,7 +23,7 @@ def _helper(
 
 
 def _words(place: Place) -> frozenset[str]:
-    """Return all flags that the kernel shows."""
+    """Return all mount flags that the kernel shows."""
     mounted = mount_table.find(str(place.mountpoint))
     assert mounted is not None
     flags = mount_table.flags_here(mounted)
@@ -32,7 +32,7 @@ def _words(place: Place) -> frozenset[str]:
 
 
 def test_remount_makes_read_only_and_writable_again(mounted: Place, program: QuickProgram) -> None:
-    """Nothing else changes; what was written before is there."""
+    """Other flags do not change; earlier writes are there."""
     file, before = mounted.mountpoint / "f", _words(mounted)
     file.write_bytes(b"content")
 
@@ -54,7 +54,9 @@ def test_remount_makes_read_only_and_writable_again(mounted: Place, program: Qui
     assert program.status(mounted.mountpoint)["kernel_read_only"] is False
 
 
-def test_open_file_is_in_the_way(mounted: Place, program: QuickProgram) -> None:
+def test_remount_read_only_fails_while_a_file_is_open_for_writing(
+    mounted: Place, program: QuickProgram
+) -> None:
     """As on every filesystem: open for writing, or removed and still open."""
     path = mounted.mountpoint / "f"
     with path.open("wb") as file:
@@ -67,8 +69,10 @@ def test_open_file_is_in_the_way(mounted: Place, program: QuickProgram) -> None:
     assert _helper(program, mounted, "remount,ro").returncode == 0
 
 
-def test_nothing_changes_past_the_kernel(mounted: Place, program: QuickProgram) -> None:
-    """Neither by our own commands nor by reading; also if mount(2) was called by another program."""
+def test_read_only_remount_stops_changes_that_bypass_the_kernel(
+    mounted: Place, program: QuickProgram
+) -> None:
+    """By our own commands and by reading; also if mount(2) was called by another program."""
     path = mounted.mountpoint / "f"
     path.write_bytes(b"content")
     os.utime(path, ns=(0, path.stat().st_mtime_ns))
@@ -88,10 +92,8 @@ def test_nothing_changes_past_the_kernel(mounted: Place, program: QuickProgram) 
     program.ok("rm", path)
 
 
-def test_command_sees_a_remount_that_was_not_reported(
-    mounted: Place, program: QuickProgram
-) -> None:
-    """The first command after it already."""
+def test_command_notices_an_unreported_remount(mounted: Place, program: QuickProgram) -> None:
+    """Even the first command after it."""
     path = mounted.mountpoint / "f"
     path.touch()
     subprocess.run(["mount", "-i", "-o", "remount,ro", mounted.mountpoint], check=True)
@@ -106,7 +108,7 @@ def test_command_sees_a_remount_that_was_not_reported(
 def test_other_options_are_refused_by_name(
     mounted: Place, program: QuickProgram, word: str
 ) -> None:
-    """The mount goes on as it was."""
+    """The mount is unchanged."""
     refused = _helper(program, mounted, f"remount,ro,{word}")
 
     assert refused.returncode == 1
@@ -115,7 +117,7 @@ def test_other_options_are_refused_by_name(
 
 
 def test_options_of_fstab_may_be_repeated(place: Place, program: QuickProgram) -> None:
-    """mount(8) gives all that the line has."""
+    """mount(8) passes all options of the line."""
     options = "_netdev,nofail,allow_other,commit=2,noatime"
     done = _helper(program, place, options)
     assert done.returncode == 0, done.stderr
@@ -127,7 +129,7 @@ def test_options_of_fstab_may_be_repeated(place: Place, program: QuickProgram) -
     program.ok("umount", place.mountpoint)
 
 
-def test_mount_made_read_only_stays_so(place: Place, program: QuickProgram) -> None:
+def test_mount_made_read_only_stays_read_only(place: Place, program: QuickProgram) -> None:
     """It has no lease; another remount,ro is no error."""
     program.ok("mount", "-o", "ro", place.url, place.mountpoint)
 
@@ -140,7 +142,7 @@ def test_mount_made_read_only_stays_so(place: Place, program: QuickProgram) -> N
 
 
 def test_other_filesystem_is_not_remounted(mounted: Place, program: QuickProgram) -> None:
-    """The URL is compared with what is mounted there."""
+    """The URL is compared with that of the mounted filesystem."""
     other = mounted._replace(url=mounted.url + "2")
 
     refused = _helper(program, other, "remount,ro")

@@ -1,4 +1,4 @@
-"""The loop that takes requests, on real mounts: fair under full load, and ending when it should."""
+"""The request loop on real mounts: fairness under full load, and its end."""
 
 import json
 import os
@@ -31,7 +31,7 @@ while True:
 
 @contextmanager
 def load(mountpoint: Path) -> Iterator[None]:
-    """Keep the mount busy from two processes; however they end, they are gone afterwards."""
+    """Keep the mount busy from two processes, which always end with the context."""
     busy = []
     try:
         for number in range(2):
@@ -46,7 +46,7 @@ def load(mountpoint: Path) -> Iterator[None]:
             one.wait()
 
 
-def test_background_work_goes_on_under_full_load(place: Place, program: QuickProgram) -> None:
+def test_background_work_continues_under_full_load(place: Place, program: QuickProgram) -> None:
     """Txgs are shipped, commands are answered."""
     program.ok("mount", "-o", "sync_interval=0.5", place.url, place.mountpoint)
     with load(place.mountpoint):
@@ -60,7 +60,7 @@ def test_background_work_goes_on_under_full_load(place: Place, program: QuickPro
 
 
 def test_busy_mount_ends_at_a_signal(place: Place, program: QuickProgram) -> None:
-    """SIGTERM under load: it is unmounted, and what was done is there at the next mount."""
+    """SIGTERM under load: it is unmounted, and all changes are there at the next mount."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x" * 5000)
     pid = program.status(place.mountpoint)["pid"]

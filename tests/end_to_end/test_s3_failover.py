@@ -1,4 +1,4 @@
-"""A bucket on a real S3 server whose writer burns, sleeps, or removes too much."""
+"""A bucket on a real S3 server whose writer is lost, suspended, or removes too much."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def remount(place: Place, program: QuickProgram, *options: str) -> None:
 
 
 def burn(place: Place, program: QuickProgram) -> None:
-    """Kill the daemon and remove all that its machine had."""
+    """Kill the daemon and delete all state of its machine."""
     pid = program.status(place.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
@@ -46,10 +46,10 @@ def burn(place: Place, program: QuickProgram) -> None:
     shutil.rmtree(program.cachedir)
 
 
-def test_machine_that_burns_costs_seconds(
+def test_lost_machine_costs_seconds(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """In the middle of copying and compiling: what is older than two intervals is all there."""
+    """During copying and compiling: everything older than two intervals is there."""
     mnt = on_server.mountpoint
     remount(on_server, program, f"sync_interval={INTERVAL_S}")
     write_project(tmp_path / "project", 8)
@@ -72,7 +72,7 @@ def test_machine_that_burns_costs_seconds(
     found = contents(mnt / "d")
     lost = [name for name, _source in copy.done if name not in found]
     assert all(times.get(name, burnt_s) >= burnt_s - age_s - INTERVAL_S for name in lost)
-    assert lost == [name for name, _source in copy.done][len(found) :]  # a prefix is there
+    assert lost == [name for name, _source in copy.done][len(found) :]  # a prefix exists
     whole = {name: source.read_bytes() for name, source in copy.done if name in found}
     assert [name for name in whole if not whole[name].startswith(found[name])] == []
     assert run("./program", here=mnt / "project") == "28\n"
@@ -84,7 +84,7 @@ def test_machine_that_burns_costs_seconds(
 def test_point_in_time_before_a_removal_is_mounted_by_time(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """And is the tree that was there, with every byte and mode."""
+    """It shows the removed tree, with every byte and mode."""
     mnt = on_server.mountpoint
     shutil.copytree(SOURCE, mnt / "tree")
     program.ok("flush", mnt)
@@ -109,7 +109,7 @@ def test_point_in_time_before_a_removal_is_mounted_by_time(
 def test_writer_that_wakes_up_after_a_takeover_damages_nothing(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """It was stopped for a while; it turns read-only by itself, keeps what it had, and says so."""
+    """It was suspended; it turns read-only, keeps its changes, and reports the takeover."""
     mnt = on_server.mountpoint
     remount(on_server, program, f"sync_interval={INTERVAL_S}")
     (mnt / "both").write_text("before")

@@ -1,4 +1,4 @@
-"""Promises of POSIX about files, names and times, checked on a real mount.
+"""POSIX semantics of files, names and times, checked on a real mount.
 
 The promises are those of docs/design/semantics.md. Who may do what is in
 ``test_semantics_access``, very many and very large things in ``test_semantics_large``.
@@ -40,7 +40,7 @@ MIB = 1 << 20
 
 
 def test_hole_reads_as_zeros_and_uses_no_space(folder: Path) -> None:
-    """st_blocks counts what was written, not what lies before it."""
+    """st_blocks counts written blocks, not the hole before them."""
     file = folder / "f"
     with file.open("wb") as writer:
         writer.seek(10 * MIB + 5)
@@ -55,7 +55,7 @@ def test_hole_reads_as_zeros_and_uses_no_space(folder: Path) -> None:
 
 
 def test_file_without_content_uses_no_space(folder: Path) -> None:
-    """Also when it is said to be large."""
+    """Even if its size is large."""
     (folder / "f").touch()
     os.truncate(folder / "f", 5 * MIB)
 
@@ -63,8 +63,8 @@ def test_file_without_content_uses_no_space(folder: Path) -> None:
     assert (folder / "f").read_bytes() == bytes(5 * MIB)
 
 
-def test_appending_goes_to_the_end_wherever_that_is(folder: Path) -> None:
-    """Two descriptors that append never write over each other, nor over a third."""
+def test_append_writes_at_the_current_end(folder: Path) -> None:
+    """Two descriptors with O_APPEND never overwrite each other, nor a third."""
     one = os.open(folder / "f", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     two = os.open(folder / "f", os.O_WRONLY | os.O_APPEND)
     plain = os.open(folder / "f", os.O_WRONLY)
@@ -83,7 +83,7 @@ def test_appending_goes_to_the_end_wherever_that_is(folder: Path) -> None:
 
 
 def test_bytes_written_through_a_shared_map_are_in_the_file(folder: Path) -> None:
-    """read(2) sees them at once, the daemon after msync(2), across a border of blocks."""
+    """read(2) shows them at once, the daemon has them after msync(2), across a block boundary."""
     file = folder / "f"
     with file.open("w+b") as opened:
         opened.truncate(2 * MIB)
@@ -97,7 +97,7 @@ def test_bytes_written_through_a_shared_map_are_in_the_file(folder: Path) -> Non
 
 
 def test_map_shows_writes_to_the_file(folder: Path) -> None:
-    """A private map shows it too, as long as its process has not written to it."""
+    """Also in a private map, as long as its process has not written to it."""
     file = folder / "f"
     file.write_bytes(b"x" * 8192)
     with (
@@ -113,7 +113,7 @@ def test_map_shows_writes_to_the_file(folder: Path) -> None:
 
 
 def test_o_trunc_empties_a_file_and_changes_its_times(folder: Path) -> None:
-    """Processes that have it open see it, too."""
+    """Processes that have it open see the change, too."""
     file = folder / "f"
     file.write_bytes(b"x" * 3 * MIB)
     before = file.stat()
@@ -128,7 +128,7 @@ def test_o_trunc_empties_a_file_and_changes_its_times(folder: Path) -> None:
     assert after.st_ctime_ns > before.st_ctime_ns
 
 
-def test_what_was_cut_off_does_not_come_back(folder: Path) -> None:
+def test_truncated_content_does_not_reappear(folder: Path) -> None:
     """A file that shrinks and grows again has zeros there."""
     file = folder / "f"
     file.write_bytes(b"x" * 3 * MIB)
@@ -140,7 +140,7 @@ def test_what_was_cut_off_does_not_come_back(folder: Path) -> None:
 
 
 def test_unlinked_open_file_stays_usable(folder: Path) -> None:
-    """It has no link, can be read and written, and does not keep its directory from going."""
+    """It has no link, can be read and written, and its directory can be removed."""
     with (folder / "f").open("wb+") as file:
         file.write(b"before")
         file.flush()
@@ -157,8 +157,8 @@ def test_unlinked_open_file_stays_usable(folder: Path) -> None:
         assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
 
 
-def test_room_of_an_unlinked_file_is_free_when_it_is_closed(folder: Path) -> None:
-    """The figures of statfs show it at once."""
+def test_space_of_an_unlinked_file_is_free_after_close(folder: Path) -> None:
+    """Statfs shows it at once."""
     before = os.statvfs(folder)
     with (folder / "f").open("wb") as file:
         file.write(os.urandom(4 * MIB))
@@ -175,10 +175,8 @@ def test_room_of_an_unlinked_file_is_free_when_it_is_closed(folder: Path) -> Non
     assert after.f_bfree == before.f_bfree
 
 
-def test_unlinked_file_is_purged_after_the_daemon_was_killed(
-    mounted: Place, program: Program
-) -> None:
-    """No process can have it open after that: the next mount frees its space."""
+def test_unlinked_open_file_is_purged_after_a_kill(mounted: Place, program: Program) -> None:
+    """No process can have it open then: the next mount frees its space."""
     empty = program.status(mounted.mountpoint)
     pid = empty["pid"]
     fd = os.open(mounted.mountpoint / "f", os.O_WRONLY | os.O_CREAT)
@@ -188,7 +186,7 @@ def test_unlinked_file_is_purged_after_the_daemon_was_killed(
     assert program.status(mounted.mountpoint)["block_bytes"] == 3 * MIB
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
-    with contextlib.suppress(OSError):  # no daemon is left to answer
+    with contextlib.suppress(OSError):  # no daemon to answer requests
         os.close(fd)
 
     program.ok("mount", mounted.url, mounted.mountpoint)
@@ -205,7 +203,7 @@ def test_unlinked_file_is_purged_after_the_daemon_was_killed(
 
 
 def test_names_have_up_to_255_bytes_of_any_kind(folder: Path) -> None:
-    """All but "/" and NUL; neither case nor Unicode's forms are made equal."""
+    """All except "/" and NUL; neither case nor Unicode forms are normalised."""
     every = bytes(set(range(1, 256)) - {ord("/")}) + b"xy"
     names = {every[:255], b"\xff" * 255, b"A", b"a", "é".encode(), "e\u0301".encode(), b"...", b" "}
     for name in names:
@@ -220,7 +218,7 @@ def test_names_have_up_to_255_bytes_of_any_kind(folder: Path) -> None:
 
 
 def test_name_of_256_bytes_is_refused_everywhere(folder: Path) -> None:
-    """Nothing is cut off in silence."""
+    """No name is truncated."""
     long = folder / ("n" * 256)
     (folder / "f").touch()
     for work in (
@@ -239,7 +237,7 @@ def test_name_of_256_bytes_is_refused_everywhere(folder: Path) -> None:
 
 
 def test_symlink_holds_4095_bytes(folder: Path) -> None:
-    """One more is refused, and the length shows as size."""
+    """One byte more is refused, and the length is the size."""
     target = "t" * 4095
     (folder / "l").symlink_to(target)
 
@@ -250,7 +248,7 @@ def test_symlink_holds_4095_bytes(folder: Path) -> None:
 
 
 def test_hard_links_count_up_to_2000_and_down(folder: Path) -> None:
-    """All are the same file, and the last one takes it away."""
+    """All are the same file, and removing the last one deletes it."""
     (folder / "f").write_bytes(b"content")
     for number in range(2000):
         os.link(folder / "f", folder / str(number))
@@ -264,8 +262,8 @@ def test_hard_links_count_up_to_2000_and_down(folder: Path) -> None:
     assert (folder / "1999").read_bytes() == b"content"
 
 
-def test_directories_count_the_directories_in_them(folder: Path) -> None:
-    """2 for itself, 1 for each, wherever they are moved."""
+def test_link_count_of_a_directory_counts_its_subdirectories(folder: Path) -> None:
+    """Two for itself, plus one for each, wherever they are moved."""
     for name in ("a", "b", "a/x", "a/y"):
         (folder / name).mkdir()
     (folder / "a" / "file").touch()
@@ -282,7 +280,7 @@ def test_directories_count_the_directories_in_them(folder: Path) -> None:
 
 
 def test_rename_noreplace_keeps_an_existing_target(folder: Path) -> None:
-    """EEXIST if the new name is taken, else as rename."""
+    """EEXIST if the new name is taken, otherwise a rename."""
     (folder / "a").write_bytes(b"a")
     (folder / "b").write_bytes(b"b")
 
@@ -294,7 +292,7 @@ def test_rename_noreplace_keeps_an_existing_target(folder: Path) -> None:
 
 
 def test_rename_exchange_swaps_two_names(folder: Path) -> None:
-    """Of different kinds, in different directories; link counts follow."""
+    """Of different types, in different directories; link counts follow."""
     (folder / "d" / "sub").mkdir(parents=True)
     (folder / "e").mkdir()
     (folder / "e" / "f").write_bytes(b"file")
@@ -311,7 +309,7 @@ def test_rename_exchange_swaps_two_names(folder: Path) -> None:
 
 
 def test_rename_onto_an_open_file_keeps_old_content_readable(folder: Path) -> None:
-    """A process that has the old file open can read on; the name shows the new one."""
+    """A process that has the old file open can read it; the name refers to the new one."""
     (folder / "old").write_bytes(b"old")
     (folder / "new").write_bytes(b"new")
     with (folder / "old").open("rb") as file:
@@ -324,7 +322,7 @@ def test_rename_onto_an_open_file_keeps_old_content_readable(folder: Path) -> No
 
 
 def test_rename_refuses_impossible_requests(folder: Path) -> None:
-    """Below itself, onto another kind, onto a directory with something in it."""
+    """Into itself, onto another type, onto a directory with entries."""
     (folder / "d" / "sub").mkdir(parents=True)
     (folder / "empty").mkdir()
     (folder / "f").touch()
@@ -356,8 +354,8 @@ def test_rename_of_two_links_of_one_file_does_nothing(folder: Path) -> None:
 # --- directories -----------------------------------------------------------------------------------
 
 
-def test_listing_misses_and_repeats_nothing_while_others_change_it(folder: Path) -> None:
-    """Names that are there all the time come once; others at most once."""
+def test_listing_during_changes_misses_and_repeats_nothing(folder: Path) -> None:
+    """Names that are never removed appear once; others at most once."""
     stays = {b"stays-%04d" % number for number in range(1500)}
     for name in stays:
         os.mknod(os.fsencode(folder) + b"/" + name)
@@ -383,8 +381,8 @@ def test_listing_misses_and_repeats_nothing_while_others_change_it(folder: Path)
     assert {b"goes-%d" % number for number in range(200, 300)} <= set(listed)
 
 
-def test_position_of_a_listing_can_be_gone_back_to(folder: Path) -> None:
-    """telldir, seekdir: also when the entry in front of it is gone, and in another descriptor."""
+def test_position_of_a_listing_can_be_restored(folder: Path) -> None:
+    """telldir, seekdir: also if the entry before it was removed, and in another descriptor."""
     for number in range(400):
         os.mknod(folder / str(number))
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -414,8 +412,8 @@ def test_listing_shows_inode_numbers_and_the_two_dots(folder: Path) -> None:
     assert (folder / "d" / "..").stat().st_ino == folder.stat().st_ino
 
 
-def test_removed_directory_that_is_open_is_not_there(folder: Path) -> None:
-    """It has no links, no names, and takes none; as on ext4."""
+def test_removed_open_directory_is_empty(folder: Path) -> None:
+    """It has no links and no names, and accepts none, as on ext4."""
     (folder / "d").mkdir()
     directory = os.open(folder / "d", os.O_RDONLY | os.O_DIRECTORY)
     (folder / "d").rmdir()
@@ -432,7 +430,7 @@ def test_removed_directory_that_is_open_is_not_there(folder: Path) -> None:
 
 
 def test_times_are_kept_to_the_nanosecond(folder: Path) -> None:
-    """After 2038 and before 1970 too; the kernel is asked again after its cache is dropped."""
+    """After 2038 and before 1970, too; the kernel's cache is dropped before reading them again."""
     file = folder / "f"
     file.touch()
     for atime_ns, mtime_ns in (
@@ -446,7 +444,7 @@ def test_times_are_kept_to_the_nanosecond(folder: Path) -> None:
         assert (file.stat().st_atime_ns, file.stat().st_mtime_ns) == (atime_ns, mtime_ns)
 
 
-def test_one_time_can_be_set_without_the_other(folder: Path) -> None:
+def test_one_time_can_be_set_alone(folder: Path) -> None:
     """UTIME_OMIT and UTIME_NOW of utimensat(2)."""
     file = folder / "f"
     file.touch()
@@ -460,7 +458,7 @@ def test_one_time_can_be_set_without_the_other(folder: Path) -> None:
 
 
 def test_ctime_changes_with_every_change_of_an_inode(folder: Path) -> None:
-    """It cannot be set; reading leaves it alone."""
+    """It cannot be set; reading does not change it."""
     file, other = folder / "f", folder / "g"
     file.write_bytes(b"x")
     for work in (
@@ -486,8 +484,8 @@ def test_ctime_changes_with_every_change_of_an_inode(folder: Path) -> None:
     assert file.stat().st_ctime_ns == before
 
 
-def test_what_is_written_later_is_never_older(folder: Path) -> None:
-    """make(1) relies on it; the daemon stamps what it makes, the kernel what it writes."""
+def test_later_write_is_never_older(folder: Path) -> None:
+    """make(1) relies on it; the daemon stamps new files, the kernel stamps writes."""
     for number in range(20):
         made, written = folder / f"made-{number}", folder / f"written-{number}"
         made.touch()
@@ -499,8 +497,8 @@ def test_what_is_written_later_is_never_older(folder: Path) -> None:
         assert made.stat().st_mtime_ns >= created_ns
 
 
-def test_what_is_made_later_is_never_older(folder: Path) -> None:
-    """Also when the kernel, in between two ticks of its coarse clock, stamped with a finer one."""
+def test_later_file_is_never_older(folder: Path) -> None:
+    """Also if the kernel used a finer clock between two ticks of its coarse one."""
     for number in range(20):
         written, made = folder / f"written-{number}", folder / f"made-{number}"
         kernel_stamp_ns()
@@ -511,7 +509,7 @@ def test_what_is_made_later_is_never_older(folder: Path) -> None:
 
 
 def test_mtime_of_a_directory_changes_with_its_names(folder: Path) -> None:
-    """Not with what happens to the files in it."""
+    """Not with changes of the files in it."""
     (folder / "d").mkdir()
     file = folder / "d" / "f"
     for work in (

@@ -1,4 +1,4 @@
-"""Who may do what, and what else hangs on an inode: attributes, ACLs, locks, special files.
+"""Permissions, and other properties of inodes: attributes, ACLs, locks, special files.
 
 Other users are real processes that gave up root's powers, so these tests need root.
 """
@@ -28,7 +28,7 @@ ALICE, BOB, TEAM = 51_001, 51_002, 51_100
 
 
 def only_mode_of(path: Path) -> int:
-    """Return what statx(2) answers if nothing but the mode is asked for, as stat(1) does."""
+    """Return the answer of statx(2) to a request for the mode alone, as stat(1) makes it."""
     done = subprocess.run(["stat", "-c", "%a", path], capture_output=True, text=True, check=True)
     return int(done.stdout, 8)
 
@@ -48,7 +48,7 @@ def mode_of(path: Path) -> int:
 
 
 def append(name: str) -> None:
-    """Write at the end of a file in the working directory."""
+    """Append to a file in the working directory."""
     fd = os.open(name, os.O_WRONLY | os.O_APPEND)
     try:
         os.write(fd, b"x")
@@ -65,8 +65,8 @@ def create(name: str, mode: int = 0o666) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_permission_bits_keep_others_out(folder: Path) -> None:
-    """Of files, of directories, and of what only the owner may change."""
+def test_permission_bits_are_enforced(folder: Path) -> None:
+    """For files, for directories, and for changes that only the owner may make."""
     owned(folder / "f", ALICE, 0o600)
     (folder / "d").mkdir()
     owned(folder / "d", ALICE, 0o700)
@@ -93,8 +93,8 @@ def test_permission_bits_keep_others_out(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_group_lets_its_members_in(folder: Path) -> None:
-    """By the group of the process, and by its further ones."""
+def test_group_members_have_the_group_s_permissions(folder: Path) -> None:
+    """By the primary group of the process, and by its supplementary ones."""
     owned(folder / "f", ALICE, 0o060, gid=TEAM)
 
     as_user(BOB, folder, lambda: append("f"), groups=(TEAM,))
@@ -117,7 +117,7 @@ def test_without_allow_other_every_other_user_is_refused(mounted: Place) -> None
 
 @pytest.mark.usefixtures("as_root")
 def test_sticky_directory_protects_names_of_others(folder: Path) -> None:
-    """As in /tmp: only the owner of the file or of the directory removes or renames."""
+    """As in /tmp: only the owner of the file or of the directory may remove or rename it."""
     folder.chmod(0o1777)
     as_user(ALICE, folder, lambda: create("f"))
 
@@ -131,8 +131,8 @@ def test_sticky_directory_protects_names_of_others(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_setgid_directory_hands_its_group_down(folder: Path) -> None:
-    """Files get the group, directories the bit as well."""
+def test_setgid_directory_passes_on_its_group(folder: Path) -> None:
+    """Files get the group, directories also the bit."""
     owned(folder, ALICE, 0o2777, gid=TEAM)
     as_user(BOB, folder, lambda: create("f"))
     as_user(BOB, folder, lambda: os.mkdir("d"))
@@ -146,7 +146,7 @@ def test_setgid_directory_hands_its_group_down(folder: Path) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_unprivileged_write_clears_suid_and_sgid(folder: Path) -> None:
-    """By write, by truncation; what root writes keeps them."""
+    """By write and by truncation; writes of root keep them."""
     file = owned(folder / "f", ALICE, 0o6777)
     append(str(file))
     assert mode_of(file) == 0o6777
@@ -162,7 +162,7 @@ def test_unprivileged_write_clears_suid_and_sgid(folder: Path) -> None:
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("content", [b"", b"program"])
 def test_open_that_truncates_clears_suid_and_sgid_at_once(folder: Path, content: bytes) -> None:
-    """Also for a program that asks for the mode alone; root's open keeps them."""
+    """Even if a program then asks for the mode alone; root's open keeps them."""
     file = owned(folder / "f", ALICE, 0o6777)
     file.write_bytes(content)
     file.chmod(0o6777)
@@ -182,7 +182,7 @@ def test_open_that_truncates_clears_suid_and_sgid_at_once(folder: Path, content:
 
 @pytest.mark.usefixtures("as_root")
 def test_change_of_owner_clears_suid_and_sgid(folder: Path) -> None:
-    """By the owner who gives it to another group, and by root; a directory keeps them."""
+    """By the owner who changes the group, and by root; a directory keeps them."""
     file = owned(folder / "f", ALICE, 0o6755)
     as_user(ALICE, folder, lambda: os.chown("f", -1, TEAM), groups=(TEAM,))
     assert (mode_of(file), file.stat().st_gid) == (0o755, TEAM)
@@ -198,7 +198,7 @@ def test_change_of_owner_clears_suid_and_sgid(folder: Path) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_setgid_bit_is_cleared_when_the_owner_is_not_in_the_group(folder: Path) -> None:
-    """By chmod(2) no user makes a file run as a group that is not theirs."""
+    """With chmod(2) no user can make a file run as a group of which they are no member."""
     file = owned(folder / "f", ALICE, 0o755, gid=TEAM)
 
     as_user(ALICE, folder, lambda: os.chmod("f", 0o2755))
@@ -210,8 +210,8 @@ def test_setgid_bit_is_cleared_when_the_owner_is_not_in_the_group(folder: Path) 
 # --- extended attributes ---------------------------------------------------------------------------
 
 
-def test_xattr_create_and_replace_are_kept(folder: Path) -> None:
-    """EEXIST, ENODATA, and the value that is there stays."""
+def test_xattr_create_and_replace_are_enforced(folder: Path) -> None:
+    """EEXIST, ENODATA, and the existing value stays."""
     file = folder / "f"
     file.touch()
     with refused(errno.ENODATA):
@@ -229,7 +229,7 @@ def test_xattr_create_and_replace_are_kept(folder: Path) -> None:
     }
 
 
-def test_xattr_sizes_end_where_linux_ends_them(folder: Path) -> None:
+def test_xattr_sizes_have_the_limits_of_linux(folder: Path) -> None:
     """Names of 255 bytes, values of 64 KiB, lists of 64 KiB."""
     file = folder / "f"
     file.touch()
@@ -251,8 +251,8 @@ def test_xattr_sizes_end_where_linux_ends_them(folder: Path) -> None:
     assert len(os.listxattr(file)) == count + 1
 
 
-def test_removing_a_missing_xattr_is_an_error_and_nothing_else(folder: Path) -> None:
-    """Next to a file that has the attribute's name, and with an attribute of another file."""
+def test_removing_a_missing_xattr_changes_nothing(folder: Path) -> None:
+    """Beside a file with the attribute's name, and beside another file that has the attribute."""
     for name in ("f", "user.a", "g"):
         (folder / name).write_bytes(name.encode())
     os.setxattr(folder / "g", "user.a", b"kept")
@@ -269,8 +269,8 @@ def test_removing_a_missing_xattr_is_an_error_and_nothing_else(folder: Path) -> 
 
 
 @pytest.mark.usefixtures("as_root")
-def test_trusted_and_security_attributes_are_root_s(folder: Path) -> None:
-    """Root keeps what it likes there; others neither write nor see the trusted ones."""
+def test_trusted_and_security_attributes_need_root(folder: Path) -> None:
+    """Root may store any there; others can neither write nor see trusted ones."""
     file = owned(folder / "f", ALICE, 0o666)
     os.setxattr(file, "trusted.a", b"t")
     os.setxattr(file, "security.test", b"s")
@@ -287,8 +287,8 @@ def test_trusted_and_security_attributes_are_root_s(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_attributes_of_links_and_special_files_are_kept_too(folder: Path) -> None:
-    """Not those of ``user``, as on every filesystem of Linux."""
+def test_links_and_special_files_have_attributes(folder: Path) -> None:
+    """Except ``user`` attributes, as on every Linux filesystem."""
     (folder / "l").symlink_to("nowhere")
     os.mkfifo(folder / "fifo")
     for name in ("l", "fifo"):
@@ -299,7 +299,7 @@ def test_attributes_of_links_and_special_files_are_kept_too(folder: Path) -> Non
 
 
 def test_unknown_namespace_is_refused(folder: Path) -> None:
-    """An attribute is not stored under a name that no program would look up."""
+    """An attribute is not stored under a name that no program would read."""
     for name in ("mine.a", "system.a"):
         with refused(errno.EOPNOTSUPP):
             os.setxattr(folder, name, b"")
@@ -310,7 +310,7 @@ def test_unknown_namespace_is_refused(folder: Path) -> None:
 
 @pytest.fixture
 def no_umask() -> Iterator[None]:
-    """Make files with the mode that is asked for."""
+    """Make files with exactly the requested mode."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -329,8 +329,8 @@ def getfacl(path: Path) -> set[str]:
 
 
 @pytest.mark.usefixtures("as_root", "acl_tools")
-def test_acl_lets_one_more_user_in(folder: Path) -> None:
-    """Within its mask; group bits of chmod are the mask."""
+def test_acl_grants_access_to_a_further_user(folder: Path) -> None:
+    """Limited by its mask; the group bits of chmod are the mask."""
     file = owned(folder / "f", ALICE, 0o600)
     with refused(errno.EACCES):
         as_user(BOB, folder, lambda: append("f"))
@@ -355,7 +355,7 @@ def test_acl_lets_one_more_user_in(folder: Path) -> None:
 
 @pytest.mark.usefixtures("acl_tools", "no_umask")
 def test_default_acl_is_inherited(folder: Path) -> None:
-    """By files as their ACL, by directories as both; the mode of creation narrows it.
+    """By files as their ACL, by directories as both; limited by the mode of creation.
 
     So does the umask here, which the kernel applies before the daemon sees the mode.
     """
@@ -380,7 +380,7 @@ def test_default_acl_is_inherited(folder: Path) -> None:
 
 @pytest.mark.usefixtures("as_root", "acl_tools")
 def test_acls_survive_a_remount(place: Place, program: Program) -> None:
-    """They are enforced without anybody asking for them first."""
+    """They are enforced even before any process reads them."""
     program.ok("mount", "-o", "allow_other", place.url, place.mountpoint)
     place.mountpoint.chmod(0o755)
     setfacl("-m", f"u:{BOB}:r", owned(place.mountpoint / "f", ALICE, 0o600))
@@ -421,7 +421,7 @@ def held_by_another(file: Path, kind: str, *arguments: int) -> Iterator[None]:
         process.communicate()
 
 
-def test_flock_keeps_another_process_out(folder: Path) -> None:
+def test_flock_excludes_another_process(folder: Path) -> None:
     """Until the holder ends."""
     (folder / "f").touch()
     with (folder / "f").open("r+b") as file:
@@ -430,8 +430,8 @@ def test_flock_keeps_another_process_out(folder: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_record_locks_keep_another_process_out_of_their_range_only(folder: Path) -> None:
-    """fcntl: bytes 10 to 19 are taken, the others are free."""
+def test_record_locks_exclude_only_their_range(folder: Path) -> None:
+    """fcntl: bytes 10 to 19 are locked, the others are free."""
     (folder / "f").write_bytes(bytes(100))
     with (folder / "f").open("r+b") as file:
         with held_by_another(folder / "f", "lockf", 10, 10):
@@ -447,7 +447,7 @@ def test_record_locks_keep_another_process_out_of_their_range_only(folder: Path)
 
 
 def test_fifo_carries_bytes_between_two_processes(folder: Path) -> None:
-    """The filesystem only has its name."""
+    """The filesystem only stores its name."""
     os.mkfifo(folder / "fifo")
     with subprocess.Popen(["cat", folder / "fifo"], stdout=subprocess.PIPE) as reader:
         (folder / "fifo").write_bytes(b"through")
@@ -455,8 +455,10 @@ def test_fifo_carries_bytes_between_two_processes(folder: Path) -> None:
     assert (folder / "fifo").stat().st_size == 0
 
 
-def test_socket_accepts_on_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Binding makes the name, unlinking it ends new connections."""
+def test_socket_accepts_connections_on_its_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Binding creates the name; unlinking it stops new connections."""
     monkeypatch.chdir(folder)  # names of sockets are short
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         server.bind("s")
@@ -470,8 +472,8 @@ def test_socket_accepts_on_its_name(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("as_root")
-def test_device_has_its_number_and_does_not_work_under_nodev(folder: Path) -> None:
-    """The command has ``nodev`` as its default."""
+def test_device_has_its_number_and_is_inactive_under_nodev(folder: Path) -> None:
+    """``nodev`` is the command's default."""
     for name, kind, device in (
         ("null", stat.S_IFCHR, os.makedev(1, 3)),
         ("disk", stat.S_IFBLK, os.makedev(259, 1_048_575)),
@@ -493,7 +495,7 @@ def test_device_has_its_number_and_does_not_work_under_nodev(folder: Path) -> No
 def test_atime_follows_the_mount_option(
     place: Place, program: Program, option: str, changes: list[bool]
 ) -> None:
-    """Never, once after a change, at every read that the kernel does not answer itself."""
+    """Never, once after a change, or at every read that reaches the daemon."""
     program.ok("mount", "-o", option, place.url, place.mountpoint)
     file = place.mountpoint / "f"
     file.write_bytes(b"x" * 100_000)
@@ -509,7 +511,7 @@ def test_atime_follows_the_mount_option(
     assert changed == changes
 
 
-def test_statfs_counts_files_and_room(folder: Path) -> None:
+def test_statfs_counts_files_and_free_space(folder: Path) -> None:
     """The numbers of df follow the files."""
     before = os.statvfs(folder)
     for number in range(10):

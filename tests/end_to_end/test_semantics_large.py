@@ -1,4 +1,4 @@
-"""Very large files, very many names, on a real mount."""
+"""Very large files and very many names on a real mount."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ TIB = 1 << 40
 
 
 def test_file_of_16_tib_has_a_byte_at_its_end(folder: Path) -> None:
-    """It takes the room of one block, and reads as zeros wherever nothing was written."""
+    """It takes the space of one block, and its holes read as zeros."""
     file = folder / "f"
     with file.open("wb") as writer:
         writer.seek(16 * TIB - 1)
@@ -37,7 +37,7 @@ def test_file_of_16_tib_has_a_byte_at_its_end(folder: Path) -> None:
 
 
 def test_file_cannot_grow_past_2_to_the_60(folder: Path) -> None:
-    """EFBIG, and the file is as it was."""
+    """EFBIG, and the file is unchanged."""
     (folder / "f").write_bytes(b"content")
     os.truncate(folder / "f", 1 << 60)
     with refused(errno.EFBIG):
@@ -49,7 +49,7 @@ def test_file_cannot_grow_past_2_to_the_60(folder: Path) -> None:
 
 
 def fill(folder: Path, count: int) -> set[str]:
-    """Make so many empty files; return their names."""
+    """Make a number of empty files; return their names."""
     names = [f"{number:07d}" for number in range(count)]
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     for name in names:
@@ -59,7 +59,7 @@ def fill(folder: Path, count: int) -> set[str]:
 
 
 def assert_holds(folder: Path, names: set[str]) -> None:
-    """Compare a directory with what was put into it: each name once, with its own inode."""
+    """Compare a directory with the expected entries: each name once, with its own inode."""
     with os.scandir(folder) as found:
         listed = {entry.name: entry.inode() for entry in found}
     assert listed.keys() == names
@@ -70,7 +70,7 @@ def assert_holds(folder: Path, names: set[str]) -> None:
         assert not (folder / f"x{name}").exists()
 
 
-def test_directory_of_20000_entries(folder: Path) -> None:
+def test_directory_of_20000_entries_works(folder: Path) -> None:
     """Every name is listed once, and can be removed."""
     names = fill(folder, 20_000)
     assert_holds(folder, names)
@@ -83,8 +83,8 @@ def test_directory_of_20000_entries(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_directory_of_a_million_entries(mounted: Place, program: Program) -> None:
-    """Also after a remount, without any local state."""
+def test_directory_of_a_million_entries_works(mounted: Place, program: Program) -> None:
+    """Also after a remount without local state."""
     (mounted.mountpoint / "d").mkdir()
     names = fill(mounted.mountpoint / "d", 1_000_000)
     assert_holds(mounted.mountpoint / "d", names)
@@ -100,7 +100,7 @@ def test_directory_of_a_million_entries(mounted: Place, program: Program) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_file_of_65100_links(folder: Path) -> None:
+def test_file_of_65100_links_works(folder: Path) -> None:
     """More than ext4 can count."""
     (folder / "f").write_bytes(b"content")
     (folder / "d").mkdir()

@@ -1,4 +1,4 @@
-"""Moments of the past, mounted."""
+"""Mounting older states."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ STDLIB = Path(sysconfig.get_path("stdlib"))
 
 
 def now() -> str:
-    """Return the time as ``at`` takes it."""
+    """Return the present time in the form that ``at`` accepts."""
     return datetime.now(timezone.utc).isoformat()
 
 
@@ -32,12 +32,12 @@ def beside(place: Place, name: str) -> Path:
 
 
 def state_directories(program: Program) -> list[str]:
-    """Return the names of what this host keeps."""
+    """Return the names of this host's state directories."""
     return sorted(path.name for path in program.cachedir.iterdir())
 
 
 def bucket_objects(place: Place) -> dict[str, int]:
-    """Return the objects, and when each was written."""
+    """Return the objects and their write times."""
     return {
         str(path): path.stat().st_mtime_ns for path in place.bucket.rglob("*") if path.is_file()
     }
@@ -46,7 +46,7 @@ def bucket_objects(place: Place) -> dict[str, int]:
 def test_point_in_time_before_a_removal_is_mounted_by_time(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
-    """A tree that was removed is there again, equal to a copy that was made before."""
+    """The removed tree is there, equal to a copy that was made before."""
     shutil.copytree(STDLIB / "json", mounted.mountpoint / "tree" / "json")
     os.link(mounted.mountpoint / "tree/json/decoder.py", mounted.mountpoint / "tree/second name")
     (mounted.mountpoint / "tree" / "link").symlink_to("json/decoder.py")
@@ -72,10 +72,10 @@ def test_point_in_time_before_a_removal_is_mounted_by_time(
     assert bucket_objects(mounted) == before
 
 
-def test_two_points_in_time_and_the_present_are_mounted_at_once(
+def test_two_points_in_time_and_the_current_state_are_mounted_at_once(
     mounted: Place, program: Program
 ) -> None:
-    """Each shows its own; the writer goes on, and what it writes changes neither."""
+    """Each shows its own state; later writes change neither."""
     mnt, first, second = mounted.mountpoint, beside(mounted, "first"), beside(mounted, "second")
     txgs = []
     for number, content in enumerate((b"one", b"two")):
@@ -104,10 +104,10 @@ def test_two_points_in_time_and_the_present_are_mounted_at_once(
     assert len(state_directories(program)) == 1
 
 
-def test_state_of_a_killed_mount_of_the_past_goes_with_the_next(
+def test_state_of_a_killed_snapshot_mount_is_removed_by_the_next(
     mounted: Place, program: Program
 ) -> None:
-    """On the same mountpoint or another; moments that are mounted stay."""
+    """On the same mountpoint or another; states of running mounts stay."""
     first, second = beside(mounted, "first"), beside(mounted, "second")
     program.ok("mount", "-o", "ro,at=0s", mounted.url, first)
     program.ok("mount", "-o", "ro,at=0s", mounted.url, second)
@@ -130,7 +130,7 @@ def test_state_of_a_killed_mount_of_the_past_goes_with_the_next(
 
 
 def test_unavailable_point_in_time_is_refused_in_one_line(place: Place, program: Program) -> None:
-    """Nothing is mounted, and nothing is left."""
+    """Nothing is mounted, and no state is left."""
     done = program.run("mount", "-o", "ro,at=1999-12-31", place.url, place.mountpoint)
 
     assert done.returncode == 3
@@ -139,10 +139,8 @@ def test_unavailable_point_in_time_is_refused_in_one_line(place: Place, program:
     assert state_directories(program) == []
 
 
-def test_bucket_is_compared_with_the_state_that_a_mount_reported(
-    place: Place, program: Program
-) -> None:
-    """The line that a mount prints is what the next one can be asked to check."""
+def test_bucket_is_compared_with_the_reported_state(place: Place, program: Program) -> None:
+    """The line that a mount prints can be passed to the next one for a check."""
     said = program.run("mount", place.url, place.mountpoint).stderr
     mark = said.split("--at-least ")[1].split()[0]
     program.ok("umount", place.mountpoint)

@@ -1,4 +1,4 @@
-"""Whole trees, with the kernel in it."""
+"""Whole trees on a real mount."""
 
 import errno
 import os
@@ -26,15 +26,15 @@ def _make_tree(top: Path, directories: int = 4, files: int = 25) -> None:
 
 
 def _wait_for_inodes(mnt: Path, count: int) -> None:
-    """Wait until so few inodes are left."""
+    """Wait until at most a number of inodes is left."""
     deadline_s = time.monotonic() + PROCESS_S_MAX
     while (used := os.statvfs(mnt).f_files - os.statvfs(mnt).f_ffree) > count:
         assert time.monotonic() < deadline_s, f"{used} inodes are left"
         time.sleep(0.05)
 
 
-def test_nothing_comes_into_a_removed_tree(program: QuickProgram, mounted: Place) -> None:
-    """Nor through a directory that a process has open, before and after its removal."""
+def test_removed_tree_accepts_no_new_entries(program: QuickProgram, mounted: Place) -> None:
+    """Not even through a directory that a process had open before its removal."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree")
     (mnt / "other").touch()
@@ -51,14 +51,14 @@ def test_nothing_comes_into_a_removed_tree(program: QuickProgram, mounted: Place
                 os.link(mnt / "other", "new", dst_dir_fd=deep)
             with refused(errno.ENOENT):
                 os.rename(mnt / "other", "new", dst_dir_fd=deep)
-            _wait_for_inodes(mnt, 5)  # the directories above are known, too
+            _wait_for_inodes(mnt, 5)  # the directories above are cached, too
         assert os.listdir(deep) == []
     finally:
         os.close(deep)
 
 
 def test_open_files_of_a_removed_tree_can_be_used(program: QuickProgram, mounted: Place) -> None:
-    """Until they are closed; then nothing is left."""
+    """Until they are closed; then all of it is removed."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree")
     deep = os.open(mnt / "tree" / "d0" / "below", os.O_RDONLY | os.O_DIRECTORY)
@@ -78,7 +78,7 @@ def test_open_files_of_a_removed_tree_can_be_used(program: QuickProgram, mounted
 
 
 def test_killed_mount_resumes_a_removal(program: QuickProgram, mounted: Place) -> None:
-    """Nothing of the tree is seen again, and fsck finds nothing."""
+    """No name of the tree reappears, and fsck finds nothing."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=40)
     (mnt / "survivor").hardlink_to(mnt / "tree" / "d7" / "full")
@@ -107,7 +107,7 @@ def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.P
 
 
 def test_copy_is_complete_or_absent_after_a_kill(program: QuickProgram, mounted: Place) -> None:
-    """At whatever step: an incomplete copy is removed, and fsck finds nothing."""
+    """At any step: an incomplete copy is removed, and fsck finds nothing."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=8, files=500)
     (mnt / "tree" / "linked").hardlink_to(mnt / "tree" / "d7" / "full")

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.mount
 ALICE, BOB = 12001, 12002
 FILES = WAITING_HANDLERS_MAX + 20
 
-# Cuts files in the middle of a block, each in a thread of its own: one request each. Of reads some
+# Truncates files inside a block, each in a separate thread: one request each. Of reads some
 # kernels send only 64 at once, of all users.
 _CUTS = """
 import collections, errno, os, sys, threading
@@ -44,7 +44,7 @@ print(sorted(answers.items()))
 """
 
 
-# Reads files, each in a thread of its own; prints how many were read.
+# Reads files, each in a separate thread; prints how many were read.
 _READS = """
 import os, sys, threading
 folder, uid, first, count = sys.argv[1], *map(int, sys.argv[2:])
@@ -60,12 +60,12 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(sum(found))
 """
-_KERNEL_DEFAULT = 12  # background requests, where the kernel's bound cannot be set
+_KERNEL_DEFAULT = 12  # background requests, if the kernel's bound cannot be set
 
 
 @pytest.fixture
 async def gate(mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[trio.Event]:
-    """Return what lets blocks come; all files of the mount are in the bucket only."""
+    """Return an event that lets fetches continue; all files of the mount are only in the bucket."""
     session, gate = mounted.handlers.session, trio.Event()
     mounted.handlers.fs.waiting_room.is_shared = True
     fetch = BlockCache.fetch
@@ -118,7 +118,7 @@ async def _said(process: "subprocess.Popen[str]") -> str:
 async def test_requests_of_one_user_do_not_starve_those_of_another(
     mounted: Mounted, gate: trio.Event
 ) -> None:
-    """However many one has, another one's find a place; all are answered in the end."""
+    """Independent of their number, requests of the other user are accepted; all are answered in the end."""
     room, share = mounted.handlers.fs.waiting_room, WAITING_HANDLERS_MAX * 2 // 3
     requests = mounted.handlers.operations.requests
     before = requests["setattr"]
@@ -141,7 +141,7 @@ async def test_requests_of_one_user_do_not_starve_those_of_another(
 async def test_many_reads_of_one_user_do_not_delay_lookups_of_others(
     mounted: Mounted, gate: trio.Event
 ) -> None:
-    """How many reads the kernel sends at once depends on it; attributes come through meanwhile."""
+    """The kernel's bound limits these reads; attribute requests are answered meanwhile."""
     requests = mounted.handlers.operations.requests
     before, count = requests["read"], KERNEL_BACKGROUND_MAX + 40
     with trio.fail_after(50):
@@ -149,7 +149,7 @@ async def test_many_reads_of_one_user_do_not_delay_lookups_of_others(
         while requests["read"] < before + _KERNEL_DEFAULT:  # noqa: ASYNC110 - nothing tells
             await trio.sleep(0.01)
         other = await mounted.run(_read, mounted.path, BOB, count, 1)
-        for number in range(100):  # requests of another kind come through, one after the other
+        for number in range(100):  # requests of another kind are answered, one after the other
             await mounted.run(os.stat, mounted.path / str(FILES + number % 20))
         assert greedy.poll() is other.poll() is None, "all wait for the bucket"
         gate.set()
@@ -158,10 +158,10 @@ async def test_many_reads_of_one_user_do_not_delay_lookups_of_others(
         assert await _said(greedy) == str(count)
 
 
-async def test_reads_and_writes_are_known_by_their_user(
+async def test_reads_and_writes_are_attributed_to_their_user(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The extension passes the user on, pyfuse3 does not; write-back of the kernel has no user."""
+    """The extension passes the user on, pyfuse3 does not; the kernel's write-back has no user."""
     askers: dict[str, set[int]] = {"read": set(), "write": set()}
     for name, seen in askers.items():
         _note_asker(monkeypatch, name, seen)

@@ -1,4 +1,4 @@
-"""A filesystem in a memory store, without FUSE, whose clock only tests move."""
+"""Fixtures: a filesystem in a memory store, without FUSE, with a manual clock."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,7 +33,7 @@ USER = Caller(1000, 100, 0o022, 1)
 
 
 class HandClock:
-    """A clock that stands still."""
+    """A clock that stands still until it is set."""
 
     def __init__(self) -> None:
         self.time_ns = T0
@@ -43,19 +43,19 @@ class HandClock:
         return self.time_ns
 
     def later(self) -> int:
-        """Move on by a second and return the new time."""
+        """Advance by a second and return the new time."""
         self.time_ns += SECOND_NS
         return self.time_ns
 
 
 class Volume:
-    """One filesystem that can be mounted, lost and mounted again."""
+    """A filesystem that can be mounted, killed and mounted again."""
 
     def __init__(self, home: Path) -> None:
         self.store = FaultyStore(MemoryStore())
         self.home = home
         self.clock = HandClock()
-        self.session: Session  # of the present mount
+        self.session: Session  # the current mount
 
     async def make(self) -> None:
         """Run mkfs."""
@@ -72,7 +72,7 @@ class Volume:
         cache_bytes: int = 256 * MIB,
         notices: KernelNotices = NO_KERNEL,
     ) -> AsyncIterator[Filesystem]:
-        """Mount without background tasks; leaving the block ends it as SIGKILL would."""
+        """Mount without background tasks; leaving the block has the effect of SIGKILL."""
         opened = await open_filesystem(
             self.store,
             StateDir(self.home / "a"),
@@ -103,13 +103,13 @@ class Volume:
         self.session.durability.commit()
 
     async def upload(self) -> None:
-        """Bring everything to the store; all blocks are clean afterwards."""
+        """Upload everything; all blocks are clean afterwards."""
         await self.session.flush()
         await self.session.durability.sync_all()
         assert not self.session.cache.blocks_in(BlockState.DIRTY)
 
     async def evict(self) -> None:
-        """Bring everything to the store and drop every local copy."""
+        """Upload everything and evict every cached block."""
         await self.upload()
         self.session.cache.evict_bytes(1 << 60)
         self.commit()
@@ -141,7 +141,7 @@ def make_directory(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Ino:
 
 
 def look(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Attributes:
-    """Return what a name stands for; it must be there."""
+    """Return the inode of an existing name."""
     found = fs.lookup(parent, name)
     assert found is not None
     return found

@@ -1,4 +1,4 @@
-"""ACLs follow fs/posix_acl.c."""
+"""ACLs behave as in fs/posix_acl.c."""
 
 import pytest
 from hypothesis import given
@@ -52,14 +52,14 @@ def test_decode_refuses_an_acl_that_the_kernel_would_refuse(entries: acl.Acl) ->
 
 @pytest.mark.parametrize("value", [b"", b"\2\0\0", b"\1\0\0\0", acl.encode(MINIMAL)[:-1]])
 def test_decode_refuses_malformed_acls(value: bytes) -> None:
-    """Too short, another version, half an entry."""
+    """Too short, another version, a partial entry."""
     with pytest.raises(InvalidRequestError):
         acl.decode(value)
 
 
 @given(st.binary(max_size=64))
-def test_decode_answers_or_refuses(value: bytes) -> None:
-    """No bytes make it fail otherwise."""
+def test_decode_returns_or_refuses(value: bytes) -> None:
+    """No bytes cause another exception."""
     try:
         assert acl.encode(acl.decode(value)) == value
     except InvalidRequestError:
@@ -67,12 +67,12 @@ def test_decode_answers_or_refuses(value: bytes) -> None:
 
 
 def test_setting_a_minimal_acl_leaves_only_a_mode() -> None:
-    """An ACL that the mode can express is not stored twice."""
+    """An ACL that equals a mode is not stored."""
     assert acl.apply_access(0o104777, MINIMAL) == (0o104640, None)
 
 
 def test_setting_a_named_acl_puts_the_mask_into_the_group_bits() -> None:
-    """The mask shows as the group's permissions."""
+    """The mask is shown as the group's permissions."""
     assert acl.apply_access(0o100600, NAMED) == (0o100754, acl.encode(NAMED))
 
 
@@ -87,7 +87,7 @@ def test_chmod_of_an_acl_without_mask_changes_the_owning_group() -> None:
     assert [entry.perm for entry in acl.after_chmod(MINIMAL, 0o123)] == [1, 2, 3]
 
 
-def test_inheriting_narrows_by_the_mode_that_was_asked_for() -> None:
+def test_inheriting_is_limited_by_the_requested_mode() -> None:
     """posix_acl_create_masq: owner, mask and other are ANDed with the mode."""
     mode, value = acl.inherit(NAMED, 0o100640)
     assert mode == 0o100640

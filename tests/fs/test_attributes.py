@@ -1,4 +1,4 @@
-"""Attributes change as chmod, chown and utimensat say."""
+"""Attributes: chmod, chown and utimensat."""
 
 import pytest
 
@@ -22,13 +22,13 @@ DAY_NS = 86_400 * SECOND_NS
 
 
 def test_chmod_keeps_the_type() -> None:
-    """Only the lower twelve bits can be set; ctime moves."""
+    """Only the lower twelve bits can be set; ctime changes."""
     after = changed(FILE, SetAttributes(mode=0o040600), T0 + 1)
     assert after == FILE._replace(mode=0o100600, ctime_ns=T0 + 1)
 
 
 def test_times_are_set_to_the_nanosecond_also_before_1970() -> None:
-    """utimensat(2); ctime is what the kernel sends, or now."""
+    """utimensat(2); ctime is the kernel's value, or now."""
     wanted = SetAttributes(atime_ns=-1, mtime_ns=123_456_789)
     after = changed(FILE, wanted, T0 + 1)
     assert (after.atime_ns, after.mtime_ns, after.ctime_ns) == (-1, 123_456_789, T0 + 1)
@@ -41,13 +41,13 @@ def test_times_are_set_to_the_nanosecond_also_before_1970() -> None:
     [(0o106755, 0o100755), (0o106745, 0o102745), (0o046755, 0o046755)],
 )
 def test_chown_clears_privilege_bits(mode: int, expected: int) -> None:
-    """suid goes, sgid goes with group execution; directories keep theirs."""  # noqa: D403 - a bit
+    """Suid is cleared, sgid if the group may execute; directories keep both."""
     before = FILE._replace(mode=mode)
     after = changed(before, SetAttributes(gid=30), T0)
     assert (after.mode, after.gid) == (expected, 30)
 
 
-def test_without_privileges_leaves_other_bits() -> None:
+def test_clearing_privileges_keeps_other_bits() -> None:
     """The sticky bit and permissions stay."""
     assert without_privileges(0o107777) == 0o101777
 
@@ -63,16 +63,16 @@ def test_without_privileges_leaves_other_bits() -> None:
         (AccessTime.RELATIVE, 10 - DAY_NS, 10 - 2 * DAY_NS, 10 - 2 * DAY_NS, True),
     ],
 )
-def test_when_reading_changes_atime(
+def test_relatime_decides_when_reading_changes_atime(
     policy: AccessTime, atime: int, mtime: int, ctime: int, due: bool
 ) -> None:
-    """mount(8): relatime once after a change and once a day."""
+    """mount(8): once after a change, and once a day."""
     row = FILE._replace(atime_ns=atime, mtime_ns=mtime, ctime_ns=ctime)
     assert access_time_due(policy, row, 10) is due
 
 
-async def test_atime_of_a_file_read_all_the_time_changes_daily(volume: Volume) -> None:
-    """Once a day its atime changes, though nothing else of it does."""
+async def test_atime_of_a_file_read_constantly_changes_daily(volume: Volume) -> None:
+    """Even if nothing else of it changes."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.RELATIVE)) as fs:
         ino = make_file(fs, b"f")
         volume.clock.later()
@@ -100,14 +100,14 @@ async def test_setattr_is_stored(fs: Filesystem, volume: Volume) -> None:
 
 
 async def test_times_alone_are_stored(fs: Filesystem) -> None:
-    """The kernel's write-back of the times that it keeps."""
+    """The kernel writes back the times that it keeps."""
     ino = make_file(fs, b"f")
     after = await fs.setattr(ino, SetAttributes(mtime_ns=T0 - 5, ctime_ns=T0 - 3), ROOT)
     assert fs.getattr(ino) == after
     assert (after.mtime_ns, after.ctime_ns, after.atime_ns) == (T0 - 5, T0 - 3, T0)
 
 
-async def test_times_of_an_orphan_are_answered_and_not_stored(fs: Filesystem) -> None:
+async def test_times_of_an_orphan_are_accepted_and_not_stored(fs: Filesystem) -> None:
     """The kernel sends them after every unlink."""
     ino = make_file(fs, b"f")
     fs.lookups.add(ino)
@@ -136,7 +136,7 @@ async def test_chmod_changes_the_mask_of_an_acl(fs: Filesystem) -> None:
 
 
 async def test_atime_follows_the_policy(volume: Volume) -> None:
-    """File, directory and link; ctime stays; not on a read-only mount."""
+    """For file, directory and link; ctime stays; not on a read-only mount."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.ALWAYS)) as fs:
         file, directory = make_file(fs, b"f"), make_directory(fs, b"d")
         link = fs.namespace.make_symlink(ROOT_INO, b"l", b"t", USER).ino
@@ -155,8 +155,8 @@ async def test_atime_follows_the_policy(volume: Volume) -> None:
         assert fs.getattr(file).atime_ns == now_ns
 
 
-async def test_privileges_are_cleared_where_there_are_any(fs: Filesystem, volume: Volume) -> None:
-    """Only the bits: the change that comes next sets the times."""
+async def test_privileges_are_cleared_if_there_are_any(fs: Filesystem, volume: Volume) -> None:
+    """Only the bits: the following change sets the times."""
     ino = make_file(fs, b"f", mode=0o6755)
     before = fs.getattr(ino)
     volume.clock.later()

@@ -1,4 +1,4 @@
-"""Usage that counts against the capacity of a filesystem."""
+"""The usage that counts against the capacity."""
 
 import pytest
 
@@ -22,8 +22,8 @@ def counted(fs: Filesystem) -> int:
     return kept
 
 
-async def test_attributes_count(fs: Filesystem) -> None:
-    """Name and value; what is refused changes nothing, and removing makes room again."""
+async def test_attributes_count_against_the_capacity(fs: Filesystem) -> None:
+    """Name and value; a refused one changes nothing, and removing frees space."""
     ino = make_file(fs, b"f")
     fs.set_capacity(4 * KIB)
 
@@ -42,8 +42,8 @@ async def test_attributes_count(fs: Filesystem) -> None:
     assert fs.statfs().free_bytes == 4 * KIB - 2000
 
 
-async def test_attributes_from_before_are_counted(fs: Filesystem, volume: Volume) -> None:
-    """A capacity that is set later, or found at the next mount, counts existing attributes."""
+async def test_existing_attributes_are_counted(fs: Filesystem, volume: Volume) -> None:
+    """Also if a capacity is set later, or found at the next mount."""
     ino = make_file(fs, b"f")
     fs.xattrs.set(ino, b"user.a", b"x" * 3000, USER)
     assert fs.db.counters.xattr_bytes is None
@@ -60,8 +60,8 @@ async def test_attributes_from_before_are_counted(fs: Filesystem, volume: Volume
         assert counted(again) == 3006
 
 
-async def test_inherited_acls_count(fs: Filesystem) -> None:
-    """Otherwise one large default ACL would give each new file of any number as much."""
+async def test_inherited_acls_count_against_the_capacity(fs: Filesystem) -> None:
+    """Otherwise one large default ACL would give every new file uncounted data."""
     top = make_directory(fs, b"d")
     fs.xattrs.set(top, acl.DEFAULT, NAMED, ROOT)
     size_bytes = len(acl.DEFAULT) + len(NAMED)
@@ -78,8 +78,8 @@ async def test_inherited_acls_count(fs: Filesystem) -> None:
     assert counted(fs) == size_bytes + 2 * (len(acl.ACCESS) + len(NAMED))
 
 
-async def test_trees_are_counted_when_they_are_copied_and_removed(fs: Filesystem) -> None:
-    """A copy that does not fit is taken apart; what goes makes room."""
+async def test_trees_are_counted_when_copied_and_removed(fs: Filesystem) -> None:
+    """A copy that does not fit is removed; removed trees free space."""
     top = make_directory(fs, b"d")
     for number in range(5):
         ino = make_file(fs, b"%d" % number, top)

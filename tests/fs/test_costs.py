@@ -1,4 +1,4 @@
-"""The cost of each operation in SQL statements: counted, not timed. One that grows is a regression."""
+"""The cost of each operation in SQL statements: counted, not timed. A higher number is a regression."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,14 +14,14 @@ COUNT = 50
 
 
 class Counted:
-    """Statements that ran."""
+    """Statements that were executed."""
 
     count = 0
 
 
 @contextmanager
 def counting(volume: Volume) -> Iterator[Counted]:
-    """Count statements of one group, from its first change to its end, without these two."""
+    """Count the statements of one group, without its first and last."""
     connection, counted = volume.session.db.connection, Counted()
 
     def note(_event: object) -> None:
@@ -43,18 +43,18 @@ def name_of(number: int) -> bytes:
 
 
 def create(fs: Filesystem, number: int) -> None:
-    """Look a free name up, as the kernel does first, and make a file of it."""
+    """Look up a free name, as the kernel does first, and create a file."""
     assert fs.lookup(ROOT_INO, name_of(number)) is None
     make_file(fs, name_of(number))
 
 
 def find(fs: Filesystem, number: int) -> None:
-    """Look a name up."""
+    """Look up a name."""
     look(fs, name_of(number))
 
 
 def set_times(fs: Filesystem, number: int) -> None:
-    """Look a name up, and set the times of what it stands for."""
+    """Look up a name, and set the times of its inode."""
     ino = look(fs, name_of(number)).ino
     fs.attributes.set_attributes(ino, SetAttributes(ctime_ns=T0 + 5))
 
@@ -69,7 +69,7 @@ def unlink(fs: Filesystem, number: int) -> None:
     fs.namespace.unlink(ROOT_INO, b"new-%d" % number)
 
 
-# Statements of each operation. SQLite's recorder looks once at each row that was changed.
+# Statements of each operation. SQLite's recorder reads each changed row once.
 STEPS: list[tuple[Callable[[Filesystem, int], None], int]] = [
     (create, 5),  # look up, insert the name; insert the inode at the end of the group; recorder 2
     (find, 1),
@@ -77,11 +77,11 @@ STEPS: list[tuple[Callable[[Filesystem, int], None], int]] = [
     (rename, 7),  # look both names up, update the name; update the inode at the end; recorder 3
     (unlink, 5),  # look up, delete the name, delete the inode; recorder 2
 ]
-OF_A_GROUP = 25  # the directory, counters, COMMIT; the recorder asks what the tables look like
+OF_A_GROUP = 25  # the directory, counters, COMMIT; the recorder reads the table definitions
 
 
 async def test_statements_of_each_operation(volume: Volume, fs: Filesystem) -> None:
-    """Every inode is written once in a group, the directory of all of them too."""
+    """Every inode is written once in a group, also the common directory."""
     found = {}
     for operation, _most in STEPS:
         with counting(volume) as counted:
@@ -97,8 +97,8 @@ async def test_statements_of_each_operation(volume: Volume, fs: Filesystem) -> N
     assert too_many == {}, found
 
 
-async def test_attributes_that_were_read_cost_no_statement(volume: Volume, fs: Filesystem) -> None:
-    """A directory is asked for with every change in it."""
+async def test_attributes_just_read_cost_no_statement(volume: Volume, fs: Filesystem) -> None:
+    """A directory's attributes are requested with every change in it."""
     ino = make_file(fs, b"f")
     with counting(volume) as counted:
         for _ in range(COUNT):

@@ -1,4 +1,4 @@
-"""The whole: opening, truncating opens, figures, listing."""
+"""The filesystem as a whole: opening, truncating opens, figures, listings."""
 
 from collections.abc import Awaitable, Callable
 
@@ -27,7 +27,7 @@ from tests.fs.conftest import (
 async def test_truncating_open_empties_the_file(
     fs: Filesystem, volume: Volume, uid: int, mode: int
 ) -> None:
-    """O_TRUNC: size, times, and privilege bits unless root does it."""
+    """O_TRUNC: size, times, and privilege bits unless root opens."""
     ino = make_file(fs, b"f", mode=0o6755)
     await fs.write(ino, 0, b"abc")
     now_ns = volume.clock.later()
@@ -41,7 +41,7 @@ async def test_truncating_open_empties_the_file(
 
 
 async def test_opening_a_missing_inode_fails(fs: Filesystem) -> None:
-    """And leaves nothing open."""
+    """It leaves nothing open."""
     with pytest.raises(NoInodeError):
         await fs.open(Ino(999), USER)
     with pytest.raises(NoInodeError):
@@ -52,7 +52,7 @@ async def test_opening_a_missing_inode_fails(fs: Filesystem) -> None:
 
 
 async def test_refused_truncation_leaves_the_file_closed(fs: Filesystem) -> None:
-    """A read-only mount."""
+    """The mount is read-only."""
     ino = make_file(fs, b"f")
     fs.status.enter(MountState.DEGRADED, "a test")
     with pytest.raises(ReadOnlyStateError):
@@ -61,7 +61,7 @@ async def test_refused_truncation_leaves_the_file_closed(fs: Filesystem) -> None
 
 
 async def test_setting_the_size_sets_times(fs: Filesystem, volume: Volume) -> None:
-    """truncate(2): mtime moves if the size does; what the kernel sends counts."""
+    """truncate(2): mtime changes if the size does; times from the kernel are used."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()
     after = await fs.setattr(ino, SetAttributes(size_bytes=10), USER)
@@ -75,7 +75,7 @@ async def test_setting_the_size_sets_times(fs: Filesystem, volume: Volume) -> No
 
 
 async def test_birth_time_outlives_every_change(fs: Filesystem, volume: Volume) -> None:
-    """That of a file, and those of the directory it is in and of another that takes its place."""
+    """Of a file, of its directory, and of a file that replaces it."""
     born = volume.clock.now_ns()
     directory, other = make_directory(fs, b"d"), make_directory(fs, b"other")
     ino = make_file(fs, b"f", directory)
@@ -116,8 +116,8 @@ async def test_figures_come_from_counters(fs: Filesystem) -> None:
     assert (figures.capacity_bytes, figures.free_bytes, figures.inodes) == (4000, 3000, 2)
 
 
-async def test_listing_resumes_where_it_stopped(fs: Filesystem) -> None:
-    """Pages have every name once, whatever is removed or added behind the position."""
+async def test_listing_continues_where_it_stopped(fs: Filesystem) -> None:
+    """Pages have every name once, even if names are removed or added after the position."""
     directory = make_directory(fs, b"d")
     made = {b"n%d" % number for number in range(50)}
     for name in made:
@@ -132,7 +132,7 @@ async def test_listing_resumes_where_it_stopped(fs: Filesystem) -> None:
 
 
 async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> None:
-    """After it a kill loses neither content nor name."""
+    """A kill after it loses neither content nor name."""
     ino = make_file(fs, b"f")
     await fs.write(ino, BLOCK_BYTES, b"abc")
     await fs.sync_file(ino)
@@ -143,7 +143,7 @@ async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> Non
         assert again.lookup(ROOT_INO, b"f") is not None
 
 
-async def test_acl_and_owner_change_together(fs: Filesystem) -> None:
+async def test_acl_and_owner_are_changed_by_one_request(fs: Filesystem) -> None:
     """One request may change several attributes."""
     ino = make_file(fs, b"f")
     wanted = SetAttributes(mode=0o600, uid=7, size_bytes=3)
@@ -155,7 +155,7 @@ async def test_acl_and_owner_change_together(fs: Filesystem) -> None:
 async def test_nodiratime_keeps_the_access_time_of_directories(
     volume: Volume, counts: bool
 ) -> None:
-    """Files go on as their policy says."""
+    """Files still follow their policy."""
     options = FilesystemOptions(access_time=AccessTime.ALWAYS, directory_times=counts)
     async with volume.mounted(options) as fs:
         directory, file = make_directory(fs, b"d"), make_file(fs, b"f")

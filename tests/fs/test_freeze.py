@@ -22,10 +22,10 @@ async def _is_held(fs: Filesystem, *inos: Ino) -> bool:
     return scope.cancelled_caught
 
 
-async def test_only_what_is_in_the_tree_is_held(
+async def test_only_files_in_the_tree_are_blocked(
     fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Whatever its depth, and by any of its names."""
+    """At any depth, and by any of their names."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)
     deep, beside = make_file(fs, b"deep", below), make_file(fs, b"beside")
@@ -42,7 +42,7 @@ async def test_only_what_is_in_the_tree_is_held(
 async def test_all_waiters_continue_at_the_end(
     fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Also if the work failed."""
+    """Even if the work failed."""
     top = make_directory(fs, b"top")
     heard: list[bool] = []
     fs.freeze.on_change = heard.append
@@ -70,7 +70,7 @@ async def test_freeze_ends_after_its_time_limit(
 async def test_too_many_waiting_requests_end_a_freeze(
     fs: Filesystem, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else no request slot would be left for readers."""
+    """Otherwise no request slot would be left for readers."""
     monkeypatch.setattr("s3fs_meta.fs.freeze.HELD_BACK_MAX", 2)
     top = make_directory(fs, b"top")
     async with trio.open_nursery() as nursery:
@@ -109,8 +109,8 @@ async def test_copy_that_takes_too_long_is_removed(
     assert_sound(fs)
 
 
-async def test_copy_is_made_once_the_kernel_has_handed_over(fs: Filesystem) -> None:
-    """Writes that arrive before are in the copy; later ones wait."""
+async def test_copy_begins_after_the_kernel_s_write_back(fs: Filesystem) -> None:
+    """Writes that arrive before it are in the copy; later ones wait."""
     top = make_directory(fs, b"tree")
 
     async def settle() -> None:

@@ -1,4 +1,4 @@
-"""Immutable and append-only inodes: who sets that, and what is refused then."""
+"""Immutable and append-only inodes: permission to set the flags, and refused operations."""
 
 import struct
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ BOTH = (FS_IMMUTABLE_FL, FS_APPEND_FL)
 
 
 async def _with_flag(fs: Filesystem, flag: int) -> tuple[Ino, Ino]:
-    """Make a file with content and a directory with a name in it that have a flag."""
+    """Make a file with content and a directory with a name, both with a flag."""
     file, directory = make_file(fs, b"file"), make_directory(fs, b"d")
     await fs.write(file, 0, b"content")
     make_file(fs, b"in", directory)
@@ -38,7 +38,7 @@ async def _with_flag(fs: Filesystem, flag: int) -> tuple[Ino, Ino]:
 
 
 def _refused(fs: Filesystem) -> list[Callable[[], object]]:
-    """Return what neither flag allows, and waits for nothing."""
+    """Return operations that both flags refuse, and that never wait."""
     file, directory, names = look(fs, b"file").ino, look(fs, b"d").ino, fs.namespace
     return [
         lambda: names.unlink(ROOT_INO, b"file"),
@@ -62,7 +62,7 @@ def _refused(fs: Filesystem) -> list[Callable[[], object]]:
 
 
 def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
-    """Return what neither flag allows, and may wait."""
+    """Return operations that both flags refuse, and that may wait."""
     file = look(fs, b"file").ino
     return [
         lambda: fs.open(file, ROOT, writes=True),
@@ -76,7 +76,7 @@ def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
 
 @pytest.mark.parametrize("flag", BOTH)
 async def test_both_flags_refuse_changes_of_every_user(fs: Filesystem, flag: int) -> None:
-    """Root, too; when the flags are cleared, the same changes succeed."""
+    """Also root's; once the flags are cleared, the same changes succeed."""
     file, directory = await _with_flag(fs, flag)
     wanted = [fs.getattr(ino) for ino in (file, directory, ROOT_INO)]
 
@@ -97,8 +97,8 @@ async def test_both_flags_refuse_changes_of_every_user(fs: Filesystem, flag: int
     fs.namespace.unlink(ROOT_INO, b"file")
 
 
-async def test_append_only_takes_no_times_but_now(fs: Filesystem) -> None:
-    """As utimensat(2) says: "now" and what the kernel keeps for a writer, but no chosen time."""
+async def test_append_only_file_accepts_only_the_current_time(fs: Filesystem) -> None:
+    """utimensat(2): "now" and the times the kernel keeps for a writer, but no chosen time."""
     for ino in await _with_flag(fs, FS_APPEND_FL):
         before = fs.attributes.get(ino)
         now_ns = before.ctime_ns
@@ -115,8 +115,8 @@ async def test_append_only_takes_no_times_but_now(fs: Filesystem) -> None:
             fs.attributes.set_attributes(ino, SetAttributes(atime_ns=now_ns))
 
 
-async def test_append_only_grows_and_immutable_does_not(fs: Filesystem) -> None:
-    """chattr(1): open only in append mode for writing; names can come."""
+async def test_append_only_inode_can_grow_and_an_immutable_one_cannot(fs: Filesystem) -> None:
+    """chattr(1): open for writing only in append mode; names can be added."""
     file, directory = await _with_flag(fs, FS_APPEND_FL)
     await fs.open(file, ROOT, writes=True, appends=True)
     await fs.write(file, 7, b", more")
@@ -140,8 +140,8 @@ async def test_append_only_grows_and_immutable_does_not(fs: Filesystem) -> None:
     assert await fs.read(file, 0, 99) == b"content, more"
 
 
-async def test_a_file_in_an_immutable_directory_is_written(fs: Filesystem) -> None:
-    """Only its names are fixed."""
+async def test_file_in_an_immutable_directory_can_be_written(fs: Filesystem) -> None:
+    """Only the names in the directory are fixed."""
     _file, directory = await _with_flag(fs, FS_IMMUTABLE_FL)
     ino = look(fs, b"in", directory).ino
     await fs.open(ino, USER, writes=True)
@@ -149,8 +149,8 @@ async def test_a_file_in_an_immutable_directory_is_written(fs: Filesystem) -> No
     assert await fs.read(ino, 0, 9) == b"new"
 
 
-async def test_who_may_set_flags_and_which(fs: Filesystem) -> None:
-    """Root, these two; setting what is set changes nothing."""
+async def test_only_root_sets_flags_and_only_these(fs: Filesystem) -> None:
+    """Setting a flag that is set changes nothing."""
     ino = make_file(fs, b"f")
     with pytest.raises(NotPermittedError):
         await fs.flags.set(ino, FS_APPEND_FL, is_root=False)
@@ -161,8 +161,8 @@ async def test_who_may_set_flags_and_which(fs: Filesystem) -> None:
     assert fs.getattr(ino) == before
 
 
-async def test_file_that_is_written_may_become_immutable(fs: Filesystem) -> None:
-    """Dirty pages of the kernel are still accepted, with their times; once closed, no writes are."""
+async def test_file_being_written_may_become_immutable(fs: Filesystem) -> None:
+    """Dirty pages of the kernel are still accepted, with their times; after close no writes are."""
     ino = make_file(fs, b"f")
     await fs.open(ino, USER, writes=True)
     await fs.write(ino, 0, b"before")
@@ -188,8 +188,8 @@ async def test_file_that_is_written_may_become_immutable(fs: Filesystem) -> None
         fs.attributes.set_attributes(ino, SetAttributes(mtime_ns=7))
 
 
-async def test_flag_that_is_cleared_and_set_again_protects(fs: Filesystem) -> None:
-    """A file that is open only to be read holds nothing in the kernel."""
+async def test_flag_cleared_and_set_again_protects(fs: Filesystem) -> None:
+    """A file that is open only for reading has no dirty pages in the kernel."""
     ino = make_file(fs, b"f")
     await fs.open(ino, USER)
     await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
@@ -200,7 +200,7 @@ async def test_flag_that_is_cleared_and_set_again_protects(fs: Filesystem) -> No
     fs.release(ino)
 
 
-async def test_lock_shows_as_immutable_and_stays(fs: Filesystem) -> None:
+async def test_lock_is_shown_as_immutable_and_stays(fs: Filesystem) -> None:
     """chattr(1) cannot undo what ``s3fs-meta lock`` did."""
     ino = make_file(fs, b"f")
     await fs.tree_lock.lock(ROOT_INO, b"f", ino)
@@ -210,10 +210,10 @@ async def test_lock_shows_as_immutable_and_stays(fs: Filesystem) -> None:
             await fs.flags.set(ino, wanted, is_root=True)
 
 
-async def test_protected_things_go_with_a_directory_above_only_when_that_is_said(
+async def test_protected_entries_are_removed_with_a_directory_only_on_request(
     fs: Filesystem,
 ) -> None:
-    """By any of their names; then all of it goes."""
+    """By any of their names; then all of them are removed."""
     above, other = make_directory(fs, b"above"), make_directory(fs, b"other")
     ino = make_file(fs, b"f", make_directory(fs, b"d", above))
     fs.namespace.link(ino, other, b"g")
@@ -233,8 +233,8 @@ async def test_protected_things_go_with_a_directory_above_only_when_that_is_said
     assert_sound(fs)
 
 
-async def test_name_of_a_protected_file_goes_and_its_others_protect_it(fs: Filesystem) -> None:
-    """``rm --locked`` of one of them."""
+async def test_one_name_of_a_protected_file_can_be_removed(fs: Filesystem) -> None:
+    """With ``rm --locked``; its other names stay protected."""
     ino = make_file(fs, b"f")
     fs.namespace.link(ino, ROOT_INO, b"g")
     await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
@@ -245,10 +245,10 @@ async def test_name_of_a_protected_file_goes_and_its_others_protect_it(fs: Files
 
 
 @pytest.mark.parametrize("name", [b"file", b"d"])
-async def test_removal_that_fails_leaves_the_flags(
+async def test_failed_removal_keeps_the_flags(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch, name: bytes
 ) -> None:
-    """``rm --locked`` on a disk that has no room for it."""
+    """``rm --locked`` on a disk without room for it."""
     for ino in await _with_flag(fs, FS_IMMUTABLE_FL):
         before = fs.getattr(ino)
         monkeypatch.setattr(fs.changes, "begin_removal", _no_room)
@@ -262,8 +262,8 @@ def _no_room(_parent: Ino, _name: bytes) -> None:
     raise NoSpaceLeftError("the disk is full")
 
 
-async def test_copy_goes_only_behind_what_an_append_only_file_has(fs: Filesystem) -> None:
-    """copy_file_range(2) may write anywhere."""
+async def test_copy_into_an_append_only_file_must_be_at_its_end(fs: Filesystem) -> None:
+    """copy_file_range(2) could write anywhere."""
     file, _directory = await _with_flag(fs, FS_APPEND_FL)
     other = look(fs, b"other").ino
     await fs.write(other, 0, b"new")
@@ -274,7 +274,7 @@ async def test_copy_goes_only_behind_what_an_append_only_file_has(fs: Filesystem
 
 
 async def test_flags_outlive_the_mount(volume: Volume) -> None:
-    """They are in the row."""
+    """They are stored in the row."""
     async with volume.mounted() as fs:
         await fs.flags.set(make_file(fs, b"f"), FS_APPEND_FL, is_root=True)
         volume.commit()
@@ -287,8 +287,8 @@ def test_flags_have_two_forms() -> None:
     assert [extended(flags) for flags in (0, *BOTH, sum(BOTH))] == [0, 0x08, 0x10, 0x18]
 
 
-async def test_extended_form_sets_flags_too(fs: Filesystem) -> None:
-    """The form that xfs_io(8) sends; a project or a size of extents is none of our flags."""
+async def test_extended_form_sets_flags(fs: Filesystem) -> None:
+    """The form that xfs_io(8) uses; projects and extent sizes are not supported."""
     ino = make_file(fs, b"f")
     for flags in (sum(BOTH), 0):
         given = struct.pack("=I24x", extended(flags))

@@ -1,4 +1,4 @@
-"""Lookup counts add up, and cost little."""
+"""Lookup counts: correct sums in little memory."""
 
 import tracemalloc
 
@@ -11,13 +11,13 @@ from s3fs_meta.model import Ino
 
 
 def test_unknown_inode_counts_zero() -> None:
-    """Nothing was replied yet."""
+    """Before any reply."""
     assert LookupCounts().count(Ino(1)) == 0
 
 
 @pytest.mark.parametrize("times", [1, 254, 255, 256, 1000])
-def test_forgetting_everything_leaves_no_page(times: int) -> None:
-    """A page whose inodes are all forgotten goes away, also after an overflow."""
+def test_forgetting_everything_frees_the_pages(times: int) -> None:
+    """A page whose inodes are all forgotten is freed, also after an overflow."""
     counts = LookupCounts()
     for _ in range(times):
         counts.add(Ino(77))
@@ -26,8 +26,8 @@ def test_forgetting_everything_leaves_no_page(times: int) -> None:
     assert counts.pages == 0
 
 
-def test_count_comes_back_from_the_overflow() -> None:
-    """A count that falls below 255 stands in the page again."""
+def test_count_returns_from_the_overflow() -> None:
+    """A count that falls below 255 is stored in the page again."""
     counts = LookupCounts()
     counts.add(Ino(5), 300)
     assert counts.forget(Ino(5), 100) == 200
@@ -35,7 +35,7 @@ def test_count_comes_back_from_the_overflow() -> None:
     assert counts.count(Ino(5)) == 201
 
 
-def test_forgetting_more_than_known_gives_zero() -> None:
+def test_forgetting_too_often_gives_zero() -> None:
     """The count never falls below zero."""
     counts = LookupCounts()
     counts.add(Ino(5))
@@ -45,7 +45,7 @@ def test_forgetting_more_than_known_gives_zero() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 600), st.integers(1, 400)), max_size=60))
 def test_counts_equal_those_of_a_dictionary(steps: list[tuple[bool, int, int]]) -> None:
-    """Any sequence of replies and forgets gives what plain counting gives."""
+    """For any sequence of replies and forgets."""
     counts, model = LookupCounts(), dict.fromkeys(range(1, 601), 0)
     for adds, number, times in steps:
         if adds:
@@ -59,7 +59,7 @@ def test_counts_equal_those_of_a_dictionary(steps: list[tuple[bool, int, int]]) 
 
 
 def test_a_hundred_thousand_known_inodes_take_less_than_a_megabyte() -> None:
-    """Memory stays flat: at most 10 bytes an inode."""
+    """At most 10 bytes for each inode."""
     counts = LookupCounts()
     tracemalloc.start()
     for number in range(100_000):
@@ -69,8 +69,8 @@ def test_a_hundred_thousand_known_inodes_take_less_than_a_megabyte() -> None:
     assert taken < 1_000_000
 
 
-def test_known_inodes_are_those_with_a_count() -> None:
-    """In every page, whatever the count."""
+def test_known_inodes_are_listed() -> None:
+    """Those with a count, from every page."""
     counts = LookupCounts()
     for ino, times in ((1, 1), (255, 300), (256, 1), (100_000, 2)):
         counts.add(Ino(ino), times)
@@ -80,8 +80,8 @@ def test_known_inodes_are_those_with_a_count() -> None:
     assert sorted(counts.known()) == [1, 255, 256, 100_000]
 
 
-def test_many_are_asked_about_at_once() -> None:
-    """Which of them are known, and whether any of a range may be: by pages."""
+def test_many_inodes_are_queried_at_once() -> None:
+    """Which of them are known, and whether any of a range may be: page by page."""
     counts = LookupCounts()
     for ino in (5, 300, 100_000):
         counts.add(Ino(ino))

@@ -1,4 +1,4 @@
-"""Names behave as POSIX says."""
+"""Names behave as in POSIX."""
 
 import stat
 
@@ -49,8 +49,8 @@ def names(fs: Filesystem, directory: Ino = ROOT_INO) -> set[bytes]:
 # --- creation ----------------------------------------------------------------------------------
 
 
-async def test_new_file_belongs_to_its_maker(fs: Filesystem, volume: Volume) -> None:
-    """Owner, mode, times, link count; the directory counts it."""
+async def test_new_file_has_the_attributes_of_its_creator(fs: Filesystem, volume: Volume) -> None:
+    """Owner, mode, times, link count; the directory's counts follow."""
     now_ns = volume.clock.later()
     made = fs.namespace.make_node(ROOT_INO, b"f", 0o100640, USER)
 
@@ -62,7 +62,7 @@ async def test_new_file_belongs_to_its_maker(fs: Filesystem, volume: Volume) -> 
 
 
 async def test_new_directory_links_to_its_parent(fs: Filesystem) -> None:
-    """A directory has two links, and one more for each directory in it."""
+    """A directory has two links, plus one for each subdirectory."""
     outer = make_directory(fs, b"d")
     inner = make_directory(fs, b"e", outer)
     assert (look(fs, b"d").nlink, fs.getattr(inner).nlink) == (3, 2)
@@ -74,12 +74,12 @@ async def test_new_directory_links_to_its_parent(fs: Filesystem) -> None:
 
 @pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK])
 async def test_special_file_keeps_type_and_device(fs: Filesystem, kind: int) -> None:
-    """FIFOs, sockets and devices are inodes like others."""
+    """FIFOs, sockets and devices are ordinary inodes."""
     fs.namespace.make_node(ROOT_INO, b"s", kind | 0o600, ROOT, 0x801)
     assert (look(fs, b"s").mode, look(fs, b"s").rdev) == (kind | 0o600, 0x801)
 
 
-async def test_symlink_holds_its_target(fs: Filesystem) -> None:
+async def test_symlink_stores_its_target(fs: Filesystem) -> None:
     """Any bytes up to 4095; its size is their number."""
     target = b"\xff/" * 2047 + b"x"
     made = fs.namespace.make_symlink(ROOT_INO, b"l", target, USER)
@@ -91,7 +91,7 @@ async def test_symlink_holds_its_target(fs: Filesystem) -> None:
 
 
 async def test_names_may_have_255_bytes_of_any_kind(fs: Filesystem) -> None:
-    """One more is too long; bytes need not be text."""
+    """A longer name is refused; bytes need not be text."""
     make_file(fs, LONG)
     make_file(fs, bytes(range(128, 255)))
     assert names(fs) == {LONG, bytes(range(128, 255))}
@@ -103,13 +103,13 @@ async def test_names_may_have_255_bytes_of_any_kind(fs: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"/", b"a/b"])
-async def test_reserved_names_cannot_be_made(fs: Filesystem, name: bytes) -> None:
-    """The kernel never asks for them; no other caller may either."""
+async def test_reserved_names_cannot_be_created(fs: Filesystem, name: bytes) -> None:
+    """The kernel never requests them; no other caller may either."""
     with pytest.raises(InvalidRequestError):
         make_file(fs, name)
 
 
-async def test_refused_creation_leaves_nothing_behind(fs: Filesystem) -> None:
+async def test_refused_creation_changes_nothing(fs: Filesystem) -> None:
     """A taken name, a file as directory, a missing directory: no inode is made."""
     taken = make_file(fs, b"f")
     before = fs.statfs()
@@ -135,7 +135,7 @@ async def test_setgid_directory_passes_its_group_on(fs: Filesystem) -> None:
 
 
 async def test_default_acl_is_inherited(fs: Filesystem) -> None:
-    """Files get it as access ACL narrowed by the mode, directories also as default."""
+    """Files get it as access ACL limited by the mode, directories also as default ACL."""
     directory = make_directory(fs, b"d")
     fs.xattrs.set(directory, acl.DEFAULT, DEFAULT_ACL, ROOT)
     file = fs.namespace.make_node(directory, b"f", 0o100640, USER)
@@ -155,7 +155,7 @@ async def test_default_acl_is_inherited(fs: Filesystem) -> None:
 
 
 async def test_hard_links_share_one_inode(fs: Filesystem, volume: Volume) -> None:
-    """The count follows every name; the last one takes the inode away."""
+    """The count follows every name; the last removal deletes the inode."""
     directory = make_directory(fs, b"d")
     ino = make_file(fs, b"a")
     now_ns = volume.clock.later()
@@ -169,8 +169,8 @@ async def test_hard_links_share_one_inode(fs: Filesystem, volume: Volume) -> Non
     assert not exists(fs, ino)
 
 
-async def test_link_refuses(fs: Filesystem) -> None:
-    """Directories, taken names, inodes without a name."""
+async def test_invalid_link_is_refused(fs: Filesystem) -> None:
+    """To a directory, onto a taken name, of an inode without a name."""
     directory, ino = make_directory(fs, b"d"), make_file(fs, b"a")
     with pytest.raises(NotPermittedError):
         fs.namespace.link(directory, ROOT_INO, b"x")
@@ -183,7 +183,7 @@ async def test_link_refuses(fs: Filesystem) -> None:
 
 
 async def test_unlink_and_rmdir_refuse_the_wrong_kind(fs: Filesystem) -> None:
-    """Each takes only its kind, and only an existing name; directories only when empty."""
+    """Each accepts only its own type, and only an existing name; directories only when empty."""
     directory = make_directory(fs, b"d")
     make_file(fs, b"f", directory)
     with pytest.raises(RefusesDirectoryError):
@@ -197,8 +197,8 @@ async def test_unlink_and_rmdir_refuse_the_wrong_kind(fs: Filesystem) -> None:
             missing(ROOT_INO, b"x")
 
 
-async def test_removed_directory_that_is_in_use_takes_no_names(fs: Filesystem) -> None:
-    """It shows no links, can be asked about, and refuses new names with ENOENT."""
+async def test_removed_open_directory_accepts_no_names(fs: Filesystem) -> None:
+    """It shows no links, can be queried, and refuses new names with ENOENT."""
     ino = make_directory(fs, b"d")
     fs.lookups.add(ino)
     fs.namespace.remove_directory(ROOT_INO, b"d")
@@ -229,8 +229,8 @@ async def test_rename_moves_and_sets_times(fs: Filesystem, volume: Volume) -> No
         assert (row.mtime_ns, row.ctime_ns, row.size_bytes) == (now_ns, now_ns, size)
 
 
-async def test_rename_of_a_directory_moves_its_link(fs: Filesystem) -> None:
-    """nlink of both parents and .. follow."""  # noqa: D403 - a field's name
+async def test_renamed_directory_changes_the_link_counts(fs: Filesystem) -> None:
+    """Nlink of both parents and .. follow."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     ino = make_directory(fs, b"d", source)
     fs.namespace.rename(source, b"d", target, b"d")
@@ -239,7 +239,7 @@ async def test_rename_of_a_directory_moves_its_link(fs: Filesystem) -> None:
 
 
 async def test_rename_replaces_atomically(fs: Filesystem) -> None:
-    """The replaced file goes, unless it has other names or users."""
+    """The replaced file is deleted, unless it has other names or users."""
     old, new = make_file(fs, b"old"), make_file(fs, b"new")
     fs.lookups.add(new)
     fs.namespace.rename(ROOT_INO, b"old", ROOT_INO, b"new")
@@ -251,7 +251,7 @@ async def test_rename_replaces_atomically(fs: Filesystem) -> None:
 
 
 async def test_rename_replaces_an_empty_directory(fs: Filesystem) -> None:
-    """nlink counts it once."""  # noqa: D403 - a field's name
+    """Nlink is decremented once."""
     source = make_directory(fs, b"s")
     moved, replaced = make_directory(fs, b"d", source), make_directory(fs, b"e")
     fs.namespace.rename(source, b"d", ROOT_INO, b"e")
@@ -272,8 +272,8 @@ async def test_rename_onto_another_name_of_the_same_inode_does_nothing(fs: Files
     assert names(fs) == {b"a", b"b"}
 
 
-async def test_exchange_swaps_what_names_stand_for(fs: Filesystem, volume: Volume) -> None:
-    """Also of different kinds in different directories."""
+async def test_exchange_swaps_two_names(fs: Filesystem, volume: Volume) -> None:
+    """Also of different types in different directories."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     directory, file = make_directory(fs, b"d", source), make_file(fs, b"f", target)
     now_ns = volume.clock.later()
@@ -288,7 +288,7 @@ async def test_exchange_swaps_what_names_stand_for(fs: Filesystem, volume: Volum
     assert (look(fs, b"t").ino, fs.getattr(ROOT_INO).nlink) == (source, 4)
 
 
-async def test_rename_refuses(fs: Filesystem) -> None:
+async def test_invalid_rename_is_refused(fs: Filesystem) -> None:
     """Every refusal of rename(2) and renameat2(2); nothing changes."""
     full, empty = make_directory(fs, b"full"), make_directory(fs, b"empty")
     deep = make_directory(fs, b"deep", full)
@@ -326,8 +326,8 @@ async def test_rename_without_replacing_takes_a_free_name(fs: Filesystem) -> Non
 
 
 @pytest.mark.parametrize("flags", [RENAME_WHITEOUT, RENAME_WHITEOUT | RENAME_NOREPLACE])
-async def test_whiteout_stays_in_the_old_place(fs: Filesystem, volume: Volume, flags: int) -> None:
-    """renameat2(2): a character device 0, 0 that an overlay hides the name with."""
+async def test_whiteout_replaces_the_old_name(fs: Filesystem, volume: Volume, flags: int) -> None:
+    """renameat2(2): a character device 0, 0 with which an overlay hides the name."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     ino = make_file(fs, b"f", source)
     if not flags & RENAME_NOREPLACE:
@@ -346,8 +346,8 @@ async def test_whiteout_stays_in_the_old_place(fs: Filesystem, volume: Volume, f
 # --- files without a name ----------------------------------------------------------------------
 
 
-async def test_file_without_a_name_is_given_one(fs: Filesystem) -> None:
-    """open(2), O_TMPFILE: then it is like any other."""
+async def test_file_without_a_name_can_be_linked(fs: Filesystem) -> None:
+    """open(2), O_TMPFILE: then it is an ordinary file."""
     before = fs.getattr(ROOT_INO)
     made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
     fs.lookups.add(made.ino)
@@ -371,7 +371,7 @@ async def test_file_without_a_name_is_given_one(fs: Filesystem) -> None:
 
 
 async def test_nameless_file_is_deleted_after_its_last_use(fs: Filesystem) -> None:
-    """Its content, too."""
+    """Its content is deleted, too."""
     made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
     fs.lookups.add(made.ino)
     fs.open_files.opened(made.ino, writes=True)
@@ -383,8 +383,8 @@ async def test_nameless_file_is_deleted_after_its_last_use(fs: Filesystem) -> No
     assert_sound(fs)
 
 
-async def test_file_without_a_name_of_a_killed_daemon_goes_at_mount(volume: Volume) -> None:
-    """It is an orphan like one that was unlinked."""
+async def test_file_without_a_name_is_purged_after_a_kill(volume: Volume) -> None:
+    """It is an orphan like an unlinked file."""
     async with volume.mounted() as fs:
         made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
         volume.commit()
@@ -395,7 +395,7 @@ async def test_file_without_a_name_of_a_killed_daemon_goes_at_mount(volume: Volu
         assert not exists(fs, made.ino)
 
 
-async def test_file_without_a_name_takes_group_and_acl_of_its_directory(fs: Filesystem) -> None:
+async def test_file_without_a_name_gets_group_and_acl_of_its_directory(fs: Filesystem) -> None:
     """As if it had a name there."""
     directory = make_directory(fs, b"d")
     fs.attributes.set_attributes(directory, SetAttributes(mode=0o2777, gid=77))
@@ -412,7 +412,7 @@ async def test_file_without_a_name_takes_group_and_acl_of_its_directory(fs: File
 
 
 async def test_read_only_mount_refuses_every_change(fs: Filesystem) -> None:
-    """A degraded mount still answers."""
+    """Also a degraded one, which still serves reads."""
     make_directory(fs, b"d")
     ino = make_file(fs, b"f")
     fs.status.enter(MountState.DEGRADED, "a test")

@@ -5,7 +5,7 @@ from s3fs_meta.model import Ino
 
 
 def test_record_lives_from_first_open_to_last_release() -> None:
-    """Two opens share one record; it goes with the second release."""
+    """Two opens share one record; the second release removes it."""
     files = OpenFiles()
     first = files.opened(Ino(3))
     assert files.opened(Ino(3)) is first
@@ -16,13 +16,13 @@ def test_record_lives_from_first_open_to_last_release() -> None:
     assert len(files) == 0
 
 
-def test_closing_an_unopened_file_changes_nothing() -> None:
-    """A release that comes twice is harmless."""
+def test_release_of_an_unopened_file_changes_nothing() -> None:
+    """A duplicate release is harmless."""
     assert OpenFiles().closed(Ino(3)) == 0
 
 
 def test_open_inodes_are_found_by_range() -> None:
-    """Both ends belong to it."""
+    """Both ends of the range are included."""
     files = OpenFiles()
     files.opened(Ino(7))
 
@@ -31,7 +31,7 @@ def test_open_inodes_are_found_by_range() -> None:
     assert not files.any_between(Ino(8), Ino(9))
 
 
-def test_file_without_an_open_request_is_open_from_its_first_read_on() -> None:
+def test_file_without_an_open_request_is_open_from_its_first_read() -> None:
     """Until the kernel forgets it; only on mounts where the kernel sends no open and close."""
     files = OpenFiles()
     assert files.being_read(Ino(3)) is None
@@ -49,7 +49,7 @@ def test_file_without_an_open_request_is_open_from_its_first_read_on() -> None:
     assert files.find(Ino(3)) is None
 
 
-def test_files_that_are_open_for_writing_are_listed() -> None:
+def test_files_open_for_writing_are_listed() -> None:
     """Until the last process closes them."""
     files = OpenFiles()
     files.opened(Ino(3))

@@ -1,4 +1,4 @@
-"""Orphans: removed inodes live as long as they are in use, and no longer."""
+"""Orphans: removed inodes that are still in use."""
 
 import pytest
 import trio
@@ -23,7 +23,7 @@ from tests.fs.conftest import (
 async def test_unlinked_open_file_is_readable_until_closed_and_forgotten(
     fs: Filesystem,
 ) -> None:
-    """unlink(2): content and attributes stay; whichever count falls last ends it."""
+    """unlink(2): content and attributes stay; the later of the two counts to reach zero ends it."""
     for forget_first in (True, False):
         ino = make_file(fs, b"f")
         fs.lookups.add(ino, 2)
@@ -45,7 +45,7 @@ async def test_unlinked_open_file_is_readable_until_closed_and_forgotten(
 
 
 async def test_rows_of_an_inode_are_deleted_with_it(fs: Filesystem) -> None:
-    """Attributes, targets, blocks: no row of it is left."""
+    """Attributes, targets, blocks: no row is left."""
     file = make_file(fs, b"f")
     await fs.write(file, 0, b"a")
     fs.xattrs.set(file, b"user.a", b"1", ROOT)
@@ -76,8 +76,8 @@ async def test_orphans_of_a_killed_daemon_are_purged_at_mount(volume: Volume) ->
         nursery.cancel_scope.cancel()
 
 
-async def test_orphan_that_is_open_here_stays_until_it_is_closed(volume: Volume) -> None:
-    """A promoted follower may read what the former writer removed."""
+async def test_orphan_that_is_open_on_this_host_stays_until_close(volume: Volume) -> None:
+    """A promoted follower may read a file that the former writer removed."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         fs.lookups.add(ino)
@@ -98,7 +98,7 @@ async def test_orphan_that_is_open_here_stays_until_it_is_closed(volume: Volume)
 async def test_large_file_is_purged_in_pieces(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the background; a kill in between leaves an orphan that the next mount ends."""
+    """In the background; a kill in between leaves an orphan that the next mount purges."""
     monkeypatch.setattr("s3fs_meta.fs.orphans.PURGE_BLOCKS_MAX", 2)
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
@@ -122,7 +122,7 @@ async def test_large_file_is_purged_in_pieces(
 
 
 async def test_read_only_mount_purges_nothing(fs: Filesystem) -> None:
-    """A degraded mount keeps the rows for the next one."""
+    """Rows of a degraded mount stay for the next one."""
     ino = make_file(fs, b"f")
     fs.lookups.add(ino)
     fs.namespace.unlink(ROOT_INO, b"f")

@@ -9,8 +9,8 @@ from s3fs_meta.model import InodeFlag
 from tests.fs.conftest import look, make_file
 
 
-async def test_only_the_lock_counts(fs: Filesystem) -> None:
-    """Not the other flags."""
+async def test_only_the_lock_flag_protects(fs: Filesystem) -> None:
+    """The other flags do not."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.HAS_XATTRS | InodeFlag.HOLDS_LOCKED)
     require_changeable(row)
@@ -21,8 +21,8 @@ async def test_only_the_lock_counts(fs: Filesystem) -> None:
                 check(row._replace(flags=row.flags | flag))
 
 
-async def test_what_only_grows_can_grow(fs: Filesystem) -> None:
-    """And nothing else."""
+async def test_append_only_inode_can_only_grow(fs: Filesystem) -> None:
+    """Other changes are refused."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.APPEND_ONLY)
     require_changeable(row)

@@ -1,4 +1,4 @@
-"""Which directories lie in a removed tree."""
+"""Recognising directories in removed trees."""
 
 import pytest
 
@@ -9,8 +9,8 @@ from s3fs_meta.model import ROOT_INO, Ino
 from tests.fs.conftest import make_directory
 
 
-async def test_what_came_last_is_taken_apart_first(fs: Filesystem) -> None:
-    """So that the list stays short; what is noted twice is there once."""
+async def test_last_top_is_taken_apart_first(fs: Filesystem) -> None:
+    """This keeps the list short; a top that is noted twice is listed once."""
     trees = fs.orphans.trees
     for top in (1, 2, 3, 2):
         trees.add(Ino(top))
@@ -22,8 +22,8 @@ async def test_what_came_last_is_taken_apart_first(fs: Filesystem) -> None:
     assert not trees
 
 
-async def test_directory_is_held_by_any_top_above_it(fs: Filesystem) -> None:
-    """And by its own end; the root never is."""
+async def test_directory_below_a_top_counts_as_removed(fs: Filesystem) -> None:
+    """So does a removed directory itself; the root never does."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)
     beside = make_directory(fs, b"beside")
@@ -35,7 +35,7 @@ async def test_directory_is_held_by_any_top_above_it(fs: Filesystem) -> None:
     assert trees.hold(Ino(999))
 
 
-async def test_directories_in_a_ring_are_an_error(
+async def test_cycle_of_directories_is_an_error(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no endless loop."""
@@ -47,8 +47,8 @@ async def test_directories_in_a_ring_are_an_error(
         fs.orphans.trees.hold(ring)
 
 
-def test_known_rest_grows_with_directories() -> None:
-    """And is never negative, even if a process adds names meanwhile."""
+def test_known_remainder_grows_with_directories() -> None:
+    """It is never negative, even if a process adds names meanwhile."""
     progress = TreeProgress(1, 3).step(2, 10)
     assert progress == (3, 11)
     assert progress.step(20, 0) == (23, 0)

@@ -1,4 +1,4 @@
-"""How many requests may wait, in all and of one user."""
+"""Bounds on waiting requests, in total and for one user."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from s3fs_meta.limits import WAITING_HANDLERS_MAX, WRITE_BACK_WAITING_MAX
 
 @contextlib.contextmanager
 def filled(room: WaitingRoom, uid: int) -> Iterator[int]:
-    """Have as many requests of a user wait as find a place; give their number."""
+    """Let as many requests of a user wait as are accepted; yield their number."""
     with contextlib.ExitStack() as places:
         number = 0
         caller.set(uid)
@@ -24,7 +24,7 @@ def filled(room: WaitingRoom, uid: int) -> Iterator[int]:
 
 
 def test_single_user_may_use_all_slots() -> None:
-    """Requests of other users cannot arrive; the slots are free again afterwards."""
+    """Other users' requests are impossible there; the slots are free again afterwards."""
     room = WaitingRoom()
     for _ in range(2):
         with filled(room, 1000) as number:
@@ -32,8 +32,8 @@ def test_single_user_may_use_all_slots() -> None:
         assert len(room) == 0
 
 
-def test_no_user_of_a_shared_mount_leaves_others_without_a_place() -> None:
-    """The first has two thirds, each further one two thirds of the rest."""
+def test_no_user_of_a_shared_mount_takes_all_slots() -> None:
+    """The first gets two thirds, each further one two thirds of the rest."""
     room = WaitingRoom(is_shared=True)
     with filled(room, 1000) as first:
         assert first == WAITING_HANDLERS_MAX * 2 // 3
@@ -46,7 +46,7 @@ def test_no_user_of_a_shared_mount_leaves_others_without_a_place() -> None:
                 pass
 
 
-def test_many_users_together_do_not_exceed_the_room() -> None:
+def test_all_users_together_stay_below_the_bound() -> None:
     """Metadata requests still find a worker."""
     room = WaitingRoom(is_shared=True)
     with contextlib.ExitStack() as users:
@@ -56,8 +56,8 @@ def test_many_users_together_do_not_exceed_the_room() -> None:
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_write_back_has_places_of_its_own(is_shared: bool) -> None:
-    """A refusal would lose what was written; it takes the others' places only when its own end."""
+def test_write_back_has_separate_slots(is_shared: bool) -> None:
+    """A refusal would lose data; it uses the others' slots only when its own are full."""
     room = WaitingRoom(is_shared=is_shared)
     with filled(room, UNKNOWN) as readers:
         assert readers == WAITING_HANDLERS_MAX
@@ -68,8 +68,8 @@ def test_write_back_has_places_of_its_own(is_shared: bool) -> None:
         assert readers == 0
 
 
-def test_place_is_free_again_after_an_error() -> None:
-    """Whatever ends the waiting."""
+def test_slot_is_free_again_after_an_error() -> None:
+    """Whatever the error is."""
     room = WaitingRoom()
     with pytest.raises(OSError, match="x"), room.entered():
         raise OSError("x")

@@ -11,7 +11,7 @@ from tests.fs.conftest import ROOT, Volume, make_file
 
 
 def fill(fs: Filesystem, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> None:
-    """Let the disk below the cache look as if so much were left beyond the reserve."""
+    """Make the disk below the cache appear to have a number of bytes left beyond the reserve."""
     disk = fs.changes._disk
     disk._granted_bytes = 0
     monkeypatch.setattr(disk, "spare_bytes", lambda: spare_bytes)
@@ -20,7 +20,7 @@ def fill(fs: Filesystem, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> N
 async def test_full_disk_refuses_new_operations(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before SQLite would lose a whole group; nothing is changed."""
+    """SQLite would otherwise lose a complete group; nothing is changed."""
     ino = make_file(fs, b"f")
     fill(fs, monkeypatch, 0)
     with pytest.raises(NoSpaceLeftError):
@@ -32,10 +32,10 @@ async def test_full_disk_refuses_new_operations(
     assert fs.lookup(ROOT_INO, b"g") is None
 
 
-async def test_full_disk_still_lets_files_be_removed(
+async def test_full_disk_still_allows_removals(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Into the reserve, but not deeper than half of it."""
+    """They may use half of the reserve."""
     make_file(fs, b"f")
     make_file(fs, b"g")
     fill(fs, monkeypatch, -DISK_RESERVE_BYTES // 4)
@@ -45,8 +45,8 @@ async def test_full_disk_still_lets_files_be_removed(
         fs.namespace.unlink(ROOT_INO, b"g")
 
 
-async def test_lost_group_names_what_it_had_changed(volume: Volume) -> None:
-    """Only what was not committed."""
+async def test_lost_group_lists_its_changes(volume: Volume) -> None:
+    """Only the uncommitted ones."""
     told: list[Lost] = []
     async with volume.mounted(notices=KernelNotices(told.append)) as fs:
         make_file(fs, b"safe")
@@ -60,8 +60,8 @@ async def test_lost_group_names_what_it_had_changed(volume: Volume) -> None:
         assert fs.lookup(ROOT_INO, b"safe") is not None
 
 
-async def test_group_ends_after_so_many_operations_however_fast_they_come(volume: Volume) -> None:
-    """A bound on what a full disk can undo, also when the timer finds no turn."""
+async def test_group_ends_after_a_number_of_operations(volume: Volume) -> None:
+    """This bounds the loss on a full disk, even if the timer is delayed."""
     told: list[Lost] = []
     async with volume.mounted(notices=KernelNotices(told.append)) as fs:
         for number in range(GROUP_OPERATIONS_MAX + 10):

@@ -25,7 +25,7 @@ MINIMAL = acl.encode((AclEntry(USER_OBJ, 7), AclEntry(GROUP_OBJ, 5), AclEntry(OT
 
 @pytest.mark.parametrize("name", [b"user.a", b"trusted.a", b"security.a"])
 async def test_value_reads_back(fs: Filesystem, volume: Volume, name: bytes) -> None:
-    """Any bytes, also none; ctime moves, mtime does not."""
+    """Any bytes, also none; ctime changes, mtime does not."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()
     for value in (b"", b"\0\xff", b"x" * XATTR_VALUE_BYTES_MAX):
@@ -35,7 +35,7 @@ async def test_value_reads_back(fs: Filesystem, volume: Volume, name: bytes) -> 
 
 
 async def test_removed_attribute_is_not_found(fs: Filesystem, volume: Volume) -> None:
-    """Removing it twice is ENODATA, also next to a file of the same name."""
+    """Removing it twice gives ENODATA, also beside a file of the same name."""
     ino = make_file(fs, b"user.a")
     fs.xattrs.set(ino, b"user.a", b"1", USER)
     now_ns = volume.clock.later()
@@ -58,7 +58,7 @@ async def test_list_shows_trusted_names_to_root_only(fs: Filesystem) -> None:
     assert fs.xattrs.names(ROOT_INO, USER) == []
 
 
-async def test_what_cannot_be_an_attribute(fs: Filesystem) -> None:
+async def test_invalid_attributes_are_refused(fs: Filesystem) -> None:
     """Unknown namespaces, long names, large values, missing inodes."""
     ino = make_file(fs, b"f")
     for name in (b"system.other", b"a", b"users.x"):
@@ -78,7 +78,7 @@ async def test_what_cannot_be_an_attribute(fs: Filesystem) -> None:
 
 
 async def test_names_must_fit_into_one_list(fs: Filesystem) -> None:
-    """listxattr(2) answers at most 64 KiB: what it could not show is refused."""
+    """listxattr(2) returns at most 64 KiB: names beyond that are refused."""
     ino = make_file(fs, b"f")
     for number in range(255):
         fs.xattrs.set(ino, b"user.%0250d" % number, b"", ROOT)
@@ -89,7 +89,7 @@ async def test_names_must_fit_into_one_list(fs: Filesystem) -> None:
     assert sum(len(name) + 1 for name in fs.xattrs.names(ino, ROOT)) <= 65536
 
 
-async def test_create_and_replace_flags(fs: Filesystem) -> None:
+async def test_create_and_replace_flags_are_enforced(fs: Filesystem) -> None:
     """XATTR_CREATE and XATTR_REPLACE."""
     ino = make_file(fs, b"f")
     with pytest.raises(NoAttributeError):
@@ -102,7 +102,7 @@ async def test_create_and_replace_flags(fs: Filesystem) -> None:
 
 
 async def test_access_acl_sets_the_mode(fs: Filesystem) -> None:
-    """Mask to group bits; a minimal ACL leaves only the mode."""
+    """Mask becomes the group bits; a minimal ACL leaves only the mode."""
     ino = make_file(fs, b"f")
     fs.xattrs.set(ino, acl.ACCESS, NAMED, USER)
     assert (fs.getattr(ino).mode, fs.xattrs.get(ino, acl.ACCESS)) == (0o100761, NAMED)
@@ -111,7 +111,7 @@ async def test_access_acl_sets_the_mode(fs: Filesystem) -> None:
     assert fs.xattrs.names(ino, ROOT) == []
 
 
-async def test_acl_that_makes_no_sense_is_refused(fs: Filesystem) -> None:
+async def test_invalid_acl_is_refused(fs: Filesystem) -> None:
     """Bytes that are no ACL; a default ACL on a file."""
     ino, directory = make_file(fs, b"f"), make_directory(fs, b"d")
     with pytest.raises(InvalidRequestError):
@@ -128,7 +128,7 @@ async def test_acl_that_makes_no_sense_is_refused(fs: Filesystem) -> None:
     ("uid", "gid", "groups", "kept"),
     [(0, 0, (), True), (1000, 100, (), True), (1000, 5, (100,), True), (1000, 5, (), False)],
 )
-async def test_setgid_survives_an_acl_only_from_a_member(
+async def test_setgid_survives_an_acl_only_from_a_group_member(
     fs: Filesystem, uid: int, gid: int, groups: tuple[int, ...], kept: bool
 ) -> None:
     """Root, or a process in the file's group, by its own or a supplementary group."""
@@ -139,7 +139,7 @@ async def test_setgid_survives_an_acl_only_from_a_member(
 
 
 async def test_capability_of_an_open_file_is_answered_from_memory(fs: Filesystem) -> None:
-    """The kernel asks before every write(2); setting or removing it is noticed."""
+    """The kernel asks before every write(2); setting or removing it updates the memory."""
     ino = make_file(fs, b"f")
     assert not fs.xattrs.lacks_capability(ino)
     await fs.open(ino, ROOT)

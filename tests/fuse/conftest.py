@@ -1,4 +1,4 @@
-"""A filesystem with its handlers, and one that is really mounted."""
+"""Fixtures: a filesystem with its handlers, and a real mount."""
 
 import os
 from collections.abc import AsyncIterator, Callable
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 class Context(NamedTuple):
-    """Who asks, as pyfuse3 passes it."""
+    """The caller of a request, as pyfuse3 passes it."""
 
     uid: int = 0
     gid: int = 0
@@ -56,7 +56,7 @@ class Mounted(NamedTuple):
     handlers: Handlers
 
     async def run(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Call something that makes system calls on the mount; in a thread, or it would hang."""
+        """Run a function with system calls on the mount in a thread; on the loop it would hang."""
         return await trio.to_thread.run_sync(function, *arguments)
 
 
@@ -152,14 +152,14 @@ CONTEXT = Context()
 
 
 class Reply:
-    """Collects a readdir reply that has room for some names."""
+    """Collects a readdir reply with room for some names."""
 
     def __init__(self, room: int = 1000) -> None:
         self.room = room
         self.rows: list[tuple[bytes, int, int]] = []
 
     def add(self, _token: object, name: bytes, entry: Any, position: int) -> bool:
-        """Take a name, as pyfuse3.readdir_reply does."""
+        """Add a name, as pyfuse3.readdir_reply does."""
         if len(self.rows) >= self.room:
             return False
         self.rows.append((name, entry.st_ino, position))
@@ -168,7 +168,7 @@ class Reply:
 
 @pytest.fixture
 def reply(monkeypatch: pytest.MonkeyPatch) -> Reply:
-    """Return what collects replies: a real token exists only inside a request."""
+    """Return an object that collects replies: a real token exists only inside a request."""
     made = Reply()
     monkeypatch.setattr(pyfuse3, "readdir_reply", made.add)
     return made

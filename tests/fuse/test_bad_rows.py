@@ -1,4 +1,4 @@
-"""Rows whose values have another type than their columns: EIO for what they are about."""
+"""Rows with values of another type than their columns: EIO only for the affected files."""
 
 import errno
 import os
@@ -34,7 +34,7 @@ WHERE: Final = {"dentries": "name IN (x'626164', x'6c696e6b')", "blocks": "1"}
 
 
 async def furnish(handlers: Handlers) -> tuple[Ino, Ino, Ino]:
-    """Make a file with content and an attribute, a link, and a file beside them."""
+    """Make a file with content and an attribute, a link, and another file."""
     bad, good = await make_file(handlers, b"bad"), await make_file(handlers, b"good")
     operations = handlers.operations
     await operations.setxattr(bad, b"user.a", b"value", CONTEXT)
@@ -62,7 +62,7 @@ async def answer(work: Callable[[], Awaitable[object]]) -> int:
         await work()
     except pyfuse3.FUSEError as exc:
         return int(exc.errno)
-    except BadRowError:  # of what the extension calls, which answers by itself
+    except BadRowError:  # requests of the extension, which replies itself
         return errno.EIO
     return 0
 
@@ -123,14 +123,14 @@ def changes(handlers: Handlers, bad: Ino) -> list[Callable[[], Awaitable[object]
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("column", INODE_COLUMNS)
-async def test_inode_that_cannot_be_read_is_eio_for_itself(
+async def test_unreadable_inode_gives_eio_for_itself(
     handlers: Handlers,
     reply: Reply,
     caplog: pytest.LogCaptureFixture,
     column: str,
     value: str,
 ) -> None:
-    """Reads and changes of it fail; its name is listed; all else goes on, also changes."""
+    """Reads and changes of it fail; its name is listed; other files can be read and changed."""
     bad, good, link = await furnish(handlers)
     spoil(handlers, "inodes", column, value, (bad, link))
 
@@ -148,7 +148,7 @@ async def test_inode_that_cannot_be_read_is_eio_for_itself(
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize(("table", "column"), OTHER_COLUMNS)
-async def test_row_that_cannot_be_read_is_eio_for_its_file(
+async def test_unreadable_row_gives_eio_for_its_file(
     handlers: Handlers,
     reply: Reply,
     caplog: pytest.LogCaptureFixture,
@@ -156,7 +156,7 @@ async def test_row_that_cannot_be_read_is_eio_for_its_file(
     column: str,
     value: str,
 ) -> None:
-    """Whatever is read meanwhile, the mount goes on; no request meets a bug."""
+    """No request raises an unexpected exception, and the mount continues."""
     bad, good, link = await furnish(handlers)
     spoil(handlers, table, column, value, (bad, link))
 
@@ -172,10 +172,10 @@ async def test_row_that_cannot_be_read_is_eio_for_its_file(
 
 
 @pytest.mark.parametrize("column", ["refs", "plain_bytes", "hash", "pack", "pack_offset"])
-async def test_removed_file_whose_rows_cannot_be_read_costs_only_its_space(
+async def test_removed_file_with_unreadable_rows_costs_only_its_space(
     handlers: Handlers, caplog: pytest.LogCaptureFixture, column: str
 ) -> None:
-    """It stays without a name until fsck -y; a file that is replaced by a rename, too."""
+    """It stays without a name until fsck -y; so does a file replaced by a rename."""
     bad, good, _link = await furnish(handlers)
     spoil(handlers, "blocks", column, "1.5", (bad, bad))
     operations, status = handlers.operations, handlers.operations.status
@@ -192,10 +192,10 @@ async def test_removed_file_whose_rows_cannot_be_read_costs_only_its_space(
     assert inodes.get(handlers.fs.db, bad).nlink == 0
 
 
-async def test_row_that_is_met_in_the_middle_of_a_change_ends_all_changes(
+async def test_bad_row_found_during_a_change_stops_all_changes(
     handlers: Handlers,
 ) -> None:
-    """Half of a change is in the open group, with changes of others: all of it is rolled back."""
+    """Half of the change is in the open group, with other changes: the group is rolled back."""
     bad, good, _link = await furnish(handlers)
     status = handlers.operations.status
     begun = status.progress

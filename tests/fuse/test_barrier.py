@@ -1,4 +1,4 @@
-"""The barrier passes behind what came before it."""
+"""The barrier: it passes when all earlier requests have arrived."""
 
 import os
 
@@ -9,13 +9,13 @@ from s3fs_meta.fuse.barrier import Barrier
 
 
 def test_barrier_belongs_to_the_user_of_the_mount() -> None:
-    """The process that collects is his, too."""
+    """The collecting process runs as the same user."""
     entry = Barrier().entry
     assert (entry.st_uid, entry.st_gid) == (os.geteuid(), os.getegid())
 
 
-async def test_barrier_is_passed_when_its_last_release_came() -> None:
-    """One that a collector which was killed had opened counts, too."""
+async def test_barrier_passes_with_its_last_release() -> None:
+    """Opens by a killed collector count, too."""
     barrier = Barrier()
     barrier.opened()
     barrier.opened()
@@ -35,8 +35,8 @@ async def test_barrier_is_passed_when_its_last_release_came() -> None:
     assert seen == [False]
 
 
-async def test_barrier_waits_for_writes_that_came_before_it() -> None:
-    """And for none that came later."""
+async def test_barrier_waits_for_earlier_writes() -> None:
+    """It does not wait for later ones."""
     barrier, room = Barrier(), trio.Event()
 
     async def write() -> int:

@@ -1,4 +1,4 @@
-"""Attributes and space figures as stat(2) and statfs(2) show them."""
+"""Conversion of attributes and space figures for stat(2) and statfs(2)."""
 
 import pytest
 
@@ -10,8 +10,8 @@ from tests.fuse.conftest import FILE
 MIB = 1 << 20
 
 
-def test_attributes_arrive_unchanged() -> None:
-    """Times to the nanosecond, also before 1970 and after 2038; 64-bit inode numbers."""
+def test_attributes_are_passed_unchanged() -> None:
+    """Times to the nanosecond, before 1970 and after 2038; 64-bit inode numbers."""
     entry = Converter(MIB).entry(FILE)
     assert (entry.st_ino, entry.st_mode, entry.st_nlink) == (1 << 40, 0o100640, 3)
     assert (entry.st_uid, entry.st_gid, entry.st_size) == (10, 20, 5000)
@@ -21,8 +21,8 @@ def test_attributes_arrive_unchanged() -> None:
     assert entry.entry_timeout == entry.attr_timeout == ENTRY_TIMEOUT_S
 
 
-def test_device_number_is_shown() -> None:
-    """Of devices only."""
+def test_device_number_is_shown_for_devices_only() -> None:
+    """For other types it is 0."""
     device = FILE._replace(mode=0o020600, rdev=0x801, mapped_blocks=0, size_bytes=0)
     assert Converter(MIB).entry(device).st_rdev == 0x801
 
@@ -39,12 +39,12 @@ def test_device_number_is_shown() -> None:
         (3 * MIB, 3 * MIB, 6144),
     ],
 )
-def test_st_blocks_counts_what_is_mapped(size: int, mapped: int, expected: int) -> None:
-    """Holes have none; the last block counts as far as the file reaches, in whole pages."""
+def test_st_blocks_counts_mapped_blocks(size: int, mapped: int, expected: int) -> None:
+    """Holes count nothing; the last block counts up to the end of the file, in whole pages."""
     assert sectors(size, mapped) == expected
 
 
-def test_overrides_change_what_is_shown() -> None:
+def test_overrides_change_shown_attributes() -> None:
     """Mount options uid, gid and umask; files without an x bit do not get one."""
     converter = Converter(MIB, overrides=Overrides(uid=1, gid=2, umask=0o027))
     entry = converter.entry(FILE)
@@ -54,13 +54,13 @@ def test_overrides_change_what_is_shown() -> None:
     assert converter.entry(FILE._replace(mode=0o040700)).st_mode == 0o040750
 
 
-def test_name_that_is_not_there_may_be_remembered() -> None:
-    """Inode 0 with a timeout is an answer, ENOENT is none."""
+def test_missing_name_may_be_cached() -> None:
+    """Inode 0 with a timeout can be cached, ENOENT cannot."""
     nothing = Converter(MIB).no_entry
     assert (nothing.st_ino, nothing.entry_timeout) == (0, ENTRY_TIMEOUT_S)
 
 
-def test_statfs_shows_whole_units() -> None:
+def test_statfs_uses_whole_units() -> None:
     """Blocks of 4 KiB, and the longest name."""
     data = Converter(MIB).statfs(SpaceFigures(1 << 30, 1 << 20, 7, 100))
     assert (data.f_bsize, data.f_frsize, data.f_blocks) == (4096, 4096, 1 << 18)

@@ -1,4 +1,4 @@
-"""Nothing but FUSEError leaves a handler."""
+"""The error boundary: only FUSEError leaves a handler."""
 
 import errno
 import inspect
@@ -25,7 +25,7 @@ from s3fs_meta.mount_state import MountState, MountStatus
 
 
 class Desk:
-    """Two handlers that do what they are told."""
+    """Two handlers with results set by the test."""
 
     def __init__(self) -> None:
         self.status = MountStatus()
@@ -34,14 +34,14 @@ class Desk:
 
     @answered
     def plain(self, outcome: object) -> object:
-        """Return or raise."""
+        """Return or raise as set."""
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     @answered
     async def waiting(self, outcome: object) -> object:
-        """Return or raise."""
+        """Return or raise as set."""
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -54,7 +54,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 async def test_result_is_passed_on_and_counted(name: str) -> None:
-    """The usual case."""
+    """A handler without an error."""
     desk = Desk()
     assert await getattr(desk, name)(7) == 7
     assert desk.requests[name] == 1
@@ -82,7 +82,7 @@ async def test_error_becomes_an_errno(
     logged: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Ordinary answers are not logged; what cannot be gone on from degrades the mount."""
+    """Expected errors are not logged; unrecoverable ones degrade the mount."""
     desk = Desk()
     with pytest.raises(pyfuse3.FUSEError) as caught:
         await getattr(desk, name)(error)
@@ -103,10 +103,10 @@ async def test_error_becomes_an_errno(
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-async def test_change_that_ends_half_way_is_taken_back(
+async def test_half_finished_change_is_rolled_back(
     name: str, error: Exception, undone: int
 ) -> None:
-    """The group that holds half of it must never be committed."""
+    """The group with half of the change must never be committed."""
     desk = Desk()
     taken_back: list[MountState] = []
     desk.status.undo = lambda: taken_back.append(desk.status.state)
@@ -116,7 +116,7 @@ async def test_change_that_ends_half_way_is_taken_back(
 
 
 def test_failing_lookup_rolls_back_nothing() -> None:
-    """Earlier changes of others are complete."""
+    """Earlier changes are complete."""
     status = MountStatus()
     taken_back: list[None] = []
     status.undo = lambda: taken_back.append(None)
@@ -125,8 +125,8 @@ def test_failing_lookup_rolls_back_nothing() -> None:
     assert taken_back == []
 
 
-def test_looks_are_handlers() -> None:
-    """A name that is misspelt there would take back too much."""
+def test_listed_reading_handlers_exist() -> None:
+    """A misspelt name in that list would cause unnecessary rollbacks."""
     handlers = {name for name in vars(Operations) if hasattr(vars(Operations)[name], "is_handler")}
     assert handlers | set(RAW_HANDLERS) >= error_boundary._CHANGES_NO_TWO_ROWS
     assert all(callable(getattr(RawOperations, name)) for name in RAW_HANDLERS)
@@ -136,7 +136,7 @@ def test_looks_are_handlers() -> None:
 async def test_bug_is_logged_with_its_traceback_and_no_content(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """File content does not belong into a log."""
+    """File content must not get into a log."""
     with caplog.at_level(logging.ERROR), pytest.raises(pyfuse3.FUSEError):
         await _unprintable(Desk())
     assert "TypeError" in caplog.text
@@ -147,8 +147,8 @@ async def _unprintable(desk: Desk) -> None:
     await desk.plain(b"x" * 300, "too many")
 
 
-def test_every_handler_passes_the_wrapper() -> None:
-    """Also those added later; forget sends no reply and catches everything itself."""
+def test_every_handler_is_wrapped() -> None:
+    """Also those added later; forget sends no reply and catches all exceptions itself."""
     inherited = {
         name for name, _ in inspect.getmembers(pyfuse3.Operations, inspect.iscoroutinefunction)
     }

@@ -31,12 +31,12 @@ LIES = 3
 
 
 def ran(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run a program of its own."""
+    """Run a program in a separate process."""
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
 
 
-def test_it_is_loaded_before_pyfuse3() -> None:
+def test_extension_is_loaded_before_pyfuse3() -> None:
     """Whichever module is imported first."""
     assert ran(ORDER).stdout.split() == ["s3fs_meta.fuse.fuse_intercept", "pyfuse3"]
 
@@ -46,10 +46,10 @@ def test_it_is_loaded_before_pyfuse3() -> None:
     [("cli.entry", ["mount"], ExitStatus.SETTINGS), ("cli.mount_helper", [], MOUNT_FAILED)],
     ids=["s3fs-meta", "mount.s3fs-meta"],
 )
-def test_mount_without_it_is_one_line_that_says_how_to_build_it(
+def test_mount_without_the_extension_fails_with_one_line(
     tmp_path: Path, module: str, words: list[str], status: int
 ) -> None:
-    """Nothing is mounted in a lesser way."""
+    """The line says how to build it; nothing is mounted."""
     code = f"{MISSING}from s3fs_meta.{module} import main\nsys.exit(main())"
 
     done = ran(code, *words, f"local://{tmp_path}", str(tmp_path))
@@ -60,8 +60,8 @@ def test_mount_without_it_is_one_line_that_says_how_to_build_it(
     assert "libfuse3-dev" in done.stderr
 
 
-def test_commands_that_do_not_mount_work_without_it() -> None:
-    """A rescue needs no kernel."""
+def test_commands_that_do_not_mount_work_without_the_extension() -> None:
+    """Recovering files needs no mount."""
     code = f"{MISSING}from s3fs_meta.cli.entry import main\nsys.exit(main())"
 
     assert ran(code, "fsck", "--help").returncode == 0
@@ -88,10 +88,10 @@ def test_build_without_headers_names_the_missing_packages(tmp_path: Path, step: 
 
 @pytest.mark.mount
 @pytest.mark.timeout(30)
-async def test_request_that_was_withdrawn_stops_nothing(
+async def test_withdrawn_request_blocks_nothing(
     tmp_path: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one of a process that is killed between poll and read."""
+    """Like a request of a process that is killed between poll and read."""
     lies = 0
     really = Gate._is_ready
 

@@ -1,4 +1,4 @@
-"""Which requests wait while a tree is held, before and after the kernel has handed over."""
+"""Requests that wait while a tree is frozen, before and after the kernel's write-back."""
 
 import contextlib
 import os
@@ -57,7 +57,7 @@ async def _waits(handlers: Handlers, name: str, *arguments: Any) -> bool:
 
 
 async def _passes(handlers: Handlers, name: str, *arguments: Any) -> bool:
-    with trio.move_on_after(10) as scope:  # on a machine that is busy, too
+    with trio.move_on_after(10) as scope:  # also on a busy machine
         await _take(handlers, name, *arguments)
     return not scope.cancelled_caught
 
@@ -75,8 +75,8 @@ async def tree(handlers: Handlers) -> tuple[Ino, Ino]:
     return Ino(info.fh), Ino(made.st_ino)
 
 
-async def test_everything_that_changes_waits(handlers: Handlers, tree: tuple[Ino, Ino]) -> None:
-    """And nothing else: the table has all handlers that the mount's state can refuse."""
+async def test_every_changing_request_waits(handlers: Handlers, tree: tuple[Ino, Ino]) -> None:
+    """No other does: the table has all handlers that the mount's state can refuse."""
     reading = {"forget", "fsync", "fsyncdir", "getattr", "listxattr", "lookup", "opendir", "read"}
     closing = {"readdir", "readlink", "release", "releasedir", "statfs"}
     assert set(CHANGING) == set(_HANDLERS) - reading - closing
@@ -90,10 +90,10 @@ async def test_everything_that_changes_waits(handlers: Handlers, tree: tuple[Ino
     assert await _passes(handlers, "unlink", tree[1], b"f", CONTEXT)
 
 
-async def test_writing_back_waits_only_once_it_is_done(
+async def test_write_back_is_blocked_only_after_the_collection(
     handlers: Handlers, tree: tuple[Ino, Ino]
 ) -> None:
-    """Or the kernel could never hand over; the times that it keeps may come whenever they like."""
+    """Otherwise the kernel could never hand over its data; SETATTR of times is always allowed."""
     requests = _requests(*tree)
     ino = tree[0]
     length = (ino, pyfuse3.EntryAttributes(), Fields(update_size=True), None, CONTEXT)
@@ -105,7 +105,7 @@ async def test_writing_back_waits_only_once_it_is_done(
         CONTEXT,
     )
     with handlers.fs.freeze.hold(tree[1], 100):
-        for does in (_passes, _waits):  # before it is still, and then
+        for does in (_passes, _waits):  # before the freeze is complete, and then
             assert await _waits(handlers, "getxattr", *requests["getxattr"])
             assert await does(handlers, "open", *requests["open"])
             assert await does(handlers, "write", *requests["write"])
@@ -114,8 +114,8 @@ async def test_writing_back_waits_only_once_it_is_done(
             handlers.fs.freeze.still()
 
 
-def test_program_that_is_started_only_reads() -> None:
-    """One that reads a pipe may be anything; one that is gone, too."""
+def test_starting_a_program_only_reads() -> None:
+    """A process that reads a pipe may be anything; so may one that has ended."""
     waiting = subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

@@ -20,7 +20,7 @@ TURNED = Turned(
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
-    """Return what the kernel was told; it knows nothing."""
+    """Return the invalidations sent to a kernel without cached entries."""
     heard: list[tuple[object, ...]] = []
 
     def entry(parent: int, name: bytes) -> None:
@@ -44,15 +44,15 @@ def converter() -> Converter:
 
 @pytest.fixture
 def cache(handlers: Handlers, converter: Converter) -> KernelCache:
-    """Return the memory of a kernel that has looked up one inode."""
+    """Return the cache state of a kernel that has looked up one inode."""
     handlers.fs.lookups.add(KNOWN)
     return KernelCache(converter, handlers.fs)
 
 
-async def test_only_what_the_kernel_can_know_is_told(
+async def test_only_possibly_cached_entries_are_invalidated(
     cache: KernelCache, told: list[tuple[object, ...]]
 ) -> None:
-    """Before the turn names, the listings they are in, and attributes; after it content, too."""
+    """Before the switch names, their listings, and attributes; after it content, too."""
     names = {(ROOT_INO, b"a"), (KNOWN, b"b"), (ROOT_INO, "content"), (KNOWN, "content")}
     await cache.before_turn(TURNED)
     assert set(told) == names | {(KNOWN, "attributes")}
@@ -64,10 +64,10 @@ async def test_only_what_the_kernel_can_know_is_told(
     assert told.count((KNOWN, "content")) == 2
 
 
-async def test_nothing_is_remembered_while_it_turns(
+async def test_nothing_is_cached_during_the_switch(
     handlers: Handlers, cache: KernelCache, converter: Converter, told: list[tuple[object, ...]]
 ) -> None:
-    """Neither that a name is missing, nor what it stands for."""
+    """Neither missing names nor attributes."""
     await cache.before_turn(TURNED)
     assert converter.no_entry.entry_timeout == 0.0
     assert converter.entry(handlers.fs.getattr(ROOT_INO)).attr_timeout == 0.0
@@ -82,7 +82,7 @@ async def test_nothing_is_remembered_while_it_turns(
 async def test_capability_is_looked_up_again(
     handlers: Handlers, cache: KernelCache, told: list[tuple[object, ...]]
 ) -> None:
-    """An open file's may have changed."""
+    """That of an open file may have changed."""
     record = handlers.fs.open_files.opened(KNOWN)
     assert handlers.fs.xattrs.lacks_capability(KNOWN)
 
@@ -92,7 +92,7 @@ async def test_capability_is_looked_up_again(
     assert record.has_capability is None
 
 
-async def test_everything_is_invalidated_when_everything_may_have_changed(
+async def test_unknown_changes_invalidate_everything(
     handlers: Handlers, cache: KernelCache, told: list[tuple[object, ...]]
 ) -> None:
     """Each name in directories that the kernel knows, and each inode that it knows."""

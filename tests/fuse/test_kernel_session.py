@@ -1,4 +1,4 @@
-"""Real mounts: system calls arrive, nothing stays behind."""
+"""Real mounts: system calls, signals, leftovers."""
 
 import errno
 import os
@@ -23,8 +23,8 @@ from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 CONTENT = os.urandom(3 * BLOCK_BYTES + 100)
 
 
-def test_permissions_are_always_the_kernel_s() -> None:
-    """Whatever is chosen."""
+def test_kernel_always_checks_permissions() -> None:
+    """With every combination of options."""
     words = FuseOptions(source="s3://bucket/a,b é").words()
     assert words == {
         "default_permissions",
@@ -40,7 +40,7 @@ def test_permissions_are_always_the_kernel_s() -> None:
 
 
 def walk_names(root: Path) -> None:
-    """Make, move, link and remove."""
+    """Create, move, link and remove names."""
     (root / "d").mkdir()
     (root / "d/f").write_bytes(CONTENT)
     os.link(root / "d/f", root / "g")
@@ -63,7 +63,7 @@ def walk_names(root: Path) -> None:
 
 
 def walk_content(root: Path) -> None:
-    """Write, read, cut, map, leave holes."""
+    """Write, read, truncate, map, make holes."""
     with open(root / "f", "wb+") as file:
         file.write(CONTENT)
         os.fsync(file.fileno())
@@ -107,7 +107,7 @@ def walk_attributes(root: Path) -> None:
 
 
 def walk_orphans(root: Path) -> None:
-    """Use what has no name any more."""
+    """Use files and directories without a name."""
     with open(root / "f", "wb+") as file:
         file.write(b"content")
         os.unlink(root / "f")
@@ -119,10 +119,8 @@ def walk_orphans(root: Path) -> None:
 
 @pytest.mark.mount
 @pytest.mark.parametrize("walk", [walk_names, walk_content, walk_attributes, walk_orphans])
-async def test_system_calls_do_what_they_say(
-    mounted: Mounted, walk: Callable[[Path], None]
-) -> None:
-    """The whole way through the kernel; no handler meets a bug."""
+async def test_system_calls_work_on_a_mount(mounted: Mounted, walk: Callable[[Path], None]) -> None:
+    """The complete path through the kernel; no handler raises an unexpected exception."""
     await mounted.run(walk, mounted.path)
     assert mounted.handlers.session.status.writable
 
@@ -140,7 +138,7 @@ def write_and_count_blocks(path: Path) -> list[int]:
 
 @pytest.mark.mount
 async def test_blocks_are_counted_after_fsync(mounted: Mounted) -> None:
-    """Although the kernel keeps attributes, and the file is still open."""
+    """Although the kernel caches attributes, and the file is still open."""
     counted = await mounted.run(write_and_count_blocks, mounted.path / "f")
     assert counted == [blocks * BLOCK_BYTES // 512 for blocks in (1, 2, 3)]
 
@@ -155,7 +153,7 @@ def mode_after(root: Path, command: str) -> int:
     (root / "f").touch()
     (root / "f").chmod(0o6777)
     root.chmod(0o755)
-    # The working directory is entered before the privileges go.
+    # The working directory is entered before the privileges are dropped.
     subprocess.run(
         ["/bin/sh", "-c", command], check=True, cwd=root, user=65534, group=65534, extra_groups=[]
     )
@@ -165,7 +163,7 @@ def mode_after(root: Path, command: str) -> int:
 @pytest.mark.mount
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
 async def test_unprivileged_write_clears_privilege_bits(mounted: Mounted) -> None:
-    """The kernel asks for it at write(2), at O_TRUNC it is our work."""
+    """The kernel requests it at write(2); at O_TRUNC it is our task."""
     assert await mounted.run(mode_after, mounted.path, "printf x >> f") == 0o777
     assert await mounted.run(mode_after, mounted.path, ": > f") == 0o777
 
@@ -183,8 +181,8 @@ with open(sys.argv[1], "wb", buffering=0) as file:
 def write_elsewhere(path: Path, *, busy: bool) -> "subprocess.Popen[bytes]":
     """Write CONTENT in another process, which keeps the file open if *busy*.
 
-    Not in this one: to start fusermount3 it forks, and the child closes what this process has
-    open, on a mount that this process cannot serve until the child has gone on.
+    A separate process is needed: to start fusermount3 it forks, and the child closes what this
+    process has open, on a mount that this process cannot serve until the child has continued.
     """
     writer = subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(path), str(len(CONTENT)), str(busy)],
@@ -237,7 +235,7 @@ async def test_kernel_reads_ahead_in_large_steps(mounted: Mounted) -> None:
 
 
 @pytest.mark.mount
-async def test_what_cannot_be_mounted_is_refused(tmp_path: Path) -> None:
+async def test_invalid_mount_is_refused(tmp_path: Path) -> None:
     """One error, nothing mounted."""
     async with opened(tmp_path) as handlers:
         with pytest.raises(UsageError, match="cannot mount"):

@@ -1,4 +1,4 @@
-"""The length of an open file of a process, out of the kernel's memory."""
+"""The length of an open file, from the kernel's memory."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from s3fs_meta.model import Ino
 
 
 def test_open_file_is_found_by_device_and_number(tmp_path: Path) -> None:
-    """Also without a name; not where no process has it open."""
+    """Also without a name; not if no process has it open."""
     path = tmp_path / "f"
     path.write_bytes(b"x" * 12345)
     status = path.stat()
@@ -31,8 +31,8 @@ def test_open_file_is_found_by_device_and_number(tmp_path: Path) -> None:
         assert kernel_size(0, device, ino) is None
 
 
-def test_file_of_another_process_is_found(tmp_path: Path) -> None:
-    """Whatever else that has open: pipes, sockets, devices."""
+def test_file_among_other_descriptors_is_found(tmp_path: Path) -> None:
+    """The other process also has pipes, sockets and devices open."""
     path = tmp_path / "f"
     path.write_bytes(b"abc")
     status = path.stat()

@@ -1,4 +1,4 @@
-"""Handlers: what a reply counts for, and what the kernel is told."""
+"""Handlers: lookup counts and invalidations."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from s3fs_meta.mount_state import MountState
 from tests.fuse.conftest import CONTEXT, Handlers, Reply, make_file
 
 
-async def test_replies_that_name_an_inode_count(handlers: Handlers) -> None:
+async def test_replies_with_an_inode_are_counted(handlers: Handlers) -> None:
     """create, lookup, link: one each; getattr does not count."""
     operations, count = handlers.operations, handlers.fs.lookups.count
     ino = await make_file(handlers, b"f")
@@ -33,15 +33,15 @@ async def test_replies_that_name_an_inode_count(handlers: Handlers) -> None:
         assert count(made.st_ino) == 1
 
 
-async def test_missing_name_is_an_answer(handlers: Handlers) -> None:
-    """Inode 0, which the kernel remembers; nothing is counted."""
+async def test_missing_name_is_a_reply(handlers: Handlers) -> None:
+    """Inode 0, which the kernel caches; nothing is counted."""
     entry = await handlers.operations.lookup(ROOT_INO, b"nothing", CONTEXT)
     assert entry.st_ino == 0
     assert handlers.fs.lookups.count(Ino(0)) == 0
 
 
 async def test_listing_counts_what_fits_except_dots(handlers: Handlers, reply: Reply) -> None:
-    """. and .. come first and are never counted; the position goes on where it stopped."""
+    """. and .. are first and never counted; the next call continues at the position."""
     inos = {await make_file(handlers, b"n%d" % number) for number in range(60)}
     await handlers.operations.forget([(ino, 1) for ino in inos])
     seen: list[bytes] = []
@@ -58,7 +58,7 @@ async def test_listing_counts_what_fits_except_dots(handlers: Handlers, reply: R
 
 
 async def test_removed_open_directory_lists_dots(handlers: Handlers, reply: Reply) -> None:
-    """Also when its parent is gone too."""
+    """Even if its parent is removed, too."""
     operations = handlers.operations
     outer = (await operations.mkdir(ROOT_INO, b"a", 0o755, CONTEXT)).st_ino
     inner = (await operations.mkdir(outer, b"b", 0o755, CONTEXT)).st_ino
@@ -69,8 +69,8 @@ async def test_removed_open_directory_lists_dots(handlers: Handlers, reply: Repl
     assert [name for name, _, _ in reply.rows] == [b".", b".."]
 
 
-async def test_capability_is_missing_without_a_query(handlers: Handlers) -> None:
-    """The answer to the question before every write(2)."""
+async def test_missing_capability_needs_no_query(handlers: Handlers) -> None:
+    """The kernel asks for it before every write(2)."""
     operations = handlers.operations
     info, _ = await operations.create(ROOT_INO, b"f", 0o100644, os.O_RDWR, CONTEXT)
     for _ in range(2):
@@ -79,7 +79,7 @@ async def test_capability_is_missing_without_a_query(handlers: Handlers) -> None
         assert caught.value.errno == errno.ENODATA
 
 
-async def test_contents_pass_through(handlers: Handlers) -> None:
+async def test_contents_are_written_and_read(handlers: Handlers) -> None:
     """open, write, read, fsync, release."""
     operations = handlers.operations
     ino = await make_file(handlers, b"f")
@@ -97,7 +97,7 @@ async def test_contents_pass_through(handlers: Handlers) -> None:
 
 
 async def test_every_handler_is_counted(handlers: Handlers) -> None:
-    """status shows how many requests of each kind there were."""  # noqa: D403 - a command
+    """Status shows how many requests of each kind there were."""
     await make_file(handlers, b"f")
     await handlers.operations.statfs(CONTEXT)
     assert handlers.operations.requests["create"] == 1
@@ -118,10 +118,10 @@ async def test_forget_never_raises(handlers: Handlers, monkeypatch: pytest.Monke
     assert handlers.fs.lookups.count(ino) == 0
 
 
-async def test_lost_names_are_asked_again(
+async def test_lost_names_are_invalidated(
     handlers: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel must not believe in files that SQLite has undone."""
+    """The kernel must not cache files that SQLite has undone."""
     told: list[tuple[int, bytes]] = []
     monkeypatch.setattr(
         pyfuse3,

@@ -1,4 +1,4 @@
-"""Structures of linux/fuse.h are laid out as there."""
+"""Structures have the layout of linux/fuse.h."""
 
 import struct
 
@@ -25,8 +25,8 @@ def test_structures_have_their_size(name: str, size_bytes: int) -> None:
     assert getattr(raw_operations, name).size == size_bytes
 
 
-def test_answer_to_statx() -> None:
-    """Struct fuse_statx_out: each number in its place, times before 1970 too."""
+def test_statx_reply_has_its_layout() -> None:
+    """Struct fuse_statx_out: each number at its offset, times before 1970, too."""
     device = FILE._replace(rdev=0x801)
     entry = Converter(1 << 20, timeout_s=1.5).entry(device)
     content = raw_operations.statx_out(entry, FILE.btime_ns)

@@ -1,4 +1,4 @@
-"""Requests that the extension adds, through a real mount."""
+"""Requests that the extension adds, on a real mount."""
 
 import ctypes
 import fcntl
@@ -23,14 +23,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
-    """Call the C library's."""
+    """Call fallocate of the C library."""
     if _libc.fallocate(fd, mode, ctypes.c_longlong(offset), ctypes.c_longlong(length)):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
 
 
 def seek(root: Path) -> None:
-    """Ask for data and holes of a file, while it is written and afterwards."""
+    """Search data and holes of a file, while it is written and afterwards."""
     with open(root / "f", "wb", buffering=0) as file, open(root / "f", "rb") as reader:
         os.pwrite(file.fileno(), b"x" * BLOCK_BYTES, 10 * BLOCK_BYTES)
         for fd in (file.fileno(), reader.fileno()):
@@ -49,7 +49,7 @@ def seek(root: Path) -> None:
 
 
 def assert_no_holes(fd: int, size_bytes: int) -> None:
-    """All is data up to the end, as far as the kernel has come."""
+    """Require that everything up to the end is data."""
     for offset in (0, 1, size_bytes - 1):
         assert os.lseek(fd, offset, os.SEEK_DATA) == offset
         assert os.lseek(fd, offset, os.SEEK_HOLE) == size_bytes
@@ -60,15 +60,15 @@ def assert_no_holes(fd: int, size_bytes: int) -> None:
 
 
 async def test_lseek_shows_no_holes_while_a_file_is_written(mounted: Mounted) -> None:
-    """A hole that was just filled is no hole: cp(1) would leave it out. The length is current."""
+    """A hole that was just filled is data: cp(1) would otherwise skip it. The length is current."""
     await mounted.run(seek, mounted.path)
     assert mounted.handlers.operations.requests["lseek"] == 44
 
 
-async def test_lseek_goes_on_without_the_length_that_the_kernel_has(
+async def test_lseek_works_without_the_kernel_s_length(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a caller that is not seen in /proc: the kernel answers itself, from then on."""
+    """For a caller that is not visible in /proc: afterwards the kernel answers itself."""
     monkeypatch.setattr(raw_operations, "kernel_size", lambda *_: None)
 
     def ask(root: Path) -> None:
@@ -81,7 +81,7 @@ async def test_lseek_goes_on_without_the_length_that_the_kernel_has(
 
 
 def seal(root: Path) -> None:
-    """Let a file that is open, and that the kernel has not handed over, become immutable."""
+    """Make an open file with unwritten pages immutable."""
     with open(root / "f", "wb", buffering=0) as file:
         file.write(b"taken before")
         subprocess.run(["chattr", "+i", root / "f"], check=True)
@@ -96,8 +96,8 @@ def seal(root: Path) -> None:
     (root / "f").unlink()
 
 
-async def test_file_that_is_written_becomes_immutable_and_loses_nothing(mounted: Mounted) -> None:
-    """As on ext4; who has it open for writing may go on."""
+async def test_file_being_written_becomes_immutable_without_loss(mounted: Mounted) -> None:
+    """As on ext4; processes that have it open for writing may continue."""
     await mounted.run(seal, mounted.path)
 
 
@@ -140,7 +140,7 @@ def copy_with_cp(root: Path, size_bytes: int) -> None:
 
 
 async def test_cp_of_uploaded_content_shares_its_blocks(mounted: Mounted) -> None:
-    """By copy_file_range(2); the copy is another file."""
+    """By copy_file_range(2); the copy is a separate file."""
     path, handlers = mounted.path, mounted.handlers
     content = os.urandom(3 * BLOCK_BYTES)
     await mounted.run((path / "f").write_bytes, content)
@@ -156,7 +156,7 @@ async def test_cp_of_uploaded_content_shares_its_blocks(mounted: Mounted) -> Non
 
 
 async def test_cp_copies_dirty_content(mounted: Mounted) -> None:
-    """The kernel hands over what it holds of both files first."""
+    """The kernel first writes back its pages of both files."""
     await mounted.run(copy_with_cp, mounted.path, 3 * BLOCK_BYTES + 7)
 
 
@@ -165,8 +165,8 @@ def listed(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-async def test_listing_is_asked_for_once(mounted: Mounted) -> None:
-    """Until something changes in the directory; a removed one has nothing."""
+async def test_listing_is_requested_once(mounted: Mounted) -> None:
+    """Until something changes in the directory; a removed one is empty."""
     path, requests = mounted.path, mounted.handlers.operations.requests
     await mounted.run((path / "d").mkdir)
     for number in range(300):
@@ -187,8 +187,8 @@ async def test_listing_is_asked_for_once(mounted: Mounted) -> None:
     assert await mounted.run(listed, path) == ["d", "other"]
 
 
-async def test_listing_that_the_kernel_keeps_sees_what_the_daemon_does(mounted: Mounted) -> None:
-    """A copy and a removal that are no requests of the kernel, many times within one tick."""
+async def test_cached_listing_sees_changes_by_the_daemon(mounted: Mounted) -> None:
+    """A copy and a removal without kernel requests, many times within one clock tick."""
     path, fs = mounted.path, mounted.handlers.fs
     await mounted.run((path / "f").touch)
     ino = fs.getattr(ROOT_INO).ino
@@ -206,8 +206,8 @@ async def test_listing_that_the_kernel_keeps_sees_what_the_daemon_does(mounted: 
         assert await mounted.run(listed, path) == ["f"], number
 
 
-async def test_target_of_a_link_is_asked_for_once(mounted: Mounted) -> None:
-    """The kernel keeps it."""
+async def test_symlink_target_is_requested_once(mounted: Mounted) -> None:
+    """The kernel caches it."""
     await mounted.run(os.symlink, "target", mounted.path / "l")
     for _ in range(3):
         assert await mounted.run(os.readlink, mounted.path / "l") == "target"
@@ -215,7 +215,7 @@ async def test_target_of_a_link_is_asked_for_once(mounted: Mounted) -> None:
 
 
 def set_flags(root: Path) -> None:
-    """Let chattr(1) and lsattr(1) do it, to a file and to a directory."""
+    """Use chattr(1) and lsattr(1) on a file and on a directory."""
     for name in ("f", "d"):
         subprocess.run(["chattr", "+i", root / name], check=True)
         said = subprocess.run(["lsattr", "-d", root / name], check=True, capture_output=True)
@@ -235,7 +235,7 @@ def set_flags(root: Path) -> None:
     subprocess.run(["chattr", "-a", root / "f", root / "d"], check=True)
 
 
-async def test_chattr_and_lsattr(mounted: Mounted) -> None:
+async def test_chattr_and_lsattr_work(mounted: Mounted) -> None:
     """Immutable and append-only; other flags are refused."""
     await mounted.run((mounted.path / "f").write_bytes, b"content, ")
     await mounted.run((mounted.path / "d").mkdir)
@@ -246,20 +246,20 @@ async def test_chattr_and_lsattr(mounted: Mounted) -> None:
 
 
 def ask_something_else(path: Path) -> None:
-    """Call ioctl(2) with a command that no filesystem knows."""
+    """Call ioctl(2) with an unknown command."""
     with open(path, "rb") as file, pytest.raises(OSError, match="Inappropriate ioctl"):
         fcntl.ioctl(file, 0x8008_667F, bytes(8))
 
 
-async def test_other_commands_are_none_of_ours(mounted: Mounted) -> None:
-    """ENOTTY, as ioctl(2) says; the mount is none the worse."""
+async def test_unknown_ioctl_is_refused(mounted: Mounted) -> None:
+    """ENOTTY, as in ioctl(2); the mount is not affected."""
     await mounted.run((mounted.path / "f").touch)
     await mounted.run(ask_something_else, mounted.path / "f")
     assert mounted.handlers.session.status.writable
 
 
 def make_nameless(root: Path) -> None:
-    """Make files without a name; let ln(1) give one to the first."""
+    """Make files without a name; link the first with ln(1)."""
     fd = os.open(root, os.O_TMPFILE | os.O_RDWR, 0o640)
     other = os.open(root, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o640)
     try:
@@ -280,8 +280,8 @@ def make_nameless(root: Path) -> None:
         os.close(other)
 
 
-async def test_file_without_a_name(mounted: Mounted) -> None:
-    """open(2), O_TMPFILE: with O_EXCL it never has one."""
+async def test_file_without_a_name_works(mounted: Mounted) -> None:
+    """open(2), O_TMPFILE: with O_EXCL it can never be linked."""
     await mounted.run(make_nameless, mounted.path)
     assert await mounted.run((mounted.path / "f").read_bytes) == b"content"
     found = await mounted.run((mounted.path / "f").stat)
@@ -289,7 +289,7 @@ async def test_file_without_a_name(mounted: Mounted) -> None:
 
 
 def write_as_nobody(path: Path) -> None:
-    """Write to what root has opened, where the bits that must go cannot."""
+    """Write to a file opened by root, where clearing its privilege bits fails."""
     path.chmod(0o6775)
     with open(path, "r+b", buffering=0) as file:
         code = f"import os; fd = {file.fileno()}; os.setuid(65534); os.write(fd, b'changed')"
@@ -302,7 +302,7 @@ def write_as_nobody(path: Path) -> None:
 async def test_write_is_refused_if_privileges_would_stay(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For any reason: a program could run foreign content with them."""
+    """A program could otherwise run foreign content with them."""
     path, fs = mounted.path / "f", mounted.handlers.fs
     await mounted.run(path.write_bytes, b"content")
 
@@ -316,14 +316,14 @@ async def test_write_is_refused_if_privileges_would_stay(
 
 
 def stat_with_birth(path: Path) -> tuple[str, ...]:
-    """Return what stat(1) shows: size, owner, group, mode, type, device, links, and times."""
+    """Return the output of stat(1): size, owner, group, mode, type, device, links, and times."""
     words = "%s %u %g %a %F %t:%T %h %i %.X %.Y %.Z %.W"
     done = subprocess.run(["stat", "-c", words, path], check=True, capture_output=True, text=True)
     return tuple(done.stdout.split())
 
 
-async def test_birth_time_beside_all_that_stat_shows(mounted: Mounted) -> None:
-    """statx(2); it stays when all else changes, and the rest is as stat(2) has it."""
+async def test_statx_has_birth_time_and_all_attributes(mounted: Mounted) -> None:
+    """The birth time stays when everything else changes; the rest is the same as in stat(2)."""
     path, fs = mounted.path / "f", mounted.handlers.fs
     await mounted.run(os.mknod, path, 0o20640, os.makedev(260, 1_000_001))
     made = fs.lookup(ROOT_INO, b"f")
@@ -354,7 +354,7 @@ async def test_birth_time_of_a_missing_inode_is_an_error(mounted: Mounted) -> No
 
 
 def missing(ino: Ino) -> Attributes:
-    """Look for an inode that is gone."""
+    """Query an inode that was removed."""
     raise NoInodeError(ino)
 
 
@@ -375,7 +375,7 @@ CHANGES = (
 
 
 def write_and_see(path: Path) -> None:
-    """Write as root and as user 65534; compare the privileges that the file keeps."""
+    """Write as root and as user 65534; compare the remaining privileges."""
     with open(path, "r+b", buffering=0) as file:
         for _ in range(2):
             file.write(b"first")
@@ -405,8 +405,8 @@ def write_and_see(path: Path) -> None:
     assert oct(path.stat().st_mode & 0o7777) == "0o777"
 
 
-async def test_privileges_go_with_a_change(mounted: Mounted) -> None:
-    """Although the kernel does not ask before each write(2): set-user-ID bits and capabilities."""
+async def test_privileges_are_cleared_by_a_change(mounted: Mounted) -> None:
+    """Set-user-ID bits and capabilities, although the kernel does not ask before each write(2)."""
     await mounted.run((mounted.path / "f").touch)
     await mounted.run(write_and_see, mounted.path / "f")
 
@@ -414,7 +414,7 @@ async def test_privileges_go_with_a_change(mounted: Mounted) -> None:
 async def test_waiting_request_blocks_no_other_and_ends_with_the_mount(
     tmp_path: Path, mountpoint: Path
 ) -> None:
-    """When the mount ends it is answered: an error, not silence."""
+    """At the end of the mount it is answered with an error."""
     waits = trio.Event()
 
     async def forever(*_arguments: object) -> None:

@@ -1,7 +1,8 @@
-"""How pyfuse3's workers wait for requests: past the scheduler, and fair nevertheless.
+"""How pyfuse3's workers wait for requests: mostly without the scheduler, and still fair.
 
 A socket stands for the descriptor, and ``work`` for pyfuse3's loop, whose order of steps it has:
-pass the gate, wait, take a request, answer. The real loop is in tests/end_to_end/test_request_loop.py.
+pass the gate, wait, take a request, answer. The real loop is in
+tests/end_to_end/test_request_loop.py.
 """
 
 import contextlib
@@ -22,10 +23,10 @@ Answer = Callable[[bytes], Awaitable[None]]
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Return the kernel's end and the daemon's, of which a read would block."""
+    """Return the kernel's end and the daemon's end, on which a read would block."""
     kernel, daemon = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with kernel, daemon:
-        daemon.settimeout(0.001)  # a worker that takes a request which is not there fails
+        daemon.settimeout(0.001)  # a worker that reads a missing request fails
         yield kernel, daemon
 
 
@@ -52,7 +53,7 @@ async def nursery() -> AsyncIterator[trio.Nursery]:
 async def test_every_request_is_answered_once(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """In their order, by whichever worker."""
+    """In their order, by any worker."""
     kernel, daemon = pair
     answered: list[bytes] = []
 
@@ -74,10 +75,10 @@ async def test_every_request_is_answered_once(
     assert answered == sent
 
 
-async def test_others_run_while_requests_never_end(
+async def test_other_tasks_run_while_requests_never_end(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """The next request is there before the last one is answered, and still everybody has a turn."""
+    """The next request is there before the last one is answered, and still every task runs."""
     kernel, daemon = pair
     answered = 0
 
@@ -121,7 +122,7 @@ async def test_another_worker_takes_over_while_one_waits(
         await answered.wait()
 
 
-async def test_worker_that_is_woken_for_a_request_that_is_gone_waits_on(
+async def test_worker_woken_for_a_missing_request_waits_again(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
     """Another reader took it before this worker ran."""
@@ -133,7 +134,7 @@ async def test_worker_that_is_woken_for_a_request_that_is_gone_waits_on(
         answered += 1
 
     async def take() -> None:
-        """Be woken by the same request; whose turn is first is random."""
+        """Get woken by the same request; the order is random."""
         nonlocal taken
         with daemon.dup() as other:
             other.setblocking(False)
@@ -154,7 +155,7 @@ async def test_worker_that_is_woken_for_a_request_that_is_gone_waits_on(
     assert taken > 0
 
 
-async def test_cancelled_worker_lets_another_one_wait(
+async def test_cancelled_worker_is_replaced(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
     """A standby worker takes its place."""
@@ -182,17 +183,17 @@ async def test_cancelled_worker_lets_another_one_wait(
         await answered.wait()
 
 
-async def test_worker_that_was_woken_for_nothing_ends_with_the_loop(
+async def test_worker_woken_without_a_request_ends_with_the_loop(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    """It is about to wait again when the descriptor is given up: nothing else would wake it."""
+    """It is about to wait again when the descriptor is closed: nothing else would wake it."""
     kernel, daemon = pair
 
     async def wait(direct: DirectTrio) -> None:
         with contextlib.suppress(trio.ClosedResourceError):
             await direct.lowlevel.wait_readable(daemon.fileno())
 
-    for _ in range(30):  # whose turn is first is random
+    for _ in range(30):  # the order is random
         direct = DirectTrio()
         with trio.fail_after(10), daemon.dup() as other:
             async with trio.open_nursery() as nursery:
@@ -204,8 +205,8 @@ async def test_worker_that_was_woken_for_nothing_ends_with_the_loop(
                 direct.lowlevel.notify_closing(daemon.fileno())
 
 
-def test_library_is_as_it_was_afterwards() -> None:
-    """The next session puts its own there."""
+def test_library_is_restored_afterwards() -> None:
+    """The next session replaces the attribute again."""
     with request_loop.direct():
         assert isinstance(vars(pyfuse3)["trio"], DirectTrio)
         assert vars(pyfuse3)["trio"].open_nursery is trio.open_nursery

@@ -1,4 +1,4 @@
-"""Collecting from the kernel, on a real mount in this process."""
+"""Collecting the kernel's dirty data, on a real mount in this process."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ for line in sys.stdin:
 
 @contextmanager
 def holding(path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Let another process write each line that it gets to a file that it holds open."""
+    """Let another process write each line that it gets to an open file."""
     with subprocess.Popen(
         [sys.executable, "-c", _HOLD, path],
         stdin=subprocess.PIPE,
@@ -45,7 +45,7 @@ def holding(path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def write(process: "subprocess.Popen[str]", line: str) -> None:
-    """Have a line written."""
+    """Let the process write a line."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(f"{line}\n")
@@ -54,13 +54,13 @@ def write(process: "subprocess.Popen[str]", line: str) -> None:
 
 
 def size(handlers: Handlers, name: bytes) -> int:
-    """Return how long a file is by our own rows."""
+    """Return the length of a file in our rows."""
     found = handlers.fs.lookup(ROOT_INO, name)
     assert found is not None
     return found.size_bytes
 
 
-async def test_mount_without_writers_is_asked_nothing(mounted: Mounted) -> None:
+async def test_mount_without_writers_is_not_collected(mounted: Mounted) -> None:
     """No request, and no process."""
     operations = mounted.handlers.operations
     await mounted.run((mounted.path / "f").write_bytes, b"x")
@@ -71,7 +71,7 @@ async def test_mount_without_writers_is_asked_nothing(mounted: Mounted) -> None:
     assert operations.write_back.age_s() == 0.0
 
 
-async def test_collecting_costs_the_same_however_many_files_are_open(mounted: Mounted) -> None:
+async def test_cost_of_collecting_is_independent_of_open_files(mounted: Mounted) -> None:
     """Only the barrier, and new data of each file, are requested."""
     operations = mounted.handlers.operations
     opened: list[int] = []
@@ -83,7 +83,7 @@ async def test_collecting_costs_the_same_however_many_files_are_open(mounted: Mo
 
     await mounted.run(make)
     try:
-        assert await operations.write_back.collect()  # the kernel learns the barrier's name
+        assert await operations.write_back.collect()  # the kernel looks up the barrier's name
         before = dict(operations.requests)
         assert await operations.write_back.collect()
         grown = {
@@ -99,8 +99,8 @@ async def test_collecting_costs_the_same_however_many_files_are_open(mounted: Mo
                 await mounted.run(os.close, one)
 
 
-async def test_collected_bytes_are_here(mounted: Mounted) -> None:
-    """Also when the process that collects was killed, and while another file is written."""
+async def test_collected_bytes_reach_the_daemon(mounted: Mounted) -> None:
+    """Also if the collecting process was killed, and while another file is written."""
     operations = mounted.handlers.operations
     with holding(mounted.path / "f") as writer:
         await mounted.run(write, writer, "one")
@@ -119,8 +119,8 @@ async def test_collected_bytes_are_here(mounted: Mounted) -> None:
         assert operations.write_back.last_error == ""
 
 
-async def test_collector_needs_not_own_the_barrier(mounted: Mounted) -> None:
-    """For a user who does not, the kernel asks for its ACL first: it has none."""
+async def test_collector_need_not_own_the_barrier(mounted: Mounted) -> None:
+    """For another user the kernel first requests the ACL: there is none."""
     operations = mounted.handlers.operations
     operations.write_back._barrier.entry.st_uid = 12345
     with holding(mounted.path / "f") as writer:
@@ -130,7 +130,7 @@ async def test_collector_needs_not_own_the_barrier(mounted: Mounted) -> None:
 
 
 class _Ceaseless(dict[str, int]):
-    """Counts of requests that come faster than they are collected."""
+    """Counters of requests that arrive faster than they are collected."""
 
     @override
     def __getitem__(self, name: str) -> int:
@@ -138,8 +138,10 @@ class _Ceaseless(dict[str, int]):
         return super().__getitem__(name)
 
 
-async def test_writing_without_pause_is_told_from_a_collector_that_fails(mounted: Mounted) -> None:
-    """The data that was requested arrived; only the end of the writing is unknown."""
+async def test_ceaseless_writing_is_distinguished_from_a_failing_collector(
+    mounted: Mounted,
+) -> None:
+    """The requested data arrived; only the writing never ends."""
     operations = mounted.handlers.operations
     write_back = operations.write_back
     write_back._requests = _Ceaseless(read=0, write=0)
@@ -169,7 +171,7 @@ async def test_stopped_collector_delays_callers_only_for_a_bounded_time(mounted:
         assert size(mounted.handlers, b"f") == 8
 
 
-async def test_barrier_is_in_no_listing_and_its_name_a_secret(mounted: Mounted) -> None:
+async def test_barrier_is_in_no_listing_and_has_a_secret_name(mounted: Mounted) -> None:
     """Not even root finds it."""
     with holding(mounted.path / "f"):
         assert await mounted.handlers.operations.write_back.collect()
@@ -179,7 +181,7 @@ async def test_barrier_is_in_no_listing_and_its_name_a_secret(mounted: Mounted) 
 
 
 def test_program_below_the_mountpoint_is_not_started(tmp_path: Path) -> None:
-    """The kernel would read it through us, while we stand still."""
+    """The kernel would read it through this process while it is blocked."""
     with pytest.raises(OSError, match="lies below the mountpoint"):
         CollectingProcess(str(Path(os.path.realpath(sys.executable)).parent), b"name")
     assert tmp_path.exists()

@@ -1,4 +1,4 @@
-"""The process that collects."""
+"""The process that collects the kernel's dirty data."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ SCRIPT = write_back_process.__file__
 
 @pytest.fixture
 def mount(tmp_path: Path) -> Iterator[Path]:
-    """Return where a filesystem is mounted that no daemon serves."""
+    """Return the mountpoint of a filesystem that no daemon serves."""
     if os.geteuid() != 0:
         pytest.skip("mounts")
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path], check=True)
@@ -30,7 +30,7 @@ def mount(tmp_path: Path) -> Iterator[Path]:
 
 
 def started(place: Path, parent: int) -> tuple["subprocess.Popen[bytes]", socket.socket]:
-    """Start it as the daemon does."""
+    """Start the process as the daemon does."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
@@ -41,8 +41,8 @@ def started(place: Path, parent: int) -> tuple["subprocess.Popen[bytes]", socket
     return process, ours
 
 
-def test_each_request_has_an_answer(tmp_path: Path) -> None:
-    """An error has its number and text; several requests may come at once."""
+def test_each_request_is_answered(tmp_path: Path) -> None:
+    """An error has its number and text; several requests may arrive at once."""
     (tmp_path / "barrier").touch()
     device = tmp_path.stat().st_dev
     process, ours = started(tmp_path, os.getpid())
@@ -57,8 +57,8 @@ def test_each_request_has_an_answer(tmp_path: Path) -> None:
         assert process.wait(10) == 0
 
 
-def test_signals_of_a_shutdown_do_not_end_it(tmp_path: Path) -> None:
-    """The daemon, which gets them too, needs it once more."""
+def test_signals_of_a_shutdown_do_not_end_the_process(tmp_path: Path) -> None:
+    """The daemon, which gets them, too, needs it once more."""
     (tmp_path / "barrier").touch()
     process, ours = started(tmp_path, os.getpid())
     with process, ours, ours.makefile("rb") as answers:
@@ -71,7 +71,7 @@ def test_signals_of_a_shutdown_do_not_end_it(tmp_path: Path) -> None:
 
 
 def test_wrong_parent_is_not_served(tmp_path: Path) -> None:
-    """The one that started it ended before it could be watched."""
+    """The parent ended before it could be watched."""
     process, ours = started(tmp_path, 1)
     with process, ours:
         assert process.wait(10) == 0
@@ -118,7 +118,7 @@ def test_mountpoint_is_not_busy_for_it(mount: Path) -> None:
 
 @pytest.mark.mount
 def test_moved_mount_is_found_by_its_device(mount: Path, tmp_path: Path) -> None:
-    """Something else may be where it was."""
+    """Another filesystem may be mounted at its former path."""
     device = mount.stat().st_dev
     (mount / "elsewhere é").mkdir()
     with pytest.raises(FileNotFoundError):
@@ -127,8 +127,8 @@ def test_moved_mount_is_found_by_its_device(mount: Path, tmp_path: Path) -> None
     assert tmp_path == mount
 
 
-def test_lines_may_come_in_pieces() -> None:
-    """And more than one at once."""
+def test_lines_may_arrive_in_pieces() -> None:
+    """Or several at once."""
     asked: list[int] = []
     requests, feed = os.pipe()
     result, answers = os.pipe()

@@ -1,4 +1,4 @@
-"""Databases of their own for every test."""
+"""Fixtures: a separate database for every test."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ MakeDatabase = Callable[..., Database]
 
 @pytest.fixture
 def properties() -> dict[str, bytes]:
-    """Return what mkfs writes down for ever."""
+    """Return the properties that mkfs writes once."""
     return dict(PROPERTIES)
 
 

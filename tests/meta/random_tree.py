@@ -37,7 +37,7 @@ class Tree:
         return self.rnd.randbytes(self.rnd.randrange(1, 20)).hex().encode() + b"\xff"
 
     def enter(self, ino: Ino) -> None:
-        """Give an inode a new name."""
+        """Add a name for an inode."""
         name = self.new_name()
         dentries.add(self.db, ROOT_INO, name, ino)
         inodes.change_directory(self.db, ROOT_INO, self.now_ns, entries=1)
@@ -81,7 +81,7 @@ class Tree:
             xattrs.set(self.db, ino, name, self.rnd.randbytes(self.rnd.randrange(50)))
 
     def write(self, _name: bytes, ino: Ino) -> None:
-        """Map a block, if it is a file."""
+        """Map a new block, if the inode is a file."""
         if not stat.S_ISREG(inodes.get(self.db, ino).mode):
             return
         block = self.db.counters.take_block()

@@ -22,7 +22,7 @@ class SessionRecorder:
             self._session.attach(table)
 
     def group_committing(self) -> None:
-        """Keep what the group changed."""
+        """Store the changes of the group."""
         assert self._session is not None
         self.changesets.append(self._session.changeset())
         self._session.close()

@@ -39,12 +39,12 @@ def write(db: Database, ino: Ino, index: int) -> BlockId:
 
 
 def place(block: BlockId, pack: int = 1, offset: int = 0) -> Location:
-    """Return a place for a block."""
+    """Return a location for a block."""
     return Location(block, 10, b"h" * 32, PackId(pack), offset, 8)
 
 
 def note(pack: int = 1, state: PackState = PackState.STORED) -> PackNote:
-    """Return a note of a pack."""
+    """Return the shipped record of a pack."""
     return PackNote(PackId(pack), KEY, 100, state)
 
 
@@ -56,7 +56,7 @@ def a_file(db: Database) -> Ino:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_tables_become_those_of_the_writer(pair: Pair, seed: int) -> None:
-    """After every txg, whatever it did to names and inodes."""
+    """After every txg, for all kinds of changes to names and inodes."""
     tree = Tree(pair.db, seed)
     for txg in range(1, 6):
         for _ in range(30):
@@ -85,8 +85,8 @@ def test_block_gets_its_location_and_is_deleted_with_its_file(pair: Pair) -> Non
     assert packs.get(pair.copy, PackId(1))[3:] == (100, 0, 2)
 
 
-def test_block_that_moves_leaves_its_old_pack(pair: Pair) -> None:
-    """Compaction is told as a new place."""
+def test_moved_block_leaves_its_old_pack(pair: Pair) -> None:
+    """Compaction ships a new location."""
     block = write(pair.db, a_file(pair.db), 0)
     pair.tell(1, locations=(place(block),), notes=(note(),))
     moved = PackNote(PackId(2), ObjectKey("pack/00/1-" + "1" * 32), 50, PackState.STORED)
@@ -98,16 +98,16 @@ def test_block_that_moves_leaves_its_old_pack(pair: Pair) -> None:
     assert packs.get(pair.copy, PackId(2)).live_bytes == 8
 
 
-def test_place_of_a_block_that_nothing_names_is_passed_over(pair: Pair) -> None:
-    """It went before the cut."""
+def test_location_of_an_unreferenced_block_is_ignored(pair: Pair) -> None:
+    """The block was deleted before the cut."""
     pair.tell(1, locations=(place(BlockId(77)),), notes=(note(),))
 
     assert blocks.find(pair.copy, BlockId(77)) is None
     assert packs.get(pair.copy, PackId(1)).died_txg == 1
 
 
-def test_lost_block_is_nowhere(pair: Pair) -> None:
-    """Its file says so when it is read; all else is there."""
+def test_lost_block_has_no_location(pair: Pair) -> None:
+    """Reading its file gives an error; all other files are intact."""
     block = write(pair.db, a_file(pair.db), 0)
     pair.tell(1, locations=(lost(block, 10),))
 
@@ -116,8 +116,8 @@ def test_lost_block_is_nowhere(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["no place", "no pack", "condemned pack", "forgotten pack"])
-def test_txg_that_does_not_fit_leaves_nothing(pair: Pair, wrong: str) -> None:
-    """It is refused as a whole."""
+def test_mismatching_txg_is_refused_completely(pair: Pair, wrong: str) -> None:
+    """The database does not change."""
     block = write(pair.db, a_file(pair.db), 0)
     before = contents(pair.copy.connection)
     with pytest.raises(FormatError):
@@ -146,7 +146,7 @@ def test_forgotten_pack_is_deleted_and_its_number_stays_used(pair: Pair) -> None
 
 
 def test_totals_are_recounted(pair: Pair) -> None:
-    """They are no part of what is told, and a writer needs them."""
+    """Totals are not shipped, and a writer needs them."""
     block = write(pair.db, a_file(pair.db), 0)
     pair.tell(1, locations=(place(block),), notes=(note(),))
 
@@ -158,8 +158,8 @@ def test_totals_are_recounted(pair: Pair) -> None:
     assert (counters.next_pack, counters.block_bytes, counters.stored_bytes) == (2, 10, 100)
 
 
-def test_changes_of_something_else_are_refused(pair: Pair, tmp_path: Path) -> None:
-    """A database that is not where the txg was cut from."""
+def test_changes_for_another_state_are_refused(pair: Pair, tmp_path: Path) -> None:
+    """The database is not at the txg on which the changes are based."""
     a_file(pair.db)
     changeset = pair.changeset()
     pair.copy.close()
@@ -176,8 +176,8 @@ def test_changes_of_something_else_are_refused(pair: Pair, tmp_path: Path) -> No
     other.close()
 
 
-def test_pack_that_has_the_number_of_another_is_refused(pair: Pair) -> None:
-    """Blocks would be looked for in the wrong object."""
+def test_pack_with_the_number_of_another_is_refused(pair: Pair) -> None:
+    """Blocks would be read from the wrong object."""
     pair.copy.begin_local()
     packs.create(pair.copy, ObjectKey(f"{KEY[:-1]}f"), 100)
     pair.copy.commit()

@@ -1,6 +1,6 @@
 """Operations on recorded changes, on databases that random operations made.
 
-The rows before and after are the truth that every statement about a changeset is compared with.
+Each result is compared with the rows before and after.
 """
 
 import random
@@ -31,7 +31,7 @@ STEPS = 30
 
 
 class Recorded:
-    """A database, what some groups changed in it, and its copy from before the first of them."""
+    """A database, the changesets of some groups, and a copy from before the first group."""
 
     def __init__(self, db: Database, copy: apsw.Connection, seed: int) -> None:
         self.db = db
@@ -45,7 +45,7 @@ class Recorded:
         return self.recorder.changesets
 
     def group(self) -> tuple[Tables, Tables, bytes]:
-        """Change something; return all rows before and after, and the changeset."""
+        """Run a change; return all rows before and after, and the changeset."""
         before = rows(self.db.connection)
         for _ in range(STEPS):
             self.tree.step()
@@ -101,8 +101,8 @@ def changeset_of(table: str, insert: str) -> bytes:
 # --- merge and apply ---------------------------------------------------------------------------
 
 
-def test_merged_changes_have_the_effect_of_all(source: Recorded) -> None:
-    """Applied at once or one by one, a copy from before becomes equal."""
+def test_merged_changesets_equal_the_sequence(source: Recorded) -> None:
+    """Applied at once or one by one, they give the same rows."""
     for _ in range(GROUPS):
         source.group()
     merged = changesets.merge(iter(source.changesets))
@@ -116,8 +116,8 @@ def test_merged_changes_have_the_effect_of_all(source: Recorded) -> None:
     assert contents(source.copy) == contents(source.db.connection)
 
 
-def test_what_came_and_went_is_not_in_the_merged_changes(source: Recorded) -> None:
-    """A file that one group makes and a later one removes leaves the counters at most."""
+def test_short_lived_rows_are_not_in_the_merged_changeset(source: Recorded) -> None:
+    """A file created in one group and removed in a later one leaves at most the counters."""
 
     def make(db: Database) -> None:
         made = inodes.create(db, 0o100644, 1, 2, ROOT_INO, 5)
@@ -135,8 +135,8 @@ def test_what_came_and_went_is_not_in_the_merged_changes(source: Recorded) -> No
     assert not changesets.is_news(merged)
 
 
-def test_inverted_changes_undo(source: Recorded) -> None:
-    """Whatever was made, changed and removed: each group alone, and all of them merged."""
+def test_inverted_changesets_undo(source: Recorded) -> None:
+    """Created, changed and removed rows; each group alone, and all merged."""
     before = contents(source.copy)
     for _ in range(GROUPS):
         source.group()
@@ -152,8 +152,8 @@ def test_inverted_changes_undo(source: Recorded) -> None:
         changesets.invert(b"nonsense")
 
 
-def test_nothing_merges_to_nothing_and_applies(source: Recorded) -> None:
-    """No changesets, empty ones, and all that can be asked of one."""
+def test_empty_changesets_merge_and_apply(source: Recorded) -> None:
+    """No changesets at all, empty ones, and every query on an empty one."""
     assert changesets.merge([]) == b""
     assert changesets.merge([b"", b""]) == b""
     apply_in_transaction(source.copy, b"")
@@ -165,7 +165,7 @@ def test_nothing_merges_to_nothing_and_applies(source: Recorded) -> None:
 
 
 def test_changesets_of_different_columns_do_not_merge() -> None:
-    """The error says which one it was."""
+    """The error names the changeset."""
     table = "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target"
     narrow = changeset_of(f"{table})", "INSERT INTO symlinks VALUES (1, 2)")
     wide = changeset_of(f"{table}, b)", "INSERT INTO symlinks VALUES (1, 2, 3)")
@@ -186,7 +186,7 @@ CONFLICTS = [
 def test_conflict_undoes_the_changeset_and_nothing_else(
     make_database: MakeDatabase, other: str, what: str
 ) -> None:
-    """Earlier changes of the transaction stay, and it can continue."""
+    """Earlier changes of the transaction stay, and the transaction can continue."""
     db, second = make_database(), make_database("second.db")
     recorder = recorded(db)
     for database in (db, second):
@@ -215,7 +215,7 @@ def test_conflict_undoes_the_changeset_and_nothing_else(
 
 
 def test_constraint_refuses_the_changeset(source: Recorded) -> None:
-    """A value that may not be NULL, from a table where it might."""
+    """The changeset has NULL where the column forbids it."""
     nullable = changeset_of(
         "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target)",
         "INSERT INTO symlinks VALUES (1000, NULL)",
@@ -226,7 +226,7 @@ def test_constraint_refuses_the_changeset(source: Recorded) -> None:
 
 
 def test_foreign_key_refuses_the_changeset() -> None:
-    """Our tables have none; a database that has would not be left half right."""
+    """Our tables have no foreign keys; a database that has one is not left half changed."""
     connection = apsw.Connection(":memory:")
     create_tables(connection)
     connection.pragma("foreign_keys", True)
@@ -262,8 +262,8 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("strange", STRANGE)
-def test_strange_table_is_refused_not_left_out(source: Recorded, strange: str) -> None:
-    """SQLite passes over a table that it does not know and reports success."""
+def test_unknown_table_is_refused_and_not_ignored(source: Recorded, strange: str) -> None:
+    """SQLite ignores an unknown table and reports success."""
     table, what = STRANGE[strange]
     columns = table.count(",") + 1
     insert = f"INSERT INTO {table.split()[2]} VALUES ({', '.join('1' * columns)})"
@@ -279,7 +279,7 @@ def test_strange_table_is_refused_not_left_out(source: Recorded, strange: str) -
 
 
 def test_table_that_the_database_lacks_refuses_the_changeset(source: Recorded) -> None:
-    """The tables of the database at hand decide, not the schema that this program would make."""
+    """The tables of the database decide, not the schema of this program."""
     _, _, changeset = source.group()
     source.copy.execute("BEGIN; ALTER TABLE inodes ADD COLUMN more")
     with pytest.raises(FormatError, match="does not fit: inodes, the columns differ"):
@@ -289,8 +289,8 @@ def test_table_that_the_database_lacks_refuses_the_changeset(source: Recorded) -
         changesets.apply(source.copy, changeset, "changes")
 
 
-def test_full_disk_is_not_taken_for_damage(source: Recorded) -> None:
-    """The changeset is good: it can be applied once there is room."""
+def test_full_disk_is_not_reported_as_damage(source: Recorded) -> None:
+    """The changeset is valid: it can be applied once there is room."""
     big = changeset_of(
         "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target)",
         "INSERT INTO symlinks VALUES (100000, zeroblob(1000000))",
@@ -315,12 +315,12 @@ def names_of(tables: Tables) -> set[tuple[Ino, bytes]]:
 
 
 def changed_rows(before: Tables, after: Tables, *tables: str) -> list[Any]:
-    """Return the rows of some tables that are in one of two states only."""
+    """Return the rows of some tables that are in only one of two states."""
     return [row for table in tables for row in set(before[table]) ^ set(after[table])]
 
 
 def test_block_refs_are_the_difference_of_the_block_map(source: Recorded) -> None:
-    """Over one group and over all of them merged; blocks named as often as before are left out."""
+    """Over one group and over all merged; blocks with an unchanged count are left out."""
 
     def refs(tables: Tables) -> Counter[BlockId]:
         return Counter(block for _, _, block in tables["block_map"])
@@ -338,8 +338,8 @@ def test_block_refs_are_the_difference_of_the_block_map(source: Recorded) -> Non
     assert changesets.block_refs(merged) == {b: n for b, n in difference.items() if n}
 
 
-def test_block_that_moves_within_the_map_has_no_refs_and_is_named(source: Recorded) -> None:
-    """Its count stays; yet a row names it that did not before."""
+def test_block_moved_within_the_map_is_named_but_has_no_count_change(source: Recorded) -> None:
+    """Its reference count stays, but a different row names it."""
     source.one(lambda db: block_map.set(db, Ino(9), BlockIndex(0), BlockId(500)))
 
     def move(db: Database) -> None:
@@ -352,7 +352,7 @@ def test_block_that_moves_within_the_map_has_no_refs_and_is_named(source: Record
 
 
 def test_named_blocks_are_those_of_new_and_changed_rows(source: Recorded) -> None:
-    """A row that went names nothing any more."""
+    """A deleted row names no block."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         new = set(after["block_map"]) - set(before["block_map"])
@@ -360,7 +360,7 @@ def test_named_blocks_are_those_of_new_and_changed_rows(source: Recorded) -> Non
 
 
 def test_touched_names_are_the_difference_of_the_entries(source: Recorded) -> None:
-    """Those of which only the inode changed are found by their cookies."""
+    """Names of which only the inode changed are found by their cookies."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         found = changesets.touched(changeset)
@@ -371,7 +371,7 @@ def test_touched_names_are_the_difference_of_the_entries(source: Recorded) -> No
 
 
 def test_touched_inodes_and_contents_are_the_difference_of_their_rows(source: Recorded) -> None:
-    """Attributes, targets and link counts belong to the inode; its size to the contents too."""
+    """Attributes, targets and link counts belong to the inode; its size also to the content."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         found = changesets.touched(changeset)
@@ -386,7 +386,7 @@ def test_touched_inodes_and_contents_are_the_difference_of_their_rows(source: Re
 
 
 def test_replaced_name_is_touched_by_its_cookie(source: Recorded) -> None:
-    """The changes do not carry a name that stays."""
+    """The changeset does not contain an unchanged name."""
     source.one(lambda db: dentries.add(db, ROOT_INO, b"kept", Ino(50)))
     changeset = source.one(lambda db: dentries.replace(db, ROOT_INO, b"kept", Ino(51)))
     found = changesets.touched(changeset)
@@ -395,8 +395,8 @@ def test_replaced_name_is_touched_by_its_cookie(source: Recorded) -> None:
     assert found.cookies == {(ROOT_INO, Cookie(cookie))}
 
 
-def test_name_that_takes_the_cookie_of_another_touches_both(source: Recorded) -> None:
-    """Two names of one hash, the second when the first is gone: SQLite records an UPDATE."""
+def test_reused_cookie_touches_both_names(source: Recorded) -> None:
+    """The second of two names with equal hashes takes the position of the removed first: SQLite records an UPDATE."""
     source.db.name_hash = lambda _name: 12345
     source.one(lambda db: dentries.add(db, ROOT_INO, b"first", Ino(50)))
 
@@ -409,8 +409,8 @@ def test_name_that_takes_the_cookie_of_another_touches_both(source: Recorded) ->
     assert found.cookies == set()
 
 
-def test_summary_counts_rows(source: Recorded) -> None:
-    """Rows that appeared, vanished and differ, of inodes, entries and the block map."""
+def test_summary_counts_changed_rows(source: Recorded) -> None:
+    """Added, removed and changed rows of inodes, entries and the block map."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         old, new = ({row[0]: row for row in tables["inodes"]} for tables in (before, after))
@@ -427,7 +427,7 @@ def test_summary_counts_rows(source: Recorded) -> None:
 
 
 def use_damaged(connection: apsw.Connection, changeset: bytes) -> int:
-    """Do everything with a damaged changeset; return how many functions refused it."""
+    """Call every function with a damaged changeset; return how many refused it."""
     refused = 0
     before = contents(connection)
 
@@ -459,7 +459,7 @@ def use_damaged(connection: apsw.Connection, changeset: bytes) -> int:
 
 
 def small_changeset(source: Recorded) -> bytes:
-    """Return a changeset of all kinds of changes that is as short as possible."""
+    """Return a minimal changeset with all kinds of changes."""
     for _ in range(2):
         source.tree.step()
     source.db.begin()
@@ -468,18 +468,18 @@ def small_changeset(source: Recorded) -> bytes:
     return source.changesets[-1]
 
 
-def test_changeset_cut_anywhere_is_refused(source: Recorded) -> None:
-    """Unless it is cut between two changes."""
+def test_truncated_changeset_is_refused(source: Recorded) -> None:
+    """Except if it is cut between two changes."""
     changeset = small_changeset(source)
     refusals = [use_damaged(source.copy, changeset[:length]) for length in range(len(changeset))]
-    assert set(refusals) <= {0, 6, 7}  # is_news may have its answer before the damage
+    assert set(refusals) <= {0, 6, 7}  # is_news may return before the damaged part
     assert refusals.count(0) < 20
     assert use_damaged(source.copy, changeset) == 0
 
 
 @pytest.mark.parametrize("flips", [100, pytest.param(3000, marks=pytest.mark.slow)])
 def test_flipped_bits_are_refused_or_harmless(source: Recorded, flips: int) -> None:
-    """Nothing but our own error comes out, and the database stays as it was."""
+    """Only our own error is raised, and the database does not change."""
     rnd = random.Random(flips)
     changeset = small_changeset(source) if flips == 100 else source.group()[2]
     before = contents(source.copy)
@@ -494,7 +494,7 @@ def test_flipped_bits_are_refused_or_harmless(source: Recorded, flips: int) -> N
 
 
 def test_wrong_types_are_refused() -> None:
-    """SQLite stores a text in a column of numbers; we do not take it for one."""
+    """SQLite stores a text in an integer column; we refuse it."""
     table = "(ino INTEGER NOT NULL, i INTEGER NOT NULL, block, PRIMARY KEY (ino, i))"
     text = changeset_of(
         f"CREATE TABLE block_map {table} WITHOUT ROWID", "INSERT INTO block_map VALUES (1, 0, 'a')"
@@ -510,8 +510,8 @@ def test_wrong_types_are_refused() -> None:
         changesets.touched(text)
 
 
-def test_split_says_the_same_in_pieces(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """A group that is too large for one object is told in several, each of them bounded."""
+def test_split_changesets_equal_the_original(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """A group that is too large for one object is split into bounded parts."""
     db = make_database()
     snapshot = db.open_snapshot()
     snapshot.copy_to(tmp_path / "copy.db")

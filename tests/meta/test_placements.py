@@ -1,4 +1,4 @@
-"""Where sealed blocks ended up, applied to rows."""
+"""Applying the placements of sealed blocks to rows."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def write_block(db: Database, ino: Ino, index: int = 0) -> BlockId:
 
 
 def let_go(db: Database, ino: Ino, index: int = 0) -> None:
-    """Make a hole, as truncation does while the block is on its way."""
+    """Punch a hole, as truncation does while the block is being uploaded."""
     block = block_map.remove(db, ino, BlockIndex(index))
     assert block is not None
     blocks.drop_ref(db, block)
@@ -45,17 +45,17 @@ def let_go(db: Database, ino: Ino, index: int = 0) -> None:
 
 
 def place(db: Database, block: BlockId, pack: PackId, content: bytes = HASH) -> list[BlockId]:
-    """Apply that a block is in a pack."""
+    """Apply the placement of a block in a pack."""
     return placements.apply(db, [Placed(block, content, pack, 0, 60)])
 
 
 def duplicate(block: BlockId, ino: Ino, of: BlockId, pack: PackId, index: int = 0) -> Duplicate:
-    """Return that a block has the content of another."""
+    """Return the placement of a block as a duplicate of another."""
     return Duplicate(block, ino, BlockIndex(index), of, HASH, pack, 0, 60)
 
 
 def check_counts(db: Database) -> None:
-    """Compare every kept number with a scan."""
+    """Compare every stored total with a scan."""
     assert (
         db.all(
             "SELECT b.block FROM blocks b WHERE refs <>"
@@ -82,7 +82,7 @@ def check_counts(db: Database) -> None:
 
 
 def test_placed_block_gets_its_location(db: Database, ino: Ino, pack: PackId) -> None:
-    """Nothing goes away."""
+    """No row is removed."""
     block = write_block(db, ino)
     assert place(db, block, pack) == []
     assert blocks.get(db, block) == (block, 1, 100, HASH, pack, 0, 60)
@@ -90,7 +90,7 @@ def test_placed_block_gets_its_location(db: Database, ino: Ino, pack: PackId) ->
 
 
 def test_zeros_become_a_hole(db: Database, ino: Ino) -> None:
-    """Map row and block go, and the inode counts one block less."""
+    """The map row and the block are removed, and the inode has one block less."""
     block = write_block(db, ino)
     assert placements.apply(db, [Zero(block, ino, FIRST)]) == [block]
     assert block_map.find(db, ino, FIRST) is None
@@ -99,8 +99,8 @@ def test_zeros_become_a_hole(db: Database, ino: Ino) -> None:
     check_counts(db)
 
 
-def test_duplicate_shares_the_other_block(db: Database, ino: Ino, pack: PackId) -> None:
-    """The file names the older block, the younger one goes."""
+def test_duplicate_shares_the_older_block(db: Database, ino: Ino, pack: PackId) -> None:
+    """The file refers to the older block, and the younger one is removed."""
     original, double = write_block(db, ino, 0), write_block(db, ino, 1)
     place(db, original, pack)
     assert placements.apply(db, [duplicate(double, ino, original, pack, 1)]) == [double]
@@ -109,18 +109,18 @@ def test_duplicate_shares_the_other_block(db: Database, ino: Ino, pack: PackId) 
     check_counts(db)
 
 
-def test_duplicate_whose_original_is_unknown_gets_its_place(
+def test_duplicate_of_an_unknown_block_gets_its_location(
     db: Database, ino: Ino, pack: PackId
 ) -> None:
-    """A copy of an earlier moment lacks blocks that were written after it."""
+    """An older copy of the database lacks blocks written after it."""
     block = write_block(db, ino)
     assert placements.apply(db, [duplicate(block, ino, BlockId(99), pack)]) == []
     assert blocks.get(db, block) == (block, 1, 100, HASH, pack, 0, 60)
     check_counts(db)
 
 
-def test_block_that_its_file_let_go_ends(db: Database, ino: Ino, pack: PackId) -> None:
-    """Whatever was found out about it meanwhile."""
+def test_block_without_references_is_removed(db: Database, ino: Ino, pack: PackId) -> None:
+    """Whatever its placement is."""
     for make in (
         lambda block: Placed(block, HASH, pack, 0, 60),
         lambda block: Zero(block, ino, FIRST),
@@ -133,10 +133,8 @@ def test_block_that_its_file_let_go_ends(db: Database, ino: Ino, pack: PackId) -
         check_counts(db)
 
 
-def test_part_that_was_written_again_keeps_its_new_block(
-    db: Database, ino: Ino, pack: PackId
-) -> None:
-    """The old block was let go when the new one took its place."""
+def test_rewritten_range_keeps_its_new_block(db: Database, ino: Ino, pack: PackId) -> None:
+    """The old block lost its reference when the new one replaced it."""
     old = write_block(db, ino)
     let_go(db, ino)
     new = write_block(db, ino)
@@ -147,14 +145,14 @@ def test_part_that_was_written_again_keeps_its_new_block(
 
 
 def test_block_without_a_row_is_skipped(db: Database, ino: Ino, pack: PackId) -> None:
-    """It went before its placement came."""
+    """It was removed before its placement was applied."""
     ghost = BlockId(77)
     many: list[Placement] = [Placed(ghost, HASH, pack, 0, 60), Zero(ghost, ino, FIRST)]
     assert placements.apply(db, [*many, duplicate(ghost, ino, BlockId(78), pack)]) == []
     assert packs.get(db, pack).live_bytes == 0
 
 
-def test_block_named_from_elsewhere_is_damage(db: Database, ino: Ino, pack: PackId) -> None:
+def test_block_referenced_elsewhere_is_damage(db: Database, ino: Ino, pack: PackId) -> None:
     """A placement that does not fit the rows changes nothing."""
     block = write_block(db, ino, 0)
     other = write_block(db, ino, 1)
@@ -167,7 +165,7 @@ def test_block_named_from_elsewhere_is_damage(db: Database, ino: Ino, pack: Pack
 
 
 def test_same_content_twice_in_one_batch(db: Database, ino: Ino, pack: PackId) -> None:
-    """Two uploads at once may bring it; both blocks stay, later ones share the first."""
+    """Two concurrent uploads may produce it; both blocks stay, later ones share the first."""
     first, second = write_block(db, ino, 0), write_block(db, ino, 1)
     place(db, second, pack)
     place(db, first, pack)
@@ -179,7 +177,7 @@ def test_same_content_twice_in_one_batch(db: Database, ino: Ino, pack: PackId) -
 
 
 def test_local_tables_leave_nothing_behind(db: Database) -> None:
-    """Dropped rows are not in the file any more, also not in free pages."""
+    """Rows of dropped tables are not left in the file, not even in free pages."""
     db.begin_local()
     secret = "only this host knows"
     for number in range(200):

@@ -1,8 +1,8 @@
 """Recorded changes: a session sees everything that is replicated.
 
 Random operations go through the row modules while a recorder holds an ``apsw.Session`` on exactly
-the replicated tables. What it recorded, applied to a copy of the database from before, must give
-equal replicated tables, in every journal mode.
+the replicated tables. What it recorded, applied to a copy of the database from before, must result
+in equal replicated tables, in every journal mode.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def refuse_conflict(reason: int, change: object) -> int:
 def test_recorded_changes_give_equal_tables(
     make_database: MakeDatabase, journal_mode: str, tmp_path: Path, seed: int
 ) -> None:
-    """Group after group, from a copy of the moment before the first of them."""
+    """Applied group by group to a copy from before the first of them."""
     db = make_database(journal_mode=journal_mode)
     tree = Tree(db, seed)
     for _ in range(30):
@@ -53,7 +53,7 @@ def test_recorded_changes_give_equal_tables(
 
 
 def test_location_and_local_rows_are_not_recorded(make_database: MakeDatabase) -> None:
-    """They travel beside the changes, or not at all."""
+    """Locations are shipped beside the changes; local rows are not shipped."""
     db = make_database()
     recorder = recorded(db)
     db.begin_local()

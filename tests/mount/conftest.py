@@ -1,4 +1,4 @@
-"""Fixtures of the program as users run it."""
+"""Fixtures for running the program as users do."""
 
 from tests.cli.conftest import empty, mounted, place, program
 

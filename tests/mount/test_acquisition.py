@@ -1,4 +1,4 @@
-"""Another page size at mount."""
+"""Changing the page size at mount."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from tests.programs import Program
 
 
 def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool = True) -> int:
-    """Open as a mount would, publish, close; return the page size that there was."""
+    """Open as a mount does, publish, close; return the page size at opening."""
     plan = make_plan(
         place.url, place.mountpoint, parse_mount_options([f"cachedir={cachedir}", words])
     )
@@ -37,8 +37,8 @@ def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool =
     return trio.run(run)
 
 
-def test_size_is_changed_and_stays(program: Program, place: Place) -> None:
-    """Here, and through the bucket wherever it is restored."""
+def test_size_is_changed_permanently(program: Program, place: Place) -> None:
+    """On this host, and wherever the bucket is restored."""
     assert _page_size(place, program.cachedir) == 4096
     assert _page_size(place, program.cachedir, "page_size=16K") == 16384
 
@@ -47,8 +47,8 @@ def test_size_is_changed_and_stays(program: Program, place: Place) -> None:
     assert program.status(place.url)["page_size_bytes"] == 16384
 
 
-def test_new_size_reaches_the_bucket_later_if_not_at_once(program: Program, place: Place) -> None:
-    """An unmount that could not upload leaves that to the next mount."""
+def test_new_size_is_uploaded_later_if_not_at_once(program: Program, place: Place) -> None:
+    """After an unmount that could not upload, the next mount does."""
     _page_size(place, program.cachedir, "page_size=8K", publish=False)
     assert _page_size(place, program.cachedir) == 8192
 
@@ -56,17 +56,15 @@ def test_new_size_reaches_the_bucket_later_if_not_at_once(program: Program, plac
 
 
 def test_same_size_changes_nothing(program: Program, place: Place) -> None:
-    """No second opening, so one epoch."""
+    """The filesystem is opened once, so there is one epoch."""
     _page_size(place, program.cachedir, "page_size=4K")
 
     assert program.status(place.url)["epoch"] == 1
 
 
 @pytest.mark.mount
-def test_restore_is_reported_where_there_was_something_to_restore(
-    place: Place, program: Program
-) -> None:
-    """Not by the first mount of a new filesystem, nor by one that goes on from local state."""
+def test_restore_is_reported_only_if_there_was_one(place: Place, program: Program) -> None:
+    """Not by the first mount of a new filesystem, nor by one that continues from local state."""
 
     def mount(cachedir: Path) -> str:
         done = program.run("mount", place.url, place.mountpoint, "--cachedir", cachedir, here=False)

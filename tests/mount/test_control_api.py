@@ -16,7 +16,7 @@ from s3fs_meta.sync.state_dir import StateDir
 
 
 class Watching(TerminalFront):
-    """Keeps what it is shown."""
+    """Records the shown progress."""
 
     def __init__(self) -> None:
         super().__init__(quiet=True)
@@ -27,7 +27,7 @@ class Watching(TerminalFront):
         self.shown.append((what, done, total))
 
 
-async def test_absent_daemon_is_named_as_the_user_named_it(tmp_path: Path) -> None:
+async def test_absent_daemon_is_named_as_given_by_the_user(tmp_path: Path) -> None:
     """Not by the path of a state directory."""
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
         await control_api.request_status(Target("local:///a", tmp_path / "s", "/mnt/x"))
@@ -35,8 +35,8 @@ async def test_absent_daemon_is_named_as_the_user_named_it(tmp_path: Path) -> No
         await control_api.request_status(Target("local:///a", tmp_path / "s"))
 
 
-async def test_progress_of_a_flush_reaches_the_front(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """And the result comes back."""
+async def test_progress_of_a_flush_is_shown(tmp_path: Path, nursery: trio.Nursery) -> None:
+    """The result is returned."""
 
     async def flush(_arguments: Message, report: Report) -> Message:
         report({"what": "blocks", "done": 1, "total": 2})
@@ -51,8 +51,10 @@ async def test_progress_of_a_flush_reaches_the_front(tmp_path: Path, nursery: tr
     assert front.shown == [("blocks", 1, 2)]
 
 
-async def test_end_of_a_mount_is_the_end_of_its_lock(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """The outcome alone is not enough: the next mount needs the state directory."""
+async def test_mount_has_ended_when_its_lock_is_released(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    """The result alone is not enough: the next mount needs the state directory."""
     outcome = {"complete": True, "why": ""}
 
     async def finished(_arguments: Message, report: Report) -> Message:

@@ -1,4 +1,4 @@
-"""Going into the background, with real processes."""
+"""Starting in the background, with real processes."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def _run(tmp_path: Path, body: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_parent_returns_when_the_child_is_ready(tmp_path: Path) -> None:
-    """The child goes on by itself, in a session of its own, away from the terminal."""
+    """The child continues in a session of its own, without the terminal."""
     done = _run(
         tmp_path,
         """
@@ -68,8 +68,8 @@ def test_parent_returns_when_the_child_is_ready(tmp_path: Path) -> None:
     assert (tmp_path / "log.after").exists()
 
 
-def test_child_has_its_streams_also_where_there_were_none(tmp_path: Path) -> None:
-    """Whatever it opens later must not take their numbers."""
+def test_child_has_standard_streams_in_any_case(tmp_path: Path) -> None:
+    """Files that it opens later must not get their numbers."""
     done = _run(
         tmp_path,
         """
@@ -91,7 +91,7 @@ def test_child_has_its_streams_also_where_there_were_none(tmp_path: Path) -> Non
 
 
 def test_parent_ends_with_the_error_of_the_child(tmp_path: Path) -> None:
-    """One line and the family's status, as if there had been no fork."""
+    """One line and the same exit status, as without the fork."""
     done = _run(
         tmp_path,
         """
@@ -104,7 +104,7 @@ def test_parent_ends_with_the_error_of_the_child(tmp_path: Path) -> None:
 
 
 def test_bug_in_the_child_is_reported_and_its_traceback_logged(tmp_path: Path) -> None:
-    """The parent names the log."""
+    """The parent prints the path of the log."""
     done = _run(
         tmp_path,
         """
@@ -118,8 +118,8 @@ def test_bug_in_the_child_is_reported_and_its_traceback_logged(tmp_path: Path) -
     assert "RuntimeError: boom" in (tmp_path / "log").read_text()
 
 
-def test_child_that_dies_silently_is_noticed(tmp_path: Path) -> None:
-    """The starter does not wait for a dead process."""
+def test_silent_death_of_the_child_is_noticed(tmp_path: Path) -> None:
+    """The parent does not wait for a dead process."""
     done = _run(
         tmp_path,
         """
@@ -132,7 +132,7 @@ def test_child_that_dies_silently_is_noticed(tmp_path: Path) -> None:
     assert "ended before it was ready" in done.stderr
 
 
-def test_parent_asks_for_the_child(tmp_path: Path) -> None:
+def test_parent_asks_the_user_for_the_child(tmp_path: Path) -> None:
     """The passphrase is typed at the terminal, which only the parent has."""
     done = _run(
         tmp_path,
@@ -147,7 +147,7 @@ def test_parent_asks_for_the_child(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "notice secret\n")
 
 
-def test_question_without_an_answer_is_an_error(tmp_path: Path) -> None:
+def test_failed_question_is_an_error(tmp_path: Path) -> None:
     """The child gets the reason and fails with it."""
     done = _run(
         tmp_path,
@@ -161,7 +161,7 @@ def test_question_without_an_answer_is_an_error(tmp_path: Path) -> None:
 
 
 def test_interrupt_of_the_parent_ends_the_child(tmp_path: Path) -> None:
-    """Control-C while the mount starts leaves no process behind."""
+    """Ctrl-C during the start leaves no process."""
     done = _run(
         tmp_path,
         """
@@ -185,8 +185,8 @@ def test_interrupt_of_the_parent_ends_the_child(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[1] == str(int(signal.SIGTERM))
 
 
-def test_messages_are_text_for_any_terminal(tmp_path: Path) -> None:
-    """Notices may contain anything, line ends too."""
+def test_messages_may_be_any_text(tmp_path: Path) -> None:
+    """Notices may contain anything, also line breaks."""
     text = json.dumps("a\nb ü")
     done = _run(
         tmp_path,

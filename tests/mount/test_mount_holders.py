@@ -1,26 +1,26 @@
-"""Who has a filesystem mounted, by /proc."""
+"""Finding the processes that have a filesystem mounted, in /proc."""
 
 from s3fs_meta.mount import mount_holders, mount_table
 from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.mount_table import Mounted
 
 
-def test_device_without_holders_is_mounted_nowhere() -> None:
+def test_unmounted_device_has_no_holders() -> None:
     """Real mounts are in tests/end_to_end/test_namespaces.py."""
     wanted = Mounted("/mnt", "0:0", mount_table.FS_TYPE, "local:///bucket")
     assert not mount_holders.is_mounted_here(wanted)
     assert mount_holders.find(wanted) == []
 
 
-def test_other_filesystems_do_not_count() -> None:
-    """Although their device is listed."""
+def test_processes_in_other_filesystems_do_not_count() -> None:
+    """Although their mount table lists the device."""
     [proc] = [mounted for mounted in mount_table.read() if mounted.mountpoint == "/proc"]
     assert mount_holders.is_mounted_here(proc)
     assert not mount_holders.is_mounted_here(proc._replace(fs_type=mount_table.FS_TYPE))
 
 
-def test_filesystem_that_got_the_device_number_of_another_does_not_count() -> None:
-    """The kernel gives the number of a filesystem that has ended to the next one."""
+def test_reused_device_number_does_not_count() -> None:
+    """The kernel gives the number of an unmounted filesystem to the next one."""
     [proc] = [mounted for mounted in mount_table.read() if mounted.mountpoint == "/proc"]
     ended = proc._replace(source="local:///another/bucket")
 
@@ -29,8 +29,8 @@ def test_filesystem_that_got_the_device_number_of_another_does_not_count() -> No
     assert not mount_holders.is_mounted_here(ended)
 
 
-def test_users_are_described() -> None:
-    """Processes where there are some, else open files, else what is known of neither."""
+def test_holders_are_described() -> None:
+    """Processes if there are any, else open files, else a general sentence."""
     holder = Holder(7, "sh", "/mnt")
     assert (
         mount_holders.described([holder], 3) == "in another mount namespace by sh (pid 7) on /mnt"

@@ -1,4 +1,4 @@
-"""From paths to names of a mount."""
+"""From paths to names within a mount."""
 
 import os
 import subprocess
@@ -20,27 +20,27 @@ from tests.programs import Program
 
 
 @pytest.mark.parametrize("path", ["/", ".", "..", "some/..", "missing", "missing/name"])
-def test_path_that_is_no_name_is_refused(
+def test_path_without_a_name_is_refused(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is nothing that could go."""
+    """There is nothing to remove."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError):
         mount_paths.existing(Path(path) if path != "some/.." else Path(f"{tmp_path}/.."), None)
 
 
 def test_path_of_another_filesystem_is_refused(tmp_path: Path) -> None:
-    """It is no mount of ours that could do anything."""
+    """A mount of s3fs-meta is needed."""
     (tmp_path / "f").touch()
     with pytest.raises(NotMountedError):
         mount_paths.existing(tmp_path / "f", None)
 
 
 @pytest.mark.mount
-def test_names_are_found_through_links_and_links_themselves(
+def test_symlinks_are_followed_except_the_last(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """As rm(1): links on the way are followed, one at the end is meant itself."""
+    """As in rm(1): a symlink at the end is removed itself."""
     mnt = mounted.mountpoint
     (mnt / "d").mkdir()
     (mnt / "d" / "link").symlink_to("/")
@@ -55,15 +55,15 @@ def test_names_are_found_through_links_and_links_themselves(
 
 @pytest.mark.mount
 def test_mountpoint_is_refused(program: Program, mounted: Place) -> None:
-    """Neither it nor what it lies in can go."""
+    """Neither the mountpoint nor a directory above it can be removed."""
     for path in (mounted.mountpoint, mounted.mountpoint.parent):
         with pytest.raises(UsageError, match="is mounted on"):
             mount_paths.existing(path, program.cachedir)
 
 
 @pytest.mark.mount
-def test_free_name_is_one_that_nothing_has(program: Program, mounted: Place) -> None:
-    """In a directory that is there; a link that leads nowhere has its name."""
+def test_new_name_must_be_free(program: Program, mounted: Place) -> None:
+    """In an existing directory; a dangling symlink is taken."""
     mnt = mounted.mountpoint
     (mnt / "nowhere").symlink_to("missing")
     found = mount_paths.free(mnt / "new", program.cachedir)
@@ -91,8 +91,8 @@ def _entry(path: Path, ino: int) -> mount_paths.Entry:
     )
 
 
-def test_commands_wait_until_programs_see_their_effect(tmp_path: Path) -> None:
-    """The kernel may remember a name for a moment longer, or that there was none."""
+def test_commands_wait_until_their_effect_is_visible(tmp_path: Path) -> None:
+    """The kernel may cache an existing or missing name a little longer."""
     old, new = tmp_path / "old", tmp_path / "new"
     old.touch()
     later = threading.Timer(0.1, lambda: old.rename(new))
@@ -109,10 +109,10 @@ def test_commands_wait_until_programs_see_their_effect(tmp_path: Path) -> None:
     mount_paths.require_seen([gone], there=False)  # another process has made another one
 
 
-def test_kernel_that_never_shows_it_is_an_error(
+def test_effect_that_never_becomes_visible_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request was carried out, but the caller cannot rely on seeing it."""
+    """The request was executed, but the caller cannot see its effect."""
     monkeypatch.setattr(mount_paths, "KERNEL_TOLD_S_MAX", 0.05)
     with pytest.raises(ControlError, match="is removed, but the kernel"):
         mount_paths.require_seen([_entry(tmp_path, tmp_path.stat().st_ino)], there=False)
@@ -126,10 +126,10 @@ def test_kernel_that_never_shows_it_is_an_error(
     [(["rm"], "removed"), (["rm", "--wait"], "removed"), (["clone"], "made")],
     ids=["plain", "rm", "clone"],
 )
-def test_removal_and_copy_end_when_it_is_seen(
+def test_removal_and_copy_wait_for_visibility(
     program: Program, mounted: Place, words: list[str], what: str
 ) -> None:
-    """All of them look; here they never see it, and say so."""
+    """Both poll; here the effect never shows, which they report."""
     (mounted.mountpoint / "f").touch()
     paths = [mounted.mountpoint / name for name in (["f"] if what == "removed" else ["f", "g"])]
     done = subprocess.run(
@@ -147,15 +147,15 @@ def test_removal_and_copy_end_when_it_is_seen(
     assert paths[-1].exists() == (what == "made")
 
 
-def test_absent_daemon_is_named_as_the_user_named_it(tmp_path: Path) -> None:
+def test_absent_daemon_is_named_as_given_by_the_user(tmp_path: Path) -> None:
     """Not by the path of a state directory."""
     place = Target("local:///a", tmp_path / "s", "/mnt/x")
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
         remove(Entry(place, Ino(1), b"name", Ino(2), "/mnt/x/name"))
 
 
-def test_names_of_any_bytes_are_reported(tmp_path: Path) -> None:
-    """In the form that JSON can carry and the mount turns back."""
+def test_names_of_any_bytes_are_encoded(tmp_path: Path) -> None:
+    """In a form that JSON can carry and the mount decodes."""
     for name in (b"plain", "\u00e4".encode(), b"odd \xff\n"):
         entry = Entry(Target("local:///a", tmp_path), Ino(1), name, Ino(2), "/mnt/x")
         arrived = decode(encode(told(entry)))

@@ -1,4 +1,4 @@
-"""Reading the kernel's list of mounts."""
+"""Parsing the kernel's mount table."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ _LINES = [
 ]
 
 
-def test_fields_are_found_whatever_stands_between() -> None:
-    """Optional fields come before the dash; escapes are undone."""
+def test_fields_are_found_around_optional_ones() -> None:
+    """Optional fields end at the dash; escapes are decoded."""
     root, ours, other = mount_table.parse(_LINES)
 
     assert root.mountpoint == "/"
@@ -20,8 +20,8 @@ def test_fields_are_found_whatever_stands_between() -> None:
     assert other.fs_type == "fuse.sshfs"
 
 
-def test_flags_are_those_of_the_uppermost_mount() -> None:
-    """Of the mount and of the filesystem; with the mountpoint, or wherever it is."""
+def test_flags_of_the_topmost_mount_are_returned() -> None:
+    """Those of the mount and of the filesystem; by mountpoint, or anywhere."""
     ours = mount_table.parse(_LINES)[1]
     moved = ours._replace(mountpoint="/mnt/elsewhere")
     again = _LINES[1].replace("rw,nosuid", "ro,noexec").replace("rw,user_id=0", "ro,user_id=0")
@@ -35,7 +35,7 @@ def test_flags_are_those_of_the_uppermost_mount() -> None:
     assert mount_table.flags(moved, _LINES, anywhere=True) == first
 
 
-def test_path_is_resolved_but_the_mountpoint_itself_is_not_touched(tmp_path: Path) -> None:
+def test_path_is_resolved_without_accessing_the_mountpoint(tmp_path: Path) -> None:
     """A stuck mount does not answer; symlinks above it are followed."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
@@ -49,7 +49,7 @@ def test_unmounted_path_is_not_found(tmp_path: Path) -> None:
     assert mount_table.find(str(tmp_path)) is None
 
 
-def test_mount_of_another_type_is_not_ours() -> None:
-    """Only our own kind counts; /proc is always there."""
+def test_mount_of_another_type_does_not_count() -> None:
+    """Only s3fs-meta's type counts; /proc always exists."""
     assert mount_table.find("/proc") is None
     assert any(one.mountpoint == "/proc" for one in mount_table.read())

@@ -1,4 +1,4 @@
-"""The plan of a mount: options, paths and checks before anything is done."""
+"""The plan of a mount: options, paths and checks before any change."""
 
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from s3fs_meta.settings import MountOptions, parse_mount_options
 URL = "local:///srv/store"
 
 
-def test_options_reach_the_parts(tmp_path: Path) -> None:
-    """Each part gets its own."""
+def test_options_reach_their_parts(tmp_path: Path) -> None:
+    """Each part gets its own options."""
     options = parse_mount_options(
         [f"cachedir={tmp_path},cachesize=1G,ro,allow_other,commit=1,uid=5,synchronous=full"]
     )
@@ -34,8 +34,8 @@ def test_options_reach_the_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["compress=zstd-99", "compress=gzip", "mmap_size=9000T"])
-def test_what_a_part_does_not_know_is_refused(tmp_path: Path, text: str) -> None:
-    """Before anything is touched."""
+def test_unknown_option_is_refused(tmp_path: Path, text: str) -> None:
+    """Before anything is changed."""
     with pytest.raises(UsageError):
         make_plan(URL, tmp_path, parse_mount_options([f"cachedir={tmp_path}", text]))
 
@@ -44,13 +44,13 @@ def test_what_a_part_does_not_know_is_refused(tmp_path: Path, text: str) -> None
 
 @pytest.mark.parametrize("url", ["s3://", "/srv/store", "local://srv/store", "http://x/y"])
 def test_wrong_url_is_refused(tmp_path: Path, url: str) -> None:
-    """The message says which forms there are."""
+    """The message names the possible forms."""
     with pytest.raises(UsageError, match="local:///absolute/path"):
         make_plan(url, tmp_path, MountOptions())
 
 
-def test_mountpoint_has_to_be_a_directory_with_nothing_on_it(tmp_path: Path) -> None:
-    """Our mount does not cover another one."""
+def test_mountpoint_must_be_an_unused_directory(tmp_path: Path) -> None:
+    """A mount does not cover another one."""
     (tmp_path / "file").touch()
 
     for path in (tmp_path / "file", tmp_path / "missing"):
@@ -68,7 +68,7 @@ def test_mountpoint_has_to_be_a_directory_with_nothing_on_it(tmp_path: Path) -> 
         ("synchronous=off", "not even what was fsynced"),
     ],
 )
-def test_settings_that_give_something_up_say_so(tmp_path: Path, text: str, expected: str) -> None:
+def test_weak_settings_print_a_warning(tmp_path: Path, text: str, expected: str) -> None:
     """At every mount."""
     plan = make_plan(URL, tmp_path, parse_mount_options([text]))
 
@@ -79,10 +79,10 @@ def test_settings_that_give_something_up_say_so(tmp_path: Path, text: str, expec
 @pytest.mark.parametrize(
     "text", ["extension=off", "extension=used", "request_loop=scheduled", "request_loop=direct"]
 )
-def test_options_of_the_former_release_are_accepted_with_a_warning(
+def test_options_of_the_previous_release_are_accepted_with_a_warning(
     tmp_path: Path, text: str
 ) -> None:
-    """They change nothing: lines of fstab still mount."""
+    """They have no effect, so lines of fstab still mount."""
     plan = make_plan(URL, tmp_path, parse_mount_options([text]))
 
     assert len(plan.warnings) == 1
@@ -90,13 +90,13 @@ def test_options_of_the_former_release_are_accepted_with_a_warning(
     assert plan.fuse == make_plan(URL, tmp_path, MountOptions()).fuse
 
 
-def test_defaults_give_nothing_up(tmp_path: Path) -> None:
-    """Nothing needs to be said."""
+def test_defaults_print_no_warning(tmp_path: Path) -> None:
+    """They give up nothing."""
     assert make_plan(URL, tmp_path, MountOptions()).warnings == ()
 
 
-def test_state_directory_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
-    """With what to do about it."""
+def test_unreadable_state_directory_is_named(tmp_path: Path) -> None:
+    """With a remedy."""
     options = parse_mount_options([f"cachedir={tmp_path / ('x' * 300)}"])
 
     with pytest.raises(SettingsError, match=r"too long; choose another with --cachedir"):
@@ -104,13 +104,13 @@ def test_state_directory_that_cannot_be_looked_at_is_named(tmp_path: Path) -> No
 
 
 def test_passphrase_file_survives_a_change_of_directory(tmp_path: Path) -> None:
-    """A daemon leaves the directory that it was started in."""
+    """A daemon changes its working directory."""
     plan = make_plan(URL, tmp_path, parse_mount_options(["passphrase_file=p"]))
 
     assert plan.options.passphrase_file == Path.cwd() / "p"
 
 
-def test_options_of_the_command_overrule_those_of_fstab() -> None:
+def test_options_of_the_command_override_those_of_fstab() -> None:
     """Options that are not on the command line keep their values."""
     merged = merged_options(
         ["region=a,profile=b,ro"], MountOptions(region="c", force_takeover=False)
@@ -119,7 +119,7 @@ def test_options_of_the_command_overrule_those_of_fstab() -> None:
     assert (merged.region, merged.profile, merged.read_only) == ("c", "b", True)
 
 
-def test_pragmas_without_any_option_are_the_defaults() -> None:
+def test_defaults_of_pragmas_equal_those_of_options() -> None:
     """There is one set of defaults."""
     assert pragmas_of(MountOptions()) == Pragmas()
 
@@ -133,16 +133,14 @@ def test_pragmas_without_any_option_are_the_defaults() -> None:
         ("page_size", pragmas.PAGE_SIZES),
     ],
 )
-def test_option_takes_every_value_that_sqlite_knows(
-    word: str, values: tuple[str | int, ...]
-) -> None:
-    """The two lists, of words and of pragmas, agree."""
+def test_option_accepts_every_value_of_sqlite(word: str, values: tuple[str | int, ...]) -> None:
+    """The lists of the option and of the pragma are equal."""
     for value in values:
         assert BY_WORD[word].parse(word, str(value)) == value
 
 
-def test_moment_of_the_past_is_read_only_and_has_a_state_of_its_own(tmp_path: Path) -> None:
-    """One for each mountpoint, beside the present's; that ro is implied is said."""
+def test_point_in_time_is_read_only_and_has_separate_state(tmp_path: Path) -> None:
+    """One for each mountpoint, beside that of the current state; a notice says that ro is implied."""
     cachedir = f"cachedir={tmp_path}"
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()

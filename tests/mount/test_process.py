@@ -1,4 +1,4 @@
-"""The process of a mount: bound on open files, short collections, messages to systemd."""
+"""The process of a mount: open files, garbage collection, messages to systemd."""
 
 import gc
 import resource
@@ -16,15 +16,15 @@ from s3fs_meta.mount.process import notify
 
 @pytest.fixture(autouse=True)
 def bounds() -> Iterator[tuple[int, int]]:
-    """Return the bounds of this process, and put them back."""
+    """Return the limits of this process, and restore them."""
     found = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield found
     resource.setrlimit(resource.RLIMIT_NOFILE, found)
 
 
 @pytest.mark.parametrize("soft", [1024, OPEN_FILES_WANTED])
-def test_low_bound_is_raised(bounds: tuple[int, int], soft: int) -> None:
-    """As far as is wanted."""
+def test_low_soft_limit_is_raised(bounds: tuple[int, int], soft: int) -> None:
+    """As far as needed."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, bounds[1]))
 
     process.raise_open_files()
@@ -41,7 +41,7 @@ def test_higher_limit_is_kept(bounds: tuple[int, int]) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == OPEN_FILES_WANTED + 1
 
 
-def test_hard_bound_is_kept(bounds: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hard_limit_is_respected(bounds: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A lower hard limit is no error."""
     monkeypatch.setattr(process, "OPEN_FILES_WANTED", bounds[1] + 1)
 
@@ -51,7 +51,7 @@ def test_hard_bound_is_kept(bounds: tuple[int, int], monkeypatch: pytest.MonkeyP
 
 
 class Node:
-    """Something that refers to itself."""
+    """An object that refers to itself."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -59,13 +59,13 @@ class Node:
 
 @pytest.fixture(autouse=True)
 def thaw() -> Iterator[None]:
-    """Let the collector see everything again."""
+    """Let the collector track everything again."""
     yield
     gc.unfreeze()
 
 
 def test_older_objects_are_not_visited_again() -> None:
-    """A collection visits later objects; earlier garbage has been freed."""
+    """The next collection visits only later objects; earlier garbage has been freed."""
     garbage = weakref.ref(Node())
     process.exempt_objects()
 
@@ -74,8 +74,8 @@ def test_older_objects_are_not_visited_again() -> None:
     assert len(gc.get_objects()) < 1000
 
 
-def test_what_comes_later_is_collected() -> None:
-    """Cycles of requests must not stay."""
+def test_later_objects_are_collected() -> None:
+    """Reference cycles of requests must not accumulate."""
     process.exempt_objects()
     later = weakref.ref(Node())
 
@@ -85,7 +85,7 @@ def test_what_comes_later_is_collected() -> None:
 
 
 def test_state_reaches_the_socket(tmp_path: Path) -> None:
-    """One datagram with the text."""
+    """As one datagram."""
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(path)
@@ -94,7 +94,7 @@ def test_state_reaches_the_socket(tmp_path: Path) -> None:
         assert listener.recv(100) == b"READY=1"
 
 
-def test_abstract_address_is_understood() -> None:
+def test_abstract_address_is_supported() -> None:
     """The address need not be a file."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind("")  # the kernel chooses an abstract name

@@ -1,4 +1,4 @@
-"""Arguments of ``mount -o remount``, before a daemon is asked. Real ones: tests/end_to_end/test_remount.py."""
+"""Arguments of ``mount -o remount``, before the daemon gets a request."""
 
 from pathlib import Path
 
@@ -23,15 +23,15 @@ _FLAGS = Flags(
 MADE = "commit=3,noatime,cachedir=/var/tmp/state,at_least=4:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa,allow_other"
 
 
-def test_remount_is_a_word_of_its_own() -> None:
-    """Also beside others, and not as part of one."""
+def test_remount_is_a_separate_option() -> None:
+    """Also among others, and not as part of another word."""
     assert remount.asks_for_it(["ro,remount"])
     assert remount.asks_for_it(["ro", "remount,commit=3"])
     assert not remount.asks_for_it(["ro", "x-remount,profile=remount"])
 
 
-def test_flags_that_the_kernel_shows_are_not_asked_for() -> None:
-    """mount(8) repeats them; what else is given is kept with its text."""
+def test_kernel_flags_are_ignored() -> None:
+    """mount(8) repeats them; other options are kept with their text."""
     words = "ro,nosuid,nodev,relatime,remount,user_id=0,allow_other,commit=3,profile=a\\,b"
 
     given = remount._given([words], _FLAGS)
@@ -43,14 +43,14 @@ def test_flags_that_the_kernel_shows_are_not_asked_for() -> None:
     }
 
 
-def test_unknown_words_are_refused_as_at_mount() -> None:
-    """By name."""
+def test_unknown_options_are_refused_as_at_mount() -> None:
+    """The message names them."""
     with pytest.raises(UsageError, match="xyzzy"):
         remount._given(["remount,ro,xyzzy"], _FLAGS)
 
 
 def test_only_mounted_filesystems_can_be_remounted(tmp_path: Path) -> None:
-    """The kernel's list decides."""
+    """The kernel's mount table decides."""
     with pytest.raises(NotMountedError, match=str(tmp_path)):
         remount.remount("local:///b", tmp_path, ["remount,ro"])
 
@@ -64,7 +64,7 @@ async def power(tmp_path: Path) -> Power:
 
 
 async def _ask(session: Session, *, read_only: bool | None, words: str = "") -> Message:
-    """Ask a mount that was made with MADE for a remount."""
+    """Send a remount request to a mount that was made with MADE."""
     handlers = RemountHandlers(parse_mount_options([MADE]), session).handlers()
     given = {
         field: {"text": one.text, "value": shown_value(one.value)}
@@ -75,15 +75,15 @@ async def _ask(session: Session, *, read_only: bool | None, words: str = "") -> 
 
 
 async def test_writer_may_become_read_only_and_writable_again(power: Power) -> None:
-    """The kernel is asked for either."""
+    """The kernel's flag is changed each time."""
     async with power.session() as session:
         assert await _ask(session, read_only=True) == {"change": True}
         assert await _ask(session, read_only=False) == {"change": True}
         assert await _ask(session, read_only=None) == {"change": False}
 
 
-async def test_options_of_now_may_be_repeated(power: Power) -> None:
-    """mount(8) repeats what fstab says."""
+async def test_current_options_may_be_repeated(power: Power) -> None:
+    """mount(8) repeats those of fstab."""
     async with power.session() as session:
         assert await _ask(session, read_only=True, words=MADE) == {"change": True}
 
@@ -92,13 +92,13 @@ async def test_options_of_now_may_be_repeated(power: Power) -> None:
     "word", ["commit=4", "relatime", "cachedir=/var/tmp/other", "capacity=1G", "noexec", "follow"]
 )
 async def test_other_options_are_refused_by_name(power: Power, word: str) -> None:
-    """Nothing changes them in a running mount."""
+    """A running mount cannot change them."""
     async with power.session() as session:
         with pytest.raises(UsageError, match=f"option '{word}': a remount changes only ro and rw"):
             await _ask(session, read_only=True, words=word)
 
 
-async def test_mount_that_was_made_read_only_stays_so(power: Power) -> None:
+async def test_mount_made_read_only_stays_read_only(power: Power) -> None:
     """It has no lease."""
     async with power.session(options=OpenOptions(read_only=True)) as session:
         assert await _ask(session, read_only=True) == {"change": True}
@@ -106,8 +106,8 @@ async def test_mount_that_was_made_read_only_stays_so(power: Power) -> None:
             await _ask(session, read_only=False)
 
 
-async def test_follower_is_promoted_not_remounted(power: Power) -> None:
-    """It is read-only already; if it were for the kernel, too, it could not be promoted."""
+async def test_follower_is_not_remounted_read_only(power: Power) -> None:
+    """It is read-only already; a read-only kernel mount could not be promoted."""
     async with power.session() as writer:
         await writer.flush()
         async with following(power) as (session, _listener):
@@ -117,7 +117,7 @@ async def test_follower_is_promoted_not_remounted(power: Power) -> None:
 
 
 async def test_degraded_mount_does_not_become_writable(power: Power) -> None:
-    """It says why."""
+    """The message names the reason."""
     async with power.session() as session:
         session.status.degrade("the disk refused to sync")
         assert await _ask(session, read_only=True) == {"change": True}
@@ -125,7 +125,7 @@ async def test_degraded_mount_does_not_become_writable(power: Power) -> None:
             await _ask(session, read_only=False)
 
 
-async def test_everything_is_durable_when_it_is_read_only(power: Power) -> None:
+async def test_read_only_remount_makes_everything_durable(power: Power) -> None:
     """As on ext4: power may be cut then. Reading changes no times any more."""
     async with power.session(tasks=False) as session:
         write_file(session, b"content")
@@ -140,8 +140,8 @@ async def test_everything_is_durable_when_it_is_read_only(power: Power) -> None:
         assert seen == [(True, False), (False, True), (False, False)]
 
 
-def test_values_that_mean_the_same_are_shown_equal() -> None:
-    """A moment counts back from the time when it is parsed; a path may be written in two ways."""
+def test_equivalent_values_are_equal() -> None:
+    """A relative time counts back from when it is parsed; a path may be written in two ways."""
     first, second = (given_options(["at=1h ago"])["at"].value for _ in range(2))
 
     assert shown_value(first) == shown_value(second) == "1h ago"

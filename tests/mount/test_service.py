@@ -12,18 +12,18 @@ from tests.cli.conftest import Place
 from tests.programs import Program
 
 
-def test_groups_of_a_process_are_the_kernels() -> None:
+def test_groups_of_a_process_equal_getgroups() -> None:
     """As getgroups(2) says of ourselves."""
     assert supplementary_groups(os.getpid()) == frozenset(os.getgroups())
 
 
-def test_process_that_is_gone_has_no_groups() -> None:
-    """It may end between its request and our look."""
+def test_ended_process_has_no_groups() -> None:
+    """It may end between its request and the lookup."""
     assert supplementary_groups(2**22 + 1) == frozenset()
 
 
 def test_refused_mount_quotes_libfuse(tmp_path: Path) -> None:
-    """It writes to standard error, which is the log of a daemon; older lines do not count."""
+    """Libfuse writes to standard error, which is the daemon's log; older lines are not quoted."""
     log = tmp_path / "mount.log"
     log.write_text("fuse: of an earlier mount\n")
 
@@ -38,8 +38,8 @@ def test_refused_mount_quotes_libfuse(tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_mount_takes_its_options(program: Program, place: Place) -> None:
-    """Those that show: capacity, owner, mode; and the socket is there."""
+def test_mount_applies_its_options(program: Program, place: Place) -> None:
+    """Visible ones: capacity, owner, mode; and the socket exists."""
     options = "capacity=1G,uid=12,gid=13,umask=027"
     program.ok("mount", "-o", options, place.url, place.mountpoint)
     (place.mountpoint / "f").touch()
@@ -55,10 +55,10 @@ def test_mount_takes_its_options(program: Program, place: Place) -> None:
 
 
 @pytest.mark.mount
-def test_new_mount_waits_for_one_that_still_uploads(
+def test_new_mount_waits_for_a_running_upload(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """It continues where the other ended; the user need not retry."""
+    """It continues from that state; the user need not retry."""
     (mounted.mountpoint / "f").write_bytes(os.urandom(20_000_000))
     (tmp_path / "again").mkdir()
     subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)

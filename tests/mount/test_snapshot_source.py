@@ -1,4 +1,4 @@
-"""A moment of the past for one command."""
+"""An older state opened for one command."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.cli.conftest import Place
 
 
 async def use(place: Place, cachedir: Path, wanted: Moment) -> list[str]:
-    """Open a moment and return what this host has meanwhile."""
+    """Open a point in time and list this host's state meanwhile."""
     front = TerminalFront(quiet=True)
     reading = Reading(of_url(place.url, cachedir), S3Options(), None, front)
     async with (
@@ -29,8 +29,8 @@ async def use(place: Place, cachedir: Path, wanted: Moment) -> list[str]:
         return os.listdir(cachedir)
 
 
-def test_nothing_is_left_whatever_happens(place: Place, tmp_path: Path) -> None:
-    """Also not what a killed command left before."""
+def test_no_state_is_left(place: Place, tmp_path: Path) -> None:
+    """Not even that of a killed earlier command."""
     cachedir = tmp_path / "c"
     left = StateDir(locate_moment(of_url(place.url, cachedir).state, "process 0"))
     assert left.try_lock()

@@ -21,7 +21,7 @@ async def test_store_is_open_inside_and_errors_come_out(tmp_path: Path) -> None:
         await use()
 
 
-async def test_directory_that_is_missing_is_refused(tmp_path: Path) -> None:
+async def test_missing_directory_is_refused(tmp_path: Path) -> None:
     """Only mkfs makes one."""
     with pytest.raises(UsageError):
         async with opened_store(f"local://{tmp_path}/missing", S3Options()):

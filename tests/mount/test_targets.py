@@ -13,14 +13,14 @@ from s3fs_meta.mount.mount_table import FS_TYPE, Mounted
 
 @pytest.fixture
 def cachedir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the default directory of local state, for any user."""
+    """Return the default location of local state, for any user."""
     monkeypatch.setattr(targets, "own_cachedir", lambda: tmp_path / "state")
     monkeypatch.setattr(targets, "_notes_dir", lambda: tmp_path / "state" / "notes")
     return tmp_path / "state"
 
 
-def test_url_has_one_place_per_cachedir(cachedir: Path, tmp_path: Path) -> None:
-    """The same URL always leads to the same directory, two URLs never do."""
+def test_url_has_one_directory_per_cachedir(cachedir: Path, tmp_path: Path) -> None:
+    """The same URL always gives the same directory, two URLs never do."""
     assert targets.of_url("local:///a", None) == targets.of_url("local:///a", cachedir)
     assert targets.of_url("local:///a", None).state != targets.of_url("local:///b", None).state
     assert targets.of_url("local:///a", tmp_path).state.parent == tmp_path
@@ -29,7 +29,7 @@ def test_url_has_one_place_per_cachedir(cachedir: Path, tmp_path: Path) -> None:
 def test_mount_that_still_uploads_is_found_by_its_mountpoint(
     cachedir: Path, tmp_path: Path
 ) -> None:
-    """After a plain fusermount3 -u the kernel has forgotten it; the note has not."""
+    """After a plain fusermount3 -u the kernel does not list it; the note still does."""
     mounted = Mounted(str(tmp_path / "mnt"), "0:99", FS_TYPE, "local:///a")
 
     note = targets.write_note(targets.Target("local:///a", tmp_path / "elsewhere"), mounted)
@@ -40,8 +40,8 @@ def test_mount_that_still_uploads_is_found_by_its_mountpoint(
     assert place in targets.all_mounted()
 
 
-def test_how_a_mount_ended_is_remembered_a_while(cachedir: Path, tmp_path: Path) -> None:
-    """An umount that comes a little too late still learns it; a later one does not."""
+def test_end_of_a_mount_is_remembered_for_a_while(cachedir: Path, tmp_path: Path) -> None:
+    """An umount that comes slightly late still reads it; a later one does not."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None
@@ -57,7 +57,7 @@ def test_how_a_mount_ended_is_remembered_a_while(cachedir: Path, tmp_path: Path)
 
 
 def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> None:
-    """A killed daemon cannot clean up after itself; who looks for it does, and the next mount."""
+    """A killed daemon cannot remove it; commands that read notes do, and the next mount."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     pid = os.posix_spawn("/bin/true", ["true"], {})
@@ -95,8 +95,8 @@ def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> No
         "\xff",
     ],
 )
-def test_note_of_another_version_is_no_note(cachedir: Path, tmp_path: Path, text: str) -> None:
-    """A daemon that was started before an upgrade neither stops commands nor loses its note."""
+def test_note_of_another_version_is_ignored(cachedir: Path, tmp_path: Path, text: str) -> None:
+    """A daemon started before an upgrade neither breaks commands nor loses its note."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     (notes / str(os.getpid())).write_text(text, encoding="latin-1")
@@ -111,8 +111,8 @@ def test_note_of_another_version_is_no_note(cachedir: Path, tmp_path: Path, text
     assert (notes / str(os.getpid())).read_text(encoding="latin-1") == text
 
 
-def test_fields_that_a_later_version_adds_are_ignored(cachedir: Path, tmp_path: Path) -> None:
-    """The fields that this version knows are read."""
+def test_fields_of_a_later_version_are_ignored(cachedir: Path, tmp_path: Path) -> None:
+    """Known fields are read."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None
@@ -121,8 +121,8 @@ def test_fields_that_a_later_version_adds_are_ignored(cachedir: Path, tmp_path: 
     assert targets.of_mountpoint(tmp_path, None).state == tmp_path / "s"
 
 
-def test_note_of_a_killed_daemon_is_not_another_process_s(cachedir: Path, tmp_path: Path) -> None:
-    """Numbers of processes and of devices are given again; the note was about neither of these."""
+def test_note_of_a_killed_daemon_matches_no_other_process(cachedir: Path, tmp_path: Path) -> None:
+    """Process and device numbers are used again; the note describes neither."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     path = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert path is not None
@@ -134,10 +134,10 @@ def test_note_of_a_killed_daemon_is_not_another_process_s(cachedir: Path, tmp_pa
     assert not path.exists()
 
 
-def test_mount_is_not_taken_for_another_on_the_same_device(
+def test_mount_is_not_mistaken_for_another_on_the_same_device(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A note whose daemon hangs after its mount was detached has a device that is given again."""
+    """The device number in a note may be used again if its daemon hangs after a detached mount."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     another = mounted._replace(source="local:///b")
@@ -148,10 +148,8 @@ def test_mount_is_not_taken_for_another_on_the_same_device(
     assert (place.url, place.state) == ("local:///b", targets.of_url("local:///b", None).state)
 
 
-def test_note_that_cannot_be_written_does_not_stop_the_mount(
-    cachedir: Path, tmp_path: Path
-) -> None:
-    """Convenience is not worth a failed mount."""
+def test_unwritable_note_does_not_stop_the_mount(cachedir: Path, tmp_path: Path) -> None:
+    """The note is only a convenience."""
     cachedir.write_text("a file, not a directory")
 
     mounted = Mounted("/x", "0:1", FS_TYPE, "local:///a")
@@ -159,17 +157,17 @@ def test_note_that_cannot_be_written_does_not_stop_the_mount(
     assert targets.write_note(targets.Target("local:///a", tmp_path), mounted) is None
 
 
-def test_what_looks_like_a_url_is_one(cachedir: Path) -> None:
+def test_urls_are_recognised(cachedir: Path) -> None:
     """Everything else is a mountpoint."""
     assert targets.of_either("s3://b/p", None).url == "s3://b/p"
     with pytest.raises(NotMountedError):
         targets.of_either("s3", None)
 
 
-def test_mounted_moment_is_found_without_its_note(
+def test_mounted_point_in_time_is_found_without_its_note(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the directory that it has while it is mounted; beside it, the present is the present."""
+    """By its state directory; the current state has its own."""
     mounted = [Mounted(str(tmp_path / name), "0:99", FS_TYPE, "local:///a") for name in "xy"]
     monkeypatch.setattr(mount_table, "find", {one.mountpoint: one for one in mounted}.get)
     present = targets.of_url("local:///a", None)

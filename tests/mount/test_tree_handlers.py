@@ -1,4 +1,4 @@
-"""Tree commands on the control socket: checked arguments, reported progress."""
+"""Tree commands on the control socket: argument checks and progress."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,8 +23,8 @@ def test_name_may_have_any_bytes() -> None:
 @pytest.mark.parametrize(
     "arguments", [{}, {"parent": "1", "name": "a", "ino": 2}, {"parent": 1, "name": 3, "ino": 2}]
 )
-def test_message_of_another_form_is_refused(arguments: Message) -> None:
-    """A client of another version is told so."""
+def test_malformed_message_is_refused(arguments: Message) -> None:
+    """A client of another version gets an error that says so."""
     with pytest.raises(UsageError):
         _entry(arguments)
 
@@ -50,7 +50,7 @@ def _tree(fs: Filesystem) -> dict[str, Any]:
 async def test_clone_and_lock_report_their_progress(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To its client, and in the figures of status; the rest is a lower bound."""
+    """To the client, and in the figures of status; the remainder is a lower bound."""
     monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_NAMES", 4)
     monkeypatch.setattr("s3fs_meta.fs.trees.lock.TREE_SLICE_NAMES", 4)
     monkeypatch.setattr("s3fs_meta.mount.tree_handlers.TREE_PAUSE_S", 0)
@@ -75,8 +75,8 @@ async def test_clone_and_lock_report_their_progress(
     assert trees.figures()["copying"] is trees.figures()["locking"] is None
 
 
-async def test_removal_is_waited_for_only_where_it_can_go_on(fs: Filesystem) -> None:
-    """A mount that takes no changes any more has nothing to wait for."""
+async def test_removal_is_waited_for_only_while_it_can_continue(fs: Filesystem) -> None:
+    """A mount that refuses changes makes no progress."""
     trees = TreeHandlers(fs)
     told: list[Message] = []
     arguments = {**_tree(fs), "wait": True}

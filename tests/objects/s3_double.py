@@ -1,7 +1,7 @@
 """A small HTTP server that answers as an S3 server on a bad day does.
 
-Owns: answers on order, and passing requests on to a real server with the answer lost, cut or
-damaged. For what real servers cannot be told to do. boto3 talks to it over real sockets.
+Gives programmed answers, or forwards requests to a real server and loses, truncates or damages the
+answer: faults that a real server cannot be made to produce. boto3 talks to it over real sockets.
 """
 
 import http.client
@@ -40,7 +40,7 @@ class Seen(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer made up; *declared_bytes* is what Content-Length says, if not the truth."""
+    """A programmed answer; *declared_bytes* is the Content-Length, if it differs from the real one."""
 
     status: int
     body: bytes = b""
@@ -49,15 +49,15 @@ class Reply(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """The upstream server's answer, perhaps damaged on the way."""
+    """The upstream server's answer, possibly damaged."""
 
-    lose: bool = False  # the request is done and the connection closed
-    keep_bytes: int | None = None  # the body ends here, and then the connection
-    flip: bool = False  # one bit of the body is wrong
+    lose: bool = False  # the request is executed and the connection closed
+    keep_bytes: int | None = None  # the body is truncated here, and the connection closed
+    flip: bool = False  # one bit of the body is flipped
 
 
 class Drop(NamedTuple):
-    """The connection is closed without an answer and without doing anything."""
+    """The connection is closed without an answer and without any effect."""
 
 
 class Hang(NamedTuple):
@@ -65,7 +65,7 @@ class Hang(NamedTuple):
 
 
 class ReadSlowly(NamedTuple):
-    """The request's body is taken a mebibyte at a time, with a pause before each; then 200."""
+    """The request's body is read a mebibyte at a time, with a pause before each; then 200."""
 
     pause_s: float
 
@@ -98,7 +98,7 @@ DELETED: Final = Reply(200, b"<DeleteResult/>", {"Content-Type": "application/xm
 
 
 class S3Double:
-    """The server's orders and what it has seen."""
+    """The server's programmed answers and recorded requests."""
 
     def __init__(self, upstream_url: str | None, scheme: str) -> None:
         self.url = ""
@@ -111,7 +111,7 @@ class S3Double:
         self.reset()
 
     def reset(self) -> None:
-        """Forget orders and what was seen; let hanging requests go."""
+        """Clear answers and recorded requests; release hanging requests."""
         self.released.set()
         self.released = threading.Event()
         self.seen = []
@@ -119,17 +119,17 @@ class S3Double:
         self.default = Forward() if self.upstream else error(500, "InternalError")
 
     def answer(self, *choices: Choice) -> None:
-        """Answer the next requests so, each once, in this order."""
+        """Answer the next requests with these, each once, in this order."""
         self._plan.extend(choices)
 
     def answer_always(self, choice: Choice) -> None:
-        """Answer so when nothing else is ordered."""
+        """The answer if none is queued."""
         self.default = choice
 
     def next_answer(self, seen: Seen) -> Answer:
-        """Record a request and return what to answer."""
+        """Record a request and return its answer."""
         choice = self._plan.popleft() if self._plan else self.default
-        self.seen.append(seen)  # last: who waits for this may order the next answer
+        self.seen.append(seen)  # last, because the waiting test may queue the next answer
         return choice(seen) if callable(choice) else choice
 
 
@@ -137,7 +137,7 @@ class S3Double:
 def s3_double(
     upstream_url: str | None = None, certificate: Certificate | None = None
 ) -> Iterator[S3Double]:
-    """Give a running double; without *upstream_url* it knows only what it is told."""
+    """Run a server; without *upstream_url* it only has programmed answers."""
     double = S3Double(upstream_url, "http" if certificate is None else "https")
 
     class BoundHandler(_Handler):
@@ -165,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one packet, or the client's delayed acknowledgement holds us
+    wbufsize = -1  # head and body in one packet, or the client's delayed acknowledgement delays us
     orders: S3Double
 
     def _handle(self) -> None:
@@ -222,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
         assert self.orders.upstream is not None, "there is no server to forward to"
         connection = http.client.HTTPConnection(self.orders.upstream)
         connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in self.headers.items():  # the signature covers them, Host too
+        for name, value in self.headers.items():  # the signature covers them, also Host
             connection.putheader(name, value)
         connection.endheaders(body)
         answer = connection.getresponse()
@@ -240,4 +240,4 @@ class _Handler(BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""

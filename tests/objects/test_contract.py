@@ -1,4 +1,4 @@
-"""objects.contract: which keys every store can hold."""
+"""objects.contract: keys that every store can hold."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from s3fs_meta.objects.contract import check_key, listing_of
 @pytest.mark.parametrize(
     "key", ["a", "pack/3f/7-9a", "..a/b..", "a b+c%20&<>", "a/" * 249 + "ab", "c" * 255]
 )
-def test_good_key_passes(key: str) -> None:
+def test_valid_key_is_accepted(key: str) -> None:
     """Printable ASCII, within both lengths."""
     check_key(key)
 
@@ -33,7 +33,7 @@ def test_good_key_passes(key: str) -> None:
         "a/" * (KEY_BYTES_MAX // 2) + "a",
     ],
 )
-def test_bad_key_is_refused(key: str) -> None:
+def test_invalid_key_is_refused(key: str) -> None:
     """The error quotes it."""
     with pytest.raises(InvalidRequestError) as caught:
         check_key(key)
@@ -43,5 +43,5 @@ def test_bad_key_is_refused(key: str) -> None:
 
 @pytest.mark.parametrize(("prefix", "name"), [("", "listing of *"), ("pack/", "listing of pack/*")])
 def test_listing_has_a_name_for_errors(prefix: str, name: str) -> None:
-    """Whatever it is of."""
+    """Of any prefix."""
     assert listing_of(prefix) == name

@@ -1,4 +1,4 @@
-"""objects.local: durable, tidy, and careful about the disk below it."""
+"""objects.local: durability, cleaning up, and faults of the disk below."""
 
 import errno
 import fcntl
@@ -49,7 +49,7 @@ def store(root: Path) -> LocalStore:
 
 
 def tree(root: Path) -> list[str]:
-    """Return every path below *root*, but the lock files."""
+    """Return every path below *root* except the lock files."""
     paths = (str(path.relative_to(root)) for path in root.rglob("*"))
     return sorted(path for path in paths if not path.startswith("tmp/") or "lock" not in path)
 
@@ -63,7 +63,7 @@ def empty_directories(root: Path) -> list[str]:
 
 
 async def test_keys_are_paths(root: Path, store: LocalStore) -> None:
-    """A person finds an object where its key says; unfinished files have one place."""
+    """An object's path is its key; unfinished files have one directory."""
     await store.put(KEY, b"content")
     await store.create(LEASE, b"content")
 
@@ -73,7 +73,7 @@ async def test_keys_are_paths(root: Path, store: LocalStore) -> None:
 
 
 async def test_reading_writes_nothing(root: Path, store: LocalStore) -> None:
-    """Looking for a filesystem where there is none leaves no trace."""
+    """Opening a missing filesystem leaves no trace."""
     with pytest.raises(ObjectMissingError):
         await store.get(LEASE, PACK_BYTES_MAX)
     assert await keys_of(store) == []
@@ -82,7 +82,7 @@ async def test_reading_writes_nothing(root: Path, store: LocalStore) -> None:
     assert os.listdir(root) == []
 
 
-async def test_unfinished_files_are_no_objects(root: Path, store: LocalStore) -> None:
+async def test_unfinished_files_are_not_objects(root: Path, store: LocalStore) -> None:
     """They are not listed, and no key leads to them."""
     await store.put(KEY, b"content")
     (root / "tmp" / "unfinished").write_bytes(b"half")
@@ -93,7 +93,7 @@ async def test_unfinished_files_are_no_objects(root: Path, store: LocalStore) ->
             await store.get(ObjectKey(key), PACK_BYTES_MAX)
 
 
-async def test_links_do_not_lead_out(root: Path, store: LocalStore, tmp_path: Path) -> None:
+async def test_symlinks_do_not_lead_out(root: Path, store: LocalStore, tmp_path: Path) -> None:
     """A symbolic link in the bucket is neither listed nor followed nor written through."""
     outside = tmp_path / "file"
     outside.write_bytes(b"private")
@@ -107,7 +107,7 @@ async def test_links_do_not_lead_out(root: Path, store: LocalStore, tmp_path: Pa
     assert outside.read_bytes() == b"private"
 
 
-async def test_special_file_is_no_object(root: Path, store: LocalStore) -> None:
+async def test_special_file_is_not_an_object(root: Path, store: LocalStore) -> None:
     """Opening a FIFO would wait for a writer."""
     os.mkfifo(root / "fifo")
 
@@ -121,7 +121,7 @@ async def test_special_file_is_no_object(root: Path, store: LocalStore) -> None:
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[tuple[str, bool]]:
-    """Return what is synced from now on: which path, and whether the object has its name yet."""
+    """Record syncs: the path, and whether the object has its name yet."""
     calls: list[tuple[str, bool]] = []
     fsync = os.fsync
 
@@ -139,17 +139,17 @@ DURABLE = [("unfinished file", False), ("pack/3f", True), ("pack", True), (".", 
 
 
 @pytest.mark.parametrize("method", ["put", "create"])
-async def test_write_counts_when_file_and_directories_are_synced(
+async def test_write_returns_after_file_and_directories_are_synced(
     store: LocalStore, synced: list[tuple[str, bool]], method: str
 ) -> None:
-    """The content before the name, the name before the return, with every directory above it."""
+    """The content is synced before the name exists, the name before the return, with all directories above."""
     await getattr(store, method)(KEY, b"content")
 
     assert synced == DURABLE
 
 
-async def test_replacement_is_synced_too(store: LocalStore, synced: list[tuple[str, bool]]) -> None:
-    """The new content before it takes the old one's name."""
+async def test_replacement_is_synced(store: LocalStore, synced: list[tuple[str, bool]]) -> None:
+    """The new content is synced before it replaces the old."""
     etag = await store.create(KEY, b"old")
     synced.clear()
 
@@ -161,7 +161,7 @@ async def test_replacement_is_synced_too(store: LocalStore, synced: list[tuple[s
 async def test_object_behind_a_refusal_is_durable(
     store: LocalStore, synced: list[tuple[str, bool]]
 ) -> None:
-    """The object of a winner that died before syncing is synced by the loser."""
+    """If the winner died before syncing, the loser syncs the object."""
     etag = await store.create(KEY, b"old")
     for refused in (store.create(KEY, b"new"), store.replace(KEY, b"new", "another")):
         synced.clear()
@@ -173,7 +173,7 @@ async def test_object_behind_a_refusal_is_durable(
 
 
 async def test_huge_file_is_neither_read_nor_hashed(root: Path, store: LocalStore) -> None:
-    """It is refused and replaced with little memory."""
+    """It is refused and replaced using little memory."""
     await store.put(KEY, b"content")
     os.truncate(root / KEY, 3 * GIB)
 
@@ -191,7 +191,7 @@ async def test_huge_file_is_neither_read_nor_hashed(root: Path, store: LocalStor
 async def test_failed_sync_leaves_nothing(
     root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that cannot write does not confirm; the attempt may be repeated from the start."""
+    """An unsynced write is not confirmed; the attempt may be repeated from the start."""
 
     def failing(_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -206,7 +206,7 @@ async def test_failed_sync_leaves_nothing(
     assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"content"
 
 
-async def test_directory_that_never_answers_can_be_abandoned(
+async def test_unresponsive_directory_can_be_abandoned(
     root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a network disk whose server is down: a cancelled caller continues at once."""
@@ -222,14 +222,14 @@ async def test_directory_that_never_answers_can_be_abandoned(
         patch.setattr(os, "fsync", never)
         try:
             async with trio.open_nursery() as nursery:
-                for number in range(STORE_THREADS_MAX + 1):  # the last one finds no thread
+                for number in range(STORE_THREADS_MAX + 1):  # the last one gets no thread
                     nursery.start_soon(store.put, ObjectKey(f"pack/{number}"), b"content")
                 for _ in range(STORE_THREADS_MAX):
                     await trio.to_thread.run_sync(stuck.acquire)
                 nursery.cancel_scope.cancel()
         finally:
             answer.set()
-        for number in range(STORE_THREADS_MAX):  # had only when the threads have ended
+        for number in range(STORE_THREADS_MAX):  # acquired only when the threads have ended
             await store._limiter.acquire_on_behalf_of(number)
         for number in range(STORE_THREADS_MAX):
             store._limiter.release_on_behalf_of(number)
@@ -242,15 +242,15 @@ async def test_directory_that_never_answers_can_be_abandoned(
 
 
 def pack_keys(count: int) -> list[ObjectKey]:
-    """Return keys as packs have them."""
+    """Return keys of the form of packs."""
     return [ObjectKey(f"pack/{number % 256:02x}/7-{number}") for number in range(count)]
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
-async def test_stored_and_deleted_objects_leave_no_directory(
+async def test_deleted_objects_leave_no_directory(
     root: Path, store: LocalStore, count: int
 ) -> None:
-    """Every directory goes with its last object; none is ever seen empty."""
+    """Every directory is removed with its last object; none is ever empty."""
     keys = pack_keys(count)
 
     def put_all() -> None:
@@ -267,10 +267,10 @@ async def test_stored_and_deleted_objects_leave_no_directory(
 
 
 @pytest.mark.parametrize("rounds", [20, pytest.param(2_000, marks=pytest.mark.slow)])
-async def test_removing_and_creating_in_one_directory_at_once(
+async def test_concurrent_removals_and_creations_in_one_directory(
     root: Path, store: LocalStore, rounds: int
 ) -> None:
-    """Tasks that keep emptying a directory under each other lose nothing and leave nothing."""
+    """Tasks that empty and refill the same directories lose nothing and leave nothing."""
 
     async def come_and_go(key: ObjectKey) -> None:
         for _ in range(rounds):
@@ -297,7 +297,7 @@ async def leave_as_after_a_crash(root: Path) -> None:
     await store.close()
 
 
-async def test_leftovers_of_a_crash_are_removed_at_the_next_opening(root: Path) -> None:
+async def test_leftovers_of_a_crash_are_removed_at_opening(root: Path) -> None:
     """Unfinished files and empty directories; objects stay."""
     await leave_as_after_a_crash(root)
 
@@ -308,7 +308,7 @@ async def test_leftovers_of_a_crash_are_removed_at_the_next_opening(root: Path) 
 
 
 async def test_unfinished_files_of_another_open_store_stay(root: Path) -> None:
-    """They may be unfinished writes; the next process that is alone removes them."""
+    """They may be in use; the next process that is alone removes them."""
     await leave_as_after_a_crash(root)
     with (root / "tmp" / "lock").open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_SH)
@@ -319,8 +319,8 @@ async def test_unfinished_files_of_another_open_store_stay(root: Path) -> None:
     assert not (root / "tmp" / "0123456789abcdef0123456789abcdef").exists()
 
 
-async def test_directory_that_is_called_tmp_is_not_ours(root: Path) -> None:
-    """Files of others in it are objects of others: listed, and never removed."""
+async def test_directory_named_tmp_is_not_ours(root: Path) -> None:
+    """Foreign files in it are foreign objects: listed, and never removed."""
     (root / "tmp").mkdir()
     (root / "tmp" / "thesis.odt").write_text("x")
     store = LocalStore(root)
@@ -334,7 +334,7 @@ async def test_directory_that_is_called_tmp_is_not_ours(root: Path) -> None:
 
 
 async def test_reader_does_not_change_a_directory(root: Path) -> None:
-    """It may be anything."""
+    """It may be any directory."""
     await leave_as_after_a_crash(root)
     before = tree(root)
     store = LocalStore(root, look_only=True)
@@ -350,7 +350,7 @@ async def test_reader_does_not_change_a_directory(root: Path) -> None:
 
 
 async def attempts(store: LocalStore) -> None:
-    """Expect every request to fail for the moment."""
+    """Require that every request fails with a transient error."""
     for request in (
         lambda: store.get(KEY, PACK_BYTES_MAX),
         lambda: store.get_range(KEY, 0, 1),
@@ -370,7 +370,7 @@ async def attempts(store: LocalStore) -> None:
 async def test_vanished_directory_is_a_transient_error(
     root: Path, store: LocalStore, mount_point_stays: bool
 ) -> None:
-    """It is not made again, nothing is written to an empty mount point; later all goes on."""
+    """It is not recreated, nothing is written to an empty mountpoint; later requests succeed."""
     await store.put(KEY, b"content")
     await trio.to_thread.run_sync(pull_away, root, mount_point_stays)
 
@@ -381,14 +381,14 @@ async def test_vanished_directory_is_a_transient_error(
 
 
 def pull_away(root: Path, mount_point_stays: bool) -> None:
-    """Take the bucket's disk away."""
+    """Simulate an unmounted disk of the bucket."""
     root.rename(root.with_name("away"))
     if mount_point_stays:
         root.mkdir()
 
 
 def bring_back(root: Path, mount_point_stays: bool) -> None:
-    """Bring it back, where nothing may have come to be meanwhile."""
+    """Restore it; no file may have been created meanwhile."""
     assert root.exists() == mount_point_stays
     if mount_point_stays:
         root.rmdir()
@@ -396,7 +396,7 @@ def bring_back(root: Path, mount_point_stays: bool) -> None:
 
 
 def test_missing_directory_is_refused(tmp_path: Path) -> None:
-    """And so is a file in its place."""
+    """A file of that name is refused, too."""
     (tmp_path / "file").touch()
 
     for name in ("missing", "file"):
@@ -436,8 +436,8 @@ trio.run(count)
 
 
 @pytest.mark.slow
-async def test_conditions_hold_between_processes(root: Path, store: LocalStore) -> None:
-    """Three processes count together without losing one, and each key has one creator."""
+async def test_conditions_hold_across_processes(root: Path, store: LocalStore) -> None:
+    """Three processes increment a counter without losing one, and each key has one creator."""
     await store.create(LEASE, b"0")
 
     def race() -> list[int]:
@@ -472,7 +472,7 @@ async def test_conditions_hold_between_processes(root: Path, store: LocalStore) 
         (errno.EXDEV, UnexpectedStoreError),
     ],
 )
-def test_system_errors_have_their_kind(
+def test_system_errors_are_classified(
     root: Path, store: LocalStore, number: int, kind: type[S3fsError]
 ) -> None:
     """The text names the error and the directory, in one line."""
@@ -485,7 +485,7 @@ def test_system_errors_have_their_kind(
 
 @pytest.mark.mount
 async def test_full_disk_is_a_transient_error(small_disk: Path) -> None:
-    """A write that did not fit leaves nothing behind, and existing objects stay."""
+    """A failed write leaves nothing, and existing objects stay."""
     store = LocalStore(small_disk)
     await store.put(LEASE, b"content")
 
@@ -499,7 +499,7 @@ async def test_full_disk_is_a_transient_error(small_disk: Path) -> None:
 
 @pytest.mark.mount
 async def test_read_only_disk_is_named_in_the_error(small_disk: Path) -> None:
-    """It can be read and listed; a write gets advice."""
+    """It can be read and listed; a write error names a remedy."""
     writer = LocalStore(small_disk)
     await writer.put(KEY, b"content")
     await writer.close()

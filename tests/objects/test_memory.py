@@ -5,8 +5,8 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 
 
-async def test_objects_outlive_the_closing() -> None:
-    """A test reopens the same store to play a second mount."""
+async def test_objects_outlive_close() -> None:
+    """A test reopens the same store to simulate a second mount."""
     store = MemoryStore("memory:test")
     await store.put(ObjectKey("a"), b"content")
     await store.close()
@@ -16,7 +16,7 @@ async def test_objects_outlive_the_closing() -> None:
 
 
 async def test_listing_is_a_consistent_snapshot() -> None:
-    """Objects that are added or deleted meanwhile neither change the listing nor break it."""
+    """Objects added or deleted meanwhile neither change nor break the listing."""
     store = MemoryStore()
     store.objects = {ObjectKey(key): b"" for key in "abc"}
     keys = []

@@ -1,4 +1,4 @@
-"""objects.metrics: what was done is counted."""
+"""objects.metrics: counting requests."""
 
 import pytest
 
@@ -13,7 +13,7 @@ KEY = ObjectKey("lease")
 
 
 async def test_requests_and_bytes_are_counted_by_method() -> None:
-    """Sent bytes for writes, received ones for reads; a view counts by its bytes."""
+    """Sent bytes for writes, received ones for reads; a memoryview counts by its bytes."""
     store = CountingStore(MemoryStore())
 
     etag = await store.create(KEY, b"12345")
@@ -38,7 +38,7 @@ async def test_requests_and_bytes_are_counted_by_method() -> None:
 
 
 async def test_failed_request_counts_as_request_and_error() -> None:
-    """And moves no bytes."""
+    """No bytes are counted."""
     store = CountingStore(MemoryStore())
     await store.put(KEY, b"")
 
@@ -48,8 +48,8 @@ async def test_failed_request_counts_as_request_and_error() -> None:
     assert store.counts["create"] == MethodCounts(requests=1, errors=1)
 
 
-async def test_key_that_is_not_there_is_an_answer() -> None:
-    """Callers that wait for an object ask again and again; a part of an object should exist."""
+async def test_missing_key_is_no_error() -> None:
+    """Callers that wait for an object poll; a missing part of an object is an error."""
     store = CountingStore(MemoryStore())
 
     for _ in range(2):
@@ -62,6 +62,6 @@ async def test_key_that_is_not_there_is_an_answer() -> None:
     assert store.counts["get_range"] == MethodCounts(requests=1, errors=1)
 
 
-def test_every_method_is_there_from_the_start() -> None:
-    """Who reports the counts needs no special case for what was not used yet."""
+def test_every_method_has_a_counter_from_the_start() -> None:
+    """Reports need no special case for unused methods."""
     assert tuple(CountingStore(MemoryStore()).counts) == METHODS

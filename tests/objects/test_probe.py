@@ -1,4 +1,4 @@
-"""objects.probe: stores that do not honour conditions are found out."""
+"""objects.probe: recognising stores that do not honour conditions."""
 
 import pytest
 import trio
@@ -15,7 +15,7 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 
 @pytest.fixture
 def faulty() -> FaultyStore:
-    """Return a store that behaves until told otherwise."""
+    """Return a store that works correctly by default."""
     return FaultyStore(MemoryStore())
 
 
@@ -24,8 +24,8 @@ async def is_empty(store: FaultyStore) -> bool:
     return [info async for info in store.list("")] == []
 
 
-async def test_honest_store_passes(faulty: FaultyStore) -> None:
-    """And is left as it was."""
+async def test_correct_store_passes(faulty: FaultyStore) -> None:
+    """It is left unchanged."""
     assert await probe(faulty, "c0ffee")
     assert await is_empty(faulty)
 
@@ -50,15 +50,15 @@ async def test_store_that_ignores_versions_fails() -> None:
     assert not await probe(HalfHonest(), "c0ffee")
 
 
-async def test_store_that_refuses_conditions_as_unknown_fails(faulty: FaultyStore) -> None:
-    """It says NotImplemented, which is an answer too."""
+async def test_store_that_does_not_support_conditions_fails(faulty: FaultyStore) -> None:
+    """It answers NotImplemented."""
     faulty.fail("create", UnexpectedStoreError("probe/c0ffee", "NotImplemented: header"))
 
     assert not await probe(faulty, "c0ffee")
 
 
-async def test_store_that_does_not_work_is_an_error(faulty: FaultyStore) -> None:
-    """That is another matter than conditions."""
+async def test_failing_store_is_an_error(faulty: FaultyStore) -> None:
+    """This is different from unsupported conditions."""
     faulty.fail("create", UnexpectedStoreError("probe/c0ffee", "Teapot"))
     with pytest.raises(UnexpectedStoreError):
         await probe(faulty, "c0ffee")
@@ -69,7 +69,7 @@ async def test_store_that_does_not_work_is_an_error(faulty: FaultyStore) -> None
 
 
 @pytest.mark.parametrize("method", ["create", "replace"])
-async def test_lost_reply_does_not_deceive_the_probe(
+async def test_lost_reply_does_not_mislead_the_probe(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, method: str
 ) -> None:
     """A repeated write that finds its own bytes is no second success."""
@@ -78,8 +78,8 @@ async def test_lost_reply_does_not_deceive_the_probe(
     assert await probe(RetryingStore(faulty), "c0ffee")
 
 
-async def test_cancelled_probe_cleans_up(faulty: FaultyStore) -> None:
-    """The object of an interrupted mkfs is removed."""
+async def test_cancelled_probe_removes_its_object(faulty: FaultyStore) -> None:
+    """Otherwise it would be left by an interrupted mkfs."""
     gate = faulty.hold("replace")
 
     async with trio.open_nursery() as nursery:

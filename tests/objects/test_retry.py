@@ -1,4 +1,4 @@
-"""objects.retry: what is worth another attempt gets it, within bounds."""
+"""objects.retry: bounded retries of transient errors."""
 
 import random
 import re
@@ -63,24 +63,24 @@ def memory() -> MemoryStore:
 
 @pytest.fixture
 def faulty(memory: MemoryStore) -> FaultyStore:
-    """Return that store, ready to fail."""
+    """Return that store, with programmable failures."""
     return FaultyStore(memory)
 
 
 @pytest.fixture
 def retrying(faulty: FaultyStore) -> RetryingStore:
-    """Return the store under test, with the pauses of every day but no chance."""
+    """Return the store under test, with normal pauses but no randomness."""
     return RetryingStore(faulty, jitter=random.Random(1))
 
 
 @pytest.mark.parametrize("method", REQUESTS)
-async def test_every_method_is_repeated(
+async def test_every_method_is_retried(
     autojump_clock: trio.testing.MockClock,
     faulty: FaultyStore,
     retrying: RetryingStore,
     method: str,
 ) -> None:
-    """The last attempt that there is still counts."""
+    """The last allowed attempt still counts."""
     faulty.fail(method, times=STORE_ATTEMPTS_MAX - 1)
 
     await REQUESTS[method](retrying)
@@ -90,13 +90,13 @@ async def test_every_method_is_repeated(
 
 
 @pytest.mark.parametrize("method", REQUESTS)
-async def test_bounded_attempts_end_with_what_was_done(
+async def test_final_error_describes_the_attempts(
     autojump_clock: trio.testing.MockClock,
     faulty: FaultyStore,
     retrying: RetryingStore,
     method: str,
 ) -> None:
-    """The final error says how often and how long, and what the store said last."""
+    """It has their number, the time, and the last error of the store."""
     faulty.fail(method, times=STORE_ATTEMPTS_MAX)
 
     with pytest.raises(StoreUnavailableError) as caught:
@@ -114,10 +114,10 @@ async def test_bounded_attempts_end_with_what_was_done(
     [ObjectMissingError(KEY), PreconditionError(KEY), StoreAccessError(KEY, "code", "advice")],
     ids=lambda error: type(error).__name__,
 )
-async def test_permanent_errors_pass_at_once(
+async def test_permanent_errors_are_not_retried(
     faulty: FaultyStore, retrying: RetryingStore, method: str, error: StoreError
 ) -> None:
-    """Only what is worth another attempt gets one."""
+    """Only transient errors are."""
     faulty.fail(method, error)
 
     with pytest.raises(type(error)):
@@ -129,7 +129,7 @@ async def test_permanent_errors_pass_at_once(
 async def test_total_time_is_bounded(
     autojump_clock: trio.testing.MockClock, memory: MemoryStore
 ) -> None:
-    """With attempts that take long each, fewer are made."""
+    """If each attempt takes long, fewer are made."""
 
     class Slow(MemoryStore):
         @override
@@ -144,8 +144,8 @@ async def test_total_time_is_bounded(
     assert caught.value.waited_s > STORE_TOTAL_S_MAX
 
 
-def test_pauses_double_up_to_a_bound_and_are_spread() -> None:
-    """Many clients that failed together do not come back together."""
+def test_pauses_double_up_to_a_bound_and_are_randomised() -> None:
+    """Clients that failed together do not return together."""
     policy = RetryPolicy()
 
     assert policy.delay_s(1, 1.0) == STORE_DELAY_S_MIN
@@ -157,7 +157,7 @@ def test_pauses_double_up_to_a_bound_and_are_spread() -> None:
 async def test_pause_can_be_cancelled(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """A caller with a deadline of its own leaves in the middle of a pause."""
+    """A caller with its own deadline can stop during a pause."""
     faulty.down = TransientStoreError(KEY, "down")
 
     with trio.move_on_after(0.2) as scope:
@@ -169,10 +169,10 @@ async def test_pause_can_be_cancelled(
 # --- conditional writes --------------------------------------------------------------------------
 
 
-async def test_lost_reply_of_create_is_ours(
+async def test_lost_reply_of_create_is_recognised(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """The object holds our bytes: the attempt whose answer was lost had won."""
+    """The object has our bytes: the attempt without an answer succeeded."""
     faulty.lose_reply("create")
 
     etag = await retrying.create(ObjectKey("new"), b"nonce")
@@ -180,10 +180,10 @@ async def test_lost_reply_of_create_is_ours(
     assert await retrying.get(ObjectKey("new"), PACK_BYTES_MAX) == (b"nonce", etag)
 
 
-async def test_lost_reply_of_replace_is_ours(
+async def test_lost_reply_of_replace_is_recognised(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """Asking again may fail for a while too."""
+    """Reading it back may fail for a while, too."""
     etag = (await retrying.get(KEY, PACK_BYTES_MAX)).etag
     faulty.lose_reply("replace", times=2)
     faulty.fail("get", times=3)
@@ -196,7 +196,7 @@ async def test_lost_reply_of_replace_is_ours(
 async def test_taken_key_after_a_lost_reply_is_a_lost_race(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """Other bytes than ours were written by another host."""
+    """Another host has written other bytes."""
     faulty.fail("create")
 
     with pytest.raises(PreconditionError):
@@ -204,7 +204,7 @@ async def test_taken_key_after_a_lost_reply_is_a_lost_race(
 
 
 async def test_equal_bytes_without_a_lost_reply_are_a_lost_race(retrying: RetryingStore) -> None:
-    """A first answer is believed: exactly one of two creators with the same bytes wins."""
+    """The first answer is trusted: exactly one of two creators with the same bytes succeeds."""
     with pytest.raises(PreconditionError):
         await retrying.create(KEY, b"content")
 
@@ -224,10 +224,10 @@ async def test_replace_of_a_deleted_object_after_a_lost_reply_is_a_lost_race(
 # --- listings ------------------------------------------------------------------------------------
 
 
-async def test_broken_listing_resumes_where_it_broke_off(
+async def test_interrupted_listing_resumes(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """Every key comes once, and progress earns new attempts."""
+    """Every key is listed once, and progress resets the number of attempts."""
     keys = [f"many/{number:02}" for number in range(3 * STORE_ATTEMPTS_MAX)]
     for key in keys:
         await retrying.put(ObjectKey(key), b"")
@@ -236,10 +236,10 @@ async def test_broken_listing_resumes_where_it_broke_off(
     assert await keys_of(retrying, "many/") == keys
 
 
-async def test_abandoned_listing_is_named(
+async def test_failed_listing_is_named(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """Also one of everything, whose prefix is nothing."""
+    """Also that of an empty prefix."""
     faulty.fail("list", times=STORE_ATTEMPTS_MAX)
 
     with pytest.raises(StoreUnavailableError, match=r"for 'listing of \*' after"):
@@ -271,10 +271,10 @@ class _Distant(MemoryStore):
         return await super().get(key, max_bytes)
 
 
-async def test_store_that_cannot_be_reached_is_reported_at_once(
+async def test_unreachable_store_is_reported_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """With the reason and how long it is tried; once, however often it fails."""
+    """With the reason and the time limit; once, for any number of failures."""
     told: list[tuple[float, str]] = []
     began_s = trio.current_time()
     store = _Distant(fails=100)
@@ -291,10 +291,10 @@ async def test_store_that_cannot_be_reached_is_reported_at_once(
     assert text == f"cannot reach {store.url}, trying for up to 13 s: connection refused"
 
 
-async def test_store_that_is_silent_is_reported_after_a_second(
+async def test_silent_store_is_reported_after_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """And goes on; one that has answered before may be slow."""
+    """The request continues; a store that has answered before may be slow."""
     told: list[tuple[float, str]] = []
     began_s = trio.current_time()
     store = _Distant(takes_s=60.0)
@@ -333,7 +333,7 @@ async def test_silent_store_is_given_up_within_the_time_that_is_said(
 async def test_store_that_has_answered_is_not_reported(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The parts that wait for it report an outage; a refusal is an answer, too."""
+    """The waiting parts report an outage; a refusal is an answer, too."""
     told: list[str] = []
     store = _Distant()
     retrying = RetryingStore(store, tell=told.append)
@@ -346,10 +346,10 @@ async def test_store_that_has_answered_is_not_reported(
     assert told == []
 
 
-async def test_name_that_cannot_be_resolved_is_asked_for_once(
+async def test_unresolvable_name_is_tried_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Unless the store was reached before: then the resolver is away for a time."""
+    """Unless the store was reached before: then the resolver is temporarily down."""
     told: list[str] = []
     store = _Distant(fails=2, unresolved=True)
     retrying = RetryingStore(store, tell=told.append)

@@ -1,4 +1,4 @@
-"""objects.s3: wrong answers, lost answers, many answers."""
+"""objects.s3: wrong, lost and paged answers."""
 
 import io
 import os
@@ -52,7 +52,7 @@ from tests.objects.s3_double import (
 
 
 async def test_cancelled_request_returns_at_once(double: S3Double, store: S3Store) -> None:
-    """The thread is left to its timeout; other requests go on."""
+    """The thread is left to its timeout; other requests continue."""
     double.answer(Hang(), PUT_DONE)
 
     with trio.CancelScope() as scope:
@@ -67,7 +67,7 @@ async def test_cancelled_request_returns_at_once(double: S3Double, store: S3Stor
 
 
 async def test_hanging_requests_are_bounded(double: S3Double, store: S3Store) -> None:
-    """No more threads than the bound, however many tasks wait."""
+    """At most a fixed number of threads, for any number of tasks."""
     double.answer_always(Hang())
 
     async with trio.open_nursery() as nursery:
@@ -85,7 +85,7 @@ async def test_hanging_requests_are_bounded(double: S3Double, store: S3Store) ->
 
 
 @pytest.mark.s3
-async def test_short_answer_is_tried_again(proxy: S3Double, real_store: S3Store) -> None:
+async def test_short_answer_is_retried(proxy: S3Double, real_store: S3Store) -> None:
     """A connection that ends early gives an error, never fewer bytes."""
     await real_store.put(KEY, bytes(range(100)))
     for request in (real_store.get(KEY, PACK_BYTES_MAX), real_store.get_range(KEY, 20, 80)):
@@ -101,16 +101,16 @@ async def test_short_answer_is_tried_again(proxy: S3Double, real_store: S3Store)
 @pytest.mark.parametrize(
     ("content_range", "body"),
     [
-        ("bytes 0-4/100", b"01234"),  # fewer than asked for, and true to itself
+        ("bytes 0-4/100", b"01234"),  # fewer than requested, with a correct Content-Length
         ("bytes 0-9/100", b"01234"),  # fewer than it says
         ("bytes 5-14/100", b"0123456789"),  # others
-        ("", b"0123456789"),  # the whole object: ranges are not known there
+        ("", b"0123456789"),  # the complete object: that server ignores ranges
     ],
 )
-async def test_range_that_was_not_asked_for_is_tried_again(
+async def test_wrong_range_is_retried(
     double: S3Double, store: S3Store, content_range: str, body: bytes
 ) -> None:
-    """An honest Content-Length makes no answer right."""
+    """A correct Content-Length does not make it right."""
     headers = {"Content-Range": content_range} if content_range else {}
     double.answer(Reply(206, body, headers))
 
@@ -119,7 +119,7 @@ async def test_range_that_was_not_asked_for_is_tried_again(
 
 
 async def test_object_that_ends_early_is_damage(double: S3Double, store: S3Store) -> None:
-    """A server answers a range across the end with what there is: not worth another attempt."""
+    """A server answers a range across the end with the existing bytes: a retry would not help."""
     double.answer(Reply(206, b"01234", {"Content-Range": "bytes 0-4/5"}))
 
     with pytest.raises(FormatError, match="ends at byte 5, before 10"):
@@ -127,7 +127,7 @@ async def test_object_that_ends_early_is_damage(double: S3Double, store: S3Store
 
 
 async def test_huge_object_is_not_read(double: S3Double, store: S3Store) -> None:
-    """Neither memory nor the network pays for what its reader would refuse."""
+    """Its reader would refuse it, so it uses neither memory nor network."""
     double.answer(Reply(200, b"s3fs", {"ETag": '"1"'}, declared_bytes=3 * GIB))
 
     with traced() as peak, pytest.raises(ObjectTooLargeError, match=f"{3 * GIB}"):
@@ -136,8 +136,8 @@ async def test_huge_object_is_not_read(double: S3Double, store: S3Store) -> None
     assert peak() < 64 * MIB  # of boto3, when it is loaded
 
 
-def test_body_that_goes_on_takes_no_memory() -> None:
-    """An answer that is longer than its header says is given up."""
+def test_endless_body_takes_no_memory() -> None:
+    """An answer longer than its header says is abandoned."""
     store = S3Store(BUCKET, place=S3Place())
     body = io.BytesIO(bytes(64 * MIB))
 
@@ -148,7 +148,7 @@ def test_body_that_goes_on_takes_no_memory() -> None:
 
 
 def test_trickling_answer_is_abandoned() -> None:
-    """A connection that is alive and useless does not hold its thread for ever."""
+    """A slow connection does not occupy its thread forever."""
     store = S3Store(BUCKET, place=S3Place(read_timeout_s=0))
 
     with pytest.raises(TransientStoreError, match="too slowly"):
@@ -156,8 +156,10 @@ def test_trickling_answer_is_abandoned() -> None:
 
 
 @pytest.mark.s3
-async def test_corrupt_answer_has_the_right_length(proxy: S3Double, real_store: S3Store) -> None:
-    """Nothing on the way checks the bytes of an answer: the reader must (codec does)."""
+async def test_corrupt_answer_of_the_right_length_is_returned(
+    proxy: S3Double, real_store: S3Store
+) -> None:
+    """The store does not check content: codec does."""
     await real_store.put(KEY, b"content")
     proxy.answer(Forward(flip=True), Forward(flip=True))
 
@@ -169,7 +171,7 @@ async def test_corrupt_answer_has_the_right_length(proxy: S3Double, real_store: 
 
 
 async def test_conditions_are_sent_as_headers(double: S3Double, store: S3Store) -> None:
-    """Create needs a free key, replace the version that it read."""
+    """Create requires a free key, replace the version that was read."""
     double.answer_always(PUT_DONE)
 
     etag = await store.create(KEY, b"content")
@@ -180,10 +182,8 @@ async def test_conditions_are_sent_as_headers(double: S3Double, store: S3Store) 
 
 
 @pytest.mark.s3
-async def test_lost_answer_of_a_create_is_ours_when_asked_again(
-    proxy: S3Double, real_store: S3Store
-) -> None:
-    """The write was done unseen; its repetition is refused, and finds our bytes."""
+async def test_lost_answer_of_a_create_is_recognised(proxy: S3Double, real_store: S3Store) -> None:
+    """The write was executed; its repetition is refused, and finds our bytes."""
     proxy.answer(Forward(lose=True))
 
     etag = await RetryingStore(real_store, AT_ONCE).create(KEY, b"nonce 1")
@@ -193,10 +193,8 @@ async def test_lost_answer_of_a_create_is_ours_when_asked_again(
 
 
 @pytest.mark.s3
-async def test_lost_answer_of_a_replace_is_ours_when_asked_again(
-    proxy: S3Double, real_store: S3Store
-) -> None:
-    """And the tag that comes back is good for the next replacement."""
+async def test_lost_answer_of_a_replace_is_recognised(proxy: S3Double, real_store: S3Store) -> None:
+    """The returned tag is valid for the next replacement."""
     store = RetryingStore(real_store, AT_ONCE)
     etag = await store.create(KEY, b"nonce 1")
     proxy.answer(Forward(lose=True))
@@ -211,7 +209,7 @@ async def test_lost_answer_of_a_replace_is_ours_when_asked_again(
 async def test_lost_answer_after_a_foreign_write_is_a_lost_race(
     proxy: S3Double, real_store: S3Store
 ) -> None:
-    """Bytes of another host are not taken for ours."""
+    """The bytes of another host are recognised as foreign."""
     await real_store.create(KEY, b"theirs")
     proxy.answer(Forward(lose=True))
 
@@ -219,8 +217,10 @@ async def test_lost_answer_after_a_foreign_write_is_a_lost_race(
         await RetryingStore(real_store, AT_ONCE).create(KEY, b"ours")
 
 
-async def test_store_that_ignores_conditions_is_found_out(double: S3Double, store: S3Store) -> None:
-    """It accepts the second create; and one that knows no conditions says so."""
+async def test_store_that_ignores_conditions_is_recognised(
+    double: S3Double, store: S3Store
+) -> None:
+    """It accepts the second create; a store without conditions reports that."""
     double.answer(PUT_DONE, PUT_DONE, DELETED)
     assert not await probe(store, "c0ffee")
 
@@ -231,10 +231,8 @@ async def test_store_that_ignores_conditions_is_found_out(double: S3Double, stor
 # --- outages ---------------------------------------------------------------------------------------
 
 
-async def test_outage_longer_than_a_retry_quota_leaves_nothing_behind(
-    double: S3Double, store: S3Store
-) -> None:
-    """After hundreds of failures every request still gets all its attempts, and then succeeds."""
+async def test_long_outage_does_not_exhaust_retries(double: S3Double, store: S3Store) -> None:
+    """After hundreds of failures every request still gets all its attempts."""
     retrying = RetryingStore(store, AT_ONCE)
     double.answer_always(error(503, "SlowDown"))
     for _ in range(25):
@@ -250,24 +248,26 @@ async def test_outage_longer_than_a_retry_quota_leaves_nothing_behind(
 # --- listings --------------------------------------------------------------------------------------
 
 
-async def test_key_that_is_listed_twice_comes_once(double: S3Double, store: S3Store) -> None:
-    """Within a page, and across the border of two."""
+async def test_duplicate_key_in_a_listing_is_returned_once(
+    double: S3Double, store: S3Store
+) -> None:
+    """Within a page, and across two."""
     double.answer(listing(["a", "b", "b", "c"], token="t"), listing(["b", "c", "c", "d"]))
 
     assert await keys_of(store) == ["a", "b", "c", "d"]
     assert double.seen[1].query["continuation-token"] == "t"
 
 
-async def test_listing_out_of_order_is_an_error(double: S3Double, store: S3Store) -> None:
-    """A reader that relies on the order would take objects for missing."""
+async def test_unordered_listing_is_an_error(double: S3Double, store: S3Store) -> None:
+    """A reader that relies on the order would consider objects missing."""
     double.answer(listing(["b", "c"], token="t"), listing(["a", "d"]))
 
     with pytest.raises(UnexpectedStoreError, match="not in order at 'a'"):
         await keys_of(store)
 
 
-async def test_listing_goes_on_behind_what_it_has(double: S3Double, store: S3Store) -> None:
-    """A page that fails is asked for anew, by key: its token may have died with the server."""
+async def test_listing_resumes_after_the_last_key(double: S3Double, store: S3Store) -> None:
+    """A failed page is requested again by key: its token may have expired."""
     double.answer(listing(["a", "b"], token="t"), error(503, "SlowDown"), listing(["c"]))
 
     assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a", "b", "c"]
@@ -276,7 +276,7 @@ async def test_listing_goes_on_behind_what_it_has(double: S3Double, store: S3Sto
 
 
 async def test_refused_listing_is_named(double: S3Double, store: S3Store) -> None:
-    """Also one of everything, whose prefix is nothing."""
+    """Also that of an empty prefix."""
     double.answer(error(403, "AccessDenied"), error(403, "AccessDenied"))
 
     for prefix, name in (("", "'listing of \\*'"), ("pack/", "'listing of pack/\\*'")):
@@ -284,16 +284,16 @@ async def test_refused_listing_is_named(double: S3Double, store: S3Store) -> Non
             await keys_of(store, prefix)
 
 
-async def test_folder_object_of_a_web_console_is_not_ours(double: S3Double) -> None:
-    """The object named like the prefix with its slash is passed over."""
+async def test_folder_object_of_a_web_console_is_ignored(double: S3Double) -> None:
+    """It is named like the prefix with a slash."""
     double.answer(listing(["prefix/", "prefix/lease"]))
 
     assert await keys_of(S3Store(BUCKET, "prefix", S3Place(double.url))) == ["lease"]
 
 
 @pytest.mark.s3
-async def test_stores_of_two_prefixes_are_strangers(proxy: S3Double) -> None:
-    """Also where one prefix begins like the other."""
+async def test_stores_of_two_prefixes_are_separate(proxy: S3Double) -> None:
+    """Also if one prefix begins like the other."""
     near, far = (S3Store(BUCKET, prefix, S3Place(proxy.url)) for prefix in ("two/ab", "two/a"))
     await near.put(KEY, b"near")
 
@@ -307,8 +307,8 @@ async def test_stores_of_two_prefixes_are_strangers(proxy: S3Double) -> None:
 # --- batch deletes ---------------------------------------------------------------------------------
 
 
-async def test_deletes_go_in_batches_with_a_checksum(double: S3Double, store: S3Store) -> None:
-    """One request for each thousand keys, with the header that older servers insist on."""
+async def test_deletes_are_batched_with_a_checksum(double: S3Double, store: S3Store) -> None:
+    """One request for each thousand keys, with the header that older servers require."""
     double.answer_always(DELETED)
 
     await store.delete([ObjectKey(f"a/{number}") for number in range(DELETE_BATCH_KEYS + 1)])
@@ -321,8 +321,8 @@ async def test_deletes_go_in_batches_with_a_checksum(double: S3Double, store: S3
 
 
 @pytest.mark.s3
-async def test_large_object_is_put_in_parts(proxy: S3Double, real_store: S3Store) -> None:
-    """And is one object afterwards."""
+async def test_large_object_is_uploaded_in_parts(proxy: S3Double, real_store: S3Store) -> None:
+    """It is one object afterwards."""
     real_store._multipart_bytes = 5 << 20
     data = os.urandom(11 << 20)
 
@@ -351,7 +351,7 @@ async def test_failed_multipart_upload_is_aborted(proxy: S3Double, real_store: S
 
 @pytest.mark.s3
 async def test_cancelled_multipart_upload_is_aborted(proxy: S3Double, real_store: S3Store) -> None:
-    """Its parts are removed in the time that cleaning up may take."""
+    """Its parts are removed within the time allowed for cleaning up."""
     real_store._multipart_bytes = 5 << 20
     proxy.answer(Forward(), Hang())
 

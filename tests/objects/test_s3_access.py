@@ -1,4 +1,4 @@
-"""objects.s3_access: what boto3 is made to do, and with whose credentials."""
+"""objects.s3_access: configuration of boto3 and its credentials."""
 
 import subprocess
 import sys
@@ -31,8 +31,8 @@ from tests.servers import Certificate
 # --- what every request is like --------------------------------------------------------------------
 
 
-async def test_put_waits_for_no_permission_to_send(double: S3Double, store: S3Store) -> None:
-    """There is no Expect header, and a checksum that every server verifies."""
+async def test_put_sends_without_expect_header(double: S3Double, store: S3Store) -> None:
+    """It also has a checksum that every server verifies."""
     double.answer(PUT_DONE)
 
     await store.put(KEY, b"content")
@@ -44,7 +44,7 @@ async def test_put_waits_for_no_permission_to_send(double: S3Double, store: S3St
     assert seen.path == f"/{BUCKET}/{KEY}"
 
 
-async def test_payload_is_signed_only_where_nothing_else_protects_it(
+async def test_payload_is_signed_only_without_https(
     double: S3Double, store: S3Store, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over https the hash of each pack is saved."""
@@ -61,7 +61,7 @@ async def test_payload_is_signed_only_where_nothing_else_protects_it(
 
 
 async def test_each_call_is_one_attempt(double: S3Double, store: S3Store) -> None:
-    """boto3 repeats nothing by itself, least of all a conditional write."""
+    """boto3 itself retries nothing, in particular no conditional write."""
     for request in (
         store.get(KEY, PACK_BYTES_MAX),
         store.put(KEY, b""),
@@ -75,8 +75,8 @@ async def test_each_call_is_one_attempt(double: S3Double, store: S3Store) -> Non
 
 
 @pytest.mark.slow
-async def test_slow_uplink_is_no_timeout(double: S3Double) -> None:
-    """The timeouts hold for each piece that is sent, not for a whole pack."""
+async def test_slow_uplink_does_not_time_out(double: S3Double) -> None:
+    """The timeouts apply to each piece sent, not to a complete pack."""
     double.answer_always(ReadSlowly(pause_s=0.2))
     place = S3Place(double.url, connect_timeout_s=2, read_timeout_s=2)
 
@@ -85,8 +85,8 @@ async def test_slow_uplink_is_no_timeout(double: S3Double) -> None:
     assert len(double.seen[0].body) == 32 << 20
 
 
-async def test_server_that_never_answers_times_out(double: S3Double) -> None:
-    """After the read timeout, as something to try again."""
+async def test_unresponsive_server_times_out(double: S3Double) -> None:
+    """After the read timeout, as a transient error."""
     double.answer(Hang())
     store = S3Store(BUCKET, place=S3Place(double.url, read_timeout_s=0.05))
 
@@ -99,7 +99,7 @@ async def test_server_that_never_answers_times_out(double: S3Double) -> None:
 
 @pytest.fixture
 def credentials_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return how to write the access key that the configuration chain finds."""
+    """Return a function that writes the access key to the AWS configuration."""
     path = tmp_path / "credentials"
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -113,7 +113,7 @@ def credentials_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 def expired_unless(access_key: str) -> Callable[[Seen], Reply]:
-    """Return a server's choice: only one access key is still good."""
+    """Return an answer function: only one access key is valid."""
 
     def choose(seen: Seen) -> Reply:
         good = f"Credential={access_key}/" in seen.headers["authorization"]
@@ -125,7 +125,7 @@ def expired_unless(access_key: str) -> Callable[[Seen], Reply]:
 async def test_expired_credentials_are_renewed(
     double: S3Double, credentials_file: Callable[[str], None]
 ) -> None:
-    """New ones in the configuration are taken up by the next attempt, without a restart."""
+    """New ones in the configuration are used by the next attempt, without a restart."""
     credentials_file("OLD")
     store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE)
     double.answer_always(expired_unless("OLD"))
@@ -138,10 +138,10 @@ async def test_expired_credentials_are_renewed(
     assert [seen.body for seen in double.seen] == [b"1", b"2", b"2"]
 
 
-async def test_expired_credentials_without_newer_ones_say_so(
+async def test_expired_credentials_without_newer_ones_are_reported(
     double: S3Double, credentials_file: Callable[[str], None]
 ) -> None:
-    """The same old ones are not tried again and again; later new ones are found nevertheless."""
+    """The same old ones are not retried; later new ones are still found."""
     credentials_file("OLD")
     store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE)
     double.answer_always(expired_unless("NEW"))
@@ -167,7 +167,7 @@ async def test_missing_credentials_are_named_in_the_error(
 
 
 async def test_unknown_profile_is_named_in_the_error(double: S3Double) -> None:
-    """The name of the profile is in the line."""
+    """The error has the profile's name."""
     place = S3Place(double.url, profile="absent")
 
     with pytest.raises(StoreAccessError, match=r"\(absent\).*--profile"):
@@ -177,7 +177,7 @@ async def test_unknown_profile_is_named_in_the_error(double: S3Double) -> None:
 async def test_profile_chooses_the_credentials(
     double: S3Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The profile named wins over the environment."""
+    """The named profile overrides the environment."""
     path = tmp_path / "credentials"
     path.write_text("[other]\naws_access_key_id = OTHER\naws_secret_access_key = secret\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
@@ -191,8 +191,8 @@ async def test_profile_chooses_the_credentials(
 # --- region ----------------------------------------------------------------------------------------
 
 
-async def test_wrong_region_that_is_named_is_followed(double: S3Double) -> None:
-    """The second attempt is signed for the region that the answer names, and so are all later."""
+async def test_named_region_is_used(double: S3Double) -> None:
+    """The second attempt is signed for the region in the answer, and so are all later ones."""
     refusal = error(400, "AuthorizationHeaderMalformed", Region="eu-north-1")
     double.answer(refusal, PUT_DONE, PUT_DONE)
     store = S3Store(BUCKET, place=S3Place(double.url, region="us-west-2"))
@@ -207,8 +207,8 @@ async def test_wrong_region_that_is_named_is_followed(double: S3Double) -> None:
 # --- processes -------------------------------------------------------------------------------------
 
 
-async def test_connections_close_and_come_back(double: S3Double) -> None:
-    """A closed store holds no socket; nothing breaks if it is asked once more."""
+async def test_connections_are_closed_and_reopened(double: S3Double) -> None:
+    """A closed store has no socket; a later request works."""
     double.answer_always(PUT_DONE)
     store = S3Store(BUCKET, place=S3Place(double.url))
     await store.put(KEY, b"")

@@ -1,4 +1,4 @@
-"""objects.s3_errors: what a bucket answers when it refuses, each with one clear line."""
+"""objects.s3_errors: one clear line for each refusal of a bucket."""
 
 import os
 from email.utils import formatdate
@@ -43,10 +43,10 @@ from tests.servers import Certificate, S3Server
         (409, "OperationAborted"),
     ],
 )
-async def test_passing_trouble_is_tried_again(
+async def test_transient_error_is_retried(
     double: S3Double, store: S3Store, status: int, code: str
 ) -> None:
-    """The error names the code and is of the kind that is repeated; then the write succeeds."""
+    """The error names the code and is transient; then the write succeeds."""
     double.answer(error(status, code))
     with pytest.raises(TransientStoreError) as caught:
         await store.create(KEY, b"content")
@@ -66,10 +66,10 @@ async def test_passing_trouble_is_tried_again(
         (301, "PermanentRedirect", "--region"),
     ],
 )
-async def test_lasting_trouble_names_the_remedy(
+async def test_permanent_error_names_a_remedy(
     double: S3Double, store: S3Store, status: int, code: str, advice: str
 ) -> None:
-    """One line with the code and the advice, and no second attempt."""
+    """One line with the code and the remedy, and no second attempt."""
     double.answer_always(error(status, code))
 
     with pytest.raises(StoreAccessError, match=advice) as caught:
@@ -79,8 +79,8 @@ async def test_lasting_trouble_names_the_remedy(
     assert "\n" not in caught.value.message
 
 
-async def test_unlisted_trouble_is_permanent(double: S3Double, store: S3Store) -> None:
-    """An error that no table lists is neither retried nor ignored, and is quoted."""
+async def test_unlisted_error_is_permanent(double: S3Double, store: S3Store) -> None:
+    """It is neither retried nor ignored, and its text is quoted."""
     double.answer(error(418, "Teapot"))
 
     with pytest.raises(UnexpectedStoreError, match="Teapot: as ordered"):
@@ -89,8 +89,8 @@ async def test_unlisted_trouble_is_permanent(double: S3Double, store: S3Store) -
     assert len(double.seen) == 1
 
 
-async def test_answer_of_a_proxy_is_tried_again(double: S3Double, store: S3Store) -> None:
-    """HTML where XML should be comes from something between us and the store."""
+async def test_answer_of_a_proxy_is_retried(double: S3Double, store: S3Store) -> None:
+    """HTML instead of XML comes from a proxy."""
     page = b"<html><p>Please log in<br></html>"
     double.answer(Reply(200, page), Reply(503, page), listing(["a"]))
 
@@ -98,10 +98,10 @@ async def test_answer_of_a_proxy_is_tried_again(double: S3Double, store: S3Store
 
 
 @pytest.mark.parametrize(("offset_s", "word"), [(-7200, "ahead of"), (7200, "behind")])
-async def test_clock_skew_is_measured_and_tried_again(
+async def test_clock_skew_is_measured_and_retried(
     double: S3Double, store: S3Store, offset_s: int, word: str
 ) -> None:
-    """The text says how wrong the clock is; once it is set, the same request succeeds."""
+    """The error has the difference; once the clock is set, the same request succeeds."""
     date = {"Date": formatdate(time() + offset_s, usegmt=True)}
     refusal = error(403, "RequestTimeTooSkewed", headers=date)
     double.answer(refusal)
@@ -120,7 +120,7 @@ async def test_clock_skew_without_a_date_is_still_named(double: S3Double, store:
         await store.put(KEY, b"content")
 
 
-def test_exception_that_no_table_lists_is_permanent() -> None:
+def test_unlisted_exception_is_permanent() -> None:
     """Its type and text are quoted, in one line."""
     error = translate(boto.UnknownSignatureVersionError(signature_version="v\n9"), KEY)
 
@@ -139,7 +139,7 @@ def test_exception_that_no_table_lists_is_permanent() -> None:
 async def test_wrong_credentials_are_refused_by_a_real_server(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, variable: str, advice: str
 ) -> None:
-    """A wrong access key and a wrong secret key are told apart."""
+    """A wrong access key and a wrong secret key give different errors."""
     if s3_server.make == "moto":
         pytest.skip("moto checks no credentials")
     monkeypatch.setenv(variable, "wrong")
@@ -150,7 +150,7 @@ async def test_wrong_credentials_are_refused_by_a_real_server(
 
 @pytest.mark.s3
 async def test_missing_bucket_is_refused_by_a_real_server(proxy: S3Double) -> None:
-    """Reading, writing, listing: never a missing object, which would look like an empty store."""
+    """Reading, writing, listing: never "missing object", which would look like an empty store."""
     store = S3Store("no-such-bucket", place=S3Place(proxy.url))
 
     for request in (
@@ -163,7 +163,7 @@ async def test_missing_bucket_is_refused_by_a_real_server(proxy: S3Double) -> No
             await request
 
 
-async def test_wrong_region_that_is_not_cured_says_which_is_right(
+async def test_uncorrected_region_error_names_the_right_one(
     double: S3Double, store: S3Store
 ) -> None:
     """One line with the option to pass."""
@@ -173,8 +173,8 @@ async def test_wrong_region_that_is_not_cured_says_which_is_right(
         await S3Store(BUCKET, place=S3Place(double.url)).put(KEY, b"1")
 
 
-async def test_refused_connection_is_tried_again(store: S3Store) -> None:
-    """No server listens there at present."""
+async def test_refused_connection_is_retried(store: S3Store) -> None:
+    """No server listens there."""
     with s3_double() as gone:
         url = gone.url
 
@@ -182,7 +182,7 @@ async def test_refused_connection_is_tried_again(store: S3Store) -> None:
         await S3Store(BUCKET, place=S3Place(url)).get(KEY, PACK_BYTES_MAX)
 
 
-async def test_server_without_an_address_is_named() -> None:
+async def test_unresolvable_server_is_named() -> None:
     """A name of RFC 6761 that no resolver knows."""
     store = S3Store(BUCKET, place=S3Place("http://nowhere.invalid:9"))
 
@@ -214,10 +214,10 @@ async def test_untrusted_certificate_is_named_in_the_error(certificate: Certific
     ("code", "kind"),
     [("AccessDenied", StoreAccessError), ("InternalError", TransientStoreError)],
 )
-async def test_failure_inside_of_a_successful_delete_is_an_error(
+async def test_failure_within_a_successful_delete_is_an_error(
     double: S3Double, store: S3Store, code: str, kind: type[StoreError]
 ) -> None:
-    """S3 answers 200 and lists what it did not delete."""
+    """S3 answers 200 and lists the objects that were not deleted."""
     inner = f"<Error><Key>{KEY}</Key><Code>{code}</Code></Error>"
     double.answer(Reply(200, f"<DeleteResult>{inner}</DeleteResult>".encode()))
 
@@ -228,7 +228,7 @@ async def test_failure_inside_of_a_successful_delete_is_an_error(
 async def test_url_and_errors_carry_no_secrets(
     double: S3Double, store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the secret key nor the session token comes near a message."""
+    """Neither the secret key nor the session token gets into a message."""
     double.answer(error(403, "SignatureDoesNotMatch"), Drop())
 
     messages = [store.url]

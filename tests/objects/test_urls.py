@@ -1,4 +1,4 @@
-"""objects.urls: URLs, good and bad."""
+"""objects.urls: valid and invalid URLs."""
 
 import os
 from pathlib import Path
@@ -33,8 +33,8 @@ from s3fs_meta.objects.urls import (
         ("s3://bucket/backups/of 2026/", S3Address("bucket", "backups/of 2026")),
     ],
 )
-def test_url_names_a_place(url: str, address: StoreAddress) -> None:
-    """Slashes at the end do not matter; in a path every character is itself."""
+def test_url_is_parsed(url: str, address: StoreAddress) -> None:
+    """Slashes at the end do not matter; in a path every character stands for itself."""
     assert parse(url) == address
 
 
@@ -77,13 +77,13 @@ def test_wrong_url_is_refused_in_one_line(url: str) -> None:
         ("local:///usr/none/a", ["local:///usr", "local:///"]),
     ],
 )
-def test_places_above_are_known(url: str, places: list[str]) -> None:
+def test_prefixes_above_are_listed(url: str, places: list[str]) -> None:
     """The nearest first."""
     assert above(url) == places
 
 
-def test_place_above_a_link_is_above_its_target(tmp_path: Path) -> None:
-    """A directory is where it really is."""
+def test_directory_above_a_symlink_is_above_its_target(tmp_path: Path) -> None:
+    """A directory is where the symlink leads."""
     (tmp_path / "bucket" / "inner").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "bucket" / "inner")
 
@@ -92,13 +92,13 @@ def test_place_above_a_link_is_above_its_target(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("endpoint_url", ["minio:9000", "ftp://minio", "https://", "http://a b"])
 def test_wrong_endpoint_is_refused(endpoint_url: str) -> None:
-    """Before anything is asked of the network."""
+    """Before any network request."""
     with pytest.raises(UsageError, match="endpoint"):
         open_store("s3://bucket", S3Options(endpoint_url))
 
 
-async def test_missing_directory_is_refused_unless_it_may_be_made(tmp_path: Path) -> None:
-    """A mistyped path is no empty filesystem; mkfs makes it."""
+async def test_missing_directory_is_refused_unless_it_may_be_created(tmp_path: Path) -> None:
+    """A mistyped path is no empty filesystem; mkfs creates it."""
     url = f"local://{tmp_path}/new/bucket"
     with pytest.raises(NotAFilesystemError, match="that directory does not exist"):
         open_store(url)
@@ -113,8 +113,8 @@ async def test_missing_directory_is_refused_unless_it_may_be_made(tmp_path: Path
     assert (tmp_path / "new" / "bucket" / "superblock").read_bytes() == b"content"
 
 
-def test_opened_store_counts_and_retries(tmp_path: Path) -> None:
-    """Every store wears the same decorators."""
+def test_opened_store_has_counter_and_retry(tmp_path: Path) -> None:
+    """Every store has the same decorators."""
     local = open_store(f"local://{tmp_path}")
     bucket = open_store("s3://bucket/prefix", S3Options("http://127.0.0.1:9000/", region="x-1"))
 

@@ -1,4 +1,4 @@
-"""A filesystem to copy, and machines that were switched off."""
+"""Fixtures: a filesystem template, and machines after a power cut."""
 
 import tempfile
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ __all__ = ["empty"]
 
 
 class Boots:
-    """Gives each state a directory of its own, on a machine that was started again."""
+    """Gives each state a separate directory, on a machine that has rebooted."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
         self._count = 0
 
     def next_home(self) -> Path:
-        """Return a new, empty directory; what mounts there now sees another boot."""
+        """Return a new, empty directory; a mount there sees another boot."""
         self._count += 1
         boot_id = self._home / "boot_id"
         boot_id.write_text(f"boot {self._count}\n")
@@ -40,7 +40,7 @@ class Boots:
 
 @pytest.fixture
 def boots(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boots]:
-    """Return a machine that is started again and again."""
+    """Return a machine that reboots for each state."""
     monkeypatch.setattr(machine, "BOOT_ID", machine.BOOT_ID)
     with tempfile.TemporaryDirectory(dir=FAST_PLACE) as home:
         yield Boots(Path(home))

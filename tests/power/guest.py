@@ -1,6 +1,6 @@
 """The program in the user-mode Linux of ``test_user_mode_linux``: it runs until it is killed.
 
-Its console is the wire over which it tells how far it came: a line for each beginning and end.
+It reports its progress on its console: a line for each beginning and end of a change.
 Run as a module with the URL of a filesystem, a mount's options and a seed.
 """
 
@@ -25,14 +25,14 @@ def say(text: str) -> None:
 
 
 def load_fuse() -> None:
-    """Load the module, where FUSE is not in the kernel; there is no kmod to do it."""
+    """Load the FUSE module, if FUSE is not in the kernel; there is no kmod to do it."""
     for path in Path("/usr/lib/uml/modules", os.uname().release).rglob("fuse.ko"):
         with path.open("rb") as file:
             ctypes.CDLL(None).syscall(_FINIT_MODULE, file.fileno(), b"", 0)
 
 
 def main(url: str, options: str, seed: int) -> None:
-    """Mount, and make changes for ever."""
+    """Mount, and make changes forever."""
     load_fuse()
     DISK.mkdir()
     MOUNTPOINT.mkdir()

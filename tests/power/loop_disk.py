@@ -21,7 +21,7 @@ IMAGE_BYTES: Final = 200 << 20  # sparse
 
 
 class LoopDisk:
-    """A sparse file with an ext4, and where it is mounted."""
+    """A sparse file with an ext4, and its mountpoint."""
 
     def __init__(self, image: Path, mountpoint: Path) -> None:
         self.image, self.mountpoint = image, mountpoint
@@ -36,7 +36,7 @@ class LoopDisk:
         subprocess.run(["mount", "-o", "loop", self.image, self.mountpoint], check=True)
 
     def cut(self, *, journal_written: bool) -> None:
-        """Let it forget all that was not written, but for its journal if that is wanted."""
+        """Discard everything not written to the disk; optionally keep the journal."""
         fd = os.open(self.mountpoint, os.O_RDONLY)
         try:
             how = _LOGFLUSH if journal_written else _NOLOGFLUSH
@@ -46,9 +46,9 @@ class LoopDisk:
         self._is_cut = True
 
     def unmount(self) -> None:
-        """Unmount it, if it is mounted; the loop device goes with it.
+        """Unmount it, if it is mounted, and remove the loop device.
 
-        After a cut, a copy of the image goes on: a mount namespace of another program may hold
+        After a cut, a copy of the image is used: a mount namespace of another program may hold
         the old device, and with it an ext4 that refuses everything.
         """
         if self.mountpoint.is_mount():
@@ -62,7 +62,7 @@ class LoopDisk:
 
 @functools.cache
 def why_no_loop_disk() -> str:
-    """Return why there can be none here, nothing if there can."""
+    """Return why loop devices are impossible here, or an empty string."""
     if os.geteuid() != 0:
         return "loop devices need root"
     if shutil.which("mkfs.ext4") is None:

@@ -1,4 +1,4 @@
-"""The program on a machine that was started again: run as a module, as ``s3fs_meta`` is.
+"""The program on a rebooted machine: run as a module, like ``s3fs_meta``.
 
 The environment names the file that says which boot this is.
 """

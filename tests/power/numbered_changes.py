@@ -1,9 +1,8 @@
-"""Changes that follow from a seed, and what a cut of power may leave of them.
+"""Changes that follow from a seed, and the states that a power cut may leave.
 
-Owns: the states after each change, doing the changes and telling how far it came, the judgement
-of a tree that was found. Does not know: how the power was cut.
-Two numbers say all: how many changes are promised, and how many have begun. So they can come over
-any wire from a machine that is gone.
+Owns: the states after each change, making the changes and reporting progress, the comparison with a
+tree. Does not know how the power was cut. Two numbers describe the progress: the durable changes
+and the begun ones. Any wire can carry them from a machine that is then killed.
 """
 
 import errno
@@ -15,9 +14,9 @@ from typing import Final, NamedTuple
 
 from tests.power.ordered_load import Act, Change, Choices, Tree
 
-BYTES_MAX: Final = 100_000  # a change is one request to write: there is no part of it with a hole
-SYNCED_SHARES: Final = (0.2, 0.03, 0.01, 0.0)  # of the changes that can be, by the seed
-PIECE_BYTES: Final = 4096  # what the kernel reads at the least
+BYTES_MAX: Final = 100_000  # a change is one write request, so no part of it is a hole
+SYNCED_SHARES: Final = (0.2, 0.03, 0.01, 0.0)  # of the possible changes, by the seed
+PIECE_BYTES: Final = 4096  # the smallest read of the kernel
 _SIZED: Final = frozenset({Act.PUT, Act.APPEND, Act.OVERWRITE})
 
 FileId = int
@@ -26,7 +25,7 @@ Sizes = dict[str, int | None]  # by path; None: a directory
 
 @dataclass(frozen=True)
 class State:
-    """A tree whose files stay the same ones when their names change."""
+    """A tree whose files stay the same when their names change."""
 
     tree: Tree = field(default_factory=dict)
     files: dict[str, FileId] = field(default_factory=dict)
@@ -34,7 +33,7 @@ class State:
 
     @property
     def sizes(self) -> Sizes:
-        """Return what can be told without reading."""
+        """Return sizes by path, without reading."""
         return {name: None if data is None else len(data) for name, data in self.tree.items()}
 
     def content(self, file: FileId) -> bytes | None:
@@ -54,17 +53,17 @@ class State:
 
 
 class Progress(NamedTuple):
-    """How far the changes came before the power went."""
+    """The progress of the changes before the power cut."""
 
-    promised: int  # so many are durable
+    promised: int  # number of durable changes
     begun: int
 
 
 class Verdict(NamedTuple):
     """The result of a comparison."""
 
-    number: int  # of changes whose names and sizes are there
-    lost: set[str]  # files that cannot be read as a whole
+    number: int  # number of changes whose names and sizes are there
+    lost: set[str]  # files that cannot be read completely
 
 
 class NumberedChanges:
@@ -85,7 +84,7 @@ class NumberedChanges:
     def perform(
         self, root: Path, began: Callable[[int], None], ended: Callable[[int], None]
     ) -> None:
-        """Do one change after another until the filesystem refuses."""
+        """Make changes one after another until the filesystem refuses."""
         number = 0
         while True:
             change = self.change(number)
@@ -95,18 +94,17 @@ class NumberedChanges:
             number += 1
 
     def progress(self, begun: int, ended: int) -> Progress:
-        """Return what so many changes begun and ended come to."""
+        """Return the progress for numbers of changes begun and ended."""
         synced = [number for number in range(ended) if self.change(number).synced]
         return Progress(max(synced, default=-1) + 1, begun)
 
     # --- judging ---------------------------------------------------------------------------------
 
     def judge(self, root: Path, progress: Progress) -> Verdict:
-        """Compare a tree with what is allowed.
+        """Compare a tree with the allowed states.
 
         Raises:
-            AssertionError: something promised is missing, the rest is no prefix of the changes, or
-                there are bytes that never were.
+            AssertionError: a durable change is missing, the rest is no prefix of the changes, or there are bytes that were never written.
         """
         self.change(progress.begun)
         found = _sizes_of(root)

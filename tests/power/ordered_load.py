@@ -1,10 +1,10 @@
-"""Work by several writers whose effects can be told apart, and which of it is there afterwards.
+"""A load of several writers with distinguishable changes, and the check which of them survived.
 
-Owns: changes to a tree of files, doing them by system calls, and the question which changes of
-each writer a tree holds. Does not know: what ends the work.
-Each change is begun when the one before has returned. ``close`` hands everything that was
-written to the daemon (with its writeback cache the kernel keeps ``write`` to itself), so a change
-that has returned was acknowledged as a whole. Contents have no zeros, so that lost bytes show.
+Owns: changes to a tree of files, making them by system calls, and finding which changes of each
+writer a tree has. Does not know how the load ends. Each change begins when the one before has
+returned. ``close`` hands everything that was written to the daemon (with its writeback cache the
+kernel keeps ``write`` to itself), so a change that has returned was acknowledged as a whole.
+Contents have no zeros, so that lost bytes show.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ from typing_extensions import override
 Tree = dict[str, bytes | None]  # by path below the root; None: a directory
 
 FOLDERS: Final = ("", "d/")  # all writers share them
-_NAMES: Final = 7  # of each writer in each folder
+_NAMES: Final = 7  # for each writer in each folder
 _GONE: Final = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 
 
 class Act(enum.Enum):
-    """The kinds of steps."""
+    """The kinds of changes."""
 
     PUT = "put"  # write a whole file, new or not
     APPEND = "append"
@@ -42,7 +42,7 @@ class Act(enum.Enum):
     SYNC_FOLDER = "sync folder"
 
 
-# How often each is done, among those that are possible.
+# The weight of each kind among the possible ones.
 _WEIGHTS: Final = {
     Act.PUT: 6.0,
     Act.APPEND: 4.0,
@@ -69,11 +69,11 @@ class Change:
 
     @property
     def names(self) -> set[str]:
-        """Return the names that it may change."""
+        """Return the names that the change may affect."""
         return {self.name, self.new_name} - {""}
 
     def apply(self, tree: Tree) -> None:
-        """Do it to a tree in memory."""
+        """Make the change in a tree in memory."""
         old = tree.get(self.name) or b""
         if self.act is Act.RENAME:
             tree[self.new_name] = tree.pop(self.name)
@@ -93,9 +93,9 @@ class Change:
         return len(old) if self.act is Act.APPEND else self.at
 
     def may_be_halfway(self, before: Tree, found: Tree) -> bool:
-        """Return whether a tree that differs only in its names may be one in the middle of it."""
+        """Return whether a tree that differs only in its names may be halfway through the change."""
         if self.act not in {Act.PUT, Act.APPEND, Act.OVERWRITE}:
-            return False  # one step: there or not
+            return False  # one step: done or not
         old, content = before.get(self.name) or b"", found.get(self.name)
         if content is None:
             return False
@@ -108,7 +108,7 @@ class Change:
         return _is_mixture(content, old, new)
 
     def perform(self, root: Path) -> None:
-        """Do it to a real tree; when this returns, the filesystem has said that it is done."""
+        """Make the change in a real tree; when this returns, the filesystem has acknowledged it."""
         path = root / self.name
         if self.act is Act.RENAME:
             path.rename(root / self.new_name)
@@ -142,7 +142,7 @@ class Change:
 
 
 def _is_mixture(content: bytes, old: bytes, new: bytes) -> bool:
-    """Return whether every byte is the old or the new one, or a hole where neither is yet."""
+    """Return whether every byte is the old or the new one, or a hole where both are missing."""
     if new.startswith(content) or content == old:
         return True
     size = len(content)
@@ -157,7 +157,7 @@ def _sized(data: bytes, size: int) -> bytes:
 
 
 class Choices:
-    """Chooses the changes of one writer, by a seed."""
+    """Chooses the changes of one writer by a seed."""
 
     def __init__(
         self, writer: int, seed: int, bytes_max: int, *, synced_share: float = 0.2
@@ -166,11 +166,11 @@ class Choices:
         self._synced_share = synced_share
         self._bytes_max = bytes_max
         self._prefix = prefix_of(writer)
-        self._common = [self._content() for _ in range(3)]  # so that blocks are found twice
+        self._common = [self._content() for _ in range(3)]  # so that some blocks are duplicates
         self._places = [f"{folder}{self._prefix}{n}" for folder in FOLDERS for n in range(_NAMES)]
 
     def next_change(self, tree: Tree) -> Change:
-        """Return a change that can be done to a tree."""
+        """Return a change that is possible in a tree."""
         files = sorted(name for name, content in tree.items() if content is not None)
         directories = sorted(tree.keys() - set(files))
         free = [place for place in self._places if place not in tree]
@@ -216,13 +216,13 @@ class Choices:
 
 
 def prefix_of(writer: int) -> str:
-    """Return how the names of a writer begin."""
+    """Return the prefix of a writer's names."""
     return f"w{writer}-"
 
 
 @dataclass(slots=True)
 class Step:
-    """A change, and when it was done; one that never returned has no end."""
+    """A change, and the time when it was made; an unfinished one has no end."""
 
     change: Change
     began_ns: int
@@ -230,7 +230,7 @@ class Step:
 
 
 class Writer(threading.Thread):
-    """Does one change after another until it is told to stop or the filesystem is gone."""
+    """Makes one change after another until it is stopped or the mount is dead."""
 
     def __init__(self, root: Path, tree: Tree, choices: Choices, ending: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -241,7 +241,7 @@ class Writer(threading.Thread):
 
     @override
     def run(self) -> None:
-        """Work."""
+        """Make changes."""
         try:
             while not self._ending.is_set():
                 self._take_step()
@@ -251,9 +251,11 @@ class Writer(threading.Thread):
                 self._ending.set()
 
     def _is_gone(self) -> bool:
-        """Return whether the mount is dead; write-back that was under way then fails with EIO."""
+        """Return whether the mount is dead; write-back in progress then fails with EIO."""
         try:
-            os.statvfs(self._root)  # the kernel answers nearly all else from memory, listings too
+            os.statvfs(
+                self._root
+            )  # the kernel answers nearly everything else from its caches, also listings
         except OSError as exc:
             return exc.errno in _GONE
         return False
@@ -268,7 +270,7 @@ class Writer(threading.Thread):
 
 
 class Load:
-    """Writers on one tree, who begin where the last judgement has found them."""
+    """Writers in one tree, which continue from the state found last."""
 
     def __init__(self, root: Path, writers: int, seed: int, bytes_max: int) -> None:
         self.root = root
@@ -278,7 +280,7 @@ class Load:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[threading.Event]:
-        """Work while the context lasts; the event is set as well when something goes wrong."""
+        """Run the load while the context lasts; the event is also set after an error."""
         ending = threading.Event()
         writers = [
             Writer(self.root, base, choices, ending)
@@ -299,7 +301,7 @@ class Load:
                 raise writer.trouble
 
     def judge(self, found: Tree, killed_ns: int) -> "Verdict":
-        """Raise if something that was promised is missing, or the rest is no prefix; go on from it."""
+        """Raise if a promised change is missing, or the rest is no prefix; continue from the found state."""
         parts = [
             {path: data for path, data in found.items() if _writer_of(path) == number}
             for number in range(len(self.bases))
@@ -333,17 +335,17 @@ def tree_of(root: Path) -> Tree:
 
 
 class Window(NamedTuple):
-    """How far a writer's steps are there: the same number twice, unless that cannot be told."""
+    """The range of steps of a writer that survived: one number, unless it is ambiguous."""
 
-    some: int  # steps of which at least a part is there, at the least
-    all: int  # steps that are there as a whole, at the most
+    some: int  # the least number of steps that are there at least in part
+    all: int  # the largest number of steps that are there completely
 
 
 def window_of(base: Tree, steps: Sequence[Step], found: Tree) -> Window:
-    """Return how many steps a tree holds.
+    """Return how many steps of a writer a tree has.
 
     Raises:
-        AssertionError: it holds no prefix of them.
+        AssertionError: they are no prefix.
     """
     tree = dict(base)
     differing = {name for name in tree.keys() | found.keys() if _differ(tree, found, name)}
@@ -430,7 +432,7 @@ class Verdict:
 
     @property
     def age_of_lost_ns(self) -> int:
-        """Return how old the oldest acknowledged step is that was lost, 0 without one."""
+        """Return the age of the oldest acknowledged step that was lost, 0 without one."""
         ends = [
             step.ended_ns
             for steps, window in zip(self.steps, self.windows, strict=True)
@@ -440,7 +442,7 @@ class Verdict:
         return max((self.ended_ns - end for end in ends), default=0)
 
     def check_promises(self) -> None:
-        """Everything synced is there, and everything old enough."""
+        """Require that everything synced and everything old enough is there."""
         done_ns = max([self.ended_ns - self.slack_ns, *self._synced_ns()])
         for writer, (steps, window) in enumerate(zip(self.steps, self.windows, strict=True)):
             for number, step in enumerate(steps[window.all :], window.all):
@@ -450,14 +452,14 @@ class Verdict:
                 assert not promised, f"step {number} of writer {writer} is lost: {_told(step)}"
 
     def _synced_ns(self) -> Iterator[int]:
-        """Yield when syncs that returned began: what had ended by then is promised."""
+        """Yield the start times of completed syncs: all steps that ended before are promised."""
         for steps in self.steps:
             for step in steps:
                 if step.change.synced and step.ended_ns is not None:
                     yield step.began_ns
 
     def check_order(self) -> None:
-        """Nothing is there that began after something ended that is not there."""
+        """Require that no step is there that began after the end of a missing one."""
         missing = [
             step.ended_ns
             for steps, window in zip(self.steps, self.windows, strict=True)

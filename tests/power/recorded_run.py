@@ -1,4 +1,4 @@
-"""A session whose every write is recorded, and the judgement of what a cut of power left of it."""
+"""A session whose writes are recorded, and the check of the state after a power cut."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -43,20 +43,20 @@ from tests.model.machine import CancelAfter
 
 HOST: Final = "a"
 _SESSION: Final = SessionOptions(cache_bytes=64 * MIB)
-_READ_BYTES: Final = 512  # what is lost is told apart at this granularity
+_READ_BYTES: Final = 512  # the granularity of lost ranges
 _OPTIONS: Final = FilesystemOptions(access_time=AccessTime.NEVER)
 _CONTENT: Final = frozenset({Act.WRITE, Act.APPEND, Act.TRUNCATE})
 
 
 class Stored(NamedTuple):
-    """An object came, or went (None)."""
+    """An object was stored, or deleted (None)."""
 
     key: ObjectKey
     data: bytes | None
 
 
 class Began(NamedTuple):
-    """An operation began: from here on some of it may be there."""
+    """An operation began: from here on part of it may be there."""
 
     number: int
 
@@ -68,7 +68,7 @@ class Promised(NamedTuple):
 
 
 class _RecordedStore(MemoryStore):
-    """A store that notes what it holds from when on."""
+    """A store that records its content over time."""
 
     def __init__(self, recorder: Recorder, template: MemoryStore) -> None:
         super().__init__()
@@ -108,10 +108,10 @@ class Run:
     events: list[Event] = field(default_factory=list)
     states: list[ModelFilesystem] = field(default_factory=lambda: [ModelFilesystem()])
     operations: list[Operation] = field(default_factory=list)
-    undone: list[range] = field(default_factory=list)  # states that a kill took back
+    undone: list[range] = field(default_factory=list)  # states that a kill undid
 
     def take_back(self, found: dict[bytes, Seen], next_ino: int) -> None:
-        """A kill left an earlier state: it is the newest one, as if by an operation."""
+        """After a kill an earlier state is current: record it as the newest."""
         newest = len(self.operations)
         for number in range(newest, -1, -1):
             state = self.states[number].crashed()
@@ -123,13 +123,13 @@ class Run:
         raise AssertionError("a kill left something that was never there")
 
     def versions(self, cut: int, number: int) -> list[ModelFilesystem]:
-        """Return the states of which bytes may be there when the rows are state *number*."""
+        """Return the states whose bytes may be there when the rows are those of state *number*."""
         window = range(self.promised(cut), self.begun(cut) + 1)
         gone = {one for taken in self.undone if number >= taken.stop for one in taken}
         return [self.states[one] for one in window if one not in gone and one < len(self.states)]
 
     def objects(self, cut: int) -> dict[ObjectKey, bytes]:
-        """Return what the store held at a cut."""
+        """Return the objects in the store at a cut."""
         objects = dict(self.template.objects)
         for event in self.events[:cut]:
             if isinstance(event, Noted) and isinstance(event.what, Stored):
@@ -146,7 +146,7 @@ class Run:
         )
 
     def begun(self, cut: int) -> int:
-        """Return how many operations may have left something at a cut."""
+        """Return how many operations may have left traces at a cut."""
         return max(
             (what.number + 1 for what in self._notes(cut) if isinstance(what, Began)), default=0
         )
@@ -157,11 +157,11 @@ class Run:
 
 # --- recording -----------------------------------------------------------------------------------
 
-# What happens to a session beside the operations of its users.
+# Events of a session other than the operations of its users.
 COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED = (
     "commit",
     "sync",
-    "busy",  # the next operation comes while a sync is under way
+    "busy",  # the next operation comes during a sync
     "upload",
     "flush",
     "evict",
@@ -173,7 +173,7 @@ COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED 
 
 
 class CancelledFlush(NamedTuple):
-    """A flush whose caller goes away after some steps of any task."""
+    """A flush whose caller is cancelled after some scheduler steps."""
 
     task_steps: int
 
@@ -184,7 +184,7 @@ Step = Wish | CancelledFlush | str
 async def record(
     program: Sequence[Step], home: Path, template: MemoryStore, pragmas: Pragmas
 ) -> Run:
-    """Run a program and return what the disk was told; the recording is proved complete."""
+    """Run a program and return the recording, after checking that it is complete."""
     recorder = Recorder(home)
     run = Run(template, pragmas, recorder.events)
     store = _RecordedStore(recorder, template)
@@ -217,7 +217,7 @@ class _Recorded:
         )
 
     async def take(self, step: Step) -> None:
-        """Do one step."""
+        """Execute one step."""
         if isinstance(step, Wish):
             operation = choose(self._run.states[-1], step)
             if operation is not None:
@@ -232,7 +232,7 @@ class _Recorded:
             self._recorder.note(Promised(done))
 
     async def do(self, operation: Operation) -> None:
-        """Do one operation."""
+        """Execute one operation."""
         number = len(self._run.operations)
         after = self._run.states[-1].copy()
         expected = apply(after, operation)
@@ -296,12 +296,12 @@ class _Recorded:
         await self.open()
 
     async def _kill(self) -> None:
-        """The daemon is killed right after a commit, and comes back."""
+        """Kill the daemon right after a commit, and mount again."""
         await self._commit()
         await self._kill_uncommitted()
 
     async def _kill_uncommitted(self) -> None:
-        """The daemon is killed; the open group never was. What is found counts from then on."""
+        """Kill the daemon with an open group; continue from the state found."""
         self._recorder.note(Began(len(self._run.operations)))
         self.session.volume.db.close()
         self.session.volume.state_dir.unlock()
@@ -312,7 +312,7 @@ class _Recorded:
 async def open_session(
     store: MemoryStore, state: Path, pragmas: Pragmas
 ) -> tuple[Session, Filesystem]:
-    """Mount without background tasks, taking over whatever there is."""
+    """Mount without background tasks, taking over if necessary."""
     opened = await open_filesystem(
         store,
         StateDir(state),
@@ -340,12 +340,12 @@ async def open_session(
 
 
 async def judge_choice(run: Run, cut: int, dice: Dice, home: Path) -> None:
-    """Judge the state that dice choose among those that a cut may leave."""
+    """Check a random one of the states that a cut may leave."""
     await judge(run, cut, PowerCut(run.events[:cut]).choose(dice), home)
 
 
 async def judge(run: Run, cut: int, state: State, home: Path) -> None:
-    """Mount what a cut left, on the next boot, and compare it with what was promised."""
+    """Mount the state after a cut on the next boot, and compare it with the promises."""
     state.write_to(home)
     store = MemoryStore()
     store.objects = run.objects(cut)
@@ -362,7 +362,7 @@ async def judge(run: Run, cut: int, state: State, home: Path) -> None:
 
 
 async def _find(run: Run, cut: int, fs: Filesystem) -> int:
-    """Return which prefix of the operations the rows are; only sizes of contents count here."""
+    """Return the prefix of operations that equals the rows; contents count by size only."""
     found = await tree_of(fs, content=False)
     promised, begun = run.promised(cut), min(run.begun(cut), len(run.operations))
     for number in range(begun, promised - 1, -1):
@@ -378,13 +378,13 @@ def _without_contents(model: ModelFilesystem) -> dict[bytes, Seen]:
 
 
 def _changed(run: Run, cut: int) -> set[Ino]:
-    """Return the files whose content may have changed after what was promised."""
+    """Return the files whose content may have changed after the promise."""
     since = run.operations[run.promised(cut) : run.begun(cut)]
     return {operation.ino for operation in since if operation.act in _CONTENT}
 
 
 async def _judge_contents(run: Run, cut: int, number: int, fs: Filesystem) -> None:
-    """Every byte is one that was there since the promise; lost is only what was changed since."""
+    """Require that every byte is from a state since the promise; only changed files may have lost content."""
     model = run.states[number]
     changed = _changed(run, cut)
     for path, ino in model.crashed().paths():
@@ -428,7 +428,7 @@ async def _judge_piece(
 
 
 async def _judge_fsck(session: Session, store: MemoryStore, changed: set[Ino]) -> None:
-    """Fsck finds at most that files changed since the promise have lost content."""
+    """Require that fsck finds nothing but lost content in files changed since the promise."""
     session.durability.commit()
     opened = session.volume
     cache = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)
@@ -448,7 +448,7 @@ LOST: Final = "I43"  # the file of a dirty block is complete
 
 
 async def _go_on(session: Session, fs: Filesystem, *, may_be_lost: bool) -> None:
-    """Work with the state after a cut, and upload it unless content is lost."""
+    """Write to the filesystem after a cut, and upload it unless content is lost."""
     apply_to = Operation(Act.MAKE_FILE, Ino(1), b"after the cut", number=0o100644)
     assert await perform(fs, apply_to) is None
     made = fs.lookup(Ino(1), b"after the cut")

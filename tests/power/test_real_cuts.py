@@ -1,10 +1,10 @@
 """The power of a real disk is cut under a real mount.
 
-The state directory is on an ext4 of its own on a loop device. While changes run, ext4 is told to
-forget what it has not written, the daemon is killed, ext4 is mounted again and replays its
-journal, and the filesystem is mounted on the rest, as on the next boot. The result is
-judged as in ``numbered_changes``; then it must be of use, unmount, and satisfy fsck.
-The recorded cuts reach more states; these show that the recorder's disk is like a real one.
+The state directory is on an ext4 of its own on a loop device. While changes run, ext4 is shut down
+without writing its caches, the daemon is killed, ext4 is mounted again and replays its journal, and
+the filesystem is mounted on the rest, as on the next boot. The result is judged as in
+``numbered_changes``; then it must be writable, unmount, and pass fsck. The recorded cuts reach
+more states; these show that the recorder's disk is like a real one.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ MODES: Final = (
 
 
 class Machine:
-    """A mount whose state is on a disk whose power can be cut."""
+    """A mount whose local state is on a disk whose power can be cut."""
 
     def __init__(self, place: Place, disk: LoopDisk, options: str) -> None:
         self._place, self._disk, self._options = place, disk, options
@@ -56,7 +56,7 @@ class Machine:
         disk.unmount()
 
     def boot(self) -> None:
-        """Mount the disk and the filesystem, on a boot that never was before."""
+        """Mount the disk and the filesystem on a new boot."""
         self._boots += 1
         boot_id = self._place.mountpoint.with_name("boot_id")
         boot_id.write_text(f"boot {self._boots}\n")
@@ -70,7 +70,7 @@ class Machine:
         self._pid_fd = os.pidfd_open(self._program.status(self._place.mountpoint)["pid"])
 
     def work_until_the_cut(self, changes: NumberedChanges, seed: int) -> Progress:
-        """Make changes until the power goes; return how far they came."""
+        """Make changes until the power cut; return the progress."""
         root, dice = self._place.mountpoint, random.Random(seed)
         for path in [*root.glob("w0-*"), *root.glob("d/w0-*")]:
             path.rmdir() if path.is_dir() else path.unlink()
@@ -101,7 +101,7 @@ class Machine:
         return changes.progress(begun[-1], ended[-1])
 
     def judge(self, changes: NumberedChanges, progress: Progress) -> Verdict:
-        """Compare the tree with the allowed ones; it must be of use, and satisfy fsck."""
+        """Compare the tree with the allowed states; it must be writable and pass fsck."""
         root = self._place.mountpoint
         verdict = changes.judge(root, progress)
         for name in verdict.lost:
@@ -128,7 +128,7 @@ class Machine:
         self._disk.unmount()
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Unmount and remove everything."""
         if self._pid_fd >= 0:
             self._kill()
             self._unmount_all()
@@ -163,16 +163,14 @@ def cut_often(place: Place, disk: LoopDisk, options: str, seeds: range) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("options", [MODES[0]])
-def test_promises_survive_a_real_cut_of_power(empty: Place, disk: LoopDisk, options: str) -> None:
-    """One cut; the slow tests have many."""
+def test_promises_survive_a_real_power_cut(empty: Place, disk: LoopDisk, options: str) -> None:
+    """One cut; the slow tests make many."""
     cut_often(empty, disk, f"{options},image_interval=1,commit=0.5", range(1))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", MODES)
-def test_promises_survive_many_real_cuts_of_power(
-    empty: Place, disk: LoopDisk, options: str
-) -> None:
-    """Under each journal that can keep a promise."""
+def test_promises_survive_many_real_power_cuts(empty: Place, disk: LoopDisk, options: str) -> None:
+    """Under each journal mode that keeps promises."""
     cut_often(empty, disk, f"{options},image_interval=1", range(100, 107))

@@ -1,10 +1,10 @@
-"""Every state that a cut of power may leave keeps the promises of docs/design/durability.md.
+"""Every state that a power cut may leave keeps the promises of docs/design/durability.md.
 
-A program runs while everything that the disk is told is recorded. Then states are built as a disk
-may hold them after a cut, each is mounted on the next boot, and judged: the database opens, the
-rows are a prefix of the operations that has all that a sync promised, every byte is one that was
-there since, fsck finds nothing but lost content that was never promised, and work goes on.
-A seed chooses the program and the states; it stands in the name of the test.
+A program runs while all requests to the disk are recorded. Then states are built as a disk may hold
+them after a cut, each is mounted on the next boot, and judged: the database opens, the rows are a
+prefix of the operations that has all that a sync promised, every byte is from a state since then,
+fsck finds nothing but lost content that was never promised, and the filesystem is writable. A seed
+chooses the program and the states; it stands in the name of the test.
 """
 
 import itertools
@@ -56,12 +56,12 @@ MODES: Final = (
 CANCELLED: Final = "cancelled flush"
 EVENTS: Final = (COMMIT, SYNC, BUSY, UPLOAD, FLUSH, CANCELLED, EVICT, READ, REMOUNT, KILL)
 _OFTEN: Final = {Act.WRITE, Act.APPEND, Act.MAKE_FILE, Act.FSYNC}
-# A copy of a tree is several groups, so that a state between two operations is to be expected.
+# A copy of a tree is several groups, so a state between two operations is expected.
 ACTS: Final = [act for act in Act if act is not Act.CLONE for _ in range(4 if act in _OFTEN else 1)]
 
 
 def make_program(seed: int, steps: int) -> list[Step]:
-    """Return a program; nothing in its contents is zero, so that lost bytes show."""
+    """Return a program; its contents have no zeros, so that lost bytes show."""
     dice = random.Random(seed)
     program: list[Step] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 5, 1)]
     for _ in range(steps):
@@ -75,7 +75,7 @@ def make_program(seed: int, steps: int) -> list[Step]:
 
 
 def cuts_worth_trying(run: Run) -> list[int]:
-    """Return the moments before a sync has done its work, and the end.
+    """Return the events before each completed sync, and the end.
 
     A cut between two of them may leave nothing that a cut at the later one may not.
     """
@@ -85,7 +85,7 @@ def cuts_worth_trying(run: Run) -> list[int]:
 
 
 async def judge_some(run: Run, seed: int, states: int, boots: Boots) -> None:
-    """Judge states that a seed chooses."""
+    """Check states chosen by a seed."""
     cuts = cuts_worth_trying(run)
     dice = random.Random(seed)
     for number in range(states):
@@ -98,14 +98,14 @@ async def judge_some(run: Run, seed: int, states: int, boots: Boots) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("journal_mode", "synchronous"), MODES)
-async def test_promises_survive_a_cut_of_power(
+async def test_promises_survive_a_power_cut(
     template: MemoryStore,
     boots: Boots,
     journal_mode: str,
     synchronous: str,
     seed: int,
 ) -> None:
-    """Some states of a short program under each journal that can keep a promise."""
+    """Some states of a short program under each journal mode that keeps promises."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     run = await record(make_program(seed, 12), boots.next_home(), template, pragmas)
 
@@ -116,7 +116,7 @@ async def test_promises_survive_a_cut_of_power(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(100, 130))
 @pytest.mark.parametrize(("journal_mode", "synchronous"), MODES)
-async def test_promises_survive_many_cuts_of_power(
+async def test_promises_survive_many_power_cuts(
     template: MemoryStore,
     boots: Boots,
     journal_mode: str,
@@ -131,7 +131,7 @@ async def test_promises_survive_many_cuts_of_power(
 
 
 def make_overwrites(seed: int, steps: int) -> list[Step]:
-    """Return a program that writes a few bytes again and again, with changes of rows between."""
+    """Return a program that overwrites a few bytes repeatedly, with changes of rows in between."""
     dice = random.Random(seed)
     program: list[Step] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 3, 1)]
     for _ in range(steps):
@@ -143,10 +143,10 @@ def make_overwrites(seed: int, steps: int) -> list[Step]:
 
 @pytest.mark.parametrize("seed", range(200, 204))
 @pytest.mark.parametrize(("journal_mode", "synchronous"), MODES[:3])
-async def test_overwrites_in_place_are_kept_once_promised(
+async def test_overwrites_in_place_are_durable_once_promised(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str, seed: int
 ) -> None:
-    """They change no row, and fsync has to know of them all the same."""
+    """They change no row, and fsync must include them all the same."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     program = [*make_overwrites(seed, 16), Wish(Act.FSYNC)]
     run = await record(program, boots.next_home(), template, pragmas)
@@ -155,11 +155,11 @@ async def test_overwrites_in_place_are_kept_once_promised(
         await judge_choice(run, len(run.events), Dice(number + 10 * seed), boots.next_home())
 
 
-EVERY_MAX: Final = 9  # unsynced changes of which every combination is tried
+EVERY_MAX: Final = 9  # the number of unsynced changes of which every combination is tried
 
 
 def combinations(loose: int) -> Iterator[int]:
-    """Yield which of some unsynced changes are there, as bits.
+    """Yield subsets of the unsynced changes, as bits.
 
     Every combination of few changes; of many, each beginning, each end, each change alone, each
     missing alone, and each pair.
@@ -181,7 +181,7 @@ def combinations(loose: int) -> Iterator[int]:
 
 
 def states_of(run: Run) -> Iterator[tuple[int, State]]:
-    """Yield cuts with what they may leave, each state that differs from those before it."""
+    """Yield cuts with their possible states, each that differs from those before it."""
     seen: set[tuple[int, int, int]] = set()
     for cut in cuts_worth_trying(run):
         power_cut = PowerCut(run.events[:cut])
@@ -199,7 +199,7 @@ def states_of(run: Run) -> Iterator[tuple[int, State]]:
 async def test_every_state_of_a_short_run(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str
 ) -> None:
-    """Two small files, one fsynced, then both: at every cut each unsynced change there or not."""
+    """Two small files, one fsynced, then both: at every cut, all subsets of the unsynced changes."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     append, other = Wish(Act.APPEND, 0, 0, 1, 1), Wish(Act.APPEND, 1, 0, 1, 2)
     make, make_other, fsync = Wish(Act.MAKE_FILE), Wish(Act.MAKE_FILE, 0, 1), Wish(Act.FSYNC)

@@ -1,4 +1,4 @@
-"""Each way in which a cut of power ever broke a promise, by name, for ever."""
+"""Regression tests: each power cut that once broke a promise."""
 
 import pytest
 from typing_extensions import override
@@ -39,7 +39,7 @@ APPEND_OTHER = Wish(Act.APPEND, 0, 0, 3, 3)
 WAL = Pragmas()
 
 
-async def test_new_state_directory_is_found_again(template: MemoryStore, boots: Boots) -> None:
+async def test_new_state_directory_is_durable(template: MemoryStore, boots: Boots) -> None:
     """The names of new directories were never synced, so a new mount could lose all of it."""
     run = await record([*FILE, FSYNC], boots.next_home(), template, WAL)
 
@@ -47,7 +47,7 @@ async def test_new_state_directory_is_found_again(template: MemoryStore, boots: 
 
 
 class _WithoutLastSector(Dice):
-    """Everything is there but the last bytes of each page: SQLite's checksum samples few bytes."""
+    """Everything is there except the last bytes of each page: SQLite's checksum samples few bytes."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -65,7 +65,7 @@ class _WithoutLastSector(Dice):
 
 
 class _SizesWithoutPages(Dice):
-    """Of block files only the sizes are there, of everything else all: no fsync was needed."""
+    """Of block files only the sizes are there, of other files everything: no fsync was needed."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -88,23 +88,23 @@ class _SizesWithoutPages(Dice):
 
 
 async def _judge_sizes(program: list[Step], template: MemoryStore, boots: Boots) -> None:
-    """Judge what a cut after a program leaves when sizes came before their pages."""
+    """Check the states after a program if sizes reach the disk before pages."""
     run = await record(program, boots.next_home(), template, WAL)
 
     await judge_choice(run, len(run.events), _SizesWithoutPages(), boots.next_home())
 
 
-async def test_size_that_arrived_before_its_pages_is_an_error_not_zeros(
+async def test_size_without_its_pages_is_an_error_not_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """Rows and sizes may reach the disk by themselves, a second before content would have."""
+    """Rows and sizes may reach the disk a second before the content."""
     await _judge_sizes([*FILE, COMMIT], template, boots)
 
 
-async def test_end_of_a_page_that_was_synced_half_full_is_an_error_not_zeros(
+async def test_end_of_a_half_synced_page_is_an_error_not_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The page is no hole: its beginning was synced, and the size says that it is longer now."""
+    """The page is no hole: its beginning was synced, and the size was increased later."""
     await _judge_sizes([*FILE[:1], APPEND, FSYNC, APPEND, COMMIT], template, boots)
 
 
@@ -113,19 +113,19 @@ async def test_end_of_a_page_that_was_synced_half_full_is_an_error_not_zeros(
     [[FLUSH, APPEND_OTHER], [Wish(Act.TRUNCATE, 0, 1)]],
     ids=["append to an uploaded block", "cut of a dirty block"],
 )
-async def test_change_that_copies_a_block_puts_nothing_older_at_risk(
+async def test_change_that_copies_a_block_keeps_synced_content(
     template: MemoryStore, boots: Boots, steps: list[Step]
 ) -> None:
-    """Content that was fsynced before stays, whatever becomes of bytes that were written since."""
+    """Even if bytes written later are lost."""
     program: list[Step] = [FILE[0], APPEND, FSYNC, *steps, COMMIT]
 
     await _judge_sizes(program, template, boots)
 
 
-async def test_write_into_a_hole_leaves_the_rest_of_it_readable(
+async def test_write_into_a_hole_keeps_the_rest_of_it_readable(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The hole was fsynced; the block that is written into it begins with a part of it."""
+    """The hole was fsynced; the new block begins with a part of it."""
     program: list[Step] = [FILE[0], Wish(Act.TRUNCATE, 0, 5), FSYNC, APPEND, COMMIT]
     run = await record(program, boots.next_home(), template, WAL)
     state = PowerCut(run.events).choose(_SizesWithoutPages())
@@ -135,28 +135,28 @@ async def test_write_into_a_hole_leaves_the_rest_of_it_readable(
     await judge(run, len(run.events), state, boots.next_home())
 
 
-async def test_append_to_a_dirty_block_puts_nothing_older_at_risk(
+async def test_append_to_a_dirty_block_keeps_synced_content(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """Content that was fsynced before stays, whatever becomes of bytes that were written since."""
+    """Even if bytes written later are lost."""
     program: list[Step] = [FILE[0], APPEND, FSYNC, APPEND_OTHER, COMMIT]
 
     await _judge_sizes(program, template, boots)
 
 
-async def test_number_of_an_undone_block_does_not_bring_its_bytes_back(
+async def test_reused_block_number_does_not_restore_old_bytes(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The file of an undone group was emptied and used again, and the emptying was not synced."""
+    """The file of an undone group was truncated and used again, and the truncation was not synced."""
     program: list[Step] = [*FILE, SYNC, APPEND, KILL_UNCOMMITTED, APPEND_OTHER, COMMIT]
 
     await _judge_sizes(program, template, boots)
 
 
-async def test_torn_journal_of_the_switch_to_the_log_damages_nothing(
+async def test_torn_journal_of_the_switch_to_wal_damages_nothing(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """A restored database changes to WAL in a transaction with a rollback journal: NORMAL tore it."""
+    """A restored database switches to WAL in a transaction with a rollback journal: NORMAL tore it."""
     run = await record([], boots.next_home(), template, WAL)
     journal = next(
         event.file
@@ -176,7 +176,7 @@ async def test_torn_journal_of_the_switch_to_the_log_damages_nothing(
 async def test_resumed_changelog_is_synced_before_it_is_sent(
     template: MemoryStore, boots: Boots, task_steps: int
 ) -> None:
-    """Cancelled before the sync: after a cut of power a host took its own changelog for another's."""
+    """Cancelled before the sync: after a power cut a host took its own changelog for a foreign one."""
     program: list[Step] = [*FILE, FSYNC, CancelledFlush(task_steps), FLUSH]
     run = await record(program, boots.next_home(), template, WAL)
     stored = [
@@ -191,8 +191,8 @@ async def test_resumed_changelog_is_synced_before_it_is_sent(
         assert not list(home.glob("*/kept-*"))
 
 
-async def test_host_has_its_first_lease_back(template: MemoryStore, boots: Boots) -> None:
-    """Its name was in the lease and not yet on its disk: it was refused in favour of itself."""
+async def test_host_recovers_its_first_lease(template: MemoryStore, boots: Boots) -> None:
+    """Its name was in the lease and not yet on its disk: it was refused by its own lease."""
     run = await record([], boots.next_home(), template, WAL)
     taken = [
         number

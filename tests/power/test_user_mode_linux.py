@@ -1,9 +1,9 @@
 """A whole machine is switched off: a user-mode Linux with its kernel, page cache and daemon.
 
 It sees the files of this machine (hostfs), and has a disk of its own for the state directory. Its
-process is killed at some change, which leaves what that kernel had written to the disk and
-nothing of what it had in memory. The disk is then mounted here, and judged as after
-``test_real_cuts``. Needs Debian's package user-mode-linux.
+process is killed at some change: the disk keeps what that kernel had written, and its memory is
+lost. The disk is then mounted here, and judged as after ``test_real_cuts``. Needs Debian's package
+user-mode-linux.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def user_mode_linux() -> str:
 
 @contextlib.contextmanager
 def running(program: str, home: Path, disk: LoopDisk) -> Iterator["subprocess.Popen[str]"]:
-    """Give a machine that is switched off at the end."""
+    """Run a machine that is killed at the end."""
     command = [program, "mem=512M", f"ubda={disk.image}", f"init={home / 'init'}"]
     command += ["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "quiet"]
     command += ["con=null", "con0=null,fd:1", f"uml_dir={home}", "umid=machine"]
@@ -87,7 +87,7 @@ def running(program: str, home: Path, disk: LoopDisk) -> Iterator["subprocess.Po
 def work_until_the_end(
     process: "subprocess.Popen[str]", changes: NumberedChanges, stop_at: int
 ) -> Progress:
-    """Read how far a machine comes, and switch it off behind some change."""
+    """Follow the progress of a machine, and kill it after some change."""
     said = []
     counts = {"began": 0, "ended": 0}
     assert process.stdout is not None
@@ -103,10 +103,10 @@ def work_until_the_end(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", range(4))
-def test_promises_survive_the_end_of_a_whole_machine(
+def test_promises_survive_the_loss_of_a_whole_machine(
     user_mode_linux: str, empty: Place, disk: LoopDisk, tmp_path: Path, seed: int
 ) -> None:
-    """Its memory is gone, its disk is not."""
+    """Its memory is lost, its disk is not."""
     changes, stop_at = NumberedChanges(seed), random.Random(seed).randrange(1, CHANGES_MAX)
     program = QuickProgram(disk.mountpoint / "state")
     program.ok("mkfs", "--plain", "--block-size", "64K", empty.url, here=False)

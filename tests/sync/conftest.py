@@ -37,7 +37,7 @@ _OPTIONS = SessionOptions(cache_bytes=256 * MIB)
 
 
 class Power:
-    """Opens and loses sessions of one filesystem."""
+    """Opens sessions of one filesystem and kills them."""
 
     def __init__(self, store: MemoryStore, home: Path) -> None:
         self.store = store
@@ -48,7 +48,7 @@ class Power:
         store.clock = self
 
     def now_ns(self) -> int:
-        """Return the time by the store's clock, which is right."""
+        """Return the time by the store's clock, which is correct."""
         return self.clock.now_ns()
 
     async def make(self, hook: Hook = no_hook) -> None:
@@ -63,7 +63,7 @@ class Power:
         await make_filesystem(self.store, wanted, self.home, self.clock, hook)
 
     async def retain(self, retention_s: int) -> None:
-        """Set how far back points in time are available."""
+        """Set the retention."""
 
         def amended(superblock: Superblock, keyring: Keyring) -> Superblock:
             return superblock_codec.amend(superblock, keyring, retention_s=retention_s)
@@ -72,15 +72,15 @@ class Power:
 
     @property
     def secret(self) -> Passphrase:
-        """Return what opens the filesystem."""
+        """Return the secret of the filesystem."""
         return Passphrase(lambda: self.passphrase)
 
     def remembered(self, host: str) -> Remembered:
-        """Return what a host has seen of the superblock."""
+        """Return the superblock that a host remembers."""
         return Remembered(self.home / host)
 
     async def keys(self, host: str = "-", *, repairing: bool = False) -> Keys:
-        """Open the superblock that counts for a host; "-" has seen nothing."""
+        """Open the superblock that a host accepts; host "-" remembers nothing."""
         return await open_keys(self.store, self.remembered(host), self.secret, repairing=repairing)
 
     @asynccontextmanager
@@ -95,7 +95,7 @@ class Power:
         session_options: SessionOptions = _OPTIONS,
         clock: Clock | None = None,
     ) -> AsyncIterator[Session]:
-        """Run a session; leaving the block ends it as SIGKILL would."""
+        """Run a session; leaving the block has the effect of SIGKILL."""
         opened = await open_filesystem(
             store or self.store,
             StateDir(self.home / host),
@@ -133,7 +133,7 @@ async def power(request: pytest.FixtureRequest, tmp_path: Path) -> Power:
 
 
 class HandClock:
-    """A clock that is set by hand; each look at it takes a millisecond."""
+    """A clock that is set by hand; each reading takes a millisecond."""
 
     def __init__(self) -> None:
         self.ns = 4_000_000_000_000_000_000  # later than that of mkfs
@@ -144,12 +144,12 @@ class HandClock:
         return self.ns
 
     def pass_by(self, seconds: float) -> None:
-        """Let time pass, or go back."""
+        """Move the clock forward or back."""
         self.ns += int(seconds * 1_000_000_000)
 
 
 def write_file(session: Session, content: bytes) -> Ino:
-    """Make an unnamed file of one block, as the filesystem above would."""
+    """Make an unnamed file of one block, as the fs package would."""
     session.db.begin()
     ino = inodes.create(session.db, REGULAR, 0, 0, Ino(1), 0, size_bytes=len(content)).ino
     session.cache.write_new(ino, BlockIndex(0), 0, content)
@@ -158,7 +158,7 @@ def write_file(session: Session, content: bytes) -> Ino:
 
 
 async def read_file(session: Session, ino: Ino) -> bytes:
-    """Read the whole of such a file."""
+    """Read all of such a file."""
     size = inodes.get(session.db, ino).size_bytes
     while True:
         located = session.cache.located(ino, BlockIndex(0))
@@ -181,7 +181,7 @@ def remove_file(session: Session, ino: Ino) -> None:
 
 
 def failing_append(faulty: FaultyStore) -> Hook:
-    """Return a hook that lets the store be away when a changelog is about to be appended."""
+    """Return a hook that makes the store unreachable when a changelog is about to be appended."""
 
     def hook(step: str) -> None:
         if step == "txg attempted":

@@ -6,7 +6,7 @@ class Killed(BaseException):
 
 
 class KillAt:
-    """A hook that ends the process when it reaches one step."""
+    """A hook that kills the process at one step."""
 
     def __init__(self, step: str) -> None:
         self.step = step
@@ -14,7 +14,7 @@ class KillAt:
         self.reached = False
 
     def __call__(self, step: str) -> None:
-        """End the process at the chosen step, once."""
+        """Kill the process at the chosen step, once."""
         if self.armed and step == self.step:
             self.armed = False
             self.reached = True

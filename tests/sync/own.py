@@ -7,14 +7,14 @@ from tests.sync.conftest import Power, write_file
 
 
 async def own(power: Power) -> list[ObjectKey]:
-    """Return what is of the filesystem."""
+    """Return the filesystem's own objects."""
     contents = await removal.look(power.store)
     keys = await power.keys(repairing=True)
     return await own_objects(power.store, keys.keyring, contents.named)
 
 
 async def use(power: Power) -> None:
-    """Write enough that there is an object of each kind."""
+    """Write enough for an object of each kind."""
     async with power.session("a", tasks=False) as session:
         for number in range(12):
             write_file(session, bytes([number]) * 50_000)

@@ -1,4 +1,4 @@
-"""Content of blocks without a cache."""
+"""Reading blocks without a cache."""
 
 import random
 
@@ -19,7 +19,7 @@ from tests.sync.conftest import Power, write_file
 
 
 def located(session: Session, *inos: Ino) -> list[Located]:
-    """Return where the only blocks of files are, in the order of their packs."""
+    """Return the locations of the only blocks of files, in the order of their packs."""
     found = [block_map.locate(session.db, ino, BlockIndex(0)) for ino in inos]
     rows = [row for row in found if row is not None]
     assert len(rows) == len(inos)
@@ -27,24 +27,24 @@ def located(session: Session, *inos: Ino) -> list[Located]:
 
 
 def noise(seed: int, size: int) -> bytes:
-    """Return bytes that no compression makes shorter."""
+    """Return incompressible bytes."""
     return random.Random(seed).randbytes(size)
 
 
 async def written(session: Session, *contents: bytes) -> list[Located]:
-    """Write files, ship them, and return where their blocks are."""
+    """Write files, ship them, and return the locations of their blocks."""
     inos = [write_file(session, content) for content in contents]
     await session.flush()
     return located(session, *inos)
 
 
 def content_of(session: Session, store: CountingStore) -> BucketContent:
-    """Return the part under test."""
+    """Return the object under test."""
     return BucketContent(session.db, store, session.volume.keyring)
 
 
-async def test_blocks_side_by_side_come_with_one_request(power: Power) -> None:
-    """All of a large file's beginning, whole."""
+async def test_adjacent_blocks_are_read_with_one_request(power: Power) -> None:
+    """The complete beginning of a large file."""
     async with power.session(tasks=False) as session:
         contents = [noise(number, MIB) for number in range(6)]
         rows = await written(session, *contents)
@@ -58,7 +58,7 @@ async def test_blocks_side_by_side_come_with_one_request(power: Power) -> None:
 
 
 async def test_small_blocks_share_the_window_around_them(power: Power) -> None:
-    """A thousand files of a directory, read one by one in any order, by several at once."""
+    """A thousand files of a directory, read one by one in any order, by several tasks at once."""
     async with power.session(tasks=False) as session:
         contents = [noise(number, 3000) for number in range(1000)]
         rows = await written(session, *contents)
@@ -81,8 +81,8 @@ async def test_small_blocks_share_the_window_around_them(power: Power) -> None:
         assert store.counts["get_range"].requests <= 3 * windows  # some lie in two of them
 
 
-async def test_block_that_is_nowhere_is_nothing(power: Power) -> None:
-    """It has neither neighbours nor content; those around it do."""
+async def test_block_without_a_location_is_missing(power: Power) -> None:
+    """It has neither neighbours nor content; the blocks around it do."""
     async with power.session(tasks=False) as session:
         one, other = await written(session, b"one" * 100, b"other" * 100)
         lost = one._replace(hash=None, pack=None, pack_offset=None, stored_bytes=None)
@@ -94,7 +94,7 @@ async def test_block_that_is_nowhere_is_nothing(power: Power) -> None:
 
 @pytest.mark.parametrize("size", [2 * KIB, 200 * KIB])
 async def test_damage_costs_only_the_damaged_content(power: Power, size: int) -> None:
-    """A flipped byte, an object that is too short, and one that is gone."""
+    """A flipped byte, an object that is too short, and a missing one."""
     async with power.session(tasks=False) as session:
         rows = await written(session, *(noise(number, size) for number in range(3)))
         assert rows[0].pack is not None
@@ -114,7 +114,7 @@ async def test_damage_costs_only_the_damaged_content(power: Power, size: int) ->
         assert await lengths() == [0, 0, 0]
 
 
-async def test_store_that_is_away_is_an_error(power: Power) -> None:
+async def test_unreachable_store_is_an_error(power: Power) -> None:
     """Not a file full of holes."""
     async with power.session(tasks=False) as session:
         rows = await written(session, b"x" * 100)

@@ -1,4 +1,4 @@
-"""A changelog that is damaged or missing costs the txgs that only it leads to, and no others."""
+"""A damaged or missing changelog costs only the txgs that can be reached through it alone."""
 
 from collections.abc import Callable
 from contextlib import aclosing
@@ -41,7 +41,7 @@ DAMAGES = pytest.mark.parametrize("damage", [rot, lose], ids=["rotten", "missing
 
 
 async def nine_txgs(power: Power, *, image_at: int = 6, levels: bool = False) -> dict[int, Link]:
-    """Write txg 1, a fence record, and 2 to 9, a second apart, each with a file of its number."""
+    """Write txg 1, a fence record, and 2 to 9, a second apart, each with a file named by its number."""
     clock = SetClock(FAR)
     links: dict[int, Link] = {}
     async with session_at(power, clock) as session:
@@ -61,7 +61,7 @@ async def nine_txgs(power: Power, *, image_at: int = 6, levels: bool = False) ->
 
 
 async def eleven_txgs(power: Power, last: int) -> dict[int, Link]:
-    """Write txgs up to *last*, a second apart, an image at 7, and all levels."""
+    """Write txgs up to *last*, a second apart, an image at txg 7, and all levels."""
     clock = SetClock(FAR)
     links: dict[int, Link] = {}
     async with session_at(power, clock) as session:
@@ -80,7 +80,7 @@ async def eleven_txgs(power: Power, last: int) -> dict[int, Link]:
 
 
 async def contents(power: Power, bucket: Bucket, link: Link) -> list[bytes]:
-    """Restore a moment; return what its files hold, as the sizes of their inodes say."""
+    """Restore a point in time; return the content of its files, up to the sizes of their inodes."""
     target = power.home / f"restored-{link.txg}-{len(list(power.home.iterdir()))}.db"
     bucket.moments.notices += await bucket.restore(link, target)
     db = Database.open(target, Pragmas(), read_only=True)
@@ -91,16 +91,16 @@ async def contents(power: Power, bucket: Bucket, link: Link) -> list[bytes]:
 
 
 def at(txg: int) -> Moment:
-    """Return a moment by number."""
+    """Return a point in time by number."""
     return Moment(f"txg={txg}", txg=Txg(txg))
 
 
 @DAMAGES
 @pytest.mark.parametrize("lost", [[9], [8], [8, 9], [2], [1], [4]], ids=str)
-async def test_every_txg_that_something_leads_to_can_be_restored(
+async def test_every_reachable_txg_can_be_restored(
     power: Power, damage: Damage, lost: list[int]
 ) -> None:
-    """Those before the damage, and those from the next image on; the others name the last one."""
+    """Txgs before the damage, and those from the next image on; for others the error names the last one."""
     links = await nine_txgs(power)
     bucket = await bucket_at(power, FAR)
     whole = {txg: await contents(power, bucket, link) for txg, link in links.items()}
@@ -123,7 +123,7 @@ async def test_every_txg_that_something_leads_to_can_be_restored(
             with pytest.raises(SettingsError, match="no txg 8 yet"):
                 await bucket.find(at(txg))
             continue
-        if txg == 1 and damage is lose and lost == [1]:  # as if it was reclaimed
+        if txg == 1 and damage is lose and lost == [1]:  # as if reclaimed
             with pytest.raises(SettingsError, match=r"before the oldest .* txg 6 of"):
                 await bucket.find(at(txg))
             assert (await bucket.find(at(0))).txg == 0
@@ -137,7 +137,7 @@ async def test_every_txg_that_something_leads_to_can_be_restored(
 
 @DAMAGES
 @pytest.mark.parametrize("lost", [5, 10], ids=str)
-async def test_txg_that_a_level_ends_with_needs_no_changelog_of_its_own(
+async def test_txg_at_the_end_of_a_level_needs_no_changelog(
     power: Power, damage: Damage, lost: int
 ) -> None:
     """By number, by time, and as the end of the chain; the level object has its hash and time."""
@@ -158,8 +158,8 @@ async def test_txg_that_a_level_ends_with_needs_no_changelog_of_its_own(
 
 
 @DAMAGES
-async def test_level_of_another_history_is_no_link(power: Power, damage: Damage) -> None:
-    """The next link names another hash than the one that the level ends with."""
+async def test_level_of_another_history_is_not_used(power: Power, damage: Damage) -> None:
+    """The next link refers to another hash than the one at the end of the level."""
     links = await eleven_txgs(power, last=11)
     theirs = dict(power.store.objects)
     for key in list(power.store.objects):
@@ -183,7 +183,7 @@ async def test_level_of_another_history_is_no_link(power: Power, damage: Damage)
     assert await bucket.find(at(9)) == links[9]
 
 
-async def test_damaged_end_is_not_passed_over_in_silence(power: Power) -> None:
+async def test_damaged_end_is_reported(power: Power) -> None:
     """A request without a number, or for a time after the last txg, may mean a lost txg."""
     links = await nine_txgs(power)
     rot(power, Txg(9))
@@ -200,8 +200,8 @@ async def test_damaged_end_is_not_passed_over_in_silence(power: Power) -> None:
 
 
 @DAMAGES
-async def test_time_beside_a_damaged_changelog_is_not_guessed(power: Power, damage: Damage) -> None:
-    """The changelog that cannot be read may be of that time; before and after it all is known."""
+async def test_time_beside_a_damaged_changelog_is_refused(power: Power, damage: Damage) -> None:
+    """The unreadable changelog may have that time; times before and after it are found."""
     links = await nine_txgs(power)
     damage(power, Txg(4))
     bucket = await bucket_at(power, FAR)
@@ -216,7 +216,7 @@ async def test_time_beside_a_damaged_changelog_is_not_guessed(power: Power, dama
 @DAMAGES
 @pytest.mark.parametrize("lost", [2, 4, 5, 7, 9], ids=str)
 async def test_level_objects_lead_past_a_changelog(power: Power, damage: Damage, lost: int) -> None:
-    """From an older image if need be; what the mount shows is complete, and it says so."""
+    """From an older image if necessary; the mounted state is complete, and the mount reports it."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.shipper.link.txg < 11:
@@ -240,10 +240,10 @@ async def test_level_objects_lead_past_a_changelog(power: Power, damage: Damage,
 
 
 @DAMAGES
-async def test_older_image_is_taken_where_a_level_object_begins_before_the_newest(
+async def test_older_image_is_used_if_a_level_object_begins_before_the_newest(
     power: Power, damage: Damage
 ) -> None:
-    """The newest image lies within the run of the level object that replaces what is lost."""
+    """The newest image lies within the run of the level object that replaces the lost changelog."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.shipper.link.txg < 11:
@@ -266,10 +266,10 @@ async def test_older_image_is_taken_where_a_level_object_begins_before_the_newes
 
 @DAMAGES
 @pytest.mark.parametrize("next_too", [False, True], ids=["next is there", "next is lost too"])
-async def test_image_is_of_use_without_its_own_changelog(
+async def test_image_can_be_used_without_its_own_changelog(
     power: Power, damage: Damage, next_too: bool
 ) -> None:
-    """Its manifest names the hash that the next changelog has to name."""
+    """Its manifest has the hash that the next changelog must name."""
     links = await nine_txgs(power)
     bucket = await bucket_at(power, FAR)
     whole = {txg: await contents(power, bucket, links[txg]) for txg in (6, 9)}
@@ -290,10 +290,10 @@ async def test_image_is_of_use_without_its_own_changelog(
 
 
 @DAMAGES
-async def test_image_that_is_a_txg_is_of_use_without_its_changelog(
+async def test_image_that_is_a_txg_can_be_used_without_its_changelog(
     power: Power, damage: Damage
 ) -> None:
-    """The next link names the hash; the chain passes such an image only by restoring it."""
+    """The next link has the hash; only a restore of such an image passes it."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"before")
         await session.flush()
@@ -312,7 +312,7 @@ async def test_image_that_is_a_txg_is_of_use_without_its_changelog(
     ] == whole
 
 
-async def test_history_goes_on_before_a_gap(power: Power) -> None:
+async def test_history_continues_before_a_gap(power: Power) -> None:
     """Unreadable txgs are listed with the reason."""
     await nine_txgs(power)
     rot(power, Txg(9))
@@ -330,8 +330,8 @@ async def test_history_goes_on_before_a_gap(power: Power) -> None:
     assert bucket.moments.unreadable_end == [9]
 
 
-async def test_exchanged_changelog_is_no_gap(power: Power) -> None:
-    """It can be read, and is not the one that was named: that is no damage by chance."""
+async def test_exchanged_changelog_is_not_a_gap(power: Power) -> None:
+    """It can be read, and is not the expected one: this is no accidental damage."""
     await nine_txgs(power)
     ours = dict(power.store.objects)
     for txg in (7, 8, 9):

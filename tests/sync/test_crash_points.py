@@ -38,12 +38,12 @@ from tests.sync.kills import KillAt, Killed
 
 pytestmark = pytest.mark.thorough
 
-# Steps that only happen when something is past the retention, and two more images were made.
+# Steps that need objects past the retention, and two more images.
 _RECLAIM_STEPS = frozenset(STEPS[STEPS.index("packs condemned") :]) - {"level put"}
 
 
 async def _kill_in_flush(power: Power, kill: KillAt) -> dict[Ino, bytes]:
-    """Run a session until it is killed; return what was acknowledged and committed."""
+    """Run a session until it is killed; return the acknowledged and the committed writes."""
     expected: dict[Ino, bytes] = {}
     try:
         async with power.session("a", hook=kill) as session:
@@ -51,7 +51,7 @@ async def _kill_in_flush(power: Power, kill: KillAt) -> dict[Ino, bytes]:
                 await append_empty_changelogs(session, LEVEL_FAN_OUT)
                 kill.armed = kill.step == "level put"
                 await session.leveler.make_due()
-                kill.armed = True  # the first image that is reclaimed after takes them along
+                kill.armed = True  # the first image that is reclaimed later removes them
             if kill.step in _RECLAIM_STEPS:
                 await _let_a_pack_die(session)
             for number in range(3):
@@ -77,7 +77,7 @@ async def _let_a_pack_die(session: Session) -> None:
 async def test_next_mount_finds_everything(
     power: Power, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a kill at any step: all content here, then on another host, and no object too many."""
+    """After a kill at any step: all content on this host, then on another one, and no superfluous object."""
     if step == "changelog parts put":
         monkeypatch.setattr(changelog_writer, "CHANGELOG_LOCATIONS_MAX", 2)
     await power.retain(0)
@@ -89,7 +89,7 @@ async def test_next_mount_finds_everything(
         for ino, content in expected.items():
             assert await read_file(session, ino) == content
         await session.make_image()
-        for _ in range(2):  # what the crash left goes with the images that follow
+        for _ in range(2):  # the leftovers of the crash are removed with the following images
             write_file(session, b"more")
             await session.make_image()
         await session.reclaimer.reclaim()
@@ -107,7 +107,7 @@ async def test_next_mount_finds_everything(
 
 
 def _require_no_leftovers(keys: set[ObjectKey], end: Txg) -> None:
-    """Two images, all changelogs from the older one's on, and nothing else of images and chain."""
+    """Require two images, all changelogs since the older one, and no other objects of images and chain."""
     images = [image.parse_manifest_key(key) for key in keys]
     first, _last = sorted(name.txg for name in images if name is not None)
     assert {key for key in keys if key.startswith("changelog")} == {
@@ -120,7 +120,7 @@ def _require_no_leftovers(keys: set[ObjectKey], end: Txg) -> None:
 
 @pytest.mark.parametrize("step", ["image manifest put", "lease head moved", "locations recorded"])
 async def test_lost_machine_sees_a_complete_image(power: Power, step: str) -> None:
-    """Whatever was under way, another host that takes over opens the last head without a gap."""
+    """Whatever was being written, another host that takes over opens the last head without a gap."""
     async with power.session("a") as session:
         ino = write_file(session, b"first")
         await session.flush()
@@ -134,9 +134,9 @@ async def test_lost_machine_sees_a_complete_image(power: Power, step: str) -> No
 
 
 @pytest.mark.parametrize("goes_on", ["a", "b", "c"])
-@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])  # the last is only of a promotion
+@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])  # the last occurs only in a promotion
 async def test_kill_in_a_takeover(power: Power, step: str, goes_on: str) -> None:
-    """The next host finds everything shipped, and the old writer its unshipped changes."""
+    """The next host finds all shipped data, and the old writer its unshipped changes."""
     async with power.session("a", tasks=False) as old:
         shipped = write_file(old, b"shipped")
         await old.flush()
@@ -165,8 +165,8 @@ async def test_kill_in_a_takeover(power: Power, step: str, goes_on: str) -> None
 
 
 @pytest.mark.parametrize("step", ["lease taken", "epoch noted", "fence attempted"])
-async def test_old_writer_appends_after_a_takeover_was_killed(power: Power, step: str) -> None:
-    """Its txg is in the chain, so the host that took over has it, and has lost nothing itself."""
+async def test_old_writer_appends_after_a_killed_takeover(power: Power, step: str) -> None:
+    """Its txg is in the chain, so the host that took over applies it, and has lost nothing itself."""
     kill = KillAt(step)
     kill.armed = True
     async with power.session("a", tasks=False) as old:
@@ -184,7 +184,7 @@ async def test_old_writer_appends_after_a_takeover_was_killed(power: Power, step
 
 @pytest.mark.parametrize("step", SUPERBLOCK_STEPS)
 async def test_kill_in_a_change_of_the_superblock(power: Power, step: str) -> None:
-    """The change holds everywhere, and the next mount makes both objects the same again."""
+    """The change is valid everywhere, and the next mount makes both objects equal again."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     kill = KillAt(step)
@@ -205,8 +205,8 @@ async def test_kill_in_a_change_of_the_superblock(power: Power, step: str) -> No
 
 
 @pytest.mark.parametrize("step", SUPERBLOCK_STEPS[:-1])
-async def test_kill_while_a_superblock_is_put_back(power: Power, step: str) -> None:
-    """The next mount that writes puts back the rest."""
+async def test_kill_while_a_superblock_is_restored(power: Power, step: str) -> None:
+    """The next mount for writing restores the rest."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     before = {key: power.store.objects.pop(key) for key in (KEY, COPY_KEY)}
@@ -241,7 +241,7 @@ async def test_kill_in_mkfs(power: Power, step: str) -> None:
 
 
 async def removed(power: Power, hook: Hook = no_hook) -> None:
-    """Remove the filesystem as destroy does, also where that was interrupted before."""
+    """Remove the filesystem as destroy does, even after an interrupted removal."""
     contents = await removal.look(power.store)
     try:
         keys = await power.keys(repairing=True)
@@ -259,7 +259,7 @@ async def removed(power: Power, hook: Hook = no_hook) -> None:
 
 @pytest.mark.parametrize("step", REMOVAL_STEPS)
 async def test_kill_in_a_removal(power: Power, step: str) -> None:
-    """No host brings the filesystem back; destroy finishes, and the place is free again."""
+    """No host restores the filesystem; destroy finishes, and the URL is free again."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     kill = KillAt(step)
@@ -287,7 +287,7 @@ async def test_kill_in_a_removal(power: Power, step: str) -> None:
 
 
 @pytest.mark.parametrize("steps", [STEPS, TAKEOVER_STEPS, SUPERBLOCK_STEPS, REMOVAL_STEPS])
-def test_every_step_stands_in_the_table(steps: tuple[str, ...]) -> None:
+def test_every_step_has_a_row_in_the_table(steps: tuple[str, ...]) -> None:
     """docs/design/durability.md has a row for each hook, in the order of the code."""
     text = Path("docs/design/durability.md").read_text("utf-8")
     found = [step for step in steps if f"| `{step}`" in text]

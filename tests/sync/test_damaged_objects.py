@@ -1,4 +1,4 @@
-"""Every object of a bucket flipped, cut short, removed, doubled, exchanged: noticed, never a crash.
+"""Every object of a bucket with a flipped bit, truncated, removed, extended or exchanged.
 
 A host without local state takes over and reads everything, then fsck looks at the bucket. Whatever
 was done, the outcome is either exactly what was written, or an error of ours; and whatever is
@@ -36,27 +36,27 @@ def flip(objects: Objects, key: ObjectKey) -> None:
 
 
 def shorten(objects: Objects, key: ObjectKey) -> None:
-    """Lose the end."""
+    """Truncate the bytes."""
     objects[key] = objects[key][: len(objects[key]) * 2 // 3]
 
 
 def lengthen(objects: Objects, key: ObjectKey) -> None:
-    """Gain some bytes."""
+    """Append some bytes."""
     objects[key] += b"\0" * 9
 
 
 def empty(objects: Objects, key: ObjectKey) -> None:
-    """Lose everything but the name."""
+    """Remove all bytes."""
     objects[key] = b""
 
 
 def remove(objects: Objects, key: ObjectKey) -> None:
-    """Lose the object."""
+    """Remove the object."""
     del objects[key]
 
 
 def exchange(objects: Objects, key: ObjectKey) -> None:
-    """Put another object of the same kind in its place, or any other."""
+    """Replace the object by another one, of the same kind if possible."""
     kind = key.split("/", maxsplit=1)[0]
     different = [other for other in objects if objects[other] != objects[key]]
     others = [other for other in different if other.startswith(kind)]
@@ -74,14 +74,14 @@ DAMAGES: list[Callable[[Objects, ObjectKey], None]] = [
 
 
 class Outcome(NamedTuple):
-    """The result of one damage."""
+    """Content, errors and findings after one damage."""
 
     words: str  # all messages
     contents: Mapping[Ino, bytes | None]  # None: an error
 
 
 def write(session: Session, number: int) -> tuple[Ino, bytes]:
-    """Make a file with a name; return what it holds."""
+    """Make a file with a name; return its content."""
     content = b"%d" % number * 4000
     ino = write_file(session, content)
     dentries.add(session.db, ROOT_INO, b"file-%d" % number, ino)
@@ -90,7 +90,7 @@ def write(session: Session, number: int) -> tuple[Ino, bytes]:
 
 
 async def a_bucket(power: Power, monkeypatch: pytest.MonkeyPatch) -> dict[Ino, bytes]:
-    """Fill a bucket with objects of every kind; return what it holds."""
+    """Fill a bucket with objects of every kind; return the content of the files."""
     contents: dict[Ino, bytes] = {}
     with monkeypatch.context() as patch:
         async with power.session("a", tasks=False) as session:
@@ -143,7 +143,7 @@ async def outcome_of(power: Power, contents: dict[Ino, bytes], host: str) -> Out
 async def test_every_damage_is_noticed_and_none_invents_anything(
     power: Power, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Objects, ObjectKey], None]
 ) -> None:
-    """Object by object."""
+    """Each object of the bucket in turn."""
     contents = await a_bucket(power, monkeypatch)
     healthy = dict(power.store.objects)
     kinds = {key.split("/", maxsplit=1)[0] for key in healthy}
@@ -161,7 +161,7 @@ async def test_every_damage_is_noticed_and_none_invents_anything(
         for ino, content in outcome.contents.items():
             assert content in (None, contents[ino]), f"{key}: invented"
         if key == last and damage is remove:
-            continue  # only who remembers it can miss it: test_local_copy
+            continue  # only a host that remembers it can notice: test_local_state_choice
         if key.startswith("level/") and damage is remove:
             assert outcome == before  # the changelogs are there
             continue

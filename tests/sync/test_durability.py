@@ -18,7 +18,7 @@ CONTENT = b"hello" * 1000
 
 
 async def test_doomed_file_stays_until_its_change_is_synced(power: Power) -> None:
-    """A removed file's block goes only after the removal can survive a power cut."""
+    """The block file of a removed file is deleted only after the removal can survive a power cut."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -40,7 +40,7 @@ async def test_group_commits_soon_after_its_first_operation(power: Power) -> Non
 
 
 async def test_fsync_syncs_the_content_before_the_rows(power: Power) -> None:
-    """Data before names: the block's file is synced while its row is not yet committed."""
+    """The block's file is synced before its row is committed."""
     order: list[str] = []
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -70,7 +70,7 @@ async def test_disk_that_refuses_to_sync_turns_the_mount_read_only(power: Power)
         assert "refused to sync" in session.status.why
 
 
-async def test_fsync_waits_for_a_sync_of_its_content_under_way(power: Power) -> None:
+async def test_fsync_waits_for_a_running_sync_of_its_content(power: Power) -> None:
     """A file that another task is syncing is durable only when that task is done."""
     order: list[str] = []
     started, go_on = trio.Event(), threading.Event()
@@ -101,7 +101,7 @@ async def test_fsync_waits_for_a_sync_of_its_content_under_way(power: Power) -> 
 
 
 async def test_content_of_every_file_is_synced_before_any_row(power: Power) -> None:
-    """Rows are committed together, so the fsync of one file must not name torn content of another."""
+    """Rows are committed together, so the fsync of one file must not make torn content of another visible."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         write_file(session, CONTENT * 2)
@@ -112,7 +112,7 @@ async def test_content_of_every_file_is_synced_before_any_row(power: Power) -> N
         assert sorted(synced) == cached_blocks.in_state(session.db, BlockState.DIRTY)
 
 
-async def test_content_is_synced_before_the_intention_of_a_pack(power: Power) -> None:
+async def test_content_is_synced_before_the_row_of_a_pack(power: Power) -> None:
     """The uploader's sync of rows makes names durable like any other."""
     synced: list[BlockId] = []
     at_intention: list[list[BlockId]] = []
@@ -132,7 +132,7 @@ async def test_content_is_synced_before_the_intention_of_a_pack(power: Power) ->
 
 
 async def test_fsync_after_a_kill_syncs_what_the_killed_daemon_wrote(power: Power) -> None:
-    """The content of an unsynced file is only in the kernel's memory: a new daemon must know."""
+    """The content of an unsynced file is only in the kernel's memory: a new daemon must sync it."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -145,14 +145,14 @@ async def test_fsync_after_a_kill_syncs_what_the_killed_daemon_wrote(power: Powe
 
 
 def _synced_blocks(session: Session) -> list[BlockId]:
-    """Return a list that gets the blocks whose files are synced from now on."""
+    """Return a list that collects the blocks whose files are synced from now on."""
     synced: list[BlockId] = []
     sync = session.files.sync
     session.files.sync = lambda blocks: (synced.extend(blocks), sync(blocks))[1]  # type: ignore[method-assign,func-returns-value]
     return synced
 
 
-async def test_fsync_after_a_refused_one_is_refused_too(power: Power) -> None:
+async def test_fsync_after_a_failed_one_fails_too(power: Power) -> None:
     """The kernel reports a lost page once: a second fsync must not report success."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -171,7 +171,7 @@ async def test_fsync_after_a_refused_one_is_refused_too(power: Power) -> None:
 
 
 async def test_lost_group_turns_the_mount_read_only(power: Power) -> None:
-    """Acknowledged operations are undone: nothing may build on them, and fsync must say so."""
+    """Acknowledged operations are undone: no change may build on them, and fsync must fail."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
 
@@ -183,8 +183,8 @@ async def test_lost_group_turns_the_mount_read_only(power: Power) -> None:
             await session.durability.sync_file(ino)
 
 
-async def test_nothing_is_let_go_after_a_lost_group(power: Power) -> None:
-    """A removal that was undone while it was being synced does not take the file with it."""
+async def test_no_file_is_deleted_after_a_lost_group(power: Power) -> None:
+    """A removal that was undone during its sync does not delete the block file."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()

@@ -27,16 +27,16 @@ DAY = 86_400
 
 
 def follower_of(session: Session) -> Follower:
-    """Return what follows."""
+    """Return a follower."""
     assert session.follower is not None
     return session.follower
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["saw what is given up", "did not"])
-async def test_follower_goes_over_a_mend(
+async def test_follower_passes_a_repair(
     power: Power, autojump_clock: trio.testing.MockClock, seen: bool
 ) -> None:
-    """It shows one txg as long as nothing leads on, and then what the mended chain has."""
+    """It shows one txg until the chain is repaired, and then the repaired chain."""
     inos = await written(power)
     last = power.store.objects[key_of(Txg(9))]
     if not seen:
@@ -72,8 +72,8 @@ def changelogs(power: Power) -> list[Txg]:
     return sorted(txg for txg in map(changelog.parse_key, power.store.objects) if txg is not None)
 
 
-async def test_retention_passes_abandoned_txgs(power: Power) -> None:
-    """It goes as all others do, and keeps nothing from going; but what shows nothing as ours stays."""
+async def test_abandoned_txgs_leave_the_retention_like_others(power: Power) -> None:
+    """They do not delay deletion; objects without proof of origin stay."""
     clock = HandClock()
     power.clock = clock
     await power.retain(3 * DAY)
@@ -89,7 +89,7 @@ async def test_retention_passes_abandoned_txgs(power: Power) -> None:
                 await session.make_image()
                 await session.reclaimer.reclaim()
             if number == 21:
-                assert given_up in power.store.objects  # within the retention nothing goes
+                assert given_up in power.store.objects  # within the retention nothing is deleted
             clock.pass_by(DAY / 2)
         assert given_up not in power.store.objects
         assert changelogs(power)[0] == 8
@@ -103,8 +103,8 @@ async def test_retention_passes_abandoned_txgs(power: Power) -> None:
     await require_healthy(power, left, 100, "c")
 
 
-async def test_rollback_over_a_damaged_changelog(power: Power) -> None:
-    """To before it and to after it; the damage is as it was."""
+async def test_rollback_across_a_damaged_changelog(power: Power) -> None:
+    """To a txg before it and to one after it; the damaged object is unchanged."""
     inos = await written(power)  # an image at 4
     rot(power, 3)
     before = dict(power.store.objects)
@@ -127,7 +127,7 @@ async def test_rollback_over_a_damaged_changelog(power: Power) -> None:
 
 
 async def test_rollback_of_a_chain_with_a_damaged_end(power: Power) -> None:
-    """The local state has the present: it is published first, so the rollback can be undone."""
+    """The local state has the current txg: it is published first, so the rollback can be undone."""
     inos = await written(power)
     rot(power, 9)
     opened = await open_filesystem(

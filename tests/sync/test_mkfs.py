@@ -1,4 +1,4 @@
-"""mkfs."""
+"""Making a filesystem."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from s3fs_meta.sync.mkfs import NewFilesystem, has_superblock, make_filesystem
 from tests.sync.conftest import Power
 
 
-async def test_occupied_place_is_refused(power: Power) -> None:
+async def test_occupied_url_is_refused(power: Power) -> None:
     """Mkfs over a filesystem, or over foreign objects, changes nothing."""
     with pytest.raises(NotEmptyError, match="already holds a filesystem"):
         await power.make()
@@ -28,8 +28,8 @@ async def test_occupied_place_is_refused(power: Power) -> None:
 
 
 @pytest.mark.parametrize("key", ["other/superblock", "a/b/pack/ab/1-ab" + "0" * 30])
-async def test_place_above_a_filesystem_is_refused(power: Power, key: str) -> None:
-    """The message says which, also where the superblock is not among the first objects."""
+async def test_prefix_above_a_filesystem_is_refused(power: Power, key: str) -> None:
+    """The message names the filesystem, even if its superblock is not among the first objects."""
     power.store.objects.clear()
     for number in range(5):
         power.store.objects[ObjectKey(f"a-note/{number}")] = b""
@@ -51,8 +51,8 @@ async def test_place_above_a_filesystem_is_refused(power: Power, key: str) -> No
         (None, False),
     ],
 )
-async def test_superblock_is_known_by_its_first_line(data: bytes | None, is_one: bool) -> None:
-    """Also that of a newer program, or a damaged one."""
+async def test_superblock_is_recognised_by_its_first_line(data: bytes | None, is_one: bool) -> None:
+    """Also one of a newer program, or a damaged one."""
     store = MemoryStore()
     if data is not None:
         store.objects[ObjectKey("superblock")] = data
@@ -61,7 +61,7 @@ async def test_superblock_is_known_by_its_first_line(data: bytes | None, is_one:
 
 
 async def test_store_that_ignores_conditions_needs_consent(tmp_path: Path) -> None:
-    """Without the user's word mkfs changes nothing; with it the filesystem works."""
+    """Without the option mkfs changes nothing; with it the filesystem works."""
     store = CarelessStore()
     wanted = NewFilesystem(label="", block_bytes=1 * MIB, page_size=4096, passphrase=None)
 
@@ -79,12 +79,12 @@ class CarelessStore(MemoryStore):
 
     @override
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> str:
-        """Write whatever is there."""
+        """Write the object unconditionally."""
         await self.put(key, data)
         return "etag"
 
     @override
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: str) -> str:
-        """Write whatever is there."""
+        """Write the object unconditionally."""
         await self.put(key, data)
         return "etag"

@@ -1,4 +1,4 @@
-"""Two writers cannot damage anything, whatever the clocks say and however late a request arrives."""
+"""Two writers cannot damage anything, with any clocks, and however late a request arrives."""
 
 import shutil
 from contextlib import AsyncExitStack, suppress
@@ -20,7 +20,7 @@ DAY_NS = 24 * 3600 * 1_000_000_000
 
 
 class ShiftedClock:
-    """A clock that is wrong, and goes on from there."""
+    """A clock with a wrong offset."""
 
     def __init__(self, start_ns: int) -> None:
         self._now_ns = start_ns
@@ -33,7 +33,7 @@ class ShiftedClock:
 
 @pytest.mark.parametrize("shift_ns", [-DAY_NS, DAY_NS])
 async def test_clocks_a_day_apart_change_nothing(power: Power, shift_ns: int) -> None:
-    """The epoch decides; times of the chain still ascend."""
+    """The epoch decides; times of the chain are still ascending."""
     now_ns = 1_790_000_000_000_000_000
     async with power.session("a", tasks=False, clock=ShiftedClock(now_ns)) as old:
         write_file(old, b"by a")
@@ -60,7 +60,7 @@ async def test_clocks_a_day_apart_change_nothing(power: Power, shift_ns: int) ->
 
 
 async def test_append_that_arrives_after_a_takeover_is_refused(power: Power) -> None:
-    """The fence of the new epoch has its name."""
+    """The fence record of the new epoch has its name."""
     slow = FaultyStore(power.store)
     async with AsyncExitStack() as stack:
         old = await stack.enter_async_context(power.session("a", tasks=False, store=slow))
@@ -93,7 +93,7 @@ async def test_append_that_arrives_after_a_takeover_is_refused(power: Power) -> 
         assert session.db.counters.inodes == 3  # the root, "first" and "by b"
 
 
-async def test_append_before_the_fence_is_history_and_does_not_count_as_shipped(
+async def test_append_before_the_fence_is_history_and_not_confirmed(
     power: Power,
 ) -> None:
     """It is in the chain, so the new writer has it; the old one learns that it lost the lease."""
@@ -132,7 +132,7 @@ async def test_append_before_the_fence_is_history_and_does_not_count_as_shipped(
 
 
 async def test_power_lost_after_a_txg_was_shipped(power: Power, tmp_path: Path) -> None:
-    """The local disk is as it was when the bytes were fixed; they are recognised in the bucket.
+    """The local disk has the state at the cut; the shipped bytes are recognised in the bucket.
 
     The block file that the older database does not know is quarantined.
     """
@@ -169,8 +169,8 @@ async def test_power_lost_after_a_txg_was_shipped(power: Power, tmp_path: Path) 
         assert await read_file(session, more) == b"more"
 
 
-async def test_fence_is_appended_after_what_came_at_the_last_moment(power: Power) -> None:
-    """A writer that appends between the look at the chain and the fence is taken over."""
+async def test_fence_is_appended_after_late_appends(power: Power) -> None:
+    """A txg appended between reading the chain and the fence is part of the history."""
     async with power.session("a", tasks=False) as old:
         ino = write_file(old, b"at the last moment")
         create = power.store.create
@@ -196,10 +196,10 @@ async def test_fence_is_appended_after_what_came_at_the_last_moment(power: Power
             assert last[-2:] == [Kind.GROUP, Kind.FENCE]
 
 
-async def test_deletion_that_arrives_after_a_takeover_takes_nothing_that_is_needed(
+async def test_late_deletion_removes_nothing_that_is_needed(
     power: Power,
 ) -> None:
-    """Every deleted object was condemned in a txg that the new writer has seen."""
+    """Every deleted object was condemned in a txg that the new writer has applied."""
     await power.retain(0)
     slow = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=slow) as old:
@@ -223,7 +223,7 @@ async def test_deletion_that_arrives_after_a_takeover_takes_nothing_that_is_need
             with trio.fail_after(30):
                 await gate.wait_started()
             async with power.session("b", options=TAKEOVER, tasks=False) as new:
-                again = write_file(new, b"doomed 1" * 900)  # equal to what is being deleted
+                again = write_file(new, b"doomed 1" * 900)  # equal to the content being deleted
                 await new.flush()
                 await new.close()
             before = set(power.store.objects)

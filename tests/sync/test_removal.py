@@ -1,4 +1,4 @@
-"""destroy: what is the filesystem's own, and the order of its removal."""
+"""destroy: recognising the filesystem's own objects, and the order of their removal."""
 
 from pathlib import Path
 
@@ -31,8 +31,8 @@ async def remove(power: Power, hook: Hook = no_hook) -> None:
     )
 
 
-async def test_nothing_of_it_is_left(power: Power) -> None:
-    """Also where nothing but the listing says what there is."""
+async def test_removal_leaves_no_own_object(power: Power) -> None:
+    """Even if only the listing shows which objects exist."""
     await use(power)
     await remove(power)
 
@@ -40,7 +40,7 @@ async def test_nothing_of_it_is_left(power: Power) -> None:
 
 
 async def test_interrupted_mkfs_is_named_and_can_be_removed(power: Power) -> None:
-    """A superblock without a lease is refused by mount; destroy leaves nothing."""
+    """A superblock without a lease is refused by mount; destroy removes it."""
     del power.store.objects[lease_codec.KEY]
     with pytest.raises(UnfinishedFilesystemError, match="destroy"):
         async with power.session("a"):
@@ -65,7 +65,7 @@ FOREIGN_NAMES = (
 
 @pytest.mark.parametrize("key", FOREIGN_NAMES)
 async def test_foreign_object_with_a_name_of_ours_stays(power: Power, key: ObjectKey) -> None:
-    """Its name alone is no reason to delete it."""
+    """Its name alone does not prove that it belongs to the filesystem."""
     await use(power)
     power.store.objects[key] = b"the only copy of a thesis"
     assert is_own(key), "a name of ours"
@@ -76,7 +76,7 @@ async def test_foreign_object_with_a_name_of_ours_stays(power: Power, key: Objec
 
 
 async def test_objects_of_another_filesystem_stay(power: Power, tmp_path: Path) -> None:
-    """One that was copied to the same place: plain ones are told apart by their checksums."""
+    """Copied under the same prefix: plain ones are distinguished by their checksums."""
     await use(power)
     other = Power(MemoryStore(), tmp_path / "other")
     other.home.mkdir()
@@ -92,7 +92,7 @@ async def test_objects_of_another_filesystem_stay(power: Power, tmp_path: Path) 
     assert power.store.objects == copied
 
 
-async def test_superblock_of_another_filesystem_is_not_written_over(
+async def test_superblock_of_another_filesystem_is_not_overwritten(
     power: Power, tmp_path: Path
 ) -> None:
     """It may be the only copy of its keys."""
@@ -107,11 +107,11 @@ async def test_superblock_of_another_filesystem_is_not_written_over(
 
 
 class _KilledError(Exception):
-    """Ends a removal at a step."""
+    """Kills a removal at a step."""
 
 
 async def test_keys_of_an_interrupted_removal_are_found(power: Power) -> None:
-    """In the second superblock, which goes last; damaged, this host's copy takes its place."""
+    """In the second superblock, which is removed last; if it is damaged, in this host's copy."""
     await use(power)
 
     def kill(step: str) -> None:

@@ -1,4 +1,4 @@
-"""The replication lag: data that a loss of this machine would cost."""
+"""The replication lag: data that the loss of this machine would cost."""
 
 import pytest
 import trio
@@ -21,8 +21,8 @@ def named_file(session: Session, name: bytes) -> Ino:
     return ino
 
 
-async def test_file_goes_from_dirty_to_local_to_the_bucket(power: Power) -> None:
-    """Synced here, then shipped; a change makes it dirty again."""
+async def test_file_changes_from_dirty_to_local_to_uploaded(power: Power) -> None:
+    """Synced on this host, then shipped; a change makes it dirty again."""
     async with power.session("a", tasks=False) as session:
         ino = named_file(session, b"file")
         other = named_file(session, b"other")
@@ -38,7 +38,7 @@ async def test_file_goes_from_dirty_to_local_to_the_bucket(power: Power) -> None
         assert await state_of(other) is FileState.BUCKET
 
 
-async def test_attempt_that_is_not_confirmed_is_not_in_the_bucket(power: Power) -> None:
+async def test_unconfirmed_attempt_is_not_in_the_bucket(power: Power) -> None:
     """The outcome is unknown, so the file does not count as uploaded."""
     faulty = FaultyStore(power.store)
     async with power.session(
@@ -51,8 +51,8 @@ async def test_attempt_that_is_not_confirmed_is_not_in_the_bucket(power: Power) 
         assert (await session.unshipped.paths(10)).paths == ["/file"]
 
 
-async def test_paths_are_those_that_changed(power: Power) -> None:
-    """New, renamed, removed and written files, by name; not the directory of which names changed."""
+async def test_changed_paths_are_listed(power: Power) -> None:
+    """New, renamed, removed and written files, by name; not the directory whose names changed."""
     async with power.session("a", tasks=False) as session:
         kept, gone = named_file(session, b"kept"), named_file(session, b"gone")
         await session.flush()
@@ -67,10 +67,10 @@ async def test_paths_are_those_that_changed(power: Power) -> None:
         assert (await session.unshipped.paths(2)).complete is False
 
 
-async def test_too_many_changes_are_never_said_to_be_in_the_bucket(
+async def test_too_many_changes_count_as_not_uploaded(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without room to remember them, all count as changed until the bucket has everything."""
+    """Without room to remember them, all files count as changed until the bucket has everything."""
     monkeypatch.setattr(replication_lag, "UNSHIPPED_INODES_MAX", 3)
     async with power.session("a", tasks=False) as session:
         files = [named_file(session, b"%d" % number) for number in range(9)]
@@ -79,8 +79,8 @@ async def test_too_many_changes_are_never_said_to_be_in_the_bucket(
         assert {await session.unshipped.state_of(ino) for ino in files} == {FileState.BUCKET}
 
 
-async def test_fsync_remote_returns_when_the_bucket_has_it(power: Power) -> None:
-    """A machine that burns right after it costs nothing that was fsynced."""
+async def test_fsync_remote_returns_when_the_bucket_has_the_data(power: Power) -> None:
+    """The loss of the machine right after it costs no synced data."""
     options = SessionOptions(fsync_remote=True, sync_interval_s=3600)
     async with power.session("a", session_options=options) as session:
         ino = write_file(session, b"precious")
@@ -92,7 +92,7 @@ async def test_fsync_remote_returns_when_the_bucket_has_it(power: Power) -> None
 
 
 async def test_fsync_remote_fails_in_an_outage(power: Power) -> None:
-    """It never claims what is not so; what it was called for is kept and goes later."""
+    """It never reports false success; the changes are kept and shipped later."""
     faulty = FaultyStore(power.store)
     options = SessionOptions(fsync_remote=True, sync_interval_s=3600, write_timeout_s=0.2)
     async with power.session("a", session_options=options, store=faulty) as session:

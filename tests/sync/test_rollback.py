@@ -1,4 +1,4 @@
-"""The past made the present."""
+"""Making an older state the current one."""
 
 from pathlib import Path
 
@@ -37,14 +37,14 @@ ORDER = [
 
 
 async def flushed(session: Session) -> Link:
-    """Ship, and return where the chain ends."""
+    """Ship, and return the end of the chain."""
     link = await session.flush()
     assert link is not None
     return link
 
 
 async def contents(power: Power, host: str, *inos: Ino) -> list[bytes | None]:
-    """Return what files hold on a host, None for those that it does not have."""
+    """Return the content of files on a host, None for missing ones."""
     async with power.session(host, options=TAKEOVER, tasks=False) as session:
         found = [
             None if inodes.find(session.db, ino) is None else await read_file(session, ino)
@@ -55,7 +55,7 @@ async def contents(power: Power, host: str, *inos: Ino) -> list[bytes | None]:
 
 
 async def test_rollback_shows_on_this_host_and_on_others(power: Power) -> None:
-    """And the present after it, by another rollback; numbers never come twice."""
+    """A second rollback restores the newer state; numbers are never used twice."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -80,8 +80,8 @@ async def test_rollback_shows_on_this_host_and_on_others(power: Power) -> None:
     assert await contents(power, "c", old, new, third) == [None, b"new", None]
 
 
-async def test_packs_of_the_present_die_now_and_those_of_the_past_live(power: Power) -> None:
-    """So the points in time between stay available as long as any other."""
+async def test_packs_die_and_revive_with_a_rollback(power: Power) -> None:
+    """So the points in time in between stay available as long as any other."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -102,7 +102,7 @@ async def test_packs_of_the_present_die_now_and_those_of_the_past_live(power: Po
 
 
 async def test_rollback_that_needs_a_condemned_pack_is_refused(power: Power) -> None:
-    """It is named; the present is as it was. If its content is elsewhere by now, that serves."""
+    """The error names it; the current state is unchanged. If its content exists elsewhere, that is used."""
     async with power.session("a", tasks=False) as session:
         gone, copied = write_file(session, b"gone"), write_file(session, b"elsewhere")
         past = await flushed(session)
@@ -126,7 +126,7 @@ async def test_rollback_that_needs_a_condemned_pack_is_refused(power: Power) -> 
     assert only_copied.txg > past.txg
 
 
-async def test_content_that_has_moved_is_found(power: Power) -> None:
+async def test_moved_content_is_found(power: Power) -> None:
     """Compaction emptied its pack, which is condemned."""
     async with power.session("a", tasks=False) as session:
         kept = write_file(session, b"kept" * 100)
@@ -147,7 +147,7 @@ async def test_content_that_has_moved_is_found(power: Power) -> None:
 
 
 async def test_rest_of_a_torn_block_is_quarantined(power: Power) -> None:
-    """The file of a block that was never uploaded is short: the rest of it exists only there."""
+    """The file of a block that was never uploaded is short: its rest exists only there."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -168,8 +168,8 @@ async def test_rest_of_a_torn_block_is_quarantined(power: Power) -> None:
     assert await contents(power, "b", old) == [b"old"]
 
 
-async def test_content_that_was_lost_before_is_lost_then(power: Power) -> None:
-    """It does not prevent a rollback to all the rest; the loss is reported."""
+async def test_content_lost_before_stays_lost(power: Power) -> None:
+    """It does not prevent a rollback of everything else; the loss is reported."""
     async with power.session("a", tasks=False) as session:
         lost, good = write_file(session, b"lost"), write_file(session, b"good")
         session.durability.commit()
@@ -190,8 +190,8 @@ async def test_content_that_was_lost_before_is_lost_then(power: Power) -> None:
 
 
 @pytest.mark.parametrize("step", ORDER)
-async def test_kill_leaves_the_present_or_the_past(power: Power, step: str) -> None:
-    """Never a mix: here, and on another host; both go on from it."""
+async def test_kill_leaves_the_current_or_the_older_state(power: Power, step: str) -> None:
+    """Never a mixture, on this host or another one; both can continue from it."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -225,8 +225,8 @@ async def test_kill_leaves_the_present_or_the_past(power: Power, step: str) -> N
         assert rows_of(session.db.connection, SETTLED) == shipped
 
 
-def test_every_step_is_killed_at_and_stands_in_the_table() -> None:
-    """Those of the order of writes that belong only to a rollback, in the order of the code."""
+def test_every_step_is_tested_and_documented() -> None:
+    """The steps of the order of writes that occur only in a rollback, in the order of the code."""
     text = Path("docs/design/durability.md").read_text("utf-8")
     places = [text.index(f"`{step}`") for step in ROLLBACK_STEPS]
 

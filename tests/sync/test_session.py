@@ -18,7 +18,7 @@ CONTENT = b"hello" * 1000
 
 
 async def test_failing_background_task_does_not_end_the_mount(power: Power) -> None:
-    """It is logged, the mount turns read-only and still answers reads."""
+    """It is logged, the mount turns read-only and still serves reads."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -33,8 +33,8 @@ async def test_failing_background_task_does_not_end_the_mount(power: Power) -> N
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_failing_background_task_leaves_nothing_half_done(power: Power) -> None:
-    """The group that it was about to end is taken back."""
+async def test_failing_background_task_leaves_no_half_operation(power: Power) -> None:
+    """The group that it was about to commit is rolled back."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
 
@@ -49,8 +49,8 @@ async def test_failing_background_task_leaves_nothing_half_done(power: Power) ->
         assert session.db.inodes.one("SELECT count(*) FROM inodes") == (1,)
 
 
-async def test_mount_that_met_trouble_before_it_served_takes_no_changes(power: Power) -> None:
-    """Background tasks run before the mount point is there."""
+async def test_mount_with_an_early_failure_is_read_only(power: Power) -> None:
+    """Background tasks run before the mountpoint exists."""
     async with power.session("a", tasks=False) as session:
         status = session.status = MountStatus()
         status.degrade("the disk failed")
@@ -60,8 +60,8 @@ async def test_mount_that_met_trouble_before_it_served_takes_no_changes(power: P
         assert status.state is MountState.DEGRADED
 
 
-async def test_recovery_lets_nothing_go_before_it_is_synced(power: Power) -> None:
-    """A kill, then a cut of power: the removal may be undone, so its file must still be there."""
+async def test_recovery_deletes_no_file_before_the_sync(power: Power) -> None:
+    """A kill, then a power cut: the removal may be undone, so its file must still exist."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -78,8 +78,8 @@ async def test_recovery_lets_nothing_go_before_it_is_synced(power: Power) -> Non
         assert cached_blocks.get(session.db, block) is None
 
 
-async def test_clean_unmount_syncs_the_local_copies(power: Power) -> None:
-    """Copies that the next mount trusts unverified must survive a power cut."""
+async def test_clean_unmount_syncs_cached_blocks(power: Power) -> None:
+    """The next mount trusts them without verification, so they must survive a power cut."""
     order: list[str] = []
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
@@ -93,8 +93,8 @@ async def test_clean_unmount_syncs_the_local_copies(power: Power) -> None:
     assert "rows" in order
 
 
-async def test_unmount_on_a_disk_that_refuses_to_sync_is_a_crash(power: Power) -> None:
-    """The next mount must not take the local copies for sound, and the user is told."""
+async def test_unmount_on_a_disk_that_fails_to_sync_counts_as_a_crash(power: Power) -> None:
+    """The next mount must verify the cached blocks, and the user gets a message."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
 
@@ -110,7 +110,7 @@ async def test_unmount_on_a_disk_that_refuses_to_sync_is_a_crash(power: Power) -
 
 
 async def test_upkeep_ends_before_the_last_upload(power: Power) -> None:
-    """A pack that reclaim condemns after it would keep the lease from being released."""
+    """A pack that reclaim condemned later would prevent the release of the lease."""
     async with power.session("a", tasks=False) as session:
         uploaded = trio.Event()
 
@@ -130,8 +130,8 @@ async def test_upkeep_ends_before_the_last_upload(power: Power) -> None:
     assert lease.released
 
 
-async def test_unmount_that_cannot_release_is_clean_here(power: Power) -> None:
-    """The store went away between the last image and the release: nothing is wrong here."""
+async def test_unmount_that_cannot_release_leaves_clean_local_state(power: Power) -> None:
+    """The store became unreachable between the last image and the release."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         write_file(session, CONTENT)
@@ -146,7 +146,7 @@ async def test_unmount_that_cannot_release_is_clean_here(power: Power) -> None:
 
 
 async def test_group_lost_at_unmount_is_reported(power: Power) -> None:
-    """An unmount must not report success over operations that it lost."""
+    """An unmount must not report success after losing operations."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         await session.flush()

@@ -1,4 +1,4 @@
-"""The state directory: its lock, its quarantined state."""
+"""The state directory: lock and quarantined state."""
 
 import os
 import stat
@@ -22,7 +22,7 @@ OTHER_UID = 12345
 
 
 async def test_second_process_is_refused(tmp_path: Path) -> None:
-    """The lock is exclusive, also between two descriptors of one process."""
+    """The lock is exclusive, even between two descriptors of one process."""
     first, second = StateDir(tmp_path / "s"), StateDir(tmp_path / "s")
     await first.lock()
 
@@ -35,8 +35,8 @@ async def test_second_process_is_refused(tmp_path: Path) -> None:
     second.unlock()
 
 
-def test_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
-    """The text names the path, the reason and the option."""
+def test_failure_to_create_the_directory_is_one_clear_line(tmp_path: Path) -> None:
+    """The message names the path, the reason and the option."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(SettingsError, match=r"cannot make the state directory .*--cachedir"):
@@ -44,7 +44,7 @@ def test_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None
 
 
 def test_quarantined_state_is_complete(tmp_path: Path) -> None:
-    """Database, log and blocks move together; the place is free again."""
+    """Database, log and blocks are moved together; the state directory is empty afterwards."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")
@@ -60,10 +60,10 @@ def test_quarantined_state_is_complete(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("renames", [0, 1, 2])
-def test_interrupted_setting_aside_leaves_no_half_in_place(
+def test_interrupted_quarantine_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
 ) -> None:
-    """Without its database, nothing would show that the block files may be only copies."""
+    """Without its database, nothing would show that the block files may be the only copies."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")
@@ -86,8 +86,8 @@ def test_interrupted_setting_aside_leaves_no_half_in_place(
     assert not state.database.exists() or state.database.with_name("meta.db-wal").exists()
 
 
-async def test_what_killed_mounts_of_the_past_left_is_removed(tmp_path: Path) -> None:
-    """Not what is in use, has only begun, is another filesystem's, or is the present."""
+async def test_leftovers_of_killed_snapshot_mounts_are_removed(tmp_path: Path) -> None:
+    """Not directories in use, just created, of another filesystem, or of the current state."""
     present = StateDir(tmp_path / "fs[1]")
     await present.lock()
     left, used, begun, wanted = (
@@ -107,8 +107,8 @@ async def test_what_killed_mounts_of_the_past_left_is_removed(tmp_path: Path) ->
     used.unlock()
 
 
-async def test_waiting_for_a_directory_never_makes_it(tmp_path: Path) -> None:
-    """One that is removed by the process that is waited for stays removed."""
+async def test_waiting_for_a_directory_never_creates_it(tmp_path: Path) -> None:
+    """A directory that another process removes while we wait stays removed."""
     state = StateDir(tmp_path / "s")
     await state.lock()
 
@@ -151,7 +151,7 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def as_root() -> None:
-    """Skip a test that gives files away where that is not possible."""
+    """Skip a test that changes file owners if that is not permitted."""
     if os.geteuid() != 0 and "root" not in REQUIRED:
         pytest.skip("needs root")
 
@@ -164,7 +164,7 @@ def _listing(path: Path) -> list[tuple[str, int, int]]:
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("entry", ["", "meta.db", "blocks", "holder"])
 def test_entry_of_another_user_is_refused(state: Path, entry: str) -> None:
-    """The message names the path, both users and the way out; nothing is changed."""
+    """The message names the path, both users and a remedy; nothing is changed."""
     os.chown(state / entry, OTHER_UID, -1)
     before = _listing(state)
 
@@ -177,7 +177,7 @@ def test_entry_of_another_user_is_refused(state: Path, entry: str) -> None:
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o722, 0o1777])
 def test_directory_that_others_can_write_is_refused(state: Path, mode: int) -> None:
-    """They may have planted anything; the message says what to do."""
+    """They may have planted files; the message names a remedy."""
     state.chmod(mode)
 
     with pytest.raises(SettingsError, match=rf"other users can write .*{mode:04o}.*chmod 700"):
@@ -188,7 +188,7 @@ def test_directory_that_others_can_write_is_refused(state: Path, mode: int) -> N
 
 @pytest.mark.parametrize("name", ["meta.db", "mount.log", "lock", "blocks", "holder.new"])
 def test_link_in_the_directory_is_refused(state: Path, tmp_path: Path, name: str) -> None:
-    """Writing through it would reach any file of the caller."""
+    """Writing through a link could overwrite any file of the caller."""
     target = tmp_path / "precious"
     target.write_bytes(b"precious")
     present = state / name
@@ -203,8 +203,8 @@ def test_link_in_the_directory_is_refused(state: Path, tmp_path: Path, name: str
     assert target.read_bytes() == b"precious"
 
 
-def test_link_in_the_place_of_the_directory_is_refused(state: Path, tmp_path: Path) -> None:
-    """Also to a directory that would do."""
+def test_link_instead_of_the_directory_is_refused(state: Path, tmp_path: Path) -> None:
+    """Even if it leads to a valid directory."""
     link = tmp_path / "link"
     link.symlink_to(state)
 
@@ -213,15 +213,15 @@ def test_link_in_the_place_of_the_directory_is_refused(state: Path, tmp_path: Pa
 
 
 def test_special_file_in_the_directory_is_refused(state: Path) -> None:
-    """Opening a FIFO could wait for ever."""
+    """Opening a FIFO could wait forever."""
     os.mkfifo(state / "mount.log")
 
     with pytest.raises(SettingsError, match="special file"):
         StateDir(state)
 
 
-def test_directory_that_others_can_read_is_closed_to_them(state: Path) -> None:
-    """Nothing can have been planted, so it goes on being used."""
+def test_directory_that_others_can_read_is_made_private(state: Path) -> None:
+    """No file can have been planted, so it is used."""
     state.chmod(0o755)
 
     StateDir(state)
@@ -230,7 +230,7 @@ def test_directory_that_others_can_read_is_closed_to_them(state: Path) -> None:
 
 
 def test_file_that_others_can_write_is_refused_in_an_open_directory(state: Path) -> None:
-    """Others may have written to it."""
+    """In an open directory other users may have written to the file."""
     state.chmod(0o755)
     (state / "meta.db").chmod(0o666)
 
@@ -238,7 +238,7 @@ def test_file_that_others_can_write_is_refused_in_an_open_directory(state: Path)
         StateDir(state)
 
 
-def test_file_that_no_other_user_could_reach_is_closed(state: Path) -> None:
+def test_unreachable_writable_file_is_made_private(state: Path) -> None:
     """A program that ran under another umask made it."""
     (state / "meta.db").chmod(0o664)
 

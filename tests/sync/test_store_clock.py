@@ -1,4 +1,4 @@
-"""One host with a wrong clock costs nothing: no history, and no time in the chain."""
+"""One host with a wrong clock damages neither the history nor the times in the chain."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,7 +32,7 @@ WRONG: Final = [HOUR, -HOUR, YEARS_10, -YEARS_10]
 
 
 class Beside:
-    """A clock that is off another one by so much."""
+    """A clock with an offset to another one."""
 
     def __init__(self, right: HandClock, off_s: int) -> None:
         self._right = right
@@ -44,7 +44,7 @@ class Beside:
 
 
 class ClockStore(MemoryStore):
-    """A store whose clock is a given number, or is not told."""
+    """A store with a given clock, or without one."""
 
     def __init__(self, time_ns: int | None) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class ClockStore(MemoryStore):
 
 
 class FixedClock:
-    """A clock that stands."""
+    """A clock that does not advance."""
 
     def __init__(self, time_ns: int) -> None:
         self.time_ns = time_ns
@@ -69,13 +69,13 @@ class FixedClock:
 
 @pytest.fixture
 def right(power: Power) -> HandClock:
-    """Return the clock of the store, and of every host that is right."""
+    """Return the clock of the store, and of every host with a correct one."""
     power.clock = HandClock()
     return power.clock
 
 
 async def ship(session: Session) -> Link:
-    """Change something and ship it."""
+    """Ship a change."""
     write_file(session, b"x")
     link = await session.flush()
     assert link is not None
@@ -94,7 +94,7 @@ async def history(session: Session, right: HandClock, days: int) -> list[Link]:
 
 @asynccontextmanager
 async def released(power: Power, host: str, clock: Beside | None = None) -> AsyncIterator[Session]:
-    """Run a session that gives the lease back."""
+    """Run a session that releases the lease."""
     async with power.session(host, tasks=False, clock=clock) as session:
         yield session
         await session.flush()
@@ -102,7 +102,7 @@ async def released(power: Power, host: str, clock: Beside | None = None) -> Asyn
 
 
 async def txg_at(power: Power, time_ns: int) -> Txg:
-    """Return which txg a host that is right finds at a time."""
+    """Return the txg that a host with a correct clock finds at a time."""
     bucket = await bucket_of(power)
     return (await bucket.moments.find(Moment("then", time_ns), power.clock.now_ns())).txg
 
@@ -111,10 +111,10 @@ async def txg_at(power: Power, time_ns: int) -> Txg:
 
 
 @pytest.mark.parametrize("off_s", WRONG)
-async def test_host_with_a_wrong_clock_dates_no_txg_and_deletes_nothing(
+async def test_host_with_a_wrong_clock_uses_the_store_s_time_and_deletes_nothing(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """It writes; its txgs have the store's times, and a right host goes on as if nothing was."""
+    """Its txgs have the store's times, and a host with a correct clock continues normally."""
     async with released(power, "a") as session:
         links = await history(session, right, 10)
         floor, objects = session.shipper.link.floor, set(power.store.objects)
@@ -145,10 +145,10 @@ async def test_host_with_a_wrong_clock_dates_no_txg_and_deletes_nothing(
 
 
 @pytest.mark.parametrize("off_s", WRONG)
-async def test_clock_that_is_set_wrong_while_mounted_dates_no_txg(
+async def test_clock_set_wrong_while_mounted_dates_no_txg(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """The next txg asks the store; when the clock is right again so is everything else."""
+    """The next txg asks the store; once the clock is correct again, everything is normal."""
     clock = Beside(right, 0)
     async with power.session("a", tasks=False, clock=clock) as session:
         await history(session, right, 3)
@@ -166,8 +166,8 @@ async def test_clock_that_is_set_wrong_while_mounted_dates_no_txg(
         assert session.reclaimer.last_error == ""
 
 
-async def test_time_that_passes_is_confirmed_by_the_store(power: Power, right: HandClock) -> None:
-    """A machine that slept for a month, and a filesystem that was idle for years, are in order."""
+async def test_elapsed_time_is_confirmed_by_the_store(power: Power, right: HandClock) -> None:
+    """A machine that slept for a month, and a filesystem that was idle for years, work normally."""
     async with power.session("a", tasks=False) as session:
         await history(session, right, 3)
         right.pass_by(YEARS_10)
@@ -179,10 +179,10 @@ async def test_time_that_passes_is_confirmed_by_the_store(power: Power, right: H
 
 
 @pytest.mark.parametrize("idle_s", [30 * DAY, YEARS_10])
-async def test_unconfirmed_time_counts_for_a_day(
+async def test_unconfirmed_time_counts_for_a_day_at_most(
     power: Power, right: HandClock, idle_s: int
 ) -> None:
-    """On a disk of this host the store's clock is the same: wrong by years, it deletes nothing."""
+    """On a disk of this host the store's clock is the same: if it is wrong by years, nothing is deleted."""
     power.store.has_own_clock = False
     await power.retain(7 * DAY)
     async with power.session("a", tasks=False) as session:
@@ -204,8 +204,8 @@ async def test_unconfirmed_time_counts_for_a_day(
         assert session.shipper.link.floor > links[-1].txg
 
 
-async def test_unknown_times_of_objects_keep_everything(power: Power, right: HandClock) -> None:
-    """A changelog that the store does not date is young."""
+async def test_objects_of_unknown_age_are_kept(power: Power, right: HandClock) -> None:
+    """A changelog without a time from the store counts as young."""
     async with power.session("a", tasks=False) as session:
         await history(session, right, 5)
         power.store.modified_ns.clear()
@@ -216,10 +216,8 @@ async def test_unknown_times_of_objects_keep_everything(power: Power, right: Han
         assert session.shipper.link.floor == 0
 
 
-async def test_promoted_follower_dates_its_txgs_by_the_store(
-    power: Power, right: HandClock
-) -> None:
-    """As any other opening for writing."""
+async def test_promoted_follower_uses_the_store_s_time(power: Power, right: HandClock) -> None:
+    """Like any other opening for writing."""
     async with released(power, "a") as session:
         await ship(session)
     clock = Beside(right, YEARS_10)
@@ -235,7 +233,7 @@ async def test_promoted_follower_dates_its_txgs_by_the_store(
 
 @asynccontextmanager
 async def wrong_everywhere(power: Power, right: HandClock) -> AsyncIterator[None]:
-    """Let host and store be ten years ahead: one machine with a disk, or an earlier program."""
+    """Set host and store ten years ahead: one machine with a disk, or an earlier program."""
     power.clock = Beside(right, YEARS_10)
     power.store.has_own_clock = False
     yield
@@ -243,7 +241,7 @@ async def wrong_everywhere(power: Power, right: HandClock) -> AsyncIterator[None
 
 
 async def mended(power: Power, right: HandClock) -> dict[str, Link]:
-    """Make a history with two txgs of 2106 in it, and mend it; return some of its links."""
+    """Make a history with two txgs dated 2106, and repair it; return some of its links."""
     links = {}
     async with released(power, "a") as session:
         *_, links["before"] = await history(session, right, 5)
@@ -260,10 +258,8 @@ async def mended(power: Power, right: HandClock) -> dict[str, Link]:
     return links
 
 
-async def test_repair_begins_a_time_span_in_which_times_are_right(
-    power: Power, right: HandClock
-) -> None:
-    """A time finds the state of then; numbers find every state, also one with a wrong time."""
+async def test_repair_begins_a_time_span_with_correct_times(power: Power, right: HandClock) -> None:
+    """A time finds the right state; numbers find every state, also one with a wrong time."""
     links = await mended(power, right)
     async with released(power, "b") as session:
         assert session.volume.notices == []
@@ -286,8 +282,8 @@ async def test_repair_begins_a_time_span_in_which_times_are_right(
     assert fetched.changelog.begins_span
 
 
-async def test_retention_goes_on_after_the_repair(power: Power, right: HandClock) -> None:
-    """It waits until the new span is as old; then what comes before it is not retained."""
+async def test_retention_works_after_the_repair(power: Power, right: HandClock) -> None:
+    """It waits until the new span is as old as the retention; then earlier txgs are not retained."""
     links = await mended(power, right)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):
@@ -298,7 +294,7 @@ async def test_retention_goes_on_after_the_repair(power: Power, right: HandClock
         assert session.reclaimer.last_error == ""
 
 
-async def test_no_level_crosses_a_span(power: Power, right: HandClock) -> None:
+async def test_no_level_crosses_a_time_span(power: Power, right: HandClock) -> None:
     """A run with the image in it is never merged."""
     span = (await mended(power, right))["span"].txg
     async with power.session("a", tasks=False) as session:
@@ -310,8 +306,10 @@ async def test_no_level_crosses_a_span(power: Power, right: HandClock) -> None:
     assert not [run for run in runs if run and level.first_of(*run) <= span <= run[1]]
 
 
-async def test_span_is_not_begun_while_the_clocks_disagree(power: Power, right: HandClock) -> None:
-    """A host whose clock is behind takes every time for one that is still to come."""
+async def test_time_span_is_not_begun_while_the_clocks_disagree(
+    power: Power, right: HandClock
+) -> None:
+    """A host whose clock is behind takes every time for a future one."""
     async with released(power, "a") as session:
         await history(session, right, 2)
     async with released(power, "b", Beside(right, -YEARS_10)) as session:
@@ -343,7 +341,7 @@ async def test_span_is_not_begun_while_the_clocks_disagree(power: Power, right: 
     ],
 )
 async def test_difference_above_a_bound_is_reported(off_s: int, told: str) -> None:
-    """Below it the time is this host's own, above it the store's."""
+    """Below it the host's own time is used, above it the store's."""
     ours = FixedClock(YEARS_10 * S)
     clock = StoreClock(ClockStore(YEARS_10 * S - off_s * S), ours)
     await clock.look()
@@ -353,15 +351,15 @@ async def test_difference_above_a_bound_is_reported(off_s: int, told: str) -> No
     assert clock.now_ns() == ours.time_ns - (off_s * S if told else 0)
 
 
-async def test_store_that_does_not_say_is_believed_nothing() -> None:
-    """The time is this host's."""
+async def test_store_without_a_clock_is_ignored() -> None:
+    """The host's own time is used."""
     clock = StoreClock(ClockStore(None), FixedClock(5 * S))
     await clock.require_agreement()
 
     assert clock.now_ns() == 5 * S
 
 
-async def test_store_is_asked_only_after_a_jump() -> None:
+async def test_store_is_asked_only_after_a_clock_jump() -> None:
     """One request at the beginning, and none for each txg."""
     ours, theirs = FixedClock(YEARS_10 * S), ClockStore(YEARS_10 * S)
     store = FaultyStore(theirs)
@@ -377,8 +375,8 @@ async def test_store_is_asked_only_after_a_jump() -> None:
     assert clock.now_ns() == theirs.time_ns
 
 
-async def test_store_that_is_away_changes_nothing_that_is_known() -> None:
-    """The txg waits, as for the store anyway."""
+async def test_unreachable_store_changes_no_known_time() -> None:
+    """The txg waits, as it does for the store anyway."""
     store = FaultyStore(ClockStore(YEARS_10 * S))
     clock = StoreClock(store, FixedClock(1))
     await clock.look()
@@ -394,10 +392,10 @@ async def test_store_that_is_away_changes_nothing_that_is_known() -> None:
 
 
 @pytest.mark.parametrize("off_s", WRONG)
-async def test_so_long_ago_is_counted_by_the_clock_of_the_store(
+async def test_relative_time_uses_the_store_s_clock(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """A reader whose clock is far off finds the state of then, and gets a warning."""
+    """A reader whose clock is far off finds the right state, and gets a warning."""
     async with released(power, "a") as session:
         links = await history(session, right, 5)
     wrong = Beside(right, off_s)
@@ -413,14 +411,14 @@ async def test_so_long_ago_is_counted_by_the_clock_of_the_store(
     assert "set the clock" in bucket.moments.notices[-1]
 
 
-async def test_reader_whose_clock_is_right_hears_nothing(power: Power, right: HandClock) -> None:
-    """And a store without a clock of its own is not asked: that would write to it."""
+async def test_reader_with_a_correct_clock_gets_no_warning(power: Power, right: HandClock) -> None:
+    """A store without a clock is not asked: that would write to it."""
     async with released(power, "a") as session:
         await history(session, right, 3)
     asked = Moment("1d ago", right.ns - DAY * S, is_ago=True)
     for own, clock in ((True, right), (False, Beside(right, YEARS_10))):
         power.store.has_own_clock = own
-        power.store.clock = right if own else Beside(right, -YEARS_10)  # it would be noticed
+        power.store.clock = right if own else Beside(right, -YEARS_10)  # the test would notice it
         bucket = await read_bucket(power.store, power.remembered("-"), power.secret, clock)
         await bucket.find(asked)
         assert [one for one in bucket.moments.notices if "clock" in one] == []

@@ -22,7 +22,7 @@ def _retaining_none(superblock: Superblock, keyring: Keyring) -> Superblock:
 
 @pytest.mark.parametrize("forgetful", [False, True])
 async def test_running_mount_restores_a_lost_superblock(power: Power, forgetful: bool) -> None:
-    """From its memory, even where the copy of the host is gone as well."""
+    """From its memory, even if the copy of the host is lost as well."""
     before = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
     async with power.session("a", tasks=False) as session:
         del power.store.objects[KEY], power.store.objects[COPY_KEY]
@@ -48,15 +48,15 @@ async def test_last_flush_restores_a_lost_superblock(power: Power) -> None:
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 async def test_requested_flush_restores_a_lost_superblock(power: Power, key: ObjectKey) -> None:
-    """Also where there is nothing to upload."""
+    """Even if there is nothing to upload."""
     async with power.session("a", tasks=False) as session:
         before = power.store.objects.pop(key)
         await session.flush_now()
         assert power.store.objects[key] == before
 
 
-async def test_requested_flush_costs_one_request_more(power: Power) -> None:
-    """One listing, while both objects are there."""
+async def test_requested_flush_costs_one_more_request(power: Power) -> None:
+    """One listing, while both objects exist."""
     store = FaultyStore(power.store)
     async with power.session("a", store=store, tasks=False) as session:
         await session.flush()
@@ -68,8 +68,8 @@ async def test_requested_flush_costs_one_request_more(power: Power) -> None:
         assert [call.method for call in store.calls] == [*plain, "list"]
 
 
-async def test_mount_that_was_taken_over_puts_nothing_back(power: Power) -> None:
-    """Nor does one that follows, nor any after destroy began."""
+async def test_fenced_mount_restores_no_superblock(power: Power) -> None:
+    """Neither does a follower, nor any mount after destroy began."""
     async with power.session("a", tasks=False) as session:
         async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as b:
             await b.close()
@@ -84,7 +84,7 @@ async def test_mount_that_was_taken_over_puts_nothing_back(power: Power) -> None
 
 
 async def test_change_by_another_host_is_remembered(power: Power) -> None:
-    """Then an older one that is put back is noticed here, too; until then the longest counts."""
+    """Then a restored older one is noticed on this host, too; until then the longest retention is used."""
     async with power.session("a", tasks=False) as session:
         old = dict(power.store.objects)
         await change(power.store, power.remembered("-"), power.secret, _retaining_none)
@@ -99,8 +99,8 @@ async def test_change_by_another_host_is_remembered(power: Power) -> None:
         assert await retained_s(session.volume) == 0
 
 
-async def test_superblock_that_was_exchanged_shortens_no_retention(power: Power) -> None:
-    """A change raises the generation; on a plain filesystem any writer can put another one there."""
+async def test_exchanged_superblock_shortens_no_retention(power: Power) -> None:
+    """A change raises the generation; on a plain filesystem any writer can store another one."""
     if power.encrypted:
         return
     await power.retain(30 * 86_400)

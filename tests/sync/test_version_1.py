@@ -1,7 +1,7 @@
-"""A filesystem that the program of version 1 of the tables made, in all places where it may be.
+"""A filesystem written by version 1 of the tables: bucket and local states.
 
-``version_1/generate.py`` says what there is. Nothing of it may be lost, and every way from it to the
-present must lead to the same rows, those of the birth times among them.
+``version_1/generate.py`` says what there is. Nothing of it may be lost, and every way from it to
+the present must lead to the same rows, those of the birth times among them.
 """
 
 import json
@@ -40,11 +40,11 @@ IMAGE_TXG, B_TXG, LAST_TXG = 3, 5, 13
 
 
 class Former(Power):
-    """The state that version 1 left: a bucket, and two hosts."""
+    """The state written by version 1: a bucket, and two hosts."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(MemoryStore(), home)
-        self.clock = HandClock()  # long after; nothing may depend on when the tests run
+        self.clock = HandClock()  # long after; the tests must not depend on the current time
         with tarfile.open(ARCHIVE) as archive:
             archive.extractall(home, filter="data")
         objects = home / "objects"
@@ -55,7 +55,7 @@ class Former(Power):
         self.rows: dict[str, Any] = json.loads((home / "rows.json").read_bytes())
 
     def require(self, db: Database, which: str) -> None:
-        """Nothing is lost, and everything was born when its ctime was."""
+        """Require that nothing is lost, and that every birth time equals ctime."""
         db.commit()
         expected = self.rows[which]
         found = db.inodes.all("SELECT * FROM inodes ORDER BY ino")
@@ -75,7 +75,7 @@ def former(tmp_path: Path) -> Former:
 
 
 def named(db: Database) -> dict[bytes, Ino]:
-    """Return the only directory and what is in it, by name."""
+    """Return the only directory and its entries, by name."""
     folder = dentries.find(db, ROOT_INO, b"folder")
     assert folder is not None
     files = {name: dentries.find(db, folder, name) for name in (b"one", b"three", b"four")}
@@ -83,7 +83,7 @@ def named(db: Database) -> dict[bytes, Ino]:
 
 
 def change_all(session: Session, now_ns: int) -> dict[Ino, int]:
-    """Change the ctime of everything; return the birth times that there must be."""
+    """Change the ctime of everything; return the expected birth times."""
     db = session.db
     db.begin()
     born = {ino: inodes.get(db, ino).btime_ns for ino in named(db).values()}
@@ -98,7 +98,7 @@ def births(db: Database) -> dict[Ino, int]:
 
 
 async def restored(power: Power, target: Path, *, by_levels: bool = True) -> dict[str, Any]:
-    """Return the rows that a host without any state gets."""
+    """Return the rows that a host without local state restores."""
     bucket = await bucket_of(power)
     if not by_levels:
         for key in [key for key in power.store.objects if key.startswith("level/")]:
@@ -112,8 +112,8 @@ async def restored(power: Power, target: Path, *, by_levels: bool = True) -> dic
 # --- what is in the bucket ---------------------------------------------------------------------
 
 
-async def test_empty_state_directory_gets_the_bucket(former: Former) -> None:
-    """An image, a level and changelogs of version 1; contents and attributes are there."""
+async def test_empty_state_directory_restores_from_the_bucket(former: Former) -> None:
+    """An image, a level and changelogs of version 1; contents and attributes are restored."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         former.require(session.db, "shipped")
         one = named(session.db)[b"one"]
@@ -121,7 +121,7 @@ async def test_empty_state_directory_gets_the_bucket(former: Former) -> None:
         assert xattrs.get(session.db, one, b"user.note") == b"kept"
 
 
-async def test_what_version_2_adds_leads_everybody_to_the_same_rows(
+async def test_changes_of_version_2_give_all_hosts_the_same_rows(
     former: Former, tmp_path: Path
 ) -> None:
     """Images, levels and changelogs of both versions, one by one and merged."""
@@ -145,7 +145,7 @@ async def test_what_version_2_adds_leads_everybody_to_the_same_rows(
 
 
 async def test_image_of_version_2_keeps_birth_times(former: Former, tmp_path: Path) -> None:
-    """The changelogs before it are needed no more."""
+    """The changelogs before it are no longer needed."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         born = change_all(session, LATER)
         await ship(session)
@@ -182,7 +182,7 @@ async def test_points_in_time_of_version_1_are_available(former: Former, tmp_pat
 # --- what is on a host -------------------------------------------------------------------------
 
 
-async def test_changes_that_were_in_no_changelog_get_there(former: Former, tmp_path: Path) -> None:
+async def test_unshipped_changes_are_shipped(former: Former, tmp_path: Path) -> None:
     """A killed mount of version 1; its records are merged with those of version 2."""
     async with former.session("a", tasks=False) as session:
         assert session.volume.crashed
@@ -200,8 +200,10 @@ async def test_changes_that_were_in_no_changelog_get_there(former: Former, tmp_p
         assert there[table] == here[table]
 
 
-async def test_changes_of_version_1_alone_get_there(former: Former, tmp_path: Path) -> None:
-    """Nothing is changed but what the killed mount had."""
+async def test_unshipped_changes_of_version_1_alone_are_shipped(
+    former: Former, tmp_path: Path
+) -> None:
+    """There are no other changes."""
     async with former.session("a", tasks=False) as session:
         await ship(session)
     await restored(former, tmp_path / "db")
@@ -210,7 +212,7 @@ async def test_changes_of_version_1_alone_get_there(former: Former, tmp_path: Pa
         former.require(db, "local")
 
 
-async def test_host_that_only_reads_goes_on(former: Former) -> None:
+async def test_read_only_host_catches_up(former: Former) -> None:
     """From txg 5 on, by changelogs of version 1, and then by those of version 2."""
     async with following(former, "b") as (session, listener):
         former.require(session.db, "shipped")
@@ -225,7 +227,7 @@ async def test_host_that_only_reads_goes_on(former: Former) -> None:
 
 
 async def test_row_of_version_1_is_removed_everywhere(former: Former, tmp_path: Path) -> None:
-    """It has fewer values than the table has columns, and goes as if it had all of them."""
+    """It has fewer values than the table has columns, and is removed like a complete row."""
     async with following(former, "b") as (session, listener):
         async with former.session("a") as writer:
             await listener.wait_for(await ship(writer))
@@ -244,13 +246,13 @@ async def test_row_of_version_1_is_removed_everywhere(former: Former, tmp_path: 
 
 @pytest.mark.parametrize("host", ["b", "c"])
 async def test_read_only_mount_works(former: Former, host: str) -> None:
-    """On a host that was here before, and on another."""
+    """On a host with earlier local state, and on another one."""
     async with former.session(host, options=OpenOptions(read_only=True), tasks=False) as session:
         former.require(session.db, "shipped")
 
 
 def test_quarantined_state_of_version_1_is_read_unchanged(former: Former) -> None:
-    """Changes that version 1 did not ship can be recovered from it; no byte of it is changed."""
+    """Unshipped changes of version 1 can be recovered from it; no byte of it is changed."""
     kept = Kept(former.home / "a", 1)
     before = kept.database.read_bytes()
     with (

@@ -7,8 +7,8 @@ from s3fs_meta.meta.tables import symlinks, xattrs
 from tests.check.healthy import Healthy
 
 
-def test_link_without_a_target_says_so(healthy: Healthy) -> None:
-    """I18: the name stays, and the new target leads nowhere."""
+def test_symlink_without_a_target_gets_a_placeholder(healthy: Healthy) -> None:
+    """I18: the name stays, and the placeholder target does not exist."""
     healthy.sql("DELETE FROM symlinks WHERE ino = ?", healthy.symlink)
 
     healthy.assert_mended("I18", concerns={healthy.symlink})
@@ -22,13 +22,13 @@ def test_link_without_a_target_says_so(healthy: Healthy) -> None:
     "target", ["'text'", "x'6100'", "zeroblob(0)", "CAST(printf('%.5000c','a') AS BLOB)"]
 )
 def test_impossible_target_is_made_possible(healthy: Healthy, target: str) -> None:
-    """I19: as much of the target is kept as there can be."""
+    """I19: as much of the target is kept as possible."""
     healthy.sql(f"UPDATE symlinks SET target = {target} WHERE ino = ?", healthy.symlink)
     healthy.assert_mended("I19", concerns={healthy.symlink})
 
 
-def test_impossible_attributes_go(healthy: Healthy) -> None:
-    """I20: an attribute that no system call could carry is dropped, the others stay."""
+def test_impossible_attributes_are_removed(healthy: Healthy) -> None:
+    """I20: an attribute that no system call could set is dropped, the others stay."""
     healthy.sql("INSERT INTO xattrs VALUES (?, x'', x'61')", healthy.attributed)
     healthy.sql("INSERT INTO xattrs VALUES (?, x'62', zeroblob(70000))", healthy.attributed)
 
@@ -38,7 +38,7 @@ def test_impossible_attributes_go(healthy: Healthy) -> None:
 
 
 def test_attribute_of_text_becomes_bytes(healthy: Healthy) -> None:
-    """I20: text in a column of bytes is mended, not dropped."""
+    """I20: a text in a column of bytes is converted, not dropped."""
     healthy.sql("UPDATE xattrs SET value = 'blue' WHERE value = x'626c7565'")
 
     healthy.assert_mended("I20")
@@ -47,7 +47,7 @@ def test_attribute_of_text_becomes_bytes(healthy: Healthy) -> None:
 
 
 def test_size_of_a_link_is_the_length_of_its_target(healthy: Healthy) -> None:
-    """I57: the size follows from the target."""
+    """I57: the size is the length of the target."""
     healthy.sql("UPDATE inodes SET size_bytes = 3 WHERE ino = ?", healthy.symlink)
     healthy.assert_mended("I57")
     assert healthy.check(Mode.REPORT).lines() == ["clean"]

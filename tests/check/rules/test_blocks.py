@@ -26,7 +26,7 @@ from tests.check.healthy import BLOCK_BYTES, Healthy
     ],
 )
 async def test_wrong_location_is_looked_up_in_the_pack(healthy: Healthy, change: str) -> None:
-    """I31, I32, I33, I35, I37: the index of the pack has the truth."""
+    """I31, I32, I33, I35, I37: the index of the pack has the correct location."""
     block = healthy.block_of(healthy.uploaded, 1)
     if cached_blocks.get(healthy.db, block) is not None:
         healthy.db.begin()
@@ -45,10 +45,10 @@ async def test_wrong_location_is_looked_up_in_the_pack(healthy: Healthy, change:
 
 
 @pytest.mark.parametrize("change", ["hash = x'00'", "pack = 77", "pack_offset = 1 << 40"])
-def test_wrong_location_is_left_where_the_bucket_is_not_at_hand(
+def test_wrong_location_stays_while_the_bucket_is_not_checked(
     healthy: Healthy, change: str
 ) -> None:
-    """I31, I32, I33: nothing is given up as long as a pack may know."""
+    """I31, I32, I33: nothing is given up while a pack may have the location."""
     block = healthy.block_of(healthy.uploaded, 1)
     healthy.sql(f"UPDATE blocks SET {change} WHERE block = ?", block)
     damaged = healthy.dump()["block_map"]
@@ -60,15 +60,15 @@ def test_wrong_location_is_left_where_the_bucket_is_not_at_hand(
 
 
 def test_partial_location_of_a_dirty_block_is_removed(healthy: Healthy) -> None:
-    """I31: the cached block is the only copy, whatever half of the location the row has."""
+    """I31: the cached block is the only copy, whichever part of a location the row has."""
     block = healthy.block_of(healthy.dirty, 0)
     healthy.sql("UPDATE blocks SET pack_offset = 5 WHERE block = ?", block)
     healthy.assert_mended("I31")
     assert healthy.dump() == healthy.before
 
 
-async def test_block_of_a_lost_pack_row_is_found_again(healthy: Healthy) -> None:
-    """I32: a pack without a row is taken up again under a new number."""
+async def test_blocks_of_a_lost_pack_row_are_found_again(healthy: Healthy) -> None:
+    """I32: a pack without a row is adopted under a new number."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     key = packs.object_key(healthy.db, pack)
     healthy.sql("DELETE FROM packs WHERE pack = ?", pack)
@@ -81,7 +81,7 @@ async def test_block_of_a_lost_pack_row_is_found_again(healthy: Healthy) -> None
     assert healthy.changed_inodes() == set()
 
 
-async def test_overlapping_blocks_are_resolved_by_the_pack(healthy: Healthy) -> None:
+async def test_overlapping_blocks_are_corrected_from_the_pack(healthy: Healthy) -> None:
     """I34: two blocks cannot have the same bytes of a pack."""
     first, second = (healthy.block_of(healthy.uploaded, index) for index in (0, 1))
     offset = blocks.get(healthy.db, first).pack_offset
@@ -94,7 +94,7 @@ async def test_overlapping_blocks_are_resolved_by_the_pack(healthy: Healthy) -> 
 
 
 def test_equal_blocks_may_share_their_bytes(healthy: Healthy) -> None:
-    """I34: a copy of an earlier moment places two equal blocks at one offset."""
+    """I34: an older database may place two equal blocks at one offset."""
     first, second = (healthy.block_of(healthy.uploaded, index) for index in (0, 1))
     row = blocks.get(healthy.db, first)
     healthy.db.begin()
@@ -112,7 +112,7 @@ def test_equal_blocks_may_share_their_bytes(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("state", [1, 3])
 def test_pack_with_live_blocks_is_stored(healthy: Healthy, state: int) -> None:
-    """I36: a pack that has live blocks is neither being uploaded nor condemned."""
+    """I36: such a pack is neither being uploaded nor condemned."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     size = packs.object_bytes(healthy.db, pack)
     healthy.sql("UPDATE packs SET state = ? WHERE pack = ?", state, pack)
@@ -125,8 +125,8 @@ def test_pack_with_live_blocks_is_stored(healthy: Healthy, state: int) -> None:
     assert healthy.dump() == healthy.before
 
 
-async def test_block_that_is_nowhere_is_lost_and_said_to_be(healthy: Healthy) -> None:
-    """I37: reading stays an error until -y makes it a hole that the file remembers."""
+async def test_block_found_nowhere_is_reported_lost(healthy: Healthy) -> None:
+    """I37: reading stays an error until -y makes it a hole and records the range."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
     healthy.forget_copy(block)
@@ -142,8 +142,8 @@ async def test_block_that_is_nowhere_is_lost_and_said_to_be(healthy: Healthy) ->
     assert lost == b"%d-%d\n" % (BLOCK_BYTES, 2 * BLOCK_BYTES - 1)
 
 
-async def test_forgotten_local_copy_is_found_again(healthy: Healthy) -> None:
-    """I37: a file without its row is still the only copy."""
+async def test_cached_block_without_a_row_is_found_again(healthy: Healthy) -> None:
+    """I37: a file without its row may be the only copy."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("DELETE FROM cached_blocks WHERE block = ?", block)
 
@@ -152,8 +152,8 @@ async def test_forgotten_local_copy_is_found_again(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-async def test_sound_local_copy_is_uploaded_again(healthy: Healthy) -> None:
-    """I32: if no pack has the block, its local copy becomes the only one again, for each place."""
+async def test_intact_cached_block_is_uploaded_again(healthy: Healthy) -> None:
+    """I32: if no pack has the block, the cached block becomes dirty again, for each position."""
     healthy.db.begin()
     block = healthy.write(healthy.dirty, 5, b"shared content")
     healthy.upload()
@@ -179,7 +179,7 @@ async def test_sound_local_copy_is_uploaded_again(healthy: Healthy) -> None:
         assert healthy.files.read(copy, 0, 14) == b"shared content"
 
 
-def test_references_are_counted(healthy: Healthy) -> None:
+def test_reference_counts_are_corrected(healthy: Healthy) -> None:
     """I61: a wrong count would free a block that a file still has."""
     healthy.sql("UPDATE blocks SET refs = refs + 1 WHERE block % 2 = 0")
     healthy.assert_mended("I61")
@@ -187,7 +187,7 @@ def test_references_are_counted(healthy: Healthy) -> None:
 
 
 def test_block_without_a_file_is_freed(healthy: Healthy) -> None:
-    """I62: what no file has goes, with the bytes that it counted in its pack."""
+    """I62: an unreferenced block is removed, and its bytes are subtracted from its pack."""
     healthy.db.begin()
     healthy.write(healthy.dirty, 7, b"soon unnamed")
     healthy.upload()
@@ -209,7 +209,7 @@ def test_block_without_a_file_is_freed(healthy: Healthy) -> None:
 
 
 def test_sealed_block_without_a_file_stays(healthy: Healthy) -> None:
-    """I62: a block on its way to a pack goes when the upload has ended."""
+    """I62: a block being uploaded is removed when the upload has ended."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
     cached_blocks.set_state(healthy.db, block, BlockState.SEALED)

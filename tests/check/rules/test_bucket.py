@@ -26,8 +26,8 @@ def _key_of(healthy: Healthy, ino: Ino, index: int) -> ObjectKey:
     return packs.object_key(healthy.db, healthy.pack_of(ino, index))
 
 
-async def test_missing_pack_is_uploaded_again_from_local_copies(healthy: Healthy) -> None:
-    """I46: what is still in the cache is not lost."""
+async def test_missing_pack_is_uploaded_again_from_cached_blocks(healthy: Healthy) -> None:
+    """I46: blocks that are still cached are not lost."""
     healthy.write_uploaded(healthy.attributed, b"still in the cache")
     del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
 
@@ -38,8 +38,8 @@ async def test_missing_pack_is_uploaded_again_from_local_copies(healthy: Healthy
     assert row.state is BlockState.DIRTY
 
 
-async def test_missing_pack_lists_every_file_that_loses_something(healthy: Healthy) -> None:
-    """I46: paths are reported, reads stay errors, and -y records what is lost."""
+async def test_missing_pack_lists_every_damaged_file(healthy: Healthy) -> None:
+    """I46: paths are reported, reads stay errors, and -y records the lost ranges."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
     del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
 
@@ -58,10 +58,10 @@ async def test_missing_pack_lists_every_file_that_loses_something(healthy: Healt
 
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "not cached"])
 @pytest.mark.parametrize("damage", ["missing", "unreadable"])
-async def test_number_of_a_block_proves_nothing_of_its_content(
+async def test_block_number_proves_nothing_about_its_content(
     healthy: Healthy, cached: bool, damage: str
 ) -> None:
-    """Another history of the filesystem gave it to other content, in a pack that is there."""
+    """Another history of the filesystem used the number for other content, in an existing pack."""
     [block] = healthy.write_uploaded(healthy.attributed, b"ours")
     key = _key_of(healthy, healthy.attributed, 0)
     if not cached:
@@ -85,8 +85,8 @@ async def test_number_of_a_block_proves_nothing_of_its_content(
     assert row == ((None, None) if cached else None)  # uploaded again by a mount, or a hole
 
 
-async def test_torn_local_copy_is_not_uploaded_again(healthy: Healthy) -> None:
-    """I46: a copy that is not what its hash says is no copy."""
+async def test_torn_cached_block_is_not_uploaded_again(healthy: Healthy) -> None:
+    """I46: a cached block that does not match its hash is not used."""
     [block] = healthy.write_uploaded(healthy.attributed, b"torn in the cache")
     healthy.files.write_within(block, 0, b"T", 0)
     del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
@@ -96,8 +96,8 @@ async def test_torn_local_copy_is_not_uploaded_again(healthy: Healthy) -> None:
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
 
 
-async def test_truncated_pack_loses_only_what_lies_beyond_its_end(healthy: Healthy) -> None:
-    """I47: blocks before the end can still be read, and leave the torn object for another pack."""
+async def test_truncated_pack_loses_only_blocks_beyond_its_end(healthy: Healthy) -> None:
+    """I47: blocks before the end can still be read, and are moved to another pack."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
     pack, key = healthy.pack_of(healthy.attributed, 0), _key_of(healthy, healthy.attributed, 0)
     [offset] = healthy.db.all(
@@ -128,7 +128,7 @@ async def test_truncated_pack_loses_only_what_lies_beyond_its_end(healthy: Healt
 
 
 async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """I47: neither is what its row says; what another host would lack goes into new packs."""
+    """I47: both objects contradict their rows; blocks that another host would lack are put into new packs."""
     healthy.db.begin()
     one, other = healthy.create(ROOT_INO, b"one"), healthy.create(ROOT_INO, b"other")
     contents = {one: (b"one" * 500, b"two" * 700), other: (b"three" * 900,)}
@@ -153,8 +153,8 @@ async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Health
     assert (await healthy.check_all()).lines() == ["clean"]
 
 
-async def test_row_that_is_wrong_about_an_intact_pack_is_mended(healthy: Healthy) -> None:
-    """I47: the index is authentic and whole, and so is every block."""
+async def test_wrong_row_of_an_intact_pack_is_corrected(healthy: Healthy) -> None:
+    """I47: the index is authentic and complete, and so is every block."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
     pack = healthy.pack_of(healthy.attributed, 0)
     size_bytes = packs.get(healthy.db, pack).object_bytes
@@ -170,8 +170,8 @@ async def test_row_that_is_wrong_about_an_intact_pack_is_mended(healthy: Healthy
     assert damage_marks.marks(healthy.db) == []
 
 
-async def test_listing_that_is_wrong_about_a_size_is_not_believed(healthy: Healthy) -> None:
-    """I47: the object itself has the right length, and is in order."""
+async def test_wrong_size_in_a_listing_is_checked_against_the_object(healthy: Healthy) -> None:
+    """I47: the object itself has the right length, so nothing is repaired."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
     key = _key_of(healthy, healthy.attributed, 0)
 
@@ -197,8 +197,8 @@ class _WrongListing(FaultyStore):
                 yield info._replace(size_bytes=info.size_bytes + 5) if wrong else info
 
 
-async def test_missing_image_has_a_new_one_made(healthy: Healthy) -> None:
-    """I48: the local state is whole, so a complete image can be made of it."""
+async def test_missing_image_is_replaced_by_a_new_one(healthy: Healthy) -> None:
+    """I48: the local state is complete, so a complete image can be made of it."""
     manifest = ObjectKey("image/000000000001-1-0123456789abcdef/manifest")
     head = Head(Txg(1), manifest, "0" * 64)
     lease = Lease(Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=head, nonce="00" * 16)
@@ -220,8 +220,8 @@ async def test_missing_lease_is_reported(healthy: Healthy) -> None:
     assert (await healthy.check_all()).broken == ["I48"]
 
 
-async def test_packs_that_nothing_names_go_only_when_asked(healthy: Healthy) -> None:
-    """I49: quarantined state may need them; with -y and the option they go."""
+async def test_unreferenced_packs_are_deleted_only_on_request(healthy: Healthy) -> None:
+    """I49: quarantined state may need them; -y with the option deletes them."""
     unnamed, data = stray_pack(healthy.keyring, 3)
     healthy.store.objects[unnamed] = data
 
@@ -239,7 +239,7 @@ async def test_packs_that_nothing_names_go_only_when_asked(healthy: Healthy) -> 
 
 
 async def test_foreign_objects_are_counted_and_kept(healthy: Healthy) -> None:
-    """I49: files, another filesystem below, and what only has the name of a pack."""
+    """I49: files, another filesystem below the prefix, and objects that only have a pack's name."""
     other = Keyring.from_master(bytes(32))
     stranger, of_another = stray_pack(other, 3)
     later, of_later = stray_pack(healthy.keyring, healthy.epoch, bytes(range(16)))
@@ -273,7 +273,7 @@ async def test_changelogs_and_their_parts_are_known(healthy: Healthy) -> None:
     assert (await healthy.check_all()).lines() == ["clean"]
 
 
-async def test_pack_with_a_damaged_index_is_left_for_another(healthy: Healthy) -> None:
+async def test_pack_with_a_damaged_index_is_replaced(healthy: Healthy) -> None:
     """I50: the blocks can be read; they are uploaded again from the cache directory."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"readable"))
     key = _key_of(healthy, healthy.attributed, 0)
@@ -289,8 +289,8 @@ async def test_pack_with_a_damaged_index_is_left_for_another(healthy: Healthy) -
     assert healthy.files.read(block, 0, 8) == b"readable"
 
 
-async def test_unreadable_block_is_found_by_reading_it(healthy: Healthy) -> None:
-    """I51: a flipped bit in the store loses one block, and nothing beside it."""
+async def test_unreadable_block_is_found_by_deep_check(healthy: Healthy) -> None:
+    """I51: a flipped bit in the store costs one block only."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
     key = _key_of(healthy, healthy.attributed, 0)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], 2)
@@ -301,8 +301,8 @@ async def test_unreadable_block_is_found_by_reading_it(healthy: Healthy) -> None
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(1)) is not None
 
 
-async def test_unreadable_block_is_uploaded_again_from_its_local_copy(healthy: Healthy) -> None:
-    """I51: a sound local copy is worth as much as the pack was."""
+async def test_unreadable_block_is_uploaded_again_from_the_cache(healthy: Healthy) -> None:
+    """I51: an intact cached block replaces the damaged record."""
     healthy.write_uploaded(healthy.attributed, b"sound in the cache")
     key = _key_of(healthy, healthy.attributed, 0)
     healthy.store.objects[key] = b"\0\0" + healthy.store.objects[key][2:]

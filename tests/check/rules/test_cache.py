@@ -1,4 +1,4 @@
-"""Damage to local copies, their rows and their files, one invariant at a time."""
+"""Damage to cached blocks, their rows and their files, one invariant at a time."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.check.healthy import BLOCK_BYTES, Healthy
 
 @pytest.fixture
 def clean(healthy: Healthy) -> BlockId:
-    """Return an uploaded block that has a local copy."""
+    """Return an uploaded block that is cached."""
     healthy.db.begin()
     healthy.write(healthy.attributed, 0, b"uploaded and here")
     healthy.upload()
@@ -23,10 +23,8 @@ def clean(healthy: Healthy) -> BlockId:
 
 
 @pytest.mark.parametrize("state", [BlockState.DIRTY, BlockState.DOOMED, 9])
-def test_copy_of_an_uploaded_block_is_uploaded(
-    healthy: Healthy, clean: BlockId, state: int
-) -> None:
-    """I40: a block with a location is not dirty."""
+def test_cached_uploaded_block_is_not_dirty(healthy: Healthy, clean: BlockId, state: int) -> None:
+    """I40: a block with a location is clean."""
     healthy.sql("UPDATE cached_blocks SET state = ? WHERE block = ?", int(state), clean)
 
     healthy.assert_mended("I40")
@@ -36,22 +34,22 @@ def test_copy_of_an_uploaded_block_is_uploaded(
     assert row.state is BlockState.UPLOADED
 
 
-def test_block_that_compaction_moves_is_in_order(healthy: Healthy, clean: BlockId) -> None:
-    """I40: it is frozen, and keeps its old place until it has a new one."""
+def test_block_moved_by_compaction_is_valid(healthy: Healthy, clean: BlockId) -> None:
+    """I40: it is sealed, and keeps its old location until it has a new one."""
     healthy.sql("UPDATE cached_blocks SET state = 2 WHERE block = ?", clean)
     assert healthy.check().lines() == ["clean"]
 
 
-def test_copy_of_a_block_without_a_location_is_dirty(healthy: Healthy, clean: BlockId) -> None:
-    """I40: a block without a location is dirty and must not be evicted."""
+def test_cached_block_without_a_location_is_dirty(healthy: Healthy, clean: BlockId) -> None:
+    """I40: such a block must not be evicted."""
     only_here = healthy.block_of(healthy.attributed, 1)
     healthy.sql("UPDATE cached_blocks SET state = 4 WHERE block = ?", only_here)
     healthy.assert_mended("I40")
     assert healthy.dump() == healthy.before
 
 
-def test_copy_of_no_block_is_doomed(healthy: Healthy) -> None:
-    """I40: nothing needs it; the next mount removes the file."""
+def test_cached_copy_of_no_block_is_doomed(healthy: Healthy) -> None:
+    """I40: it is not needed; the next mount removes the file."""
     block = healthy.db.counters.take_block()
     healthy.db.begin()
     cached_blocks.put(healthy.db, block, BlockState.CLEAN, Ino(0), BlockIndex(0))
@@ -64,16 +62,16 @@ def test_copy_of_no_block_is_doomed(healthy: Healthy) -> None:
     assert row.state is BlockState.DOOMED
 
 
-def test_pending_copy_knows_its_place(healthy: Healthy) -> None:
-    """I41: the uploader asks the row where a block belongs."""
+def test_pending_block_has_its_position(healthy: Healthy) -> None:
+    """I41: the uploader reads from the row to which file a block belongs."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("UPDATE cached_blocks SET block_index = 5 WHERE block = ?", block)
     healthy.assert_mended("I41")
     assert healthy.dump() == healthy.before
 
 
-async def test_pending_block_of_two_places_is_parted(healthy: Healthy) -> None:
-    """I42: a write to one place must not show in the other."""
+async def test_pending_block_of_two_positions_is_split(healthy: Healthy) -> None:
+    """I42: a write to one position must not change the other."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
     block_map.set(healthy.db, healthy.dirty, BlockIndex(4), block)
@@ -81,7 +79,7 @@ async def test_pending_block_of_two_places_is_parted(healthy: Healthy) -> None:
     healthy.grow(healthy.dirty, 4, 2001)
     healthy.db.commit()
 
-    assert healthy.check(Mode.ALL).exit_status == 4  # the cache directory is not at hand
+    assert healthy.check(Mode.ALL).exit_status == 4  # the cache directory is not checked
     await healthy.assert_all_mended("I42", concerns={healthy.dirty})
 
     other = healthy.block_of(healthy.dirty, 4)
@@ -89,7 +87,7 @@ async def test_pending_block_of_two_places_is_parted(healthy: Healthy) -> None:
     assert healthy.files.read(other, 0, 2001) == healthy.files.read(block, 0, 2001)
 
 
-async def test_missing_file_of_a_pending_block_is_lost(healthy: Healthy) -> None:
+async def test_missing_file_of_a_pending_block_loses_it(healthy: Healthy) -> None:
     """I43: the cache file was the block's only copy."""
     healthy.files.remove(healthy.block_of(healthy.dirty, 1))
 
@@ -100,7 +98,7 @@ async def test_missing_file_of_a_pending_block_is_lost(healthy: Healthy) -> None
 
 
 async def test_short_file_of_a_pending_block_keeps_its_bytes(healthy: Healthy) -> None:
-    """I43: the bytes that remain are kept; the rest is marked as lost."""
+    """I43: the remaining bytes are kept; the rest is recorded as lost."""
     block = healthy.block_of(healthy.dirty, 0)
     kept = healthy.files.read(block, 0, 500)
     healthy.shorten(block, 500)
@@ -113,8 +111,8 @@ async def test_short_file_of_a_pending_block_keeps_its_bytes(healthy: Healthy) -
     assert lost == b"500-%d\n" % (BLOCK_BYTES - 1)
 
 
-async def test_long_file_of_a_pending_block_is_in_order(healthy: Healthy) -> None:
-    """I43: bytes of a write whose row a crash undid are beyond the content."""
+async def test_long_file_of_a_pending_block_is_valid(healthy: Healthy) -> None:
+    """I43: the excess bytes are from a write whose row a crash undid."""
     healthy.files.write_within(healthy.block_of(healthy.dirty, 0), 2000, b"undone", 2000)
     assert (await healthy.check_all()).lines() == ["clean"]
 
@@ -122,7 +120,7 @@ async def test_long_file_of_a_pending_block_is_in_order(healthy: Healthy) -> Non
 async def test_missing_file_of_an_uploaded_block_is_forgotten(
     healthy: Healthy, clean: BlockId
 ) -> None:
-    """I44: a crash between eviction and commit leaves the row; the block is fetched again."""
+    """I44: a crash between eviction and commit leaves the row; the block is fetched when needed."""
     healthy.files.remove(clean)
 
     await healthy.assert_all_mended("I44")
@@ -131,7 +129,7 @@ async def test_missing_file_of_an_uploaded_block_is_forgotten(
 
 
 async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
-    """I45: a block that no row knows may be the only copy; what is unfinished is removed."""
+    """I45: a block without a row may be the only copy; unfinished files are removed."""
     stray = healthy.db.counters.next_block + 5
     healthy.files.create(BlockId(stray), 0, b"undone")
     (healthy.tmp / "fetch-1").write_bytes(b"unfinished")
@@ -148,8 +146,8 @@ async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-async def test_new_block_never_takes_the_file_of_an_unknown_one(healthy: Healthy) -> None:
-    """I42, I45: a database that is older than the files gives their numbers again."""
+async def test_new_block_never_uses_the_file_of_an_unknown_one(healthy: Healthy) -> None:
+    """I42, I45: a database older than the files gives out their numbers again."""
     block = healthy.block_of(healthy.dirty, 0)
     stray = BlockId(healthy.db.counters.next_block)
     healthy.files.create(stray, 0, b"only copy")
@@ -163,8 +161,8 @@ async def test_new_block_never_takes_the_file_of_an_unknown_one(healthy: Healthy
     assert healthy.block_of(healthy.attributed, 7) > stray
 
 
-async def test_file_that_a_repair_needs_is_no_stray(healthy: Healthy) -> None:
-    """I45: -p removes what nothing can need, and leaves what -y would bring back."""
+async def test_file_that_a_repair_needs_is_kept(healthy: Healthy) -> None:
+    """I45: -p removes only files that are certainly useless, and leaves those that -y would use."""
     first, second = (healthy.block_of(healthy.dirty, index) for index in (0, 1))
     healthy.sql("DELETE FROM cached_blocks WHERE block IN (?, ?)", first, second)
     healthy.sql("DELETE FROM blocks WHERE block = ?", second)
@@ -185,7 +183,7 @@ async def test_file_that_a_repair_needs_is_no_stray(healthy: Healthy) -> None:
     assert healthy.changed_inodes() == set()
 
 
-async def test_forgotten_copy_of_an_uploaded_block_is_a_stray(
+async def test_cached_block_without_a_row_of_an_uploaded_block_is_a_stray(
     healthy: Healthy, clean: BlockId
 ) -> None:
     """I45: a crash after a fetch leaves the file without its row; the pack has the block."""
@@ -196,8 +194,8 @@ async def test_forgotten_copy_of_an_uploaded_block_is_a_stray(
     assert healthy.files.size(clean) is None
 
 
-def test_row_of_a_copy_that_is_uploaded_goes(healthy: Healthy, clean: BlockId) -> None:
-    """I66: after a cut of power it would bring old content back. One that is in order stays."""
+def test_origin_row_of_an_uploaded_block_is_removed(healthy: Healthy, clean: BlockId) -> None:
+    """I66: after a power cut it would restore old content. A valid row stays."""
     only_here = healthy.block_of(healthy.attributed, 1)
     healthy.db.begin()
     block_origins.note_hole(healthy.db, only_here, 5)
@@ -213,8 +211,8 @@ def test_row_of_a_copy_that_is_uploaded_goes(healthy: Healthy, clean: BlockId) -
     assert healthy.dump() == healthy.before
 
 
-def test_row_of_a_copy_that_is_not_here_goes(healthy: Healthy) -> None:
-    """I66: its number may be given out again, to a block that was made of something else."""
+def test_origin_row_of_a_block_that_is_not_cached_is_removed(healthy: Healthy) -> None:
+    """I66: its number may be used again for a block with other content."""
     healthy.db.begin()
     block_origins.note_hole(healthy.db, healthy.db.counters.take_block(), 5)
     healthy.db.commit()
@@ -224,8 +222,8 @@ def test_row_of_a_copy_that_is_not_here_goes(healthy: Healthy) -> None:
     assert block_origins.blocks(healthy.db) == []
 
 
-async def test_row_of_a_copy_goes_with_what_is_lost(healthy: Healthy) -> None:
-    """I66: also in the run that gives the copy up."""
+async def test_origin_row_is_removed_with_a_lost_block(healthy: Healthy) -> None:
+    """I66: in the same run that gives up the block."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
     block_origins.note_hole(healthy.db, block, 5)

@@ -1,4 +1,4 @@
-"""Damage to the database as such, one invariant at a time."""
+"""Damage to the database itself, one invariant at a time."""
 
 from typing import Final
 
@@ -39,7 +39,7 @@ def _edit_schema(db: Database, sql: str) -> None:
 
 
 def _leave_index_behind(healthy: Healthy, change: str) -> None:
-    """Change a hash, and back while the index of hashes does not look."""
+    """Make an index stale: change a hash while the index is not updated."""
     db = healthy.db
     [(block, digest)] = db.all("SELECT block, hash FROM blocks WHERE hash IS NOT NULL LIMIT 1")
     healthy.sql(f"UPDATE blocks SET hash = {change} WHERE block = ?", block)
@@ -51,7 +51,7 @@ def _leave_index_behind(healthy: Healthy, change: str) -> None:
 
 
 def _set_null(healthy: Healthy, table: str, column: str, declared: str, where: str) -> None:
-    """Empty a column that must not be empty, while its definition looks away."""
+    """Set a NOT NULL column to NULL, by editing its definition temporarily."""
     required, optional = f"{column:<12} {declared} NOT NULL", f"{column:<12} {declared}"
     for before, after in ((required, optional), (optional, required)):
         change = f"sql = replace(sql, '{before}', '{after}') WHERE name = '{table}'"
@@ -60,8 +60,8 @@ def _set_null(healthy: Healthy, table: str, column: str, declared: str, where: s
             healthy.sql(f"UPDATE {table} SET {column} = NULL WHERE {where}")
 
 
-async def test_null_in_a_column_that_has_none_is_found(healthy: Healthy) -> None:
-    """I1: what is empty and must not be is filled, and then mended as what it is."""
+async def test_null_in_a_not_null_column_is_found(healthy: Healthy) -> None:
+    """I1: the column is filled, and the value then repaired by its own invariant."""
     _set_null(healthy, "packs", "object_key", "TEXT   ", "pack = 1")
     assert (await healthy.check_all()).broken == ["I1"]
 
@@ -72,8 +72,8 @@ async def test_null_in_a_column_that_has_none_is_found(healthy: Healthy) -> None
     assert healthy.dump()["block_map"] == healthy.before["block_map"]
 
 
-def test_page_that_nothing_uses_is_left_to_a_person(healthy: Healthy) -> None:
-    """I1: damage that SQLite finds and no repair covers is named and stops all other repairs."""
+def test_damage_that_no_repair_covers_stops_all_repairs(healthy: Healthy) -> None:
+    """I1: SQLite finds it; it is reported and left to the administrator."""
     healthy.sql("CREATE TABLE notes (text TEXT)")
     _edit_schema(healthy.db, "DELETE FROM sqlite_schema WHERE name = 'notes'")
 
@@ -83,21 +83,21 @@ def test_page_that_nothing_uses_is_left_to_a_person(healthy: Healthy) -> None:
     assert "bucket" in report.lines()[0]
 
 
-def test_rows_that_an_index_lacks_are_indexed_again(healthy: Healthy) -> None:
-    """I3: an index that lacks entries is built anew."""
+def test_rows_missing_in_an_index_are_indexed_again(healthy: Healthy) -> None:
+    """I3: the index is rebuilt."""
     _leave_index_behind(healthy, "NULL")
     healthy.assert_mended("I3")
 
 
 async def test_wrong_index_entries_are_found_by_a_deep_check(healthy: Healthy) -> None:
-    """I4: entries that are as many as the rows, but not theirs, are built anew."""
+    """I4: the number of entries is right, but not their content; the index is rebuilt."""
     _leave_index_behind(healthy, "zeroblob(32)")
     assert healthy.check().lines() == ["clean"]
     await healthy.assert_all_mended("I4", deep=True)
 
 
-def test_missing_index_and_local_table_are_made(healthy: Healthy) -> None:
-    """I2: what holds no data of its own can be made again."""
+def test_missing_index_and_local_table_are_created(healthy: Healthy) -> None:
+    """I2: they hold no data of their own."""
     healthy.sql("DROP INDEX blocks_by_pack")
     healthy.assert_mended("I2")
 
@@ -111,8 +111,8 @@ def test_missing_index_and_local_table_are_made(healthy: Healthy) -> None:
         'CREATE VIEW "x""; y" AS SELECT 1',
     ],
 )
-def test_what_holds_no_data_and_is_not_ours_is_dropped(healthy: Healthy, statement: str) -> None:
-    """I2: it never ran, and no other program has a use for it."""
+def test_foreign_schema_objects_without_data_are_dropped(healthy: Healthy, statement: str) -> None:
+    """I2: they never ran, and no other program uses them."""
     healthy.sql(statement)
 
     healthy.assert_mended("I2")
@@ -132,10 +132,8 @@ def test_foreign_table_is_reported_and_kept(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize("name", ["uuid", "block_bytes"])
-async def test_missing_fact_of_mkfs_is_taken_from_the_superblock(
-    healthy: Healthy, name: str
-) -> None:
-    """I5: the bucket has them, too; without it nothing is guessed."""
+async def test_missing_property_is_taken_from_the_superblock(healthy: Healthy, name: str) -> None:
+    """I5: the bucket has it, too; without the superblock nothing is guessed."""
     healthy.sql("DELETE FROM properties WHERE name = ?", name)
     report = healthy.check(Mode.ALL)
     assert (report.exit_status, report.broken) == (4, ["I5"])
@@ -146,7 +144,7 @@ async def test_missing_fact_of_mkfs_is_taken_from_the_superblock(
 
 
 async def test_names_get_new_positions_if_their_key_is_missing(healthy: Healthy) -> None:
-    """I5: any key will do, if every name stands where it says."""
+    """I5: any key is valid as long as every name has the position of its hash."""
     healthy.sql("UPDATE properties SET value = x'' WHERE name = 'cookie_key'")
     names = {row[2] for row in healthy.before["dentries"]}
     assert (await healthy.check_all()).broken == ["I5"]
@@ -165,7 +163,7 @@ async def test_names_get_new_positions_if_their_key_is_missing(healthy: Healthy)
 
 @pytest.mark.parametrize("counter", ["next_ino", "next_block", "next_pack"])
 def test_next_number_is_raised_above_all_in_use(healthy: Healthy, counter: str) -> None:
-    """I6: a number is never given twice."""
+    """I6: a number is never used twice."""
     before = getattr(healthy.db.counters, counter)
     healthy.db.begin()
     setattr(healthy.db.counters, counter, before - 1)
@@ -177,8 +175,8 @@ def test_next_number_is_raised_above_all_in_use(healthy: Healthy, counter: str) 
 
 
 @pytest.mark.parametrize("counter", COUNTED)
-def test_counter_is_what_a_scan_gives(healthy: Healthy, counter: str) -> None:
-    """I65: statfs and status tell the truth."""
+def test_counters_are_corrected_by_a_scan(healthy: Healthy, counter: str) -> None:
+    """I65: statfs and status report true values."""
     healthy.db.begin()
     setattr(healthy.db.counters, counter, getattr(healthy.db.counters, counter) + 5)
     healthy.db.commit()
@@ -189,7 +187,7 @@ def test_counter_is_what_a_scan_gives(healthy: Healthy, counter: str) -> None:
 
 
 @pytest.mark.parametrize("counter", ["capacity_bytes", "txg"])
-def test_counter_that_nothing_counts_is_not_negative(healthy: Healthy, counter: str) -> None:
+def test_setting_is_not_negative(healthy: Healthy, counter: str) -> None:
     """I65: a negative capacity means none."""
     healthy.sql(f"UPDATE counters SET {counter} = -1")
 
@@ -216,23 +214,23 @@ def spoil(healthy: Healthy, table: str, column: str, value: str) -> None:
         for at, value in enumerate(VALUES)
     ],
 )
-async def test_value_of_another_type_is_found_and_mended(
+async def test_value_of_another_type_is_found_and_repaired(
     healthy: Healthy, table: str, column: str, value: str
 ) -> None:
-    """I70: seen under -n, repaired before anything computes with it; then all is in order."""
+    """I70: reported by -n, repaired before any other repair uses it; the result is clean."""
     healthy.add_lease()
     spoil(healthy, table, column, value)
 
     assert "I70" in (await healthy.check_all()).broken
     await healthy.check_all(Mode.ALL)
-    assert (await healthy.check_all(Mode.ALL)).exit_status in {0, 1}  # reads what was found again
+    assert (await healthy.check_all(Mode.ALL)).exit_status in {0, 1}  # reads the file found again
 
     assert set((await healthy.check_all()).broken) <= {"I48"}
 
 
 @pytest.mark.thorough
-async def test_block_whose_place_is_unknown_keeps_its_bytes(healthy: Healthy) -> None:
-    """I70: content gets a file of its own, in lost+found."""
+async def test_block_with_an_unknown_position_keeps_its_bytes(healthy: Healthy) -> None:
+    """I70: the content becomes a file of its own in lost+found."""
     healthy.add_lease()
     before = healthy.db.one("SELECT count(*) FROM blocks")
     spoil(healthy, "block_map", "ino", "'x'")
@@ -243,8 +241,8 @@ async def test_block_whose_place_is_unknown_keeps_its_bytes(healthy: Healthy) ->
 
 
 @pytest.mark.thorough
-def test_database_whose_counters_are_no_numbers_is_opened_for_repair(healthy: Healthy) -> None:
-    """A mount refuses it by name."""
+def test_database_with_invalid_counters_is_opened_for_repair(healthy: Healthy) -> None:
+    """A mount refuses it with a message that names the counters."""
     spoil(healthy, "counters", "next_ino", "x'ff'")
     path = healthy.db.path
     healthy.db.close()

@@ -10,8 +10,8 @@ from tests.check.healthy import BLOCK_BYTES, Healthy
 
 
 @pytest.mark.parametrize("index", [-1, 1 << 50])
-def test_block_at_an_impossible_place_gets_a_file_of_its_own(healthy: Healthy, index: int) -> None:
-    """I29: its content is kept, in lost+found."""
+def test_block_at_an_impossible_index_gets_a_separate_file(healthy: Healthy, index: int) -> None:
+    """I29: its content is moved to lost+found."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("UPDATE block_map SET block_index = ? WHERE block = ?", index, block)
 
@@ -27,7 +27,7 @@ def test_block_at_an_impossible_place_gets_a_file_of_its_own(healthy: Healthy, i
 
 
 async def test_missing_block_is_recorded_as_a_hole(healthy: Healthy) -> None:
-    """I30: the file remembers what it lost, and everything else of it stays."""
+    """I30: the lost range is recorded, and the rest of the file stays."""
     healthy.db.begin()
     gone = healthy.db.counters.take_block()
     block = healthy.block_of(healthy.uploaded, 1)
@@ -50,7 +50,7 @@ async def test_missing_block_is_recorded_as_a_hole(healthy: Healthy) -> None:
 
 
 async def test_missing_row_of_a_block_is_found_in_its_pack(healthy: Healthy) -> None:
-    """I30: the index of the pack knows where the block is."""
+    """I30: the index of the pack has its location."""
     block = healthy.block_of(healthy.uploaded, 1)
     healthy.db.begin()
     healthy.forget_copy(block)
@@ -65,8 +65,8 @@ async def test_missing_row_of_a_block_is_found_in_its_pack(healthy: Healthy) -> 
     assert healthy.dump() == healthy.before
 
 
-async def test_missing_row_of_a_block_is_made_from_its_file(healthy: Healthy) -> None:
-    """I30: the row of a dirty block is made again from its cache file."""
+async def test_missing_row_of_a_block_is_recreated_from_its_file(healthy: Healthy) -> None:
+    """I30: the row of a dirty block is recreated from its cache file."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("DELETE FROM blocks WHERE block = ?", block)
     healthy.sql("DELETE FROM cached_blocks WHERE block = ?", block)
@@ -79,7 +79,7 @@ async def test_missing_row_of_a_block_is_made_from_its_file(healthy: Healthy) ->
 
 
 def test_file_grows_to_its_last_block(healthy: Healthy) -> None:
-    """I59: what was written once is shown again."""
+    """I59: content beyond the recorded size is visible again."""
     healthy.sql("UPDATE inodes SET size_bytes = 10 WHERE ino = ?", healthy.uploaded)
     counters = healthy.db.counters
     healthy.db.begin()
@@ -93,7 +93,7 @@ def test_file_grows_to_its_last_block(healthy: Healthy) -> None:
 
 
 def test_mapped_blocks_are_counted(healthy: Healthy) -> None:
-    """I60: st_blocks tells the truth about holes."""
+    """I60: st_blocks is right about holes."""
     healthy.sql("UPDATE inodes SET mapped_blocks = 7 WHERE ino = ?", healthy.uploaded)
     healthy.assert_mended("I60")
     assert healthy.dump() == healthy.before

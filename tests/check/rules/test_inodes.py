@@ -19,7 +19,7 @@ def _lost_and_found(healthy: Healthy) -> Ino:
 
 @pytest.mark.parametrize("change", ["mode = 33188", "nlink = 0", "parent = 77"])
 def test_root_is_made_a_directory_again(healthy: Healthy, change: str) -> None:
-    """I7: the root is repaired in place, and everything still hangs from it."""
+    """I7: the root is repaired in place, with all its entries."""
     healthy.sql(f"UPDATE inodes SET {change} WHERE ino = 1")
 
     assert "I7" in healthy.check().broken
@@ -41,14 +41,14 @@ def test_root_without_a_row_gets_one(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize("change", ["uid = -1", "gid = 1 << 33", "rdev = -1"])
-def test_numbers_come_back_into_range(healthy: Healthy, change: str) -> None:
-    """I8: an owner that cannot be becomes that of the root."""
+def test_values_are_corrected_into_range(healthy: Healthy, change: str) -> None:
+    """I8: an impossible owner becomes the owner of the root."""
     healthy.sql(f"UPDATE inodes SET {change} WHERE ino = ?", healthy.fifo)
     healthy.assert_mended("I8", concerns={healthy.fifo})
 
 
 def test_impossible_size_is_computed_from_the_blocks(healthy: Healthy) -> None:
-    """I8: a file with a negative size reaches to its last block again."""
+    """I8: the size of a file with a negative size is the end of its last block."""
     size = inodes.get(healthy.db, healthy.uploaded).size_bytes
     healthy.sql("UPDATE inodes SET size_bytes = -5 WHERE ino = ?", healthy.uploaded)
 
@@ -64,7 +64,7 @@ def test_impossible_size_is_computed_from_the_blocks(healthy: Healthy) -> None:
 def test_impossible_inode_number_becomes_a_new_one(
     healthy: Healthy, known: str, with_row: bool
 ) -> None:
-    """I8, I14, I15, I16: wherever it stands; nothing is lost by it."""
+    """I8, I14, I15, I16: in every table; nothing is lost."""
     ino, new = getattr(healthy, known), healthy.db.counters.next_ino
     for table in ("inodes", "dentries", "symlinks", "xattrs", "block_map", "cached_blocks"):
         healthy.sql(f"UPDATE {table} SET ino = -5 WHERE ino = ?", ino)
@@ -82,7 +82,7 @@ def test_impossible_inode_number_becomes_a_new_one(
 
 @pytest.mark.parametrize("known", ["directory", "uploaded", "symlink", "fifo"])
 def test_unknown_type_follows_from_the_content(healthy: Healthy, known: str) -> None:
-    """I9: what has entries is a directory, what has blocks a file, what has a target a link."""
+    """I9: an inode with entries is a directory, with blocks a file, with a target a symlink."""
     ino = getattr(healthy, known)
     healthy.sql("UPDATE inodes SET mode = 7 << 12 | 420 WHERE ino = ?", ino)
 
@@ -103,7 +103,7 @@ LAST = (1 << 63) - 1  # SQLite would make 1 << 63 negative, and one less a fract
     "change", [f"mtime_delta_ns = {LAST}", f"btime_delta_ns = {LAST}", "ctime_ns = -1"]
 )
 def test_times_that_overflow_become_ctime(healthy: Healthy, change: str) -> None:
-    """I10: times that no column can hold become the time of the last change."""
+    """I10: times out of range become the time of the last change."""
     healthy.sql(f"UPDATE inodes SET {change} WHERE ino = ?", healthy.fifo)
     healthy.assert_mended("I10", concerns={healthy.fifo})
 
@@ -121,7 +121,7 @@ def test_entries_of_a_file_make_it_a_directory(healthy: Healthy) -> None:
 
 
 def test_entries_of_a_file_with_blocks_move_to_lost_and_found(healthy: Healthy) -> None:
-    """I11: where both have content, the inode keeps that of its type, names come along."""
+    """I11: if an inode has both, it keeps the content of its type; the entries are moved with their names."""
     healthy.sql("UPDATE dentries SET parent = ? WHERE parent = ?", healthy.uploaded, healthy.inner)
 
     broken = healthy.check().broken
@@ -148,7 +148,7 @@ def test_blocks_of_a_fifo_make_it_a_file(healthy: Healthy) -> None:
 
 
 def test_blocks_of_a_directory_move_to_lost_and_found(healthy: Healthy) -> None:
-    """I12: a directory with entries stays one; the blocks become a file."""
+    """I12: a directory with entries stays one; the blocks become a separate file."""
     healthy.sql("UPDATE block_map SET ino = ? WHERE ino = ?", healthy.inner, healthy.dirty)
 
     assert "I12" in healthy.check().broken
@@ -161,7 +161,7 @@ def test_blocks_of_a_directory_move_to_lost_and_found(healthy: Healthy) -> None:
 
 
 def test_target_of_a_file_with_blocks_moves_to_lost_and_found(healthy: Healthy) -> None:
-    """I13: the file keeps its blocks, the target becomes a link of its own."""
+    """I13: the file keeps its blocks, the target becomes a separate symlink."""
     healthy.sql("INSERT INTO symlinks VALUES (?, x'61')", healthy.uploaded)
 
     assert healthy.check().broken == ["I13"]
@@ -172,8 +172,8 @@ def test_target_of_a_file_with_blocks_moves_to_lost_and_found(healthy: Healthy) 
     assert stat.S_ISLNK(moved.mode)
 
 
-def test_directory_without_an_inode_is_made_again(healthy: Healthy) -> None:
-    """I14: its entries are worth more than its attributes; it keeps its name."""
+def test_directory_without_an_inode_is_recreated(healthy: Healthy) -> None:
+    """I14: it keeps its name and entries."""
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.inner)
 
     assert "I14" in healthy.check().broken
@@ -185,8 +185,8 @@ def test_directory_without_an_inode_is_made_again(healthy: Healthy) -> None:
     assert dentries.find(healthy.db, healthy.inner, b"fifo") == healthy.fifo
 
 
-def test_file_without_an_inode_is_made_again(healthy: Healthy) -> None:
-    """I15: blocks without an inode become a file under the old number, and so the old name."""
+def test_file_without_an_inode_is_recreated(healthy: Healthy) -> None:
+    """I15: its blocks become a file with the old inode number, and so with the old name."""
     before = inodes.get(healthy.db, healthy.uploaded)
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.uploaded)
 
@@ -199,8 +199,8 @@ def test_file_without_an_inode_is_made_again(healthy: Healthy) -> None:
     assert (after.size_bytes, after.mapped_blocks) == (before.size_bytes, before.mapped_blocks)
 
 
-def test_link_without_an_inode_is_made_again(healthy: Healthy) -> None:
-    """I16: a target without an inode becomes a link under the old number."""
+def test_symlink_without_an_inode_is_recreated(healthy: Healthy) -> None:
+    """I16: the target becomes a symlink with the old inode number."""
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.symlink)
 
     assert "I16" in healthy.check().broken
@@ -210,15 +210,15 @@ def test_link_without_an_inode_is_made_again(healthy: Healthy) -> None:
     assert healthy.changed_inodes() == {healthy.symlink}
 
 
-def test_attributes_without_an_inode_go(healthy: Healthy) -> None:
-    """I17: attributes of nothing say nothing."""
+def test_attributes_without_an_inode_are_removed(healthy: Healthy) -> None:
+    """I17: if nothing else refers to the inode."""
     healthy.sql("INSERT INTO xattrs VALUES (?, x'61', x'62')", healthy.db.counters.next_ino - 1)
     healthy.sql("UPDATE xattrs SET ino = 0 WHERE name = x'61'")
     healthy.assert_mended("I17")
 
 
 def test_attributes_and_names_of_a_lost_inode_are_kept(healthy: Healthy) -> None:
-    """I17: what was an empty file is one again."""
+    """I17: an empty file is recreated."""
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.attributed)
 
     assert "I17" in healthy.check().broken
@@ -243,8 +243,8 @@ def test_orphan_of_a_crash_is_purged_only_when_unmounted(healthy: Healthy) -> No
 
 
 @pytest.mark.parametrize("known", ["attributed", "fifo"])
-def test_flag_for_attributes_is_set_right(healthy: Healthy, known: str) -> None:
-    """I58: a flag that is missing would hide attributes, one too many costs a query."""
+def test_attribute_flag_is_corrected(healthy: Healthy, known: str) -> None:
+    """I58: a missing flag would hide attributes, a wrong one costs a query."""
     ino = getattr(healthy, known)
     healthy.sql("UPDATE inodes SET flags = 1 - flags WHERE ino = ?", ino)
     healthy.assert_mended("I58")
@@ -252,7 +252,7 @@ def test_flag_for_attributes_is_set_right(healthy: Healthy, known: str) -> None:
 
 
 def _remove(healthy: Healthy, name: bytes, ino: Ino) -> None:
-    """Do what the command does, and no more."""
+    """Do the same as the command, without the background removal."""
     db = healthy.db
     db.begin()
     dentries.remove(db, ROOT_INO, name)
@@ -262,7 +262,7 @@ def _remove(healthy: Healthy, name: bytes, ino: Ino) -> None:
 
 
 def test_removed_tree_is_purged_only_when_unmounted(healthy: Healthy) -> None:
-    """I69: it goes with what has no name elsewhere; a name elsewhere keeps its inode."""
+    """I69: inodes without another name are purged; a name elsewhere keeps its inode."""
     _remove(healthy, b"directory", healthy.directory)
 
     assert healthy.check(mounted=True).lines() == ["clean"]
@@ -293,8 +293,8 @@ def test_directory_that_only_lost_its_name_is_kept(healthy: Healthy) -> None:
     assert healthy.check().lines() == ["clean"]
 
 
-def test_flag_means_nothing_where_there_is_a_name(healthy: Healthy) -> None:
-    """I58: what can be reached was not removed."""
+def test_removed_flag_of_a_named_directory_is_cleared(healthy: Healthy) -> None:
+    """I58: a reachable directory was not removed."""
     healthy.sql(
         f"UPDATE inodes SET flags = flags | {InodeFlag.REMOVED:d} WHERE ino = ?", healthy.directory
     )

@@ -12,7 +12,7 @@ from tests.check.healthy import NOW_NS, Healthy
 
 
 def _count_dentries(healthy: Healthy, parent: Ino, added: int) -> None:
-    """Let size and counter agree with rows that a test adds or removes by hand."""
+    """Correct size and counter for rows that a test adds or removes directly."""
     healthy.db.begin()
     inodes.change_directory(healthy.db, parent, NOW_NS, entries=added)
     healthy.db.counters.dentries += added
@@ -25,8 +25,8 @@ def _lost_and_found(healthy: Healthy) -> Ino:
     return found
 
 
-def test_name_of_nothing_goes(healthy: Healthy) -> None:
-    """I21: a name whose inode is gone, with all that hung on it, is removed."""
+def test_name_without_an_inode_is_removed(healthy: Healthy) -> None:
+    """I21: its inode and all data of it are missing."""
     nowhere = healthy.db.counters.take_ino()
     healthy.db.begin()
     dentries.add(healthy.db, healthy.inner, b"nowhere", nowhere)
@@ -39,8 +39,8 @@ def test_name_of_nothing_goes(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"a/b", b"a\0b", b"n" * 256, "text"])
-def test_bad_name_becomes_a_good_one_in_place(healthy: Healthy, name: bytes | str) -> None:
-    """I22: what cannot be a name is changed as little as possible."""
+def test_invalid_name_is_changed_in_place(healthy: Healthy, name: bytes | str) -> None:
+    """I22: an invalid name is changed as little as possible."""
     raw = name if isinstance(name, bytes) else name.encode()
     cookie = healthy.db.name_hash(raw) << COOKIE_COLLISION_BITS
     healthy.sql(
@@ -55,8 +55,8 @@ def test_bad_name_becomes_a_good_one_in_place(healthy: Healthy, name: bytes | st
     assert dentries.find(healthy.db, healthy.inner, new) == healthy.fifo
 
 
-def test_bad_name_does_not_take_a_good_one(healthy: Healthy) -> None:
-    """I22: if the nearest good name is taken, a number makes it another."""
+def test_invalid_name_does_not_take_an_existing_one(healthy: Healthy) -> None:
+    """I22: if the nearest valid name is taken, a number is appended."""
     for old, new in ((b"fifo", b"a/b"), (b"attributed", b"a_b")):
         cookie = healthy.db.name_hash(new) << COOKIE_COLLISION_BITS
         healthy.sql("UPDATE dentries SET name = ?, cookie = ? WHERE name = ?", new, cookie, old)
@@ -68,7 +68,7 @@ def test_bad_name_does_not_take_a_good_one(healthy: Healthy) -> None:
 
 
 def test_misplaced_name_is_found_again(healthy: Healthy) -> None:
-    """I23: a name stands where its hash says, so that lookups find it."""
+    """I23: a name has the position of its hash, so that lookups find it."""
     healthy.sql("UPDATE dentries SET cookie = cookie + 256 WHERE ino = ?", healthy.fifo)
     assert dentries.find(healthy.db, healthy.inner, b"fifo") is None
 
@@ -79,7 +79,7 @@ def test_misplaced_name_is_found_again(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("same_inode", [False, True])
 def test_second_of_two_equal_names_is_changed(healthy: Healthy, same_inode: bool) -> None:
-    """I24: the first keeps the name; the second is renamed, or goes if it means the same."""
+    """I24: the first keeps the name; the second is renamed, or removed if it has the same inode."""
     second = healthy.fifo if same_inode else healthy.attributed
     first_cookie = healthy.db.name_hash(b"fifo") << COOKIE_COLLISION_BITS
     if same_inode:
@@ -108,7 +108,7 @@ def test_second_of_two_equal_names_is_changed(healthy: Healthy, same_inode: bool
 
 
 def test_directory_with_two_names_keeps_the_one_of_its_parent(healthy: Healthy) -> None:
-    """I25: a directory is in one place, where its parent says."""
+    """I25: a directory has one name, in the directory that its parent column names."""
     healthy.db.begin()
     dentries.add(healthy.db, ROOT_INO, b"second name", healthy.inner)
     inodes.change_directory(healthy.db, ROOT_INO, NOW_NS, entries=1, subdirectories=1)
@@ -120,8 +120,8 @@ def test_directory_with_two_names_keeps_the_one_of_its_parent(healthy: Healthy) 
     assert dentries.find(healthy.db, ROOT_INO, b"second name") is None
 
 
-def test_name_of_the_root_goes(healthy: Healthy) -> None:
-    """I25: the root hangs from nothing."""
+def test_name_of_the_root_is_removed(healthy: Healthy) -> None:
+    """I25: the root has no name."""
     healthy.db.begin()
     dentries.add(healthy.db, healthy.inner, b"root", ROOT_INO)
     inodes.change_directory(healthy.db, healthy.inner, NOW_NS, entries=1, subdirectories=1)
@@ -131,8 +131,8 @@ def test_name_of_the_root_goes(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize("known", ["fifo", "inner", "uploaded"])
-def test_inode_without_a_name_goes_to_lost_and_found(healthy: Healthy, known: str) -> None:
-    """I26: it is placed once, under its number, with everything below it."""
+def test_unnamed_inode_is_moved_to_lost_and_found(healthy: Healthy, known: str) -> None:
+    """I26: it is named once, by its number, with everything below it."""
     ino = getattr(healthy, known)
     parent = inodes.get(healthy.db, ino).parent
     healthy.sql("DELETE FROM dentries WHERE ino = ?", ino)
@@ -149,7 +149,7 @@ def test_inode_without_a_name_goes_to_lost_and_found(healthy: Healthy, known: st
 
 
 def test_lost_and_found_is_used_again(healthy: Healthy) -> None:
-    """I26: a second run finds the directory of the first, and places nothing twice."""
+    """I26: a second run uses the directory of the first, and adds nothing twice."""
     for ino in (healthy.fifo, healthy.attributed):
         healthy.sql("DELETE FROM dentries WHERE ino = ?", ino)
         healthy.check(Mode.ALL)
@@ -160,7 +160,7 @@ def test_lost_and_found_is_used_again(healthy: Healthy) -> None:
 
 
 def test_file_named_lost_and_found_is_left_alone(healthy: Healthy) -> None:
-    """I26: the directory then has another name."""
+    """I26: the directory then gets another name."""
     healthy.db.begin()
     healthy.create(ROOT_INO, b"lost+found")
     healthy.db.commit()
@@ -174,8 +174,8 @@ def test_file_named_lost_and_found_is_left_alone(healthy: Healthy) -> None:
     assert dentries.find(healthy.db, home, b"#%d" % healthy.fifo) == healthy.fifo
 
 
-def test_unlinked_directory_with_entries_comes_back(healthy: Healthy) -> None:
-    """I26: an orphan directory must be empty; one that is not was never meant to go."""
+def test_unlinked_directory_with_entries_is_restored(healthy: Healthy) -> None:
+    """I26: an orphan directory must be empty; one with entries was not removed on purpose."""
     healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.inner)
     healthy.sql("UPDATE inodes SET nlink = 0 WHERE ino = ?", healthy.inner)
 
@@ -187,7 +187,7 @@ def test_unlinked_directory_with_entries_comes_back(healthy: Healthy) -> None:
 
 
 def test_cycle_of_directories_is_broken(healthy: Healthy) -> None:
-    """I27: a ring that nothing leads to is opened and put into lost+found as a whole."""
+    """I27: a cycle without a link from the root is cut and moved to lost+found as a whole."""
     healthy.db.begin()
     outer = healthy.mkdir(healthy.inner, b"outer")
     healthy.db.commit()
@@ -220,29 +220,29 @@ def test_directory_in_itself_is_taken_out(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize("known", ["inner", "fifo", "linked"])
-def test_parent_follows_from_the_names(healthy: Healthy, known: str) -> None:
-    """I52: the parent of an inode is where it is named."""
+def test_parent_is_corrected_from_the_names(healthy: Healthy, known: str) -> None:
+    """I52: the parent of an inode is a directory that names it."""
     ino = getattr(healthy, known)
     wrong = healthy.inner if known == "linked" else ROOT_INO
     healthy.sql("UPDATE inodes SET parent = ? WHERE ino = ?", wrong, ino)
     healthy.assert_mended("I52", concerns={ino})
 
 
-def test_nlink_of_a_file_is_counted(healthy: Healthy) -> None:
+def test_nlink_of_a_file_is_corrected(healthy: Healthy) -> None:
     """I53: a wrong count would purge a file that still has a name."""
     healthy.sql("UPDATE inodes SET nlink = 0 WHERE ino = ?", healthy.linked)
     healthy.assert_mended("I53")
     assert healthy.dump() == healthy.before
 
 
-def test_nlink_of_a_directory_is_counted(healthy: Healthy) -> None:
-    """I54: two, and one for each subdirectory."""
+def test_nlink_of_a_directory_is_corrected(healthy: Healthy) -> None:
+    """I54: two, plus one for each subdirectory."""
     healthy.sql("UPDATE inodes SET nlink = 9 WHERE ino = ?", healthy.directory)
     healthy.assert_mended("I54")
     assert healthy.dump() == healthy.before
 
 
-def test_size_of_a_directory_is_counted(healthy: Healthy) -> None:
+def test_size_of_a_directory_is_corrected(healthy: Healthy) -> None:
     """I55: a wrong size would let rmdir remove a directory with entries."""
     healthy.sql("UPDATE inodes SET size_bytes = 0 WHERE ino = ?", healthy.directory)
     healthy.assert_mended("I55")
@@ -258,7 +258,7 @@ def test_size_of_a_directory_is_counted(healthy: Healthy) -> None:
     ],
 )
 def test_hard_links_are_rebuilt_from_the_names(healthy: Healthy, change: str) -> None:
-    """I56: rows that lack, count wrong or are too many are made anew."""
+    """I56: missing, wrong and superfluous rows are recreated."""
     healthy.sql(change)
     healthy.assert_mended("I56")
     assert healthy.dump() == healthy.before

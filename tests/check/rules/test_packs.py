@@ -9,10 +9,8 @@ from tests.check.healthy import Healthy
 
 
 @pytest.mark.parametrize("change", ["state = 9", "object_bytes = 0"])
-async def test_impossible_pack_row_is_mended_from_what_is_known(
-    healthy: Healthy, change: str
-) -> None:
-    """I38: live blocks say that a pack is stored, the listing says how large it is."""
+async def test_impossible_pack_row_is_corrected(healthy: Healthy, change: str) -> None:
+    """I38: live blocks prove that a pack is stored, the listing has its size."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     healthy.sql(f"UPDATE packs SET {change} WHERE pack = ?", pack)
 
@@ -23,7 +21,7 @@ async def test_impossible_pack_row_is_mended_from_what_is_known(
     assert healthy.dump() == healthy.before
 
 
-def test_impossible_key_is_left(healthy: Healthy) -> None:
+def test_impossible_key_is_kept(healthy: Healthy) -> None:
     """I38: a key cannot be guessed."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     healthy.sql("UPDATE packs SET object_key = 'pack/none' WHERE pack = ?", pack)
@@ -34,7 +32,7 @@ def test_impossible_key_is_left(healthy: Healthy) -> None:
 
 
 async def test_blocks_of_a_pack_with_an_impossible_key_are_found(healthy: Healthy) -> None:
-    """I38: the object is in the bucket, and its index says what is in it."""
+    """I38: the object is in the bucket, and its index lists the blocks."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     key = packs.object_key(healthy.db, pack)
     healthy.sql("UPDATE packs SET object_key = 'pack/none' WHERE pack = ?", pack)
@@ -47,8 +45,8 @@ async def test_blocks_of_a_pack_with_an_impossible_key_are_found(healthy: Health
     assert healthy.changed_inodes() == set()
 
 
-def test_two_rows_of_one_object_become_one(healthy: Healthy) -> None:
-    """I39: blocks of both rows belong to the object."""
+def test_two_rows_of_one_object_are_merged(healthy: Healthy) -> None:
+    """I39: the blocks of both rows belong to the object."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     row = packs.get(healthy.db, pack)
     moved = healthy.block_of(healthy.uploaded, 1)
@@ -69,7 +67,7 @@ def test_two_rows_of_one_object_become_one(healthy: Healthy) -> None:
     assert packs.get(healthy.db, pack) == row
 
 
-def test_live_bytes_are_summed_up(healthy: Healthy) -> None:
+def test_live_bytes_are_corrected(healthy: Healthy) -> None:
     """I63: a wrong sum would delete a pack with live blocks."""
     healthy.sql("UPDATE packs SET live_bytes = live_bytes - 1")
     healthy.assert_mended("I63")
@@ -77,13 +75,13 @@ def test_live_bytes_are_summed_up(healthy: Healthy) -> None:
 
 
 def test_living_pack_has_no_txg_of_death(healthy: Healthy) -> None:
-    """I64: what lives is not reclaimed."""
+    """I64: a live pack is not reclaimed."""
     healthy.sql("UPDATE packs SET died_txg = 1")
     healthy.assert_mended("I64")
     assert healthy.dump() == healthy.before
 
 
-def test_pack_may_die_in_a_txg_that_no_counter_knows(healthy: Healthy) -> None:
+def test_pack_may_die_in_a_txg_above_the_counter(healthy: Healthy) -> None:
     """I64: fence records raise the number of the open txg, and change no row."""
     healthy.sql(
         "UPDATE blocks SET pack = NULL, pack_offset = NULL, stored_bytes = NULL, hash = NULL"
@@ -98,8 +96,8 @@ def test_pack_may_die_in_a_txg_that_no_counter_knows(healthy: Healthy) -> None:
     assert "I64" in healthy.check().broken
 
 
-def test_dead_pack_dies_now_at_the_latest(healthy: Healthy) -> None:
-    """I64: a dead pack without a date would never be reclaimed."""
+def test_dead_pack_gets_a_txg_of_death(healthy: Healthy) -> None:
+    """I64: without one it would never be reclaimed."""
     healthy.db.begin()
     key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))
     dead = packs.create(healthy.db, type(key)(key[:-1] + ("0" if key[-1] != "0" else "1")), 10)

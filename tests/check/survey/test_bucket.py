@@ -1,4 +1,4 @@
-"""Looking at the bucket."""
+"""Survey of the bucket."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -31,7 +31,7 @@ __all__ = ["power"]  # the fixture
 
 @pytest.fixture
 def exam(healthy: Healthy) -> Examination:
-    """Return a run in which nothing was looked at."""
+    """Return a run without any survey yet."""
     return Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
 
 
@@ -54,7 +54,7 @@ async def test_healthy_filesystem_costs_a_listing_and_the_lease(
 async def test_unreachable_store_counts_no_object_as_missing(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """Without a listing no object counts as missing."""
+    """Without a listing nothing is known about objects."""
     store = FaultyStore(healthy.store)
     store.down = TransientStoreError("key", "away")
 
@@ -64,7 +64,7 @@ async def test_unreachable_store_counts_no_object_as_missing(
     assert Need.OBJECTS not in exam.evidence.surveyed
 
 
-async def test_listing_that_lacks_an_object_is_not_believed(
+async def test_object_missing_in_a_listing_is_requested(
     healthy: Healthy, exam: Examination
 ) -> None:
     """Before a pack counts as missing, the store is asked for the object itself."""
@@ -87,7 +87,7 @@ async def test_listing_that_lacks_an_object_is_not_believed(
 async def test_packs_are_searched_for_blocks_with_a_wrong_row(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """The survey notes what the pack's index says of them, and which blocks it searched for."""
+    """The survey notes their entries in the pack's index, and which blocks it searched for."""
     block, _ = healthy.write_uploaded(healthy.attributed, b"one", b"two")
     row = healthy.db.one("SELECT pack_offset, stored_bytes FROM blocks WHERE block = ?", (block,))
     healthy.sql("UPDATE blocks SET pack_offset = -1 WHERE block = ?", block)
@@ -102,10 +102,8 @@ async def test_packs_are_searched_for_blocks_with_a_wrong_row(
     assert healthy.db.all("SELECT block FROM temp.seen_sound_copies") == [(block,)]
 
 
-async def test_older_image_that_cannot_be_read_is_named(
-    healthy: Healthy, exam: Examination
-) -> None:
-    """It is no fault: nothing needs it, and it stays until reclaim can prove that."""
+async def test_older_unreadable_image_is_named(healthy: Healthy, exam: Examination) -> None:
+    """It is no error: nothing needs it, and reclaim keeps it until it can prove that."""
     key = ObjectKey("image/000000000000-0-0123456789abcdef/manifest")
     healthy.store.objects[key] = b"rotten"
 
@@ -116,8 +114,10 @@ async def test_older_image_that_cannot_be_read_is_named(
     assert key in healthy.store.objects
 
 
-async def test_deletion_of_unknown_objects_ends(healthy: Healthy, exam: Examination) -> None:
-    """More than one batch goes, and what is known stays."""
+async def test_deletion_of_unknown_objects_works_in_batches(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """More than one batch is deleted, and known objects stay."""
     known = set(healthy.store.objects)
     for number in range(1500):
         key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))
@@ -128,10 +128,10 @@ async def test_deletion_of_unknown_objects_ends(healthy: Healthy, exam: Examinat
     assert set(healthy.store.objects) == known
 
 
-async def test_unnamed_packs_are_asked_for_up_to_a_bound(
+async def test_unreferenced_packs_are_checked_up_to_a_bound(
     healthy: Healthy, exam: Examination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rest counts as foreign: it stays."""
+    """The others count as foreign and stay."""
     monkeypatch.setattr(bucket_survey, "FSCK_UNNAMED_PACKS_MAX", 3)
     for number in range(5):
         key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))
@@ -144,7 +144,7 @@ async def test_unnamed_packs_are_asked_for_up_to_a_bound(
     assert exam.report.foreign_count == 2
 
 
-async def test_store_that_fails_says_nothing_about_unnamed_packs(
+async def test_failing_store_does_not_make_packs_foreign(
     healthy: Healthy, exam: Examination
 ) -> None:
     """An outage is not a foreign object."""
@@ -157,8 +157,8 @@ async def test_store_that_fails_says_nothing_about_unnamed_packs(
         await bucket_survey.survey(exam, store, healthy.keyring, epoch=healthy.epoch)
 
 
-async def test_packs_beside_a_mount_are_not_asked_for(healthy: Healthy) -> None:
-    """The mount may be about to name them."""
+async def test_unreferenced_packs_are_not_checked_beside_a_mount(healthy: Healthy) -> None:
+    """The mount may be about to record them."""
     key, data = stray_pack(healthy.keyring, 1)
     healthy.store.objects[key] = data
     exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=True)
@@ -172,7 +172,7 @@ async def test_packs_beside_a_mount_are_not_asked_for(healthy: Healthy) -> None:
 
 
 class _Moving(FaultyStore):
-    """A bucket in which a writer goes on after the first request of one kind."""
+    """A bucket in which a writer continues after the first request of one kind."""
 
     def __init__(self, inner: MemoryStore, method: str, later: dict[ObjectKey, bytes]) -> None:
         super().__init__(inner)
@@ -202,7 +202,7 @@ def _image_faults(exam: Examination) -> list[list[object]]:
 async def _before_and_after(
     power: Power, session: Session
 ) -> tuple[dict[ObjectKey, bytes], dict[ObjectKey, bytes]]:
-    """Return the bucket when an image was its head, and when that was deleted."""
+    """Return the bucket with an image as its head, and after that image was deleted."""
     write_file(session, b"one")
     await session.make_image()
     before = dict(power.store.objects)
@@ -220,7 +220,7 @@ async def _before_and_after(
 async def test_image_made_meanwhile_by_another_host_is_no_damage(
     power: Power, method: str, deep: bool
 ) -> None:
-    """Its pieces are not in the listing, and those of the one before are deleted."""
+    """Its pieces are not in the earlier listing, and those of the image before are deleted."""
     async with power.session("a", tasks=False) as session:
         power.store.objects, later = await _before_and_after(power, session)
         db, keyring = session.db, session.volume.keyring
@@ -234,7 +234,7 @@ async def test_image_made_meanwhile_by_another_host_is_no_damage(
 
 @pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
 async def test_missing_piece_of_an_image_is_noted(power: Power, deep: bool) -> None:
-    """The head stays the same, so it is damage."""
+    """The head is unchanged, so it is damage."""
     async with power.session("a", tasks=False) as session:
         _, power.store.objects = await _before_and_after(power, session)
         db, keyring = session.db, session.volume.keyring
@@ -250,7 +250,7 @@ async def test_missing_piece_of_an_image_is_noted(power: Power, deep: bool) -> N
 
 @pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
 async def test_hostile_manifest_costs_a_few_requests(power: Power, deep: bool) -> None:
-    """It names a thousand pieces that do not exist; one would do to make a new image."""
+    """The manifest names a thousand missing pieces; one is enough to require a new image."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"one")
         head = await session.imager.make()

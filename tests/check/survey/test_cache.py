@@ -1,4 +1,4 @@
-"""Looking into the cache directory."""
+"""Survey of the cache directory."""
 
 from s3fs_meta.check.context import Examination
 from s3fs_meta.check.observations import Evidence, Need
@@ -14,7 +14,7 @@ def _survey(healthy: Healthy) -> Examination:
 
 
 def test_block_files_are_noted_with_their_sizes(healthy: Healthy) -> None:
-    """A file is known by its name, and only in its place."""
+    """A block file is recognised by its name, in the right directory only."""
     exam = _survey(healthy)
     seen = {row[0]: row[1] for row in healthy.db.all("SELECT * FROM temp.seen_files")}
     assert seen[healthy.block_of(healthy.dirty, 1)] == 2001
@@ -24,7 +24,7 @@ def test_block_files_are_noted_with_their_sizes(healthy: Healthy) -> None:
 
 
 def test_everything_else_is_a_stray(healthy: Healthy) -> None:
-    """Names that are no numbers, numbers in a wrong place, unfinished files."""
+    """Names that are no numbers, numbers in a wrong directory, unfinished files."""
     root = healthy.files.root
     strays = [root / "README", root / "0a", root / f"{1 << 70:x}", healthy.tmp / "fetch-9"]
     misplaced = root / "zz" / f"{healthy.block_of(healthy.dirty, 1):x}"
@@ -38,8 +38,8 @@ def test_everything_else_is_a_stray(healthy: Healthy) -> None:
     assert seen == {str(path) for path in (*strays, misplaced)}
 
 
-def test_copies_are_sound_if_they_hash_to_their_row(healthy: Healthy) -> None:
-    """A torn copy, and one that is gone, are not."""
+def test_cached_blocks_are_intact_if_they_match_their_hash(healthy: Healthy) -> None:
+    """A torn or missing file is not intact."""
     blocks = healthy.write_uploaded(healthy.attributed, b"sound", b"torn!", b"gone")
     healthy.files.write_within(blocks[1], 0, b"T", 0)
     exam = _survey(healthy)
@@ -52,7 +52,7 @@ def test_copies_are_sound_if_they_hash_to_their_row(healthy: Healthy) -> None:
 
 
 def test_without_a_cache_directory_nothing_is_verified(healthy: Healthy) -> None:
-    """A host without local copies has nothing to offer."""
+    """A host without cached blocks cannot contribute any."""
     exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     cache_survey.verify_copies(exam, healthy.keyring, "SELECT block FROM blocks")
     assert healthy.db.all("SELECT * FROM temp.seen_sound_copies") == []

@@ -1,4 +1,4 @@
-"""The chain in the bucket, from the base image to its end."""
+"""Survey of the chain in the bucket, from the base image to its end."""
 
 import pytest
 
@@ -53,16 +53,16 @@ def _damage(power: Power, txg: Txg) -> None:
     power.store.objects[key] = flipped(power.store.objects[key], -1)
 
 
-async def test_sound_chain_is_clean(power: Power) -> None:
-    """Also with every byte read."""
+async def test_intact_chain_is_clean(power: Power) -> None:
+    """Also with --deep."""
     async with power.session("a", tasks=False) as session:
         await _some_txgs(session)
         assert (await check(session)).lines() == ["clean"]
         assert (await check(session, deep=True)).lines() == ["clean"]
 
 
-async def test_gap_after_the_last_image_has_a_new_one_made(power: Power) -> None:
-    """I67: no host could restore the present state; the local state is complete."""
+async def test_gap_after_the_last_image_causes_a_new_one(power: Power) -> None:
+    """I67: no host could restore the current state; the local state is complete."""
     for harm in ("missing", "damaged", "another"):
         async with power.session("a", tasks=False, options=TAKEOVER) as session:
             numbers = await _some_txgs(session)
@@ -90,7 +90,7 @@ async def test_gap_after_the_last_image_has_a_new_one_made(power: Power) -> None
 
 
 async def test_gap_in_the_past_is_reported_and_left(power: Power) -> None:
-    """I68: points in time in the gap are unavailable; the present is not, so it is no error."""
+    """I68: points in time in the gap are unavailable; the current state is available, so it is no error."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         del power.store.objects[key_of(numbers[1])]
@@ -99,8 +99,8 @@ async def test_gap_in_the_past_is_reported_and_left(power: Power) -> None:
         assert key_of(numbers[1]) in report.verdicts[0].examples[0].what
 
 
-async def test_damage_in_the_past_is_found_by_reading_it(power: Power) -> None:
-    """I68, with --deep."""
+async def test_damage_in_the_past_is_found_by_deep_check(power: Power) -> None:
+    """I68 reports it."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         _damage(power, numbers[2])
@@ -109,7 +109,7 @@ async def test_damage_in_the_past_is_found_by_reading_it(power: Power) -> None:
 
 
 async def test_missing_part_is_found(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I67: a changelog is as good as its parts."""
+    """I67: a changelog needs all of its parts."""
     monkeypatch.setattr(changelog_writer, "CHANGELOG_RUN_BYTES", 500)
     async with power.session("a", tasks=False) as session:
         for number in range(4):
@@ -126,12 +126,12 @@ async def test_missing_part_is_found(power: Power, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("lost", ["damaged", "missing"])
 @pytest.mark.parametrize("deep", [False, True])
-async def test_mended_chain_is_clean_and_says_so(power: Power, lost: str, deep: bool) -> None:
-    """I68 is for what is lost and was not mended; txgs that were given up are known."""
+async def test_repaired_chain_is_clean(power: Power, lost: str, deep: bool) -> None:
+    """I68 is for lost txgs that were not repaired; abandoned txgs are known."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         await session.close()
-    for txg in numbers[4:5]:  # one that can be read comes after it
+    for txg in numbers[4:5]:  # a readable one comes after it
         if lost == "missing":
             del power.store.objects[key_of(txg)]
         else:

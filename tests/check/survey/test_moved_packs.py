@@ -1,4 +1,4 @@
-"""Packs that lie under each other's names."""
+"""Packs stored under each other's names."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.damage import flipped
 
 
 def _write(healthy: Healthy, first: bytes, second: bytes) -> tuple[ObjectKey, ObjectKey]:
-    """Write two files that are only in the bucket, each in a pack of its own; return the keys."""
+    """Write two files that are only in the bucket, each in a separate pack; return the keys."""
     healthy.evict(*healthy.write_uploaded(healthy.linked, first))
     healthy.evict(*healthy.write_uploaded(healthy.attributed, second))
     one, other = (
@@ -38,10 +38,10 @@ def _exchange(healthy: Healthy, one: ObjectKey, other: ObjectKey) -> None:
 
 @pytest.mark.parametrize("deep", [True, False], ids=["deep", "listing"])
 @pytest.mark.parametrize("key", [None, bytes(range(32))], ids=["plain", "encrypted"])
-async def test_exchanged_packs_of_other_sizes_lose_nothing(
+async def test_exchanged_packs_of_different_sizes_lose_nothing(
     tmp_path: Path, key: bytes | None, deep: bool
 ) -> None:
-    """The listing shows their sizes; nothing of them is cached."""
+    """The listing shows their sizes; none of their blocks is cached."""
     healthy = _made(tmp_path, key)
     _exchange(healthy, *_write(healthy, b"short", b"a content that is longer"))
 
@@ -55,7 +55,7 @@ async def test_exchanged_packs_of_other_sizes_lose_nothing(
 
 @pytest.mark.parametrize("key", [None, bytes(range(32))], ids=["plain", "encrypted"])
 async def test_exchanged_packs_of_one_size_lose_nothing(tmp_path: Path, key: bytes | None) -> None:
-    """Only reading shows it; the listing is that of a healthy bucket."""
+    """Only reading shows the exchange; the listing looks healthy."""
     healthy = _made(tmp_path, key)
     one, other = _write(healthy, b"a first content", b"another content")
     assert len(healthy.store.objects[one]) == len(healthy.store.objects[other])
@@ -69,8 +69,8 @@ async def test_exchanged_packs_of_one_size_lose_nothing(tmp_path: Path, key: byt
     assert (await healthy.check_all(deep=True)).exit_status == 0
 
 
-async def test_pack_in_the_place_of_another_is_found_there(healthy: Healthy) -> None:
-    """Its own object is missing; the other one is lost."""
+async def test_pack_under_the_name_of_another_is_found(healthy: Healthy) -> None:
+    """Its own object is missing; the other pack is lost."""
     one, other = _write(healthy, b"kept", b"lost, and longer")
     healthy.store.objects[other] = healthy.store.objects.pop(one)
 
@@ -79,8 +79,8 @@ async def test_pack_in_the_place_of_another_is_found_there(healthy: Healthy) -> 
     assert _content(healthy, healthy.linked) == b"kept"
 
 
-async def test_damaged_pack_is_no_other(healthy: Healthy) -> None:
-    """One bit of its index is wrong; no name fits."""
+async def test_damaged_pack_matches_no_other_name(healthy: Healthy) -> None:
+    """One bit of its index is wrong."""
     one, other = _write(healthy, b"a first content", b"another content")
     healthy.store.objects[other] = flipped(healthy.store.objects[other], -20)
 
@@ -90,7 +90,7 @@ async def test_damaged_pack_is_no_other(healthy: Healthy) -> None:
     assert one in healthy.store.objects
 
 
-async def test_without_repairs_nothing_is_put_into_the_cache(healthy: Healthy) -> None:
+async def test_check_without_repairs_caches_nothing(healthy: Healthy) -> None:
     """-n only reports."""
     _exchange(healthy, *_write(healthy, b"short", b"a content that is longer"))
     before = sorted(healthy.files.numbers())

@@ -1,4 +1,4 @@
-"""Reading every pack."""
+"""Survey of all packs by reading them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.damage import flipped
 
 @pytest.fixture
 async def exam(healthy: Healthy) -> Examination:
-    """Return a run that has seen the cache directory and the listing."""
+    """Return a run with surveys of the cache directory and the listing."""
     made = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     cache_survey.survey(made, healthy.files, healthy.tmp)
     await bucket_survey.survey(made, healthy.store, healthy.keyring)
@@ -30,7 +30,7 @@ async def exam(healthy: Healthy) -> Examination:
 
 
 async def test_every_pack_is_read_once_and_reported(healthy: Healthy, exam: Examination) -> None:
-    """Progress ends at all bytes."""
+    """Progress ends at the total number of bytes."""
     store = FaultyStore(healthy.store)
     told: list[tuple[str, int, int]] = []
 
@@ -43,7 +43,7 @@ async def test_every_pack_is_read_once_and_reported(healthy: Healthy, exam: Exam
     assert Need.CONTENT in exam.evidence.surveyed
 
 
-async def test_store_that_fails_is_no_damage(healthy: Healthy, exam: Examination) -> None:
+async def test_failing_store_is_no_damage(healthy: Healthy, exam: Examination) -> None:
     """A read that fails proves nothing about the pack; the store's own error is raised."""
     store = FaultyStore(healthy.store)
     store.fail("get")
@@ -55,7 +55,7 @@ async def test_store_that_fails_is_no_damage(healthy: Healthy, exam: Examination
 
 
 async def test_every_flipped_byte_of_a_pack_is_noticed(healthy: Healthy) -> None:
-    """In a block, in the index, in the trailer: something is found."""
+    """In a block, in the index, in the trailer: each is reported."""
     [block] = healthy.write_uploaded(healthy.attributed, b"short content")
     row = blocks.get(healthy.db, block)
     assert row.pack is not None
@@ -66,8 +66,8 @@ async def test_every_flipped_byte_of_a_pack_is_noticed(healthy: Healthy) -> None
         assert verdict.unreadable or verdict.index_fault, place
 
 
-async def test_pack_that_is_too_large_keeps_its_blocks(healthy: Healthy) -> None:
-    """The survey does not read past the limit: it finds the blocks, but not the index."""
+async def test_oversized_pack_keeps_its_blocks(healthy: Healthy) -> None:
+    """The survey does not read past the limit: it reads the blocks, but not the index."""
     [block] = healthy.write_uploaded(healthy.attributed, b"short content")
     row = blocks.get(healthy.db, block)
     assert row.pack is not None
@@ -82,8 +82,8 @@ async def test_pack_that_is_too_large_keeps_its_blocks(healthy: Healthy) -> None
     assert healthy.db.all("SELECT block FROM temp.seen_unreadable") == []
 
 
-async def test_row_that_is_wrong_is_told_from_a_pack_that_is(healthy: Healthy) -> None:
-    """The index says where the block of a wrong row is."""
+async def test_wrong_row_is_distinguished_from_a_damaged_pack(healthy: Healthy) -> None:
+    """The index has the location of the block."""
     one, two = healthy.write_uploaded(healthy.attributed, b"first block", b"second block")
     row = blocks.get(healthy.db, one)
     assert row.pack is not None
@@ -97,8 +97,8 @@ async def test_row_that_is_wrong_is_told_from_a_pack_that_is(healthy: Healthy) -
     assert [(seen.block, seen.pack_offset) for seen in verdict.elsewhere] == [(one, 0)]
 
 
-async def test_wrong_offset_is_mended_from_the_index(healthy: Healthy) -> None:
-    """I51: the bytes are all there, only the row was wrong."""
+async def test_wrong_offset_is_corrected_from_the_index(healthy: Healthy) -> None:
+    """I51: all bytes are intact, only the row is wrong."""
     one, _two, _three = healthy.write_uploaded(healthy.attributed, b"a" * 90, b"b", b"c")
     healthy.evict(one)
     healthy.sql("UPDATE blocks SET pack_offset = 1, stored_bytes = 5 WHERE block = ?", one)
@@ -121,7 +121,7 @@ def encrypted(tmp_path: Path) -> Iterator[Healthy]:
 
 
 async def test_encrypted_packs_are_verified(encrypted: Healthy) -> None:
-    """The deep check needs the keys, and finds what a flipped bit did."""
+    """The deep check needs the keys, and finds a flipped bit."""
     assert (await encrypted.check_all(deep=True)).lines() == ["clean"]
     key = packs.object_key(encrypted.db, encrypted.pack_of(encrypted.uploaded, 1))
     encrypted.store.objects[key] = flipped(encrypted.store.objects[key], 10)

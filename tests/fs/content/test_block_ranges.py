@@ -1,4 +1,4 @@
-"""Ranges of bytes cut into blocks."""
+"""Cutting byte ranges at block boundaries."""
 
 import pytest
 from hypothesis import given
@@ -26,7 +26,7 @@ def located(plain_bytes: int, state: BlockState | None) -> Located:
 
 
 def span(start: int, stop: int) -> Span:
-    """Return a part of block 0."""
+    """Return a range in block 0."""
     return Span(BlockIndex(0), start, stop)
 
 
@@ -60,7 +60,9 @@ def test_spans_cover_the_range_once_in_order(offset: int, length: int) -> None:
         (span(0, 100), located(50, BlockState.SEALED), True, How.NEW),
     ],
 )
-def test_how_a_part_is_written(part: Span, there: Located | None, is_local: bool, how: How) -> None:
+def test_method_of_writing_a_part(
+    part: Span, there: Located | None, is_local: bool, how: How
+) -> None:
     """Old content is fetched or copied only if some of it stays."""
     plan = plan_write(sized(100), [(part, there)], lambda _block: is_local)
     assert [step.how for step in plan.steps] == [how]
@@ -105,8 +107,8 @@ def test_plan_says_what_a_write_changes(
         (span(0, 10), 50, 50),
     ],
 )
-def test_only_what_stays_is_copied(part: Span, plain_bytes: int, kept: int) -> None:
-    """A tail that is overwritten is not copied first."""
+def test_only_remaining_content_is_copied(part: Span, plain_bytes: int, kept: int) -> None:
+    """A tail that will be overwritten is not copied."""
     assert bytes_to_keep(part, plain_bytes) == kept
 
 
@@ -114,6 +116,8 @@ def test_only_what_stays_is_copied(part: Span, plain_bytes: int, kept: int) -> N
     ("size", "remove_from", "keep_index", "keep_bytes"),
     [(0, 0, 0, 0), (1, 1, 0, 1), (99, 1, 0, 99), (100, 1, 1, 0), (250, 3, 2, 50)],
 )
-def test_cut(size: int, remove_from: int, keep_index: int, keep_bytes: int) -> None:
-    """A block is cut in two only if the size falls inside it."""
+def test_block_is_cut_only_if_the_size_is_inside_it(
+    size: int, remove_from: int, keep_index: int, keep_bytes: int
+) -> None:
+    """A size at a block boundary cuts none."""
     assert cut(size, B) == (remove_from, keep_index, keep_bytes)

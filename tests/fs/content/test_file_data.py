@@ -1,4 +1,4 @@
-"""Contents: every byte written is read, holes are zeros, nothing else appears."""
+"""File content: written bytes are read back, holes are zeros."""
 
 import random
 
@@ -57,8 +57,8 @@ async def test_bytes_written_are_read(fs: Filesystem, volume: Volume) -> None:
     assert fs.db.counters.file_bytes == len(content)
 
 
-async def test_nothing_written_changes_nothing(fs: Filesystem) -> None:
-    """write(2) of no bytes."""
+async def test_empty_write_changes_nothing(fs: Filesystem) -> None:
+    """As write(2) says for zero bytes."""
     ino = make_file(fs, b"f")
     before = fs.getattr(ino)
     assert await fs.write(ino, 99, b"") == 0
@@ -66,7 +66,7 @@ async def test_nothing_written_changes_nothing(fs: Filesystem) -> None:
 
 
 async def test_gap_before_a_write_is_a_hole(fs: Filesystem) -> None:
-    """Within a block and over whole blocks: zeros, and no block for what is only hole."""
+    """Within a block and across blocks: zeros, and no block for a hole."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 100, b"a")
     await fs.write(ino, 5 * BLOCK_BYTES + 7, b"b")
@@ -77,8 +77,8 @@ async def test_gap_before_a_write_is_a_hole(fs: Filesystem) -> None:
     assert blocks(fs, ino) == 2
 
 
-async def test_sparse_file_of_16_tib(fs: Filesystem) -> None:
-    """Both ends can be written; only they take room."""
+async def test_both_ends_of_a_sparse_file_of_16_tib_are_written(fs: Filesystem) -> None:
+    """Only they take space."""
     ino = make_file(fs, b"f")
     await fs.write(ino, SIXTEEN_TIB - 1, b"z")
     await fs.write(ino, 0, b"a")
@@ -101,7 +101,7 @@ async def test_no_file_grows_past_the_limit(fs: Filesystem) -> None:
 
 
 async def test_only_regular_files_have_content(fs: Filesystem) -> None:
-    """Directories, FIFOs and missing inodes refuse."""
+    """Directories, FIFOs and missing inodes are refused."""
     directory = make_directory(fs, b"d")
     fifo = fs.namespace.make_node(ROOT_INO, b"p", 0o010600, USER).ino
     for ino, error in (
@@ -118,8 +118,8 @@ async def test_only_regular_files_have_content(fs: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("state", ["dirty", "clean", "evicted"])
-async def test_overwriting_keeps_the_rest(fs: Filesystem, volume: Volume, state: str) -> None:
-    """Wherever the block is: here and writable, here and frozen, or only in the store."""
+async def test_overwriting_keeps_other_bytes(fs: Filesystem, volume: Volume, state: str) -> None:
+    """For a writable cached block, a sealed one, and one only in the store."""
     ino = make_file(fs, b"f")
     content = bytearray(random.Random(2).randbytes(2 * BLOCK_BYTES))
     await fs.write(ino, 0, bytes(content))
@@ -139,7 +139,7 @@ async def test_overwriting_keeps_the_rest(fs: Filesystem, volume: Volume, state:
 
 
 async def test_replacing_a_whole_block_fetches_nothing(fs: Filesystem, volume: Volume) -> None:
-    """A block that is overwritten completely is not downloaded."""
+    """A completely overwritten block is not downloaded."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * BLOCK_BYTES)
     await volume.evict()
@@ -149,7 +149,7 @@ async def test_replacing_a_whole_block_fetches_nothing(fs: Filesystem, volume: V
 
 
 async def test_unreachable_store_is_an_error_and_not_zeros(fs: Filesystem, volume: Volume) -> None:
-    """Reads, partial writes and cuts of an evicted block fail and change nothing."""
+    """Reads, partial writes and truncations of an evicted block fail and change nothing."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * BLOCK_BYTES)
     await volume.evict()
@@ -167,7 +167,7 @@ async def test_unreachable_store_is_an_error_and_not_zeros(fs: Filesystem, volum
 
 
 async def test_parts_of_one_read_are_fetched_together(fs: Filesystem, volume: Volume) -> None:
-    """And the first error of them is raised as it is, not in a group."""
+    """Their first error is raised unchanged, not in an exception group."""
     ino = make_file(fs, b"f")
     content = random.Random(3).randbytes(2 * BLOCK_BYTES)
     await fs.write(ino, 0, content)
@@ -179,10 +179,8 @@ async def test_parts_of_one_read_are_fetched_together(fs: Filesystem, volume: Vo
     assert await whole(fs, ino) == content
 
 
-async def test_write_that_waited_sees_what_happened_meanwhile(
-    fs: Filesystem, volume: Volume
-) -> None:
-    """A truncation while the block is fetched is not undone by the write."""
+async def test_waiting_write_sees_concurrent_changes(fs: Filesystem, volume: Volume) -> None:
+    """A truncation during the fetch is not undone by the write."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 1000)
     await volume.evict()
@@ -203,7 +201,7 @@ async def test_write_that_waited_sees_what_happened_meanwhile(
 async def test_truncated_content_never_reappears(
     fs: Filesystem, volume: Volume, state: str, size: int
 ) -> None:
-    """Growing again shows zeros."""
+    """Growing the file again shows zeros."""
     ino = make_file(fs, b"f")
     content = b"\xff" * (2 * BLOCK_BYTES + 10)
     await fs.write(ino, 0, content)
@@ -220,7 +218,7 @@ async def test_truncated_content_never_reappears(
 
 
 async def test_truncation_sets_times(fs: Filesystem, volume: Volume) -> None:
-    """mtime and ctime, also for the same size; unless the kernel keeps them."""  # noqa: D403
+    """Mtime and ctime, also for an unchanged size; except if the kernel keeps them."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()
     await fs.data.truncate(ino, 0)
@@ -230,8 +228,10 @@ async def test_truncation_sets_times(fs: Filesystem, volume: Volume) -> None:
     assert fs.getattr(ino).mtime_ns == now_ns
 
 
-async def test_large_file_is_cut_in_pieces(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the end; each piece leaves a sound shorter file, as a kill would show it."""
+async def test_large_file_is_truncated_in_pieces(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the end; each piece leaves a valid shorter file, as a kill would show it."""
     monkeypatch.setattr("s3fs_meta.fs.content.file_data.PURGE_BLOCKS_MAX", 2)
     ino = make_file(fs, b"f")
     for index in range(9):
@@ -260,7 +260,7 @@ async def test_cutting_a_large_file_lets_others_run(
 
 
 async def test_full_filesystem_refuses_new_blocks(fs: Filesystem) -> None:
-    """Capacity counts content; overwriting and holes need none."""
+    """Capacity counts content; overwriting and holes need no space."""
     ino = make_file(fs, b"f")
     fs.set_capacity(BLOCK_BYTES)
     await fs.write(ino, 0, b"a" * BLOCK_BYTES)
@@ -274,7 +274,7 @@ async def test_full_filesystem_refuses_new_blocks(fs: Filesystem) -> None:
 
 
 async def test_read_only_mount_refuses_writes(fs: Filesystem) -> None:
-    """And reads on."""
+    """Reads are still served."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"abc")
     fs.status.enter(MountState.DEGRADED, "a test")
@@ -285,10 +285,10 @@ async def test_read_only_mount_refuses_writes(fs: Filesystem) -> None:
     assert await whole(fs, ino) == b"abc"
 
 
-async def test_failing_disk_leaves_rows_that_tell_the_truth(
+async def test_failing_disk_leaves_correct_rows(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the second of two parts fails, the first is there and the size says so."""
+    """If the second of two parts fails, the first is written and the size is its end."""
     ino = make_file(fs, b"f")
     create = volume.session.files.create
 
@@ -306,7 +306,7 @@ async def test_failing_disk_leaves_rows_that_tell_the_truth(
 
 
 async def test_metadata_requests_always_find_a_worker(fs: Filesystem, volume: Volume) -> None:
-    """So many readers may wait for the store; one more is told to come again."""
+    """The number of readers that wait for the store is bounded; one more gets EAGAIN."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)
     await volume.evict()
@@ -324,10 +324,10 @@ async def test_metadata_requests_always_find_a_worker(fs: Filesystem, volume: Vo
     assert fs.data.waiting == 0
 
 
-async def test_write_that_need_not_wait_is_taken_however_many_readers_wait(
+async def test_write_that_need_not_wait_is_accepted_beside_any_number_of_readers(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """The kernel would drop what it writes back if it were told to come again."""
+    """The kernel would drop its write-back if it got EAGAIN."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)
     await volume.evict()
@@ -399,7 +399,7 @@ async def test_overwriting_two_dirty_blocks_changes_no_row(volume: Volume) -> No
 async def test_overwrite_does_not_outlive_older_operations(
     volume: Volume, *, sets_times: bool
 ) -> None:
-    """Content that a commit has shown changes only after what came before it is committed."""
+    """Committed content changes only after all earlier operations are committed."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"old")
@@ -415,7 +415,7 @@ async def test_overwrite_does_not_outlive_older_operations(
 
 
 async def test_killed_truncation_is_undone_completely(volume: Volume) -> None:
-    """A cut that was not committed leaves the old content, also after a write behind it."""
+    """An uncommitted truncation leaves the old content, also after a later write."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"0123456789")
@@ -428,7 +428,7 @@ async def test_killed_truncation_is_undone_completely(volume: Volume) -> None:
 
 
 async def test_lost_append_leaves_no_trace_in_a_later_hole(volume: Volume) -> None:
-    """Bytes that a killed daemon had appended do not show up in a gap made afterwards."""
+    """Bytes that a killed daemon had appended are not visible in a later hole."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"abc")
@@ -442,7 +442,7 @@ async def test_lost_append_leaves_no_trace_in_a_later_hole(volume: Volume) -> No
 
 
 async def test_overwriting_a_dirty_block_changes_no_row(volume: Volume) -> None:
-    """Where the kernel sends the times, a rewrite costs no group."""
+    """If the kernel sends the times, a rewrite needs no group."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         volume.clock.later()
@@ -460,7 +460,7 @@ async def test_overwriting_a_dirty_block_changes_no_row(volume: Volume) -> None:
 async def test_random_operations_equal_a_byte_array(
     fs: Filesystem, volume: Volume, seed: int, steps: int
 ) -> None:
-    """Writes, truncations, uploads and evictions in any order leave what a bytearray holds."""
+    """Writes, truncations, uploads and evictions in any order equal those of a bytearray."""
     chance = random.Random(seed)
     ino = make_file(fs, b"f")
     model = bytearray()

@@ -1,4 +1,4 @@
-"""Ranges of files: what lseek, fallocate and copy_file_range say and do."""
+"""Ranges of files: lseek, fallocate and copy_file_range."""
 
 import random
 
@@ -50,7 +50,7 @@ def mapped(fs: Filesystem, ino: Ino) -> list[tuple[int, int]]:
 
 
 async def test_data_and_holes_are_found(fs: Filesystem) -> None:
-    """A hole, two blocks and a part of one, a hole up to the end."""
+    """A hole, two blocks and part of a third, a hole up to the end."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 3 * BLOCK_BYTES, bytes(2 * BLOCK_BYTES + 5))
     await fs.data.truncate(ino, 9 * BLOCK_BYTES)
@@ -68,7 +68,7 @@ async def test_data_and_holes_are_found(fs: Filesystem) -> None:
 
 
 async def test_end_of_a_file_is_a_hole(fs: Filesystem) -> None:
-    """Also of one that has no other, and of one whose last block ends with it."""
+    """Also of a file without other holes, and of one whose last block ends with it."""
     ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
 
     assert await fs.ranges.seek(ino, 5, SEEK_HOLE) == 2 * BLOCK_BYTES
@@ -88,7 +88,7 @@ async def test_hole_between_blocks_is_found(fs: Filesystem) -> None:
 
 @pytest.mark.parametrize("whence", [SEEK_DATA, SEEK_HOLE])
 @pytest.mark.parametrize("offset", [-1, 10, 11])
-async def test_nothing_is_behind_the_end(fs: Filesystem, whence: int, offset: int) -> None:
+async def test_seek_past_the_end_is_refused(fs: Filesystem, whence: int, offset: int) -> None:
     """lseek(2): ENXIO at the end of the file and past it."""
     ino, _content = await filled(fs, b"f", 10)
 
@@ -96,8 +96,8 @@ async def test_nothing_is_behind_the_end(fs: Filesystem, whence: int, offset: in
         await fs.ranges.seek(ino, offset, whence)
 
 
-async def test_other_places_to_seek_from_are_refused(fs: Filesystem) -> None:
-    """The kernel answers the others itself."""
+async def test_other_origins_of_a_seek_are_refused(fs: Filesystem) -> None:
+    """The kernel handles them itself."""
     ino, _content = await filled(fs, b"f", 10)
 
     with pytest.raises(InvalidRequestError):
@@ -123,7 +123,7 @@ async def test_other_places_to_seek_from_are_refused(fs: Filesystem) -> None:
 async def test_cleared_range_reads_as_zeros(
     fs: Filesystem, mode: int, offset: int, length: int
 ) -> None:
-    """Nothing else changes, and whole blocks take no room any more."""
+    """Nothing else changes, and whole blocks take no space any more."""
     ino, content = await filled(fs, b"f", 4 * BLOCK_BYTES)
     expected = bytearray(content)
     stop = min(offset + length, len(content))
@@ -136,8 +136,8 @@ async def test_cleared_range_reads_as_zeros(
     assert [index for index, _block in mapped(fs, ino)] == [i for i in range(4) if i not in freed]
 
 
-async def test_clearing_what_is_in_the_bucket_only(fs: Filesystem, volume: Volume) -> None:
-    """Blocks at the edges are fetched and changed; the source in the bucket is another block."""
+async def test_uncached_blocks_are_cleared(fs: Filesystem, volume: Volume) -> None:
+    """Blocks at the edges are fetched and replaced."""
     ino, content = await filled(fs, b"f", 3 * BLOCK_BYTES)
     await volume.evict()
 
@@ -147,8 +147,8 @@ async def test_clearing_what_is_in_the_bucket_only(fs: Filesystem, volume: Volum
     assert await whole(fs, ino) == content[:10] + zeros + content[10 + 2 * BLOCK_BYTES :]
 
 
-async def test_many_blocks_are_unmapped_in_stretches(fs: Filesystem) -> None:
-    """More than one stretch releases."""
+async def test_many_blocks_are_unmapped_in_slices(fs: Filesystem) -> None:
+    """More than one slice releases."""
     ino = make_file(fs, b"f")
     for index in range(0, 1200, 2):
         await fs.write(ino, index * BLOCK_BYTES, b"x")
@@ -160,10 +160,10 @@ async def test_many_blocks_are_unmapped_in_stretches(fs: Filesystem) -> None:
     assert fs.getattr(ino).size_bytes == size_bytes
 
 
-async def test_lock_between_stretches_keeps_the_rest(
+async def test_lock_between_slices_keeps_the_rest(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is locked while it is cleared changes no more."""
+    """A file that is locked while it is cleared does not change further."""
     monkeypatch.setattr(file_ranges, "PURGE_BLOCKS_MAX", 2)
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
 
@@ -185,10 +185,10 @@ async def test_lock_between_stretches_keeps_the_rest(
     assert len(mapped(fs, ino)) == left
 
 
-async def test_freeze_between_stretches_holds_the_rest_back(
+async def test_freeze_between_slices_delays_the_rest(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until it is over; then all of it is done."""
+    """After the freeze the operation is completed."""
     monkeypatch.setattr(file_ranges, "PURGE_BLOCKS_MAX", 2)
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
     async with trio.open_nursery() as nursery:
@@ -207,10 +207,10 @@ async def test_freeze_between_stretches_holds_the_rest_back(
 @pytest.mark.parametrize(
     ("mode", "size_bytes"), [(0, 500), (ZERO_RANGE, 500), (KEEP_SIZE, 100), (PUNCH, 100)]
 )
-async def test_allocating_grows_a_file_unless_that_is_not_wanted(
+async def test_allocating_grows_a_file_unless_keep_size_is_set(
     fs: Filesystem, mode: int, size_bytes: int
 ) -> None:
-    """The content stays, except for a range that was to be zeroed."""
+    """The content stays, except for a range to be zeroed."""
     ino, content = await filled(fs, b"f", 100)
 
     await fs.ranges.allocate(ino, mode, 50, 450)
@@ -221,7 +221,7 @@ async def test_allocating_grows_a_file_unless_that_is_not_wanted(
 
 
 async def test_allocating_checks_the_capacity(fs: Filesystem) -> None:
-    """A filesystem with a capacity refuses what it could not take; holes need none."""
+    """With a capacity, an allocation that cannot fit is refused; holes need no space."""
     fs.set_capacity(10 * BLOCK_BYTES)
     ino, _content = await filled(fs, b"f", 4 * BLOCK_BYTES)
 
@@ -232,7 +232,7 @@ async def test_allocating_checks_the_capacity(fs: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("capacity_bytes", [0, 10 * BLOCK_BYTES])
-async def test_allocating_more_than_is_shown_as_free_is_refused(
+async def test_allocating_more_than_the_free_space_is_refused(
     fs: Filesystem, capacity_bytes: int
 ) -> None:
     """With a capacity and without one; nothing is changed."""
@@ -250,7 +250,7 @@ async def test_allocating_more_than_is_shown_as_free_is_refused(
 async def test_allocating_checks_the_local_disk(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So much as the cache may take must fit there, and clean blocks may go for it."""
+    """As much as the cache may take must fit there; clean blocks may be evicted for it."""
     ino, _content = await filled(fs, b"f", 4 * BLOCK_BYTES)
     monkeypatch.setattr(volume.session.cache.disk, "spare_bytes", lambda: 3 * BLOCK_BYTES)
 
@@ -274,7 +274,7 @@ async def test_allocating_checks_the_local_disk(
         (0, FILE_BYTES_MAX, 1, TooBigError),
     ],
 )
-async def test_what_fallocate_refuses(
+async def test_invalid_fallocate_is_refused(
     fs: Filesystem, mode: int, offset: int, length: int, error: type[Exception]
 ) -> None:
     """Nothing is changed."""
@@ -286,7 +286,7 @@ async def test_what_fallocate_refuses(
     assert await whole(fs, ino) == content
 
 
-async def test_locked_file_is_neither_cleared_nor_copied_over(fs: Filesystem) -> None:
+async def test_locked_file_is_neither_cleared_nor_overwritten(fs: Filesystem) -> None:
     """It can be copied from."""
     ino, content = await filled(fs, b"f", 100)
     other = make_file(fs, b"g")
@@ -307,8 +307,8 @@ async def test_locked_file_is_neither_cleared_nor_copied_over(fs: Filesystem) ->
 # --- sharing -----------------------------------------------------------------------------------
 
 
-async def test_copy_shares_blocks_that_are_in_the_bucket(fs: Filesystem, volume: Volume) -> None:
-    """No byte of them is read."""
+async def test_copy_shares_uploaded_blocks(fs: Filesystem, volume: Volume) -> None:
+    """None of their bytes is read."""
     ino, content = await filled(fs, b"f", 3 * BLOCK_BYTES)
     await volume.evict()
     other = make_file(fs, b"g")
@@ -318,11 +318,11 @@ async def test_copy_shares_blocks_that_are_in_the_bucket(fs: Filesystem, volume:
     assert mapped(fs, other) == mapped(fs, ino)
 
     with pytest.raises(TransientStoreError):
-        await whole(fs, other)  # the first who reads
+        await whole(fs, other)  # the first reader
     assert await whole(fs, other) == content
 
 
-async def test_write_to_one_of_two_that_share_is_not_seen_in_the_other(
+async def test_write_to_one_of_two_sharing_files_does_not_change_the_other(
     fs: Filesystem, volume: Volume
 ) -> None:
     """In both directions."""
@@ -350,10 +350,10 @@ async def test_write_to_one_of_two_that_share_is_not_seen_in_the_other(
         (10 * BLOCK_BYTES, 0, 5),
     ],
 )
-async def test_copy_is_what_a_plain_array_would_hold(
+async def test_copy_equals_that_of_a_byte_array(
     fs: Filesystem, volume: Volume, uploaded: bool, offset: int, at: int, length: int
 ) -> None:
-    """Of a file with a hole, over another file, from any place to any other."""
+    """Of a file with a hole, over another file, with all offsets."""
     ino, content = await filled(fs, b"f", 4 * BLOCK_BYTES + 100)
     await fs.ranges.allocate(ino, PUNCH, BLOCK_BYTES, BLOCK_BYTES)
     source = bytearray(content)
@@ -375,10 +375,10 @@ async def test_copy_is_what_a_plain_array_would_hold(
     mapped(fs, other)
 
 
-async def test_copy_over_more_blocks_than_one_stretch_lets_go(
+async def test_copy_over_more_blocks_than_one_slice_releases(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of blocks of which some are equal, and some the same as those that they replace."""
+    """Some blocks are equal, and some are the same as those that they replace."""
     monkeypatch.setattr(file_ranges, "PURGE_BLOCKS_MAX", 3)
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     await fs.write(ino, 5 * BLOCK_BYTES, content)
@@ -398,7 +398,7 @@ async def test_copy_over_more_blocks_than_one_stretch_lets_go(
 
 
 async def test_failing_copy_reports_its_progress(fs: Filesystem, volume: Volume) -> None:
-    """And the next one what it is: the kernel would keep old pages of a target that has changed."""
+    """The next call gets the error: otherwise the kernel would keep old pages of a changed target."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES + 10)
     await volume.evict()
     other = make_file(fs, b"g")
@@ -410,10 +410,10 @@ async def test_failing_copy_reports_its_progress(fs: Filesystem, volume: Volume)
     assert await whole(fs, other) == content[: 2 * BLOCK_BYTES]
 
 
-async def test_copy_covers_no_more_than_its_answer_can_say(
+async def test_copy_is_bounded_by_its_32_bit_result(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A count has 32 bits: a hole of 8 GiB would have none."""
+    """A hole of 8 GiB is copied in several calls."""
     monkeypatch.setattr(file_ranges, "CLONE_SLICE_BLOCKS", 1 << 20)
     ino, other = make_file(fs, b"f"), make_file(fs, b"g")
     await fs.data.truncate(ino, 8 << 30)
@@ -422,8 +422,8 @@ async def test_copy_covers_no_more_than_its_answer_can_say(
     assert fs.getattr(other).size_bytes == 1 << 30
 
 
-async def test_times_follow_what_is_shared_and_punched(fs: Filesystem, volume: Volume) -> None:
-    """Where the kernel does not keep them, only the filesystem can set them."""
+async def test_times_follow_sharing_and_punching(fs: Filesystem, volume: Volume) -> None:
+    """If the kernel does not keep them, only the filesystem can set them."""
     ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     await volume.upload()
     other = make_file(fs, b"g")
@@ -439,7 +439,7 @@ async def test_times_follow_what_is_shared_and_punched(fs: Filesystem, volume: V
 async def test_one_call_copies_a_bounded_range_of_dirty_blocks(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller asks again: cp(1) does until a call copies nothing."""
+    """The caller repeats the call, as cp(1) does until nothing is copied."""
     monkeypatch.setattr(file_ranges, "COPIED_RANGE_BYTES", BLOCK_BYTES + 1)
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     other = make_file(fs, b"g")
@@ -453,8 +453,8 @@ async def test_one_call_copies_a_bounded_range_of_dirty_blocks(
     assert await whole(fs, other) == content
 
 
-async def test_copy_within_one_file(fs: Filesystem, volume: Volume) -> None:
-    """Its blocks are named twice."""
+async def test_copy_within_one_file_shares_blocks(fs: Filesystem, volume: Volume) -> None:
+    """Its blocks have two references."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     await volume.upload()
 

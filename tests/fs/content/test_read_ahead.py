@@ -1,4 +1,4 @@
-"""Sequential readers find what they want."""
+"""Read-ahead for sequential readers."""
 
 import random
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ async def fs(volume: Volume) -> AsyncIterator[Filesystem]:
 
 @pytest.fixture
 async def evicted(fs: Filesystem, volume: Volume) -> AsyncIterator[Ino]:
-    """Return an open file that is only in the store; the background tasks run."""
+    """Return an open file that is only in the store; background tasks run."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, random.Random(1).randbytes(BLOCKS * BLOCK_BYTES))
     await volume.evict()
@@ -51,12 +51,12 @@ def fetched(volume: Volume) -> int:
 
 
 def requests(volume: Volume) -> int:
-    """Return how many ranges were asked for."""
+    """Return how many ranges were requested."""
     return sum(call.method == "get_range" for call in volume.store.calls)
 
 
-async def test_reader_that_goes_on_gets_a_run(fs: Filesystem, volume: Volume, evicted: Ino) -> None:
-    """The second read in a row asks for what follows, up to the end of a run."""
+async def test_sequential_reader_gets_a_run(fs: Filesystem, volume: Volume, evicted: Ino) -> None:
+    """The second sequential read fetches ahead, up to the end of a run."""
     await fs.read(evicted, 0, STEP)
     await trio.testing.wait_all_tasks_blocked()
     assert fetched(volume) == 1
@@ -66,7 +66,7 @@ async def test_reader_that_goes_on_gets_a_run(fs: Filesystem, volume: Volume, ev
 
 
 async def test_window_grows_to_its_bound(fs: Filesystem, volume: Volume, evicted: Ino) -> None:
-    """The file comes run by run, before its reader; each block once."""
+    """The file is fetched run by run, ahead of its reader; each block once."""
     record = fs.open_files.find(evicted)
     assert record is not None
     for position in range(0, (BLOCKS - WINDOW_BLOCKS + 1) * BLOCK_BYTES, STEP):
@@ -76,11 +76,11 @@ async def test_window_grows_to_its_bound(fs: Filesystem, volume: Volume, evicted
         while fetched(volume) < BLOCKS:  # a thread of a busy machine may take long
             await trio.testing.wait_all_tasks_blocked(0.01)
     assert fetched(volume) == BLOCKS
-    assert requests(volume) <= BLOCKS // RUN_BLOCKS + 3  # one for a first block, packs have ends
+    assert requests(volume) <= BLOCKS // RUN_BLOCKS + 3  # one for the first block, packs have ends
 
 
-async def test_window_has_a_part_of_the_cache(volume: Volume) -> None:
-    """Blocks that were read ahead must not evict each other; of a large cache it is a fixed size."""
+async def test_window_is_a_fraction_of_the_cache(volume: Volume) -> None:
+    """Blocks read ahead must not evict each other; in a large cache the window has a fixed size."""
     async with volume.mounted(cache_bytes=CACHE_BYTES) as fs:
         assert fs.data.read_ahead._window_blocks_max == WINDOW_BLOCKS
     async with volume.mounted(cache_bytes=1 << 40) as fs:
@@ -88,10 +88,10 @@ async def test_window_has_a_part_of_the_cache(volume: Volume) -> None:
         assert fs.data.read_ahead._run_blocks * BLOCK_BYTES == READAHEAD_RUN_BYTES
 
 
-async def test_requests_of_the_kernel_may_change_places(
+async def test_reordered_kernel_requests_count_as_sequential(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
-    """It has two of them on their way."""
+    """The kernel has two of them in flight."""
     for number in (1, 0, 3, 2):
         await fs.read(evicted, number * STEP, STEP)
     await trio.testing.wait_all_tasks_blocked(0.01)
@@ -101,7 +101,7 @@ async def test_requests_of_the_kernel_may_change_places(
 async def test_random_reads_fetch_only_what_they_need(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
-    """No window for a reader that jumps."""
+    """A reader with random offsets gets no window."""
     for index in (0, 5, 2, 9):
         await fs.read(evicted, index * BLOCK_BYTES, 10)
     await trio.testing.wait_all_tasks_blocked(0.01)
@@ -111,7 +111,7 @@ async def test_random_reads_fetch_only_what_they_need(
 async def test_requests_that_find_the_queue_full_are_dropped(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A reader never waits for read-ahead, and asks again when he goes on."""
+    """A reader never waits for read-ahead, and asks again with its next read."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, random.Random(1).randbytes(4 * BLOCK_BYTES))
     await volume.evict()

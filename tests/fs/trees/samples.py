@@ -23,7 +23,7 @@ from tests.fs.conftest import (
 
 
 async def make_tree(fs: Filesystem, name: bytes = b"tree", *, files: int = 3) -> Ino:
-    """Make a tree with one of everything in it, and a directory below."""
+    """Make a tree with one entry of each kind, and a subdirectory."""
     top = make_directory(fs, name)
     below = make_directory(fs, b"below", top)
     make_directory(fs, b"empty", below)
@@ -44,7 +44,7 @@ COPY = CloneTarget(ROOT_INO, b"copy")
 async def clone(
     fs: Filesystem, name: bytes = b"tree", target: CloneTarget = COPY
 ) -> list[TreeProgress]:
-    """Copy what a name in the root stands for; return how far it was told to be."""
+    """Copy the inode of a name in the root; return its progress reports."""
     told: list[TreeProgress] = []
     ino = look(fs, name).ino
     await fs.tree_clone.clone(CloneTarget(ROOT_INO, name), ino, target, told.append)
@@ -59,7 +59,7 @@ def _names(fs: Filesystem, ino: Ino) -> Iterator[tuple[bytes, Ino]]:
 
 
 async def facts(fs: Filesystem, top: Ino) -> dict[bytes, tuple[object, ...]]:
-    """Return everything of a tree that a copy has to have, by path; links by their first path."""
+    """Return everything of a tree that a copy must have, by path; links by their first path."""
     found: dict[bytes, tuple[object, ...]] = {}
     first: dict[Ino, bytes] = {}
     waiting = [(b"", top)]
@@ -96,7 +96,7 @@ def assert_sound(fs: Filesystem) -> None:
 
 
 async def settled(fs: Filesystem) -> None:
-    """Let removals come to their end."""
+    """Let removals finish."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.run)
         with trio.fail_after(10):

@@ -1,4 +1,4 @@
-"""A copy is whole or not there, has everything of its source, and shares the content."""
+"""Copies of trees: complete or absent, with everything of the source, sharing content."""
 
 import pytest
 import trio
@@ -33,7 +33,7 @@ from tests.fs.trees.samples import COPY, assert_sound, clone, facts, ignore, mak
 
 
 async def _make_rich_tree(fs: Filesystem) -> Ino:
-    """Make a tree with everything in it that a copy must keep."""
+    """Make a tree with all properties that a copy must keep."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     sparse = make_file(fs, b"sparse", below, mode=0o4755)
@@ -69,7 +69,7 @@ async def test_copy_has_everything(fs: Filesystem, volume: Volume) -> None:
 
 
 async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> None:
-    """No byte is copied or uploaded for it, and a write to one is not seen in the other."""
+    """No byte is copied or uploaded for it, and a write to one file does not change the other."""
     top = await _make_rich_tree(fs)
     await volume.upload()
     block_bytes = fs.db.counters.block_bytes
@@ -90,7 +90,7 @@ async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> N
 
 
 async def test_dirty_content_is_copied(fs: Filesystem, volume: Volume) -> None:
-    """Dirty or sealed; changes of one copy do not show in the other."""
+    """Dirty or sealed; changes of one copy are not visible in the other."""
     top = await _make_rich_tree(fs)
     full = look(fs, b"full 0", top).ino
     volume.session.db.begin()
@@ -105,10 +105,10 @@ async def test_dirty_content_is_copied(fs: Filesystem, volume: Volume) -> None:
     assert_sound(fs)
 
 
-async def test_small_slices_come_to_the_same_end(
+async def test_small_slices_give_the_same_result(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However the tree is cut, with large files and links over several slices."""
+    """With large files and links across several slices."""
     top = await _make_rich_tree(fs)
     await volume.upload()
     await fs.write(look(fs, b"full 0", top).ino, 2 * BLOCK_BYTES, b"unshipped")
@@ -131,10 +131,10 @@ async def test_small_slices_come_to_the_same_end(
 
 
 @pytest.mark.parametrize("is_large", [False, True])
-async def test_file_that_is_unlinked_meanwhile_keeps_its_content(
+async def test_file_unlinked_during_the_copy_keeps_its_content(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch, is_large: bool
 ) -> None:
-    """Between its name and its content, or in the middle: never zeros in its place."""
+    """Between its name and its content, or in the middle: never zeros instead."""
     monkeypatch.setattr("s3fs_meta.fs.trees.clone.LOOP_SLICE_ROWS", 2)
     top = make_directory(fs, b"tree")
     file = make_file(fs, b"f", top)
@@ -154,7 +154,7 @@ async def test_file_that_is_unlinked_meanwhile_keeps_its_content(
     assert_sound(fs)
 
 
-async def test_copy_of_a_file_truncated_meanwhile_is_a_prefix(
+async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copy is not consistent, but has no zeros that were never written."""
@@ -175,7 +175,7 @@ async def test_copy_of_a_file_truncated_meanwhile_is_a_prefix(
 
 
 async def test_capacity_counts_copied_content(fs: Filesystem) -> None:
-    """As for any write; what is shared takes no room."""
+    """As for any write; shared content takes no space."""
     await make_tree(fs)
     fs.set_capacity(fs.db.counters.block_bytes + 7)
     with pytest.raises(NoSpaceLeftError):
@@ -201,7 +201,7 @@ async def test_single_files_are_copied(fs: Filesystem) -> None:
 
 
 async def test_copy_may_lie_in_its_source(fs: Filesystem) -> None:
-    """It is not there while it is made."""
+    """It is not visible while it is made."""
     top = await make_tree(fs)
     wanted = set(await facts(fs, top))
     await clone(fs, target=CloneTarget(top, b"copy"))
@@ -210,7 +210,7 @@ async def test_copy_may_lie_in_its_source(fs: Filesystem) -> None:
 
 
 async def test_existing_or_missing_name_is_refused(fs: Filesystem) -> None:
-    """Before anything is made, and again at the end."""
+    """At the beginning, and again at the end."""
     top = await make_tree(fs)
     with pytest.raises(EntryExistsError):
         await clone(fs, target=CloneTarget(ROOT_INO, b"tree"))
@@ -232,11 +232,11 @@ async def test_existing_or_missing_name_is_refused(fs: Filesystem) -> None:
 async def test_next_mount_removes_an_unfinished_copy(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All or nothing, after a kill at any slice."""
+    """After a kill at any slice."""
     monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_NAMES", 2)
 
     class Killed(BaseException):
-        """The daemon is gone."""
+        """Simulates the death of the daemon."""
 
     async with volume.mounted() as fs:
         await _make_rich_tree(fs)
@@ -263,7 +263,7 @@ async def test_next_mount_removes_an_unfinished_copy(
 
 
 async def test_copy_waits_for_the_log(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would grow by what the whole copy takes, else."""
+    """Otherwise the log would grow by the size of the whole copy."""
     monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_NAMES", 2)
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_WAL_BYTES_MAX", 0)
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_PAUSE_S", 0.001)
@@ -283,11 +283,11 @@ async def test_copy_waits_for_the_log(fs: Filesystem, monkeypatch: pytest.Monkey
 
 
 def _that_copied(slices: list[TreeProgress]) -> set[int]:
-    """Tell slices apart by how far they came: one that finds no name left makes no log."""
+    """Select slices by their progress: one that finds no name left makes no log."""
     return {each.done for each in slices}
 
 
-async def test_interrupted_copy_is_taken_apart_at_once(fs: Filesystem) -> None:
+async def test_interrupted_copy_is_removed_at_once(fs: Filesystem) -> None:
     """When the command is cancelled."""
     top = await _make_rich_tree(fs)
     before = fs.db.counters.inodes
@@ -304,8 +304,8 @@ async def test_interrupted_copy_is_taken_apart_at_once(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_source_that_is_removed_meanwhile_makes_no_copy(fs: Filesystem) -> None:
-    """Half of it would be no copy."""
+async def test_source_removed_during_the_copy_makes_no_copy(fs: Filesystem) -> None:
+    """Half of a tree is no copy."""
     top = await make_tree(fs)
 
     def remove(_progress: TreeProgress) -> None:
@@ -319,8 +319,8 @@ async def test_source_that_is_removed_meanwhile_makes_no_copy(fs: Filesystem) ->
     assert_sound(fs)
 
 
-async def test_content_that_is_lost_makes_no_copy(fs: Filesystem, volume: Volume) -> None:
-    """Nothing is invented."""
+async def test_lost_content_makes_no_copy(fs: Filesystem, volume: Volume) -> None:
+    """The copy fails instead of inventing content."""
     top = await make_tree(fs)
     volume.session.files.remove(volume.session.cache.blocks_in(BlockState.DIRTY)[0])
     with pytest.raises(LostBlockError):

@@ -1,4 +1,4 @@
-"""A locked tree stays as it is, until it goes as a whole."""
+"""Locked trees do not change until they are removed as a whole."""
 
 from collections.abc import Awaitable, Callable
 
@@ -20,7 +20,7 @@ async def _lock(fs: Filesystem, name: bytes = b"tree", parent: Ino = ROOT_INO) -
 
 
 def _refused(fs: Filesystem, top: Ino) -> list[Callable[[], object]]:
-    """Return changes that wait for nothing."""
+    """Return changes that never wait."""
     below = look(fs, b"below", top).ino
     file = look(fs, b"full 0", top).ino
     other = look(fs, b"other").ino
@@ -66,8 +66,8 @@ def _refused_later(fs: Filesystem, top: Ino) -> list[Callable[[], Awaitable[obje
     ]
 
 
-async def test_nothing_of_a_locked_tree_changes(fs: Filesystem) -> None:
-    """Root is refused, too, and by every operation; reading works."""
+async def test_locked_tree_cannot_change(fs: Filesystem) -> None:
+    """Root is refused, too, by every operation; reading works."""
     top = await make_tree(fs)
     make_file(fs, b"other")
     wanted = await facts(fs, top)
@@ -86,10 +86,10 @@ async def test_nothing_of_a_locked_tree_changes(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_small_slices_lock_everything(
+async def test_small_slices_lock_all_entries(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In all directories, however they are cut; doing it again does no harm."""
+    """In all directories, with slices of any size; locking twice does no harm."""
     monkeypatch.setattr("s3fs_meta.fs.trees.lock.TREE_SLICE_NAMES", 3)
     monkeypatch.setattr("s3fs_meta.fs.trees.lock.TREE_SLICE_DIRECTORIES", 2)
     top = await make_tree(fs, files=9)
@@ -103,7 +103,7 @@ async def test_small_slices_lock_everything(
     assert_sound(fs)
 
 
-async def test_reading_a_locked_file_leaves_its_access_time(volume: Volume) -> None:
+async def test_reading_a_locked_file_keeps_its_access_time(volume: Volume) -> None:
     """It is an attribute like the others."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.ALWAYS)) as fs:
         top = await make_tree(fs)
@@ -114,7 +114,7 @@ async def test_reading_a_locked_file_leaves_its_access_time(volume: Volume) -> N
         assert fs.getattr(file.ino) == file
 
 
-async def test_directory_above_is_removed_only_when_that_is_said(fs: Filesystem) -> None:
+async def test_directory_above_a_locked_tree_is_removed_only_on_request(fs: Filesystem) -> None:
     """Also one that the directory with the locked tree was moved into later."""
     above = make_directory(fs, b"above")
     home = make_directory(fs, b"home")
@@ -131,7 +131,7 @@ async def test_directory_above_is_removed_only_when_that_is_said(fs: Filesystem)
 
 @pytest.mark.parametrize("what", ["tree", "file", "empty"])
 async def test_locked_entries_are_removed_completely(fs: Filesystem, what: str) -> None:
-    """And leave nothing."""
+    """Nothing of them is left."""
     if what == "tree":
         await make_tree(fs)
     elif what == "file":
@@ -156,7 +156,7 @@ async def test_locked_entries_are_removed_completely(fs: Filesystem, what: str) 
 
 
 async def test_copy_of_a_locked_tree_is_not_locked(fs: Filesystem) -> None:
-    """It is how one gets on from a backup."""
+    """So work can continue from a locked backup."""
     await make_tree(fs)
     await _lock(fs)
     await fs.tree_clone.clone(
@@ -170,7 +170,7 @@ async def test_copy_of_a_locked_tree_is_not_locked(fs: Filesystem) -> None:
 
 
 async def test_another_inode_under_the_name_is_not_touched(fs: Filesystem) -> None:
-    """It may have been put there since the user looked."""
+    """It may have been created there since the user looked."""
     ino = make_file(fs, b"f")
     with pytest.raises(NoEntryError):
         await fs.tree_lock.lock(ROOT_INO, b"f", Ino(ino + 1))

@@ -1,4 +1,4 @@
-"""A tree is gone at once, and its space comes back without harm to anybody."""
+"""Removing trees: names at once, space in the background."""
 
 import pytest
 import trio
@@ -44,7 +44,7 @@ def _assert_counted(fs: Filesystem) -> None:
 
 
 async def _removed(fs: Filesystem) -> None:
-    """Let the background come to its end."""
+    """Let the background removal finish."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.run)
         with trio.fail_after(10):
@@ -67,8 +67,8 @@ async def test_tree_disappears_at_once_and_its_rows_later(fs: Filesystem) -> Non
     _assert_counted(fs)
 
 
-async def test_single_file_and_empty_directory_go_like_any(fs: Filesystem) -> None:
-    """They need no background."""
+async def test_single_file_and_empty_directory_are_removed_directly(fs: Filesystem) -> None:
+    """They need no background removal."""
     file, directory = make_file(fs, b"f"), make_directory(fs, b"d")
     fs.tree_removal.remove(ROOT_INO, b"f", file)
     fs.tree_removal.remove(ROOT_INO, b"d", directory)
@@ -78,7 +78,7 @@ async def test_single_file_and_empty_directory_go_like_any(fs: Filesystem) -> No
 
 
 async def test_another_inode_under_the_name_is_not_touched(fs: Filesystem) -> None:
-    """It may have been put there since the user looked."""
+    """It may have been created there since the user looked."""
     top = await make_tree(fs)
     with pytest.raises(NoEntryError):
         fs.tree_removal.remove(ROOT_INO, b"tree", Ino(top + 1))
@@ -87,8 +87,8 @@ async def test_another_inode_under_the_name_is_not_touched(fs: Filesystem) -> No
     assert look(fs, b"tree").ino == top
 
 
-async def test_nothing_changes_in_a_removed_tree(fs: Filesystem) -> None:
-    """Every directory in it is as one that was removed, also deep down and before its turn."""
+async def test_removed_tree_cannot_change(fs: Filesystem) -> None:
+    """Every directory in it is treated as removed, at any depth and before its slice."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     other = make_file(fs, b"other")
@@ -112,7 +112,7 @@ async def test_nothing_changes_in_a_removed_tree(fs: Filesystem) -> None:
     make_file(fs, b"elsewhere")
 
 
-async def test_links_that_survive_keep_right_counts(fs: Filesystem) -> None:
+async def test_surviving_links_have_correct_counts(fs: Filesystem) -> None:
     """One name outside, several outside, several inside, in two directories of the tree."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
@@ -135,10 +135,10 @@ async def test_links_that_survive_keep_right_counts(fs: Filesystem) -> None:
     _assert_counted(fs)
 
 
-async def test_small_slices_come_to_the_same_end(
+async def test_small_slices_give_the_same_result(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However the tree is cut, and with a commit after each."""
+    """With slices of any size, and a commit after each."""
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_SLICE_NAMES", 3)
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_SLICE_DIRECTORIES", 2)
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.PURGE_BLOCKS_MAX", 2)
@@ -164,8 +164,8 @@ async def test_small_slices_come_to_the_same_end(
     assert _rows(fs) == before
 
 
-async def test_open_files_and_directories_stay_until_they_are_let_go(fs: Filesystem) -> None:
-    """As unlink(2) and rmdir(2) promise."""
+async def test_open_files_and_directories_stay_until_released(fs: Filesystem) -> None:
+    """As unlink(2) and rmdir(2) require."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     full = look(fs, b"full 0", top).ino
@@ -190,7 +190,7 @@ async def test_open_files_and_directories_stay_until_they_are_let_go(fs: Filesys
 
 
 async def test_kernel_drops_removed_names_and_surviving_links(volume: Volume) -> None:
-    """It remembers both for an hour otherwise."""
+    """It would otherwise remember both for an hour."""
     told: list[Lost] = []
     forgotten: list[tuple[Ino, bytes]] = []
 
@@ -215,7 +215,7 @@ async def test_kernel_drops_removed_names_and_surviving_links(volume: Volume) ->
 async def test_next_mount_resumes_after_a_kill(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever slices were committed."""
+    """After any number of committed slices."""
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_SLICE_NAMES", 2)
     async with volume.mounted() as fs:
         before = _rows(fs)
@@ -233,10 +233,8 @@ async def test_next_mount_resumes_after_a_kill(
         _assert_counted(fs)
 
 
-async def test_removal_that_was_lost_with_its_group_leaves_the_tree(
-    fs: Filesystem, volume: Volume
-) -> None:
-    """The mount is read-only then, and nothing is taken apart."""
+async def test_removal_lost_with_its_group_leaves_the_tree(fs: Filesystem, volume: Volume) -> None:
+    """The mount is read-only then, and nothing is removed."""
     top = await make_tree(fs)
     volume.commit()
     fs.tree_removal.remove(ROOT_INO, b"tree", top)

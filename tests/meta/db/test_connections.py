@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """Return a database whose schema does something."""
+    """Return a database whose schema has a trigger."""
     path = tmp_path / "hostile.db"
     made = apsw.Connection(str(path))
     made.execute(
@@ -27,7 +27,7 @@ def hostile(tmp_path: Path) -> Path:
 
 
 def test_triggers_do_not_run(hostile: Path) -> None:
-    """An operation changes what it says, and nothing else."""
+    """A trigger in the file has no effect on an operation."""
     connection = connections.connect(hostile, read_only=False)
     connection.execute("INSERT INTO t VALUES (1)")
 
@@ -35,8 +35,8 @@ def test_triggers_do_not_run(hostile: Path) -> None:
     connection.close()
 
 
-def test_views_of_a_file_cannot_be_read_and_temporary_ones_can(hostile: Path) -> None:
-    """A follower shows a former table as the present one by a view of its own."""
+def test_views_in_the_file_are_refused_and_temporary_views_work(hostile: Path) -> None:
+    """A follower uses temporary views to show a former table in its present form."""
     connection = connections.connect(hostile, read_only=True)
     with pytest.raises(apsw.SQLError):
         connection.execute("SELECT * FROM v").fetchall()
@@ -46,8 +46,8 @@ def test_views_of_a_file_cannot_be_read_and_temporary_ones_can(hostile: Path) ->
     connection.close()
 
 
-def test_settings_are_those_for_files_of_others(hostile: Path) -> None:
-    """Functions in a schema, cells of a page."""
+def test_untrusted_schema_settings_are_on(hostile: Path) -> None:
+    """Functions in the schema are refused, and cells of a page are checked."""
     for connection in (
         connections.connect(hostile, read_only=False),
         connections.connect(hostile, read_only=True),
@@ -58,10 +58,10 @@ def test_settings_are_those_for_files_of_others(hostile: Path) -> None:
         connection.close()
 
 
-def test_defensive_connection_cannot_write_the_schema_and_others_have_every_journal(
+def test_defensive_connection_cannot_write_the_schema_or_switch_the_journal_off(
     hostile: Path,
 ) -> None:
-    """Defensive mode makes ``journal_mode=off`` a word, so a mount does without."""
+    """In defensive mode ``journal_mode=off`` is ignored, so a mount does not use that mode."""
     connection = connections.connect(hostile, read_only=False, defensive=True)
     connection.pragma("writable_schema", 1)
     with pytest.raises(apsw.SQLError, match="may not be modified"):
@@ -75,7 +75,7 @@ def test_defensive_connection_cannot_write_the_schema_and_others_have_every_jour
 
 
 def test_connections_are_made_in_one_place() -> None:
-    """One that is made elsewhere would trust the file."""
+    """A connection made elsewhere would lack the protective settings."""
     makers = [
         path.name
         for path in sorted((ROOT / "s3fs_meta").rglob("*.py"))
@@ -96,7 +96,7 @@ def test_connections_are_made_in_one_place() -> None:
     ],
 )
 def test_each_kind_has_its_error(theirs: apsw.Error, ours: type) -> None:
-    """The most specific one wins; an unlisted one is never silence."""
+    """The most specific class is used; an unlisted SQLite error is still raised."""
     error = translated(theirs, "meta.db")
     assert type(error) is ours
     assert "meta.db" in str(error)

@@ -9,15 +9,15 @@ from s3fs_meta.meta.db.cookies import cookie_hash, name_hash
 
 @given(st.binary(min_size=16, max_size=16), st.binary(min_size=1, max_size=255))
 def test_hash_fits_and_is_never_zero(key: bytes, name: bytes) -> None:
-    """Shifted by the collision bits it is a positive 63-bit number of at least 256."""
+    """Shifted by the collision bits, the hash is a positive 63-bit number of at least 256."""
     value = cookie_hash(key, name)
     assert 1 <= value < 1 << COOKIE_HASH_BITS
     assert 256 <= value << 8 < 1 << 63
 
 
 @given(st.binary(min_size=16, max_size=16), st.binary(min_size=1, max_size=255))
-def test_fast_form_is_the_same_function(key: bytes, name: bytes) -> None:
-    """The form with a prepared key and the plain one agree."""
+def test_fast_form_equals_the_plain_function(key: bytes, name: bytes) -> None:
+    """The form with a prepared key and the plain form give the same hash."""
     assert name_hash(key)(name) == cookie_hash(key, name)
 
 
@@ -31,8 +31,8 @@ def test_hash_never_changes() -> None:
     assert cookie_hash(bytes(range(16)), b"hello") == 0x38D6B03607F079
 
 
-def test_fast_form_forgets_and_stays_right() -> None:
-    """More names than it remembers, each twice."""
+def test_fast_form_is_correct_after_its_cache_overflows() -> None:
+    """Hashes more names than the cache keeps, each twice."""
     key = bytes(16)
     fast = name_hash(key)
     names = [b"%d" % number for number in range(2 * RECENT_NAMES_MAX)]

@@ -20,14 +20,14 @@ def test_values_come_back_in_column_order() -> None:
 
 
 def test_every_column_is_written() -> None:
-    """A column that values() forgot would never reach the disk."""
+    """A column that values() omitted would never reach the disk."""
     counters = loaded()
     for number, name in enumerate(COLUMNS):
         setattr(counters, name, 1000 + number)
     assert counters.values() == tuple(range(1000, 1000 + len(COLUMNS)))
 
 
-def test_numbers_are_taken_once() -> None:
+def test_every_number_is_given_out_once() -> None:
     """Each call gives the next number of its kind."""
     counters = loaded()
     assert [counters.take_ino(), counters.take_ino()] == [1, 2]
@@ -36,8 +36,8 @@ def test_numbers_are_taken_once() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_counts_equal_a_scan(db: Database, seed: int) -> None:
-    """After any operations, in memory and in the row."""
+def test_counters_equal_a_scan(db: Database, seed: int) -> None:
+    """After random operations the counters in memory and in the row equal a full count."""
     tree = Tree(db, seed)
     for _ in range(150):
         tree.step()

@@ -1,4 +1,4 @@
-"""Groups, errors, journal modes: what the connection promises."""
+"""The connection: groups, errors, journal modes."""
 
 import os
 import subprocess
@@ -34,14 +34,14 @@ def create_file(db: Database, name: bytes) -> Ino:
 
 
 def fill_disk(db: Database) -> None:
-    """Let the database grow no further."""
+    """Limit the database to its present size."""
     pages = db.one("PRAGMA page_count")
     assert pages is not None
     db.connection.pragma("max_page_count", pages[0])
 
 
 def create_until_full(db: Database) -> None:
-    """Make files with long names until SQLite gives up."""
+    """Make files with long names until SQLite reports a full disk."""
     for number in range(10_000):
         create_file(db, b"%0200d" % number)
 
@@ -58,10 +58,10 @@ def read_all_names(path: Path, pragmas: Pragmas) -> list[bytes]:
 # --- opening -----------------------------------------------------------------------------------
 
 
-def test_what_was_committed_is_there_after_reopening(
+def test_committed_rows_are_there_after_reopening(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
-    """In every journal mode."""
+    """Holds in every journal mode."""
     db = make_database(journal_mode=journal_mode)
     ino = create_file(db, b"a")
     db.commit()
@@ -78,7 +78,7 @@ def test_what_was_committed_is_there_after_reopening(
 def test_journal_mode_may_change_at_every_mount(
     make_database: MakeDatabase, before: str, journal_mode: str
 ) -> None:
-    """Any mode follows any other, and the rows stay."""
+    """Every switch between two modes keeps the rows."""
     db = make_database(journal_mode=before)
     ino = create_file(db, b"a")
     db.commit()
@@ -105,7 +105,7 @@ def test_pragmas_take_effect(make_database: MakeDatabase) -> None:
     assert db.one("PRAGMA journal_size_limit") == (4096,)
 
 
-def test_wrong_pragmas_touch_nothing(tmp_path: Path, properties: dict[str, bytes]) -> None:
+def test_refused_pragmas_touch_nothing(tmp_path: Path, properties: dict[str, bytes]) -> None:
     """An option is refused before a file exists."""
     with pytest.raises(UsageError, match="page_size=3000"):
         Database.create(tmp_path / "meta.db", Pragmas(page_size=3000), properties)
@@ -122,7 +122,9 @@ def test_creating_over_a_file_is_refused(make_database: MakeDatabase) -> None:
     assert dentries.find(db, ROOT_INO, b"a") is not None
 
 
-def test_owner_of_the_root_directory(tmp_path: Path, properties: dict[str, bytes]) -> None:
+def test_root_directory_belongs_to_its_creator(
+    tmp_path: Path, properties: dict[str, bytes]
+) -> None:
     """The user who makes the filesystem owns its root."""
     db = Database.create(tmp_path / "m.db", Pragmas(), properties, uid=7, gid=8, now_ns=9)
     root = inodes.get(db, ROOT_INO)
@@ -131,8 +133,8 @@ def test_owner_of_the_root_directory(tmp_path: Path, properties: dict[str, bytes
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database" * 500], ids=["empty", "other"])
-def test_something_else_is_not_opened(tmp_path: Path, content: bytes) -> None:
-    """A file that is no metadata database gives an error and stays as it is."""
+def test_foreign_file_is_not_opened(tmp_path: Path, content: bytes) -> None:
+    """A file that is no metadata database gives an error and stays unchanged."""
     path = tmp_path / "meta.db"
     path.write_bytes(content)
     with pytest.raises(FormatError):
@@ -148,7 +150,7 @@ def test_missing_file_is_not_created(tmp_path: Path) -> None:
 
 
 def test_newer_schema_is_refused(make_database: MakeDatabase) -> None:
-    """A database of a newer program says so instead of being misread."""
+    """A database of a newer program gives an error that asks for an upgrade."""
     db = make_database()
     db.begin()
     db.run("UPDATE properties SET value = ? WHERE name = 'schema_version'", (b"999",))
@@ -159,10 +161,10 @@ def test_newer_schema_is_refused(make_database: MakeDatabase) -> None:
 
 
 @pytest.mark.parametrize("name", ["uuid", "block_bytes", "cookie_key"])
-def test_database_without_a_fact_of_mkfs_is_only_opened_to_be_repaired(
+def test_database_without_a_property_is_only_opened_for_repair(
     make_database: MakeDatabase, name: str
 ) -> None:
-    """A mount would not find a single name, or not know where blocks begin."""
+    """A mount without the hash key or the block size could not read the filesystem."""
     db = make_database()
     db.begin()
     db.run("UPDATE properties SET value = x'' WHERE name = ?", (name,))
@@ -188,7 +190,7 @@ def test_reader_beside_the_writer(make_database: MakeDatabase) -> None:
 
 
 def test_page_size_of_an_open_database_stays(make_database: MakeDatabase) -> None:
-    """The pragma is only for new databases; opening with another changes nothing."""
+    """Only a new database takes the pragma; an existing one keeps its page size."""
     db = make_database(page_size=4096)
     db.close()
     again = Database.open(db.path, Pragmas(page_size=8192, synchronous="off"))
@@ -200,7 +202,7 @@ def test_page_size_of_an_open_database_stays(make_database: MakeDatabase) -> Non
 
 
 def test_group_gathers_operations(make_database: MakeDatabase) -> None:
-    """Begin opens once and counts; commit ends; nothing to commit is fine."""
+    """Begin opens a group and counts operations, commit ends it; a commit without a group does nothing."""
     db = make_database()
     opened: list[bool] = []
     db.on_group_opened = lambda: opened.append(db.in_group)
@@ -213,7 +215,7 @@ def test_group_gathers_operations(make_database: MakeDatabase) -> None:
 
 
 def test_local_rows_are_no_operation(make_database: MakeDatabase) -> None:
-    """Changes of local rows open a group, but leave nothing for a new image."""
+    """Changes of local rows open a group, but make no new image due."""
     db = make_database()
     db.begin_local()
     assert (db.in_group, db.group_operations, db.changed) == (True, 0, False)
@@ -222,14 +224,14 @@ def test_local_rows_are_no_operation(make_database: MakeDatabase) -> None:
 
 
 def test_rows_change_only_inside_a_group(make_database: MakeDatabase) -> None:
-    """A forgotten begin is a bug that shows at once."""
+    """A change without begin() raises at once."""
     db = make_database()
     with pytest.raises(AssertionError):
         local_state.put(db, "a", "b")
 
 
 def test_rollback_undoes_rows_and_counters(make_database: MakeDatabase, journal_mode: str) -> None:
-    """Everything since begin is gone and the owner hears of it; journal_mode=off cannot."""
+    """Everything since begin is undone and the owner is called back; journal_mode=off cannot undo."""
     db = make_database(journal_mode=journal_mode)
     create_file(db, b"kept")
     db.commit()
@@ -265,8 +267,8 @@ def test_counters_are_written_only_when_changed(make_database: MakeDatabase) -> 
     assert db.connection.total_changes() == before + 2  # the counters and the file
 
 
-def test_recorder_sees_the_whole_group(make_database: MakeDatabase) -> None:
-    """It is told before the first change, and again after the counters are written."""
+def test_recorder_sees_the_complete_group(make_database: MakeDatabase) -> None:
+    """The recorder is called before the first change, and again after the counters are written."""
     db = make_database()
     seen: list[tuple[str, int]] = []
 
@@ -296,7 +298,7 @@ def test_recorder_sees_the_whole_group(make_database: MakeDatabase) -> None:
 
 @pytest.mark.parametrize("mode", [mode for mode in JOURNAL_MODES if mode != "off"])
 def test_full_disk_undoes_the_whole_group(make_database: MakeDatabase, mode: str) -> None:
-    """Operations of the group are gone, earlier ones stay, the owner hears of it, once."""
+    """Operations of the group are undone, earlier ones stay, and the owner is called back once."""
     db = make_database(journal_mode=mode, cache_size=10)
     create_file(db, b"kept")
     db.commit()
@@ -315,8 +317,10 @@ def test_full_disk_undoes_the_whole_group(make_database: MakeDatabase, mode: str
     assert db.one("PRAGMA integrity_check") == ("ok",)
 
 
-def test_full_disk_without_a_journal_ends_all_changes(make_database: MakeDatabase) -> None:
-    """journal_mode=off may hold half an operation: it reads on, and takes nothing more."""
+def test_full_disk_without_a_journal_refuses_all_further_changes(
+    make_database: MakeDatabase,
+) -> None:
+    """Under journal_mode=off half an operation may remain: reads work, changes are refused."""
     db = make_database(journal_mode="off")
     create_file(db, b"kept")
     db.commit()
@@ -343,15 +347,15 @@ def test_failed_statement_leaves_the_group(make_database: MakeDatabase) -> None:
 
 
 @pytest.mark.parametrize("method", ["one", "all", "iterate"])
-def test_failed_query_is_our_error(make_database: MakeDatabase, method: str) -> None:
-    """No exception of SQLite passes the door."""
+def test_failed_query_raises_our_error(make_database: MakeDatabase, method: str) -> None:
+    """No exception of SQLite leaves the module."""
     db = make_database()
     with pytest.raises(DatabaseError, match="no such table"):
         list(getattr(db, method)("SELECT * FROM no_such"))
 
 
 def test_damaged_page_is_corruption(make_database: MakeDatabase) -> None:
-    """Damage is not a database error that one might try again."""
+    """A damaged page raises the error for corruption, which is not retried."""
     db = make_database(journal_mode="delete")
     for number in range(300):
         create_file(db, b"%0200d" % number)
@@ -371,7 +375,7 @@ def test_damaged_page_is_corruption(make_database: MakeDatabase) -> None:
 
 
 def test_durable_commit_in_every_mode(make_database: MakeDatabase, journal_mode: str) -> None:
-    """It ends the group, leaves `synchronous` as it was, and keeps rows and counters."""
+    """Such a commit ends the group, leaves `synchronous` unchanged, and keeps rows and counters."""
     db = make_database(journal_mode=journal_mode, synchronous="normal")
     create_file(db, b"a")
     db.commit_durable()
@@ -383,7 +387,7 @@ def test_durable_commit_in_every_mode(make_database: MakeDatabase, journal_mode:
 
 
 class RecordingFile(apsw.VFSFile):
-    """Notes what is done to one file."""
+    """Records the operations on one file."""
 
     def __init__(self, inherit: str, name: apsw.URIFilename | str | None, flags: list[int]) -> None:
         super().__init__(inherit, name, flags)
@@ -407,7 +411,7 @@ class RecordingFile(apsw.VFSFile):
 
 
 class RecordingVfs(apsw.VFS):
-    """Notes what is done to all files of a database."""
+    """Records the operations on all files of a database."""
 
     def __init__(self) -> None:
         super().__init__("recording", "unix", makedefault=True)
@@ -427,7 +431,7 @@ EVENTS: list[str] = []
 
 @pytest.fixture
 def events() -> Iterator[list[str]]:
-    """Return the list into which every database opened meanwhile writes what it does."""
+    """Return the list in which every database opened in the test records its operations."""
     vfs = RecordingVfs()
     EVENTS.clear()
     yield EVENTS
@@ -445,7 +449,7 @@ def events() -> Iterator[list[str]]:
 def test_durable_commit_syncs_database_then_the_end_of_the_journal(
     events: list[str], make_database: MakeDatabase, mode: str, last: list[str]
 ) -> None:
-    """Otherwise a journal that came back after a power cut would undo the commit."""
+    """Otherwise a journal that reappears after a power cut would undo the commit."""
     db = make_database(journal_mode=mode, synchronous="normal")
     create_file(db, b"a")
     events.clear()
@@ -459,8 +463,8 @@ def test_durable_commit_syncs_database_then_the_end_of_the_journal(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["wal", "delete", "truncate", "persist"])
-def test_killed_at_any_moment_leaves_a_prefix(make_database: MakeDatabase, mode: str) -> None:
-    """Acknowledged groups are there, the one under way is there whole or not at all."""
+def test_kill_at_any_time_leaves_a_prefix(make_database: MakeDatabase, mode: str) -> None:
+    """Acknowledged groups are complete; the group under way is complete or absent."""
     for round_number in range(4):
         db = make_database(f"{round_number}.db", journal_mode=mode, cache_size=20)
         db.close()
@@ -492,7 +496,7 @@ for number in range(1, 1_000_000):
 
 
 def run_and_kill(db: Database, lines: int) -> int:
-    """Let another process commit groups of 50 and kill it; return what it acknowledged."""
+    """Let another process commit groups of 50, kill it, and return the groups that it acknowledged."""
     command = [sys.executable, "-c", WRITER, str(db.path), db.pragmas.journal_mode]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -503,7 +507,7 @@ def run_and_kill(db: Database, lines: int) -> int:
 
 
 def test_close_with_an_open_group_undoes_it(make_database: MakeDatabase) -> None:
-    """Closing is not committing; twice is allowed."""
+    """Closing does not commit; closing twice is allowed."""
     db = make_database()
     create_file(db, b"a")
     db.close()
@@ -513,7 +517,7 @@ def test_close_with_an_open_group_undoes_it(make_database: MakeDatabase) -> None
     again.close()
 
 
-def test_facts_of_the_filesystem(make_database: MakeDatabase) -> None:
-    """The key that orders directories is at hand without a query."""
+def test_properties_are_read_once(make_database: MakeDatabase) -> None:
+    """The key that orders directories is available without a query."""
     db = make_database()
     assert db.cookie_key == properties.get(db, "cookie_key")

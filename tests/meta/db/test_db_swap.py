@@ -1,4 +1,4 @@
-"""A database file that takes the place of another, and the way back."""
+"""Replacing a database file by another one, and undoing it."""
 
 from pathlib import Path
 
@@ -21,14 +21,14 @@ def contents(home: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in home.rglob("*") if path.is_file()}
 
 
-def test_the_other_comes_without_the_log_of_the_first(home: Path) -> None:
-    """Which lies beside the first, elsewhere."""
+def test_log_of_the_replaced_database_moves_with_it(home: Path) -> None:
+    """The log of the first database is not left beside the second."""
     Exchange(home / "meta.db", home / "anew.db", home / "tmp").do()
     assert contents(home) == {"meta.db": "new", "gone.db": "old", "gone.db-wal": "log"}
 
 
-def test_undone_it_is_as_before(home: Path) -> None:
-    """Also if the other one has a log by then."""
+def test_undo_restores_the_first_database(home: Path) -> None:
+    """Holds even if the second database has a log by then."""
     before = contents(home)
     files = Exchange(home / "meta.db", home / "anew.db", home / "tmp")
     files.do()
@@ -39,8 +39,8 @@ def test_undone_it_is_as_before(home: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["anew.db", "tmp"])
-def test_what_was_done_before_a_failure_is_undone(home: Path, missing: str) -> None:
-    """The other one is gone, or there is no place for the first."""
+def test_failed_swap_is_undone(home: Path, missing: str) -> None:
+    """It fails because the second database is missing, or because the target path is taken."""
     gone = home / missing
     if gone.is_dir():
         gone.rmdir()

@@ -1,4 +1,4 @@
-"""Rows of inodes in memory: none is read stale, and none is written twice."""
+"""Inode rows in memory: reads see unwritten changes, and no row is written twice."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def nlink_in_table(db: Database, ino: Ino) -> int | None:
 
 
 def test_name_of_an_unwritten_inode_is_found(db: Database) -> None:
-    """By a lookup and in a listing; and its later changes."""
+    """A lookup and a listing find the name, with its later changes."""
     made = make_file(db, b"f")
     assert dentries.find_attributes(db, ROOT_INO, b"f") == made
     inodes.add_links(db, made.ino, 1, T0 + 5)
@@ -39,8 +39,8 @@ def test_name_of_an_unwritten_inode_is_found(db: Database) -> None:
     assert [row[2] for row in dentries.page(db, ROOT_INO, 0, 9)] == [found]  # type: ignore[arg-type]
 
 
-def test_queries_and_changes_of_others_see_what_was_changed(db: Database) -> None:
-    """Whatever mentions the table comes after the rows that wait; and what it changes counts."""
+def test_other_statements_see_unwritten_inode_rows(db: Database) -> None:
+    """Every statement that mentions the table first writes the waiting rows; its own changes are seen."""
     made = make_file(db, b"f")
     assert nlink_in_table(db, made.ino) == 1
     inodes.add_links(db, made.ino, 1, T0)
@@ -55,8 +55,8 @@ def test_queries_and_changes_of_others_see_what_was_changed(db: Database) -> Non
     assert inodes.get(db, made.ino).nlink == 410
 
 
-def test_rows_of_a_lost_group_are_forgotten(db: Database) -> None:
-    """Those that it made and those that it changed."""
+def test_rows_of_an_undone_group_are_forgotten(db: Database) -> None:
+    """Rows that the group made, and rows that it changed."""
     kept = make_file(db, b"kept")
     db.commit()
     made = make_file(db, b"made")
@@ -69,7 +69,7 @@ def test_rows_of_a_lost_group_are_forgotten(db: Database) -> None:
 
 
 def test_inode_is_written_once_in_a_group(db: Database) -> None:
-    """However often it changes."""
+    """The number of changes within the group does not matter."""
     db.commit()
     made = make_file(db, b"f")
     for number in range(20):
@@ -81,10 +81,10 @@ def test_inode_is_written_once_in_a_group(db: Database) -> None:
     assert inodes.get(db, ROOT_INO).size_bytes == 20
 
 
-def test_inode_that_comes_and_goes_within_a_group_is_never_written(
+def test_inode_created_and_deleted_within_a_group_is_never_written(
     make_database: MakeDatabase,
 ) -> None:
-    """Nor recorded."""
+    """It is not recorded either."""
     db = make_database()
     recorder = recorded(db)
     db.begin()
@@ -116,7 +116,7 @@ def test_memory_is_bounded_and_what_was_changed_stays(db: Database) -> None:
 def test_group_whose_rows_do_not_fit_on_the_disk_is_rolled_back(
     make_database: MakeDatabase,
 ) -> None:
-    """Writing them late loses no less and no more than writing them at once."""
+    """A late write loses the same operations as an immediate write."""
     db = make_database()
     kept = make_file(db, b"kept")
     db.commit()
@@ -136,8 +136,8 @@ def test_group_whose_rows_do_not_fit_on_the_disk_is_rolled_back(
     assert db.counters.inodes == 2
 
 
-def test_number_that_no_column_can_hold_loses_the_whole_group(db: Database) -> None:
-    """The statement that fails changed nothing, but the group has names without their inodes."""
+def test_number_out_of_range_undoes_the_whole_group(db: Database) -> None:
+    """The failing statement changed nothing, but the group already has names without their inodes."""
     db.commit()
     made = make_file(db, b"f")
     inodes.add_links(db, made.ino, 1 << 63, T0)
@@ -151,7 +151,7 @@ def test_number_that_no_column_can_hold_loses_the_whole_group(db: Database) -> N
 
 
 def test_rows_stay_in_memory_when_a_group_commits(db: Database) -> None:
-    """Writing the counters, of which one has the name of the table, changes no row of it."""
+    """Writing the counters changes no inode row, although a counter is named like the table."""
     made = make_file(db, b"f")
     db.commit()
     assert db.inodes.get(made.ino) == made

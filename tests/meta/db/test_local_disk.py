@@ -1,4 +1,4 @@
-"""The disk and the filesystem below the database file."""
+"""The disk below the database file."""
 
 import os
 from pathlib import Path
@@ -13,24 +13,24 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 
 
 def test_type_of_a_known_filesystem() -> None:
-    """/proc has the same number everywhere."""
+    """The magic number in /proc is the same on every machine."""
     assert filesystem_type(Path("/proc")) == 0x9FA0
 
 
-def test_type_of_a_place_that_does_not_exist_yet(tmp_path: Path) -> None:
+def test_type_of_a_path_that_does_not_exist_yet(tmp_path: Path) -> None:
     """The nearest existing directory decides."""
     assert filesystem_type(tmp_path / "not" / "there" / "meta.db") == filesystem_type(tmp_path)
 
 
 def test_local_disk_is_accepted(tmp_path: Path) -> None:
-    """An ordinary disk takes a write-ahead log."""
+    """An ordinary disk accepts WAL."""
     refuse_wal_on_network(tmp_path / "meta.db")
 
 
 def test_wal_is_refused_by_name_before_anything_is_touched(
     tmp_path: Path, properties: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a network filesystem nothing is created, and the message says what to do instead."""
+    """On a network filesystem nothing is created, and the message names an alternative."""
     monkeypatch.setattr(local_disk, "NETWORK_FILESYSTEMS", {filesystem_type(tmp_path): "NFS"})
     path = tmp_path / "meta.db"
     with pytest.raises(UsageError, match=r"journal_mode=wal does not work on NFS.*--cachedir"):
@@ -51,8 +51,8 @@ def test_new_file_is_empty_and_private(tmp_path: Path) -> None:
         local_disk.create_empty(path)
 
 
-def test_nocow_where_it_is_unknown_is_no_error(tmp_path: Path) -> None:
-    """Only Btrfs takes the flag; elsewhere the answer is no."""
+def test_nocow_on_other_filesystems_is_no_error(tmp_path: Path) -> None:
+    """Only Btrfs has the flag; on others the function returns False."""
     fd = os.open(tmp_path, os.O_RDONLY)
     try:
         assert local_disk.set_nocow(fd) in {True, False}

@@ -21,7 +21,7 @@ def make_file(db: Database, name: bytes) -> Ino:
 
 
 def note_copy(db: Database, block: int) -> None:
-    """Note a local copy, as one group."""
+    """Add a cached block, as one group."""
     db.begin_local()
     cached_blocks.put(db, BlockId(block), BlockState.CLEAN, Ino(0), BlockIndex(0))
     db.commit()
@@ -29,7 +29,7 @@ def note_copy(db: Database, block: int) -> None:
 
 @pytest.fixture
 def follower(make_database: MakeDatabase) -> Database:
-    """Return a database that follows, with one local copy."""
+    """Return a following database with one cached block."""
     db = make_database()
     note_copy(db, 7)
     db.follow()
@@ -44,8 +44,8 @@ def other(follower: Database) -> Iterator[Database]:
     db.close()
 
 
-def test_no_change_is_visible_before_go_on(follower: Database, other: Database) -> None:
-    """Not even its counters; then everything is."""
+def test_no_change_is_visible_before_advance(follower: Database, other: Database) -> None:
+    """Neither rows nor counters change before; after it all changes are visible."""
     make_file(other, b"f")
     assert dentries.find(follower, ROOT_INO, b"f") is None
     assert follower.counters.dentries == 0
@@ -57,7 +57,7 @@ def test_no_change_is_visible_before_go_on(follower: Database, other: Database) 
 
 
 def test_groups_of_a_follower_do_not_wait_for_a_writer(follower: Database, other: Database) -> None:
-    """Its rows are its own, and it goes on seeing what it saw."""
+    """The follower changes only its own temporary rows, and keeps its view."""
     other.begin()  # holds the write lock
     note_copy(follower, 8)
     other.commit()
@@ -71,8 +71,8 @@ def test_groups_of_a_follower_do_not_wait_for_a_writer(follower: Database, other
     assert cached_blocks.get(follower, BlockId(8)) is not None
 
 
-def test_local_copies_survive_its_end(follower: Database, other: Database) -> None:
-    """Added and removed copies are in the file, and the follower can write again."""
+def test_cached_blocks_survive_the_end_of_following(follower: Database, other: Database) -> None:
+    """Added and removed rows are in the file, and the follower can write again."""
     note_copy(follower, 8)
     follower.begin_local()
     cached_blocks.delete(follower, BlockId(7))
@@ -86,7 +86,7 @@ def test_local_copies_survive_its_end(follower: Database, other: Database) -> No
 
 
 def test_nothing_is_recorded_while_it_follows(follower: Database) -> None:
-    """A recorder would write what it saw into the database."""
+    """A recorder would write its records into the database that the other connection changes."""
 
     class Recorder:
         def group_opened(self) -> None:
@@ -100,8 +100,8 @@ def test_nothing_is_recorded_while_it_follows(follower: Database) -> None:
     assert cached_blocks.get(follower, BlockId(9)) is not None
 
 
-def test_hash_that_is_shared_from_now_on_is_noticed(follower: Database, other: Database) -> None:
-    """The cached fact that no names share a hash is updated with the names."""
+def test_newly_shared_hash_is_noticed(follower: Database, other: Database) -> None:
+    """The cached fact that no names share a hash is updated together with the names."""
     other.take_cookie_key(bytes(16))
     assert not follower.shares_hashes
     other.begin()

@@ -1,4 +1,4 @@
-"""Which SQLite settings are taken, and what they promise."""
+"""Accepted SQLite settings, and what they guarantee."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_refusal_names_option_and_value(option: str, value: object) -> None:
 
 
 def test_checkpoints_without_wal_are_refused() -> None:
-    """An option that would do nothing is a mistake."""
+    """An option without effect is a mistake."""
     with pytest.raises(UsageError, match="wal_autocheckpoint=100 needs journal_mode=wal"):
         Pragmas(journal_mode="delete", wal_autocheckpoint=100).validate()
 
@@ -50,15 +50,15 @@ def test_page_cache_stays_within_its_bounds() -> None:
 
 @pytest.mark.parametrize("mode", JOURNAL_MODES)
 @pytest.mark.parametrize("level", SYNCHRONOUS)
-def test_when_the_end_of_the_journal_is_synced(mode: str, level: str) -> None:
-    """Only TRUNCATE leaves that to FULL; whether it is so is seen in test_database."""
+def test_journal_end_is_synced_where_the_mode_needs_it(mode: str, level: str) -> None:
+    """Only TRUNCATE needs FULL for it; test_database checks the effect."""
     pragmas = Pragmas(journal_mode=mode, synchronous=level)
     expected = level in {"full", "extra"} or mode in {"delete", "persist"}
     assert pragmas.commit_syncs_journal_end == expected
 
 
-def test_what_survives_power_loss() -> None:
-    """Without a journal on disk, or without syncs, fsync promises nothing."""
+def test_power_loss_safety_of_each_setting() -> None:
+    """Without a journal on disk, or without syncs, fsync guarantees nothing."""
     assert Pragmas().survives_power_loss
     assert not Pragmas(synchronous="off").survives_power_loss
     assert not Pragmas(journal_mode="memory").survives_power_loss

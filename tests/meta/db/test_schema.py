@@ -33,14 +33,14 @@ def table_names(db: Database) -> set[str]:
 
 
 def test_every_table_has_a_kind(db: Database) -> None:
-    """A table that no list names would be in images by accident, or not be replicated."""
+    """A table in no list would end up in images by accident, or not be replicated."""
     listed = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES, *schema.LOCAL_TABLES)
     assert table_names(db) == set(listed)
     assert len(listed) == len(set(listed))
 
 
 def test_replicated_tables_have_not_null_primary_keys(db: Database) -> None:
-    """SQLite silently does not record changes of other tables."""
+    """SQLite silently does not record changes of tables without one."""
     for table in schema.REPLICATED_TABLES:
         key = [row for row in db.all(f"PRAGMA table_info({table})") if row[5]]
         assert key, f"{table} has no primary key"
@@ -48,14 +48,14 @@ def test_replicated_tables_have_not_null_primary_keys(db: Database) -> None:
 
 
 def test_there_are_no_triggers_and_no_foreign_keys(db: Database) -> None:
-    """Both would act a second time where recorded changes are applied."""
+    """Both would act a second time when recorded changes are applied."""
     assert db.all("SELECT name FROM sqlite_schema WHERE type = 'trigger'") == []
     for table in table_names(db):
         assert db.all(f"PRAGMA foreign_key_list({table})") == []
 
 
-def test_numbers_are_not_sqlites(db: Database) -> None:
-    """AUTOINCREMENT keeps its memory in a table that no changeset contains."""
+def test_no_table_uses_autoincrement(db: Database) -> None:
+    """AUTOINCREMENT keeps its state in a table that no changeset contains."""
     assert not db.all("SELECT name FROM sqlite_schema WHERE sql LIKE '%AUTOINCREMENT%'")
 
 
@@ -94,7 +94,7 @@ def raw(path: Path) -> dict[str, list[Any]]:
 def test_former_database_is_upgraded_when_it_is_opened(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
-    """Every row is there, and everything was born when its ctime was."""
+    """Every row is kept, and the birth time of each inode is its ctime."""
     path, ino = make_former(make_database(journal_mode=journal_mode))
     before = raw(path)
     pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
@@ -117,7 +117,7 @@ def test_former_database_is_upgraded_when_it_is_opened(
 
 
 def test_upgraded_tables_are_those_of_a_new_database(make_database: MakeDatabase) -> None:
-    """By name, type, default and order; what fsck compares, too."""
+    """The same columns, types, defaults and order, as fsck compares them."""
     path, _ino = make_former(make_database())
     columns = "SELECT * FROM pragma_table_info('inodes')"
     with closing(Database.open(path, SYNCED)) as db:
@@ -128,7 +128,7 @@ def test_upgraded_tables_are_those_of_a_new_database(make_database: MakeDatabase
 def test_failed_upgrade_leaves_the_database_unchanged(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
-    """All or nothing, also in the journal modes in which nothing can be undone later."""
+    """All or nothing, even in journal modes that cannot undo later."""
     path, _ino = make_former(make_database(journal_mode=journal_mode))
     before = raw(path)
     with closing(apsw.Connection(str(path))) as connection:
@@ -145,7 +145,7 @@ def test_failed_upgrade_leaves_the_database_unchanged(
     assert len(raw(path)["inodes"][0]) == len(before["inodes"][0]) + 1
 
 
-def test_two_that_upgrade_do_it_once(make_database: MakeDatabase) -> None:
+def test_two_concurrent_upgrades_upgrade_once(make_database: MakeDatabase) -> None:
     """The second process finds nothing to do."""
     path, _ino = make_former(make_database())
     with closing(apsw.Connection(str(path))) as one, closing(apsw.Connection(str(path))) as other:
@@ -155,7 +155,7 @@ def test_two_that_upgrade_do_it_once(make_database: MakeDatabase) -> None:
 
 
 def test_database_in_use_is_not_upgraded(make_database: MakeDatabase) -> None:
-    """Nothing is done halfway."""
+    """The upgrade is refused and changes nothing."""
     path, _ino = make_former(make_database())
     before = raw(path)
     with closing(apsw.Connection(str(path))) as other, closing(apsw.Connection(str(path))) as one:
@@ -165,8 +165,10 @@ def test_database_in_use_is_not_upgraded(make_database: MakeDatabase) -> None:
     assert raw(path) == before
 
 
-def test_reader_sees_the_present_tables(make_database: MakeDatabase, journal_mode: str) -> None:
-    """Without a change of the file; names find their inodes, and the other way round."""
+def test_reader_sees_present_tables_of_a_former_database(
+    make_database: MakeDatabase, journal_mode: str
+) -> None:
+    """The file does not change; names and inodes can be joined both ways."""
     path, ino = make_former(make_database(journal_mode=journal_mode))
     before = path.read_bytes()
     with closing(Database.open(path, Pragmas(journal_mode=journal_mode), read_only=True)) as db:
@@ -181,10 +183,10 @@ def test_reader_sees_the_present_tables(make_database: MakeDatabase, journal_mod
 
 @pytest.mark.parametrize("read_only", [True, False])
 @pytest.mark.parametrize(("version", "error"), [(b"0", FormatError), (b"3", NewerFormatError)])
-def test_other_versions_are_refused_and_not_touched(
+def test_unknown_versions_are_refused_and_not_touched(
     make_database: MakeDatabase, version: bytes, error: type[Exception], *, read_only: bool
 ) -> None:
-    """Those that never were, and those that will be."""
+    """Versions that never existed, and later ones."""
     path, _ino = make_former(make_database(), version)
     before = raw(path)
     with pytest.raises(error, match=f"schema version {version.decode()}"):
@@ -193,7 +195,7 @@ def test_other_versions_are_refused_and_not_touched(
 
 
 def test_full_disk_refuses_the_upgrade(make_database: MakeDatabase, small_disk: Path) -> None:
-    """With a clear error; after room was made it is done."""
+    """The error is clear; the upgrade succeeds once there is room."""
     path, ino = make_former(make_database())
     here = small_disk / "meta.db"
     here.write_bytes(path.read_bytes())
@@ -223,7 +225,7 @@ def former() -> Iterator[apsw.Connection]:
 
 
 def present_copy(former: apsw.Connection) -> apsw.Connection:
-    """Return the same in the present tables."""
+    """Return the same database with the present tables."""
     copy = apsw.Connection(":memory:")
     create_tables(copy)
     for row in former.execute("SELECT * FROM inodes").fetchall():
@@ -246,7 +248,7 @@ ROW = "0, 1, 0, 0, 0, 0, 9, 0, 0, 0, 1, 0"
 
 
 def test_changes_of_version_1_apply_and_merge_with_later_ones(former: apsw.Connection) -> None:
-    """New, changed, removed and made again; one by one, merged, and undone."""
+    """New, changed, removed and recreated rows; applied one by one, merged, and inverted."""
     one_by_one, at_once = present_copy(former), present_copy(former)
     before = contents(at_once)
     old = changes_of(
@@ -278,7 +280,7 @@ def test_changes_of_version_1_apply_and_merge_with_later_ones(former: apsw.Conne
 
 
 def test_changes_of_version_1_conflict_as_others_do(former: apsw.Connection) -> None:
-    """A row that is not as it was is not changed."""
+    """A row that differs from the expected one is not changed."""
     copy = present_copy(former)
     changeset = changes_of(former, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
     copy.execute("UPDATE inodes SET ctime_ns = 7")
@@ -287,8 +289,8 @@ def test_changes_of_version_1_conflict_as_others_do(former: apsw.Connection) -> 
         changesets.apply(copy, changeset, "changes")
 
 
-def test_number_of_columns_that_no_version_had_is_refused(former: apsw.Connection) -> None:
-    """Neither fewer than version 1, nor changes of the present in a table of version 1."""
+def test_unknown_number_of_columns_is_refused(former: apsw.Connection) -> None:
+    """Fewer columns than version 1 had, or present changes for a table of version 1."""
     copy = present_copy(former)
     present = changes_of(copy, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
     former.execute("BEGIN")

@@ -1,4 +1,4 @@
-"""One moment of the database, copied while groups go on."""
+"""A snapshot of the database that is copied while groups commit."""
 
 import threading
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def test_copy_is_the_last_commit(
 
 
 def test_open_group_is_not_in_the_copy(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """Under WAL a group may be open, before and during the copy."""
+    """Under WAL a group may be open before and during the copy."""
     db = make_database()
     create_file(db, b"before")
     db.commit()
@@ -64,10 +64,10 @@ def test_open_group_is_not_in_the_copy(make_database: MakeDatabase, tmp_path: Pa
     assert dentries.find(db, ROOT_INO, b"open") is not None
 
 
-def test_groups_and_checkpoints_go_on_beside_the_copy(
+def test_groups_and_checkpoints_run_beside_the_copy(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The writer neither waits nor disturbs what is copied in a thread."""
+    """The writer neither waits nor changes the copy made in a thread."""
     db = make_database()
     for number in range(2000):
         create_file(db, b"%0100d" % number)
@@ -99,7 +99,7 @@ def test_copy_over_an_existing_file_is_refused(make_database: MakeDatabase, tmp_
 
 
 def test_closed_snapshot_is_not_copied(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """A bug in the caller shows."""
+    """Copying after close() raises: it is a bug of the caller."""
     snapshot = make_database().open_snapshot()
     snapshot.close()
     with pytest.raises(AssertionError):

@@ -8,7 +8,7 @@ from s3fs_meta.model import ROOT_INO
 
 
 def test_statement_about_other_tables_writes_nothing(db: Database) -> None:
-    """Names come and go without the rows of their directory."""
+    """Adding and removing names does not write the rows of their directory."""
     inodes.change_directory(db, ROOT_INO, 5, entries=1)
     before = db.connection.total_changes()
     db.run("INSERT INTO dentries VALUES (1, 256, x'61', 1)")
@@ -32,8 +32,8 @@ def test_table_is_reached_only_by_its_name(db: Database) -> None:
     assert hidden == []
 
 
-def test_rows_that_callers_change_are_counted(db: Database) -> None:
-    """Not what a commit or a query writes of them, so that a reader changes nothing."""
+def test_only_rows_changed_by_callers_are_counted(db: Database) -> None:
+    """Rows that a commit or a query writes on its own do not count, so reading changes nothing."""
     db.begin()
     before = db.rows_changed()
     ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 0).ino

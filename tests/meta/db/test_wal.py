@@ -1,4 +1,4 @@
-"""The write-ahead log: its length, its bound, its sync."""
+"""The write-ahead log: length, bound, sync."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_open_group_does_not_stop_a_checkpoint(make_database: MakeDatabase) -> N
 
 
 def test_log_is_bounded_under_constant_load(make_database: MakeDatabase) -> None:
-    """Although a group is open during every checkpoint, the log is started over."""
+    """Although a group is open during every checkpoint, the log restarts."""
     db = make_database(page_size=65536, cache_size=-65536)
     longest = 0
     for round_number in range(60):
@@ -70,8 +70,8 @@ def test_log_is_bounded_under_constant_load(make_database: MakeDatabase) -> None
     assert longest < 4 * WAL_CHECKPOINT_BYTES
 
 
-def test_snapshot_holds_the_log_back(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """While it is open nothing after it can be copied; afterwards everything can."""
+def test_snapshot_limits_the_checkpoint(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """An open snapshot keeps later frames from being copied; after its end all are copied."""
     db = make_database()
     commit_some(db, range(10))
     snapshot = db.open_snapshot()
@@ -86,8 +86,8 @@ def test_snapshot_holds_the_log_back(make_database: MakeDatabase, tmp_path: Path
     assert done.copied_frames == done.frames
 
 
-def test_automatic_checkpoints_if_asked_for(make_database: MakeDatabase) -> None:
-    """The mount option keeps its meaning: after so many pages a commit checkpoints."""
+def test_automatic_checkpoints_when_requested(make_database: MakeDatabase) -> None:
+    """With the mount option a commit checkpoints after that many pages."""
     db = make_database(wal_autocheckpoint=10)
     for number in range(20):
         commit_some(db, range(10 * number, 10 * number + 10))
@@ -95,7 +95,7 @@ def test_automatic_checkpoints_if_asked_for(make_database: MakeDatabase) -> None
 
 
 def test_sync_without_a_log(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """In rollback modes, and before anything was written, there is nothing to sync."""
+    """In rollback modes, and before the first write, there is no log to sync."""
     db = make_database(journal_mode="delete", synchronous="normal")
     db.sync_wal()
     assert db.checkpoint() is None
@@ -104,7 +104,7 @@ def test_sync_without_a_log(make_database: MakeDatabase, tmp_path: Path) -> None
 
 
 def test_sync_leaves_the_databases_locks(make_database: MakeDatabase) -> None:
-    """Opening and closing the log by a descriptor of our own drops no lock of SQLite's.
+    """Opening and closing the log by a descriptor of our own keeps SQLite's locks.
 
     Another process that wants the database for itself is still kept out.
     """
@@ -128,7 +128,7 @@ def locks_of(path: Path) -> list[str]:
 
 
 def test_journal_size_limit_shortens_the_file(make_database: MakeDatabase) -> None:
-    """The file shrinks when the log is started over."""
+    """The file is truncated when the log restarts."""
     db = make_database(journal_size_limit=65536)
     commit_some(db, range(1000))
     long = wal_file(db).stat().st_size
@@ -137,7 +137,7 @@ def test_journal_size_limit_shortens_the_file(make_database: MakeDatabase) -> No
     assert wal_file(db).stat().st_size <= 65536 < long
 
 
-def test_log_is_gone_after_closing(make_database: MakeDatabase) -> None:
+def test_log_is_removed_after_closing(make_database: MakeDatabase) -> None:
     """The last connection copies everything and removes it."""
     db = make_database()
     commit_some(db, range(100))

@@ -21,7 +21,7 @@ KEY = ObjectKey("pack/00/1-a")
 
 
 class Pack(NamedTuple):
-    """A pack that came after the copy."""
+    """A pack stored after the copy."""
 
     pack: PackId
     object_key: ObjectKey
@@ -29,7 +29,7 @@ class Pack(NamedTuple):
 
 
 def copy_with_dirty_block(make_database: MakeDatabase, copy: Path) -> tuple[Database, BlockId]:
-    """Return a database with one dirty block and that block; copy it as it is."""
+    """Return a database with one dirty block, that block, and a copy of the database."""
     db = make_database()
     db.begin()
     made = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5, size_bytes=100)
@@ -43,10 +43,10 @@ def copy_with_dirty_block(make_database: MakeDatabase, copy: Path) -> tuple[Data
     return db, block
 
 
-def test_blocks_get_the_places_they_were_given_later(
+def test_copied_blocks_get_their_later_locations(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The copy knows packs that were stored after its moment, under their numbers."""
+    """The copy lists packs stored after it was made, under their numbers."""
     copy = tmp_path / "copy.db"
     db, block = copy_with_dirty_block(make_database, copy)
     db.begin()
@@ -61,7 +61,9 @@ def test_blocks_get_the_places_they_were_given_later(
     finished.close()
 
 
-def test_block_without_a_place_spoils_the_copy(make_database: MakeDatabase, tmp_path: Path) -> None:
+def test_copy_with_an_unplaced_block_is_refused(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
     """An image never names content that is not in the store."""
     copy = tmp_path / "copy.db"
     _, block = copy_with_dirty_block(make_database, copy)
@@ -69,10 +71,8 @@ def test_block_without_a_place_spoils_the_copy(make_database: MakeDatabase, tmp_
         image_copy.finish(copy, [], [])
 
 
-def test_block_that_is_known_to_be_lost_has_no_place(
-    make_database: MakeDatabase, tmp_path: Path
-) -> None:
-    """Its file keeps the part, as an error; without a file there is nothing to tell."""
+def test_lost_block_has_no_location(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """Its file keeps the range, as an error; if no file has the block, nothing is recorded."""
     copy = tmp_path / "copy.db"
     db, block = copy_with_dirty_block(make_database, copy)
     with pytest.raises(MetadataError):
@@ -95,10 +95,10 @@ def test_block_that_is_known_to_be_lost_has_no_place(
     finished.close()
 
 
-def test_pack_in_which_nothing_of_the_copy_lives_is_dead_there(
+def test_pack_without_live_blocks_in_the_copy_is_dead_in_it(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Else a host that restores the image would never delete it."""
+    """Otherwise a host that restores the image would never delete the pack."""
     copy = tmp_path / "copy.db"
     db = make_database()
     db.begin()
@@ -120,7 +120,7 @@ def test_pack_in_which_nothing_of_the_copy_lives_is_dead_there(
 
 
 def test_image_has_no_local_tables(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """They come back, empty, where the image is restored."""
+    """The tables are recreated, empty, where the image is restored."""
     copy = tmp_path / "copy.db"
     db = make_database()
     snapshot = db.open_snapshot()
@@ -137,8 +137,10 @@ def test_image_has_no_local_tables(make_database: MakeDatabase, tmp_path: Path) 
     restored.close()
 
 
-def test_copy_describes_itself(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """Its manifest has the facts of the database."""
+def test_manifest_has_the_properties_of_the_database(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """They are read from the copy itself."""
     copy = tmp_path / "copy.db"
     db = make_database(page_size=8192)
     snapshot = db.open_snapshot()
@@ -150,7 +152,7 @@ def test_copy_describes_itself(make_database: MakeDatabase, tmp_path: Path) -> N
 
 
 def test_unchanged_copies_are_the_same_bytes(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """So that the pieces of the last image serve again."""
+    """The pieces of the last image can be used again."""
     db = make_database()
     contents = []
     for name in ("one.db", "two.db"):
@@ -162,8 +164,8 @@ def test_unchanged_copies_are_the_same_bytes(make_database: MakeDatabase, tmp_pa
     assert contents[0] == contents[1]
 
 
-def test_removal_takes_sqlites_files_too(tmp_path: Path) -> None:
-    """And is no error without them."""
+def test_removal_includes_sqlites_side_files(tmp_path: Path) -> None:
+    """Missing side files are no error."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         (tmp_path / f"copy.db{suffix}").touch()
     image_copy.remove(tmp_path / "copy.db")

@@ -47,7 +47,7 @@ def test_rows_stay_and_pages_change(
 
 
 def test_unknown_size_touches_nothing(make_database: MakeDatabase) -> None:
-    """Refused by name."""
+    """The error names the size."""
     path = filled(make_database).path
     before = path.read_bytes()
     with pytest.raises(UsageError, match="page_size=3000"):
@@ -55,7 +55,7 @@ def test_unknown_size_touches_nothing(make_database: MakeDatabase) -> None:
     assert path.read_bytes() == before
 
 
-def test_open_database_is_left_alone(make_database: MakeDatabase) -> None:
+def test_open_database_is_not_converted(make_database: MakeDatabase) -> None:
     """Another connection uses it: an error is raised, and the file does not change."""
     db = make_database(journal_mode="delete")
     db.begin()
@@ -66,7 +66,7 @@ def test_open_database_is_left_alone(make_database: MakeDatabase) -> None:
     assert not db.path.with_name("meta.db-resized").exists()
 
 
-def test_leftover_of_a_crash_is_no_obstacle(make_database: MakeDatabase) -> None:
+def test_unfinished_copy_of_a_crash_is_removed(make_database: MakeDatabase) -> None:
     """An unfinished copy is thrown away."""
     path = filled(make_database).path
     path.with_name("meta.db-resized").write_bytes(b"half a copy")
@@ -74,8 +74,8 @@ def test_leftover_of_a_crash_is_no_obstacle(make_database: MakeDatabase) -> None
     assert not path.with_name("meta.db-resized").exists()
 
 
-def test_missing_database(tmp_path: Path) -> None:
-    """Nothing is created."""
+def test_missing_database_is_not_created(tmp_path: Path) -> None:
+    """The function raises and creates no file."""
     with pytest.raises(DatabaseError):
         change_page_size(tmp_path / "meta.db", 8192)
     assert list(tmp_path.iterdir()) == []

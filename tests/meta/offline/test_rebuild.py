@@ -1,4 +1,4 @@
-"""Rows made of the indexes of packs."""
+"""Rows rebuilt from the indexes of packs."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ MakeDatabase = Callable[..., Database]
 
 
 def files_of(db: Database) -> dict[bytes, dict[int, bytes]]:
-    """Return the hash at each place of each file."""
+    """Return the block hash at each index of each file."""
     rows = db.all(
         "SELECT d.name, m.block_index, b.hash FROM dentries AS d"
         " JOIN block_map AS m ON m.ino = d.ino JOIN blocks AS b ON b.block = m.block"
@@ -25,7 +25,7 @@ def files_of(db: Database) -> dict[bytes, dict[int, bytes]]:
 
 
 def test_files_reach_to_their_last_block(make_database: MakeDatabase) -> None:
-    """With holes where nothing is left."""
+    """Missing blocks before it become holes."""
     db = make_database()
     rebuilt_rows.add_pack(
         db, key(1), 5000, [entry(1, 7, 0, 100), entry(2, 7, 3, 50), entry(3, 9, 0)]
@@ -42,8 +42,8 @@ def test_files_reach_to_their_last_block(make_database: MakeDatabase) -> None:
     assert (db.counters.next_ino, db.counters.next_block, db.counters.next_pack) == (11, 4, 2)
 
 
-def test_newest_block_of_a_place_counts_in_any_order(make_database: MakeDatabase) -> None:
-    """And a pack in which nothing is left alive is dead."""
+def test_newest_block_at_an_index_wins_in_any_order(make_database: MakeDatabase) -> None:
+    """A pack without live blocks is dead."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(8, 7, 0)])
     rebuilt_rows.add_pack(db, key(2), 5000, [entry(2, 7, 0)])
@@ -56,7 +56,7 @@ def test_newest_block_of_a_place_counts_in_any_order(make_database: MakeDatabase
 
 
 def test_block_in_two_packs_is_taken_once(make_database: MakeDatabase) -> None:
-    """Compaction had moved it."""
+    """Compaction had moved the block."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(8, 7, 0)])
     rebuilt_rows.add_pack(db, key(2), 5000, [entry(8, 7, 0)])
@@ -64,8 +64,8 @@ def test_block_in_two_packs_is_taken_once(make_database: MakeDatabase) -> None:
     assert db.all("SELECT block, pack FROM blocks") == [(8, 1)]
 
 
-def test_what_an_overtaken_host_wrote_gets_files_of_its_own(make_database: MakeDatabase) -> None:
-    """Both gave out the same numbers; a place that only the first wrote is not the other's."""
+def test_blocks_of_a_fenced_host_get_separate_files(make_database: MakeDatabase) -> None:
+    """Both hosts used the same inode numbers; an index that only the fenced host wrote stays out of the other's file."""
     db = make_database()
     mine, theirs, shared = b"m" * 32, b"t" * 32, b"s" * 32
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(1, 5, 0)._replace(hash=shared)])
@@ -89,10 +89,10 @@ def test_what_an_overtaken_host_wrote_gets_files_of_its_own(make_database: MakeD
     assert db.one("SELECT count(*) FROM blocks WHERE refs <> 1") == (0,)
 
 
-def test_block_that_changed_after_a_kill_costs_its_file_nothing(
+def test_block_rewritten_after_a_kill_does_not_damage_its_file(
     make_database: MakeDatabase,
 ) -> None:
-    """Its pack was not noted, so the same number went on; others of that epoch were told."""
+    """The pack was not recorded, so the number was used again; only other blocks of that epoch are doubtful."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(6, 7, 1), entry(7, 8, 0)])
     rebuilt_rows.add_pack(db, key(2), 5000, [entry(5, 7, 0), entry(4, 7, 2)])

@@ -42,8 +42,8 @@ def indexes(path: Path) -> set[str]:
     return {str(name) for (name,) in names}
 
 
-def test_image_of_ours_is_taken(image: Path) -> None:
-    """Nothing in it changes."""
+def test_own_image_is_accepted(image: Path) -> None:
+    """The check changes nothing."""
     before = image.read_bytes()
 
     require_ours(image, KEY)
@@ -51,8 +51,8 @@ def test_image_of_ours_is_taken(image: Path) -> None:
     assert image.read_bytes() == before
 
 
-def test_image_of_an_earlier_version_is_taken(image: Path) -> None:
-    """Before its upgrade, and after it, though the text of its table differs."""
+def test_image_of_an_earlier_version_is_accepted(image: Path) -> None:
+    """Both before and after its upgrade, although the text of its table differs."""
     change(image, "ALTER TABLE inodes DROP COLUMN btime_delta_ns", VERSION.format("x'31'"))
     require_ours(image, KEY)
 
@@ -94,8 +94,8 @@ def test_image_of_an_earlier_version_is_taken(image: Path) -> None:
     ],
     ids=str,
 )
-def test_schema_that_is_not_ours_is_refused(image: Path, statements: tuple[str, ...]) -> None:
-    """With the name of the image that it came in."""
+def test_foreign_schema_is_refused(image: Path, statements: tuple[str, ...]) -> None:
+    """The error names the image."""
     change(image, *statements)
 
     with pytest.raises(FormatError, match=KEY):
@@ -103,7 +103,7 @@ def test_schema_that_is_not_ours_is_refused(image: Path, statements: tuple[str, 
 
 
 def test_schema_of_a_newer_version_asks_for_an_upgrade(image: Path) -> None:
-    """It is not damaged."""
+    """A newer version is not reported as damage."""
     change(image, VERSION.format("x'39'"))
 
     with pytest.raises(NewerFormatError, match="schema version 9"):
@@ -111,15 +111,15 @@ def test_schema_of_a_newer_version_asks_for_an_upgrade(image: Path) -> None:
 
 
 def test_file_that_is_no_database_is_refused(image: Path) -> None:
-    """As damage of the image."""
+    """The error reports the image as damaged."""
     image.write_bytes(b"x" * 8192)
 
     with pytest.raises(FormatError, match=KEY):
         require_ours(image, KEY)
 
 
-def test_missing_index_is_made(image: Path) -> None:
-    """It follows from the rows."""
+def test_missing_index_is_created(image: Path) -> None:
+    """An index can be computed from the rows."""
     before = indexes(image)
     change(image, "DROP INDEX blocks_by_hash")
 
@@ -128,8 +128,8 @@ def test_missing_index_is_made(image: Path) -> None:
     assert indexes(image) == before
 
 
-def test_table_of_others_does_no_harm(image: Path) -> None:
-    """Fsck reports it, and leaves it."""
+def test_foreign_table_is_tolerated(image: Path) -> None:
+    """Fsck reports the table and keeps it."""
     change(image, "CREATE TABLE notes (a INTEGER)", "CREATE INDEX of_notes ON notes (a)")
 
     require_ours(image, KEY)

@@ -1,4 +1,4 @@
-"""A database of the past, made fit to follow the present. Whole rollbacks are in tests/sync."""
+"""Preparing an older database to follow the current txg. Complete rollbacks are in tests/sync."""
 
 from pathlib import Path
 
@@ -40,8 +40,8 @@ def file_in(db: Database, where: PackId, content_hash: bytes) -> tuple[Ino, Bloc
     return ino, block
 
 
-def test_numbers_never_go_back(tmp_path: Path) -> None:
-    """Whichever database is ahead."""
+def test_numbers_never_decrease(tmp_path: Path) -> None:
+    """Holds whichever of the two databases has the higher numbers."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     present.counters.next_ino = 100
     present.counters.next_block = 200
@@ -57,7 +57,7 @@ def test_numbers_never_go_back(tmp_path: Path) -> None:
 
 
 def test_pack_dies_with_the_open_txg_or_when_it_did(tmp_path: Path) -> None:
-    """A pack that was dead before is needed only until its txg of death; a revived one is live."""
+    """A pack that was dead before keeps its txg of death; a revived one is live."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     revived, dead, unknown = pack(present, 1), pack(present, 2), pack(present, 3)
     present.run("UPDATE packs SET died_txg = 7 WHERE pack IN (?, ?)", (revived, dead))
@@ -79,7 +79,7 @@ def test_pack_dies_with_the_open_txg_or_when_it_did(tmp_path: Path) -> None:
 
 
 def test_block_of_a_condemned_pack_is_found_by_number_or_content(tmp_path: Path) -> None:
-    """Where it was moved to, or where an equal one is."""
+    """The block gets the location it was moved to, or that of an equal block."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     assert pack(past, 1) == pack(present, 1)
     _ino, moved = file_in(past, PackId(1), b"m" * 32)
@@ -98,8 +98,8 @@ def test_block_of_a_condemned_pack_is_found_by_number_or_content(tmp_path: Path)
     assert states == [(PackState.CONDEMNED, 0), (PackState.STORED, 100)]
 
 
-def test_damaged_block_takes_the_place_of_equal_content(tmp_path: Path) -> None:
-    """As one of a condemned pack does; what is intact nowhere is counted, and keeps its error."""
+def test_damaged_block_gets_the_location_of_equal_content(tmp_path: Path) -> None:
+    """Treated like one of a condemned pack; a block that is intact nowhere is counted and stays an error."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     assert pack(past, 1) == pack(present, 1)
     _ino, healed = file_in(past, PackId(1), b"h" * 32)
@@ -116,8 +116,8 @@ def test_damaged_block_takes_the_place_of_equal_content(tmp_path: Path) -> None:
     assert damage_marks.marks(past) == [Mark(PackId(1), None)]
 
 
-def test_content_that_is_nowhere_names_its_packs(tmp_path: Path) -> None:
-    """The first of them, and how many more."""
+def test_missing_content_names_its_packs(tmp_path: Path) -> None:
+    """The error lists the first of them and the number of the others."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     for number in range(1, 6):
         file_in(past, pack(past, number), bytes([number]) * 32)

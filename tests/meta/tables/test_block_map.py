@@ -1,4 +1,4 @@
-"""Which block holds which part of a file."""
+"""The map from positions in files to blocks."""
 
 from collections.abc import Callable
 
@@ -30,14 +30,14 @@ def map_new_block(db: Database, index: int, ino: Ino = FILE) -> BlockId:
 
 
 def test_hole_has_no_row(db: Database) -> None:
-    """Neither block nor location."""
+    """A lookup returns neither block nor location."""
     assert block_map.find(db, FILE, at(0)) is None
     assert block_map.locate(db, FILE, at(0)) is None
     assert block_map.remove(db, FILE, at(0)) is None
 
 
 def test_set_and_remove_return_the_replaced_block(db: Database) -> None:
-    """So that the caller can release it and count."""
+    """The caller releases the replaced block and updates the count."""
     assert block_map.set(db, FILE, at(3), BlockId(7)) is None
     assert block_map.set(db, FILE, at(3), BlockId(8)) == 7
     assert block_map.remove(db, FILE, at(3)) == 8
@@ -45,15 +45,15 @@ def test_set_and_remove_return_the_replaced_block(db: Database) -> None:
 
 
 def test_dirty_block_has_a_state_and_no_location(db: Database) -> None:
-    """It is in the cache and not in the bucket."""
+    """The block is cached and not in the bucket."""
     block = map_new_block(db, 2)
     expected = Located(block, 100, None, None, None, None, BlockState.DIRTY)
     assert block_map.locate(db, FILE, at(2)) == expected
 
 
 @pytest.mark.parametrize("state", [*BlockState, None])
-def test_uploaded_block_has_a_place(db: Database, state: BlockState | None) -> None:
-    """With or without a local copy, in every state."""
+def test_uploaded_block_has_a_location(db: Database, state: BlockState | None) -> None:
+    """Holds with or without a cached block, in every state."""
     block = map_new_block(db, 0)
     pack = packs.create(db, ObjectKey("pack/00/1-a"), 500)
     blocks.set_location(db, block, b"h" * 32, pack, 17, 60)
@@ -67,7 +67,7 @@ def test_uploaded_block_has_a_place(db: Database, state: BlockState | None) -> N
 
 
 def test_range_leaves_holes_out(db: Database) -> None:
-    """One query for a whole read, both ends included."""
+    """One query serves a read of a range, both ends included."""
     made = {index: map_new_block(db, index) for index in (0, 1, 3, 4)}
     map_new_block(db, 2, Ino(6))
     found = block_map.locate_range(db, FILE, at(1), at(3))
@@ -76,8 +76,8 @@ def test_range_leaves_holes_out(db: Database) -> None:
     assert list(found) == [1, 3]
 
 
-def test_parts_from_a_position(db: Database) -> None:
-    """Ascending, bounded: truncation works through them in pieces."""
+def test_indexes_from_a_position_are_ascending_and_bounded(db: Database) -> None:
+    """Truncation works through them in pieces."""
     for index in (9, 2, 5, 7):
         block_map.set(db, FILE, at(index), BlockId(100 + index))
     assert block_map.indexes_from(db, FILE, at(3), 2) == [(5, 105), (7, 107)]
@@ -85,16 +85,16 @@ def test_parts_from_a_position(db: Database) -> None:
     assert block_map.indexes_from(db, FILE, at(10), 10) == []
 
 
-def test_last_parts(db: Database) -> None:
-    """Descending: truncation may begin at the end."""
+def test_last_indexes_are_descending(db: Database) -> None:
+    """Truncation may begin at the end."""
     for index in (9, 2, 5, 7):
         block_map.set(db, FILE, at(index), BlockId(100 + index))
     assert block_map.last_indexes(db, FILE, at(3), 2) == [(9, 109), (7, 107)]
     assert block_map.last_indexes(db, FILE, at(10), 2) == []
 
 
-def test_repoint_only_what_did_not_move_on(db: Database) -> None:
-    """A part that has another block by now stays."""
+def test_repoint_skips_blocks_that_were_replaced(db: Database) -> None:
+    """An index that has another block by now is unchanged."""
     block_map.set(db, FILE, at(0), BlockId(1))
     assert not block_map.repoint(db, FILE, at(0), BlockId(9), BlockId(2))
     assert not block_map.repoint(db, FILE, at(1), BlockId(1), BlockId(2))
@@ -102,8 +102,8 @@ def test_repoint_only_what_did_not_move_on(db: Database) -> None:
     assert block_map.find(db, FILE, at(0)) == 2
 
 
-def test_last_indexes_come_from_the_end(db: Database) -> None:
-    """Descending, not before the first one wanted, at most as many as asked for."""
+def test_last_indexes_are_bounded(db: Database) -> None:
+    """Descending, not before the first one wanted, at most as many as requested."""
     ino = Ino(7)
     for index in (0, 3, 4, 9):
         block_map.set(db, ino, BlockIndex(index), BlockId(100 + index))
@@ -113,7 +113,7 @@ def test_last_indexes_come_from_the_end(db: Database) -> None:
 
 
 def test_locate_answers_from_the_current_rows(db: Database) -> None:
-    """A remembered answer is dropped when the row changes or is rolled back."""
+    """A cached answer is dropped when the row changes or is rolled back."""
     block = map_new_block(db, 0)
     db.commit()
     before = block_map.locate(db, FILE, at(0))
@@ -131,7 +131,7 @@ def test_locate_answers_from_the_current_rows(db: Database) -> None:
     assert block_map.locate(db, FILE, at(0)) == before
 
 
-def test_place_that_another_connection_changes_is_not_remembered(
+def test_location_changed_by_another_connection_is_not_cached(
     make_database: MakeDatabase,
 ) -> None:
     """Another connection, which applies changelogs, changes a follower's rows."""
@@ -148,8 +148,8 @@ def test_place_that_another_connection_changes_is_not_remembered(
     assert found.block == 7
 
 
-def test_place_in_a_closed_database_is_an_error_of_ours(make_database: MakeDatabase) -> None:
-    """As of any query: a follower that lost its database says so."""
+def test_locate_in_a_closed_database_raises_our_error(make_database: MakeDatabase) -> None:
+    """As for any query; a follower that lost its database reports it."""
     closed = make_database("closed.db")
     closed.close()
 
@@ -157,8 +157,8 @@ def test_place_in_a_closed_database_is_an_error_of_ours(make_database: MakeDatab
         block_map.locate(closed, FILE, at(0))
 
 
-def test_blocks_of_all_files_come_in_pieces(db: Database) -> None:
-    """Each with its place, until there are no more."""
+def test_blocks_of_all_files_are_read_in_pieces(db: Database) -> None:
+    """Each with its location, until all were read."""
     made = {
         map_new_block(db, index, ino): FilePart(ino, at(index))
         for ino, index in ((Ino(5), 0), (Ino(5), 3), (Ino(7), 1), (Ino(8), 0))
@@ -176,7 +176,7 @@ def test_blocks_of_all_files_come_in_pieces(db: Database) -> None:
 
 
 def test_block_without_a_row_is_no_hole(db: Database) -> None:
-    """A file never shows zeros for content that its rows have lost."""
+    """A file must not read as zeros where its rows lost the content."""
     block = map_new_block(db, 0)
     db.run("DELETE FROM blocks WHERE block = ?", (block,))
 

@@ -11,15 +11,15 @@ ONLY_HERE = Located(BlockId(2), 50, None, None, None, None, BlockState.DIRTY)
 
 
 def make(db: Database, number: int, origin: Located, keep_bytes: int) -> BlockId:
-    """Make a dirty block of 60 bytes in the place of another."""
+    """Make a dirty block of 60 bytes that replaces another."""
     block = BlockId(number)
     blocks.create_dirty(db, block, Ino(7), BlockIndex(0), 60)
     block_origins.note(db, block, origin, keep_bytes)
     return block
 
 
-def test_copies_come_back_in_the_order_in_which_they_were_made(db: Database) -> None:
-    """With everything that is needed to find the origin's bytes."""
+def test_copies_are_listed_in_order_of_creation(db: Database) -> None:
+    """Each row has everything needed to find the bytes of the origin."""
     make(db, 12, ONLY_HERE, 40)
     make(db, 11, STORED, 100)
 
@@ -31,7 +31,7 @@ def test_copies_come_back_in_the_order_in_which_they_were_made(db: Database) -> 
 
 
 def test_forgotten_copies_are_not_listed(db: Database) -> None:
-    """The others stay; unknown ones are no error."""
+    """Other copies stay listed; forgetting an unknown one is no error."""
     one, two = make(db, 11, STORED, 100), make(db, 12, STORED, 100)
 
     block_origins.forget(db, [one, BlockId(99)])
@@ -39,7 +39,7 @@ def test_forgotten_copies_are_not_listed(db: Database) -> None:
     assert block_origins.blocks(db) == [two]
 
 
-def test_cached_block_that_is_in_a_pack_is_not_dirty(db: Database) -> None:
+def test_packed_block_is_not_dirty(db: Database) -> None:
     """Its content is in the store; a block without a reference may still be an origin."""
     stored, doomed = make(db, 11, STORED, 100), make(db, 12, STORED, 100)
     cached_blocks.set_state(db, stored, BlockState.UPLOADED)

@@ -26,7 +26,7 @@ def make_pack(db: Database, name: str = "a", object_bytes: int = 1000) -> PackId
 
 
 def test_new_block_is_dirty_and_local(db: Database) -> None:
-    """Two rows; the counter follows the plain bytes."""
+    """It has two rows; the counter of plain bytes grows."""
     block = make_block(db, 100)
     assert blocks.find(db, block) == BlockRow(block, 1, 100, None, None, None, None)
     assert cached_blocks.get(db, block) == (block, BlockState.DIRTY, 5, 6)
@@ -34,8 +34,8 @@ def test_new_block_is_dirty_and_local(db: Database) -> None:
     assert list(blocks.iterate(db)) == [blocks.get(db, block)]
 
 
-def test_dirty_block_grows_and_shrinks(db: Database) -> None:
-    """With the counter."""
+def test_dirty_block_can_grow_and_shrink(db: Database) -> None:
+    """The counter of bytes follows."""
     block = make_block(db, 100)
     blocks.resize(db, block, 100, 500)
     assert (blocks.get(db, block).plain_bytes, db.counters.block_bytes) == (500, 500)
@@ -43,8 +43,8 @@ def test_dirty_block_grows_and_shrinks(db: Database) -> None:
     assert (blocks.get(db, block).plain_bytes, db.counters.block_bytes) == (3, 3)
 
 
-def test_references_are_counted(db: Database) -> None:
-    """The row stays at 0: it may be on its way to a pack."""
+def test_reference_count_follows_references(db: Database) -> None:
+    """At 0 the row stays, because the block may be in a pack being uploaded."""
     block = make_block(db)
     blocks.add_refs(db, block)
     assert blocks.drop_ref(db, block) == 1
@@ -52,8 +52,8 @@ def test_references_are_counted(db: Database) -> None:
     assert blocks.find(db, block) is not None
 
 
-def test_block_that_files_name_cannot_go(db: Database) -> None:
-    """A bug in the caller is not carried out."""
+def test_referenced_block_cannot_be_deleted(db: Database) -> None:
+    """The call raises: it is a bug of the caller."""
     block = make_block(db)
     with pytest.raises(AssertionError):
         blocks.delete(db, block)
@@ -69,14 +69,14 @@ def test_block_without_references_cannot_lose_one(db: Database, refs: int) -> No
 
 
 @pytest.mark.parametrize("use", [blocks.get, blocks.delete, blocks.drop_ref, blocks.add_refs])
-def test_row_that_is_missing_is_damage(db: Database, use: object) -> None:
+def test_missing_row_is_damage(db: Database, use: object) -> None:
     """A reference to a block implies a row."""
     with pytest.raises(MetadataError, match="block 99 has no row"):
         use(db, BlockId(99))  # type: ignore[operator]  # one of four functions
 
 
 def test_location_makes_the_pack_live(db: Database) -> None:
-    """And the block is found by its content."""
+    """The block can then be found by its content."""
     block, pack = make_block(db), make_pack(db)
     assert blocks.by_hash(db, HASH) == []
     blocks.set_location(db, block, HASH, pack, 17, 60)
@@ -85,8 +85,8 @@ def test_location_makes_the_pack_live(db: Database) -> None:
     assert db.counters.block_bytes == 100
 
 
-def test_two_blocks_of_one_content(db: Database) -> None:
-    """The older one is the one that others share."""
+def test_older_of_two_equal_blocks_is_shared(db: Database) -> None:
+    """Later equal content refers to the older block."""
     first, second, pack = make_block(db), make_block(db), make_pack(db)
     blocks.set_location(db, second, HASH, pack, 0, 60)
     blocks.set_location(db, first, HASH, pack, 60, 60)
@@ -96,7 +96,7 @@ def test_two_blocks_of_one_content(db: Database) -> None:
 
 
 def test_content_is_not_shared_with_a_damaged_block(db: Database) -> None:
-    """Nor with one that no file names: a changelog said that it is gone."""
+    """Nor with an unreferenced block: a changelog has recorded its deletion."""
     first, second, pack = make_block(db), make_block(db), make_pack(db)
     blocks.set_location(db, first, HASH, pack, 0, 60)
     blocks.set_location(db, second, HASH, pack, 60, 60)
@@ -109,8 +109,8 @@ def test_content_is_not_shared_with_a_damaged_block(db: Database) -> None:
     assert blocks.intact(db, HASH) is None
 
 
-def test_last_block_that_goes_ends_its_pack(db: Database) -> None:
-    """From the open txg on the pack is dead."""
+def test_pack_is_dead_after_its_last_block(db: Database) -> None:
+    """Its txg of death is the open txg."""
     pack = make_pack(db)
     made = [make_block(db), make_block(db)]
     for number, block in enumerate(made):
@@ -125,7 +125,7 @@ def test_last_block_that_goes_ends_its_pack(db: Database) -> None:
 
 
 def test_block_moves_to_another_pack(db: Database) -> None:
-    """Compaction: the old pack loses what the new one gains."""
+    """Compaction: the live bytes move from the old pack to the new one."""
     block, old, new = make_block(db), make_pack(db, "old"), make_pack(db, "new")
     blocks.set_location(db, block, HASH, old, 0, 60)
     blocks.set_location(db, block, HASH, new, 5, 61)
@@ -143,8 +143,8 @@ def test_unknown_pack_changes_nothing(db: Database) -> None:
     assert blocks.get(db, block).pack is None
 
 
-def test_blocks_near_one_in_its_pack(db: Database) -> None:
-    """So many on each side, whatever lies between them in other packs."""
+def test_neighbours_of_a_block_in_its_pack(db: Database) -> None:
+    """A number of blocks on each side, independent of blocks of other packs."""
     pack, other = make_pack(db), make_pack(db, "b")
     made = [make_block(db) for _ in range(9)]
     for number, block in enumerate(made):

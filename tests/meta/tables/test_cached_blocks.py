@@ -1,4 +1,4 @@
-"""Which blocks have a local copy."""
+"""Rows of cached blocks."""
 
 import pytest
 
@@ -11,15 +11,15 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockState, CachedRow, Ino, Obj
 def make_block(
     db: Database, state: BlockState, plain_bytes: int = 100, ino: int = 5, index: int = 0
 ) -> BlockId:
-    """Make a block with a local copy in a state."""
+    """Make a cached block in a given state."""
     block = db.counters.take_block()
     blocks.create_dirty(db, block, Ino(ino), BlockIndex(index), plain_bytes)
     cached_blocks.set_state(db, block, state)
     return block
 
 
-def test_copy_is_noted_changed_and_forgotten(db: Database) -> None:
-    """A copy that is not there answers None and cannot change its state."""
+def test_cached_block_is_added_changed_and_forgotten(db: Database) -> None:
+    """A missing row reads as None and its state cannot be changed."""
     block = BlockId(7)
     assert cached_blocks.get(db, block) is None
     assert not cached_blocks.set_state(db, block, BlockState.CLEAN)
@@ -35,7 +35,7 @@ def test_copy_is_noted_changed_and_forgotten(db: Database) -> None:
 
 
 def test_unsynced_tails_of_dirty_blocks(db: Database) -> None:
-    """A new row has no synced bytes; stored blocks are not listed, not even while they move."""
+    """A new row has no synced bytes; stored blocks are not listed, even while compaction moves them."""
     one, two = make_block(db, BlockState.DIRTY), make_block(db, BlockState.SEALED)
     make_block(db, BlockState.CLEAN)
     moving = make_block(db, BlockState.SEALED)
@@ -49,15 +49,15 @@ def test_unsynced_tails_of_dirty_blocks(db: Database) -> None:
 
 
 @pytest.mark.parametrize("state", list(BlockState))
-def test_blocks_in_each_state(db: Database, state: BlockState) -> None:
-    """Ascending and bounded if asked for."""
+def test_blocks_of_a_state_are_listed(db: Database, state: BlockState) -> None:
+    """The list is ascending, and bounded on request."""
     made = {one: [make_block(db, one) for _ in range(3)] for one in BlockState}
     assert cached_blocks.in_state(db, state) == made[state]
     assert cached_blocks.in_state(db, state, 2) == made[state][:2]
 
 
-def test_pending_states_use_the_small_index(db: Database) -> None:
-    """Among a quarter of a million clean copies the few others are found at once."""
+def test_pending_states_use_their_index(db: Database) -> None:
+    """A few pending blocks are found quickly among 250,000 clean ones."""
     plan = db.all(
         "EXPLAIN QUERY PLAN SELECT block FROM cached_blocks"
         " WHERE state <> 4 AND state = ? ORDER BY block LIMIT ?",
@@ -66,8 +66,8 @@ def test_pending_states_use_the_small_index(db: Database) -> None:
     assert "cached_blocks_pending" in plan[0][3]
 
 
-def test_sealed_blocks_keep_files_together(db: Database) -> None:
-    """By inode and place, whatever order they were written in."""
+def test_sealed_blocks_are_ordered_by_file(db: Database) -> None:
+    """By inode and index, in whatever order they were written."""
     third = make_block(db, BlockState.SEALED, 10, ino=9, index=0)
     second = make_block(db, BlockState.SEALED, 20, ino=8, index=5)
     first = make_block(db, BlockState.SEALED, 30, ino=8, index=4)
@@ -79,8 +79,8 @@ def test_sealed_blocks_keep_files_together(db: Database) -> None:
     ]
 
 
-def test_sizes_and_totals(db: Database) -> None:
-    """The cache loads these at mount; a doomed copy may have no block any more."""
+def test_sizes_and_totals_are_loaded(db: Database) -> None:
+    """The cache reads these at mount; a doomed block may have no row in blocks."""
     dirty = make_block(db, BlockState.DIRTY, 10)
     clean = [make_block(db, BlockState.CLEAN, size) for size in (20, 30)]
     doomed = make_block(db, BlockState.DOOMED, 40)
@@ -99,7 +99,7 @@ def test_sizes_and_totals(db: Database) -> None:
 
 
 def test_unsealing_after_a_crash(db: Database) -> None:
-    """Blocks of files can be written again; those that no file names are doomed."""
+    """Blocks of files become dirty again; unreferenced ones become doomed."""
     kept = make_block(db, BlockState.SEALED)
     let_go = make_block(db, BlockState.SEALED)
     clean = make_block(db, BlockState.CLEAN)
@@ -113,7 +113,7 @@ def test_unsealing_after_a_crash(db: Database) -> None:
         kept: BlockState.DIRTY,
         let_go: BlockState.DOOMED,
         clean: BlockState.CLEAN,
-        moving: BlockState.UPLOADED,  # where it was may not be on the disk yet
+        moving: BlockState.UPLOADED,  # the file at the former path may not be on the disk yet
     }
     assert blocks.find(db, let_go) is None
     assert db.counters.block_bytes == 300

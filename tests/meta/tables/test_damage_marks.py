@@ -20,7 +20,7 @@ ONE, TEN = PackId(1), PackId(10)  # the names of both begin alike
 
 
 def test_mark_of_a_record_covers_nothing_beside_it(db: Database) -> None:
-    """Neither its neighbours nor a pack whose number begins alike."""
+    """Neither neighbouring records nor a pack whose number begins with the same digits."""
     assert not damage_marks.exist(db)
     assert damage_marks.add(db, Mark(ONE, 17))
     assert not damage_marks.add(db, Mark(ONE, 17))
@@ -31,8 +31,8 @@ def test_mark_of_a_record_covers_nothing_beside_it(db: Database) -> None:
     assert damage_marks.marks(db) == [Mark(ONE, 17)]
 
 
-def test_mark_of_a_pack_takes_the_place_of_those_of_its_records(db: Database) -> None:
-    """And covers all of them; a further record is nothing new."""
+def test_mark_of_a_pack_replaces_marks_of_its_records(db: Database) -> None:
+    """It covers all records; marking one more record changes nothing."""
     for mark in (Mark(ONE, 17), Mark(TEN, 17), Mark(ONE, None)):
         assert damage_marks.add(db, mark)
     assert not damage_marks.add(db, Mark(ONE, 99))
@@ -43,7 +43,7 @@ def test_mark_of_a_pack_takes_the_place_of_those_of_its_records(db: Database) ->
 
 
 def test_many_damaged_records_mark_the_pack(db: Database) -> None:
-    """So the number of rows has a bound."""
+    """This bounds the number of rows."""
     for offset in range(DAMAGED_RECORDS_MAX):
         damage_marks.add(db, Mark(ONE, offset))
     assert len(damage_marks.marks(db)) == DAMAGED_RECORDS_MAX
@@ -52,8 +52,8 @@ def test_many_damaged_records_mark_the_pack(db: Database) -> None:
     assert damage_marks.marks(db) == [Mark(ONE, None)]
 
 
-def test_marks_go_one_by_one_or_with_their_pack(db: Database) -> None:
-    """A pack that reclaim forgets takes its marks with it."""
+def test_marks_are_removed_singly_or_with_their_pack(db: Database) -> None:
+    """Reclaim removes the marks of a pack that it deletes."""
     gone = packs.create(db, ObjectKey("pack/00/1-" + "0" * 32), 100)
     for mark in (Mark(gone, 5), Mark(TEN, None), Mark(TEN, 8), Mark(PackId(11), 8)):
         damage_marks.add(db, mark)
@@ -66,7 +66,7 @@ def test_marks_go_one_by_one_or_with_their_pack(db: Database) -> None:
 
 @pytest.mark.parametrize("alias", ["damaged", "image", "pack"])
 def test_other_properties_are_no_marks(db: Database, alias: str) -> None:
-    """Facts of mkfs, images that were given up and packs that stay share the table."""
+    """Properties of mkfs, abandoned images and kept packs share the table."""
     properties.abandon_images(db, [ObjectKey("image/000000000007-1-0123456789abcdef/manifest")])
     properties.keep_packs(db, [ObjectKey("pack/00/1-" + "0" * 32)])
     others = properties.all_of(db)
@@ -82,8 +82,8 @@ def test_other_properties_are_no_marks(db: Database, alias: str) -> None:
     assert len(names[alias]) == 1
 
 
-def test_marks_are_recorded_and_no_news(db: Database) -> None:
-    """Every later writer learns of them; no image is made because of them."""
+def test_marks_are_recorded_but_make_no_image_due(db: Database) -> None:
+    """Every later writer learns of them."""
     db.commit()
     ChangeRecorder(db, lambda: 1)
     db.begin_local()
@@ -94,8 +94,8 @@ def test_marks_are_recorded_and_no_news(db: Database) -> None:
     assert not changesets.is_news(changeset)
 
 
-def test_condition_covers_what_the_function_covers(db: Database) -> None:
-    """The same in SQL, for queries over many blocks."""
+def test_sql_condition_equals_the_function(db: Database) -> None:
+    """The SQL form serves queries over many blocks."""
     marked = (Mark(ONE, 17), Mark(TEN, None))
     for mark in marked:
         damage_marks.add(db, mark)
@@ -105,8 +105,8 @@ def test_condition_covers_what_the_function_covers(db: Database) -> None:
     assert [row[0] for row in db.all(sql)] == [1, 3]
 
 
-def test_another_database_takes_them_over(db: Database, make_database: MakeDatabase) -> None:
-    """As the past does that becomes the present."""
+def test_marks_are_copied_to_another_database(db: Database, make_database: MakeDatabase) -> None:
+    """A rollback copies them into the older database."""
     other = make_database("other.db")
     other.begin_local()
     damage_marks.add(db, Mark(ONE, None))

@@ -9,7 +9,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 
-ONE_HASH = 5  # what every name hashes to in the tests of collisions
+ONE_HASH = 5  # the hash of every name in the tests of collisions
 
 
 def make_file(db: Database, name: bytes, parent: Ino = ROOT_INO) -> Ino:
@@ -34,8 +34,8 @@ def cookies(db: Database) -> dict[bytes, int]:
     return {name: cookie for name, cookie, _ in dentries.page(db, ROOT_INO, Cookie(0), 1000)}
 
 
-def test_name_is_found_where_it_was_added(db: Database) -> None:
-    """In its directory and no other."""
+def test_name_is_found_only_in_its_directory(db: Database) -> None:
+    """A lookup in another directory returns None."""
     ino = make_file(db, b"a")
     assert dentries.find(db, ROOT_INO, b"a") == ino
     assert dentries.find(db, Ino(99), b"a") is None
@@ -43,7 +43,7 @@ def test_name_is_found_where_it_was_added(db: Database) -> None:
 
 
 def test_lookup_returns_all_attributes(db: Database) -> None:
-    """The join gives what two queries would."""
+    """The join returns the same as two queries."""
     ino = make_file(db, b"a")
     assert dentries.find_attributes(db, ROOT_INO, b"a") == inodes.get(db, ino)
     assert dentries.find_attributes(db, ROOT_INO, b"b") is None
@@ -54,7 +54,7 @@ def test_lookup_returns_all_attributes(db: Database) -> None:
     [b"a" * 255, b"\xff\xfe", bytes(range(1, 47)), "ünïcode".encode(), b" ", b"...", b"1", b"\n"],
 )
 def test_name_may_have_any_bytes(db: Database, name: bytes) -> None:
-    """Names are bytes, also where they look like numbers or text."""
+    """Names are bytes, also if they look like numbers or text."""
     make_file(db, name)
     assert walk(db) == [name]
     assert dentries.find(db, ROOT_INO, name) is not None
@@ -70,7 +70,7 @@ def test_taken_name_is_refused(db: Database) -> None:
 
 
 def test_remove_returns_the_inode(db: Database) -> None:
-    """And the name is free again."""
+    """The name is free afterwards."""
     ino = make_file(db, b"a")
     assert dentries.remove(db, ROOT_INO, b"a") == ino
     assert db.counters.dentries == 0
@@ -80,8 +80,8 @@ def test_remove_returns_the_inode(db: Database) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_removal_of_what_was_just_found(db: Database, shared: bool) -> None:
-    """The shorter way removes the same row, also among names of one hash."""
+def test_removal_by_known_cookie_removes_the_name(db: Database, shared: bool) -> None:
+    """The shorter way removes the same row, also among names with equal hashes."""
     if shared:
         db.name_hash = lambda _name: ONE_HASH
     for name in (b"a", b"b"):
@@ -103,10 +103,10 @@ def test_removal_of_what_was_just_found(db: Database, shared: bool) -> None:
     ],
     ids=["free", "own position", "taken position", "shared"],
 )
-def test_move_of_what_was_just_found(
+def test_move_by_known_cookie_moves_the_name(
     db: Database, hashes: dict[bytes, int], expected: list[tuple[bytes, int]]
 ) -> None:
-    """The name gives up its position and takes the lowest free one of the new name."""
+    """The old position becomes free, and the lowest free one of the new name is taken."""
     db.name_hash = lambda name: hashes[name]
     ino = make_file(db, b"a")
     make_file(db, b"b")
@@ -129,8 +129,8 @@ def test_replace_returns_the_old_inode_and_keeps_the_position(db: Database) -> N
         dentries.replace(db, ROOT_INO, b"b", other)
 
 
-def test_empty_directory(db: Database) -> None:
-    """Until its first name and after its last."""
+def test_directory_is_empty_without_names(db: Database) -> None:
+    """Before its first name and after the removal of its last."""
     assert dentries.is_empty(db, ROOT_INO)
     make_file(db, b"a")
     assert not dentries.is_empty(db, ROOT_INO)
@@ -142,7 +142,7 @@ def test_empty_directory(db: Database) -> None:
 
 
 def test_pages_are_ascending_and_complete(db: Database) -> None:
-    """Whatever the page size, every name appears once, in the same order."""
+    """With every page size each name appears once, in the same order."""
     expected = {b"%d" % number for number in range(50)}
     for name in expected:
         make_file(db, name)
@@ -157,14 +157,14 @@ def test_pages_are_ascending_and_complete(db: Database) -> None:
 
 
 def test_page_carries_attributes(db: Database) -> None:
-    """Readdirplus needs no query per entry."""
+    """Readdirplus needs no query for each entry."""
     ino = make_file(db, b"a")
     assert dentries.page(db, ROOT_INO, Cookie(0), 9)[0][2] == inodes.get(db, ino)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_names_that_stay_appear_once_under_change(db: Database, seed: int) -> None:
-    """Between pages names come and go; those that stay all the time are seen exactly once."""
+def test_unchanged_names_appear_once_during_changes(db: Database, seed: int) -> None:
+    """Names are added and removed between pages; unchanged names are listed exactly once."""
     rnd = random.Random(seed)
     stay = {b"stay-%d" % number for number in range(30)}
     for name in stay:
@@ -189,7 +189,7 @@ def test_names_that_stay_appear_once_under_change(db: Database, seed: int) -> No
 # --- collisions --------------------------------------------------------------------------------
 
 
-def test_names_of_one_hash_live_side_by_side(db: Database) -> None:
+def test_names_with_equal_hashes_coexist(db: Database) -> None:
     """Each takes the lowest free number and is found by its name."""
     db.name_hash = lambda _name: ONE_HASH
     inos = {name: make_file(db, name) for name in (b"a", b"b", b"c")}
@@ -201,7 +201,7 @@ def test_names_of_one_hash_live_side_by_side(db: Database) -> None:
 
 
 def test_removal_in_the_middle_moves_no_other_name(db: Database) -> None:
-    """The others keep their positions; the next name takes the free one."""
+    """The other names keep their positions; the next name takes the free one."""
     db.name_hash = lambda _name: ONE_HASH
     for name in (b"a", b"b", b"c"):
         make_file(db, name)
@@ -215,7 +215,7 @@ def test_removal_in_the_middle_moves_no_other_name(db: Database) -> None:
 
 
 def test_shared_hash_is_noticed_after_reopening(db: Database) -> None:
-    """A free first position proves nothing once some hash is shared."""
+    """A free first position proves nothing once any two names share a hash."""
     db.name_hash = lambda _name: ONE_HASH
     make_file(db, b"a")
     make_file(db, b"b")
@@ -250,8 +250,8 @@ def test_shared_hash_in_another_directory_changes_nothing(db: Database) -> None:
     assert cookies(db) == fast
 
 
-def test_more_names_of_one_hash_than_positions(db: Database) -> None:
-    """The 257th is refused by a named error, and fits once another went."""
+def test_name_beyond_the_last_position_is_refused(db: Database) -> None:
+    """The 257th name of one hash is refused; it fits after another was removed."""
     db.name_hash = lambda _name: ONE_HASH
     for number in range(256):
         dentries.add(db, ROOT_INO, b"%d" % number, Ino(2))
@@ -265,7 +265,7 @@ def test_more_names_of_one_hash_than_positions(db: Database) -> None:
 
 
 def test_neighbouring_hashes_do_not_mix(db: Database) -> None:
-    """The positions of one hash end where those of the next begin."""
+    """The positions of a hash end where those of the next hash begin."""
     hashes = {b"a": 5, b"b": 6, b"c": 4}
     db.name_hash = lambda name: hashes[name]
     for name in hashes:

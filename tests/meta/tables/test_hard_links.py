@@ -1,4 +1,4 @@
-"""Which directories name an inode."""
+"""Rows for the directories that name an inode."""
 
 import random
 from collections import Counter
@@ -25,7 +25,7 @@ def add(db: Database, ino: Ino, parent: Ino) -> None:
 
 
 def remove(db: Database, ino: Ino, parent: Ino) -> None:
-    """Take a name away."""
+    """Remove a name."""
     hard_links.link_removed(db, inodes.get(db, ino), parent)
     inodes.add_links(db, ino, -1, NOW)
 
@@ -36,14 +36,14 @@ def rows(db: Database) -> list[tuple[int, ...]]:
 
 
 def test_one_name_has_no_rows(db: Database) -> None:
-    """The usual file costs nothing here."""
+    """A file with one name needs no row here."""
     ino = make_file(db)
     assert hard_links.parents(db, ino) == [(A, 1)]
     assert rows(db) == []
 
 
-def test_second_name_writes_down_both(db: Database) -> None:
-    """From the second name on all of them are counted."""
+def test_second_name_adds_rows_for_both(db: Database) -> None:
+    """From the second name on all names are counted."""
     ino = make_file(db)
     add(db, ino, B)
     add(db, ino, B)
@@ -62,7 +62,7 @@ def test_two_names_in_one_directory(db: Database) -> None:
 
 
 def test_last_name_left_becomes_the_parent(db: Database) -> None:
-    """The rows go, and the parent points to where the name is."""
+    """The rows are removed, and parent is the directory of that name."""
     ino = make_file(db)
     add(db, ino, B)
     remove(db, ino, A)
@@ -70,8 +70,8 @@ def test_last_name_left_becomes_the_parent(db: Database) -> None:
     assert inodes.get(db, ino).parent == B
 
 
-def test_parent_that_lost_its_name_is_replaced(db: Database) -> None:
-    """With names left elsewhere the parent is one of those."""
+def test_parent_without_the_name_is_replaced(db: Database) -> None:
+    """If other names are left, the parent becomes one of their directories."""
     ino = make_file(db)
     add(db, ino, B)
     add(db, ino, C)
@@ -80,8 +80,8 @@ def test_parent_that_lost_its_name_is_replaced(db: Database) -> None:
     assert inodes.get(db, ino).parent in {B, C}
 
 
-def test_orphan_has_no_parents_and_may_come_back(db: Database) -> None:
-    """An open file without a name can be linked again."""
+def test_orphan_can_be_linked_again(db: Database) -> None:
+    """An open file without a name has no parents."""
     ino = make_file(db)
     remove(db, ino, A)
     assert hard_links.parents(db, ino) == []
@@ -89,8 +89,8 @@ def test_orphan_has_no_parents_and_may_come_back(db: Database) -> None:
     assert hard_links.parents(db, ino) == [(C, 1)]
 
 
-def test_directory_that_moves(db: Database) -> None:
-    """Its link count counts subdirectories; only the parent changes."""
+def test_moved_directory_changes_only_its_parent(db: Database) -> None:
+    """Its link count is the number of its subdirectories."""
     directory = inodes.create(db, 0o040755, 0, 0, A, NOW, nlink=2)
     hard_links.moved(db, directory, A, B)
     assert inodes.get(db, directory.ino).parent == B
@@ -98,12 +98,12 @@ def test_directory_that_moves(db: Database) -> None:
 
 
 def test_unknown_inode_has_no_parents(db: Database) -> None:
-    """Also for numbers that never existed."""
+    """Also for numbers that were never used."""
     assert hard_links.parents(db, Ino(9999)) == []
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_sequence_keeps_count(db: Database, seed: int) -> None:
+def test_random_sequences_keep_the_counts(db: Database, seed: int) -> None:
     """Links, unlinks and moves in any order agree with a plain count."""
     rnd = random.Random(seed)
     ino = make_file(db)

@@ -1,4 +1,4 @@
-"""Attributes and what is counted of them."""
+"""Attributes of inodes, and the totals of them."""
 
 from collections.abc import Callable
 
@@ -31,14 +31,14 @@ def test_new_inode_reads_back_as_returned(db: Database) -> None:
 
 
 def test_numbers_are_never_used_again(db: Database) -> None:
-    """Also not the highest one, which SQLite itself would give again."""
+    """Not even the highest one, which SQLite itself would use again."""
     gone = make_file(db).ino
     inodes.delete(db, gone)
     assert make_file(db).ino > gone
 
 
-def test_missing_inode(db: Database) -> None:
-    """A search answers None; everything else raises."""
+def test_missing_inode_raises(db: Database) -> None:
+    """Only find() returns None."""
     none = Ino(999)
     assert inodes.find(db, none) is None
     ghost = make_file(db)._replace(ino=none)
@@ -74,10 +74,10 @@ TIMES = st.integers(TIME_NS_MIN, TIME_NS_MAX)
     size_bytes=st.integers(0, 1 << 60),
     times=st.tuples(TIMES, TIMES, TIMES),
 )
-def test_every_column_survives(
+def test_every_column_is_stored(
     one_db: Database, mode: int, numbers: list[int], size_bytes: int, times: tuple[int, int, int]
 ) -> None:
-    """find() reads what replace() wrote, for all values that stat can show."""
+    """find() reads the values that replace() wrote, for all values that stat can show."""
     one_db.begin()
     made = make_file(one_db)
     wanted = made._replace(
@@ -113,10 +113,10 @@ def test_every_column_survives(
     ],
     ids=str,
 )
-def test_only_an_orphan_with_nothing_else_is_removed_at_once(
+def test_only_a_plain_orphan_is_removed_at_once(
     db: Database, changes: dict[str, int], is_bare: bool
 ) -> None:
-    """Whatever has other rows, or a name, goes another way."""
+    """Inodes with other rows or a name are removed in another way."""
     db.begin()
     bare = make_file(db)._replace(nlink=0, size_bytes=0)
     made = bare._replace(**changes)  # type: ignore[arg-type] # by name
@@ -141,7 +141,7 @@ def one_db(tmp_path_factory: pytest.TempPathFactory) -> Database:
 
 @pytest.mark.parametrize("far_ns", [-(1 << 63), (1 << 63) - 1, 1 << 80, -(1 << 80)])
 def test_impossible_times_are_clamped(db: Database, far_ns: int) -> None:
-    """A time that does not fit becomes the nearest that does, and later updates still work."""
+    """A time that does not fit becomes the nearest possible one, and later updates work."""
     made = make_file(db)
     inodes.replace(db, made._replace(mtime_ns=far_ns, atime_ns=far_ns))
     clamped = inodes.get(db, made.ino)
@@ -182,7 +182,7 @@ def test_directory_change_keeps_atime(db: Database) -> None:
     assert inodes.get(db, ROOT_INO).nlink == 2
 
 
-def test_links_move_only_ctime(db: Database) -> None:
+def test_links_change_only_ctime(db: Database) -> None:
     """As link(2) and unlink(2) do."""
     made = make_file(db)
     inodes.add_links(db, made.ino, 2, T0 + 5)
@@ -191,8 +191,8 @@ def test_links_move_only_ctime(db: Database) -> None:
     assert inodes.orphans(db) == [made.ino]
 
 
-def test_touch_sets_only_what_is_given(db: Database) -> None:
-    """Each of the three times alone and together."""
+def test_touch_sets_only_the_given_times(db: Database) -> None:
+    """Each of the three times alone, and all together."""
     made = make_file(db)
     inodes.touch(db, made.ino, atime_ns=T0 + 1)
     assert inodes.get(db, made.ino) == made._replace(atime_ns=T0 + 1)
@@ -202,8 +202,8 @@ def test_touch_sets_only_what_is_given(db: Database) -> None:
     assert inodes.get(db, made.ino) == made._replace(ctime_ns=T0 + 3, mtime_ns=T0 + 4, atime_ns=0)
 
 
-def test_all_times_at_once(db: Database) -> None:
-    """Without a query for the others; impossible ones are clamped as everywhere."""
+def test_all_times_are_set_at_once(db: Database) -> None:
+    """No query is needed for the others; impossible times are clamped."""
     made = make_file(db)
     inodes.set_times(db, made.ino, ctime_ns=T0 + 1, mtime_ns=T0 + 2, atime_ns=T0 + 3)
     expected = made._replace(ctime_ns=T0 + 1, mtime_ns=T0 + 2, atime_ns=T0 + 3)
@@ -231,7 +231,7 @@ CHANGES: list[Callable[[Database, Ino], object]] = [
 def test_birth_time_never_changes(
     db: Database, change: Callable[[Database, Ino], object], is_new: bool
 ) -> None:
-    """Neither in memory nor in the row, whether that was there before or not."""
+    """Neither in memory nor in the row, for rows of either schema version."""
     ino = make_file(db).ino
     if not is_new:
         db.commit()
@@ -244,22 +244,22 @@ def test_birth_time_never_changes(
     assert delta == T0 - inodes.get(db, ino).ctime_ns
 
 
-def test_fresh_row_has_no_byte_of_its_birth_time(db: Database) -> None:
-    """Like the other times that equal ctime it is a zero, which SQLite stores in a row's header."""
+def test_fresh_row_stores_its_birth_time_in_no_bytes(db: Database) -> None:
+    """A time equal to ctime is stored as zero, which needs only SQLite's row header."""
     ino = make_file(db).ino
     assert db.inodes.one("SELECT btime_delta_ns FROM inodes WHERE ino = ?", (ino,)) == (0,)
 
 
-def test_set_size_changes_size_and_count_only(db: Database) -> None:
-    """The caller sets the times; the count of file bytes follows."""
+def test_set_size_changes_only_size_and_total(db: Database) -> None:
+    """The caller sets the times; the total of file bytes follows."""
     made = make_file(db, size_bytes=10)
     inodes.set_size(db, made.ino, 50, 2)
     assert inodes.get(db, made.ino) == made._replace(size_bytes=50, mapped_blocks=2)
     assert db.counters.file_bytes == 50
 
 
-def test_what_the_caller_knows_spares_a_query(db: Database) -> None:
-    """Replacing and deleting with the attributes just read count the same."""
+def test_known_attributes_save_a_query(db: Database) -> None:
+    """Replacing and deleting with attributes just read updates the same totals."""
     made = make_file(db, size_bytes=10)
     wanted = made._replace(size_bytes=70)
     inodes.replace(db, wanted)
@@ -268,8 +268,8 @@ def test_what_the_caller_knows_spares_a_query(db: Database) -> None:
     assert (db.counters.inodes, db.counters.file_bytes) == (1, 0)
 
 
-def test_flags_and_parent_move_no_time(db: Database) -> None:
-    """They are ours, not the user's."""
+def test_flags_and_parent_change_no_time(db: Database) -> None:
+    """Both are internal to the filesystem."""
     made = make_file(db)
     inodes.set_flag(db, made.ino, InodeFlag.HAS_XATTRS, on=True)
     inodes.set_parent(db, made.ino, Ino(9))
@@ -306,8 +306,8 @@ def test_orphans_are_found_by_the_index(db: Database) -> None:
     assert inodes.orphans(db) == [orphan.ino]
 
 
-def test_set_times_sets_all_three_and_nothing_else(db: Database) -> None:
-    """Each time is what was given, clamped to what a row can hold."""
+def test_set_times_sets_exactly_three_times(db: Database) -> None:
+    """Each becomes the given value, clamped to the range of the column."""
     before = make_file(db, size_bytes=5)
     inodes.set_times(db, before.ino, ctime_ns=T0 + 9, mtime_ns=7, atime_ns=TIME_NS_MAX + 1)
     assert inodes.get(db, before.ino) == before._replace(

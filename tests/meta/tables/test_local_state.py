@@ -4,8 +4,8 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import local_state
 
 
-def test_fact_is_noted_replaced_and_forgotten(db: Database) -> None:
-    """An unknown one is None, and forgetting it is no error."""
+def test_value_is_stored_replaced_and_forgotten(db: Database) -> None:
+    """An unknown key reads as None; forgetting it is no error."""
     assert local_state.get(db, "epoch") is None
     local_state.put(db, "epoch", "1")
     local_state.put(db, "epoch", "2")

@@ -22,8 +22,8 @@ def make_pack(db: Database, number: int, live_bytes: int = 0, *, size: int = 100
     return pack
 
 
-def test_intention_comes_first(db: Database) -> None:
-    """A pack that may or may not exist is known and not yet counted."""
+def test_announced_pack_is_not_counted(db: Database) -> None:
+    """A pack that may or may not exist has a row and is not yet counted."""
     pack = packs.create(db, key(1), 1000)
     assert packs.get(db, pack) == PackRow(pack, key(1), PackState.UPLOADING, 1000, 0, None)
     assert packs.uploading(db) == [(pack, key(1))]
@@ -36,14 +36,14 @@ def test_intention_comes_first(db: Database) -> None:
 
 
 def test_numbers_are_never_used_again(db: Database) -> None:
-    """Also when the last pack went."""
+    """Not even after the last pack is removed."""
     first = make_pack(db, 1)
     packs.delete(db, first)
     assert packs.create(db, key(2), 1) == first + 1
 
 
 def test_deletion_in_two_phases(db: Database) -> None:
-    """Condemned packs no longer count, and are listed until their objects are gone."""
+    """Condemned packs are not counted, and listed until their objects are deleted."""
     pack = make_pack(db, 1)
     packs.condemn(db, pack)
     packs.condemn(db, pack)
@@ -55,8 +55,8 @@ def test_deletion_in_two_phases(db: Database) -> None:
     assert db.counters.stored_bytes == 0
 
 
-def test_condemned_before_it_was_stored(db: Database) -> None:
-    """An upload that a crash ended was never counted."""
+def test_condemned_pack_that_was_never_stored_is_not_counted(db: Database) -> None:
+    """A crash ended its upload."""
     pack = packs.create(db, key(1), 1000)
     packs.condemn(db, pack)
     packs.delete(db, pack)
@@ -64,15 +64,15 @@ def test_condemned_before_it_was_stored(db: Database) -> None:
 
 
 @pytest.mark.parametrize("end", [packs.condemn, packs.delete])
-def test_pack_with_live_blocks_cannot_go(db: Database, end: object) -> None:
-    """A bug in the caller is not carried out."""
+def test_pack_with_live_blocks_cannot_be_deleted(db: Database, end: object) -> None:
+    """The call raises: it is a bug of the caller."""
     pack = make_pack(db, 1, live_bytes=5)
     with pytest.raises(AssertionError):
         end(db, pack)  # type: ignore[operator]  # one of two functions
 
 
 def test_dead_packs_in_the_order_of_their_death(db: Database) -> None:
-    """Those that are condemned already come first, those that died after the floor not at all."""
+    """Already condemned packs come first; packs that died after the floor are left out."""
     made = [make_pack(db, number, 10) for number in range(5)]
     for txg, pack in ((7, made[0]), (5, made[1]), (6, made[2]), (5, made[3])):
         db.counters.txg = txg
@@ -88,7 +88,7 @@ def test_dead_packs_in_the_order_of_their_death(db: Database) -> None:
 
 
 def test_death_is_noted_once_and_taken_back(db: Database) -> None:
-    """A pack that got a block again lives; the first death counts."""
+    """A pack that gets a block again is live; the first txg of death counts."""
     pack = make_pack(db, 1, 10)
     packs.note_if_dead(db, pack)
     assert packs.get(db, pack).died_txg is None
@@ -100,8 +100,8 @@ def test_death_is_noted_once_and_taken_back(db: Database) -> None:
     assert packs.get(db, pack).died_txg is None
 
 
-def test_mostly_dead_packs(db: Database) -> None:
-    """The deadest first, bounded; wholly dead ones are reclaimed, not compacted."""
+def test_mostly_dead_packs_are_listed(db: Database) -> None:
+    """The deadest come first, up to a bound; completely dead packs are reclaimed instead."""
     made = {live: make_pack(db, live, live) for live in (0, 1, 250, 500, 501, 1000)}
     found = packs.mostly_dead(db, 0.5, 10)
     assert [row.pack for row in found] == [made[1], made[250], made[500]]
@@ -109,15 +109,15 @@ def test_mostly_dead_packs(db: Database) -> None:
     assert [row.live_bytes for row in found] == [1, 250, 500]
 
 
-def test_all_packs(db: Database) -> None:
-    """For the comparison with a listing."""
+def test_all_packs_are_listed(db: Database) -> None:
+    """For the comparison with a listing of the bucket."""
     made = [make_pack(db, number) for number in range(3)]
     assert list(packs.all_keys(db)) == [(pack, key(n)) for n, pack in enumerate(made)]
     assert [row.pack for row in packs.iterate(db)] == made
 
 
-def test_pack_adopted_under_its_number(db: Database) -> None:
-    """A copy of an earlier moment hears of later packs; twice is the same."""
+def test_pack_is_adopted_under_its_number(db: Database) -> None:
+    """An older copy gets the rows of later packs; adopting twice changes nothing."""
     packs.adopt(db, PackId(40), key(1), 700)
     packs.adopt(db, PackId(40), key(1), 700)
     known = packs.create(db, key(2), 50)

@@ -1,4 +1,4 @@
-"""Records of what the bucket does not know yet."""
+"""Records of changes that are not in the bucket yet."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ MakeDatabase = Callable[..., Database]
 
 
 def now_ns() -> int:
-    """Return a time."""
+    """Return a fixed time."""
     return 5
 
 
@@ -26,10 +26,8 @@ def create(db: Database) -> Ino:
     return inodes.create(db, 0o100644, 0, 0, Ino(1), 0).ino
 
 
-def test_record_comes_with_its_group_or_not_at_all(
-    make_database: MakeDatabase, journal_mode: str
-) -> None:
-    """In every journal that can undo; a group that is rolled back leaves no record."""
+def test_record_is_committed_with_its_group(make_database: MakeDatabase, journal_mode: str) -> None:
+    """In every journal mode that can undo; a group that is rolled back leaves no record."""
     db = make_database(journal_mode=journal_mode)
     recorder = ChangeRecorder(db, now_ns)
     create(db)
@@ -47,8 +45,8 @@ def test_record_comes_with_its_group_or_not_at_all(
     assert recorder.last_seq == 2
 
 
-def test_local_rows_are_no_record(make_database: MakeDatabase) -> None:
-    """Changes that only concern this host are never shipped."""
+def test_local_rows_are_not_recorded(make_database: MakeDatabase) -> None:
+    """Changes that concern only this host are never shipped."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     db.begin_local()
@@ -58,8 +56,8 @@ def test_local_rows_are_no_record(make_database: MakeDatabase) -> None:
     assert pending.is_empty(db)
 
 
-def test_counters_alone_are_no_news(make_database: MakeDatabase) -> None:
-    """They are recorded, and nothing is lost with them."""
+def test_counters_alone_make_no_txg_due(make_database: MakeDatabase) -> None:
+    """They are recorded; if they are dropped, nothing is lost."""
     db = make_database()
     ChangeRecorder(db, now_ns)
     db.begin_local()
@@ -72,8 +70,8 @@ def test_counters_alone_are_no_news(make_database: MakeDatabase) -> None:
     assert pending.has_news(db)
 
 
-def test_txg_alone_is_not_written(make_database: MakeDatabase) -> None:
-    """A mount that changes nothing records nothing."""
+def test_empty_txg_is_not_written(make_database: MakeDatabase) -> None:
+    """A mount without changes records nothing."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     db.begin_local()
@@ -82,8 +80,8 @@ def test_txg_alone_is_not_written(make_database: MakeDatabase) -> None:
     assert recorder.last_seq == 0
 
 
-def test_shipped_records_do_not_count_and_go_in_slices(make_database: MakeDatabase) -> None:
-    """They are forgotten at once and removed later; another recorder sees the same."""
+def test_shipped_records_are_ignored_and_removed_in_slices(make_database: MakeDatabase) -> None:
+    """They are forgotten at once and removed later, also for another recorder."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     for _ in range(60):
@@ -104,7 +102,7 @@ def test_shipped_records_do_not_count_and_go_in_slices(make_database: MakeDataba
 
 
 def test_number_of_a_record_is_never_used_twice(make_database: MakeDatabase) -> None:
-    """Also when all of them are gone."""
+    """Not even after all records are removed."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     create(db)
@@ -117,7 +115,7 @@ def test_number_of_a_record_is_never_used_twice(make_database: MakeDatabase) -> 
 
 
 def test_large_group_becomes_several_records(make_database: MakeDatabase) -> None:
-    """None is too large for one object of the bucket."""
+    """No record is too large for one object of the bucket."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     db.begin()
@@ -133,7 +131,7 @@ def test_large_group_becomes_several_records(make_database: MakeDatabase) -> Non
 
 @pytest.mark.parametrize("bytes_max", [1, 1000, 1 << 20])
 def test_runs_cover_every_record_once(make_database: MakeDatabase, bytes_max: int) -> None:
-    """Whatever fits into one."""
+    """Each run holds as many records as fit into one object."""
     db = make_database()
     ChangeRecorder(db, now_ns)
     for _ in range(20):
@@ -147,8 +145,8 @@ def test_runs_cover_every_record_once(make_database: MakeDatabase, bytes_max: in
     assert (seq, created) == (18, 18)
 
 
-def test_news_are_new_blocks_moved_ones_and_packs(make_database: MakeDatabase) -> None:
-    """Old blocks in old packs are not told again; a pack on its way is not told yet."""
+def test_only_new_and_moved_blocks_are_reported(make_database: MakeDatabase) -> None:
+    """Old blocks in old packs are not shipped again; a pack being uploaded is not shipped yet."""
     db = make_database()
     ino = create(db)
     numbers = []
@@ -177,8 +175,8 @@ def test_news_are_new_blocks_moved_ones_and_packs(make_database: MakeDatabase) -
     assert coming not in {one.pack for one in news.packs}
 
 
-def test_outbox_keeps_the_bytes(make_database: MakeDatabase) -> None:
-    """Until they are confirmed."""
+def test_outbox_keeps_the_bytes_until_confirmed(make_database: MakeDatabase) -> None:
+    """A retry sends the same bytes."""
     db = make_database()
     db.begin_local()
     pending.put_outbox(db, Txg(7), b"exactly these")
@@ -192,10 +190,10 @@ def test_outbox_keeps_the_bytes(make_database: MakeDatabase) -> None:
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
-def test_commit_that_fails_while_recording_can_be_tried_again(
+def test_commit_that_fails_while_recording_can_be_retried(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    """The group stays open, so its record must not be lost, nor be there twice in part."""
+    """The group stays open, and its record must be neither lost nor written twice in part."""
     monkeypatch.setattr(pending, "CHANGELOG_RUN_BYTES", 500)
     db, copy = make_database(), make_database("copy.db")
     recorder = ChangeRecorder(db, now_ns)
@@ -223,7 +221,7 @@ def test_commit_that_fails_while_recording_can_be_tried_again(
 
 
 def test_inodes_of_many_records_are_read_in_pieces(make_database: MakeDatabase) -> None:
-    """Each piece says how far it went; the last one, that there is no more."""
+    """Each piece has a position to continue from; the last one has none."""
     db = make_database()
     ChangeRecorder(db, now_ns)
     made = []

@@ -1,4 +1,4 @@
-"""Facts that never change, abandoned images, kept packs."""
+"""Properties: facts that never change, abandoned images, kept packs."""
 
 import pytest
 
@@ -16,20 +16,20 @@ TWO = ObjectKey("image/000000000009-2-0123456789abcdef/manifest")
 PACK = ObjectKey("pack/00/1-" + "0" * 32)
 
 
-def test_mkfs_wrote_them_down(db: Database, properties: dict[str, bytes]) -> None:
-    """The given facts, and the version of the schema."""
+def test_properties_of_mkfs_are_stored(db: Database, properties: dict[str, bytes]) -> None:
+    """The given values and the schema version."""
     assert rows.all_of(db) == {**properties, "schema_version": b"2"}
     assert rows.get(db, "uuid") == properties["uuid"]
 
 
-def test_missing_fact_is_damage(db: Database) -> None:
-    """A database without one of them is not ours."""
+def test_missing_property_is_damage(db: Database) -> None:
+    """A database without one of them was not made by mkfs."""
     with pytest.raises(FormatError, match="'colour' is missing"):
         rows.get(db, "colour")
 
 
-def test_facts_of_mkfs_are_no_abandoned_images(db: Database) -> None:
-    """A noted image is listed until it is forgotten; the facts stay."""
+def test_properties_of_mkfs_are_no_abandoned_images(db: Database) -> None:
+    """An abandoned image is listed until it is forgotten; other properties stay."""
     facts = rows.all_of(db)
     db.begin_local()
     rows.abandon_images(db, [ONE, TWO])
@@ -42,8 +42,8 @@ def test_facts_of_mkfs_are_no_abandoned_images(db: Database) -> None:
     assert rows.all_of(db) == facts
 
 
-def test_abandoned_images_are_recorded_and_no_news(db: Database) -> None:
-    """Every later writer learns of them; no image is made because of them."""
+def test_abandoned_images_are_recorded_but_make_no_image_due(db: Database) -> None:
+    """Every later writer learns of them."""
     db.commit()
     ChangeRecorder(db, lambda: 1)
     db.begin_local()
@@ -54,8 +54,10 @@ def test_abandoned_images_are_recorded_and_no_news(db: Database) -> None:
     assert not changesets.is_news(changeset)
 
 
-def test_abandoned_images_are_taken_over(db: Database, make_database: MakeDatabase) -> None:
-    """As the past does that becomes the present."""
+def test_abandoned_images_are_copied_to_another_database(
+    db: Database, make_database: MakeDatabase
+) -> None:
+    """A rollback copies them into the older database."""
     other = make_database("other.db")
     for one, key in ((db, ONE), (other, TWO)):
         one.begin_local()
@@ -64,8 +66,8 @@ def test_abandoned_images_are_taken_over(db: Database, make_database: MakeDataba
     assert rows.abandoned_images(db) == {TWO}
 
 
-def test_noted_packs_are_found_and_nothing_else(db: Database) -> None:
-    """Neither facts of mkfs nor abandoned images."""
+def test_kept_packs_are_found(db: Database) -> None:
+    """Neither properties of mkfs nor abandoned images are listed."""
     rows.abandon_images(db, [ObjectKey("image/000000000007-1-0123456789abcdef/manifest")])
     assert rows.kept_packs(db) == set()
     rows.keep_packs(db, [PACK])

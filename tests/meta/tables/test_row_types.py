@@ -1,4 +1,4 @@
-"""Values of rows that came from outside."""
+"""Checks of values in rows that came from outside."""
 
 import pytest
 
@@ -10,8 +10,8 @@ LOCAL = (1, 10, None, None, None, None)
 
 
 @pytest.mark.parametrize("value", ["text", 5, 1.5, None])
-def test_only_bytes_are_bytes(value: object) -> None:
-    """A number would become so many zeros."""
+def test_only_bytes_are_accepted_as_bytes(value: object) -> None:
+    """bytes() of a number would be that many zeros."""
     assert blob(b"x", "a name", 7) == b"x"
     with pytest.raises(BadRowError, match="a name of inode 7"):
         blob(value, "a name", 7)
@@ -19,8 +19,8 @@ def test_only_bytes_are_bytes(value: object) -> None:
 
 @pytest.mark.parametrize("place", range(6))
 @pytest.mark.parametrize("value", ["text", 1.5, -1])
-def test_location_has_whole_numbers_and_a_hash(place: int, value: object) -> None:
-    """Of a block in a pack and of one that is only local."""
+def test_location_must_have_integers_and_a_hash(place: int, value: object) -> None:
+    """For a block in a pack, and for one that is only local."""
     require_location(GOOD, 7)
     require_location(LOCAL, 7)
 
@@ -36,8 +36,8 @@ def test_half_of_a_location_is_refused(place: int) -> None:
 
 
 @pytest.mark.parametrize("value", ["text", 1.5, b"", None])
-def test_numbers_are_whole(value: object) -> None:
-    """Every value of every row."""
+def test_integers_are_required(value: object) -> None:
+    """Checked for every value of every row."""
     assert require_numbers([(1, 2), (3, 4)], "the map", 7) == [(1, 2), (3, 4)]
     with pytest.raises(BadRowError):
         require_numbers([(1, 2), (3, value)], "the map", 7)

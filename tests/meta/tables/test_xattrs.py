@@ -1,4 +1,4 @@
-"""Extended attributes and the flag that spares a query."""
+"""Extended attributes, and the inode flag that saves a query."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def flagged(db: Database, ino: Ino) -> bool:
 
 @pytest.mark.parametrize("value", [b"", b"x", bytes(range(256)), b"v" * 65536])
 def test_value_round_trips(db: Database, ino: Ino, value: bytes) -> None:
-    """Of any size that the system call can carry, empty too."""
+    """Of any size that the system call allows, also empty."""
     xattrs.set(db, ino, b"user.a", value)
     assert xattrs.get(db, ino, b"user.a") == value
     xattrs.set(db, ino, b"user.a", b"other")
@@ -29,15 +29,15 @@ def test_value_round_trips(db: Database, ino: Ino, value: bytes) -> None:
 
 
 def test_names_are_ascending(db: Database, ino: Ino) -> None:
-    """In the order of their bytes."""
+    """In byte order."""
     for name in (b"user.b", b"security.x", b"user.a\xff"):
         xattrs.set(db, ino, name, b"")
     assert xattrs.names(db, ino) == [b"security.x", b"user.a\xff", b"user.b"]
     assert xattrs.names(db, ROOT_INO) == []
 
 
-def test_flag_follows_the_first_and_the_last(db: Database, ino: Ino) -> None:
-    """It is set exactly while the inode has rows."""
+def test_flag_is_set_while_there_are_attributes(db: Database, ino: Ino) -> None:
+    """Set with the first attribute, cleared with the last."""
     assert not flagged(db, ino)
     xattrs.set(db, ino, b"user.a", b"")
     xattrs.set(db, ino, b"user.b", b"")
@@ -47,7 +47,7 @@ def test_flag_follows_the_first_and_the_last(db: Database, ino: Ino) -> None:
     assert not flagged(db, ino)
 
 
-def test_conditions_of_setxattr(db: Database, ino: Ino) -> None:
+def test_setxattr_conditions_are_enforced(db: Database, ino: Ino) -> None:
     """XATTR_CREATE and XATTR_REPLACE refuse and change nothing."""
     with pytest.raises(NoAttributeError):
         xattrs.set(db, ino, b"user.a", b"1", must_exist=True)
@@ -63,7 +63,7 @@ def test_conditions_of_setxattr(db: Database, ino: Ino) -> None:
 def test_removing_a_missing_attribute_leaves_a_file_of_the_same_name(
     db: Database, ino: Ino
 ) -> None:
-    """A missing attribute is ENODATA and nothing else happens."""
+    """The error is ENODATA, and nothing else happens."""
     dentries.add(db, ROOT_INO, b"user.a", ino)
     with pytest.raises(NoAttributeError):
         xattrs.remove(db, ROOT_INO, b"user.a")
@@ -73,7 +73,7 @@ def test_removing_a_missing_attribute_leaves_a_file_of_the_same_name(
 
 
 def test_attributes_are_deleted_with_the_inode(db: Database, ino: Ino) -> None:
-    """And those of others stay."""
+    """Attributes of other inodes stay."""
     xattrs.set(db, ino, b"user.a", b"1")
     xattrs.set(db, ino, b"user.b", b"1")
     xattrs.set(db, ROOT_INO, b"user.a", b"1")

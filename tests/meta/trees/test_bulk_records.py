@@ -1,4 +1,4 @@
-"""Records of many rows: what they say is what the session extension would have said."""
+"""Bulk records: equal to those of the session extension."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ LENGTHS = (1, 2, 126, 127, 128, 129, 254, 255)
 
 
 def _changes(changesets: list[bytes]) -> list[Change]:
-    """Return what changesets say together, in any order."""
+    """Return the combined changes of changesets, in any order."""
     merged = merge(changesets)
     found = [(each.name, each.op, each.old, each.new) for each in apsw.Changeset.iter(merged)]
     return sorted(found, key=repr)
@@ -67,8 +67,8 @@ def _rows(db: Database) -> list[object]:
     return [db.all(f"SELECT * FROM {table}") for table in REPLICATED_TABLES]
 
 
-def test_records_say_what_a_session_says(tmp_path: Path) -> None:
-    """Of names of all lengths, and of negative numbers."""
+def test_bulk_records_equal_session_records(tmp_path: Path) -> None:
+    """For names of all lengths, and negative numbers."""
     ours, theirs = (Database.create(tmp_path / name, Pragmas(), FACTS) for name in ("a", "b"))
     tops = [_fill(db) for db in (ours, theirs)]
     recorder = ChangeRecorder(ours, lambda: NOW_NS)
@@ -87,8 +87,8 @@ def test_records_say_what_a_session_says(tmp_path: Path) -> None:
     theirs.close()
 
 
-def test_group_is_gone_where_a_record_would_lack(db: Database) -> None:
-    """Changes that were made without a record must not be committed."""
+def test_group_with_a_missing_record_is_undone(db: Database) -> None:
+    """Changes without a record must not be committed."""
     db.commit()
     top = _fill(db)
     ChangeRecorder(db, lambda: NOW_NS)

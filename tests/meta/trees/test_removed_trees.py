@@ -1,4 +1,4 @@
-"""Rows of removed trees, many at once."""
+"""Deleting the rows of removed trees in bulk."""
 
 from collections import Counter
 
@@ -19,8 +19,8 @@ def _make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Attri
     return made
 
 
-def test_what_is_plain_is_only_counted(db: Database) -> None:
-    """Of the others more is asked for."""
+def test_plain_files_are_only_counted(db: Database) -> None:
+    """Further queries are made only for other inodes."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     plain = [_make(db, top, b"%d" % number).ino for number in range(3)]
     inodes.set_size(db, plain[0], 5, 0)
@@ -35,8 +35,8 @@ def test_what_is_plain_is_only_counted(db: Database) -> None:
 
 
 @pytest.mark.parametrize(("names", "distance"), [(4, 0), (40, 0), (40, 100)])
-def test_plain_files_of_a_scope_go(db: Database, names: int, distance: int) -> None:
-    """Few and many, where their numbers follow each other, with others in between, and apart."""
+def test_plain_files_of_a_scope_are_removed(db: Database, names: int, distance: int) -> None:
+    """Few and many, with consecutive, interleaved and scattered numbers."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     for number in range(2 * names):
         _make(db, top, b"%d" % number)
@@ -53,8 +53,8 @@ def test_plain_files_of_a_scope_go(db: Database, names: int, distance: int) -> N
     assert db.counters.dentries == 1 + 2 * names
 
 
-def test_many_small_tops_are_as_one(db: Database) -> None:
-    """Their files go with one statement."""
+def test_many_small_tops_are_removed_together(db: Database) -> None:
+    """One statement removes their files."""
     tops = [_make(db, ROOT_INO, b"%d" % number, 0o040755).ino for number in range(20)]
     for number, top in enumerate(tops):
         for each in range(number % 3):
@@ -69,8 +69,8 @@ def test_many_small_tops_are_as_one(db: Database) -> None:
     assert db.counters.dentries == 20
 
 
-def test_scope_takes_whole_tops_and_else_a_part_of_the_first(db: Database) -> None:
-    """As many names as are wanted."""
+def test_scope_has_complete_tops_or_part_of_the_first(db: Database) -> None:
+    """It has as many names as requested."""
     tops = [_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2", b"3")]
     for top in tops:
         for number in range(3):
@@ -84,7 +84,7 @@ def test_scope_takes_whole_tops_and_else_a_part_of_the_first(db: Database) -> No
 
 
 def test_tops_are_found_and_marked_with_a_new_ctime(db: Database) -> None:
-    """The other times stay."""
+    """The other times are unchanged."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     removed_trees.mark_removed(db, [top], NOW_NS + 5)
     row = inodes.get(db, top)
@@ -107,8 +107,8 @@ def test_partly_removed_directory_counts_its_remaining_entries(db: Database) -> 
     assert db.counters.dentries == 1
 
 
-def test_links_that_stay_are_counted_and_have_a_parent(db: Database) -> None:
-    """Three names, of which one, and two, stay."""
+def test_remaining_links_are_counted_and_have_a_parent(db: Database) -> None:
+    """Of three names one, or two, stay."""
     one, two = (_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2"))
     made = [_make(db, one, name) for name in (b"a", b"b")]
     for parent in (two, ROOT_INO):
@@ -127,8 +127,8 @@ def test_links_that_stay_are_counted_and_have_a_parent(db: Database) -> None:
     assert not hard_links.has_rows(db, a)
 
 
-def test_blocks_go_with_their_last_name(db: Database) -> None:
-    """Shared ones stay, and so does one that is on its way; packs and sums follow."""
+def test_blocks_are_removed_with_their_last_name(db: Database) -> None:
+    """Shared blocks and blocks being uploaded stay; packs and totals are updated."""
     file, other = (_make(db, ROOT_INO, name).ino for name in (b"f", b"o"))
     made: list[BlockId] = []
     for index in range(4):

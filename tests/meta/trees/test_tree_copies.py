@@ -1,4 +1,4 @@
-"""Rows of copies of trees, many at once."""
+"""Creating the rows of tree copies in bulk."""
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, hard_links, inodes, symlinks, xattrs
@@ -29,7 +29,7 @@ def _begin(db: Database, old: Ino) -> Source:
 
 
 def test_copy_begins_as_a_top(db: Database) -> None:
-    """So nothing of it is left if it ends here; attributes come with it, times but ctime stay."""
+    """An interrupted copy is therefore removed; attributes and times except ctime are copied."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     _make(db, top, b"f")
     xattrs.set(db, top, b"user.a", b"1")
@@ -45,8 +45,8 @@ def test_copy_begins_as_a_top(db: Database) -> None:
     assert inodes.get(db, source.new).flags == InodeFlag.HAS_XATTRS
 
 
-def test_names_are_copied_with_what_they_stand_for(db: Database) -> None:
-    """Directories without their names, which come next."""
+def test_names_are_copied_with_their_inodes(db: Database) -> None:
+    """Directories are copied without their names, which follow in later slices."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     below = _make(db, top, b"below", 0o040755).ino
     _make(db, below, b"f")
@@ -71,8 +71,8 @@ def test_names_are_copied_with_what_they_stand_for(db: Database) -> None:
     assert {inodes.get(db, ino).btime_ns for ino in (new_below, new_link)} == {LATER_NS}
 
 
-def test_slices_go_on_where_the_last_one_ended(db: Database) -> None:
-    """In the directory that was not finished, then in the others."""
+def test_slices_continue_where_the_last_one_ended(db: Database) -> None:
+    """In the unfinished directory first, then in the others."""
     first, second = (_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2"))
     for number in range(3):
         _make(db, first, b"%d" % number)
@@ -88,8 +88,8 @@ def test_slices_go_on_where_the_last_one_ended(db: Database) -> None:
     assert db.counters.dentries == 2 + 6 + 6
 
 
-def test_hard_links_stay_links_over_slices(db: Database) -> None:
-    """One inode for all names within the copy; what leads out of it is not counted."""
+def test_hard_links_stay_links_across_slices(db: Database) -> None:
+    """All names within the copy share one inode; names outside it are not counted."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     made = _make(db, top, b"0")
     for parent, name in ((top, b"1"), (top, b"2"), (ROOT_INO, b"out")):

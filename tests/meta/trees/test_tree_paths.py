@@ -19,7 +19,7 @@ FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
 
 
 def make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
-    """Make something with a name."""
+    """Make an inode with a name."""
     db.begin()
     ino = inodes.create(db, mode, 0, 0, parent, 0).ino
     dentries.add(db, parent, name, ino)
@@ -27,7 +27,7 @@ def make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
 
 
 def test_paths_lead_to_the_root(make_database: MakeDatabase) -> None:
-    """Of names and inodes; bytes that are not UTF-8 become escapes."""
+    """For names and inodes; bytes that are not UTF-8 become escapes."""
     db = make_database()
     one = make(db, Ino(1), b"one", 0o040755)
     two = make(db, one, b"t\xffwo", 0o040755)
@@ -40,8 +40,8 @@ def test_paths_lead_to_the_root(make_database: MakeDatabase) -> None:
     assert paths.of_inode(one) == "/one"
 
 
-def test_inode_without_a_path_has_none(make_database: MakeDatabase) -> None:
-    """An inode without a name, below a directory without one, or in a circle."""
+def test_unreachable_inode_has_no_path(make_database: MakeDatabase) -> None:
+    """An inode without a name, below a directory without one, or in a cycle."""
     db = make_database()
     db.begin()
     orphan = inodes.create(db, 0o040755, 0, 0, Ino(1), 0).ino
@@ -59,7 +59,7 @@ def test_inode_without_a_path_has_none(make_database: MakeDatabase) -> None:
 
 @pytest.fixture
 def db(tmp_path: Path) -> Database:
-    """Return a/b/c/f, a/g and h, where f is also named by h2."""
+    """Return a tree with a/b/c/f, a/g and h, where f also has the name h2."""
     made = Database.create(tmp_path / "meta.db", Pragmas(), FACTS)
     made.begin()
     a = add(made, ROOT_INO, b"a", 0o40755)
@@ -83,7 +83,7 @@ def add(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
 
 
 def at(db: Database, path: bytes) -> Ino:
-    """Return what is at a path."""
+    """Return the inode at a path."""
     ino = PathWatch(db, path.split(b"/")).ino
     assert ino is not None
     return ino
@@ -94,7 +94,7 @@ def touched(
     inodes: tuple[Ino, ...] = (),
     cookies: tuple[tuple[Ino, Cookie], ...] = (),
 ) -> Touched:
-    """Return changes of some names and inodes."""
+    """Return a changeset of some names and inodes."""
     return Touched(set(names), set(cookies), set(inodes), set())
 
 
@@ -111,7 +111,7 @@ def touched(
         (b"a/g", b"a/g", True),
     ],
 )
-def test_inode_counts_below_its_names(
+def test_inode_matches_below_its_names(
     db: Database,
     path: bytes,
     of: bytes,
@@ -119,7 +119,7 @@ def test_inode_counts_below_its_names(
     limit: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever is remembered of directories on the way."""
+    """Independent of cached directories on the path."""
     monkeypatch.setattr(tree_paths, "WATCHED_DIRECTORIES_MAX", limit)
     watch = PathWatch(db, path.split(b"/"))
 
@@ -131,23 +131,23 @@ def test_inode_counts_below_its_names(
     ("path", "parent", "name", "concerned"),
     [
         (b"a/b", b"a", b"b", True),  # itself
-        (b"a/b/c", b"a", b"b", True),  # what leads there
+        (b"a/b/c", b"a", b"b", True),  # a parent directory
         (b"a/b", b"a/b/c", b"new", True),  # below
         (b"a/b", b"a", b"g", False),  # beside
-        (b"a/new", b"a", b"new", True),  # not there in this state
+        (b"a/new", b"a", b"new", True),  # missing in this state
         (b"a/new/x", b"a", b"g", False),
     ],
 )
-def test_name_counts_on_the_way_and_below(
+def test_name_matches_on_the_path_and_below(
     db: Database, path: bytes, parent: bytes, name: bytes, concerned: bool
 ) -> None:
-    """The path need not exist now: it may exist before or after."""
+    """The path need not exist now; it may exist before or after."""
     watch = PathWatch(db, path.split(b"/"))
 
     assert watch.is_touched(touched(names=((at(db, parent), name),))) is concerned
 
 
-def test_name_that_stands_for_another_inode_is_known_by_its_cookie(db: Database) -> None:
+def test_replaced_name_is_found_by_its_cookie(db: Database) -> None:
     """Renaming over a name changes only the inode in its row."""
     watch = PathWatch(db, [b"a", b"g"])
     cookies = {
@@ -160,8 +160,8 @@ def test_name_that_stands_for_another_inode_is_known_by_its_cookie(db: Database)
     assert PathWatch(db, [b"a"]).is_touched(touched(cookies=((a, cookies[b"b"]),)))
 
 
-def test_deleted_inodes_concern_nothing(db: Database) -> None:
-    """This state does not have their paths; the state on the other side finds them."""
+def test_deleted_inodes_match_no_path(db: Database) -> None:
+    """Their paths are found in the state in which they exist."""
     watch = PathWatch(db, [b"a"])
 
     assert not watch.is_touched(touched(inodes=(Ino(999),), names=((Ino(998), b"x"),)))

@@ -1,4 +1,4 @@
-"""Behind which number a chain goes on, and what is reported of the txgs that are given up."""
+"""The number after which a chain continues, and the report of abandoned txgs."""
 
 from contextlib import aclosing
 
@@ -26,17 +26,17 @@ from tests.sync.opening.histories import end_at, rot, written
         "level/1/000000000071-000000000075",
     ],
 )
-async def test_every_kind_of_name_is_behind(power: Power, key: str) -> None:
+async def test_every_object_that_names_a_txg_blocks_its_number(power: Power, key: str) -> None:
     """An object of any kind that names a txg prevents its number from being used again."""
     power.store.objects[ObjectKey(key)] = b"?"
     power.store.objects[ObjectKey("pack/00/x")] = b"?"
     assert await abandoned_txgs.last_name(power.store) == (75 if key.startswith("level") else 77)
 
 
-async def test_what_is_given_up_is_described_within_a_bound(
+async def test_abandoned_txgs_are_described_up_to_a_bound(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Damaged, missing and intact ones, each with what is known of it."""
+    """Damaged, missing and intact ones, each with its known facts."""
     monkeypatch.setattr(abandoned_txgs, "GIVEN_UP_SHOWN_MAX", 3)
     await written(power)
     rot(power, 6)
@@ -54,8 +54,8 @@ async def test_what_is_given_up_is_described_within_a_bound(
     assert lines[3:] == ["… and 1 txgs more"]
 
 
-async def test_what_another_host_wrote_is_not_given_up_by_the_way(power: Power) -> None:
-    """Who had the lease last, in the epoch of the last txg that counts, wrote all after it."""
+async def test_txgs_of_another_host_are_not_abandoned_by_accident(power: Power) -> None:
+    """The last holder of the lease, if it began the epoch of the last valid txg, wrote all later ones."""
     await written(power)
     bucket = await bucket_of(power)
     lease = bucket.keeper.lease
@@ -79,7 +79,7 @@ async def test_what_another_host_wrote_is_not_given_up_by_the_way(power: Power) 
 
 
 async def test_history_shows_abandoned_txgs(power: Power) -> None:
-    """Down to the txg that the fence record names, which is as it was."""
+    """Down to the txg before the fence record, which is unchanged."""
     await written(power)
     rot(power, 7)
     async with power.session("b", options=end_at(6), tasks=False) as session:

@@ -1,4 +1,4 @@
-"""From one link to a later one, and what can be wrong on the way."""
+"""Applying changelogs from one link to a later one, and possible errors."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ async def a_week(power: Power) -> tuple[dict[int, dict[str, list[object]]], str]
 
 
 async def restored(power: Power, path: Path, uuid: str, txg: int) -> dict[str, list[object]]:
-    """Return the rows of a txg as the bucket has them."""
+    """Return the rows of a txg as restored from the bucket."""
     async with power.session("r", options=OpenOptions(read_only=True), tasks=False) as session:
         restorer = Restorer(power.store, session.volume.keyring, uuid, no_progress)
     await restorer.restore(None, path, upto=Txg(txg))
@@ -56,7 +56,7 @@ async def restored(power: Power, path: Path, uuid: str, txg: int) -> dict[str, l
 
 
 async def test_every_txg_can_be_restored_exactly(power: Power, tmp_path: Path) -> None:
-    """The rows are those of the moment of its cut, counters among them."""
+    """The rows are those at its cut, including the counters."""
     states, uuid = await a_week(power)
     for txg, expected in states.items():
         assert await restored(power, tmp_path / f"{txg}.db", uuid, txg) == expected
@@ -69,7 +69,7 @@ def damaged_keys(power: Power, prefix: str) -> list[ObjectKey]:
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "swapped", "doubled"])
 async def test_damaged_changelog_is_named(power: Power, damage: str) -> None:
-    """The mount is refused with its name, and nothing is invented."""
+    """The mount is refused with the name of the changelog."""
     await a_week(power)
     first, second, third = damaged_keys(power, "changelog/")[2:5]
     objects = power.store.objects
@@ -96,7 +96,7 @@ async def test_damaged_changelog_is_named(power: Power, damage: str) -> None:
 async def test_damaged_part_is_named(
     power: Power, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The changelog that names it is not applied by halves."""
+    """The changelog that refers to the part is not applied partially."""
     monkeypatch.setattr(changelog_writer, "CHANGELOG_RUN_BYTES", 500)
     await a_week(power)
     parts = damaged_keys(power, "changelog-part/")
@@ -113,8 +113,8 @@ async def test_damaged_part_is_named(
             pass
 
 
-async def test_newest_image_that_is_damaged_gives_way_to_an_older_one(power: Power) -> None:
-    """The mount says so, and everything is there."""
+async def test_damaged_newest_image_is_replaced_by_an_older_one(power: Power) -> None:
+    """The mount reports it, and all files are there."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, b"first")
         head = await session.make_image()

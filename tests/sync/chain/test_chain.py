@@ -43,7 +43,7 @@ async def append(store: MemoryStore, changelog: Changelog) -> bytes:
 
 
 async def test_links_are_followed_in_order() -> None:
-    """Each leads to the next; after the last there is none."""
+    """Each link leads to the next; after the last there is none."""
     store, link = MemoryStore(), START
     for _ in range(3):
         await append(store, fence(link))
@@ -55,8 +55,8 @@ async def test_links_are_followed_in_order() -> None:
         await chain.fetch_next(store, KEYRING, UUID, link)
 
 
-async def test_link_that_follows_another_is_refused() -> None:
-    """A changelog of another history under the right name."""
+async def test_link_that_does_not_follow_is_refused() -> None:
+    """It is a changelog of another history under the right name."""
     store = MemoryStore()
     await append(store, fence(START))
     other = replace(fence(START), previous="1" * 64)
@@ -66,15 +66,15 @@ async def test_link_that_follows_another_is_refused() -> None:
 
 
 async def test_changelog_of_another_filesystem_is_refused() -> None:
-    """Even if everything else fits."""
+    """Even if its number and its predecessor fit."""
     store = MemoryStore()
     await append(store, fence(START, uuid=UUID.replace("0", "f")))
     with pytest.raises(FormatError, match="another filesystem"):
         await chain.fetch_next(store, KEYRING, UUID, START)
 
 
-async def test_taken_number_is_ours_only_with_our_bytes() -> None:
-    """An attempt whose reply was lost is recognised; another writer's is not ours."""
+async def test_taken_number_is_our_own_only_with_our_bytes() -> None:
+    """An attempt whose reply was lost is recognised; another writer's changelog is not our own."""
     store = MemoryStore()
     data = await append(store, fence(START))
     assert await chain.append(store, Txg(1), data)
@@ -83,7 +83,7 @@ async def test_taken_number_is_ours_only_with_our_bytes() -> None:
     assert store.objects[changelog_codec.key_of(Txg(1))] == data
 
 
-async def test_foreign_objects_are_no_links() -> None:
+async def test_foreign_objects_are_not_links() -> None:
     """A user put a file beside the changelogs."""
     store = MemoryStore()
     await append(store, fence(START))
@@ -92,8 +92,8 @@ async def test_foreign_objects_are_no_links() -> None:
     assert await chain.numbers_from(store, Txg(0)) == [1]
 
 
-async def test_recorded_link_comes_back(power: Power) -> None:
-    """From the local state of a mounted filesystem."""
+async def test_link_of_the_local_state_is_read_back(power: Power) -> None:
+    """It is stored in the local state of a mounted filesystem."""
     async with power.session("a", tasks=False) as session:
         link = Link(Txg(9), content_hash(b"nine"), 99)
         session.db.begin_local()

@@ -1,4 +1,4 @@
-"""The head, as this host remembers it."""
+"""The head of the chain as recorded on this host."""
 
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from s3fs_meta.sync.chain import head as image_head
 HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"), "ab" * 32)
 
 
-def test_attempt_becomes_the_head(tmp_path: Path) -> None:
-    """Confirming forgets the attempt; both survive in rows."""
+def test_confirmed_attempt_becomes_the_head(tmp_path: Path) -> None:
+    """Confirmation removes the attempt; both are stored in rows."""
     facts = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
     db = Database.create(tmp_path / "meta.db", Pragmas(), facts)
     db.begin_local()
@@ -35,7 +35,7 @@ def test_attempt_becomes_the_head(tmp_path: Path) -> None:
 
 
 async def test_other_object_under_the_same_name_is_refused() -> None:
-    """A manifest must hash to what the head says, before it is parsed."""
+    """A manifest must match the hash in the head before it is parsed."""
     store = MemoryStore()
     await store.put(HEAD.manifest_key, b"something else")
 

@@ -1,4 +1,4 @@
-"""Merged changelogs are as good as single ones, and few lead far."""
+"""Levels: merged changelogs equal the single ones and shorten a restore."""
 
 import itertools
 import random
@@ -94,7 +94,7 @@ def test_merged_changes_give_the_same_rows(pair: Pair, tmp_path: Path, seed: int
 
 
 async def _work(session: Session, seed: int, txgs: int) -> None:
-    """Write and remove files; let packs die, be emptied, condemned and forgotten."""
+    """Write and remove files; let packs die, be compacted, condemned and deleted."""
     rnd = random.Random(seed)
     files: list[Ino] = []
     for _ in range(txgs):
@@ -115,7 +115,7 @@ async def _work(session: Session, seed: int, txgs: int) -> None:
 
 @contextmanager
 def without_levels(store: MemoryStore) -> Iterator[None]:
-    """Take the level objects away for a while."""
+    """Remove the level objects temporarily."""
     kept = {key: data for key, data in store.objects.items() if key.startswith("level/")}
     for key in kept:
         del store.objects[key]
@@ -132,8 +132,8 @@ async def _restored(power: Power, session: Session, name: str) -> tuple[Path, Re
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_restore_by_levels_is_the_same(power: Power, seed: int) -> None:
-    """Every table: files, blocks that moved, packs that came and went within a run."""
+async def test_restore_by_levels_equals_restore_by_changelogs(power: Power, seed: int) -> None:
+    """In every table: files, moved blocks, packs created and deleted within a run."""
     async with power.session("a", tasks=False) as session:
         await _work(session, seed, (RUN + 1) * RUN + 3)
         await session.leveler.make_due()
@@ -147,8 +147,8 @@ async def test_restore_by_levels_is_the_same(power: Power, seed: int) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing", "swapped"])
-async def test_damaged_level_gives_way_to_changelogs(power: Power, damage: str) -> None:
-    """The restore says so, and everything is there."""
+async def test_damaged_level_is_replaced_by_changelogs(power: Power, damage: str) -> None:
+    """The restore reports it, and all files are there."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, (RUN + 1) * RUN)
         await session.leveler.make_due()
@@ -171,8 +171,8 @@ async def test_damaged_level_gives_way_to_changelogs(power: Power, damage: str) 
         require_equal(contents_at(path), contents_at(single))
 
 
-async def test_level_that_does_not_fit_gives_way_to_changelogs(power: Power) -> None:
-    """Authentic, in its place, and wrong nevertheless: the restore begins anew without levels."""
+async def test_level_that_does_not_fit_is_replaced_by_changelogs(power: Power) -> None:
+    """It is authentic and has the right name, but does not apply: the restore starts again without levels."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, RUN)
         await session.leveler.make_due()
@@ -191,8 +191,8 @@ async def test_level_that_does_not_fit_gives_way_to_changelogs(power: Power) -> 
 
 
 @pytest.mark.parametrize("later", [0, 2])
-async def test_level_of_another_history_gives_way_to_changelogs(power: Power, later: int) -> None:
-    """It follows what came before it; only the changelogs of this chain show that it is foreign."""
+async def test_level_of_another_history_is_replaced_by_changelogs(power: Power, later: int) -> None:
+    """It follows its predecessor; only the changelogs of this chain show that it is foreign."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, RUN - 2)  # after the fence record
         young = dict(power.store.objects)
@@ -215,7 +215,7 @@ async def test_level_of_another_history_gives_way_to_changelogs(power: Power, la
 
 
 async def levels_of(power: Power, session: Session, txg: int) -> Section:
-    """Return what one changelog holds."""
+    """Return the content of one changelog."""
     data = power.store.objects[changelog_codec.key_of(Txg(txg))]
     key = changelog_codec.key_of(Txg(txg))
     return changelog_codec.decode(key, data, session.volume.keyring).section
@@ -225,7 +225,7 @@ async def levels_of(power: Power, session: Session, txg: int) -> Section:
 
 
 def steps(start: int, end: int) -> int:
-    """Return how many objects lead from one txg to another when every level is there."""
+    """Return how many objects lead from one txg to another if every level exists."""
     count = 0
     while start < end:
         runs = [n for n in range(LEVELS_MAX + 1) if start % RUN**n == 0]
@@ -237,7 +237,7 @@ def steps(start: int, end: int) -> int:
 def test_a_week_of_txgs_takes_at_most_60_objects() -> None:
     """A txg every five seconds, or fewer, from wherever the image is, to wherever the end is.
 
-    The worst begin right after the end of a run and stop right before another one.
+    The worst cases begin right after a run and end right before another one.
     """
     week, fan = 7 * 86_400 // 5, RUN
     firsts = [number * fan**level + 1 for level in range(3, LEVELS_MAX) for number in range(fan)]
@@ -252,8 +252,8 @@ def test_a_week_of_txgs_takes_at_most_60_objects() -> None:
     assert max(steps(first, first + week) for first in range(0, fan**LEVELS_MAX, 89)) <= 60
 
 
-async def test_steps_are_taken_as_counted(power: Power) -> None:
-    """A real restore reads as many objects as the arithmetic says."""
+async def test_restore_reads_as_many_objects_as_computed(power: Power) -> None:
+    """A real restore is compared with the arithmetic."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 5**4 + 5**3 + 5 + 1)
         await session.leveler.make_due()
@@ -270,7 +270,7 @@ async def test_steps_are_taken_as_counted(power: Power) -> None:
 
 @pytest.mark.slow
 async def test_many_txgs_are_few_objects(power: Power) -> None:
-    """Six thousand txgs, the worst alignment: up and down again through every level."""
+    """Six thousand txgs in the worst alignment: up and down again through every level."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * 5**5 - 2)
         await session.leveler.make_due()
@@ -292,7 +292,7 @@ def _piece(txg: int, previous: str = NO_HASH, schema_version: int = 1) -> Piece:
 
 
 async def test_level_of_another_chain_is_refused(power: Power) -> None:
-    """Authentic, under its own name, and made by a writer whose changes were never in this chain."""
+    """It is authentic and has the right name, but its writer's changes were never in this chain."""
     async with power.session("a", tasks=False) as session:
         opened, start = session.volume, session.shipper.link
         await append_empty_changelogs(session, 2 * RUN)
@@ -305,8 +305,8 @@ async def test_level_of_another_chain_is_refused(power: Power) -> None:
                 await levels.fetch(power.store, opened.keyring, uuid, key, wrong)
 
 
-def test_gap_or_swap_is_not_merged() -> None:
-    """The chain is verified once more."""
+def test_gap_or_exchange_is_not_merged() -> None:
+    """The chain is verified before it is merged."""
     one = _piece(1)
     with pytest.raises(FormatError, match="does not follow"):
         levels.merge(1, UUID, [one, _piece(2)])
@@ -323,8 +323,8 @@ def test_tables_of_a_newer_program_are_not_merged() -> None:
     assert levels.merge(1, UUID, both).schema_version == SCHEMA_VERSION
 
 
-def test_too_much_is_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changelogs of a large run stay what a restore reads."""
+def test_too_many_changes_are_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restore then reads the changelogs of a large run."""
     monkeypatch.setattr(levels, "LEVEL_SECTION_BYTES_MAX", 3)
     one = _piece(1)
     with pytest.raises(NotMergedError):
@@ -340,8 +340,8 @@ def test_images_and_parts_are_not_merged() -> None:
             levels.piece_of_changelog(Fetched(changelog, Link(Txg(7), NO_HASH, 1), 1))
 
 
-def test_longest_run_is_taken() -> None:
-    """That fits between the link and the wanted txg."""
+def test_longest_fitting_run_is_taken() -> None:
+    """It lies between the link and the wanted txg."""
     ends = {Txg(26): [Txg(30), Txg(50)], Txg(1): [Txg(5), Txg(25), Txg(125)]}
     zero, mid = Link(Txg(0), NO_HASH, 0), Link(Txg(25), NO_HASH, 0)
     assert levels.longest(ends, zero, Txg(200)) == ObjectKey("level/3/000000000001-000000000125")

@@ -1,4 +1,4 @@
-"""Checks of the last changelog by a running mount, and the reports if it is missing."""
+"""Checks of the last changelog by a running mount, and the report if it is missing."""
 
 import pytest
 
@@ -15,8 +15,8 @@ from tests.sync.history.readers import bucket_of
 from tests.sync.opening.histories import written
 
 
-async def test_one_small_request_finds_it_in_order(power: Power) -> None:
-    """Only the first look at a changelog of an earlier mount reads all of it."""
+async def test_intact_changelog_costs_one_small_request(power: Power) -> None:
+    """Only the first check of a changelog of an earlier mount reads all of it."""
     await written(power)
     last = (await bucket_of(power)).moments
     link = await last.newest()
@@ -32,10 +32,8 @@ async def test_one_small_request_finds_it_in_order(power: Power) -> None:
 
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
 @pytest.mark.parametrize("harm", ["missing", "short", "another"])
-async def test_what_is_not_there_any_more_is_asked_for_twice(
-    power: Power, harm: str, known: bool
-) -> None:
-    """Then it is an error; a store that does not answer is another one."""
+async def test_missing_changelog_is_requested_twice(power: Power, harm: str, known: bool) -> None:
+    """Then it is an error; a store that does not answer raises a different one."""
     await written(power)
     link = await (await bucket_of(power)).moments.newest()
     key = key_of(link.txg)

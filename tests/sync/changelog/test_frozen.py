@@ -21,7 +21,7 @@ def row(number: int, pack: int | None) -> BlockRow:
 
 
 def test_location_comes_from_the_row_or_from_the_cut() -> None:
-    """A block that was uploaded after the cut has no location in the rows of the cut."""
+    """A block uploaded after the cut has no location in the rows of the cut."""
     cut = Cut({BlockId(2), BlockId(3)})
     cut.resolve(Placed(BlockId(2), HASH, PackId(7), 16, 60), PackRecord(PackId(7), KEY, 1000))
     cut.give_up([BlockId(3)])
@@ -39,13 +39,13 @@ def test_location_comes_from_the_row_or_from_the_cut() -> None:
 
 
 def test_block_without_a_location_is_an_error() -> None:
-    """It would be lost for every other host."""
+    """Otherwise other hosts could not read it."""
     with pytest.raises(MetadataError):
         locations_of(News([row(1, None)], []), Cut(set()))
 
 
-def test_packs_without_a_row_are_forgotten() -> None:
-    """And a condemned one is told as such."""
+def test_packs_without_a_row_are_reported_deleted() -> None:
+    """A condemned pack is reported as condemned."""
     condemned = PackNews(PackId(4), KEY, 1000, PackState.CONDEMNED)
     news = News([], [condemned, PackNews(PackId(5), None, None, None)])
     assert pack_notes_of(news, Cut(set())) == (

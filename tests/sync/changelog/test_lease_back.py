@@ -1,4 +1,4 @@
-"""A lease that is lost under its holder: put back, or the reason why not."""
+"""A lease object that disappears while held: it is restored, or the reason why not."""
 
 import pytest
 import trio
@@ -38,8 +38,8 @@ def _lose_last_changelog(power: Power, session: Session) -> None:
 
 @pytest.mark.parametrize("news", [True, False], ids=["news", "nothing new"])
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_lost_lease_is_put_back(power: Power, damage: str, news: bool) -> None:
-    """The chain ends with what this host wrote: its flush, its images and its release succeed."""
+async def test_lost_lease_is_restored(power: Power, damage: str, news: bool) -> None:
+    """The chain ends with a txg of this host: its flush, its images and its release succeed."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"before")
         await session.flush()
@@ -60,7 +60,7 @@ async def test_lost_lease_is_put_back(power: Power, damage: str, news: bool) -> 
         assert await read_file(session, ino) == (b"after" if news else b"before")
 
 
-async def test_lease_that_is_lost_before_an_image_is_put_back_by_the_next_txg(
+async def test_lease_lost_before_an_image_is_restored_by_the_next_txg(
     power: Power,
 ) -> None:
     """The image is made again."""
@@ -75,10 +75,8 @@ async def test_lease_that_is_lost_before_an_image_is_put_back_by_the_next_txg(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_host_that_was_taken_over_does_not_put_its_lease_back(
-    power: Power, damage: str
-) -> None:
-    """The other one's fence record is in the chain, whatever became of its lease."""
+async def test_fenced_host_does_not_restore_its_lease(power: Power, damage: str) -> None:
+    """The other host's fence record is in the chain, even if its lease is lost, too."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"of a")
         await session.flush()
@@ -93,10 +91,10 @@ async def test_host_that_was_taken_over_does_not_put_its_lease_back(
         assert session.status.state is MountState.FENCED
 
 
-async def test_host_that_took_over_and_wrote_nothing_yet_has_its_lease_again(
+async def test_host_that_took_over_without_writing_restores_its_lease(
     power: Power,
 ) -> None:
-    """Between its lease and its fence record the chain does not show it; it knows what it replaced."""
+    """Between its lease and its fence record the chain does not show the takeover; the host remembers which lease it replaced."""
     store = power.store
     first, second = (LeaseKeeper(store, power.clock) for _ in range(2))
     await first.acquire(Hold("one", (new_nonce(),)), force=True)
@@ -114,8 +112,8 @@ async def test_host_that_took_over_and_wrote_nothing_yet_has_its_lease_again(
         await first.require_hold()
 
 
-async def test_lease_is_not_put_back_into_a_chain_of_another_end(power: Power) -> None:
-    """The mount is read-only and says what to do; what was written is there after that."""
+async def test_lease_is_not_restored_if_the_chain_has_another_end(power: Power) -> None:
+    """The mount is read-only and reports a remedy; its writes are kept for afterwards."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
         await session.flush()

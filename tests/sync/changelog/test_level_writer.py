@@ -1,4 +1,4 @@
-"""Merging changelogs behind the writer."""
+"""Merging changelogs in the background."""
 
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.limits import LEVEL_FAN_OUT
@@ -16,8 +16,8 @@ def made(power: Power) -> list[tuple[int, Txg]]:
     return sorted(name for name in names if name is not None)
 
 
-async def test_levels_appear_when_their_runs_are_full(power: Power) -> None:
-    """Not before, and once."""
+async def test_level_appears_once_when_its_run_is_full(power: Power) -> None:
+    """Not earlier, and not twice."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, RUN - 2)  # after the fence record
         await session.leveler.make_due()
@@ -28,7 +28,7 @@ async def test_levels_appear_when_their_runs_are_full(power: Power) -> None:
 
 
 async def test_next_mount_makes_missing_levels(power: Power) -> None:
-    """After a crash before or between merges; existing levels are left as they are."""
+    """After a crash before or between merges; existing levels are unchanged."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * RUN + 1)
         await session.leveler.make_due()
@@ -45,8 +45,8 @@ async def test_next_mount_makes_missing_levels(power: Power) -> None:
     assert [key for key in created if key.startswith("level/")] == [level_codec.key_of(1, Txg(RUN))]
 
 
-async def test_run_with_an_image_in_it_is_left(power: Power) -> None:
-    """Its state is not made of changes; a restore goes by the image."""
+async def test_run_with_an_image_in_it_is_not_merged(power: Power) -> None:
+    """Its state is not made of changes; a restore uses the image."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2)
     async with power.session("b", tasks=False, options=TAKEOVER) as session:
@@ -60,8 +60,8 @@ async def test_run_with_an_image_in_it_is_left(power: Power) -> None:
         assert await read_file(session, ino) == b"x"
 
 
-async def test_store_that_is_away_is_tried_again(power: Power) -> None:
-    """Nothing is skipped."""
+async def test_merge_is_retried_after_an_outage(power: Power) -> None:
+    """No run is skipped."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         await append_empty_changelogs(session, 4 * RUN - 1)

@@ -1,4 +1,4 @@
-"""Records that wait for the bucket stay few."""
+"""Merging pending records so that they stay few."""
 
 import pytest
 
@@ -11,10 +11,10 @@ from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
 
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
-async def test_records_of_an_outage_merge_here(
+async def test_records_of_an_outage_are_merged(
     power: Power, journal_mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is changed again and again leaves one record, and the others see its end."""
+    """A file that changes repeatedly leaves one record, and other hosts see its last state."""
     monkeypatch.setattr(pending, "CONDENSED_RECORDS_MIN", 5)
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", options=options, tasks=False) as session:
@@ -37,10 +37,10 @@ async def test_records_of_an_outage_merge_here(
 
 
 @pytest.mark.parametrize("journal_mode", ["wal", "delete"])
-async def test_records_of_a_cut_are_left_alone(
+async def test_records_of_a_cut_are_not_merged(
     power: Power, journal_mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Condensing must not change the records that an unconfirmed txg was cut from."""
+    """The records of an unconfirmed txg must not change."""
     monkeypatch.setattr(pending, "CONDENSED_RECORDS_MIN", 5)
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     condensed: list[bool] = []

@@ -1,4 +1,4 @@
-"""Transaction groups from one machine to another."""
+"""Transaction groups shipped from one host to another."""
 
 import itertools
 import secrets
@@ -50,8 +50,8 @@ async def test_lost_machine_costs_only_unshipped_changes(power: Power) -> None:
             assert len(await read_file(session, ino)) == inodes.get(session.db, ino).size_bytes
 
 
-async def test_nothing_changed_ships_nothing(power: Power) -> None:
-    """Not even an object."""
+async def test_unchanged_filesystem_ships_nothing(power: Power) -> None:
+    """Not a single object."""
     async with power.session("a") as session:
         write_file(session, b"one")
         await session.flush()
@@ -62,8 +62,8 @@ async def test_nothing_changed_ships_nothing(power: Power) -> None:
         assert power.store.objects == before
 
 
-async def test_chain_has_no_gap_over_epochs(power: Power) -> None:
-    """Each epoch begins with a fence; each link names the one before."""
+async def test_chain_has_no_gap_across_epochs(power: Power) -> None:
+    """Each epoch begins with a fence record; each link names the one before."""
     for host in "aba":
         async with power.session(host) as session:
             write_file(session, host.encode())
@@ -91,7 +91,7 @@ async def test_zeros_and_duplicates_after_the_cut_reach_the_other_host(power: Po
         assert all(block_map.find(session.db, ino, BlockIndex(0)) is None for ino in zeros)
         at_first = changelogs(power, session)[-1].txg
         more = write_file(session, b"same" * 2000)
-        await session.shipper.ship(anyway=True)  # what became of them after the first cut
+        await session.shipper.ship(anyway=True)  # their placements after the first cut
         await session.shipper.ship(anyway=True)
         assert pending.is_empty(session.db)
         expected = contents(session.db.connection, SETTLED)
@@ -105,8 +105,8 @@ async def test_zeros_and_duplicates_after_the_cut_reach_the_other_host(power: Po
     assert at_first == Txg(2)
 
 
-async def test_changes_after_the_cut_of_an_image_that_is_a_txg_are_shipped(power: Power) -> None:
-    """As fsck -y leaves it: dirty blocks are duplicates by the time they are stored."""
+async def test_changes_after_a_txg_that_is_an_image_are_shipped(power: Power) -> None:
+    """As after fsck -y: dirty blocks turn out to be duplicates when they are stored."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"same" * 2000)
         await session.flush()
@@ -126,7 +126,7 @@ async def test_changes_after_the_cut_of_an_image_that_is_a_txg_are_shipped(power
 
 
 async def test_log_has_a_bound_while_an_upload_waits(power: Power) -> None:
-    """An outage may last for days: no snapshot of the cut keeps the log from starting over."""
+    """An outage may last for days: no snapshot of the cut prevents the log from restarting."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
         ino = write_file(session, b"waits")
@@ -148,7 +148,7 @@ async def test_log_has_a_bound_while_an_upload_waits(power: Power) -> None:
 
 
 async def test_log_has_a_bound_while_an_image_waits_for_an_upload(power: Power) -> None:
-    """Blocks are uploaded before the cut of the image, so the outage finds no snapshot open."""
+    """Blocks are uploaded before the cut of the image, so no snapshot is open during the outage."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
         ino = write_file(session, b"waits")
@@ -156,7 +156,7 @@ async def test_log_has_a_bound_while_an_image_waits_for_an_upload(power: Power) 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.make_image)
             await gate.wait_started()
-            assert not session.cache.disk._held  # nor is room kept for a copy
+            assert not session.cache.disk._held  # no space is reserved for a copy either
             for _ in range(6):
                 session.db.begin_local()
                 local_state.put(session.db, "filler", secrets.token_hex(5 * MIB))
@@ -171,7 +171,7 @@ async def test_log_has_a_bound_while_an_image_waits_for_an_upload(power: Power) 
 async def test_image_is_abandoned_when_the_log_grows_too_much(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store goes away between upload and cut; the next txg ships the same locations."""
+    """The store becomes unreachable between upload and cut; the next txg ships the same locations."""
     monkeypatch.setattr(changelog_writer, "IMAGE_WAL_BYTES_MAX", 1 * MIB)
     faulty, gates, away = FaultyStore(power.store), list[StoreGate](), trio.Event()
 
@@ -202,8 +202,8 @@ async def _expect_given_up(session: Session) -> None:
         await session.make_image()
 
 
-async def test_other_host_follows_instead_of_restoring(power: Power) -> None:
-    """A host that was unmounted well applies what came since to what it has."""
+async def test_other_host_applies_changelogs_instead_of_restoring(power: Power) -> None:
+    """A host after a clean unmount applies later changelogs to its local state."""
     async with power.session("a") as session:
         ino = write_file(session, b"from a")
         await session.flush_at_end()
@@ -214,14 +214,14 @@ async def test_other_host_follows_instead_of_restoring(power: Power) -> None:
         await session.close()
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"from a"
-        assert session.cache.misses == 0  # its local copies are still there
+        assert session.cache.misses == 0  # its cached blocks are still there
         assert await read_file(session, other) == b"from b"
         assert not session.volume.notices
         assert not list(session.volume.state_dir.path.glob("kept-*"))
 
 
 async def test_crash_before_the_attempt_ships_the_same_changes_later(power: Power) -> None:
-    """Changes that were recorded but not shipped are in the first changelog of the next mount."""
+    """Recorded, unshipped changes are in the first changelog of the next mount."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"recorded")
         session.db.commit()
@@ -256,7 +256,7 @@ async def test_outage_at_the_append_sends_the_same_bytes_later(power: Power) -> 
 
 
 async def test_paused_writer_that_wakes_after_a_takeover_is_fenced(power: Power) -> None:
-    """Its next number is taken by the fence of the new epoch; it turns read-only and keeps all."""
+    """Its next number is taken by the fence record of the new epoch; it turns read-only and keeps its state."""
     async with power.session("a", tasks=False) as old:
         write_file(old, b"before")
         await old.flush()
@@ -275,8 +275,8 @@ async def test_paused_writer_that_wakes_after_a_takeover_is_fenced(power: Power)
         assert await read_file(session, Ino(max(mine, lost))) == b"new epoch"
 
 
-async def test_changes_are_shipped_by_themselves(power: Power) -> None:
-    """At the interval, without anybody asking."""
+async def test_changes_are_shipped_at_the_interval(power: Power) -> None:
+    """Without any request."""
     shipped = trio.Event()
 
     def hook(step: str) -> None:
@@ -296,8 +296,8 @@ async def test_changes_are_shipped_by_themselves(power: Power) -> None:
         assert await read_file(session, ino) == b"soon"
 
 
-async def test_huge_txg_goes_in_parts(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changes and places that do not fit into one object stand beside it, and become one txg."""
+async def test_huge_txg_is_split_into_parts(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes and locations that do not fit into one object are stored beside it, and become one txg."""
     monkeypatch.setattr(changelog_writer, "CHANGELOG_RUN_BYTES", 2000)
     monkeypatch.setattr(changelog_writer, "CHANGELOG_LOCATIONS_MAX", 7)
     async with power.session("a", tasks=False) as session:
@@ -314,8 +314,8 @@ async def test_huge_txg_goes_in_parts(power: Power, monkeypatch: pytest.MonkeyPa
             assert await read_file(session, ino) == content
 
 
-async def test_lease_is_kept_while_an_attempt_is_not_confirmed(power: Power) -> None:
-    """Another host would go on without it, and the two would have to be told apart by hand."""
+async def test_lease_is_kept_while_an_attempt_is_unconfirmed(power: Power) -> None:
+    """Otherwise another host would continue without that txg, and the two histories would have to be merged by hand."""
     faulty = FaultyStore(power.store)
     async with power.session(
         "a", tasks=False, store=faulty, hook=failing_append(faulty)

@@ -16,7 +16,7 @@ FOLLOWS = SessionOptions(cache_bytes=256 * MIB, follow=True, poll_interval_s=0.0
 
 
 class Listener:
-    """Hears what turns, and how far the follower was then."""
+    """Records switches to a new txg, and the txg shown at that time."""
 
     def __init__(self, follower: Follower) -> None:
         self._follower = follower
@@ -25,14 +25,14 @@ class Listener:
         follower.audience = self
 
     async def before_turn(self, turned: Turned | None) -> None:
-        """Remember what is going to change."""
+        """Record the announced changes."""
         self.turns.append(turned)
 
     def at_turn(self) -> None:
         """Do nothing."""
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Wake the waiters for this txg."""
+        """Wake the tasks that wait for this txg."""
         assert turned is self.turns[-1]
         for txg, event in self._waiting.items():
             if self._follower.link.txg >= txg:
@@ -56,7 +56,7 @@ async def following(power: Power, host: str = "b") -> AsyncIterator[tuple[Sessio
 
 
 async def ship(session: Session) -> int:
-    """Carry everything to the bucket; return the txg."""
+    """Upload everything; return the txg."""
     link = await session.flush()
     assert link is not None
     return link.txg

@@ -18,8 +18,8 @@ from tests.sync.follower.following import FOLLOWS, READS, following, ship
 LEASE = lease.KEY
 
 
-async def test_follower_sees_txg_after_txg(power: Power) -> None:
-    """Files come and go; the lease is never touched."""
+async def test_follower_shows_txg_after_txg(power: Power) -> None:
+    """Files appear and disappear; the lease is never touched."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept"), write_file(writer, b"gone")
         await ship(writer)
@@ -39,8 +39,8 @@ async def test_follower_sees_txg_after_txg(power: Power) -> None:
             assert power.store.objects[LEASE] == before
 
 
-async def test_copies_of_removed_blocks_go(power: Power) -> None:
-    """Their files, too; others stay."""
+async def test_cached_blocks_of_removed_files_are_deleted(power: Power) -> None:
+    """Rows and files; other cached blocks stay."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept" * 20_000), write_file(writer, b"gone" * 20_000)
         await ship(writer)
@@ -53,14 +53,14 @@ async def test_copies_of_removed_blocks_go(power: Power) -> None:
             remove_file(writer, gone)
             await listener.wait_for(await ship(writer))
             async with session.follower.paused():  # type: ignore[union-attr]  # it is a follower
-                pass  # its turn is over
+                pass  # its switch is over
 
             assert session.cache.index.get(block.block) is None
             assert block.block not in set(session.files.numbers())
             assert session.cache.index.total_count == 1
 
 
-async def test_audience_hears_exactly_what_changed(power: Power) -> None:
+async def test_listener_gets_exactly_the_changes(power: Power) -> None:
     """Names, inodes and contents of a txg; also of an entry that names another inode."""
     async with power.session("a") as writer:
         one, other = write_file(writer, b"one"), write_file(writer, b"other")
@@ -76,8 +76,8 @@ async def test_audience_hears_exactly_what_changed(power: Power) -> None:
             assert listener.turns == [Turned({(ROOT_INO, b"name")}, {one}, set())]
 
 
-async def test_waiting_costs_one_small_request_a_poll(power: Power) -> None:
-    """Whatever the size of the filesystem; now and then a listing."""
+async def test_each_poll_costs_one_small_request(power: Power) -> None:
+    """Independent of the size of the filesystem; sometimes a listing is added."""
     async with power.session("a") as writer:
         write_file(writer, b"x")
         await ship(writer)
@@ -113,7 +113,7 @@ async def test_cache_survives_a_remount(power: Power) -> None:
             assert session.cache.is_local(located)
 
 
-async def test_killed_follower_follows_on(power: Power) -> None:
+async def test_killed_follower_continues(power: Power) -> None:
     """Changes that it applied are kept; unapplied ones are fetched again."""
     async with power.session("a") as writer:
         async with following(power) as (session, listener):
@@ -130,7 +130,7 @@ async def test_killed_follower_follows_on(power: Power) -> None:
 
 
 async def test_host_with_changes_of_its_own_cannot_follow(power: Power) -> None:
-    """They are nowhere else, and changes of others would not fit; nothing is thrown away."""
+    """These changes exist only here, and other hosts' changes would not fit; nothing is deleted."""
     async with power.session("a") as writer:
         write_file(writer, b"unshipped")
         writer.durability.commit()
@@ -142,10 +142,10 @@ async def test_host_with_changes_of_its_own_cannot_follow(power: Power) -> None:
         assert writer.db.counters.inodes == 2
 
 
-async def test_huge_txg_lets_everything_be_forgotten(
+async def test_huge_txg_invalidates_all_inodes(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Touched inodes are not remembered one by one: memory has a bound."""
+    """Touched inodes are not remembered one by one: memory is bounded."""
     monkeypatch.setattr(follower_module, "FOLLOW_TOUCHED_MAX", 5)
     async with power.session("a") as writer, following(power) as (session, listener):
         small = write_file(writer, b"x")
@@ -160,7 +160,7 @@ async def test_huge_txg_lets_everything_be_forgotten(
 
 
 async def test_log_of_a_follower_stays_short(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many txgs it applies: it is started over when it was copied."""
+    """Independent of the number of applied txgs: the log restarts after a checkpoint."""
     monkeypatch.setattr(follower_module, "WAL_CHECKPOINT_BYTES", 4096)
     async with power.session("a") as writer, following(power) as (session, listener):
         lengths = []
@@ -175,7 +175,7 @@ async def test_log_of_a_follower_stays_short(power: Power, monkeypatch: pytest.M
 
 
 async def test_outage_of_the_store_is_reported_and_waited_out(power: Power) -> None:
-    """The follower shows what it has; when the store is back it goes on."""
+    """The follower shows its last state; when the store is back it continues."""
     async with power.session("a", tasks=False) as writer:
         store = FaultyStore(power.store)
         async with power.session(

@@ -1,4 +1,4 @@
-"""A follower that changes do not lead on begins anew, while it goes on answering."""
+"""A follower that cannot apply changes restores an image while it answers requests."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ from tests.sync.follower.following import FOLLOWS, READS, Listener, following, s
 
 
 def follower_of(session: Session) -> Follower:
-    """Return the follower of a session that has one."""
+    """Return the follower of a session."""
     assert session.follower is not None
     return session.follower
 
@@ -37,7 +37,7 @@ async def test_txg_that_is_an_image_is_restored(power: Power) -> None:
             await writer.publish_anew()
             await listener.wait_for(writer.shipper.link.txg)
 
-            assert listener.turns == [None]  # everything is to be asked for again
+            assert listener.turns == [None]  # everything must be looked up again
             assert inodes.find(session.db, gone) is None
             assert session.cache.index.blocks() == []
             assert await read_file(session, kept) == b"kept" * 20_000
@@ -55,7 +55,7 @@ async def test_txg_that_is_an_image_is_restored(power: Power) -> None:
 
 
 async def test_follower_that_fell_behind_is_restored(power: Power) -> None:
-    """The next changelog is gone, later ones are there: found by a listing."""
+    """The next changelog is missing, later ones exist: a listing shows it."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         async with power.session(
@@ -79,13 +79,13 @@ async def test_follower_that_fell_behind_is_restored(power: Power) -> None:
 
 
 async def ship_file(session: Session, content: bytes) -> Ino:
-    """Write a file and carry it to the bucket; return its inode."""
+    """Write a file and upload it; return its inode."""
     ino = write_file(session, content)
     await ship(session)
     return ino
 
 
-async def test_damaged_changelog_is_not_believed(power: Power) -> None:
+async def test_damaged_changelog_is_not_applied(power: Power) -> None:
     """The visible state does not change, and the changelog is not fetched again and again."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
@@ -111,8 +111,8 @@ async def test_damaged_changelog_is_not_believed(power: Power) -> None:
             assert await read_file(session, ino) == b"second"
 
 
-async def test_bucket_that_went_back_is_not_followed(power: Power) -> None:
-    """A host that remembers a later txg says so; what it shows stays."""
+async def test_bucket_restored_to_an_older_state_is_not_followed(power: Power) -> None:
+    """A host that remembers a later txg reports it; the visible state stays."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         before = dict(power.store.objects)
@@ -133,7 +133,7 @@ async def test_bucket_that_went_back_is_not_followed(power: Power) -> None:
 
 
 async def test_changes_that_do_not_fit_are_undone_and_restored(power: Power) -> None:
-    """Something here changed rows that are not its own: the txg is not applied in part."""
+    """A foreign process changed rows: the txg is not applied in part."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first")
         async with power.session(
@@ -155,8 +155,8 @@ async def test_changes_that_do_not_fit_are_undone_and_restored(power: Power) -> 
             assert follower.link == writer.shipper.link
 
 
-async def test_block_that_comes_while_rows_are_exchanged_is_no_stray(power: Power) -> None:
-    """Its row is gone with the view; so is its file."""
+async def test_block_fetched_during_the_exchange_leaves_no_stray(power: Power) -> None:
+    """Its row is lost with the old database; its file is removed."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"x" * 100_000)
         async with power.session(
@@ -182,7 +182,7 @@ async def test_block_that_comes_while_rows_are_exchanged_is_no_stray(power: Powe
 
 
 class Thief(Listener):
-    """Spoils the exchange at the last moment."""
+    """Makes the exchange fail at its last step."""
 
     def __init__(self, follower: Follower, spoil: Callable[[], object]) -> None:
         super().__init__(follower)
@@ -196,7 +196,7 @@ class Thief(Listener):
 
 @pytest.mark.parametrize("how", ["gone", "damaged"])
 async def test_failed_exchange_leaves_the_visible_state(power: Power, how: str) -> None:
-    """It goes on answering, and says why; the next attempt shows the new state."""
+    """The follower answers requests and reports the reason; the next attempt shows the new state."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first" * 1000)
         async with power.session(
@@ -225,7 +225,7 @@ async def test_failed_exchange_leaves_the_visible_state(power: Power, how: str) 
 
 
 async def test_follower_whose_database_is_lost_is_degraded(power: Power) -> None:
-    """Neither the new one nor the old one can be opened: it says so, and what to do."""
+    """Neither the new database nor the old one can be opened: the status names a remedy."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first")
         async with power.session(

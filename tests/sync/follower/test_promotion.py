@@ -25,7 +25,7 @@ pytestmark = pytest.mark.thorough
 
 
 class FenceStore(FaultyStore):
-    """A store where something happens at the moment of a changelog, not of a probe."""
+    """A store that runs a hook when a changelog, not a probe, is written."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -48,7 +48,7 @@ class FenceStore(FaultyStore):
 
 
 class Killed(BaseException):
-    """The process ended here."""
+    """Simulates the death of the process."""
 
 
 class KillingStore(FaultyStore):
@@ -82,8 +82,8 @@ class KillingStore(FaultyStore):
         return new_etag
 
 
-async def test_lease_fence_and_rows_are_those_of_a_writer(power: Power) -> None:
-    """Nothing is downloaded; the next opening of either host finds everything in its place."""
+async def test_promoted_follower_has_lease_fence_and_rows_of_a_writer(power: Power) -> None:
+    """Nothing is downloaded; the next opening on either host succeeds."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept"), write_file(writer, b"gone" * 30_000)
         await ship(writer)
@@ -112,8 +112,8 @@ async def test_lease_fence_and_rows_are_those_of_a_writer(power: Power) -> None:
         assert session.db.counters.inodes == 3
 
 
-async def test_held_filesystem_is_refused_and_followed_on(power: Power) -> None:
-    """The lease is as it was; the writer goes on, and so does the follower."""
+async def test_held_filesystem_is_refused_and_followed_further(power: Power) -> None:
+    """The lease is unchanged; the writer continues, and so does the follower."""
     async with power.session("a") as writer, following(power) as (session, listener):
         before = dict(power.store.objects)
         with pytest.raises(HeldError):
@@ -125,8 +125,8 @@ async def test_held_filesystem_is_refused_and_followed_on(power: Power) -> None:
         assert await read_file(session, ino) == b"x"
 
 
-async def test_released_filesystem_is_taken_without_force(power: Power) -> None:
-    """After the writer was unmounted; and what it shipped last is caught up with first."""
+async def test_released_filesystem_is_promoted_without_force(power: Power) -> None:
+    """After the writer was unmounted; its last txgs are applied first."""
     async with following(power) as (session, _listener):
         assert session.follower is not None
         async with session.follower.paused(), power.session("a") as writer:
@@ -139,7 +139,7 @@ async def test_released_filesystem_is_taken_without_force(power: Power) -> None:
 
 
 async def test_only_a_follower_can_be_promoted(power: Power) -> None:
-    """And only once."""
+    """A second promotion is refused."""
     async with power.session("a") as writer:
         with pytest.raises(UsageError, match="ro,follow"):
             await writer.promote(force=True)
@@ -149,7 +149,7 @@ async def test_only_a_follower_can_be_promoted(power: Power) -> None:
             await session.promote(force=True)
 
 
-async def test_changelog_of_the_last_moment_is_taken_over(power: Power) -> None:
+async def test_changelog_appended_during_the_promotion_is_applied(power: Power) -> None:
     """The old writer appends after the new one took the lease, and before its fence record."""
     async with power.session("a", tasks=False) as writer:
         await writer.flush()
@@ -157,7 +157,7 @@ async def test_changelog_of_the_last_moment_is_taken_over(power: Power) -> None:
         store = FenceStore(power.store)
 
         async def append() -> None:
-            with pytest.raises(FencedError):  # too late for it to count, not to be there
+            with pytest.raises(FencedError):  # too late to count, but it exists
                 await writer.flush()
 
         store.before = append
@@ -171,7 +171,7 @@ async def test_changelog_of_the_last_moment_is_taken_over(power: Power) -> None:
 
 
 async def test_promotion_that_fails_halfway_can_be_repeated(power: Power) -> None:
-    """The store goes away between lease and fence; whether the record got there is unknown."""
+    """The store becomes unreachable between lease and fence; whether the record was stored is unknown."""
     async with power.session("a"):
         pass
     store = FenceStore(power.store)
@@ -214,7 +214,7 @@ _MOMENTS = 2 + 1 + 2 + 1 + 2 + 2
 
 
 async def _requires_what_was_shipped(power: Power, ino: Ino, goes_on: str) -> None:
-    """Go on with the host that was killed, then with another one."""
+    """Continue with the host that was killed, then with another one."""
     if goes_on == "follows":
         async with following(power) as (session, _listener):
             assert await read_file(session, ino) == b"shipped"
@@ -233,7 +233,7 @@ async def _requires_what_was_shipped(power: Power, ino: Ino, goes_on: str) -> No
 @pytest.mark.parametrize("goes_on", ["follows", "writes"])
 @pytest.mark.parametrize("step", TAKEOVER_STEPS)
 async def test_kill_after_any_step_of_a_promotion(power: Power, step: str, goes_on: str) -> None:
-    """As with writes: nothing shipped is lost, and no host is stuck."""
+    """No shipped data is lost, and no host is stuck."""
     kill = KillAt(step)
     kill.armed = True
     async with power.session("a", tasks=False) as writer:
@@ -248,7 +248,7 @@ async def test_kill_after_any_step_of_a_promotion(power: Power, step: str, goes_
 @pytest.mark.parametrize("goes_on", ["follows", "writes"])
 @pytest.mark.parametrize("moment", range(_MOMENTS + 1))
 async def test_kill_at_any_write_of_a_promotion(power: Power, moment: int, goes_on: str) -> None:
-    """The next mount of that host follows, or writes; nothing shipped is lost, no host is stuck."""
+    """The next mount of that host follows, or writes; no shipped data is lost, no host is stuck."""
     async with power.session("a", tasks=False) as writer:
         ino = write_file(writer, b"shipped")
         await ship(writer)
@@ -262,7 +262,7 @@ async def test_kill_at_any_write_of_a_promotion(power: Power, moment: int, goes_
 async def test_promoted_writer_ships_in_the_background(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the follower's task ends before the promotion is complete."""
+    """Even if the follower's task ends before the promotion is complete."""
     async with power.session("a") as session:
         await session.flush()
         await session.close()

@@ -17,17 +17,17 @@ from tests.sync.conftest import Power
 
 
 def at(txg: int) -> Moment:
-    """Return the moment of a txg."""
+    """Return the point in time of a txg."""
     return Moment(f"txg={txg}", txg=Txg(txg))
 
 
 async def bucket_of(power: Power) -> Bucket:
-    """Return the filesystem as a reader has it."""
+    """Return the filesystem as a reader sees it."""
     return await read_bucket(power.store, power.remembered("-"), power.secret, SystemClock())
 
 
 async def open_at(power: Power, txg: int, state: Path) -> Volume:
-    """Open one moment."""
+    """Open a point in time."""
     return await open_moment(await bucket_of(power), StateDir(state), OpenOptions(), at(txg))
 
 

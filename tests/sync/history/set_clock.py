@@ -16,7 +16,7 @@ SECOND_NS = 10**9
 
 
 class SetClock:
-    """A clock that shows what a test says."""
+    """A clock with a fixed time."""
 
     def __init__(self, now_ns: int) -> None:
         self.time_ns = now_ns
@@ -28,9 +28,9 @@ class SetClock:
 
 @asynccontextmanager
 async def session_at(power: Power, clock: SetClock, host: str = "a") -> AsyncIterator[Session]:
-    """Run a session without tasks; it ends in order."""
+    """Run a session without tasks; close it cleanly."""
     options = OpenOptions(force_takeover=True)
-    power.store.clock = clock  # right, whatever it shows
+    power.store.clock = clock  # correct, whatever the clock of the test shows
     opened = await open_filesystem(
         power.store, StateDir(power.home / host), power.secret, clock, options
     )
@@ -48,4 +48,4 @@ async def bucket_at(power: Power, now_ns: int = 0, store: MemoryStore | None = N
     )
 
 
-FAR = 10**19 // 5  # later than the real clock that mkfs looked at
+FAR = 10**19 // 5  # later than the real clock that mkfs used

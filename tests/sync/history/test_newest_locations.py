@@ -1,4 +1,4 @@
-"""Content of the past in the newest state. Mounts of the past are in test_healing.py."""
+"""Content that an older state has lost, found in the newest state. Mounts are tested in test_healing.py."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.sync.conftest import Power, write_file
 
 
 async def found(elsewhere: Elsewhere, *wanted: Located) -> list[Found | None]:
-    """Ask for blocks, one after the other."""
+    """Look up blocks, one after the other."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(elsewhere.run)
         with trio.fail_after(20):
@@ -25,7 +25,7 @@ async def found(elsewhere: Elsewhere, *wanted: Located) -> list[Found | None]:
 
 
 def newest(session: Session, path: Path) -> Elsewhere:
-    """Return the part under test, with a directory that does not exist."""
+    """Return the object under test, with a directory that does not exist."""
     opened = session.volume
     return Elsewhere(
         opened.store,
@@ -37,7 +37,7 @@ def newest(session: Session, path: Path) -> Elsewhere:
 
 
 async def test_equal_content_is_found_by_its_hash(power: Power, tmp_path: Path) -> None:
-    """Whatever number its block has; not where the location is marked, nor other content."""
+    """Under any block number; but not at a damaged location, nor other content."""
     async with power.session(tasks=False) as session:
         sound = write_file(session, b"sound" * 100)
         await session.flush()
@@ -66,8 +66,8 @@ async def test_equal_content_is_found_by_its_hash(power: Power, tmp_path: Path) 
         assert await found(newest(session, tmp_path), *asked) == [where, None, None, None, None]
 
 
-async def test_newest_state_that_cannot_be_read_finds_nothing(power: Power, tmp_path: Path) -> None:
-    """The reader gets the error of what he asked for."""
+async def test_unreadable_newest_state_finds_nothing(power: Power, tmp_path: Path) -> None:
+    """The reader gets the error of the requested block."""
     async with power.session(tasks=False) as session:
         ino = write_file(session, b"content" * 100)
         await session.make_image()

@@ -1,4 +1,4 @@
-"""A bucket that is put back to an older copy, under a running writer or between two mounts."""
+"""A bucket that is restored from an older copy, under a running writer or between two mounts."""
 
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -36,7 +36,7 @@ async def ship(session: Session, *numbers: int) -> dict[int, Ino]:
 
 
 def put_back(power: Power, older: Mapping[ObjectKey, bytes]) -> None:
-    """Make the bucket what it was."""
+    """Restore the bucket to an earlier content."""
     power.store.objects.clear()
     power.store.objects.update(older)
 
@@ -50,8 +50,10 @@ async def require_all(power: Power, inos: Mapping[int, Ino], host: str = "c") ->
 
 
 @pytest.mark.parametrize("end", ["a change", "nothing", "unmount", "fsync=remote"])
-async def test_it_is_noticed_before_the_next_success_and_mended(power: Power, end: str) -> None:
-    """The next txg is an image; packs that are gone are uploaded again from the cache."""
+async def test_restored_bucket_is_noticed_before_the_next_success_and_repaired(
+    power: Power, end: str
+) -> None:
+    """The next txg is an image; missing packs are uploaded again from the cache."""
     async with power.session("a", tasks=end == "fsync=remote") as session:
         inos = await ship(session, 1, 2)
         older = dict(power.store.objects)
@@ -79,8 +81,8 @@ async def test_it_is_noticed_before_the_next_success_and_mended(power: Power, en
         assert session.volume.notices == []
 
 
-async def test_next_link_is_an_image_and_later_ones_are_not(power: Power) -> None:
-    """Changes go on as always."""
+async def test_next_link_is_an_image_and_later_ones_are_changelogs(power: Power) -> None:
+    """Changes are shipped as usual."""
     async with power.session("a", tasks=False) as session:
         await ship(session, 1)
         older = dict(power.store.objects)
@@ -98,7 +100,7 @@ async def test_next_link_is_an_image_and_later_ones_are_not(power: Power) -> Non
 
 
 async def test_copy_from_before_the_mount_has_an_older_lease(power: Power) -> None:
-    """No other host can have taken it since: ours is put there again."""
+    """No other host can have taken it since: our own lease is written again."""
     async with power.session("a", tasks=False) as session:
         inos = await ship(session, 1)
         await session.close()
@@ -116,7 +118,7 @@ async def test_copy_from_before_the_mount_has_an_older_lease(power: Power) -> No
 
 
 async def test_lease_of_another_host_is_not_taken(power: Power) -> None:
-    """It was put back, and mounted elsewhere: this mount turns read-only and keeps everything."""
+    """The bucket was restored and mounted elsewhere: this mount turns read-only and keeps its state."""
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
         await session.close()
@@ -130,10 +132,10 @@ async def test_lease_of_another_host_is_not_taken(power: Power) -> None:
         assert session.status.state is MountState.FENCED
 
 
-async def test_pack_that_is_not_cached_is_named_and_marked(
+async def test_pack_that_is_not_cached_is_reported_and_marked(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its content is lost; nothing new is deduplicated onto it, and the rest is there."""
+    """Its content is lost; no new block is deduplicated onto it, and other content is intact."""
     async with power.session("a", tasks=False) as session:
         inos = await ship(session, 1)
         older = dict(power.store.objects)
@@ -153,7 +155,7 @@ async def test_pack_that_is_not_cached_is_named_and_marked(
     assert mark.pack_offset is None
     assert "is missing since the bucket was put back" in caplog.text
     async with power.session("c", options=READ_ONLY, tasks=False) as session:
-        for ino in (inos[1], inos[3], inos[2], again):  # the one that was lost is healed by it
+        for ino in (inos[1], inos[3], inos[2], again):  # the lost one is healed by it
             assert len(await read_file(session, ino)) == 5000
 
 
@@ -171,8 +173,8 @@ class _NoImages(FaultyStore):
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["goes on", "killed"])
-async def test_mend_that_fails_is_no_success(power: Power, killed: bool) -> None:
-    """The next flush tries it again; after a kill fsck -y does, a mount refuses to guess."""
+async def test_failed_repair_is_no_success(power: Power, killed: bool) -> None:
+    """The next flush tries it again; after a kill fsck -y does, while a mount refuses."""
     store = _NoImages(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         inos = await ship(session, 1)
@@ -196,8 +198,8 @@ async def test_mend_that_fails_is_no_success(power: Power, killed: bool) -> None
     await require_all(power, inos)
 
 
-async def test_at_most_one_request_more_a_txg(power: Power) -> None:
-    """It is small."""
+async def test_check_costs_at_most_one_request_for_each_txg(power: Power) -> None:
+    """The request is small."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
         await ship(session, 1, 2)
@@ -233,10 +235,10 @@ async def shipped(power: Power, host: str, *numbers: int) -> dict[int, Ino]:
 
 
 @pytest.mark.parametrize("before", ["a", "b"])
-async def test_unmounted_state_is_published_if_no_host_wrote_since(
+async def test_unmounted_state_is_published_if_no_other_host_wrote(
     power: Power, before: str
 ) -> None:
-    """The lease is an earlier one of this host, or the one that this host's own replaced."""
+    """The lease is an earlier one of this host, or the one that this host's own lease replaced."""
     inos = await shipped(power, before, 1, 2)
     older = dict(power.store.objects)
     inos |= await shipped(power, "a", 3, 4)
@@ -257,7 +259,7 @@ async def test_unmounted_state_is_published_if_no_host_wrote_since(
 
 
 async def test_unmounted_state_needs_an_option_after_another_host(power: Power) -> None:
-    """That host's txgs stay as points in time; the local state becomes the present."""
+    """That host's txgs stay as points in time; the local state becomes the current one."""
     inos = await shipped(power, "a", 1)
     older = dict(power.store.objects)
     inos |= await shipped(power, "a", 2, 3, 4)
@@ -289,8 +291,8 @@ async def test_unmounted_state_needs_an_option_after_another_host(power: Power) 
         assert await read_file(session, inos[4]) == b"4" * 5000
 
 
-async def test_local_state_on_its_way_never_follows_another_writer(power: Power) -> None:
-    """Killed between the fence record and the image; then another host took over."""
+async def test_interrupted_publication_never_follows_another_writer(power: Power) -> None:
+    """It was killed between the fence record and the image; then another host took over."""
     await shipped(power, "a", 1)
     older = dict(power.store.objects)
     await shipped(power, "a", 2, 3)

@@ -1,4 +1,4 @@
-"""Objects that are a filesystem's own."""
+"""Recognising objects of this filesystem."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.sync.conftest import Power
 from tests.sync.own import own, use
 
 
-async def test_pieces_of_an_image_without_manifest_are_its_own(power: Power) -> None:
+async def test_pieces_without_manifest_are_own_objects(power: Power) -> None:
     """A writer that was killed before it wrote the manifest leaves them."""
     await use(power)
     for key in list(power.store.objects):
@@ -21,8 +21,8 @@ async def test_pieces_of_an_image_without_manifest_are_its_own(power: Power) -> 
     assert set(await own(power)) == set(power.store.objects)
 
 
-async def test_damaged_manifest_is_known_by_its_pieces(power: Power) -> None:
-    """Random digits are drawn for the names of an image, and each piece that opens proves them."""
+async def test_damaged_manifest_is_recognised_by_its_pieces(power: Power) -> None:
+    """Each image has random digits in its names, and every piece that opens proves them."""
     for key in power.store.objects:
         if image_codec.parse_manifest_key(key) is not None:
             power.store.objects[key] = b"rotten"
@@ -30,8 +30,8 @@ async def test_damaged_manifest_is_known_by_its_pieces(power: Power) -> None:
     assert set(await own(power)) == set(power.store.objects)
 
 
-async def test_object_that_cannot_be_read_now_is_no_foreign_one(power: Power) -> None:
-    """Nothing is decided without an answer of the store."""
+async def test_unreadable_object_is_not_foreign(power: Power) -> None:
+    """Without an answer of the store nothing is decided."""
     await use(power)
     contents = await removal.look(power.store)
     keys = await power.keys()
@@ -42,8 +42,8 @@ async def test_object_that_cannot_be_read_now_is_no_foreign_one(power: Power) ->
         await own_objects(faulty, keys.keyring, contents.named)
 
 
-async def test_pieces_that_a_manifest_names_are_not_read(power: Power) -> None:
-    """They are most of the bytes of the metadata."""
+async def test_pieces_named_by_a_manifest_are_not_read(power: Power) -> None:
+    """They are most of the metadata in the bucket."""
     await use(power)
     contents = await removal.look(power.store)
     keys = await power.keys()

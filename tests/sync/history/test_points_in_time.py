@@ -1,4 +1,4 @@
-"""Which transaction group was current when."""
+"""Finding the transaction group of a point in time."""
 
 import itertools
 from collections.abc import AsyncGenerator
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.thorough
 
 
 async def ship_at(session: Session, clock: SetClock, time_ns: int) -> Link:
-    """Change something and ship it at a time."""
+    """Ship a change at a given time."""
     clock.time_ns = time_ns
     write_file(session, b"%d" % time_ns)
     link = await session.flush()
@@ -42,8 +42,8 @@ async def txg_at(power: Power, time_ns: int) -> Txg:
     return (await (await bucket_at(power)).find(Moment("then", time_ns))).txg
 
 
-async def test_time_finds_the_last_txg_that_is_not_later(power: Power) -> None:
-    """Exactly at a cut it is that one, a nanosecond before it the one before."""
+async def test_time_finds_the_last_txg_not_after_it(power: Power) -> None:
+    """Exactly at a cut it is that txg, a nanosecond earlier the one before."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 18)]
@@ -55,7 +55,7 @@ async def test_time_finds_the_last_txg_that_is_not_later(power: Power) -> None:
 
 
 async def test_search_takes_few_requests(power: Power) -> None:
-    """One for each halving, whatever lies between."""
+    """One for each halving, independent of the number of txgs."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         for number in range(1, 65):
@@ -82,8 +82,8 @@ async def test_clock_that_jumps_back_keeps_the_order(power: Power) -> None:
     assert await txg_at(power, FAR + 200 * SECOND_NS) == last.txg
 
 
-async def test_fence_records_are_moments_with_nothing_new(power: Power) -> None:
-    """Of a host whose clock is an hour behind: they come after what they end, all the same."""
+async def test_fence_records_are_points_in_time_without_changes(power: Power) -> None:
+    """The clock of their host is an hour behind: their times are still later than those before them."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         first = await ship_at(session, clock, FAR + 3600 * SECOND_NS)
@@ -99,7 +99,7 @@ async def test_fence_records_are_moments_with_nothing_new(power: Power) -> None:
 
 
 async def test_time_before_the_filesystem_names_the_oldest(power: Power) -> None:
-    """That is what mkfs made."""
+    """The oldest is the txg of mkfs."""
     async with session_at(power, SetClock(FAR)):
         pass
 
@@ -109,8 +109,8 @@ async def test_time_before_the_filesystem_names_the_oldest(power: Power) -> None
         await (await bucket_at(power)).find(Moment("txg=9", txg=Txg(9)))
 
 
-async def test_reclaimed_moments_are_before_the_oldest(power: Power) -> None:
-    """A moment needs an image, and every changelog after it."""
+async def test_reclaimed_points_in_time_are_before_the_oldest(power: Power) -> None:
+    """A point in time needs an image, and every changelog after it."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 4)]
@@ -128,8 +128,8 @@ async def test_reclaimed_moments_are_before_the_oldest(power: Power) -> None:
     assert await txg_at(power, FAR + 9 * SECOND_NS) == links[-1].txg
 
 
-async def test_what_is_retained_begins_with_the_floor(power: Power) -> None:
-    """Changelogs before it may be there: packs that they need may not."""
+async def test_retained_history_begins_with_the_floor(power: Power) -> None:
+    """Changelogs before it may exist: packs that they need may not."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         first = await ship_at(session, clock, FAR + SECOND_NS)
@@ -146,8 +146,8 @@ async def test_what_is_retained_begins_with_the_floor(power: Power) -> None:
         await bucket.find(Moment("then", first.created_ns))
 
 
-async def test_future_is_the_newest_and_says_so(power: Power) -> None:
-    """A moment between the newest one and now is not the future."""
+async def test_time_in_the_future_finds_the_newest_with_a_notice(power: Power) -> None:
+    """A time between the newest txg and now is not in the future."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         link = await ship_at(session, clock, FAR + SECOND_NS)
@@ -159,8 +159,8 @@ async def test_future_is_the_newest_and_says_so(power: Power) -> None:
     assert bucket.moments.notices[0].startswith("2100 is in the future: taking txg 2 of ")
 
 
-async def test_filesystem_that_was_never_mounted_has_one_moment(power: Power) -> None:
-    """The empty one."""
+async def test_filesystem_that_was_never_mounted_has_one_point_in_time(power: Power) -> None:
+    """It is empty."""
     bucket = await bucket_at(power)
 
     link = await bucket.find(Moment("txg=0", txg=Txg(0)))
@@ -169,8 +169,8 @@ async def test_filesystem_that_was_never_mounted_has_one_moment(power: Power) ->
     assert await require_at_least(power.store, Mark(link.txg, link.hash)) is None
 
 
-async def test_older_bucket_is_refused_by_who_remembers_more(power: Power) -> None:
-    """Also one that went another way from there on; what is no longer kept cannot be compared."""
+async def test_older_bucket_is_refused_by_a_host_that_saw_a_newer_one(power: Power) -> None:
+    """Also one with a different history from there on; txgs that are no longer retained cannot be compared."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         old = dict(power.store.objects)
@@ -190,7 +190,7 @@ async def test_older_bucket_is_refused_by_who_remembers_more(power: Power) -> No
 
 
 class HidingStore(MemoryStore):
-    """A store that gives the last changelog so many times, and then hides the end of the chain."""
+    """A store that returns the last changelog a number of times, and then hides the end of the chain."""
 
     def __init__(self, power: Power, last: Txg, end: Txg, times: int) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class HidingStore(MemoryStore):
 
 
 async def mark_at_end(power: Power) -> Mark:
-    """Ship a few changes and return what the last mount printed."""
+    """Ship a few changes and return the line that the last mount printed."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 4)]
@@ -255,7 +255,7 @@ async def test_new_host_without_a_mark_accepts_a_store_that_hides_the_end(power:
 async def test_point_in_time_of_a_store_that_hides_the_end_is_refused(
     power: Power, tmp_path: Path
 ) -> None:
-    """The chain that the search saw must hold what is remembered."""
+    """The chain that the search read must contain the remembered txg."""
     mark = await mark_at_end(power)
     options = OpenOptions(at_least=mark)
     for times in (0, 1):
@@ -273,8 +273,8 @@ async def test_point_in_time_of_a_store_that_hides_the_end_is_refused(
             await snapshot_mount.open_moment(bucket, StateDir(tmp_path / "at"), options, moment)
 
 
-async def test_place_that_is_served_is_compared_by_hash(power: Power) -> None:
-    """The same txg, a later one, one that should be retained and is hidden, one before all."""
+async def test_served_position_is_compared_by_hash(power: Power) -> None:
+    """The same txg, a later one, one that should be retained and is hidden, and one before all."""
     mark = await mark_at_end(power)
     end = await (await bucket_at(power)).moments.newest()
     other = Mark(end.txg, "0123456789abcdef")

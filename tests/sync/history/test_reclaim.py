@@ -60,8 +60,8 @@ async def _txg(session: Session, content: bytes = b"") -> Txg:
     return link.txg
 
 
-async def test_dead_pack_goes_when_no_kept_image_has_it(power: Power) -> None:
-    """With no retention a pack that one of the last two images names is kept nevertheless."""
+async def test_dead_pack_is_deleted_when_no_retained_image_names_it(power: Power) -> None:
+    """Even without retention a pack that one of the last two images names is kept."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -78,10 +78,10 @@ async def test_dead_pack_goes_when_no_kept_image_has_it(power: Power) -> None:
         assert changelogs(power) == list(range(manifests(power)[0], session.shipper.link.txg + 1))
 
 
-async def test_retained_moments_can_be_restored_and_others_go(
+async def test_retained_points_in_time_can_be_restored_and_others_are_deleted(
     power: Power, clock: HandClock
 ) -> None:
-    """Every txg that is not older than the retention, with all its content."""
+    """Every txg within the retention, with all its content."""
     await power.retain(3 * DAY)
     async with power.session("a", tasks=False) as session:
         states: dict[Txg, dict[str, bytes]] = {}
@@ -129,7 +129,7 @@ def _live_packs(path: Path) -> set[str]:
 
 
 async def test_default_retention_keeps_a_week(power: Power, clock: HandClock) -> None:
-    """Nothing goes before that, and then what is older."""
+    """Nothing is deleted within it; older objects are."""
     async with power.session("a", tasks=False) as session:
         remove_file(session, write_file(session, CONTENT))
         ino = write_file(session, CONTENT)
@@ -155,7 +155,7 @@ async def test_default_retention_keeps_a_week(power: Power, clock: HandClock) ->
 async def test_clock_ahead_deletes_nothing_that_the_last_images_need(
     power: Power, clock: HandClock
 ) -> None:
-    """A year in the future everything looks old; the floor is the older of the last two images."""
+    """With a clock a year ahead everything looks old; the floor is the older of the last two images."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         for _ in range(3):
@@ -173,7 +173,7 @@ async def test_clock_ahead_deletes_nothing_that_the_last_images_need(
 
 
 async def test_floor_never_goes_down(power: Power, clock: HandClock) -> None:
-    """Neither when the clock goes back nor when more is to be retained, nor on another host."""
+    """Neither when the clock goes back, nor with a longer retention, nor on another host."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(3):
@@ -198,7 +198,7 @@ async def test_floor_never_goes_down(power: Power, clock: HandClock) -> None:
 
 
 async def test_nothing_is_deleted_before_the_floor_is_shipped(power: Power) -> None:
-    """The changelog that condemns and raises the floor is confirmed first."""
+    """The changelog that condemns packs and raises the floor is confirmed first."""
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -223,8 +223,8 @@ async def test_nothing_is_deleted_before_the_floor_is_shipped(power: Power) -> N
         assert len(packs_in(power)) == 1
 
 
-async def test_idle_filesystem_comes_to_rest(power: Power, clock: HandClock) -> None:
-    """Reclaiming ships txgs; they do not make the next run ship some, for ever."""
+async def test_idle_filesystem_stops_shipping(power: Power, clock: HandClock) -> None:
+    """Reclaiming ships txgs; these must not cause further ones forever."""
     await power.retain(5)
     async with power.session("a", tasks=False) as session:
         for _ in range(4):
@@ -244,10 +244,10 @@ async def test_idle_filesystem_comes_to_rest(power: Power, clock: HandClock) -> 
         assert (session.shipper.link.txg, set(power.store.objects)) == (txg, objects)
 
 
-async def test_orphans_of_past_epochs_go_and_foreign_objects_stay(
+async def test_orphans_of_past_epochs_are_deleted_and_foreign_objects_stay(
     power: Power, clock: HandClock
 ) -> None:
-    """A pack that no row has, of a writer whose time is past the floor."""
+    """An orphan is a pack without a row, of a writer from before the floor."""
     await power.retain(5)
     foreign = [ObjectKey(f"{kind}/notes.txt") for kind in ("pack", "image", "changelog")]
     foreign.append(ObjectKey("pack/ab/1-ab" + "1" * 30))
@@ -267,7 +267,7 @@ async def test_orphans_of_past_epochs_go_and_foreign_objects_stay(
         assert all(key != orphan for _pack, key in packs.all_keys(session.db))
 
 
-async def test_orphan_of_the_retained_time_stays(power: Power, clock: HandClock) -> None:
+async def test_orphan_within_the_retention_stays(power: Power, clock: HandClock) -> None:
     """Quarantined state may name it."""
     async with power.session("a") as session:
         await _txg(session)
@@ -283,8 +283,8 @@ async def test_orphan_of_the_retained_time_stays(power: Power, clock: HandClock)
         assert orphan in power.store.objects
 
 
-async def test_parts_that_no_changelog_names_go(power: Power) -> None:
-    """Those of an attempt that failed; not those that may be about to be named."""
+async def test_unreferenced_parts_are_deleted(power: Power) -> None:
+    """Parts of a failed attempt; not those that may still be referenced."""
     async with power.session("a", tasks=False) as session:
         txg = await _txg(session)
         prefix = changelog.part_prefix(txg, session.volume.keeper.epoch, bytes(8))
@@ -309,7 +309,7 @@ FORESEEABLE = (
 async def test_foreign_object_under_a_name_of_ours_stays(
     power: Power, key: ObjectKey, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Names of changelogs and levels can be foretold, so their content decides; that is said once."""
+    """Names of changelogs and levels are predictable, so their content decides; it is reported once."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):
@@ -330,7 +330,7 @@ async def test_foreign_object_under_a_name_of_ours_stays(
 
 
 async def test_incomplete_images_do_not_count(power: Power) -> None:
-    """The last two images are the last two from which something can be restored."""
+    """The last two images are the last two that can be restored."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(3):
@@ -353,8 +353,8 @@ async def test_incomplete_images_do_not_count(power: Power) -> None:
         assert session.volume.notices == []
 
 
-async def test_old_images_lie_apart(power: Power, clock: HandClock) -> None:
-    """Many images a day are thinned out; every moment stays reachable."""
+async def test_old_images_are_thinned_out(power: Power, clock: HandClock) -> None:
+    """Of many images a day some are deleted; every point in time stays reachable."""
     await power.retain(8 * DAY)
     async with power.session("a", tasks=False) as session:
         for _ in range(40):
@@ -366,10 +366,10 @@ async def test_old_images_lie_apart(power: Power, clock: HandClock) -> None:
         assert changelogs(power)[0] == found[0] <= session.shipper.link.floor
 
 
-async def test_image_that_is_a_txg_stays_while_moments_after_it_are_retained(
+async def test_image_that_is_a_txg_stays_while_later_txgs_are_retained(
     power: Power, clock: HandClock
 ) -> None:
-    """Whatever lies near it: no changes lead over it to what follows."""
+    """Even close to another image: no changelog leads across it to later txgs."""
     await power.retain(8 * DAY)
     async with power.session("a", tasks=False) as session:
         for _ in range(2):
@@ -392,10 +392,10 @@ async def test_image_that_is_a_txg_stays_while_moments_after_it_are_retained(
         assert restorer.notices == []
 
 
-async def test_overtaken_writer_deletes_nothing_even_if_nothing_has_to_be_shipped(
+async def test_fenced_writer_deletes_nothing_even_without_changes(
     power: Power, clock: HandClock
 ) -> None:
-    """Deleting is for the next writer to decide: its floor may depend on another image."""
+    """Only the next writer may delete: its floor may depend on another image."""
     await power.retain(8 * DAY)
     async with power.session("a", tasks=False) as session:
         for _ in range(4):
@@ -411,8 +411,8 @@ async def test_overtaken_writer_deletes_nothing_even_if_nothing_has_to_be_shippe
     assert not session.status.ships
 
 
-async def test_many_dead_packs_let_others_have_their_turn(power: Power) -> None:
-    """Rows change in slices, when packs are condemned and when they are forgotten."""
+async def test_condemning_many_packs_does_not_block_other_tasks(power: Power) -> None:
+    """Rows change in slices, both when packs are condemned and when they are forgotten."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         session.db.begin()
@@ -443,8 +443,8 @@ async def test_many_dead_packs_let_others_have_their_turn(power: Power) -> None:
         assert len(list(packs.all_keys(session.db))) == 1
 
 
-async def test_plan_changes_nothing_and_is_what_goes(power: Power) -> None:
-    """A dry run says what the next run does."""
+async def test_dry_run_changes_nothing_and_lists_the_next_deletions(power: Power) -> None:
+    """The next run deletes exactly those objects."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -467,7 +467,7 @@ async def test_plan_changes_nothing_and_is_what_goes(power: Power) -> None:
 
 
 async def test_one_run_is_bounded(power: Power) -> None:
-    """The rest is found again."""
+    """The next run finds the rest."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):
@@ -483,17 +483,17 @@ async def test_one_run_is_bounded(power: Power) -> None:
 
 
 async def _restore_at(power: Power, session: Session, txg: Txg) -> list[str]:
-    """Restore a moment; return what had to be said about it."""
+    """Restore a point in time; return the notices."""
     opened = session.volume
     restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
     assert (await restorer.restore(None, power.home / f"at-{txg}.db", txg)).txg == txg
     return restorer.notices
 
 
-async def test_late_delete_of_a_thinned_image_costs_no_moment(
+async def test_late_deletion_of_a_thinned_out_image_costs_no_point_in_time(
     power: Power, clock: HandClock
 ) -> None:
-    """It was told before, so the next writer's floor does not rest on it."""
+    """The deletion was announced, so the next writer's floor does not depend on the image."""
     await power.retain(8 * DAY)
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as slow:
@@ -523,7 +523,7 @@ async def test_late_delete_of_a_thinned_image_costs_no_moment(
 async def test_abandoned_images_are_forgotten_once_they_are_deleted(
     power: Power, clock: HandClock
 ) -> None:
-    """Deleted by this run, or by one that died after it."""
+    """Deleted by this run, or by one that crashed after the deletion."""
     await power.retain(8 * DAY)
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
@@ -540,8 +540,8 @@ async def test_abandoned_images_are_forgotten_once_they_are_deleted(
         assert len(manifests(power)) == 4
 
 
-async def test_status_says_why_nothing_is_deleted(power: Power, clock: HandClock) -> None:
-    """Under its own name, until a run goes well."""
+async def test_status_reports_why_nothing_is_deleted(power: Power, clock: HandClock) -> None:
+    """Under a separate name, until a run succeeds."""
     async with power.session("a", tasks=False) as session:
         power.store.clock = HandClock()
         power.store.clock.pass_by(DAY)

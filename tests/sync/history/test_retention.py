@@ -1,4 +1,4 @@
-"""Which moments and which images are retained."""
+"""Which points in time and which images are retained."""
 
 import itertools
 
@@ -25,7 +25,7 @@ def image(txg: int, created_ns: int) -> Image:
 
 
 async def chain_of(times: dict[int, int]) -> MemoryStore:
-    """Return a store with changelogs, by txg, of given times; each of an epoch of its own."""
+    """Return a store with changelogs, by txg, of given times; each in a separate epoch."""
     store = MemoryStore()
     before = NO_HASH
     for txg, created_ns in times.items():
@@ -47,8 +47,8 @@ async def chain_of(times: dict[int, int]) -> MemoryStore:
 
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.data())
-def test_floor_is_the_newest_that_is_old_enough(data: st.DataObject) -> None:
-    """Whatever the gaps between the times are, within what may be chosen."""
+def test_floor_is_the_newest_txg_that_is_old_enough(data: st.DataObject) -> None:
+    """For any gaps between the times, and every allowed retention."""
     steps = data.draw(st.lists(st.integers(1, 50), min_size=1, max_size=40))
     times = {number + 1: sum(steps[: number + 1]) for number in range(len(steps))}
     low = data.draw(st.integers(0, len(times)))
@@ -64,7 +64,7 @@ def test_floor_is_the_newest_that_is_old_enough(data: st.DataObject) -> None:
 
 
 async def test_unreadable_changelogs_retain_more() -> None:
-    """A changelog without a readable time counts as young; its neighbours have their times."""
+    """A changelog without a readable time counts as young; its neighbours have their own times."""
     store = await chain_of({txg: txg * 10 for txg in range(1, 21)})
     finder = MomentFinder(store, PLAIN, UUID)
     for txg in (9, 10, 11):
@@ -76,7 +76,7 @@ async def test_unreadable_changelogs_retain_more() -> None:
 
 
 async def test_few_changelogs_are_read() -> None:
-    """As many as a search by halves needs, and none twice."""
+    """As many as a binary search needs, and none twice."""
     store = await chain_of({txg: txg for txg in range(1, 513)})
     finder = MomentFinder(store, PLAIN, UUID)
     assert await finder.newest_before(300, Txg(0), Txg(512)) == 300
@@ -86,7 +86,7 @@ async def test_few_changelogs_are_read() -> None:
     assert len(finder._known) == known
 
 
-async def test_newer_changelogs_stop_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_newer_changelogs_stop_all_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that does not know the format deletes nothing."""
     monkeypatch.setattr("s3fs_meta.codec.changelog.VERSION", 3)
     store = MemoryStore()
@@ -99,7 +99,7 @@ async def test_newer_changelogs_stop_everything(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_last_images_and_the_base_stay() -> None:
-    """Without retention nothing else."""
+    """Without retention all others are deleted."""
     images = [image(txg, txg * 100) for txg in (1, 5, 9, 12)]
 
     assert [one.txg for one in newest(images)] == [12, 9]
@@ -114,10 +114,8 @@ def test_last_images_and_the_base_stay() -> None:
 @given(
     st.lists(st.integers(1, 1000), min_size=3, max_size=60), st.integers(0, 60), st.integers(0, 999)
 )
-def test_images_between_are_few_and_lie_apart(
-    steps: list[int], floor: int, retention_ns: int
-) -> None:
-    """A moment is at most an eighth of the retention, and one step, behind an image that stays."""
+def test_images_between_are_thinned_out(steps: list[int], floor: int, retention_ns: int) -> None:
+    """A point in time is at most an eighth of the retention, plus one step, after a retained image."""
     images = [image(number, sum(steps[:number])) for number in range(len(steps))]
     stay = [one for one in images if one.key in kept(images, Txg(floor), retention_ns)]
     base = base_of(images, Txg(floor))
@@ -130,14 +128,14 @@ def test_images_between_are_few_and_lie_apart(
         assert other.created_ns - one.created_ns <= retention_ns // 8 + max(steps)
 
 
-def test_image_of_a_wrong_clock_stays_or_goes_without_harm() -> None:
-    """A time of the future lies apart from those before and after it."""
+def test_image_with_a_wrong_time_does_no_harm() -> None:
+    """A time in the future is far from those before and after it."""
     images = [image(1, 100), image(2, 10**9), image(3, 300), image(4, 400), image(5, 500)]
     assert kept(images, Txg(1), 80) == {images[at].key for at in (0, 1, 2, 3, 4)}
 
 
 def test_images_that_are_txgs_stay_after_the_base() -> None:
-    """However close they are: no earlier image leads to the txgs that follow one of them."""
+    """However close they are: no earlier image leads across one of them to later txgs."""
     images = [image(txg, txg) for txg in range(1, 8)]
     images[0] = images[0]._replace(is_txg=True)
     images[3] = images[3]._replace(is_txg=True)

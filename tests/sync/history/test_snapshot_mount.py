@@ -1,4 +1,4 @@
-"""Opening what the filesystem was."""
+"""Opening an older state of the filesystem."""
 
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.history.readers import open_at
 
 
-async def test_moment_is_what_it_was_and_leaves_no_trace(power: Power, tmp_path: Path) -> None:
-    """A file that was removed and overwritten since, also before and after an image."""
+async def test_point_in_time_is_unchanged_and_leaves_no_trace(power: Power, tmp_path: Path) -> None:
+    """A file that was removed and overwritten since, before and after an image."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"first")
         first = await session.flush()
@@ -51,7 +51,7 @@ async def test_directory_in_use_is_refused_and_untouched(power: Power, tmp_path:
 
 
 async def test_unavailable_point_in_time_leaves_nothing(power: Power, tmp_path: Path) -> None:
-    """Neither a number of the future nor a damaged changelog makes a database."""
+    """Neither a txg of the future nor a damaged changelog creates a database."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"x")
         await session.flush()

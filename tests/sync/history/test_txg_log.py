@@ -1,4 +1,4 @@
-"""The history, from the end back."""
+"""The history, from its end backwards."""
 
 from contextlib import aclosing
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.sync.history.readers import bucket_of, concerning
 
 
 async def shipped(session: Session) -> Txg:
-    """Ship; return the number."""
+    """Ship; return the txg."""
     link = await session.flush()
     assert link is not None
     return link.txg
@@ -41,14 +41,14 @@ def named(session: Session, parent: Ino, name: bytes, *, directory: bool = False
 
 
 async def entries(bucket: Bucket) -> list[TxgRecord]:
-    """Return the whole history."""
+    """Return the complete history."""
     last = await bucket.moments.newest()
     async with aclosing(txg_log.backwards(bucket, last, Txg(0))) as changelogs:
         return [await describe(bucket, one) async for one in changelogs if isinstance(one, Fetched)]
 
 
-async def test_history_says_what_each_txg_changed(power: Power) -> None:
-    """Fences, images and groups; sizes of what was uploaded."""
+async def test_history_lists_the_changes_of_each_txg(power: Power) -> None:
+    """Fence records, images and groups; sizes of uploads."""
     async with power.session("a", tasks=False) as session:
         ino = named(session, ROOT_INO, b"f")
         await shipped(session)
@@ -66,10 +66,10 @@ async def test_history_says_what_each_txg_changed(power: Power) -> None:
     assert (made.stored_bytes > 0, removed.stored_bytes, fence.epoch) == (True, 0, 1)
 
 
-async def test_changes_of_newer_tables_are_not_called_damaged(
+async def test_changes_of_newer_tables_are_not_reported_as_damage(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither in the history nor by a host that gets them."""
+    """Neither in the history nor by a host that applies them."""
     async with power.session("a", tasks=False) as session:
         named(session, ROOT_INO, b"f")
         monkeypatch.setattr(changelog_writer, "SCHEMA_VERSION", 99)
@@ -83,8 +83,8 @@ async def test_changes_of_newer_tables_are_not_called_damaged(
     assert not (tmp_path / "b" / "meta.db").exists()
 
 
-async def test_chain_that_was_tampered_with_is_noticed(power: Power) -> None:
-    """Going back, each is named by what follows it."""
+async def test_changed_chain_is_noticed(power: Power) -> None:
+    """Each changelog is checked against the hash in its successor."""
     async with power.session("a", tasks=False) as session:
         objects = dict(power.store.objects)
         for content in (b"one", b"three"):
@@ -104,7 +104,7 @@ async def test_chain_that_was_tampered_with_is_noticed(power: Power) -> None:
 
 
 class Told(NamedTuple):
-    """Numbers of txgs in which something happened."""
+    """Numbers of txgs, by their events."""
 
     made: Txg
     written: Txg
@@ -115,7 +115,7 @@ class Told(NamedTuple):
 
 
 async def live(session: Session) -> Told:
-    """Make top/sub/file, touch it, rename top to moved, remove file; others do things between."""
+    """Make top/sub/file, touch it, rename top to moved, remove file; change other files in between."""
     db = session.db
     top = named(session, ROOT_INO, b"top", directory=True)
     sub = named(session, top, b"sub", directory=True)
@@ -148,7 +148,7 @@ async def live(session: Session) -> Told:
 async def test_path_is_followed_back_through_removals_and_renames(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each txg by the names of its time; also one in many parts, and before an image."""
+    """Each txg by the names of its time; also a txg in many parts, and before an image."""
     monkeypatch.setattr(changelog_writer, "CHANGELOG_RUN_BYTES", 1)
     async with power.session("a", tasks=False) as session:
         told = await live(session)

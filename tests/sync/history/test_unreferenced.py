@@ -1,4 +1,4 @@
-"""Finding unreferenced objects; test_reclaim has their deletion."""
+"""Finding unreferenced objects; test_reclaim tests their deletion."""
 
 from dataclasses import replace
 
@@ -16,8 +16,8 @@ from tests.packs import stray_pack
 from tests.sync.conftest import Power, write_file
 
 
-async def test_shelf_has_what_can_be_restored(power: Power) -> None:
-    """An image that is damaged or lacks a piece is none; one without its own changelog is."""
+async def test_shelf_lists_images_that_can_be_restored(power: Power) -> None:
+    """An image that is damaged or lacks a piece is not listed; one without its own changelog is."""
     async with power.session("a", tasks=False) as session:
         for number in range(4):
             write_file(session, b"%d" % number)
@@ -33,7 +33,7 @@ async def test_shelf_has_what_can_be_restored(power: Power) -> None:
         del objects[ObjectKey(images[2].key.replace("manifest", "000000"))]
         del objects[ObjectKey(f"changelog/{images[3].txg:012d}")]
         again = Shelf(power.store, opened.keyring, opened.superblock.uuid)
-        only = images[3]._replace(is_txg=True)  # no changes lead over it any more
+        only = images[3]._replace(is_txg=True)  # no changes lead across it any more
         assert await again.look() == [images[0], only, images[4]]
 
         gone, pieces = await again.garbage({images[at].key for at in (0, 3, 4)}, images[4].txg)
@@ -46,10 +46,10 @@ async def test_shelf_has_what_can_be_restored(power: Power) -> None:
         assert {info.key.split("/")[1] for info in pieces} == {images[1].key.split("/")[1]}
 
 
-async def test_manifest_that_is_named_with_another_hash_does_not_count(
+async def test_manifest_with_another_hash_does_not_count(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Any writer of a plain bucket can make one that opens: what this host recorded decides."""
+    """Any writer of a plain bucket can make one that opens: the recorded hash decides."""
     async with power.session("a", tasks=False) as session:
         for number in range(3):
             write_file(session, b"%d" % number)
@@ -57,7 +57,7 @@ async def test_manifest_that_is_named_with_another_hash_does_not_count(
         opened = session.volume
         finder = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
         images = await finder.images()
-        for at in (3, 2):  # the recorded head names itself and the one before it
+        for at in (3, 2):  # the recorded head has its own hash and that of the image before it
             key, honest = images[at].key, power.store.objects[images[at].key]
             manifest = image_codec.decode(key, honest, opened.keyring)
             forged = replace(manifest, created_ns=manifest.created_ns + 1)
@@ -74,7 +74,7 @@ async def test_manifest_that_is_named_with_another_hash_does_not_count(
             power.store.objects[key] = honest
 
 
-async def test_object_that_is_exchanged_later_is_read_again(power: Power) -> None:
+async def test_replaced_object_is_read_again(power: Power) -> None:
     """A manifest never changes, so one of another size or time is another object."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
@@ -87,8 +87,8 @@ async def test_object_that_is_exchanged_later_is_read_again(power: Power) -> Non
         assert await finder.images() == images[:1]
 
 
-async def test_image_whose_pieces_do_not_add_up_does_not_count(power: Power) -> None:
-    """Also where no other image names it any more."""
+async def test_image_with_wrong_total_size_does_not_count(power: Power) -> None:
+    """Also if no other image refers to it."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         [image] = await Shelf(power.store, opened.keyring, opened.superblock.uuid).look()
@@ -103,8 +103,8 @@ async def test_image_whose_pieces_do_not_add_up_does_not_count(power: Power) -> 
         assert await shelf.garbage(set(), Txg(99)) == ([], [])
 
 
-async def test_pieces_on_their_way_are_no_garbage(power: Power) -> None:
-    """Those of a txg that is not before the last images may get a manifest yet."""
+async def test_pieces_being_uploaded_are_not_garbage(power: Power) -> None:
+    """Pieces of a txg that is not before the last images may still get a manifest."""
     piece = ObjectKey("image/000000000007-1-0123456789abcdef/000000")
     async with power.session("a", tasks=False) as session:
         opened = session.volume
@@ -116,8 +116,8 @@ async def test_pieces_on_their_way_are_no_garbage(power: Power) -> None:
         assert [info.key for info in (await shelf.garbage(stay, Txg(8)))[1]] == [piece]
 
 
-async def test_images_of_others_are_no_garbage(power: Power) -> None:
-    """Manifests and pieces that are not authentic stay, whatever their names say."""
+async def test_foreign_images_are_not_garbage(power: Power) -> None:
+    """Manifests and pieces that are not authentic stay, whatever their names are."""
     stranger = Keyring.from_master(bytes(range(32)))
     name = "image/000000000007-1-0123456789abcdef"
     pieces = [ObjectKey(f"{name}/{number:06d}") for number in range(3)]
@@ -138,7 +138,7 @@ async def test_images_of_others_are_no_garbage(power: Power) -> None:
 async def test_orphans_are_found_in_bounded_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows and listing are compared a part of the names at a time."""
+    """Rows and listing are compared for one part of the names at a time."""
     assert list(unreferenced.groups(10)) == [""]
     assert len(list(unreferenced.groups(16 * RECLAIM_PACK_ROWS))) == 16
     assert list(unreferenced.groups(10**9))[-1] == "ff"

@@ -25,6 +25,6 @@ PREFIX = image_codec.image_prefix(Txg(1), Epoch(1), bytes(8))
 
 
 def image_of(*pieces: Piece) -> Manifest:
-    """Return a manifest that names pieces, whatever they are."""
+    """Return a manifest with the given pieces."""
     size = sum(piece.plain_bytes for piece in pieces)
     return Manifest(Txg(1), Epoch(1), UUID, 1, 4096, size, 1, None, pieces, 1, 1)

@@ -1,4 +1,4 @@
-"""An image's objects."""
+"""Writing the objects of an image."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ KEYRING = Keyring(None, bytes(32))
 
 
 async def test_unchanged_pieces_keep_their_old_names(tmp_path: Path) -> None:
-    """Only the piece that differs is stored again."""
+    """Only the changed piece is stored again."""
     store = MemoryStore()
     copy = tmp_path / "copy.db"
     content = os.urandom(2 * IMAGE_PIECE_BYTES + 100)
@@ -38,8 +38,8 @@ async def test_unchanged_pieces_keep_their_old_names(tmp_path: Path) -> None:
     assert set(store.objects) - before == {second[1].key}
 
 
-async def test_missing_piece_is_noticed(tmp_path: Path) -> None:
-    """An image names only pieces that are in the store, whatever the last one named."""
+async def test_missing_piece_is_uploaded_again(tmp_path: Path) -> None:
+    """An image names only pieces that are in the store, independent of the last manifest."""
     store = MemoryStore()
     copy = tmp_path / "copy.db"
     copy.write_bytes(os.urandom(2 * IMAGE_PIECE_BYTES))
@@ -52,7 +52,7 @@ async def test_missing_piece_is_noticed(tmp_path: Path) -> None:
 
 
 async def test_progress_counts_every_piece(tmp_path: Path) -> None:
-    """The last report is complete."""
+    """The last report is 100 %."""
     copy = tmp_path / "copy.db"
     copy.write_bytes(bytes(IMAGE_PIECE_BYTES + 1))
     seen: list[tuple[str, int, int]] = []
@@ -70,18 +70,18 @@ async def test_progress_counts_every_piece(tmp_path: Path) -> None:
 
 
 def test_no_two_images_share_a_name() -> None:
-    """Even two attempts at one txg have names of their own."""
+    """Even two attempts at one txg have different names."""
     one, other = new_image(Txg(1), Epoch(1)), new_image(Txg(1), Epoch(1))
 
     assert one.prefix != other.prefix
 
 
 @pytest.mark.slow
-async def test_database_larger_than_one_object_goes_in_pieces(tmp_path: Path) -> None:
-    """More than S3 takes in one PUT (5 GB) is many pieces, each well below it."""
+async def test_database_larger_than_one_object_is_split_into_pieces(tmp_path: Path) -> None:
+    """More than S3 accepts in one PUT (5 GB) becomes many pieces, each well below it."""
     copy = tmp_path / "copy.db"
     with copy.open("wb") as file:
-        file.truncate(OBJECT_BYTES_MAX + 1)  # sparse: what is measured is sizes, not content
+        file.truncate(OBJECT_BYTES_MAX + 1)  # sparse: only sizes are tested, not content
     store = MemoryStore()
 
     pieces = await put_pieces(store, KEYRING, new_image(Txg(1), Epoch(1)), copy, (), no_progress)

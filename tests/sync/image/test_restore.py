@@ -35,7 +35,7 @@ from tests.sync.image.restoring import KEY, PLAIN, PREFIX, UUID, image_of, resto
 async def test_pieces_are_fetched_by_a_fixed_number_of_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many pieces a manifest names, memory is that of a few."""
+    """For any number of pieces in the manifest, memory holds only a few of them."""
     monkeypatch.setattr(restore, "IMAGE_PIECE_BYTES", 4096)
     monkeypatch.setattr(image_codec, "IMAGE_PIECE_BYTES", 4096)
     most = 0
@@ -63,7 +63,7 @@ async def test_pieces_are_fetched_by_a_fixed_number_of_tasks(
 
 
 async def test_piece_that_leaves_a_gap_is_refused(tmp_path: Path) -> None:
-    """Nothing is fetched: the database would be larger than the manifest says."""
+    """Nothing is fetched: the database would be larger than the manifest claims."""
     store = MemoryStore()
     one = Piece(image_codec.piece_key(PREFIX, 0), 4096, image_codec.NO_HASH)
     two = Piece(image_codec.piece_key(PREFIX, 1), 4096, image_codec.NO_HASH)
@@ -73,7 +73,7 @@ async def test_piece_that_leaves_a_gap_is_refused(tmp_path: Path) -> None:
         await restored(store, tmp_path / "meta.db")
 
 
-# The manifest that a hostile filesystem needs 4 KiB for; in a process of its own, for its memory.
+# The manifest that a hostile filesystem needs 4 KiB for; in a separate process, to measure memory.
 _LARGEST = """
 import errno, sys, trio
 from pathlib import Path
@@ -97,7 +97,7 @@ trio.run(main)
 
 @pytest.mark.slow
 def test_largest_manifest_takes_bounded_memory(tmp_path: Path) -> None:
-    """Metadata that are not there, as many as a manifest can name; 2 TiB took 1.5 GB before."""
+    """It names as many missing pieces as a manifest can; 2 TiB took 1.5 GB before."""
     keys = (image_codec.piece_key(PREFIX, number) for number in range(IMAGE_PIECES_MAX))
     pieces = [Piece(key, IMAGE_PIECE_BYTES, image_codec.NO_HASH) for key in keys]
     hostile = image_codec.encode(image_of(*pieces), KEY, PLAIN)
@@ -112,10 +112,10 @@ def test_largest_manifest_takes_bounded_memory(tmp_path: Path) -> None:
     assert 10 * MIB < int(ended.stdout) * KIB < 150 * MIB
 
 
-async def test_manifest_of_pieces_that_do_not_exist_is_passed_over(
+async def test_manifest_of_missing_pieces_is_ignored(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It names more metadata than the disk has room for; the older image leads to the end."""
+    """It claims more metadata than the disk has room for; the older image leads to the end."""
     async with power.session("a") as session:
         ino = write_file(session, b"hello")
         await session.make_image()
@@ -173,7 +173,7 @@ def pieces_of(power: Power) -> list[str]:
 
 
 async def test_damaged_piece_is_named_and_leaves_no_database(power: Power) -> None:
-    """A flipped bit is found before anything is opened; a later try may succeed."""
+    """A flipped bit is found before the database is opened; a later attempt may succeed."""
     [key] = pieces_of(power)
     good = power.store.objects[key]  # type: ignore[index]
     power.store.objects[key] = flipped(good, -1)  # type: ignore[index]
@@ -181,7 +181,7 @@ async def test_damaged_piece_is_named_and_leaves_no_database(power: Power) -> No
     with pytest.raises(FormatError, match=key):
         async with power.session("a"):
             pass
-    assert not list((power.home / "a").glob("meta.db*"))  # its place on the disk is free again
+    assert not list((power.home / "a").glob("meta.db*"))  # its disk space is free again
 
     power.store.objects[key] = good  # type: ignore[index]
     async with power.session("a") as session:
@@ -189,7 +189,7 @@ async def test_damaged_piece_is_named_and_leaves_no_database(power: Power) -> No
 
 
 async def test_missing_piece_is_named(power: Power) -> None:
-    """An image with a hole is an error, not a smaller filesystem."""
+    """The restore fails instead of showing a smaller filesystem."""
     [key] = pieces_of(power)
     del power.store.objects[key]  # type: ignore[arg-type]
 
@@ -199,7 +199,7 @@ async def test_missing_piece_is_named(power: Power) -> None:
 
 
 async def test_interrupted_restore_starts_over(power: Power, tmp_path: Path) -> None:
-    """The leftover of an interrupted restore is no database, and is overwritten."""
+    """The leftover is no database, and is overwritten."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "meta.db.restoring").write_bytes(b"half")
 
@@ -210,7 +210,7 @@ async def test_interrupted_restore_starts_over(power: Power, tmp_path: Path) -> 
 
 
 async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> None:
-    """Publish the newest image again, with a foreign SQL statement in it."""
+    """Publish the newest image again, with a foreign SQL statement in its schema."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         write_file(session, b"content")
@@ -250,10 +250,10 @@ async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> Non
     ],
     ids=["trigger", "index"],
 )
-async def test_image_whose_schema_is_not_ours_is_passed_over(
+async def test_image_with_a_foreign_schema_is_ignored(
     power: Power, tmp_path: Path, statement: str
 ) -> None:
-    """The image before it and changelogs lead to the same state, in which operations do what they say."""
+    """The image before it and changelogs lead to the same state, in which no trigger runs."""
     await put_hostile_image(power, tmp_path, statement)
 
     async with power.session("b", tasks=False) as session:

@@ -1,4 +1,4 @@
-"""Images: what is flushed is there for every other host."""
+"""Images: flushed data is available to every other host."""
 
 import errno
 from pathlib import Path
@@ -31,7 +31,7 @@ CONTENT = b"hello" * 1000
 
 
 async def test_flushed_file_is_readable_on_another_host(power: Power) -> None:
-    """After flush and clean close a host without local state sees every byte."""
+    """After flush and clean close a host without local state reads every byte."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         assert await session.make_image() is not None
@@ -57,7 +57,7 @@ async def test_unchanged_filesystem_ships_nothing(power: Power) -> None:
 
 
 async def test_taken_over_session_turns_read_only(power: Power) -> None:
-    """The old writer's next image is refused; it says so and keeps everything."""
+    """The old writer's next image is refused; the error is reported and all state is kept."""
     async with power.session("a") as old:
         write_file(old, CONTENT)
         async with power.session("b", options=OpenOptions(force_takeover=True)):
@@ -84,7 +84,7 @@ async def test_failed_image_is_made_again(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_fenced_session_never_says_that_all_is_shipped(power: Power) -> None:
+async def test_fenced_session_never_reports_complete_upload(power: Power) -> None:
     """Every later flush is refused like the first."""
     async with power.session("a") as old:
         write_file(old, CONTENT)
@@ -95,7 +95,7 @@ async def test_fenced_session_never_says_that_all_is_shipped(power: Power) -> No
 
 
 async def test_read_only_session_never_publishes(power: Power) -> None:
-    """It has no lease: what a killed writer left here waits for the next read-write mount."""
+    """It has no lease: changes of a killed writer wait for the next read-write mount."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         session.durability.commit()
@@ -109,10 +109,10 @@ async def test_read_only_session_never_publishes(power: Power) -> None:
     assert power.store.objects == before
 
 
-async def test_image_that_would_eat_the_reserve_of_the_disk_is_put_off(
+async def test_image_that_would_use_the_disk_reserve_is_postponed(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy that fills the disk would cost the open group; the next flush carries everything."""
+    """A copy that fills the disk would lose the open group; the next flush uploads everything."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         monkeypatch.setattr(session.cache.disk, "spare_bytes", lambda: 1000)
@@ -127,7 +127,7 @@ async def test_image_that_would_eat_the_reserve_of_the_disk_is_put_off(
 
 
 async def test_degraded_session_ships_nothing(power: Power) -> None:
-    """Wrong rows must not get to the bucket: they stay local, and the flush reports why."""
+    """Wrong rows must not get into the bucket: they stay local, and the flush reports the reason."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         before = dict(power.store.objects)
@@ -140,10 +140,10 @@ async def test_degraded_session_ships_nothing(power: Power) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten", "without a piece"])
-async def test_head_that_cannot_be_read_gives_way_to_a_full_image(
+async def test_unreadable_head_is_replaced_by_a_full_image(
     power: Power, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Damage of the last image does not prevent the next ones from being made."""
+    """Damage of the last image does not prevent later images."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         head = await session.make_image()
@@ -164,7 +164,7 @@ async def test_head_that_cannot_be_read_gives_way_to_a_full_image(
         assert manifest.previous is None
         assert "full image" in caplog.text
         write_file(session, CONTENT * 3)
-        await session.make_image()  # reclaim sees two whole images again
+        await session.make_image()  # reclaim sees two complete images again
         assert session.reclaimer.last_error == ""
         await session.close()
     async with power.session("b") as session:
@@ -172,7 +172,7 @@ async def test_head_that_cannot_be_read_gives_way_to_a_full_image(
         assert await read_file(session, second) == CONTENT * 2
 
 
-async def test_image_is_put_off_while_the_last_one_cannot_be_asked_for(power: Power) -> None:
+async def test_image_is_postponed_while_the_last_one_is_unreachable(power: Power) -> None:
     """An outage is no reason for a full image."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
@@ -191,7 +191,7 @@ async def test_image_is_put_off_while_the_last_one_cannot_be_asked_for(power: Po
 async def test_failed_image_leaves_no_copy(
     power: Power, monkeypatch: pytest.MonkeyPatch, journal_mode: str, step: str
 ) -> None:
-    """A disk that is nearly full stays so if each attempt leaves a copy of the database."""
+    """On a nearly full disk every leftover copy would make it worse."""
     faulty = FaultyStore(power.store)
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", store=faulty, options=options, tasks=False) as session:
@@ -220,8 +220,8 @@ async def test_failed_image_leaves_no_copy(
         assert await session.make_image() is not None
 
 
-async def test_copy_that_a_crash_left_is_removed_at_the_next_mount(power: Power) -> None:
-    """Also beside the database, where the journals without a log make it."""
+async def test_copy_left_by_a_crash_is_removed_at_the_next_mount(power: Power) -> None:
+    """Also beside the database, where the rollback journal modes make it."""
     async with power.session("a", tasks=False) as session:
         path = session.volume.state_dir.path
         (path / "meta.db-snapshot").write_bytes(b"half")
@@ -232,8 +232,8 @@ async def test_copy_that_a_crash_left_is_removed_at_the_next_mount(power: Power)
         assert list((path / "tmp").iterdir()) == []
 
 
-async def test_what_was_shipped_before_the_mount_counts(power: Power) -> None:
-    """Changelogs and parts after the head image, as the bucket lists them."""
+async def test_objects_shipped_before_the_mount_count(power: Power) -> None:
+    """Changelogs and parts after the head image, as listed in the bucket."""
     async with power.session("a", tasks=False) as session:
         assert not await session.imager.is_due()
         for number in range(5):
@@ -261,7 +261,7 @@ async def test_what_was_shipped_before_the_mount_counts(power: Power) -> None:
 async def test_image_is_due_at_a_quarter_of_the_last_one(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By stored bytes: the database is larger by far."""
+    """By stored bytes: the database itself is much larger."""
     monkeypatch.setattr(imager_module, "IMAGE_SHARE_BYTES_MIN", 0)
     async with power.session("a", tasks=False) as session:
         while not await session.imager.is_due():
@@ -279,8 +279,8 @@ async def test_image_is_due_at_a_quarter_of_the_last_one(
         assert not await session.imager.is_due()
 
 
-async def test_reclaim_alone_is_no_reason_for_an_image(power: Power) -> None:
-    """Else an idle filesystem would make one every day, for the deletions after the last."""
+async def test_reclaim_alone_makes_no_image_due(power: Power) -> None:
+    """Otherwise an idle filesystem would make one every day."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for number in range(3):
@@ -295,8 +295,8 @@ async def test_reclaim_alone_is_no_reason_for_an_image(power: Power) -> None:
         assert await session.image_is_due()
 
 
-async def test_space_that_waits_makes_an_image_due(power: Power) -> None:
-    """A file was removed and nothing else happens: two images later its packs can go."""
+async def test_pending_deletion_makes_an_image_due(power: Power) -> None:
+    """A file was removed and nothing else happens: two images later its packs can be deleted."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"large" * 1000)
@@ -312,7 +312,7 @@ async def test_space_that_waits_makes_an_image_due(power: Power) -> None:
         assert not [key for key in power.store.objects if key.startswith("pack/")]
 
 
-async def test_block_that_another_host_lost_does_not_stop_images(power: Power) -> None:
+async def test_block_lost_by_another_host_does_not_stop_images(power: Power) -> None:
     """The bucket lists the block as lost; so do the images of the next writer."""
     async with power.session("a", tasks=False) as session:
         lost, good = write_file(session, b"lost"), write_file(session, b"good")

@@ -1,4 +1,4 @@
-"""The lease, then a fence record."""
+"""Acquiring the lease, then appending a fence record."""
 
 import contextlib
 
@@ -20,7 +20,7 @@ from tests.sync.conftest import Power
 
 
 async def fencer_beside(session: Session) -> Fencer:
-    """Return another host's fencer, in the state directory of a session."""
+    """Return the fencer of another host, in the state directory of a session."""
     opened, clock = session.volume, SystemClock()
     keeper = LeaseKeeper(opened.store, clock)
     await keeper.read()
@@ -29,12 +29,12 @@ async def fencer_beside(session: Session) -> Fencer:
 
 
 async def same(db: Database) -> Database:
-    """Bring nothing forward."""
+    """Apply nothing."""
     return db
 
 
-async def test_held_lease_is_refused_but_by_force_or_its_holder(power: Power) -> None:
-    """A released one is anybody's."""
+async def test_held_lease_needs_force_or_its_holder(power: Power) -> None:
+    """A released lease can be acquired by any host."""
     async with power.session("a") as session:
         lease = session.volume.keeper.lease
         with pytest.raises(HeldError):
@@ -48,8 +48,8 @@ async def test_held_lease_is_refused_but_by_force_or_its_holder(power: Power) ->
         assert session.volume.keeper.epoch == lease.epoch + 1
 
 
-async def test_no_epoch_is_used_twice_after_an_older_lease_was_put_back(power: Power) -> None:
-    """The chain knows a later one, also on a host that was never here."""
+async def test_no_epoch_is_used_twice_after_a_lease_was_restored(power: Power) -> None:
+    """The chain has a later epoch, which a new host finds, too."""
     first = power.store.objects[lease_codec.KEY]
     async with power.session("a") as session:
         await session.close()
@@ -64,7 +64,7 @@ async def test_no_epoch_is_used_twice_after_an_older_lease_was_put_back(power: P
 
 
 async def test_fence_follows_the_end_of_the_chain(power: Power) -> None:
-    """And the former writer is refused its next txg."""
+    """The former writer's next txg is refused."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         before = chain.recorded(session.db)
@@ -84,8 +84,8 @@ async def test_fence_follows_the_end_of_the_chain(power: Power) -> None:
             await session.shipper.ship_for_image(lambda *_: None)
 
 
-async def test_chain_that_others_keep_extending_is_abandoned(power: Power) -> None:
-    """Each round catches up; after some it is an error, and nothing is left to be sent."""
+async def test_chain_that_others_keep_extending_stops_the_attempt(power: Power) -> None:
+    """Each retry catches up; after several it is an error, and nothing stays pending."""
     async with power.session("a", tasks=False) as session:
         rounds = 0
 
@@ -99,7 +99,7 @@ async def test_chain_that_others_keep_extending_is_abandoned(power: Power) -> No
         await fencer.take_over(session.db, Hold("one", ()), force=True, catch_up=same)
         session.db.begin_local()
         assert before is not None
-        chain.record(session.db, before)  # as if it never heard of what was appended
+        chain.record(session.db, before)  # as if the appended changelogs were unknown
         session.db.commit()
 
         fencer = await fencer_beside(session)
@@ -112,7 +112,7 @@ async def test_chain_that_others_keep_extending_is_abandoned(power: Power) -> No
 
 @pytest.mark.parametrize("newer", [True, False])
 async def test_changelog_of_a_newer_program_stops_a_takeover(power: Power, newer: bool) -> None:
-    """Nothing is changed then; one that is damaged tells no epoch, and is no obstacle."""
+    """Nothing is changed then; a damaged changelog has no readable epoch, and is no obstacle."""
     async with power.session("a", tasks=False) as session:
         fencer = await fencer_beside(session)
         link = chain.recorded(session.db)

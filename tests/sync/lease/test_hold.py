@@ -1,4 +1,4 @@
-"""A copy of a state directory does not take the filesystem from where it is in use."""
+"""A copy of a state directory cannot take the lease from the original in use."""
 
 import shutil
 from pathlib import Path
@@ -39,13 +39,13 @@ def lease_of(power: Power) -> Lease:
 
 
 def names_in(power: Power, host: str) -> list[str]:
-    """Return what is in a state directory, but for SQLite's logs, which closing takes in."""
+    """Return the entries of a state directory, except SQLite's logs, which closing removes."""
     names = (path.name for path in (power.home / host).iterdir())
     return sorted(name for name in names if not name.startswith("meta.db-"))
 
 
 async def require_refused(power: Power, host: str, why: str) -> None:
-    """A mount there is refused, and changes nothing in the bucket or on the host."""
+    """Require that a mount is refused, and changes nothing in the bucket or on the host."""
     objects = dict(power.store.objects)
     names = names_in(power, host)
     with pytest.raises(HeldError, match=f"copy or a backup .*{why}.*--takeover"):
@@ -59,7 +59,7 @@ async def require_refused(power: Power, host: str, why: str) -> None:
 
 
 async def test_backup_from_before_the_last_mount_needs_takeover(power: Power) -> None:
-    """Its nonce is not that of the lease; the writer goes on."""
+    """Its nonce differs from that of the lease; the writer continues."""
     async with power.session("a") as session:
         write_file(session, b"before")
         session.durability.commit()
@@ -77,7 +77,7 @@ async def test_backup_from_before_the_last_mount_needs_takeover(power: Power) ->
 
 
 async def test_copy_of_a_live_writer_needs_takeover_once_it_has_shipped(power: Power) -> None:
-    """The nonce is the same; the chain has what the copy does not know."""
+    """The nonce is the same; the chain has a txg that the copy does not have."""
     async with power.session("a", tasks=False) as writer:
         copy_state(power, "a", "copy")
         ino = write_file(writer, b"goes on")
@@ -95,7 +95,7 @@ async def test_copy_of_a_live_writer_needs_takeover_once_it_has_shipped(power: P
 async def test_copy_that_followed_cannot_be_promoted_without_takeover(
     power: Power, *, restored: bool
 ) -> None:
-    """It knows the end of the chain by then, but did not write it; the same for a later mount."""
+    """It has read the end of the chain, but did not write it; the same holds for a later mount."""
     async with power.session("a", tasks=False) as writer:
         copy_state(power, "a", "copy")
         if restored:
@@ -118,7 +118,7 @@ async def test_copy_that_followed_cannot_be_promoted_without_takeover(
 async def test_copy_on_another_machine_needs_takeover(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The nonce and the chain are the same; what identifies the machine is not."""
+    """The nonce and the chain are the same; the machine identity is not."""
     identity = tmp_path / "machine-id"
     monkeypatch.setattr(machine, "MACHINE_ID", identity)
     monkeypatch.setattr(machine, "CONTAINER_MARKS", ())
@@ -137,7 +137,7 @@ async def test_copy_on_another_machine_needs_takeover(
 async def test_unknown_machine_needs_no_takeover(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, then: str
 ) -> None:
-    """A container that runs elsewhere after a crash, on the same volume."""
+    """A container that restarts elsewhere after a crash, on the same volume."""
     identity = tmp_path / "machine-id"
     monkeypatch.setattr(machine, "MACHINE_ID", identity)
     monkeypatch.setattr(machine, "CONTAINER_MARKS", ())
@@ -156,7 +156,7 @@ async def test_unknown_machine_needs_no_takeover(
         assert session.status.writable
 
 
-async def test_copy_of_released_state_goes_on_and_then_the_original_is_the_copy(
+async def test_copy_of_released_state_can_be_mounted_and_makes_the_original_the_copy(
     power: Power,
 ) -> None:
     """Nothing is lost: both are at a link of the chain. One of them holds the lease at a time."""
@@ -180,7 +180,7 @@ async def test_copy_of_released_state_goes_on_and_then_the_original_is_the_copy(
 async def test_copy_at_the_same_point_on_the_same_machine_is_found_by_the_chain(
     power: Power,
 ) -> None:
-    """SECURITY.md says that it is not found before: then one of the two is fenced."""
+    """SECURITY.md says that it is not found earlier: then one of the two is fenced."""
     async with power.session("a", tasks=False) as original:
         copy_state(power, "a", "copy")
         async with power.session("copy", tasks=False) as copy:
@@ -193,7 +193,7 @@ async def test_copy_at_the_same_point_on_the_same_machine_is_found_by_the_chain(
 
 
 async def test_older_database_beside_the_present_file_needs_takeover(power: Power) -> None:
-    """The rows decide, where they are there."""
+    """If there are rows, they decide."""
     async with power.session("a", tasks=False):
         pass
     database = (power.home / "a" / "meta.db").read_bytes()
@@ -211,10 +211,10 @@ async def test_older_database_beside_the_present_file_needs_takeover(power: Powe
 @pytest.mark.parametrize("lost", [False, True], ids=["database kept", "database lost"])
 @pytest.mark.parametrize("held", [False, True], ids=["released before", "held before"])
 @pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])
-async def test_host_killed_while_it_acquires_has_its_lease_back(
+async def test_host_killed_during_acquisition_recovers_its_lease(
     power: Power, step: str, *, held: bool, lost: bool
 ) -> None:
-    """The nonce is on its disk before the lease has it, whether the lease gets it or not."""
+    """The nonce is on its disk before it is in the lease, so both outcomes work."""
     async with power.session("a") as session:
         ino = write_file(session, b"kept")
         await session.flush()
@@ -234,8 +234,8 @@ async def test_host_killed_while_it_acquires_has_its_lease_back(
         assert await read_file(session, ino) == b"kept"
 
 
-async def test_writes_of_an_older_epoch_are_no_copy_s(power: Power) -> None:
-    """A writer that was taken over appends in the last moment; the host that took over goes on."""
+async def test_writes_of_an_older_epoch_are_not_those_of_a_copy(power: Power) -> None:
+    """A fenced writer appends late; the host that took over continues."""
     kill = KillAt("lease taken")
     kill.armed = True
     async with power.session("a", tasks=False) as old:
@@ -252,8 +252,8 @@ async def test_writes_of_an_older_epoch_are_no_copy_s(power: Power) -> None:
         assert session.status.writable
 
 
-async def test_rows_that_may_be_old_do_not_decide(power: Power) -> None:
-    """After a crash without a journal the file beside says what the lease was acquired with."""
+async def test_rows_that_may_be_stale_do_not_decide(power: Power) -> None:
+    """After a crash without a journal the separate file has the identity of the acquisition."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options) as session:
         session.db.begin_local()
@@ -265,8 +265,10 @@ async def test_rows_that_may_be_old_do_not_decide(power: Power) -> None:
         assert session.status.writable
 
 
-async def test_last_txg_of_a_killed_writer_stays_its_own_after_a_look(power: Power) -> None:
-    """It was in the bucket, and not confirmed here; a command that only reads finds it there."""
+async def test_last_txg_of_a_killed_writer_is_recognised_after_a_read_only_command(
+    power: Power,
+) -> None:
+    """It was in the bucket, and not confirmed on this host; a command that only reads finds it there."""
     kill = KillAt("changelog put")
     async with power.session("a", tasks=False, hook=kill) as session:
         ino = write_file(session, b"just in time")
@@ -282,7 +284,7 @@ async def test_last_txg_of_a_killed_writer_stays_its_own_after_a_look(power: Pow
 
 
 async def test_follower_of_a_crashed_writer_s_state_is_promoted(power: Power) -> None:
-    """Nothing came after its own last txg."""
+    """No txg came after its own last one."""
     async with power.session("a") as session:
         ino = write_file(session, b"shipped")
         await session.flush()
@@ -310,7 +312,7 @@ def as_version_1(lease: Lease) -> bytes:
 
 
 async def test_lease_of_version_1_is_upgraded_by_the_next_mount_for_writing(power: Power) -> None:
-    """The name decides as before; from then on earlier programs refuse with "upgrade"."""
+    """The name decides as before; afterwards earlier programs refuse with "upgrade"."""
     async with power.session("a") as session:
         session.db.begin_local()
         local_state.delete(session.db, "nonces")
@@ -336,7 +338,7 @@ def lease_with(nonce: str) -> Lease:
     return Lease(Epoch(1), "h", "h", 1, 1, released=False, head=None, nonce=nonce)
 
 
-def test_nonces_are_few_and_that_of_the_lease_stays() -> None:
+def test_nonces_are_few_and_include_that_of_the_lease() -> None:
     """However often an acquisition fails with an unknown outcome."""
     held = hold.with_new_nonce(Hold("h", ()), lease_with("of another"))
     [first] = held.nonces
@@ -351,7 +353,7 @@ def test_nonces_are_few_and_that_of_the_lease_stays() -> None:
 def test_marks_reveal_nothing_and_differ_between_filesystems(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """They are hashed with a key of the filesystem, each for its own kind."""
+    """They are hashed with a key of the filesystem, a different one for each kind."""
     for name in ("MACHINE_ID", "PRODUCT_UUID"):
         path = tmp_path / name
         path.write_text("0123456789abcdef0123456789abcdef\n")

@@ -25,7 +25,7 @@ HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"),
 
 
 class Host:
-    """A keeper with the identity that it acquires under."""
+    """A keeper with the identity for acquiring."""
 
     def __init__(self, store: ObjectStore, holder: str, *, conditional: bool = True) -> None:
         self.keeper = LeaseKeeper(store, SystemClock(), conditional=conditional)
@@ -56,7 +56,7 @@ async def test_every_acquisition_raises_the_epoch(store: MemoryStore) -> None:
 
 
 async def test_held_lease_is_refused_with_its_holder(store: MemoryStore) -> None:
-    """The refusal names the host and the way out, and changes nothing."""
+    """The error names the host and a remedy, and nothing is changed."""
     await Host(store, "a").acquire()
     before = dict(store.objects)
 
@@ -67,7 +67,7 @@ async def test_held_lease_is_refused_with_its_holder(store: MemoryStore) -> None
 
 
 async def test_own_lease_is_taken_again_without_waiting(store: MemoryStore) -> None:
-    """After its own crash the same state directory goes on under a new epoch."""
+    """After a crash the same state directory continues under a new epoch."""
     first = Host(store, "a")
     await first.acquire()
     again = Host(store, "a")
@@ -76,8 +76,8 @@ async def test_own_lease_is_taken_again_without_waiting(store: MemoryStore) -> N
     assert (await again.acquire()).epoch == 2
 
 
-async def test_every_acquisition_has_a_nonce_of_its_own(store: MemoryStore) -> None:
-    """So that a lease says which acquisition it is of, also where the name is the same."""
+async def test_every_acquisition_has_its_own_nonce(store: MemoryStore) -> None:
+    """So two acquisitions of the same holder can be distinguished."""
     host = Host(store, "a")
     nonces = {(await host.acquire()).lease.nonce for _ in range(3)}
 
@@ -85,8 +85,8 @@ async def test_every_acquisition_has_a_nonce_of_its_own(store: MemoryStore) -> N
     assert (await host.keeper.read()).nonce == host.hold.nonces[-1]
 
 
-async def test_lease_with_another_nonce_is_not_its_own(store: MemoryStore) -> None:
-    """The name alone is in every copy of a state directory."""
+async def test_lease_with_another_nonce_is_not_recognised(store: MemoryStore) -> None:
+    """Every copy of a state directory has the same holder name."""
     await Host(store, "a").acquire()
     before = dict(store.objects)
 
@@ -106,10 +106,10 @@ async def test_lease_with_another_nonce_is_not_its_own(store: MemoryStore) -> No
     ],
     ids=["the same", "unknown", "another"],
 )
-async def test_lease_of_another_machine_is_not_its_own(
+async def test_lease_of_another_machine_is_not_recognised(
     store: MemoryStore, here: MachineMarks, *, refused: bool
 ) -> None:
-    """An unknown mark cannot differ."""
+    """An unknown machine identity cannot differ."""
     host = Host(store, "a")
     host.hold = host.hold._replace(machine=MachineMarks("aa" * 16, "bb" * 16))
     lease = (await host.acquire()).lease
@@ -162,7 +162,7 @@ async def test_lost_reply_of_our_own_write_is_recognised(store: MemoryStore) -> 
     await keeper.release()
 
 
-async def test_other_content_at_412_is_a_lost_race(store: MemoryStore) -> None:
+async def test_other_content_at_412_means_a_lost_race(store: MemoryStore) -> None:
     """The same response with another host's content in the lease is a fence."""
     keeper = await Host(store, "a").acquire()
     theirs = replace(keeper.lease, epoch=Epoch(9), host="elsewhere")
@@ -173,7 +173,7 @@ async def test_other_content_at_412_is_a_lost_race(store: MemoryStore) -> None:
 
 
 async def test_missing_lease_is_an_interrupted_mkfs() -> None:
-    """A superblock without a lease says what to do."""
+    """The error for a superblock without a lease names a remedy."""
     with pytest.raises(UnfinishedFilesystemError, match="destroy"):
         await LeaseKeeper(MemoryStore(), SystemClock()).read()
 
@@ -188,8 +188,8 @@ async def test_unconditional_store_is_written_blindly(store: MemoryStore) -> Non
     assert (await blind.read()).head == HEAD
 
 
-async def test_own_earlier_write_that_lands_late_is_no_foreign_one(store: MemoryStore) -> None:
-    """A request that timed out may be done by the server afterwards: it is still our epoch."""
+async def test_late_own_write_is_not_foreign(store: MemoryStore) -> None:
+    """The server may execute a request after it timed out: the epoch is still our own."""
     keeper = await Host(store, "a").acquire()
     late = replace(keeper.lease, head=HEAD)
     store.objects[lease_codec.KEY] = lease_codec.encode(late)
@@ -200,7 +200,7 @@ async def test_own_earlier_write_that_lands_late_is_no_foreign_one(store: Memory
     assert (await keeper.read()).head == newer
 
 
-async def test_same_holder_that_acquired_at_the_same_moment_is_a_lost_race(
+async def test_same_holder_in_another_process_means_a_lost_race(
     store: MemoryStore,
 ) -> None:
     """Two copies of one state directory: the epoch and the holder agree, the process does not."""
@@ -213,13 +213,13 @@ async def test_same_holder_that_acquired_at_the_same_moment_is_a_lost_race(
         await second._write(lease)
 
 
-async def test_look_at_the_lease_finds_a_takeover(
+async def test_lease_check_finds_a_takeover(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And remembers it: nothing needs to be asked again."""
+    """The result is remembered, so no further request is needed."""
     old = await Host(store, "a").acquire()
     await Host(store, "b").acquire(force=True)
-    await old.confirm()  # it has looked a moment ago
+    await old.confirm()  # it has checked recently
     monkeypatch.setattr(lease_module, "LEASE_LOOK_S", 0)
 
     for _ in range(2):
@@ -230,8 +230,8 @@ async def test_look_at_the_lease_finds_a_takeover(
         await old.confirm()
 
 
-async def test_looks_are_seldom(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many packs a second do not ask for the lease many times a second."""
+async def test_lease_checks_are_rare(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many packs a second do not cause many requests for the lease."""
     faulty = FaultyStore(store)
     keeper = await Host(faulty, "a").acquire()
     monkeypatch.setattr(keeper, "_looked_s", -1000.0)
@@ -243,7 +243,7 @@ async def test_looks_are_seldom(store: MemoryStore, monkeypatch: pytest.MonkeyPa
     assert [call.method for call in faulty.calls] == ["get"]
 
 
-async def test_lease_check_that_fails_stops_no_upload(
+async def test_failed_lease_check_stops_no_upload(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store decides whether a pack can be stored; the lease is checked again later."""
@@ -263,7 +263,7 @@ async def test_lease_check_that_fails_stops_no_upload(
 async def test_older_lease_of_a_store_without_conditions_is_no_takeover(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a store may answer with what it held before."""
+    """Such a store may return a former version."""
     monkeypatch.setattr(lease_module, "LEASE_LOOK_S", 0)
     before = store.objects[lease_codec.KEY]
     keeper = await Host(store, "a", conditional=False).acquire()
@@ -278,7 +278,7 @@ async def test_older_lease_of_a_store_without_conditions_is_no_takeover(
 
 
 class DelayedWrite:
-    """A store that takes its first replacement, says nothing, and carries it out when told."""
+    """A store that accepts its first replacement, does not answer, and executes it on request."""
 
     def __init__(self, inner: MemoryStore) -> None:
         self._inner = inner
@@ -288,21 +288,21 @@ class DelayedWrite:
         return getattr(self._inner, name)
 
     async def replace(self, key: ObjectKey, data: bytes, etag: ETag) -> ETag:
-        """Replace an object, but the first time."""
+        """Replace an object, except the first time."""
         if self._delayed is None:
             self._delayed = key, data, etag
             raise TransientStoreError(key, "timed out")
         return await self._inner.replace(key, data, etag)
 
     async def arrive(self) -> None:
-        """Carry the first one out."""
+        """Execute the first replacement."""
         assert self._delayed is not None
         await self._inner.replace(*self._delayed)
 
 
 @pytest.mark.parametrize("after", ["another head", "release", "takeover"])
-async def test_late_move_of_the_head_is_refused(store: MemoryStore, after: str) -> None:
-    """It compares with the version that it was to replace, and no version ever comes again."""
+async def test_late_write_of_the_head_is_refused(store: MemoryStore, after: str) -> None:
+    """Its condition names the version it was to replace, and no version is ever repeated."""
     keeper = await Host(store, "a").acquire()
     delayed = DelayedWrite(store)
     keeper._store = delayed  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""A lease that is lost: which image the new one names, and who may go on."""
+"""Repair of a lost lease: which image the new one names, and which host may write."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ CONTENT = b"hello" * 1000
 
 
 async def mend(power: Power) -> str | None:
-    """Mend the lease as fsck does."""
+    """Repair the lease as fsck does."""
     return await mend_lease(power.store, (await power.keys()).keyring, SystemClock())
 
 
@@ -42,7 +42,7 @@ def lease_in(store: MemoryStore) -> Lease:
 
 
 def damage_lease(power: Power, damage: str) -> None:
-    """Lose the lease in one of three ways."""
+    """Lose or damage the lease in one of three ways."""
     if damage == "missing":
         del power.store.objects[lease_codec.KEY]
     else:
@@ -56,7 +56,7 @@ async def open_here(power: Power) -> None:
         pass
 
 
-async def test_lease_in_order_is_left_alone(power: Power) -> None:
+async def test_intact_lease_is_unchanged(power: Power) -> None:
     """Nothing is written."""
     before = dict(power.store.objects)
 
@@ -67,7 +67,7 @@ async def test_lease_in_order_is_left_alone(power: Power) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "rotten", "huge"])
 async def test_new_lease_names_the_newest_complete_image(power: Power, damage: str) -> None:
-    """Another host restores what the last one published."""
+    """Another host restores the last published state."""
     async with power.session("a") as session:
         write_file(session, CONTENT + b"!")
         await session.make_image()
@@ -89,7 +89,7 @@ async def test_new_lease_names_the_newest_complete_image(power: Power, damage: s
 
 @pytest.mark.parametrize("damage", ["missing", "rotten", "huge"])
 async def test_reading_needs_no_lease(power: Power, damage: str) -> None:
-    """Neither the newest state nor a point in time, and nothing is written; writing does."""
+    """Neither the newest state nor a point in time needs it, and nothing is written; writing needs it."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -115,8 +115,8 @@ async def test_reading_needs_no_lease(power: Power, damage: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["manifest", "piece"])
-async def test_incomplete_image_is_passed_over(power: Power, damage: str) -> None:
-    """The one before it is taken."""
+async def test_incomplete_image_is_ignored(power: Power, damage: str) -> None:
+    """The image before it is used."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         first = await session.make_image()
@@ -137,7 +137,7 @@ async def test_incomplete_image_is_passed_over(power: Power, damage: str) -> Non
 
 
 async def test_holder_of_the_lost_lease_is_fenced(power: Power) -> None:
-    """It finds another lease in the place of its own."""
+    """It finds another lease instead of its own."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await session.make_image()
@@ -149,7 +149,7 @@ async def test_holder_of_the_lost_lease_is_fenced(power: Power) -> None:
             await session.make_image()
 
 
-async def test_without_an_image_nothing_is_made_up(power: Power) -> None:
+async def test_no_lease_is_made_without_an_image(power: Power) -> None:
     """A superblock alone is an interrupted mkfs."""
     for key in list(power.store.objects):
         if key == lease_codec.KEY or image_codec.parse_manifest_key(key) is not None:
@@ -163,15 +163,15 @@ async def test_without_an_image_nothing_is_made_up(power: Power) -> None:
 
 
 async def test_newer_lease_is_not_replaced(power: Power) -> None:
-    """A newer program can read it."""
+    """A newer program may be able to read it."""
     power.store.objects[lease_codec.KEY] = text_object.encode("lease", 9, {})
 
     with pytest.raises(NewerFormatError):
         await mend(power)
 
 
-async def test_epoch_that_only_changelogs_know_is_not_given_again(power: Power) -> None:
-    """Mounted and unmounted without a change: a fence record is all that is left of that."""
+async def test_epoch_known_only_from_changelogs_is_not_used_again(power: Power) -> None:
+    """After a mount and unmount without a change only a fence record shows the epoch."""
     for host in "ab":
         async with power.session(host) as session:
             await session.close()
@@ -184,8 +184,8 @@ async def test_epoch_that_only_changelogs_know_is_not_given_again(power: Power) 
     assert lease_in(power.store).epoch == 2
 
 
-async def test_changelog_that_cannot_be_read_may_be_of_a_later_epoch(power: Power) -> None:
-    """So the new epoch is higher than that of the last that can."""
+async def test_unreadable_changelog_may_have_a_later_epoch(power: Power) -> None:
+    """So the new epoch is higher than the next one after the last readable changelog."""
     for host in "ab":
         async with power.session(host) as session:
             await session.close()
@@ -197,8 +197,8 @@ async def test_changelog_that_cannot_be_read_may_be_of_a_later_epoch(power: Powe
     assert lease_in(power.store).epoch == 2
 
 
-async def test_parts_of_a_changelog_that_never_came_are_traces(power: Power) -> None:
-    """Their names say in which epoch they were made."""
+async def test_parts_of_a_missing_changelog_show_its_epoch(power: Power) -> None:
+    """Their names contain the epoch."""
     prefix = changelog_codec.part_prefix(Txg(9), Epoch(7), bytes(changelog_codec.RANDOM_BYTES))
     power.store.objects[changelog_codec.part_key(prefix, 0)] = b"whatever"
     del power.store.objects[lease_codec.KEY]
@@ -210,10 +210,10 @@ async def test_parts_of_a_changelog_that_never_came_are_traces(power: Power) -> 
 
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("epoch", [(1 << 63) - 1, 1 << 62, (1 << 32) + 100])
-async def test_lease_of_an_impossible_epoch_is_made_anew(
+async def test_lease_with_an_impossible_epoch_is_recreated(
     power: Power, epoch: int, *, beside: bool
 ) -> None:
-    """No host could take the next one; names of such epochs, which any host can make, are no traces."""
+    """No host could take the next epoch; object names with such epochs, which any host can make, are ignored."""
     async with power.session("a") as session:
         await session.make_image()
         ino = write_file(session, CONTENT)
@@ -245,8 +245,8 @@ async def test_lease_of_an_impossible_epoch_is_made_anew(
         assert session.volume.keeper.epoch == before.epoch + 1
 
 
-async def test_large_epoch_that_the_chain_has_is_in_order(power: Power) -> None:
-    """A leap that was taken once is the filesystem's own since then."""
+async def test_large_epoch_in_the_chain_is_accepted(power: Power) -> None:
+    """Once the chain has it, it is the filesystem's own."""
     lease = lease_in(power.store)
     power.store.objects[lease_codec.KEY] = lease_codec.encode(replace(lease, epoch=Epoch(1 << 32)))
     for host in ("a", "b", "a"):

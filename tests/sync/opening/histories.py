@@ -12,19 +12,19 @@ from tests.sync.conftest import Power, read_file, write_file
 
 
 def end_at(txg: int) -> OpenOptions:
-    """Return how fsck -y --end-at=TXG opens."""
+    """Return the function by which fsck -y --end-at=TXG opens."""
     return OpenOptions(mend=Mend(Txg(txg)))
 
 
 def rot(power: Power, *txgs: int) -> None:
-    """Change one bit of changelogs."""
+    """Flip one bit in each of some changelogs."""
     for txg in txgs:
         data = power.store.objects[key_of(Txg(txg))]
         power.store.objects[key_of(Txg(txg))] = flipped(data, len(data) // 2)
 
 
 async def written(power: Power, host: str = "a", last: int = 9) -> dict[int, Ino]:
-    """Write txgs, each with a file of its number, and an image in the middle; unmount."""
+    """Write txgs, each with a file named by its number, and an image in the middle; unmount."""
     inos: dict[int, Ino] = {}
     async with power.session(host, tasks=False) as session:
         while session.shipper.link.txg < last:
@@ -46,14 +46,14 @@ READ_ONLY = OpenOptions(read_only=True)
 
 
 async def require_files(session: Session, inos: Mapping[int, Ino], last: int) -> None:
-    """Compare what there is with what was written up to a txg."""
+    """Compare the files with those written up to a txg."""
     for txg, ino in inos.items():
         if txg <= last:
             assert await read_file(session, ino) == b"%d" % txg
 
 
 async def require_healthy(power: Power, inos: Mapping[int, Ino], last: int, host: str) -> None:
-    """Let a host without local state see what was written up to a txg, and nothing to complain."""
+    """Require that a host without local state sees the files up to a txg, and that fsck is clean."""
     async with power.session(host, options=READ_ONLY, tasks=False) as session:
         await require_files(session, inos, last)
         assert session.volume.notices == []

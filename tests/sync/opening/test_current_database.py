@@ -1,4 +1,4 @@
-"""Where a database comes from, and that local state stays until another has taken its place."""
+"""The source of the database at opening; local state is kept until another has replaced it."""
 
 import contextlib
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ FSCK = OpenOptions(mend=Mend())
 
 
 def require_untouched(power: Power, before: Mapping[ObjectKey, bytes]) -> None:
-    """No object but the lease was overwritten or deleted."""
+    """Require that no object except the lease was overwritten or deleted."""
     for key, data in before.items():
         assert key == "lease" or power.store.objects[key] == data
 
@@ -57,7 +57,7 @@ def kept(power: Power, host: str) -> list[Path]:
 # --- the local state has what the bucket has lost -----------------------------------------------
 
 
-async def test_writer_goes_on_although_its_last_changelog_is_damaged(power: Power) -> None:
+async def test_writer_continues_although_its_last_changelog_is_damaged(power: Power) -> None:
     """The local state becomes the next txg, as an image; another host restores from it."""
     inos = await written(power)
     rot(power, 9)
@@ -84,8 +84,8 @@ async def test_writer_goes_on_although_its_last_changelog_is_damaged(power: Powe
         assert session.volume.notices == []
 
 
-async def test_unmount_without_a_change_mends_as_well(power: Power) -> None:
-    """And the lease is not given back before."""
+async def test_unmount_without_a_change_repairs_as_well(power: Power) -> None:
+    """The lease is not released before."""
     inos = await written(power)
     rot(power, 9)
     faulty = FaultyStore(power.store)
@@ -101,10 +101,10 @@ async def test_unmount_without_a_change_mends_as_well(power: Power) -> None:
     await require_healthy(power, inos, 9, "c")
 
 
-async def test_background_mends_without_being_asked(
+async def test_background_task_repairs_the_chain(
     power: Power, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Within a sync_interval of the mount."""
+    """Within one sync_interval after the mount."""
     inos = await written(power)
     rot(power, 9)
     options, mended = SessionOptions(sync_interval_s=1), trio.Event()
@@ -118,8 +118,8 @@ async def test_background_mends_without_being_asked(
     await require_healthy(power, inos, 9, "c")
 
 
-async def test_attempt_that_arrived_damaged_is_still_ours(power: Power) -> None:
-    """Killed after the changelog was put and before that was noted."""
+async def test_damaged_attempt_is_recognised_as_our_own(power: Power) -> None:
+    """The process was killed after the changelog was stored and before that was recorded."""
 
     def die(step: str) -> None:
         if step == "changelog put":
@@ -142,7 +142,7 @@ async def test_attempt_that_arrived_damaged_is_still_ours(power: Power) -> None:
 
 @pytest.mark.parametrize("damage", ["rotten", "missing"])
 async def test_follower_continues_from_its_local_state(power: Power, damage: str) -> None:
-    """It shows the last txg that it saw, and says what is wrong."""
+    """It shows the last txg that it applied, and reports the damage."""
     inos = await written(power)
     follow = OpenOptions(read_only=True, follow=True)
     followed = SessionOptions(follow=True)
@@ -159,16 +159,18 @@ async def test_follower_continues_from_its_local_state(power: Power, damage: str
     async with power.session("f", options=follow, session_options=followed, tasks=False) as session:
         await require_files(session, inos, 9)
         await session.close()
-    async with power.session("f", tasks=False) as session:  # as good as the writer's own
+    async with power.session(
+        "f", tasks=False
+    ) as session:  # as good as the writer's own local state
         await session.flush_at_end()
         await session.close()
     await require_healthy(power, inos, 9, "c")
 
 
-async def test_missing_end_is_published_by_fsck_only_and_only_by_the_last_writer(
+async def test_missing_end_is_published_only_by_fsck_and_only_by_the_last_writer(
     power: Power,
 ) -> None:
-    """A bucket that was put back on purpose looks the same: a mount refuses it."""
+    """A bucket that was restored on purpose looks the same: a mount refuses it."""
     inos = await written(power)
     before = dict(power.store.objects)
     del power.store.objects[key_of(Txg(9))]
@@ -186,7 +188,7 @@ async def test_missing_end_is_published_by_fsck_only_and_only_by_the_last_writer
 
 
 async def test_missing_end_is_not_published_after_another_writer(power: Power) -> None:
-    """Its fence record and all that it wrote may be what is missing."""
+    """Its fence record and its txgs may be the missing objects."""
     await written(power)
     async with power.session("b", tasks=False) as session:
         await session.close()
@@ -198,8 +200,8 @@ async def test_missing_end_is_not_published_after_another_writer(power: Power) -
     assert kept(power, "a") == []
 
 
-async def test_exchanged_changelog_is_no_damage(power: Power) -> None:
-    """It opens, and is another: the bucket has another history."""
+async def test_exchanged_changelog_is_not_damage(power: Power) -> None:
+    """It opens, and differs from the expected one: the bucket has another history."""
     await written(power, last=8)
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
@@ -219,8 +221,8 @@ async def test_exchanged_changelog_is_no_damage(power: Power) -> None:
     assert kept(power, "a") == []
 
 
-async def test_changelog_that_follows_nothing_is_damage(power: Power) -> None:
-    """It opens, but the one before it in the bucket is not the one that it names."""
+async def test_changelog_without_predecessor_is_damage(power: Power) -> None:
+    """It opens, but refers to another predecessor than the one in the bucket."""
     inos = await written(power, last=8)
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
@@ -255,7 +257,7 @@ async def test_changelog_that_follows_nothing_is_damage(power: Power) -> None:
     [StoreUnavailableError("x", 1, 0.0, "away"), StoreAccessError("x", "AccessDenied", "ask")],
     ids=["away", "refused"],
 )
-async def test_store_that_does_not_answer_is_no_damage(power: Power, error: StoreError) -> None:
+async def test_unreachable_store_is_not_damage(power: Power, error: StoreError) -> None:
     """Neither for a mount nor for fsck -y --end-at: nothing is abandoned or quarantined."""
     await written(power)
     before = dict(power.store.objects)
@@ -269,7 +271,7 @@ async def test_store_that_does_not_answer_is_no_damage(power: Power, error: Stor
 
 
 class _Refusing(FaultyStore):
-    """A store that does not hand out one object."""
+    """A store that refuses to return one object."""
 
     def __init__(self, inner: ObjectStore, key: ObjectKey, error: StoreError) -> None:
         super().__init__(inner)
@@ -290,7 +292,7 @@ class _Refusing(FaultyStore):
 async def test_end_of_the_chain_is_abandoned_only_with_end_at(
     power: Power, lost: list[int]
 ) -> None:
-    """Another host wrote it. Nothing is deleted; what is before stays, and is what there is."""
+    """Another host wrote it. Nothing is deleted; earlier txgs stay and are shown."""
     inos = await written(power)
     rot(power, *lost)
     before = dict(power.store.objects)
@@ -339,8 +341,8 @@ async def test_only_writer_of_the_chain_needs_no_option(power: Power) -> None:
     await require_healthy(power, inos, 8, "c")
 
 
-async def test_state_that_cannot_follow_stays_where_it_is(power: Power) -> None:
-    """It may be the best copy that there is: here the only one, without any image."""
+async def test_state_that_cannot_follow_is_kept(power: Power) -> None:
+    """It may be the best copy in existence: here the only one, without any image."""
     inos = await written(power)
     async with power.session("b", tasks=False) as session:
         await session.close()
@@ -366,8 +368,8 @@ async def test_state_that_cannot_follow_stays_where_it_is(power: Power) -> None:
     await require_healthy(power, inos, 9, "c")
 
 
-async def test_state_with_given_up_txgs_is_kept_aside(power: Power) -> None:
-    """The host that has them comes back: they are no part of the chain, and not lost."""
+async def test_state_with_abandoned_txgs_is_quarantined(power: Power) -> None:
+    """The host with these txgs returns: they are not in the chain, and not lost."""
     inos = await written(power)
     rot(power, 9)
     async with power.session("b", options=end_at(8), tasks=False) as session:
@@ -381,7 +383,7 @@ async def test_state_with_given_up_txgs_is_kept_aside(power: Power) -> None:
 
 
 async def published(power: Power, options: OpenOptions, hook: Hook) -> None:
-    """Mend, as fsck does."""
+    """Repair, as fsck does."""
     async with power.session("b", options=options, hook=hook, tasks=False) as session:
         await session.publish_anew()
 
@@ -397,8 +399,8 @@ async def published(power: Power, options: OpenOptions, hook: Hook) -> None:
         "txg confirmed",
     ],
 )
-async def test_mend_that_was_killed_is_mended_again(power: Power, step: str) -> None:
-    """Wherever it was: nothing is lost by it, and the second run leads to the same."""
+async def test_interrupted_repair_can_be_repeated(power: Power, step: str) -> None:
+    """Killed at any step: nothing is lost, and the second run has the same result."""
     inos = await written(power)
     rot(power, 9)
     before = dict(power.store.objects)

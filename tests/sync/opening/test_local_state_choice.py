@@ -19,7 +19,7 @@ pytestmark = pytest.mark.thorough
 
 
 async def two_rounds(power: Power) -> dict[str, bytes]:
-    """Ship twice from host a; return the bucket as it was after the first time."""
+    """Ship twice from host a; return the bucket's content after the first time."""
     async with power.session("a") as session:
         write_file(session, b"one")
         await session.flush()
@@ -30,8 +30,8 @@ async def two_rounds(power: Power) -> dict[str, bytes]:
     return {str(key): data for key, data in before.items()}
 
 
-async def test_bucket_that_was_rolled_back_is_noticed(power: Power) -> None:
-    """By a host that remembers more; nothing is changed there."""
+async def test_rolled_back_bucket_is_noticed(power: Power) -> None:
+    """By a host that remembers a later txg; it changes nothing."""
     before = await two_rounds(power)
     power.store.objects.clear()
     power.store.objects.update(before)  # type: ignore[arg-type]  # keys are text
@@ -45,8 +45,8 @@ async def test_bucket_that_was_rolled_back_is_noticed(power: Power) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 4096 * 3 + 7])
-async def test_cut_database_is_refused_with_advice(power: Power, size: int) -> None:
-    """It is damaged, and fsck knows what to do; nothing is moved."""
+async def test_truncated_database_is_refused_with_advice(power: Power, size: int) -> None:
+    """The message refers to fsck; nothing is moved."""
     await two_rounds(power)
     os.truncate(power.home / "a" / "meta.db", size)
 
@@ -59,8 +59,8 @@ async def test_cut_database_is_refused_with_advice(power: Power, size: int) -> N
 
 
 @pytest.mark.parametrize("table", ["cached_blocks", "properties"])
-async def test_damage_that_is_met_late_is_refused_with_advice(power: Power, table: str) -> None:
-    """The database opens, and what is read of it later is damaged."""
+async def test_damage_found_late_is_refused_with_advice(power: Power, table: str) -> None:
+    """The database opens, and rows read later are damaged."""
     await two_rounds(power)
     path = power.home / "a" / "meta.db"
     db = Database.open(path, Pragmas())
@@ -94,8 +94,8 @@ async def test_bucket_with_another_history_is_noticed(power: Power) -> None:
             pass
 
 
-async def test_host_that_was_away_for_long_restores(power: Power) -> None:
-    """Its place in the chain is gone; it had nothing that was not shipped."""
+async def test_host_that_was_offline_for_long_restores(power: Power) -> None:
+    """Its position in the chain is gone; it had no unshipped changes."""
     await two_rounds(power)
     async with power.session("b") as session:
         ino = write_file(session, b"from b")
@@ -113,7 +113,7 @@ async def test_host_that_was_away_for_long_restores(power: Power) -> None:
 
 
 @pytest.mark.parametrize("unshipped", [False, True], ids=["shipped", "unshipped"])
-async def test_host_that_was_away_for_longer_than_the_retention(
+async def test_host_that_was_offline_longer_than_the_retention_restores(
     power: Power, unshipped: bool
 ) -> None:
     """The changelogs after its txg were reclaimed: it restores, and quarantines unshipped state."""
@@ -140,7 +140,7 @@ async def test_host_that_was_away_for_longer_than_the_retention(
 
 
 async def test_unshipped_change_is_quarantined_and_named(power: Power) -> None:
-    """Another host went on; the command that brings the files back stands in the notice."""
+    """Another host has written since; the notice names the command that recovers the files."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
         await session.flush()
@@ -158,8 +158,8 @@ async def test_unshipped_change_is_quarantined_and_named(power: Power) -> None:
     assert "recover-state" in notice
 
 
-async def test_killed_host_with_nothing_unshipped_just_follows(power: Power) -> None:
-    """A crash alone is no reason to keep anything aside."""
+async def test_killed_host_without_unshipped_changes_applies_changelogs(power: Power) -> None:
+    """A crash alone is no reason for quarantine."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
         await session.flush()
@@ -175,7 +175,7 @@ async def test_killed_host_with_nothing_unshipped_just_follows(power: Power) -> 
 
 
 async def test_cached_block_that_another_host_removed_is_deleted(power: Power) -> None:
-    """An unreferenced copy takes no space, and does not count as the only copy of a block."""
+    """An unreferenced cached block takes no space, and does not count as the only copy of a block."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"shipped")
         await session.flush_at_end()
@@ -192,8 +192,8 @@ async def test_cached_block_that_another_host_removed_is_deleted(power: Power) -
         assert not session.volume.notices
 
 
-async def test_following_that_ended_halfway_is_ended_by_the_next_mount(power: Power) -> None:
-    """Killed when everything was applied and nothing counted."""
+async def test_interrupted_catching_up_is_finished_by_the_next_mount(power: Power) -> None:
+    """Killed when all changes were applied and the totals were not computed."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"from a")
         await session.flush_at_end()

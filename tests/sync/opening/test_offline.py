@@ -1,4 +1,4 @@
-"""Reading complete local state while the bucket cannot be reached."""
+"""Reading complete local state while the bucket is unreachable."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ WHY = "there is no network"
 
 
 async def offline(power: Power, host: str = "a", mark: Mark | None = None) -> Volume:
-    """Open what a host has, with a store that always fails."""
+    """Open the local state of a host, with a store that always fails."""
     store = FaultyStore(power.store)
     store.fail(ANY, times=1000)
     return await open_offline(
@@ -51,7 +51,7 @@ async def offline(power: Power, host: str = "a", mark: Mark | None = None) -> Vo
 
 @asynccontextmanager
 async def reading(power: Power) -> AsyncIterator[Session]:
-    """Run a session of what host a has."""
+    """Run a session on the local state of host a."""
     opened = await offline(power)
     session = Session(opened, SessionOptions(), power.clock)
     session.recover()
@@ -63,8 +63,8 @@ async def reading(power: Power) -> AsyncIterator[Session]:
             await close_filesystem(opened, release=True)
 
 
-async def test_clean_state_is_read_and_says_so(power: Power) -> None:
-    """Content that is cached is there; nothing is taken, nothing is written to the bucket."""
+async def test_clean_state_is_read_with_a_notice(power: Power) -> None:
+    """Cached content can be read; nothing is written to the bucket."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -82,8 +82,8 @@ async def test_clean_state_is_read_and_says_so(power: Power) -> None:
         assert session.status.writable
 
 
-async def test_changes_that_were_not_shipped_are_shown(power: Power) -> None:
-    """After a kill, too; the next mount with a bucket ships them."""
+async def test_unshipped_changes_are_shown(power: Power) -> None:
+    """After a kill, too; the next mount with a reachable bucket ships them."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -98,10 +98,10 @@ async def test_changes_that_were_not_shipped_are_shown(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_content_that_is_not_cached_is_an_error_until_the_bucket_answers(
+async def test_uncached_content_is_an_error_until_the_bucket_answers(
     power: Power,
 ) -> None:
-    """Names are there; bytes come from the bucket when it can be reached, and are verified."""
+    """Names are shown; content is read from the bucket once it is reachable, and verified."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -133,7 +133,7 @@ async def test_content_that_is_not_cached_is_an_error_until_the_bucket_answers(
 
 @asynccontextmanager
 async def following(power: Power, store: FaultyStore, host: str = "b") -> AsyncIterator[Session]:
-    """Run a follower that begins while the store does not answer."""
+    """Run a follower that starts while the store does not answer."""
     opened = await open_offline(
         store, StateDir(power.home / host), power.secret, power.clock, READS, WHY
     )
@@ -148,8 +148,8 @@ async def following(power: Power, store: FaultyStore, host: str = "b") -> AsyncI
 
 
 @pytest.mark.parametrize("killed", [False, True])
-async def test_follower_begins_with_local_state_and_goes_on(power: Power, killed: bool) -> None:
-    """It shows what it had, says so in status, and catches up when the bucket answers."""
+async def test_follower_starts_with_local_state_and_catches_up(power: Power, killed: bool) -> None:
+    """It shows its last state, reports that in status, and catches up when the bucket answers."""
     async with power.session("a", tasks=False) as writer:
         before = write_file(writer, CONTENT)
         await writer.flush()
@@ -173,7 +173,7 @@ async def test_follower_begins_with_local_state_and_goes_on(power: Power, killed
             assert session.link == shown
             assert session.status.state is MountState.FOLLOWING
             assert figures.figures(session, "", "")["offline"] == WHY
-            if not killed:  # what it had cached is known since it was closed
+            if not killed:  # its cached blocks were recorded when it closed
                 assert await read_file(session, before) == CONTENT
             assert inodes.get(session.db, missed).size_bytes == len(b"of the first day")
             assert session.follower is not None
@@ -189,7 +189,7 @@ async def test_follower_begins_with_local_state_and_goes_on(power: Power, killed
 
 
 async def test_state_of_a_follower_is_read_without_the_bucket(power: Power) -> None:
-    """Also where only its totals were not counted yet."""
+    """Also if its totals were not computed yet."""
     async with (
         power.session("a", tasks=False) as writer,
         power.session("b", options=READS, session_options=FOLLOWS, tasks=False) as session,
@@ -207,7 +207,7 @@ async def test_state_of_a_follower_is_read_without_the_bucket(power: Power) -> N
 
 
 async def test_state_with_changes_cannot_follow_offline(power: Power) -> None:
-    """Txgs of others would not fit it; reading it is possible."""
+    """Txgs of other hosts would not apply to it; it can be read."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         session.durability.commit()
@@ -222,7 +222,7 @@ async def test_state_with_changes_cannot_follow_offline(power: Power) -> None:
 
 
 async def test_incomplete_state_is_refused(power: Power) -> None:
-    """Without a superblock, without a database, or after a crash that it does not survive."""
+    """Without a superblock, without a database, or after a crash that the journal mode does not survive."""
     async with power.session("a") as session:
         await session.close()
     path = power.home / "a"
@@ -242,7 +242,7 @@ async def test_incomplete_state_is_refused(power: Power) -> None:
 async def test_power_loss_that_needs_the_bucket_is_refused(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise content would count as lost that the bucket has; the next mount brings it back."""
+    """Otherwise content would count as lost although the bucket has it; the next mount restores it."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -261,8 +261,8 @@ async def test_power_loss_that_needs_the_bucket_is_refused(
     assert not StateDir(power.home / "a").is_locked_by_other
 
 
-async def test_state_that_is_older_than_asked_for_is_refused(power: Power) -> None:
-    """The caller remembers more than this host does."""
+async def test_state_older_than_required_is_refused(power: Power) -> None:
+    """The caller gives a later txg than this host has."""
     async with power.session("a") as session:
         link = session.link
         await session.close()
@@ -274,10 +274,10 @@ async def test_state_that_is_older_than_asked_for_is_refused(power: Power) -> No
             await offline(power, mark=mark)
 
 
-async def test_bucket_that_answers_is_reachable(
+async def test_answering_bucket_is_reachable(
     power: Power, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Also without a lease; one that is silent is not, after a bounded time."""
+    """Also without a lease; a silent bucket is unreachable after a bounded time."""
     store = FaultyStore(power.store)
     assert await why_unreachable(store) == ""
     store.fail("get", times=1000)
@@ -294,7 +294,7 @@ async def test_bucket_that_answers_is_reachable(
 
 
 async def test_keys_must_be_those_of_the_local_state(power: Power) -> None:
-    """A given passphrase means an encrypted filesystem; other keys are another's."""
+    """A given passphrase requires an encrypted filesystem; other keys belong to another filesystem."""
     async with power.session("a") as session:
         session.db.begin_local()
         local_state.put(session.db, "key_check", "00")

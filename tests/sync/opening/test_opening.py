@@ -1,4 +1,4 @@
-"""Which copy counts at mount: local state or the bucket."""
+"""The choice at mount between local state and the bucket."""
 
 import shutil
 from pathlib import Path
@@ -24,7 +24,7 @@ CONTENT = b"hello" * 1000
 
 
 async def test_second_host_is_refused_until_release(power: Power) -> None:
-    """A crashed holder keeps the lease; the same host gets it back at once."""
+    """The lease of a crashed holder stays; the same host acquires it again at once."""
     async with power.session("a"):
         pass
 
@@ -53,8 +53,8 @@ async def test_killed_session_loses_nothing_committed(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_both_moved_keeps_local_changes_aside(power: Power) -> None:
-    """After a takeover the old host restores the bucket and keeps what it had, and says where."""
+async def test_local_changes_are_quarantined_if_both_sides_moved(power: Power) -> None:
+    """After a takeover the old host restores the bucket, keeps its state, and prints the directory."""
     async with power.session("a") as session:
         write_file(session, b"only on a")
         session.durability.commit()
@@ -88,7 +88,7 @@ async def test_wrong_passphrase_is_refused(power: Power) -> None:
 
 @pytest.mark.parametrize("journal_mode", ["off", "memory"])
 async def test_crash_without_a_journal_restores_the_bucket(power: Power, journal_mode: str) -> None:
-    """The rows are not trusted; they are kept aside, and the lease is our own as before."""
+    """The rows are not trusted; they are quarantined, and the lease is still our own."""
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", options=options) as session:
         ino = write_file(session, CONTENT)
@@ -100,10 +100,10 @@ async def test_crash_without_a_journal_restores_the_bucket(power: Power, journal
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_suspicion_after_power_loss_outlives_a_clean_mount(
+async def test_verification_after_power_loss_outlives_a_clean_mount(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A torn clean block is found by its hash also at the second mount after the cut."""
+    """A torn clean block is found by its hash even at the second mount after the power cut."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -121,10 +121,10 @@ async def test_suspicion_after_power_loss_outlives_a_clean_mount(
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_power_loss_is_remembered_until_it_was_acted_upon(
+async def test_power_loss_is_remembered_until_it_was_handled(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A mount that is killed before it looked at the files does not take it from the next one."""
+    """A mount that is killed before it verified the files leaves the flag for the next one."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         session.db.commit()
@@ -148,7 +148,7 @@ async def test_power_loss_is_remembered_until_it_was_acted_upon(
     assert lost == [True, True, True, False]
 
 
-async def test_suspicion_ends_when_every_copy_was_verified(
+async def test_verification_ends_when_every_cached_block_was_checked(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """In the background, so that later mounts need not begin again."""
@@ -170,7 +170,7 @@ async def test_suspicion_ends_when_every_copy_was_verified(
         assert not session.cache.has_suspects
 
 
-async def test_log_without_its_database_is_kept_aside_and_not_replayed(power: Power) -> None:
+async def test_log_without_its_database_is_quarantined_and_not_replayed(power: Power) -> None:
     """SQLite would apply it to the restored database, which it does not belong to."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -194,12 +194,12 @@ async def test_log_without_its_database_is_kept_aside_and_not_replayed(power: Po
 async def test_interrupted_drop_of_outdated_state_leaves_no_stray_block(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database goes last: as long as it is there, the next mount drops the rest."""
+    """The database is removed last: as long as it exists, the next mount removes the rest."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await session.flush()
         session.db.begin_local()
-        session.db.counters.capacity_bytes = 1 << 40  # nothing of worth, and not as in the bucket
+        session.db.counters.capacity_bytes = 1 << 40  # worthless, and different from the bucket
         await session.close()
     async with power.session("b") as session:
         write_file(session, b"from b")
@@ -221,7 +221,7 @@ async def test_interrupted_drop_of_outdated_state_leaves_no_stray_block(
 
 @pytest.mark.parametrize("left", ["doubtful", "remains"])
 async def test_refused_mount_moves_nothing(power: Power, left: str) -> None:
-    """The local state stays where it is while another host holds the filesystem."""
+    """The local state stays in place while another host holds the filesystem."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, CONTENT)
@@ -243,10 +243,10 @@ async def test_refused_mount_moves_nothing(power: Power, left: str) -> None:
         assert "kept in" in notice
 
 
-async def test_mount_refused_at_the_last_moment_says_what_it_moved(
+async def test_mount_refused_late_reports_the_moved_directories(
     power: Power, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another host took the lease between our look and our writing."""
+    """Another host took the lease between our check and our write."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, CONTENT)
@@ -262,8 +262,8 @@ async def test_mount_refused_at_the_last_moment_says_what_it_moved(
     assert "kept in" in caplog.text
 
 
-async def test_host_whose_restore_was_killed_has_its_lease_back(power: Power) -> None:
-    """Its database is gone and the new one not there yet; its name is."""
+async def test_host_killed_during_restore_recovers_its_lease(power: Power) -> None:
+    """Its database is deleted and the new one not there yet; the holder file is."""
     async with power.session("a") as session:
         ino = write_file(session, b"shipped")
         await session.flush()

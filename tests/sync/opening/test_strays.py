@@ -43,7 +43,7 @@ async def _write_and_kill(power: Power) -> None:
 
 @pytest.mark.parametrize("clean", [True, False], ids=["unmounted", "killed"])
 async def test_blocks_of_a_newer_database_are_quarantined(power: Power, clean: bool) -> None:
-    """The database is put back from a backup; new blocks get the numbers of the unknown ones."""
+    """The database is restored from a backup; new blocks get the numbers of the unknown ones."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -63,7 +63,7 @@ async def test_blocks_of_a_newer_database_are_quarantined(power: Power, clean: b
 
 
 async def test_blocks_of_a_newer_database_outlive_a_restore(power: Power) -> None:
-    """The older database cannot be gone on from and holds nothing: it is dropped, they are not."""
+    """The older database cannot be continued and has no unshipped changes: it is dropped, the block files are kept."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -81,8 +81,8 @@ async def test_blocks_of_a_newer_database_outlive_a_restore(power: Power) -> Non
     assert _quarantined(power) == [DIRTY]
 
 
-async def test_number_that_another_host_gave_again_proves_nothing(power: Power) -> None:
-    """It goes on from the same txg: both hosts gave one number, to different content."""
+async def test_number_used_by_two_hosts_proves_nothing(power: Power) -> None:
+    """Two hosts continued from the same txg and used one number for different content."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -101,8 +101,8 @@ async def test_number_that_another_host_gave_again_proves_nothing(power: Power) 
     assert _quarantined(power) == [DIRTY]
 
 
-async def test_crash_with_nothing_unknown_quarantines_nothing(power: Power) -> None:
-    """All that it wrote has rows."""
+async def test_crash_without_unknown_files_quarantines_nothing(power: Power) -> None:
+    """Every block file has a row."""
     await _write_and_kill(power)
 
     async with power.session("a") as session:
@@ -112,7 +112,7 @@ async def test_crash_with_nothing_unknown_quarantines_nothing(power: Power) -> N
 
 
 def _leave_stray(power: Power, content: bytes) -> None:
-    """Make a block file of an operation that was not committed when the kill came.
+    """Make a block file of an operation that was not committed before the kill.
 
     A process that is killed leaves the log, too; leaving a session here removes it.
     """
@@ -121,8 +121,8 @@ def _leave_stray(power: Power, content: bytes) -> None:
     files.create(BlockId(0x1000), 0, content)
 
 
-async def test_files_of_operations_that_a_kill_undid_are_removed(power: Power) -> None:
-    """No caller was promised them, and a directory to be judged by people would remain."""
+async def test_files_of_uncommitted_operations_are_removed(power: Power) -> None:
+    """These operations were not acknowledged as durable, so nothing has to be quarantined."""
     await _write_and_kill(power)
     _leave_stray(power, DIRTY)
 

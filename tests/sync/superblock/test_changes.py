@@ -1,4 +1,4 @@
-"""Changing the superblock, and putting copies of it back."""
+"""Changing the superblock, and restoring copies of it."""
 
 from functools import partial
 
@@ -36,7 +36,7 @@ async def _change(power: Power, host: str = "a") -> list[str]:
 
 
 async def test_change_reaches_every_copy(power: Power) -> None:
-    """Both objects and that of the host; all are the same then."""
+    """Both objects and this host's copy; all three are equal afterwards."""
     async with power.session("a", tasks=False) as session:
         await session.close()
 
@@ -51,10 +51,10 @@ async def test_change_reaches_every_copy(power: Power) -> None:
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
-async def test_change_replaces_a_missing_or_damaged_superblock(
+async def test_change_replaces_missing_or_damaged_superblocks(
     power: Power, key: ObjectKey, damage: str
 ) -> None:
-    """By the next superblock, so it is no copy that is put back."""
+    """They get the next generation, not an old copy."""
     if damage == "missing":
         del power.store.objects[key]
     else:
@@ -66,8 +66,8 @@ async def test_change_replaces_a_missing_or_damaged_superblock(
     assert _decoded(power, key).generation == 2
 
 
-async def test_copy_that_is_not_reached_is_named(power: Power) -> None:
-    """The change holds all the same, on every host."""
+async def test_unreachable_copy_is_named(power: Power) -> None:
+    """The change is valid all the same, on every host."""
     store = _Guarded(power.store)
 
     changed = await change(store, power.remembered("a"), power.secret, _labelled)
@@ -79,8 +79,8 @@ async def test_copy_that_is_not_reached_is_named(power: Power) -> None:
     assert power.store.objects[COPY_KEY] == power.store.objects[KEY]
 
 
-async def test_only_one_of_two_changes_at_a_time_is_made(power: Power) -> None:
-    """The other one changed nothing."""
+async def test_one_of_two_concurrent_changes_fails(power: Power) -> None:
+    """The failed one changes nothing."""
     keys = await power.keys()
 
     def meanwhile(superblock: Superblock, keyring: Keyring) -> Superblock:
@@ -94,7 +94,7 @@ async def test_only_one_of_two_changes_at_a_time_is_made(power: Power) -> None:
 
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
-async def test_only_missing_objects_are_put_back(power: Power, key: ObjectKey) -> None:
+async def test_only_missing_objects_are_restored(power: Power, key: ObjectKey) -> None:
     """An object that another process created meanwhile stays, and so does a damaged one."""
     healthy = dict(power.store.objects)
     power.store.objects[key] = b"damaged"
@@ -113,7 +113,7 @@ async def test_only_missing_objects_are_put_back(power: Power, key: ObjectKey) -
 
 
 async def test_older_first_object_is_not_replaced_by_a_mount(power: Power) -> None:
-    """That is no change that was interrupted: it was put back, and fsck -y decides."""
+    """It is not an interrupted change: an old object was restored, and fsck -y decides."""
     old = power.store.objects[KEY]
     await _change(power)
     power.store.objects[KEY] = old
@@ -124,8 +124,8 @@ async def test_older_first_object_is_not_replaced_by_a_mount(power: Power) -> No
 
 
 @pytest.mark.parametrize("damage", [b"", b"torn", None])
-async def test_repair_makes_both_objects_the_same(power: Power, damage: bytes | None) -> None:
-    """The replaced object is kept on this host; a second repair finds nothing."""
+async def test_repair_makes_both_objects_equal(power: Power, damage: bytes | None) -> None:
+    """The replaced object is kept on this host; a second repair finds no difference."""
     await _change(power)
     state = power.home / "a"
     state.mkdir()
@@ -145,8 +145,8 @@ async def test_repair_makes_both_objects_the_same(power: Power, damage: bytes | 
     assert await mend(power.store, power.remembered("a"), keys, SystemClock()) == []
 
 
-async def test_repair_brings_the_newest_back(power: Power) -> None:
-    """On the host that has seen it, where both objects in the bucket are older."""
+async def test_repair_restores_the_newest(power: Power) -> None:
+    """On the host that has seen it, if both objects in the bucket are older."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     old = dict(power.store.objects)
@@ -159,8 +159,8 @@ async def test_repair_brings_the_newest_back(power: Power) -> None:
     assert (await power.keys("b")).superblock.label == "changed"
 
 
-async def test_accepted_superblock_counts_everywhere(power: Power) -> None:
-    """Its generation is above all that were seen, so hosts that saw a newer one accept it."""
+async def test_accepted_superblock_is_valid_on_all_hosts(power: Power) -> None:
+    """Its generation is higher than all others, so hosts that saw a newer one accept it."""
     for host in "ab":
         async with power.session(host, tasks=False) as session:
             await session.close()
@@ -183,7 +183,7 @@ async def test_accepted_superblock_counts_everywhere(power: Power) -> None:
 async def test_foreign_superblock_is_neither_changed_nor_copied(
     power: Power, lost: str | None
 ) -> None:
-    """Both objects are another filesystem's, which opens; one kind of object is missing at most."""
+    """Both objects belong to another filesystem, which opens; at most one kind of object is missing."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content" * 1000)
         await session.flush()
@@ -211,7 +211,7 @@ async def test_foreign_superblock_is_neither_changed_nor_copied(
     assert remembered.read() is None
 
 
-async def test_host_that_has_mounted_it_mends_it_among_damaged_objects(power: Power) -> None:
+async def test_host_that_has_mounted_it_repairs_it_among_damaged_objects(power: Power) -> None:
     """Its copy was used before, so no other object has to prove it."""
     async with power.session("a", tasks=False) as session:
         await session.close()
@@ -227,7 +227,7 @@ async def test_host_that_has_mounted_it_mends_it_among_damaged_objects(power: Po
 
 
 async def test_damaged_superblock_cannot_be_accepted(power: Power) -> None:
-    """The message says what is wrong with it."""
+    """The message names the damage."""
     power.store.objects[KEY] = b"torn"
 
     with pytest.raises(LostSuperblockError, match="does not begin like a superblock"):
@@ -235,7 +235,7 @@ async def test_damaged_superblock_cannot_be_accepted(power: Power) -> None:
 
 
 class _Guarded(MemoryStore):
-    """The objects of another store, of which one can be read and not be written."""
+    """A store with one object that can be read but not written."""
 
     def __init__(self, inner: MemoryStore) -> None:
         super().__init__()

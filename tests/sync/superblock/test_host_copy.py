@@ -23,7 +23,7 @@ def generations(number: int) -> list[bytes]:
 
 
 def test_newest_is_kept(tmp_path: Path) -> None:
-    """An older one, or another of the same generation, replaces it only when asked to."""
+    """An older one, or another of the same generation, replaces it only on request."""
     remembered = Remembered(tmp_path)
     [first, second] = generations(2)
     assert remembered.read() is None
@@ -42,7 +42,7 @@ def test_newest_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damaged", [b"", b"torn", bytes(2 * TEXT_OBJECT_BYTES_MAX)])
 def test_damaged_copy_is_replaced(tmp_path: Path, damaged: bytes) -> None:
-    """And never read beyond the size of a superblock."""
+    """It is never read beyond the size of a superblock."""
     remembered = Remembered(tmp_path)
     remembered.path.write_bytes(damaged)
 
@@ -52,7 +52,7 @@ def test_damaged_copy_is_replaced(tmp_path: Path, damaged: bytes) -> None:
     assert remembered.read() == first
 
 
-def test_copy_is_for_its_owner_only_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_copy_is_private_and_leaves_no_other_file(tmp_path: Path) -> None:
     """It holds wrapped keys, and those of a plain filesystem."""
     remembered = Remembered(tmp_path)
     remembered.keep(generations(1)[0])
@@ -62,7 +62,7 @@ def test_copy_is_for_its_owner_only_and_nothing_else_is_left(tmp_path: Path) -> 
 
 
 def test_without_a_state_directory_nothing_is_remembered(tmp_path: Path) -> None:
-    """A command that only reads makes none."""
+    """A command that only reads creates no state directory."""
     remembered = Remembered(tmp_path / "none")
     remembered.keep(generations(1)[0])
 
@@ -70,8 +70,8 @@ def test_without_a_state_directory_nothing_is_remembered(tmp_path: Path) -> None
     assert not (tmp_path / "none").exists()
 
 
-def test_link_is_not_followed(tmp_path: Path) -> None:
-    """Neither to read nor to write."""
+def test_symlink_is_not_followed(tmp_path: Path) -> None:
+    """Neither for reading nor for writing."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"not ours")
     remembered = Remembered(tmp_path)
@@ -83,7 +83,7 @@ def test_link_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_replaced_object_is_kept(tmp_path: Path) -> None:
-    """Under a name of its own."""
+    """Under a separate name."""
     path = Remembered(tmp_path).keep_replaced(KEY, b"whatever it was", "1")
 
     assert path.read_bytes() == b"whatever it was"

@@ -16,7 +16,7 @@ async def _require(power: Power) -> None:
 
 
 async def test_keys_of_another_filesystem_open_nothing(power: Power) -> None:
-    """The error names an object that did not open, and the way back."""
+    """The error names an object that did not open, and a remedy."""
     foreign = superblock_codec.decode(KEY, foreign_superblock())
     keyring = superblock_codec.unlock_plain(foreign)
 
@@ -27,7 +27,7 @@ async def test_keys_of_another_filesystem_open_nothing(power: Power) -> None:
 
 
 async def test_uuid_of_another_filesystem_is_refused(power: Power) -> None:
-    """Also with keys that open the image."""
+    """Also if the keys open the image."""
     keyring = (await power.keys()).keyring
 
     assert not await opens_an_image(power.store, keyring, "01234567-89ab-cdef-0123-456789abcdef")
@@ -48,7 +48,7 @@ async def test_one_kind_of_intact_object_proves_the_superblock(power: Power, lef
 
 
 async def test_pieces_prove_the_superblock_where_every_manifest_is_damaged(power: Power) -> None:
-    """A filesystem that has only the image of mkfs has no other object."""
+    """A filesystem that has only the image of mkfs has no other objects."""
     for key in power.store.objects:
         if key.endswith("/manifest"):
             power.store.objects[key] = b"damaged"
@@ -63,8 +63,8 @@ async def test_superblock_of_an_interrupted_mkfs_passes(power: Power) -> None:
     await _require(power)
 
 
-async def test_objects_of_a_newer_program_are_not_taken_for_foreign_ones(power: Power) -> None:
-    """The error says to upgrade."""
+async def test_objects_of_a_newer_program_are_not_reported_as_foreign(power: Power) -> None:
+    """The error asks for an upgrade."""
     for key, data in power.store.objects.items():
         if "/" in key:
             power.store.objects[key] = data[:8] + b"\0\7" + data[10:]

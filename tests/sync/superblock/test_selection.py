@@ -1,4 +1,4 @@
-"""Which superblock counts: damaged, exchanged, older and missing copies."""
+"""Selection of the superblock among damaged, exchanged, older and missing copies."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -79,8 +79,8 @@ async def _mount_once(power: Power, host: str) -> None:
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_damaged_object_costs_nothing(power: Power, key: ObjectKey, damage: str) -> None:
-    """A host that has seen nothing mounts with the other one; the damaged one is left as it is."""
+async def test_damaged_object_does_no_harm(power: Power, key: ObjectKey, damage: str) -> None:
+    """A host that has seen nothing mounts with the other object; the damaged one is unchanged."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -97,8 +97,8 @@ async def test_damaged_object_costs_nothing(power: Power, key: ObjectKey, damage
     assert power.store.objects[key] == damaged[key]
 
 
-async def test_missing_objects_are_put_back_by_a_mount_that_writes(power: Power) -> None:
-    """By one alone that has seen the filesystem; ro and follow only use what they remember."""
+async def test_missing_objects_are_restored_by_a_writing_mount(power: Power) -> None:
+    """Only by one that has seen the filesystem; ro and follow only read their copy."""
     await _mount_once(power, "a")
     before = {key: power.store.objects.pop(key) for key in (KEY, COPY_KEY)}
 
@@ -132,7 +132,7 @@ async def test_lost_superblock_is_not_reported_as_an_empty_location(power: Power
 
 @pytest.mark.parametrize("damage", ["empty", "first bit"])
 async def test_lost_superblock_error_names_each_fault(power: Power, damage: str) -> None:
-    """Each copy with its fault."""
+    """Each copy with its error."""
     for key in (KEY, COPY_KEY):
         power.store.objects[key] = DAMAGES[damage](power.store.objects[key])
     power.remembered("b").path.parent.mkdir()
@@ -146,7 +146,7 @@ async def test_lost_superblock_error_names_each_fault(power: Power, damage: str)
 
 
 async def test_older_superblock_is_refused_by_a_host_that_saw_a_newer_one(power: Power) -> None:
-    """With a way out in the message; nothing is changed in the bucket."""
+    """The message names a remedy; nothing is changed in the bucket."""
     old = dict(power.store.objects)
     await power.retain(100)
     await _mount_once(power, "a")
@@ -159,11 +159,11 @@ async def test_older_superblock_is_refused_by_a_host_that_saw_a_newer_one(power:
                 pass
     assert power.store.objects == before
     assert (await power.keys("a", repairing=True)).superblock.retention_s == 100
-    assert (await power.keys("b")).superblock.generation == 1  # it cannot know
+    assert (await power.keys("b")).superblock.generation == 1  # it cannot notice
 
 
-async def test_one_older_object_does_not_count(power: Power) -> None:
-    """On any host: of the authentic copies the highest generation counts."""
+async def test_one_older_object_is_ignored(power: Power) -> None:
+    """On any host: the authentic copy with the highest generation is used."""
     old = power.store.objects[KEY]
     await power.retain(100)
     for key in (KEY, COPY_KEY):
@@ -176,8 +176,8 @@ async def test_one_older_object_does_not_count(power: Power) -> None:
         power.store.objects[key] = newest
 
 
-async def test_replaced_passphrase_does_not_open_again(power: Power) -> None:
-    """Neither by an old first object, nor by old ones on a host that saw the new one."""
+async def test_replaced_passphrase_is_refused(power: Power) -> None:
+    """Neither an old first object nor, on a host that saw the new one, two old objects open with it."""
     if not power.encrypted:
         pytest.skip("it has no passphrase")
     old = dict(power.store.objects)
@@ -199,8 +199,8 @@ async def test_replaced_passphrase_does_not_open_again(power: Power) -> None:
     assert (keys.superblock.generation, newest) == (1, 2)
 
 
-async def test_forged_copy_of_a_high_generation_does_not_count(power: Power) -> None:
-    """Who has no keys can neither lower nor raise it."""
+async def test_forged_copy_of_a_high_generation_is_ignored(power: Power) -> None:
+    """Changing the generation needs the keys."""
     if not power.encrypted:
         pytest.skip("its fields are protected by nothing")
     present = superblock_codec.decode(KEY, power.store.objects[KEY])
@@ -276,7 +276,7 @@ async def test_plain_superblock_with_other_keys_costs_nothing(power: Power, key:
 
 
 async def test_removal_is_final(power: Power) -> None:
-    """A tombstone in the place of the superblock: no copy counts, wherever it is."""
+    """A tombstone replaces the superblock: no copy is used, wherever it is."""
     await _mount_once(power, "a")
     power.store.objects[KEY] = superblock_codec.encode_tombstone("test")
 
@@ -285,8 +285,8 @@ async def test_removal_is_final(power: Power) -> None:
             await power.keys(host)
 
 
-async def test_copy_that_an_older_program_left_behind_is_no_filesystem(power: Power) -> None:
-    """Its destroy does not know the second object."""
+async def test_copy_left_by_an_older_program_is_no_filesystem(power: Power) -> None:
+    """The destroy of such a program does not know the second object."""
     await _mount_once(power, "a")
     for key in [key for key in power.store.objects if key != COPY_KEY]:
         del power.store.objects[key]
@@ -296,8 +296,8 @@ async def test_copy_that_an_older_program_left_behind_is_no_filesystem(power: Po
 
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
-async def test_newer_program_s_superblock_is_not_passed_over(power: Power, key: ObjectKey) -> None:
-    """Upgrade, says the message, whatever the other object is."""
+async def test_superblock_of_a_newer_program_is_not_ignored(power: Power, key: ObjectKey) -> None:
+    """The message asks for an upgrade, whatever the other object is."""
     newer = text_object.encode("superblock", 4, {})
     power.store.objects[key] = newer
 
@@ -310,8 +310,8 @@ async def test_newer_program_s_superblock_is_not_passed_over(power: Power, key: 
     [StoreAccessError(KEY, "403", ""), StoreUnavailableError(KEY, 1, 0.0, "away")],
     ids=["403", "away"],
 )
-async def test_unreachable_object_is_not_a_damaged_one(power: Power, error: StoreError) -> None:
-    """The first one decides whether there is a tombstone; without the second it works."""
+async def test_unreachable_object_is_not_damaged(power: Power, error: StoreError) -> None:
+    """The first one decides whether there is a tombstone; without the second the mount works."""
     with pytest.raises(type(error)):
         await open_keys(_Refusing(power.store, KEY, error), power.remembered("-"), power.secret)
     refusing = _Refusing(power.store, COPY_KEY, error)
@@ -323,8 +323,8 @@ async def test_unreachable_object_is_not_a_damaged_one(power: Power, error: Stor
         await open_keys(refusing, power.remembered("-"), power.secret)
 
 
-async def test_other_filesystem_s_objects_do_not_count_here(power: Power) -> None:
-    """The one whose keys open the images counts; local state of another one is refused."""
+async def test_objects_of_another_filesystem_are_ignored(power: Power) -> None:
+    """The superblock whose keys open the images is used; local state of another filesystem is refused."""
     await _mount_once(power, "a")
     mine = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
     foreign = foreign_superblock()
@@ -341,7 +341,7 @@ async def test_other_filesystem_s_objects_do_not_count_here(power: Power) -> Non
 
 
 def _plain_of(data: bytes) -> bytes:
-    """Return a plain superblock of the same filesystem: what the bucket's owner can make."""
+    """Return a plain superblock of the same filesystem, as the owner of the bucket can make it."""
     found = superblock_codec.decode(KEY, data)
     made, _keyring, _key = superblock_codec.create(
         found.uuid, found.label, found.block_bytes, found.page_size, False, None
@@ -369,7 +369,7 @@ def _exchange(power: Power, *keys: ObjectKey) -> bytes:
 
 
 @pytest.mark.parametrize("keys", [(KEY,), (COPY_KEY,)])
-async def test_one_plain_object_does_not_count(encrypted: Power, keys: list[ObjectKey]) -> None:
+async def test_one_plain_object_is_ignored(encrypted: Power, keys: list[ObjectKey]) -> None:
     """Beside an encrypted one, on any host, whatever generation it claims."""
     _exchange(encrypted, *keys)
 
@@ -380,8 +380,8 @@ async def test_one_plain_object_does_not_count(encrypted: Power, keys: list[Obje
         assert (await peek(encrypted.store, encrypted.remembered(host))).encrypted
 
 
-async def test_given_passphrase_means_encrypted(encrypted: Power) -> None:
-    """On a host that has never seen the filesystem, too; nothing else is asked or written."""
+async def test_given_passphrase_requires_encryption(encrypted: Power) -> None:
+    """Even on a host that has never seen the filesystem; nothing is requested or written."""
     _exchange(encrypted, KEY, COPY_KEY)
     before = dict(encrypted.store.objects)
 
@@ -397,10 +397,10 @@ async def test_given_passphrase_means_encrypted(encrypted: Power) -> None:
 
 @pytest.mark.parametrize("forgets", ["nothing", "its copy"])
 @pytest.mark.parametrize("options", [OpenOptions(), OpenOptions(read_only=True, follow=True)])
-async def test_host_that_knows_it_encrypted_uploads_nothing_under_a_plain_one(
+async def test_host_that_knows_it_encrypted_refuses_a_plain_one(
     encrypted: Power, options: OpenOptions, forgets: str
 ) -> None:
-    """Its copy of the superblock says so, and so does its database alone."""
+    """Nothing is uploaded. Its copy of the superblock proves encryption, and so does its database alone."""
     _exchange(encrypted, KEY, COPY_KEY)
     if forgets == "its copy":
         encrypted.remembered("a").path.unlink()
@@ -416,10 +416,10 @@ async def test_host_that_knows_it_encrypted_uploads_nothing_under_a_plain_one(
     assert encrypted.store.objects == before
 
 
-async def test_state_of_an_older_program_is_not_uploaded_under_a_plain_one(
+async def test_state_of_an_older_program_is_not_uploaded_under_a_plain_superblock(
     encrypted: Power,
 ) -> None:
-    """It knows nothing of the keys: those of the bucket must open an image; then it knows them."""
+    """It has no record of the keys: those of the bucket must open an image; then they are recorded."""
     healthy = dict(encrypted.store.objects)
     _forget_keys(encrypted, "a")
     _exchange(encrypted, KEY, COPY_KEY)
@@ -440,8 +440,8 @@ async def test_state_of_an_older_program_is_not_uploaded_under_a_plain_one(
             pass
 
 
-async def test_plain_state_of_an_older_program_goes_on(power: Power) -> None:
-    """And gets to know its keys."""
+async def test_plain_state_of_an_older_program_works(power: Power) -> None:
+    """Its keys are recorded at the next mount."""
     await _mount_once(power, "a")
     _forget_keys(power, "a")
 
@@ -451,8 +451,8 @@ async def test_plain_state_of_an_older_program_goes_on(power: Power) -> None:
     assert _key_check(power, "a") == (await power.keys()).keyring.check_value
 
 
-async def test_accepted_plain_superblock_gets_no_encrypted_state(encrypted: Power) -> None:
-    """The explicit word: local state is quarantined, and nothing of it is uploaded."""
+async def test_accepted_plain_superblock_uploads_no_encrypted_state(encrypted: Power) -> None:
+    """The option was given explicitly: local state is quarantined, and nothing of it is uploaded."""
     [manifest] = [key for key in encrypted.store.objects if key.endswith("/manifest")]
     opened = image_codec.decode(
         manifest, encrypted.store.objects[manifest], (await encrypted.keys("a")).keyring
@@ -488,7 +488,7 @@ def _key_check(power: Power, host: str) -> str | None:
 
 
 def _forget_keys(power: Power, host: str) -> None:
-    """Make a state directory one of a program that noted nothing of the superblock."""
+    """Make a state directory look like that of a program that recorded nothing of the superblock."""
     db = _database(power, host)
     db.begin_local()
     local_state.delete(db, "key_check")
@@ -497,8 +497,8 @@ def _forget_keys(power: Power, host: str) -> None:
     power.remembered(host).path.unlink()
 
 
-async def test_longest_retention_counts_until_the_copies_agree(power: Power) -> None:
-    """An interrupted change deletes nothing that the other copy wants to keep."""
+async def test_longest_retention_is_used_until_the_copies_agree(power: Power) -> None:
+    """An interrupted change deletes nothing that the other copy still retains."""
     old = power.store.objects[COPY_KEY]
     await change(power.store, power.remembered("-"), power.secret, _retaining(0))
     assert (await power.keys()).retention_s == 0
@@ -515,8 +515,8 @@ async def test_peek_needs_no_keys(power: Power) -> None:
     assert (await peek(power.store, power.remembered("-"))).label == "test"
 
 
-async def test_wrong_passphrase_is_no_damage(power: Power, tmp_path: Path) -> None:
-    """It is asked for once, however many copies there are."""
+async def test_wrong_passphrase_is_not_damage(power: Power, tmp_path: Path) -> None:
+    """It is asked for once, for any number of copies."""
     if not power.encrypted:
         pytest.skip("it has no passphrase")
     asked = []
@@ -532,7 +532,7 @@ async def test_wrong_passphrase_is_no_damage(power: Power, tmp_path: Path) -> No
 
 
 class _Refusing(MemoryStore):
-    """The objects of another store, one of which cannot be read."""
+    """A store with one object that cannot be read."""
 
     def __init__(self, inner: MemoryStore, key: ObjectKey, error: StoreError) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ def _never() -> bytes:
     raise AssertionError("nothing should be asked for")
 
 
-async def test_each_secret_opens_what_it_is_for() -> None:
+async def test_each_secret_opens_the_superblock() -> None:
     """The passphrase is asked for once, and the recovery key may be typed in any case."""
     made, keyring, key = _make(b"secret")
     asked = []
@@ -41,7 +41,7 @@ async def test_each_secret_opens_what_it_is_for() -> None:
 
 
 async def test_plain_filesystem_asks_for_nothing() -> None:
-    """There is nothing to open."""
+    """It has no key slot."""
     made, keyring, _key = _make(None)
 
     for secret in (Passphrase(_never), RecoveryKey(_never), HeldKeys(keyring)):

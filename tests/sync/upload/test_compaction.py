@@ -1,4 +1,4 @@
-"""Mostly dead packs move into new ones."""
+"""Compaction: moving live blocks of mostly dead packs into new ones."""
 
 import itertools
 import os
@@ -21,8 +21,8 @@ from tests.sync.conftest import Power, read_file, remove_file, write_file
 pytestmark = pytest.mark.thorough
 
 
-async def test_mostly_dead_pack_is_emptied_and_goes(power: Power) -> None:
-    """Compaction moves what lives; after two more images the old pack is gone."""
+async def test_mostly_dead_pack_is_compacted_and_deleted(power: Power) -> None:
+    """Compaction moves the live blocks; after two more images the old pack is deleted."""
     await power.retain(0)
     async with power.session("a") as session:
         kept = write_file(session, os.urandom(2000))
@@ -46,7 +46,7 @@ async def test_mostly_dead_pack_is_emptied_and_goes(power: Power) -> None:
 
 
 async def test_kill_during_compaction_leaves_the_block_readable(power: Power) -> None:
-    """Until the new place is confirmed the old one stands."""
+    """Until the new location is confirmed the old one is used."""
     async with power.session("a") as session:
         kept = write_file(session, b"kept" * 500)
         doomed = write_file(session, os.urandom(50_000))
@@ -61,7 +61,7 @@ async def test_kill_during_compaction_leaves_the_block_readable(power: Power) ->
         assert session.uploader.pending == 0
 
 
-async def test_pack_of_tiny_files_is_not_compacted_for_ever(power: Power) -> None:
+async def test_pack_of_tiny_files_is_not_compacted_forever(power: Power) -> None:
     """A pack that is mostly index is no smaller after a move, so it stays."""
     async with power.session("a") as session:
         for number in range(20):
@@ -71,8 +71,8 @@ async def test_pack_of_tiny_files_is_not_compacted_for_ever(power: Power) -> Non
         assert await session.compactor.run_once() == 0
 
 
-async def test_torn_local_copy_is_never_moved_into_a_pack(power: Power) -> None:
-    """A bit that rots in the cache must not become the content in the store."""
+async def test_torn_cached_block_is_never_moved_into_a_pack(power: Power) -> None:
+    """A bit that flipped in the cache must not become the content in the store."""
     async with power.session("a") as session:
         kept, content = await _mostly_dead_pack(session)
         located = session.cache.located(kept, BlockIndex(0))
@@ -88,8 +88,8 @@ async def test_torn_local_copy_is_never_moved_into_a_pack(power: Power) -> None:
         assert await read_file(session, kept) == content
 
 
-async def test_block_evicted_while_it_is_moved_is_not_lost(power: Power) -> None:
-    """It is in its old pack: the move is put off, and nothing waits for fsck."""
+async def test_block_evicted_during_compaction_is_not_lost(power: Power) -> None:
+    """It is in its old pack: the move is postponed, and fsck is not needed."""
     async with power.session("a") as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -104,10 +104,10 @@ async def test_block_evicted_while_it_is_moved_is_not_lost(power: Power) -> None
 
 
 @pytest.mark.parametrize("ends", ["damaged", "cancelled"])
-async def test_compaction_that_fails_leaves_no_file(
+async def test_failed_compaction_leaves_no_file(
     power: Power, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """Blocks that it has brought here already go again: no row knows them."""
+    """Blocks that it has fetched are removed: no row names them."""
     async with power.session("a", tasks=False) as session:
         kept = [write_file(session, os.urandom(2000)) for _ in range(3)]
         doomed = write_file(session, os.urandom(50_000))
@@ -149,7 +149,7 @@ def cancelling(function: Callable[..., bool], scope: trio.CancelScope) -> Callab
 
 
 async def test_removed_file_whose_block_was_moving_leaves_nothing(power: Power) -> None:
-    """A move that cannot go on ends with the row if no file names the block."""
+    """The move ends, and the row is removed if no file names the block."""
     async with power.session("a") as session:
         kept, _content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -163,8 +163,8 @@ async def test_removed_file_whose_block_was_moving_leaves_nothing(power: Power) 
         assert session.db.one("SELECT count(*) FROM blocks") == (0,)
 
 
-async def test_block_that_went_while_it_was_moving_never_comes_back(power: Power) -> None:
-    """Equal content gets a block of its own: the txg before told everybody that the other went."""
+async def test_block_removed_during_compaction_is_never_reused(power: Power) -> None:
+    """Equal content gets a new block: the earlier txg reported the old one as deleted."""
     async with power.session("a", tasks=False) as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -182,8 +182,8 @@ async def test_block_that_went_while_it_was_moving_never_comes_back(power: Power
         assert await read_file(session, again) == content
 
 
-async def test_pack_that_an_image_empties_died_with_it_on_every_host(power: Power) -> None:
-    """The moments between the last change of the counters and the image need that pack."""
+async def test_pack_emptied_by_an_image_has_the_same_txg_of_death_everywhere(power: Power) -> None:
+    """Points in time between the last counter change and the image need that pack."""
     async with power.session("a", tasks=False) as session:
         kept, _content = await _mostly_dead_pack(session)
         [(emptied,)] = session.db.all("SELECT pack FROM blocks")
@@ -201,7 +201,7 @@ async def test_pack_that_an_image_empties_died_with_it_on_every_host(power: Powe
 
 
 async def _mostly_dead_pack(session: Session) -> tuple[Ino, bytes]:
-    """Make a pack of which one small file lives; return that file and its content."""
+    """Make a pack with one small live file; return the file and its content."""
     content = os.urandom(2000)
     kept = write_file(session, content)
     doomed = write_file(session, os.urandom(50_000))
@@ -211,7 +211,7 @@ async def _mostly_dead_pack(session: Session) -> tuple[Ino, bytes]:
     return kept, content
 
 
-async def test_moving_many_small_blocks_lets_others_have_their_turn(power: Power) -> None:
+async def test_moving_many_small_blocks_does_not_block_other_tasks(power: Power) -> None:
     """A pack of thousands of small files must not stall the event loop."""
     async with power.session("a", tasks=False) as session:
         count = 5 * LOOP_SLICE_ROWS
@@ -235,12 +235,12 @@ async def test_moving_many_small_blocks_lets_others_have_their_turn(power: Power
             nursery.cancel_scope.cancel()
 
         steps = sorted(sealed_at_turns)
-        # trio runs the tasks of one turn in any order, so two slices may be neighbours.
+        # trio runs ready tasks in any order, so two slices may follow each other.
         assert max(b - a for a, b in itertools.pairwise(steps)) <= 2 * LOOP_SLICE_ROWS
 
 
 async def _mostly_dead_packs(session: Session, count: int) -> list[tuple[Ino, bytes, ObjectKey]]:
-    """Make packs of which one small file lives, none of it cached; return file, content and key."""
+    """Make packs with one small live file each, not cached; return file, content and key."""
     made = []
     for _ in range(count):
         content = os.urandom(2000)
@@ -259,8 +259,8 @@ async def _mostly_dead_packs(session: Session, count: int) -> list[tuple[Ino, by
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped"])
-async def test_pack_that_cannot_be_read_stops_no_other(power: Power, damage: str) -> None:
-    """More of them than one round empties; each is tried once, marked, and told by its name."""
+async def test_unreadable_pack_stops_no_other(power: Power, damage: str) -> None:
+    """There are more of them than one pass compacts; each is tried once, marked, and named in the log."""
     async with power.session("a", tasks=False) as session:
         made = await _mostly_dead_packs(session, COMPACT_PACKS_MAX + 3)
         for _ino, _content, key in made[:COMPACT_PACKS_MAX]:
@@ -281,8 +281,8 @@ async def test_pack_that_cannot_be_read_stops_no_other(power: Power, damage: str
         await session.close()
 
 
-async def test_answer_that_is_wrong_once_moves_the_pack_all_the_same(power: Power) -> None:
-    """It is fetched again; a store that is away is no damage, and its error is compaction's."""
+async def test_one_wrong_answer_does_not_stop_the_move(power: Power) -> None:
+    """The pack is fetched again; an unreachable store is no damage, and its error ends the compaction."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         await _mostly_dead_packs(session, 1)
@@ -294,10 +294,10 @@ async def test_answer_that_is_wrong_once_moves_the_pack_all_the_same(power: Powe
         assert (session.compactor.last_error, damage_marks.marks(session.db)) == ("", [])
 
 
-async def test_packs_that_would_be_no_smaller_keep_none_from_its_turn(
+async def test_incompressible_packs_do_not_delay_others(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those with the most dead bytes come first; some of them are looked at in vain each time."""
+    """Those with the most dead bytes come first; some are examined without gain each time."""
     monkeypatch.setattr(compaction, "COMPACT_PACKS_MAX", 1)
     async with power.session("a", tasks=False) as session:
         tiny = [write_file(session, b"tiny %d" % number) for number in range(200)]

@@ -1,4 +1,4 @@
-"""Damage in the bucket: marked once it is proven, and healed by whatever has the content."""
+"""Damage in the bucket: marked once it is proven, and healed from any intact copy."""
 
 import os
 from collections.abc import Callable
@@ -59,7 +59,7 @@ EVERY_DAMAGE = pytest.mark.parametrize("damage", [_missing, _flipped, _short, _e
 
 
 def _evict(session: Session) -> None:
-    """Leave no local copy of what is in the bucket."""
+    """Remove all cached blocks that are in the bucket."""
     session.db.begin_local()
     session.cache.evict_bytes(1 << 60)
     session.db.commit()
@@ -68,7 +68,7 @@ def _evict(session: Session) -> None:
 async def _damaged_file(
     power: Power, session: Session, damage: Damage, content: bytes = CONTENT
 ) -> tuple[Ino, Ino]:
-    """Make two files that share a block, whose pack is damaged and was read once."""
+    """Make two files that share a block in a pack, damage the pack and read it once."""
     first, second = write_file(session, content), write_file(session, content)
     await session.flush()
     await session.durability.sync_all()
@@ -82,7 +82,7 @@ async def _damaged_file(
 
 @EVERY_DAMAGE
 async def test_equal_content_heals_every_file_that_shared_it(power: Power, damage: Damage) -> None:
-    """A backup that is copied back is stored anew; the other file gets its bytes back, too."""
+    """Restoring one file from a backup stores the content again; the other file is repaired, too."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, damage)
         third = write_file(session, CONTENT)
@@ -104,7 +104,7 @@ async def test_equal_content_heals_every_file_that_shared_it(power: Power, damag
 async def test_file_that_is_overwritten_in_place_heals_the_others(
     power: Power, damage: Damage
 ) -> None:
-    """The place gives up its damaged block; another file still has it."""
+    """It releases its reference to the damaged block; another file still has one."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, damage)
         session.db.begin()
@@ -122,7 +122,7 @@ async def test_file_that_is_overwritten_in_place_heals_the_others(
 
 
 async def test_follower_sees_healed_content(power: Power) -> None:
-    """With the next txg; the error that it saw before left no mark of its own."""
+    """With the next txg; the follower's own read error left no mark."""
     async with power.session("a", tasks=False) as writer:
         first, _second = await _damaged_file(power, writer, _missing)
         await writer.flush_at_end()
@@ -144,7 +144,7 @@ async def test_follower_sees_healed_content(power: Power) -> None:
 
 @pytest.mark.parametrize("ends", ["flushed", "killed"])
 async def test_later_writer_knows_the_findings_of_an_earlier_one(power: Power, ends: str) -> None:
-    """The mark is a row that travels: it need not read the damaged block itself."""
+    """The mark is a replicated row: the later writer need not read the damaged block."""
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)
         if ends == "flushed":
@@ -160,8 +160,8 @@ async def test_later_writer_knows_the_findings_of_an_earlier_one(power: Power, e
         assert await read_file(session, first) == CONTENT
 
 
-async def test_reader_that_may_not_write_marks_nothing(power: Power) -> None:
-    """A mark is a row that is replicated; only the writer has those."""
+async def test_read_only_mount_marks_nothing(power: Power) -> None:
+    """Marks are replicated rows; only the writer may change these."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -185,7 +185,7 @@ async def test_reader_that_may_not_write_marks_nothing(power: Power) -> None:
     ],
 )
 async def test_error_of_the_store_is_no_damage(power: Power, error: StoreError) -> None:
-    """A block that is unreadable now may exist: new content is still deduplicated onto it."""
+    """A block that is unreadable now may be intact: new content is still deduplicated onto it."""
     faulty = FaultyStore(power.store)
     options = SessionOptions(read_timeout_s=0.1)
     async with power.session("a", store=faulty, session_options=options, tasks=False) as session:
@@ -201,7 +201,7 @@ async def test_error_of_the_store_is_no_damage(power: Power, error: StoreError) 
 
 
 async def test_empty_store_is_no_damage(power: Power) -> None:
-    """Where the superblock is missing, too, it is another bucket, or a disk that is not mounted."""
+    """If the superblock is missing, too, it is another bucket, or a disk that is not mounted."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -217,8 +217,8 @@ async def test_empty_store_is_no_damage(power: Power) -> None:
         assert await read_file(session, first) == CONTENT
 
 
-async def test_answer_that_is_wrong_once_is_no_damage(power: Power) -> None:
-    """It is asked for again, and the reader hears nothing of it."""
+async def test_one_wrong_answer_is_no_damage(power: Power) -> None:
+    """The block is requested again, and the reader gets no error."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         first = write_file(session, CONTENT)
@@ -236,10 +236,10 @@ async def test_answer_that_is_wrong_once_is_no_damage(power: Power) -> None:
 
 
 @EVERY_DAMAGE
-async def test_damage_that_was_read_marks_the_whole_pack(
+async def test_damage_found_by_reading_marks_the_whole_pack(
     power: Power, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A reader stops at the first error; what comes behind it may be lost as well."""
+    """A reader stops at the first error; later records may be lost as well."""
     async with power.session("a", tasks=False) as session:
         await _damaged_file(power, session, damage)
         [(pack, _key)] = packs.all_keys(session.db)
@@ -254,7 +254,7 @@ def _located(session: Session, ino: Ino) -> Located:
 
 
 async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
-    """Make two files in one pack; the second has no local copy, and the pack is lost."""
+    """Make two files in one pack; the second is not cached, and the pack is lost."""
     cached_one, evicted = write_file(session, b"cached" * 900), write_file(session, CONTENT)
     await session.flush()
     await session.durability.sync_all()
@@ -266,7 +266,7 @@ async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
 
 
 async def test_cached_block_heals_content_of_a_missing_pack(power: Power) -> None:
-    """One reader meets the damage; what is cached of the pack is uploaded again."""
+    """One reader finds the damage; cached blocks of the pack are uploaded again."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         del power.store.objects[key]
@@ -285,8 +285,8 @@ async def test_cached_block_heals_content_of_a_missing_pack(power: Power) -> Non
             await read_file(session, evicted)
 
 
-async def test_copies_are_uploaded_again_in_the_background(power: Power) -> None:
-    """Without a word from anybody: the mark is enough."""
+async def test_cached_blocks_are_uploaded_again_in_the_background(power: Power) -> None:
+    """The mark is enough; no request is needed."""
     async with power.session("a") as session:
         cached_one, evicted, key = await _two_blocks(session)
         before = _located(session, cached_one).pack
@@ -299,10 +299,10 @@ async def test_copies_are_uploaded_again_in_the_background(power: Power) -> None
                 await trio.lowlevel.checkpoint()
 
 
-async def test_fetched_copy_knows_its_place_again(
+async def test_fetched_block_gets_its_file_position_again(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index of its new pack says whose it is, also if the copy came from the bucket."""
+    """The index of its new pack names its file, even for a block fetched from the bucket."""
     monkeypatch.setattr(healing, "DAMAGE_SCAN_ROWS", 2)
     async with power.session("a", tasks=False) as session:
         inos = [write_file(session, b"%d" % number * 900) for number in range(9)]
@@ -330,8 +330,8 @@ async def test_fetched_copy_knows_its_place_again(
         assert sorted(places) == [(ino, 0) for ino in inos]
 
 
-async def test_torn_cached_copy_heals_nothing(power: Power) -> None:
-    """A bit that rots in the cache must not become the content."""
+async def test_torn_cached_block_heals_nothing(power: Power) -> None:
+    """A bit that flipped in the cache must not become the content."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         session.files.write_within(_located(session, cached_one).block, 7, b"rotten", 7)
@@ -348,7 +348,7 @@ async def test_torn_cached_copy_heals_nothing(power: Power) -> None:
 
 
 async def test_equal_block_in_another_pack_heals(power: Power) -> None:
-    """Two uploads at once had brought the same content."""
+    """Two concurrent uploads had stored the same content."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -369,8 +369,10 @@ async def test_equal_block_in_another_pack_heals(power: Power) -> None:
         assert await session.healer.heal() == 0
 
 
-async def test_past_finds_its_content_where_it_was_healed(power: Power, tmp_path: Path) -> None:
-    """An older txg names the damaged location; mounted or copied out, it has its bytes."""
+async def test_older_state_finds_its_content_where_it_was_healed(
+    power: Power, tmp_path: Path
+) -> None:
+    """An older txg names the damaged location; mounted or restored, it has its content."""
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)
         link = session.shipper.link
@@ -395,8 +397,8 @@ async def test_past_finds_its_content_where_it_was_healed(power: Power, tmp_path
     await close_filesystem(opened, release=False)
 
 
-async def test_rollback_takes_the_healed_location(power: Power) -> None:
-    """The past becomes the present, with the content that was written again since."""
+async def test_rollback_uses_the_healed_location(power: Power) -> None:
+    """The older state becomes current, with the content that was stored again since."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, _missing)
         before = session.shipper.link
@@ -426,7 +428,7 @@ async def test_rollback_takes_the_healed_location(power: Power) -> None:
 
 
 async def test_pack_is_forgotten_with_its_marks(power: Power) -> None:
-    """A healed filesystem keeps no memory of what reclaim has deleted."""
+    """A healed filesystem keeps no marks of packs that reclaim has deleted."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)

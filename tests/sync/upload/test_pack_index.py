@@ -1,4 +1,4 @@
-"""Reading the index of a pack, and knowing a pack of this filesystem by it."""
+"""Reading the index of a pack, and recognising packs of this filesystem by it."""
 
 import pytest
 
@@ -19,7 +19,7 @@ ENCRYPTED = Keyring.from_master(bytes(32))
 
 
 @pytest.mark.parametrize(("blocks", "requests"), [(10, 1), (3000, 2)])
-async def test_index_takes_two_requests_at_most(blocks: int, requests: int) -> None:
+async def test_index_takes_at_most_two_requests(blocks: int, requests: int) -> None:
     """The end of the object first; the rest of a long index after it."""
     key = pack_codec.new_key(Epoch(1), bytes(16))
     writer = pack_codec.PackWriter(key, PLAIN, "none")
@@ -36,16 +36,16 @@ async def test_index_takes_two_requests_at_most(blocks: int, requests: int) -> N
 
 
 @pytest.mark.parametrize("size_bytes", [0, -1, PACK_BYTES_MAX + 1])
-async def test_impossible_size_is_no_pack(size_bytes: int) -> None:
-    """Nothing is asked for."""
+async def test_impossible_size_is_refused_without_a_request(size_bytes: int) -> None:
+    """An object of that size cannot be a pack."""
     store = FaultyStore(MemoryStore())
     with pytest.raises(FormatError, match="cannot be a pack"):
         await read_index(store, PLAIN, pack_codec.new_key(Epoch(1), bytes(16)), size_bytes)
     assert store.calls == []
 
 
-async def test_pack_is_ours_only_with_our_keys_and_under_its_name() -> None:
-    """Whatever the name of an object says."""
+async def test_pack_is_recognised_only_with_our_keys_and_under_its_name() -> None:
+    """An object's name alone proves nothing."""
     store = MemoryStore()
     key, data = stray_pack(PLAIN, 3)
     other = pack_codec.new_key(Epoch(3), b"x" * 16)
@@ -65,8 +65,8 @@ async def test_pack_is_ours_only_with_our_keys_and_under_its_name() -> None:
     assert not await is_ours(store, PLAIN, ObjectInfo(ObjectKey(other + "0"), 10))
 
 
-async def test_outage_is_no_answer() -> None:
-    """Whose it is is not known then."""
+async def test_outage_leaves_the_owner_unknown() -> None:
+    """The function raises instead of returning an answer."""
     store = FaultyStore(MemoryStore())
     store.fail("get_range")
 

@@ -1,4 +1,4 @@
-"""Sealed blocks on their way: deduplicated, delayed, interrupted, never lost."""
+"""Uploading sealed blocks: deduplication, delay, interruption."""
 
 import errno
 import itertools
@@ -34,7 +34,7 @@ CONTENT = b"hello" * 1000
 
 
 async def test_equal_content_is_stored_once(power: Power) -> None:
-    """Duplicates in one batch, and of what is in the store, share one block."""
+    """Duplicates within one batch, and of stored blocks, share one block."""
     async with power.session("a") as session:
         first, second = write_file(session, CONTENT), write_file(session, CONTENT)
         await session.flush()
@@ -63,8 +63,10 @@ async def test_zero_block_becomes_a_hole(power: Power) -> None:
         assert await read_file(session, ino) == bytes(5000)
 
 
-async def test_writers_go_on_at_full_cache_without_waiting_for_the_interval(power: Power) -> None:
-    """Room comes from uploading and syncing at once, not from the next background sync."""
+async def test_writers_continue_at_full_cache_without_waiting_for_the_interval(
+    power: Power,
+) -> None:
+    """Uploading and syncing make room at once, not the next background sync."""
     options = SessionOptions(
         cache_bytes=2 * MIB, commit_interval_s=3600, image_interval_s=3600, write_timeout_s=30
     )
@@ -78,7 +80,7 @@ async def test_writers_go_on_at_full_cache_without_waiting_for_the_interval(powe
 
 
 async def test_upload_survives_an_outage_of_the_store(power: Power) -> None:
-    """Writes go on while the store is away; when it returns everything is shipped."""
+    """Writes work while the store is unreachable; afterwards everything is shipped."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
@@ -91,7 +93,7 @@ async def test_upload_survives_an_outage_of_the_store(power: Power) -> None:
 
 
 async def test_daemon_killed_while_a_block_is_uploading(power: Power) -> None:
-    """The only copy stays here until the store has confirmed it: the block comes back."""
+    """The only copy stays on this host until the store has confirmed it: the block is dirty again."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
@@ -110,8 +112,8 @@ async def test_daemon_killed_while_a_block_is_uploading(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_pack_whose_reply_was_lost_is_ours(power: Power) -> None:
-    """The object is there, the reply never came: the next round finds it and goes on."""
+async def test_pack_whose_reply_was_lost_is_recognised(power: Power) -> None:
+    """The object was stored, but the reply was lost: the next attempt finds it and continues."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
@@ -126,7 +128,7 @@ async def test_pack_whose_reply_was_lost_is_ours(power: Power) -> None:
 
 
 async def test_lost_block_of_a_removed_file_stops_no_image(power: Power) -> None:
-    """Its file is gone and so is the reason to wait for fsck."""
+    """No file needs the block, so there is no reason to wait for fsck."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -141,10 +143,10 @@ async def test_lost_block_of_a_removed_file_stops_no_image(power: Power) -> None
         assert session.db.one("SELECT count(*) FROM blocks") == (0,)
 
 
-async def test_few_blocks_wait_until_there_is_a_pack_of_them(
+async def test_few_blocks_wait_for_a_full_pack(
     power: Power, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Small files that come one after another do not become a pack each; but none waits long."""
+    """Small files written one after another share a pack; but none waits long."""
     monkeypatch.setattr(uploader, "PACK_BYTES_TARGET", 3 * len(CONTENT))
 
     def sealed(session: Session) -> int:
@@ -165,8 +167,8 @@ async def test_few_blocks_wait_until_there_is_a_pack_of_them(
         assert sealed(session) == 1
 
 
-async def test_lost_block_keeps_nothing_else_from_the_bucket(power: Power) -> None:
-    """The loss stays an error, here and there; it is told each time, with what to do."""
+async def test_lost_block_does_not_stop_other_uploads(power: Power) -> None:
+    """The loss stays an error on all hosts; each flush reports it with a remedy."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -189,8 +191,8 @@ async def test_lost_block_keeps_nothing_else_from_the_bucket(power: Power) -> No
             await read_file(session, first)
 
 
-async def test_block_that_comes_back_is_uploaded_after_all(power: Power) -> None:
-    """A user puts the file back from a copy: the next mount finds it."""
+async def test_restored_block_file_is_uploaded(power: Power) -> None:
+    """The user restores the file from a copy: the next mount finds it."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -206,10 +208,10 @@ async def test_block_that_comes_back_is_uploaded_after_all(power: Power) -> None
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_failing_upload_pauses_before_the_next_round(
+async def test_failing_upload_pauses_before_the_next_attempt(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that fails must not make the loop spin and the log grow without bound."""
+    """A failing disk must not cause a busy loop or an unbounded log."""
     monkeypatch.setattr(uploader, "SEAL_AGE_S", 0.05)
     monkeypatch.setattr(uploader, "SEAL_LINGER_S", 0.05)
     rounds = 0
@@ -237,7 +239,7 @@ async def test_failing_upload_pauses_before_the_next_round(
 async def test_flush_of_many_failing_batches_ends(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More batches than uploads at once: the first failure is told, not tried for ever."""
+    """More batches than parallel uploads: the first failure is reported, not retried forever."""
     monkeypatch.setattr(uploader, "SEAL_BATCH_BLOCKS_MAX", 1)
     async with power.session("a", tasks=False) as session:
         for _ in range(UPLOADS_MAX * 3):
@@ -252,10 +254,10 @@ async def test_flush_of_many_failing_batches_ends(
             await session.flush()
 
 
-async def test_group_lost_while_locations_are_recorded_leaves_a_state_to_go_on_from(
+async def test_group_lost_while_locations_are_recorded_leaves_a_valid_state(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of a pack's locations are undone: the next mount finds every block here or there."""
+    """Half of a pack's locations are undone: the next mount finds every block in the cache or the bucket."""
     lose: list[Callable[[], None]] = []
 
     def slices_with_a_loss(items: Sequence[PackEntry]) -> Iterator[Sequence[PackEntry]]:
@@ -288,10 +290,10 @@ async def test_group_lost_while_locations_are_recorded_leaves_a_state_to_go_on_f
             assert await read_file(session, ino) == content
 
 
-async def test_taken_over_mount_stops_sending_packs(
+async def test_fenced_mount_stops_uploading_packs(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The background upload finds out by itself, without waiting for the next image."""
+    """The background upload notices the takeover, without waiting for the next image."""
     monkeypatch.setattr(lease, "LEASE_LOOK_S", 0)
     monkeypatch.setattr(uploader, "SEAL_AGE_S", 0.05)
     monkeypatch.setattr(uploader, "SEAL_LINGER_S", 0.05)
@@ -321,7 +323,7 @@ async def test_taken_over_mount_stops_sending_packs(
 async def test_session_taken_over_before_it_serves_is_fenced(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in fsck, which carries its repairs without ever serving."""
+    """As in fsck, which uploads its repairs without ever serving."""
     monkeypatch.setattr(lease, "LEASE_LOOK_S", 0)
     async with power.session("a", tasks=False) as old:
         old.status.__dict__.update(MountStatus().__dict__)
@@ -333,10 +335,10 @@ async def test_session_taken_over_before_it_serves_is_fenced(
             assert old.status.state is MountState.FENCED
 
 
-async def test_session_taken_over_while_it_ends_is_no_bug(
+async def test_takeover_during_the_close_is_no_bug(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Uploads may be under way until the very end."""
+    """Uploads may run until the very end."""
     monkeypatch.setattr(lease, "LEASE_LOOK_S", 0)
     async with power.session("a", tasks=False) as old:
         write_file(old, CONTENT)
@@ -351,8 +353,8 @@ async def test_session_taken_over_while_it_ends_is_no_bug(
         assert not session.volume.crashed
 
 
-async def test_sealing_many_blocks_lets_others_have_their_turn(power: Power) -> None:
-    """A batch of small files is frozen in slices; what is written meanwhile stays writable."""
+async def test_sealing_many_blocks_does_not_block_other_tasks(power: Power) -> None:
+    """A batch of small files is sealed in slices; blocks written meanwhile stay writable."""
     async with power.session("a", tasks=False) as session:
         for number in range(3 * LOOP_SLICE_ROWS):
             write_file(session, b"%d" % number)
@@ -381,7 +383,7 @@ def _packs(power: Power) -> list[str]:
 
 @pytest.mark.parametrize("batch_blocks", [100, 7], ids=["one batch", "many batches"])
 @pytest.mark.parametrize("kept", [0, 1, 15], ids=["all", "all but one", "half"])
-async def test_equal_blocks_that_go_while_they_are_shipped_share_one_pack(
+async def test_equal_blocks_removed_while_shipped_share_one_pack(
     power: Power, monkeypatch: pytest.MonkeyPatch, batch_blocks: int, kept: int
 ) -> None:
     """The open cut names them, so it needs a location for each; one stored copy is enough."""
@@ -408,8 +410,8 @@ async def test_equal_blocks_that_go_while_they_are_shipped_share_one_pack(
             assert await read_file(session, ino) == CONTENT
 
 
-async def test_many_blocks_that_go_while_they_are_shipped_fill_packs(power: Power) -> None:
-    """Different content, too: not a pack for each."""
+async def test_many_blocks_removed_while_shipped_fill_packs(power: Power) -> None:
+    """With different content; not one pack for each."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         inos = [write_file(session, b"%d" % number * 900) for number in range(50)]
@@ -424,7 +426,7 @@ async def test_many_blocks_that_go_while_they_are_shipped_fill_packs(power: Powe
         assert len(_packs(power)) == 1
 
 
-async def test_sealed_block_that_no_file_and_no_cut_names_is_not_uploaded(power: Power) -> None:
+async def test_sealed_block_without_references_is_not_uploaded(power: Power) -> None:
     """Its file was removed before the cut: the cut does not wait for it, and nothing is stored."""
     async with power.session("a", tasks=False) as session:
         inos = [write_file(session, b"%d" % number * 900) for number in range(5)]

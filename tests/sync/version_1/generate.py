@@ -39,7 +39,7 @@ SECOND = 1_000_000_000
 
 
 def make_file(session: Session, parent: Ino, name: bytes, now_ns: int) -> Ino:
-    """Make a file whose content is its name, many times."""
+    """Make a file whose content is its repeated name."""
     content = name * 100
     session.db.begin()
     made = inodes.create(session.db, 0o100644, 7, 8, parent, now_ns, size_bytes=len(content))
@@ -96,13 +96,13 @@ async def opened_session(store: MemoryStore, path: Path, options: OpenOptions) -
 
 
 async def read_only_host(store: MemoryStore, path: Path) -> None:
-    """Look at the filesystem, and go."""
+    """Apply all txgs as a read-only host, and close."""
     session = await opened_session(store, path, OpenOptions(read_only=True))
     await close_filesystem(session.volume, release=False)
 
 
 async def ship_changes(session: Session, store: MemoryStore, home: Path) -> None:
-    """Change the filesystem from txg to txg, and let the other host look at it once."""
+    """Change the filesystem from txg to txg, with one mount of the read-only host in between."""
     session.db.begin()
     folder = inodes.create(session.db, 0o040755, 1, 2, ROOT_INO, T0, nlink=2).ino
     dentries.add(session.db, ROOT_INO, b"folder", folder)
@@ -126,7 +126,7 @@ async def ship_changes(session: Session, store: MemoryStore, home: Path) -> None
 
 
 async def change_only_here(session: Session) -> None:
-    """Make two groups, and ship none."""
+    """Commit two groups, and ship none."""
     folder = dentries.find(session.db, ROOT_INO, b"folder")
     assert folder is not None, "it was made first"
     one = dentries.find(session.db, folder, b"one")
@@ -141,7 +141,7 @@ async def change_only_here(session: Session) -> None:
 
 
 async def generate(home: Path) -> dict[str, Any]:
-    """Make everything below a directory; return the rows."""
+    """Create everything below a directory; return the rows."""
     store = MemoryStore()
     wanted = NewFilesystem(label="version 1", block_bytes=1 * MIB, page_size=4096, passphrase=None)
     await make_filesystem(store, wanted, home, SystemClock())
@@ -159,7 +159,7 @@ async def generate(home: Path) -> dict[str, Any]:
 
 
 def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Leave out who made a file, and when."""
+    """Remove owner and time of an archive entry."""
     entry.uid = entry.gid = entry.mtime = 0
     entry.uname = entry.gname = ""
     return entry

@@ -9,9 +9,7 @@ import functools
 import os
 from typing import Final, Protocol
 
-_MFD_NOEXEC_SEAL: Final = (
-    8  # linux/memfd.h; a machine may refuse to make any other (vm.memfd_noexec)
-)
+_MFD_NOEXEC_SEAL: Final = 8  # linux/memfd.h; a machine may forbid other kinds (vm.memfd_noexec)
 
 
 class Clock(Protocol):

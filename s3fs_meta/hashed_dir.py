@@ -26,7 +26,7 @@ from s3fs_meta.limits import PRUNE_ATTEMPTS_MAX
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-_ANY: Final = "xxx"  # stands for these digits: 4,096 files in a directory
+_ANY: Final = "xxx"  # replaces these digits: 4,096 files in a directory
 _DIGITS: Final = len(_ANY)
 
 _Result = TypeVar("_Result")
@@ -185,7 +185,7 @@ class PrunedTree:
             except FileNotFoundError:
                 if directory == directories[-1]:
                     raise  # root itself is gone
-                return  # the one above was pruned again
+                return  # the parent was pruned again
             except OSError:
                 self._prune_above(place)
                 raise

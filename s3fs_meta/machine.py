@@ -11,11 +11,11 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-# Constants, but to tests.
-MACHINE_ID = Path("/etc/machine-id")  # copied with a disk
+# Constants, except in tests.
+MACHINE_ID = Path("/etc/machine-id")  # copied together with a disk
 PRODUCT_UUID = Path(
     "/sys/class/dmi/id/product_uuid"
-)  # of the (virtual) hardware; only root reads it
+)  # of the (virtual) hardware; only root can read it
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CONTAINER_MARKS = (
     Path("/.dockerenv"),

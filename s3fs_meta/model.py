@@ -36,7 +36,7 @@ class Attributes(NamedTuple):
     rdev: int
     parent: Ino  # exact for directories; for others the last directory that named it
     flags: int  # InodeFlag
-    btime_ns: int  # when it was made; never changes
+    btime_ns: int  # creation time; never changes
 
 
 class InodeFlag:
@@ -44,7 +44,7 @@ class InodeFlag:
 
     HAS_XATTRS: Final = 1  # the inode has rows in xattrs
     REMOVED: Final = 2  # a directory without a name, emptied in the background; nlink is 0
-    LOCKED: Final = 4  # nothing of the inode changes any more, nor any name in it
+    LOCKED: Final = 4  # the inode cannot change any more, nor can any name in it
     HOLDS_LOCKED: Final = 8  # a directory that has, or had, something protected below it
     IMMUTABLE: Final = 16  # the same for this inode alone, until chattr -i
     APPEND_ONLY: Final = 32  # it only grows, until chattr -a
@@ -55,8 +55,8 @@ class Moment(NamedTuple):
     """A point in time as the user gives it: by the clock, or by the number of its txg."""
 
     text: str  # as it was written
-    time_ns: int | None = None  # what the filesystem was then; None: another field counts
-    txg: Txg | None = None  # with neither: the newest one
+    time_ns: int | None = None  # the state at this time; None: another field is used
+    txg: Txg | None = None  # if neither is set: the newest one
     is_ago: bool = False  # the time was counted back from now, by this host's clock
 
 

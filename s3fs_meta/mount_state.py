@@ -58,9 +58,9 @@ class MountStatus:
         self.why = ""
         self._writable = False
         self._troubled = False
-        self.changes_begun = 0  # by requests and tasks: one that fails may have left half of one
+        self.changes_begun = 0  # for requests and tasks: a failed one may have left half a change
         self.rows_changed: Callable[[], int] = lambda: self.changes_begun  # of the database
-        self.undo: Callable[[], None] = _nothing  # takes back what no commit holds yet
+        self.undo: Callable[[], None] = _nothing  # rolls back uncommitted changes
 
     @property
     def state(self) -> MountState:

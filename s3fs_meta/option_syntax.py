@@ -28,7 +28,7 @@ INTERVAL_S_MAX: Final = 7 * 86_400.0
 MODE_BITS_MAX: Final = 0o777
 TXG_MAX: Final = (1 << 63) - 2
 
-_LIKENESS: Final = 0.7  # "comit" is meant for "commit", "remount" is not for "read_timeout"
+_LIKENESS: Final = 0.7  # "comit" means "commit", but "remount" does not mean "read_timeout"
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
@@ -112,7 +112,7 @@ def parse_moment(text: str, now_ns: int) -> Moment | None:
     fraction = _FRACTION.search(text)
     fraction_ns = 0 if fraction is None else int(fraction[1].ljust(9, "0"))
     try:
-        # Python 3.10 knows no "Z" and no nanoseconds. Without a zone it is local time.
+        # Python 3.10 does not parse "Z" and nanoseconds. Without a zone it is local time.
         whole = re.sub("[zZ]$", "+00:00", _FRACTION.sub("", text))
         when = datetime.fromisoformat(whole).astimezone()
     except (ValueError, OverflowError):

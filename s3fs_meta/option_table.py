@@ -29,7 +29,7 @@ from s3fs_meta.option_syntax import (
 COMMIT_INTERVAL_S_MIN: Final = 0.1
 SYNC_INTERVAL_S_MIN: Final = 0.5
 POLL_INTERVAL_S_MIN: Final = 0.1
-ID_MAX: Final = (1 << 32) - 2  # (uid_t) -1 means "leave it alone" to chown(2)
+ID_MAX: Final = (1 << 32) - 2  # (uid_t) -1 means "unchanged" for chown(2)
 
 
 class Option(NamedTuple):
@@ -37,15 +37,15 @@ class Option(NamedTuple):
 
     word: str
     field: str  # of MountOptions
-    takes: str  # what stands after "=", empty for a bare word
-    parse: Callable[[str, str], object]  # (word, text) to value; raises UsageError
-    default: str  # as the user would write it; empty: the parser is not asked
+    takes: str  # metavar after "=", empty for a flag
+    parse: Callable[[str, str], object]  # (name, text) to value; raises UsageError
+    default: str  # as the user would write it; if empty, the parser is not called
     does: str
     costs: str
     crash: str
 
 
-# Words that are accepted for one release, with a warning.
+# Options that are accepted for one release, with a warning.
 WITHOUT_EFFECT: Final = ("request_loop", "extension")
 
 _NOTHING: Final = "Nothing."

@@ -25,7 +25,7 @@ from s3fs_meta.model import AccessTime, Mark, Moment
 from s3fs_meta.option_syntax import nearest
 from s3fs_meta.option_table import BY_WORD, Option
 
-# Words of fstab(5) and mount(8) that are not for the filesystem, or name its only behaviour.
+# Options of fstab(5) and mount(8) that are meant for other programs, or ask for the only behaviour.
 IGNORED_WORDS: Final = frozenset(
     {
         "_netdev",
@@ -51,7 +51,7 @@ IGNORED_WORDS: Final = frozenset(
 )
 IGNORED_PREFIXES: Final = ("x-", "X-", "comment=")
 
-# Words of other filesystems that are refused with a reason of their own.
+# Options of other filesystems that are refused with a specific reason.
 REFUSED_WORDS: Final[Mapping[str, str]] = {
     "remount": "mount -o remount,ro MOUNTPOINT and remount,rw are for mount(8); other options are"
     " changed by unmounting and mounting again",
@@ -122,7 +122,7 @@ class MountOptions:
 class GivenOption(NamedTuple):
     """One option of a ``-o`` string."""
 
-    text: str  # as it was written
+    text: str  # as written by the user
     value: Any
 
 

@@ -1,4 +1,4 @@
-"""Fixtures that are nouns, and what has to be there for marked tests."""
+"""Common fixtures, and the requirements of marked tests."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-# Before any test imports pyfuse3 by itself: the extension works only if it was there first.
+# Before any test imports pyfuse3 by itself: the extension must be loaded first.
 import s3fs_meta.fuse.extension  # noqa: F401
 from tests.fast_folders import FAST_PLACE
 from tests.private_mounts import make_private
@@ -41,7 +41,7 @@ def pytest_configure() -> None:
 
 
 def _keep_temporary_files_in_memory() -> None:
-    """Let ``tmp_path`` be where fsync costs nothing: the disk is most of the time of the suite.
+    """Put ``tmp_path`` into memory, where fsync is free: the disk took most of the suite's time.
 
     ``--basetemp`` and PYTEST_DEBUG_TEMPROOT choose another directory, for example on a disk.
     """
@@ -50,7 +50,7 @@ def _keep_temporary_files_in_memory() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip mount tests where nothing can be mounted, unless they are required."""
+    """Skip mount tests where mounting is impossible, unless they are required."""
     why = _why_no_mount()
     if not why or "mount" in REQUIRED:
         return
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the directory that $XDG_STATE_HOME names; nothing of the user's is touched."""
+    """Return the directory in $XDG_STATE_HOME, so that no state of the user is touched."""
     home = tmp_path / "state-home"
     monkeypatch.setenv("XDG_STATE_HOME", str(home))
     return home

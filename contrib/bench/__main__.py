@@ -22,7 +22,7 @@ from contrib.bench import disk, machine
 from contrib.bench.subjects import PROJECT
 
 SAMPLES: Final = frozenset({"values", "ratio_of_turns"})
-KEPT: Final = PROJECT / "docs" / "benchmarks" / "figures.json"  # of the complete set
+KEPT: Final = PROJECT / "docs" / "benchmarks" / "figures.json"  # for the complete set
 QUICK: Final = PROJECT / "build" / "benchmarks" / "figures.json"
 
 Figures = dict[str, Any]
@@ -78,7 +78,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         ("copy_trees", "copy_trees", {"rounds": (3, 1)}),
         ("database_pragmas", "database_pragmas", {"updates": (100, 20), "rounds": (3, 1)}),
         (
-            "delete_many",  # 10^N files each: from, to, up to what rm -rf and the like remove
+            "delete_many",  # 10^N files each: from, to, and up to which rm -rf is measured
             "delete_many",
             {
                 "delete_power_min": (5, 5),
@@ -91,7 +91,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         ("extremes", "extremes", {"names": (1_000_000, 100_000), "tib": (100, 1)}),
     )
 }
-# Options of one benchmark that have no size of their own.
+# Options of benchmarks that have no size.
 EXTRA: Final[Mapping[str, str]] = {"copy_trees": "tree", "scale": "sizes"}
 
 
@@ -267,7 +267,7 @@ def main(argv: Sequence[str]) -> int:
     if os.geteuid() != 0:
         print("the benchmarks drop the kernel's caches: run them as root", file=sys.stderr)
         return 2
-    # SIGTERM must unmount too: SystemExit passes through every finally.
+    # SIGTERM must unmount, too: SystemExit runs every finally.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return _run(arguments, argv)
 

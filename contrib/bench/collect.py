@@ -82,7 +82,7 @@ def watched(name: str, mnt: Path, state: Path, count: int, pause_s: float | None
     files = [os.open(mnt / f"{name}-{number}", flags) for number in range(count)]
     try:
         with appending(files, pause_s) as appender:
-            time.sleep(2)  # the process that collects is there, and the barrier's name known
+            time.sleep(2)  # the collecting process has started, and the barrier's name is cached
             before = status()
             pids = before["pid"], before["kernel"]["collector_pid"]
             cpu = [cpu_s(pid) for pid in pids]

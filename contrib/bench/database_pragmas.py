@@ -24,7 +24,7 @@ ROW_BYTES: Final = 200
 SEED: Final = 1
 PAGES: Final = (1024, 4096, 16384)
 OUR_PAGES: Final = ("4K", "16K", "64K")
-CHANGES_PER_SYNC: Final = 20  # changes without fsync, for each that is synced
+CHANGES_PER_SYNC: Final = 20  # unsynced changes for each synced one
 OURS: Final = "s3fs-meta"
 DISK: Final = "ext4"
 
@@ -53,7 +53,7 @@ OUR_SETTINGS: Final = tuple(
         ("wal", "normal"), ("wal", "full"), ("wal", "off"), ("delete", "normal"), ("off", "off"),
     )
 )  # fmt: skip
-# The published cases; the page of its time was 4096.
+# The published cases; the default page size was 4096 then.
 CASES: Final = {
     "without WAL": Setting("DELETE", "FULL"),
     "WAL, FULL": Setting("WAL", "FULL"),

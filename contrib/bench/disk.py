@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-FREE_SHARE: Final = 0.6  # of what the disk has left
+FREE_SHARE: Final = 0.6  # of the free space of the disk
 BYTES_MAX: Final = 48 << 30
 BYTES_MIN: Final = 8 << 30
 
@@ -35,7 +35,7 @@ def new() -> Iterator[Path]:
             os.posix_fallocate(file.fileno(), 0, size_bytes)
         _run("mkfs.ext4", "-q", "-F", "-E", "nodiscard,lazy_itable_init=1", image)
         place.mkdir()
-        # Direct: else each page is in memory twice. Else the kernel fills inode tables meanwhile.
+        # Direct I/O avoids caching pages twice. The other option stops background writes of inode tables.
         device = _run("losetup", "--find", "--show", "--direct-io=on", image).strip()
         try:
             _run("mount", "-o", "noinit_itable", device, place)

@@ -27,7 +27,7 @@ SECRET_KEY: Final = "not-a-secret-at-all"
 REGION: Final = "us-east-1"
 STARTING_S_MAX: Final = 20.0
 ENDING_S_MAX: Final = 10.0
-# In as many spellings as there are clients.
+# In the spelling of each client.
 CREDENTIALS: Final[Mapping[str, str]] = {
     "AWS_ACCESS_KEY_ID": ACCESS_KEY,
     "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -131,7 +131,7 @@ def running(scratch: Path, delay_ms: float) -> Iterator[FarStore]:
     if not os.access(program, os.X_OK):
         raise SubjectError("versitygw is not installed; CONTRIBUTING.md says how to")
     os.environ.update(CREDENTIALS)
-    os.environ.pop("AWS_CA_BUNDLE", None)  # there is no TLS here, and rclone fails on it
+    os.environ.pop("AWS_CA_BUNDLE", None)  # there is no TLS here, and rclone would fail on it
     data = scratch / "s3"
     data.mkdir()
     port = _free_port()

@@ -67,7 +67,7 @@ def _lag(
     before = machine.memory_bytes(follower.pid)
     for number in range(rounds):
         name = f"{follower.root.name}-{number}"
-        time.sleep(random.uniform(0, poll_s))  # at any moment between two polls
+        time.sleep(random.uniform(0, poll_s))  # at a random time between two polls
         (writer.mountpoint / name).touch()
         flush = subprocess.Popen(
             _command(writer, "flush", "--json"),
@@ -125,7 +125,7 @@ def _failover(writer: S3fsSubject, root: Path) -> dict[str, float]:
         while not (follower.mountpoint / root.name).exists():
             time.sleep(LOOK_S)
         start = time.monotonic()
-        _call(follower, "status")  # what a command costs that does nothing
+        _call(follower, "status")  # cost of a command that does nothing
         status_s = time.monotonic() - start
         assert writer.pid is not None, "it is mounted"
         os.kill(writer.pid, signal.SIGKILL)

@@ -27,7 +27,7 @@ from urllib.parse import parse_qs, urlsplit
 HOST: Final = "127.0.0.1"
 HEAD_BYTES_MAX: Final = 64 << 10
 PIECE_BYTES: Final = 1 << 20
-PIPE_BYTES: Final = 1 << 20  # the largest that everybody may have
+PIPE_BYTES: Final = 1 << 20  # the largest size that unprivileged processes may set
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _EXPECT: Final = re.compile(rb"\r\nexpect: *100-continue", re.IGNORECASE)
@@ -95,7 +95,7 @@ class Connection:
         answers = threading.Thread(target=self._answers, daemon=True)
         answers.start()
         try:
-            with contextlib.suppress(OSError):  # a side went away
+            with contextlib.suppress(OSError):  # one side closed the connection
                 self._requests()
         finally:
             self._hang_up()
@@ -105,7 +105,7 @@ class Connection:
 
     def _hang_up(self) -> None:
         for each in (self._client, self._server):
-            with contextlib.suppress(OSError):  # it is shut already
+            with contextlib.suppress(OSError):  # already closed
                 each.shutdown(socket.SHUT_RDWR)
 
     def _requests(self) -> None:

@@ -18,7 +18,7 @@ from contrib.bench.subjects import NullSubject, S3fsSubject, Subject
 
 TURN_FILES: Final = 5000
 WARM_UP_FILES: Final = 1000
-# Of the do-nothing filesystem that takes requests in the same way.
+# Of the do-nothing filesystem with the same request loop.
 RATIOS_MIN: Final = {"create": 0.75, "stat": 0.85, "rename": 0.85, "unlink": 0.75}
 
 Pairs = Sequence[tuple[str, str]]
@@ -128,7 +128,7 @@ def _phase(phase: Phase, both: Sequence[Subject], names: Sequence[Pairs]) -> lis
         order = (0, 1) if number % 2 == 0 else (1, 0)
         for which in order:
             turns[which].append(_turn_s(phase, names[which][start : start + TURN_FILES]))
-    _settle(both)  # what an operation leaves to do later is its cost too
+    _settle(both)  # work postponed by an operation is part of its cost
     cpu = [_cpu_s(each) - was for each, was in zip(both, before, strict=True)]
     return [Measured(*each) for each in zip(turns, cpu, strict=True)]
 

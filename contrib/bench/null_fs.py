@@ -43,9 +43,11 @@ from typing_extensions import override
 
 from s3fs_meta.fuse import request_loop
 
-TIMEOUT_S: Final = 3600.0  # as long as the subject's: one writer, nothing goes stale
+TIMEOUT_S: Final = 3600.0  # as long as the subject's: with one writer nothing becomes stale
 NAME_BYTES_MAX: Final = 255
-MEMORY_FILE_BYTES_MAX: Final = 1 << 28  # a file with one byte far out must not eat the machine
+MEMORY_FILE_BYTES_MAX: Final = (
+    1 << 28
+)  # a sparse file with one distant byte must not use up the disk
 BLOCKS_FREE: Final = 1 << 40
 INODES_FREE: Final = 1 << 40
 

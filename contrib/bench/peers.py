@@ -37,8 +37,8 @@ OURS: Final = "s3fs-meta"
 CEILING: Final = "do-nothing"
 PEER: Final = "JuiceFS"
 PEER_TIMES_MIN: Final = 3.0
-SMALL_TO_EMPTY_MIN: Final = 0.5  # small files against empty ones
-# Of the ceiling's speed, with one client; contrib.bench.metadata has the other operations.
+SMALL_TO_EMPTY_MIN: Final = 0.5  # rate of small files compared with empty ones
+# Of the baseline's speed, with one client; contrib.bench.metadata has the other operations.
 CEILING_RATIOS_MIN: Final = {"create and write 4 KiB": 0.75, "mkdir": 0.75, "link": 0.75}
 
 

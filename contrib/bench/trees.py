@@ -22,8 +22,8 @@ from contrib.bench.subjects import PROJECT, S3fsSubject, environment, program
 
 PER_DIRECTORY: Final = 100
 NAME_BYTES: Final = 16
-SMALL_ENTRIES: Final = 20_000  # for the programs that go one by one
-CACHE_BYTES_PER_ENTRY: Final = 300  # inode, dentry and what is recorded of them
+SMALL_ENTRIES: Final = 20_000  # for the programs that remove file by file
+CACHE_BYTES_PER_ENTRY: Final = 300  # inode, dentry and their records
 LOOK_S: Final = 0.05
 IDLE_COMMANDS: Final = 5
 REMOVED_PER_S_MIN: Final = 300_000

@@ -31,7 +31,7 @@ class Case(NamedTuple):
     suite: str
     name: str
     outcome: Outcome
-    detail: str = ""  # why it failed or was skipped
+    detail: str = ""  # reason of the failure or skip
     seconds: float = 0.0
 
 

@@ -85,7 +85,7 @@ def _run_all(
             with places.prepared(subject, suite, scratch) as place:
                 for case in judged(_cases(suite, place, arguments), expected):
                     yield case
-                    if not subject.alive:  # what follows would only repeat it
+                    if not subject.alive:  # the following cases would fail for the same reason
                         yield Case(suite, "(the daemon)", Outcome.FAILED, f"ended in {case.name}")
                         break
         yield from places.afterwards(subject)
@@ -142,7 +142,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
 
     places.own_mounts()
-    # SIGTERM must unmount too: SystemExit passes through every finally.
+    # SIGTERM must unmount, too: SystemExit runs every finally.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     cases = []
     start = time.monotonic()

@@ -498,7 +498,7 @@ def _privilege(folder: Path) -> None:
     path.chmod(0o4755)
     fd = os.open(path, os.O_WRONLY)
     child = os.fork()
-    if child == 0:  # a process without privilege, with a file that root has opened
+    if child == 0:  # an unprivileged process, with a file that root has opened
         status = 1
         try:
             os.setuid(USER_ID)

@@ -37,7 +37,7 @@ class MissingProgramError(Exception):
 class Finished(NamedTuple):
     """A program that came to its end, or was ended."""
 
-    status: int | None  # None: ended by us after its time
+    status: int | None  # None: killed after its time limit
     output: str
     seconds: float
 
@@ -111,7 +111,7 @@ def pieces(
             yield piece.decode(errors="replace")
         yield None
     finally:
-        # Also of one that has ended: what it left in the background would be in the way.
+        # Also after a normal end: background processes would disturb the next program.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.stdout.close()

@@ -14,8 +14,8 @@ SECONDS_GRACE: Final = 240.0  # a job may clean up thousands of files after its 
 NOT_APPLICABLE: Final = {3: "no resources", 4: "not implemented here"}  # stress-ng(1), EXIT STATUS
 MEMORY_BYTES: Final = "32m"
 
-# Left out: getdent, which walks the machine's directories and not ours.
-# Name of the stressor -> what it needs beside the number of workers.
+# Left out: getdent, which reads the machine's directories instead of ours.
+# Name of the stressor -> its requirements besides the number of workers.
 JOBS: Final[dict[str, tuple[str, ...]]] = {
     "access": (),
     "aio": (),
@@ -33,8 +33,8 @@ JOBS: Final[dict[str, tuple[str, ...]]] = {
     "filename": (),
     "flock": (),
     "fpunch": (),
-    # By count, not by time: where there is no fallocate, stress-ng writes instead, takes the end of its
-    # time in the middle of that for success, and then complains about the success.
+    # By count, not by time: without fallocate, stress-ng writes instead, treats a timeout
+    # during that as success, and then reports an error.
     "fsize": ("--fsize-ops", "4"),
     "fstat": (),
     "handle": (),

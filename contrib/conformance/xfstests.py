@@ -50,7 +50,7 @@ export RESULT_BASE={scratch}/results
 
 DF: Final = "#!/bin/sh\n/bin/df \"$@\" | sed 's/ fuse\\.s3fs-meta / fuse           /'\n"
 
-# What follows -o is passed on; what is not for us goes to mount(8).
+# The options after -o are passed on; unsuitable ones go to mount(8).
 MOUNT: Final = """#!{python} -S
 import os, sys
 rest, options, kind, own = [], [], None, True
@@ -113,7 +113,7 @@ def run(place: Place, only: str | None, options: Mapping[str, str]) -> Iterator[
             if name not in wanted:
                 break
             wanted = wanted[wanted.index(name) + 1 :]
-            if wanted:  # a test was ended: what it left must not be in the way of the next
+            if wanted:  # a test was killed: its processes must not disturb the next
                 _unmount(place.scratch)
     finally:
         _unmount(place.scratch)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 PROGRAM = Path(sys.executable).with_name("s3fs-meta")
 SOURCE = Path(sysconfig.get_path("stdlib"))
-# Installed packages are not the standard library, and compiled files change while one looks.
+# Installed packages are not the standard library, and compiled files may change during the comparison.
 LEFT_OUT = ("site-packages", "dist-packages", "__pycache__")
 
 

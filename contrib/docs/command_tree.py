@@ -14,10 +14,10 @@ from s3fs_meta.cli.entry import COMMANDS, load, make_app
 class Parameter(NamedTuple):
     """One option or argument."""
 
-    names: tuple[str, ...]  # of an option, long ones first; of an argument its one word
-    takes: str  # what stands after an option; empty for a switch
+    names: tuple[str, ...]  # of an option, long forms first; of an argument its name
+    takes: str  # metavar of an option; empty for a flag
     text: str
-    default: str  # empty: none, or said in the text
+    default: str  # empty: none, or mentioned in the text
     required: bool
 
 

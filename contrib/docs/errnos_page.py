@@ -35,7 +35,7 @@ _FOOT: Final = """
 """
 
 
-# Never raised themselves: what is below them is.
+# Base classes: only their subclasses are raised.
 FAMILIES: Final = frozenset(
     {
         errors.S3fsError,
@@ -45,7 +45,7 @@ FAMILIES: Final = frozenset(
         errors.CorruptionError,
     }
 )
-# Of commands, not of requests.
+# Raised by commands, not by requests.
 _ELSEWHERE: Final = (errors.SettingsError, errors.ControlError)
 
 

@@ -25,7 +25,7 @@ from s3fs_meta.settings import IGNORED_WORDS, REFUSED_WORDS
 _GENERATED: Final = "<!-- Made by `make docs` from the program; do not edit by hand. -->"
 COMPLETION_VARIABLE: Final = "_S3FS_META_COMPLETE"
 
-# Where packages put them: bash-completion(7) and the shells' own directories.
+# The paths that packages use: bash-completion(7) and the shells' own directories.
 _COMPLETION_FILES: Final[Mapping[str, str]] = {
     "bash": "s3fs-meta",
     "zsh": "_s3fs-meta",

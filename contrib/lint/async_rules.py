@@ -46,7 +46,7 @@ def digests() -> dict[Path, str]:
     for path in sorted(each for folder in FOLDERS for each in (ROOT / folder).rglob("*.py")):
         content = path.read_bytes()
         if ASYNC.search(content):
-            # Rules are left out by path.
+            # Rules are disabled by path.
             parts = [str(path.relative_to(ROOT)).encode(), content, *rules]
             found[path] = hashlib.sha256(b"\0".join(parts)).hexdigest()
     return found

@@ -30,7 +30,7 @@ PATTERNS: Final = {
 }
 # A summary line says what a function does, or is a noun phrase.
 FIRST_LINE: Final = re.compile(r'^\s*[rbf]?"""(What|Whether)\b')
-# This file has the words themselves.
+# This file contains the patterns themselves.
 EXCEPT: Final = frozenset({"contrib/lint/prose.py"})
 COMPILED: Final = [
     (re.compile(rf"\b({each})\b", re.IGNORECASE), hint) for each, hint in PATTERNS.items()

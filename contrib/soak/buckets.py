@@ -52,7 +52,7 @@ class LocalBucket:
     def come_back(self) -> None:
         """End that."""
         if self._root.with_name("bucket-away").exists():
-            if self._root.exists():  # made anew by nothing of ours
+            if self._root.exists():  # recreated by none of our commands
                 shutil.rmtree(self._root)
             self._root.with_name("bucket-away").rename(self._root)
 
@@ -128,7 +128,7 @@ class S3Bucket:
     def close(self) -> None:
         """End the server."""
         if self._server is not None and self._server.process is not None:
-            self._server.process.send_signal(signal.SIGCONT)  # nothing if it has ended
+            self._server.process.send_signal(signal.SIGCONT)  # empty if it has ended
         self._context.close()
 
 

@@ -15,7 +15,7 @@ from contrib.soak import hand
 from contrib.soak.states import Observed, Operation
 
 ROOT: Final = Path(__file__).parents[2]
-# On a machine that is busy with other work; a hang takes for ever.
+# Allows for a busy machine; a hang would last forever.
 COMMAND_S_MAX: Final = 150.0
 OPERATION_S_MAX: Final = 100.0
 

@@ -46,7 +46,7 @@ def _choose(run: Run) -> Damage:
     }
     kind = run.rnd.choice([kind for kind, found in by_kind.items() if found])
     found = by_kind[kind]
-    # The newest objects are what the present needs most.
+    # The newest objects matter most for the current state.
     key = run.rnd.choice(found[-3:] if run.rnd.random() < 0.5 else found)
     ways = ["missing", "empty", "truncated", "bit"]
     if len(found) > 1 and kind not in {"superblock", "lease"}:
@@ -104,7 +104,7 @@ def damage(run: Run) -> None:
         run.follower.umount()
     run.operate_somewhat()
     run.flush(*(["--image"] if run.rnd.random() < 0.3 else []))
-    run.check()  # from here on this host has all content in its cache
+    run.check()  # from here on this host has all content cached
     chosen = _choose(run)
     _note_tainted(run, chosen)
     way = run.rnd.choice((_while_mounted, _while_unmounted, _by_another_host))
@@ -206,7 +206,7 @@ def _by_another_host(run: Run, chosen: Damage) -> None:
     if done.status == 0:
         run.follow(old)
         old.umount()
-        # What it had of a lost pack was in the bucket, so it follows; else its txgs were given up.
+        # The host's part of a lost pack was in the bucket, so it follows; otherwise its txgs were abandoned.
         if chosen.kind != "pack":
             run.require_kept(old, kept, before, before.last, taken)
     elif taken.view() != before.now.view():

@@ -47,7 +47,7 @@ class History:
         self.bucket_floor = 0  # a lost machine must not lose it
         self.points: dict[int, int] = {}  # by txg
         self.tainted: set[bytes] = set()  # blocks of a pack that is damaged
-        self.past_tainted: set[bytes] = set()  # of all that ever were
+        self.past_tainted: set[bytes] = set()  # of all that ever existed
         self.holes: list[tuple[int, int]] = []  # txgs that damage made unreachable, both included
 
     @property

@@ -33,8 +33,8 @@ def run_inside(main: Callable[[], int], folder: Path) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGTERM))
     _, status = os.waitpid(first, 0)
-    _check(_libc.umount2(b"/proc", _MNT_DETACH))  # that of the namespace which ended
-    for mountpoint in mountpoints(folder):  # of daemons that are dead now
+    _check(_libc.umount2(b"/proc", _MNT_DETACH))  # the mount namespace that ended
+    for mountpoint in mountpoints(folder):  # of killed daemons
         _check(_libc.umount2(os.fsencode(mountpoint), _MNT_DETACH))
     return os.waitstatus_to_exitcode(status)
 
@@ -42,7 +42,7 @@ def run_inside(main: Callable[[], int], folder: Path) -> int:
 def _be_first(main: Callable[[], int]) -> NoReturn:
     _check(_libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     _check(_libc.mount(b"proc", b"/proc", b"proc", 0, None))
-    # Notes there are named by processes, whose numbers here are others than outside.
+    # Notes in it are named by process numbers, which differ from those outside.
     notes = runtime_dir(os.environ, os.geteuid())
     notes.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check(_libc.mount(b"notes", os.fsencode(notes), b"tmpfs", 0, None))

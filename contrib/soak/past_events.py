@@ -84,7 +84,7 @@ def roll_back(run: Run) -> None:
     """The past becomes the present."""
     run.operate_somewhat()
     run.umount()
-    found = _known(run)[1:]  # the first one is the present
+    found = _known(run)[1:]  # the first one is the current txg
     if not found:
         run.mount(run.writer)
         return

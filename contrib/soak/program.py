@@ -27,7 +27,7 @@ for name, value in SMALL.items():
     assert hasattr(limits, name), name
     setattr(limits, name, value)
 
-# The limits are copied by what is imported from here on.
+# Modules imported from here on copy these limits.
 from s3fs_meta.cli.start import program  # noqa: E402
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class Run:
         subprocess.run([*command, str(_SOURCE), "-ldl"], check=True)
         self.a, self.b, self.follower = (self._host(name) for name in ("a", "b", "follower"))
         self._colds = 0
-        self.clock_was_off = False  # so a time is no point in time
+        self.clock_was_off = False  # so a time does not identify a point in time
         self.writer = self.a
         interval = self.rnd.choice(("0.5", "1", "3"))
         images = self.rnd.choice(("4", "20"))
@@ -130,7 +130,7 @@ class Run:
         if done.status != 0:
             return None
         told = json.loads(done.out)["txg"]
-        if told is None:  # there was nothing to ship
+        if told is None:  # there were no changes to ship
             txg = int(self.writer.status()["chain"]["txg"])
             self.history.points.setdefault(txg, self.history.last)
         else:

@@ -13,7 +13,7 @@ NAMES_MAX: Final = 60
 _DIRECTORY_MODE: Final = 0o755
 _FILE_MODE: Final = 0o644
 
-Path = str  # from the root, without a slash at its beginning
+Path = str  # from the root, without a leading slash
 
 
 class Operation(NamedTuple):
@@ -252,7 +252,7 @@ def _is_partly(found: bytes, old: bytes, new: bytes, operation: Operation) -> bo
         return False
     if operation.act == "put":
         old = b""  # truncated first
-    begin, width = len(old), len(found)  # behind the old end a page may be missing
+    begin, width = len(old), len(found)  # after the old end a page may be missing
     wanted_old, wanted_new = old[:width].ljust(width, b"\0"), new[:width].ljust(width, b"\0")
     return all(
         byte in {first, second} or (byte == 0 and at >= begin)
@@ -273,7 +273,7 @@ class Chooser:
         self._pool = [rnd.randbytes(BLOCK_BYTES) for _ in range(4)]
         self._pool += [bytes(BLOCK_BYTES), b"the same line\n" * (BLOCK_BYTES // 14)]
         self._number = 0
-        self.syncs = True  # programs call fsync
+        self.syncs = True  # only some programs call fsync
 
     def data(self) -> bytes:
         """Return some content."""
@@ -309,7 +309,7 @@ class Chooser:
             return Operation("symlink", self._fresh(state, "l"), f"to-{self._number}")
         if act == "rmdir":
             return self._empty_directory(state)
-        if act == "unlink":  # symbolic links, too: the names may be full of them
+        if act == "unlink":  # symbolic links, too: most names may be links
             paths = [path for path, name in state.names.items() if name.kind != "d"]
             return Operation("unlink", self._rnd.choice(paths)) if paths else None
         if not files:

@@ -185,7 +185,7 @@ class Examination:
         scans = by_source.pop("", [])
         for source, group in by_source.items():
             counts.update(self._count(source, group))
-        # Last, because names are hashed beside the queries.
+        # Last, because names are hashed while the queries run.
         counts.update((one.number, sum(1 for _ in self.rows(one))) for one in scans)
         return {number: count for number, count in sorted(counts.items()) if count}
 

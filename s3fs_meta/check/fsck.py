@@ -67,7 +67,7 @@ def _judge_only(exam: Examination) -> bool:
         if holds:
             _find_all(exam)
     finally:
-        exam.db.all("ROLLBACK")  # takes the temporary tables with it
+        exam.db.all("ROLLBACK")  # drops the temporary tables
         exam.forget()
     return holds
 
@@ -154,9 +154,9 @@ def _repair(exam: Examination, mode: Mode) -> None:
     left = exam.broken(INVARIANTS)
     for verdict in exam.report.verdicts:
         if not verdict.invariant[1:].isdigit():
-            continue  # it is not about rows: its owner settles it
+            continue  # not about rows: the code that reported it decides
         exam.report.settle(verdict.invariant, left.pop(int(verdict.invariant[1:]), 0))
-    for number in left:  # came up on the way and could not be repaired
+    for number in left:  # found during the repairs, and could not be repaired
         _list(exam, _BY_NUMBER[number])
 
 

@@ -21,7 +21,7 @@ from s3fs_meta.check.rules.inodes import FLAGS, INODES, ORPHANS, TREES
 from s3fs_meta.check.rules.names import LINKS, NAMES
 from s3fs_meta.check.rules.packs import LIVES, PACKS
 
-# The other queries would fail, or say nonsense, if these do not hold.
+# The other queries would fail or give wrong results without these.
 FOUNDATION: Final[tuple[Invariant, ...]] = (*SQLITE, *NUMBERS[:1], *TYPES)
 
 INVARIANTS: Final[tuple[Invariant, ...]] = (

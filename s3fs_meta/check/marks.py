@@ -16,7 +16,7 @@ from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import PackId
 
 _SEEN: Final = "SELECT pack, pack_offset FROM temp.seen_damage ORDER BY pack, pack_offset"
-# A mark of a pack that does not exist is of no use.
+# A mark of a missing pack is useless.
 _IS_REFUTED: Final = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM temp.seen_false_marks WHERE name = ?)"
     " OR NOT EXISTS (SELECT 1 FROM packs WHERE pack = ?)"

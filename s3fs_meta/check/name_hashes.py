@@ -17,7 +17,7 @@ from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import COOKIE_COLLISION_BITS
 from s3fs_meta.meta.db.database import Database
 
-IS_BYTES: Final = "typeof(name) = 'blob'"  # others are bad names, and have no hash
+IS_BYTES: Final = "typeof(name) = 'blob'"  # other values are invalid names, and have no hash
 _NAMES: Final = f"SELECT cookie >> {COOKIE_COLLISION_BITS}, name FROM dentries WHERE {IS_BYTES}"
 
 
@@ -61,7 +61,7 @@ class NameHashes:
             return
         if not self._answer.done():
             self._other.connection.interrupt()
-        with contextlib.suppress(S3fsError):  # that is how it ends early
+        with contextlib.suppress(S3fsError):  # this stops the thread early
             self._answer.result()
         self._executor.shutdown()
         self._other.close()

@@ -98,7 +98,7 @@ class Evidence:
         assert not db.in_group, "temporary storage is chosen outside a transaction"
         self._db = db
         self.surveyed = Need.ROWS
-        # On disk, whatever the mount prefers: these tables grow with the filesystem.
+        # On disk, even if the mount prefers memory: these tables grow with the filesystem.
         db.all("PRAGMA temp_store = FILE")
         db.all(f"PRAGMA temp.cache_size = -{FSCK_SUMS_CACHE_KIB}")
         db.all(_TABLES)

@@ -41,8 +41,8 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.unreferenced import groups
 
-_END_BYTES: Final = 16  # of a checksum or a tag, with which an envelope ends
-_BEGIN_BYTES_MIN: Final = 128  # with header and times of a changelog or a level
+_END_BYTES: Final = 16  # length of the checksum or tag at the end of an envelope
+_BEGIN_BYTES_MIN: Final = 128  # plus header and times of a changelog or a level
 _IMAGES: Final = "image/"
 
 _T = TypeVar("_T")
@@ -55,7 +55,7 @@ class _Found(NamedTuple):
 
     data: bytes | None  # None: nothing
     etag: str
-    why: str  # it is not what it should be; empty if it is
+    why: str  # the reason why it is invalid; empty if it is valid
 
 
 class Offer:
@@ -78,9 +78,9 @@ class Offer:
         self._keyring = keyring
         self._uuid = uuid
         self._keep = keep
-        self._hashes: dict[Txg, str] = {}  # of the changelogs that are in order now
-        self._named: dict[Txg, str] = {}  # the hash that the changelog after it names
-        self.done: list[str] = []  # what was put back, one line each
+        self._hashes: dict[Txg, str] = {}  # of the intact changelogs
+        self._named: dict[Txg, str] = {}  # the hash in the following changelog
+        self.done: list[str] = []  # restored objects, one line each
 
     # --- one object ----------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Offer:
     async def _put(self, key: ObjectKey, found: _Found, data: bytes) -> None:
         """Put a copy where an object is missing or damaged."""
         kept = ""
-        with contextlib.suppress(PreconditionError):  # another process did something there
+        with contextlib.suppress(PreconditionError):  # another process wrote the object
             if found.data is None:
                 await self._store.create(key, data)
             else:
@@ -194,7 +194,7 @@ class Offer:
             if changelog is None:
                 waiting.insert(0, txg)
             named += await self._note(changelog)
-        for txg in waiting:  # what no object names by hash has to follow what is before it
+        for txg in waiting:  # if no object names its hash, it must follow its predecessor
             named += await self._note(await self._changelog(txg, follows=True))
         return named
 
@@ -245,7 +245,9 @@ class Offer:
 
     def _in_order(self, changelog: Changelog, digest: str) -> Changelog:
         self._hashes[changelog.txg] = digest
-        if changelog.kind is not Kind.FENCE:  # that may name an earlier one than the one before it
+        if (
+            changelog.kind is not Kind.FENCE
+        ):  # which may refer to an earlier one than its predecessor
             self._named[Txg(changelog.txg - 1)] = changelog.previous
         return changelog
 

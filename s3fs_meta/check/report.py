@@ -24,15 +24,15 @@ class Mode(enum.Enum):
     """How much fsck may change."""
 
     REPORT = "n"  # nothing
-    SAFE = "p"  # what can be computed anew from other rows, and leftovers of a crash
-    ALL = "y"  # everything that it knows how to repair
+    SAFE = "p"  # values computed from other rows, and leftovers of a crash
+    ALL = "y"  # all possible repairs
 
 
 class Severity(enum.Enum):
     """The severity of a broken invariant."""
 
-    DAMAGE = "damage"  # something is wrong
-    LEFTOVER = "leftover"  # a crash leaves it behind; harmless, does not change the exit status
+    DAMAGE = "damage"  # an error
+    LEFTOVER = "leftover"  # a leftover of a crash; harmless, does not change the exit status
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class Wanted:
 
     repair: Mode = Mode.REPORT
     deep: bool = False
-    delete_unknown: bool = False  # delete packs of ours that nothing names
+    delete_unknown: bool = False  # delete packs of this filesystem that no row names
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ IS_SYMLINK: Final = f"{TYPE_OF_MODE} = {stat.S_IFLNK}"
 
 BLOCK_BYTES: Final = "(SELECT CAST(value AS INTEGER) FROM properties WHERE name = 'block_bytes')"
 
-# What check_dirs.kind says of the inode that has dentries.
+# check_dirs.kind: the type of the inode that has dentries.
 MISSING: Final = 0
 NO_DIRECTORY: Final = 1
 DIRECTORY: Final = 2
@@ -69,10 +69,10 @@ _TABLES: Final = {
     "check_live": "(pack INTEGER PRIMARY KEY, stored_bytes INTEGER)",
 }
 
-# The two tables that need an order which no index has. While they fit into the page cache it is
-# faster to insert as the rows come (half the time: inodes of a directory are neighbours); beyond
-# that, random pages would come and go, and a sort is right. Both give the same table.
-# Rows of other types are found before anything here is joined (I70); a survey may derive earlier.
+# The two tables that need an order that no index has. While they fit into the page cache,
+# inserting rows as they come is twice as fast (inodes of a directory are neighbours); beyond
+# that, random pages would be read and written, so they are sorted. Both give the same table.
+# Rows of other types are found before these tables are used (I70); a survey may make them earlier.
 _SOUND_ENTRY: Final = "typeof(ino) = 'integer' AND typeof(parent) = 'integer'"
 _SOUND_BLOCK: Final = "typeof(block) = 'integer'"
 _NAMES_AS_THEY_COME: Final = (
@@ -116,8 +116,8 @@ _FILL: Final = (
     " WHERE typeof(m.ino) = 'integer' AND typeof(m.block_index) = 'integer' GROUP BY m.ino",
     "INSERT INTO temp.check_live SELECT pack, sum(stored_bytes) FROM blocks"
     " WHERE typeof(pack) = 'integer' GROUP BY pack",
-    # Below a directory that nothing names, or that is none, everything is in order but the top:
-    # only what hangs from itself is left unreached.
+    # Below a directory without a name, or below a non-directory, only the top is wrong:
+    # only cycles are left unreached.
     "INSERT INTO temp.check_tops SELECT d.ino FROM temp.check_dirs AS d"
     f" LEFT JOIN temp.check_names AS n ON n.ino = d.ino WHERE d.ino = {ROOT_INO}"
     f" OR d.kind <> {DIRECTORY} OR n.ino IS NULL",

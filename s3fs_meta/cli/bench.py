@@ -89,8 +89,8 @@ class Result(NamedTuple):
 
 class _Phase(NamedTuple):
     what: str
-    steps: Callable[[int], Steps]  # of one thread: does an operation, yields its bytes
-    operations: int  # of one thread
+    steps: Callable[[int], Steps]  # one operation of one thread; yields its bytes
+    operations: int  # for one thread
     cold: bool = False  # begins with kernel caches dropped, if that is possible
 
 

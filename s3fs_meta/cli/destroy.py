@@ -63,10 +63,10 @@ _LOCK_WAIT_S: Final = 0.0
 
 class _Found(NamedTuple):
     label: str
-    name: str  # what must be typed
+    name: str  # the text that must be typed
     own: list[ObjectKey]
     foreign: list[ObjectKey]
-    superblock: bytes | None  # what its second copy is to hold; None: as it is
+    superblock: bytes | None  # content of its second copy; None: unchanged
 
 
 def destroy(
@@ -119,14 +119,14 @@ async def _destroy(
     force_takeover: bool,
     front: Front,
 ) -> _Found:
-    # One run of the event loop from the question to the end: the terminal is asked in it.
+    # One event loop for the question and the removal: the terminal is read in it.
     async with opened_store(place.url, s3) as store:
         contents = await removal.look(store)
         if not contents.named:
             raise NotAFilesystemError(store.url)
         await _refuse_held(store, force_takeover=force_takeover)
         found = await _find(store, contents, Remembered(place.state), secret, front)
-        front.ready()  # no bar where the question is asked
+        front.ready()  # no progress bar while the question is asked
         _require_name(place.url, found, confirm)
         state_dir = StateDir(place.state)
         await state_dir.lock(wait_s=_LOCK_WAIT_S)

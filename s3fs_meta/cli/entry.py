@@ -89,7 +89,7 @@ def flat(function: Callable[..., Any]) -> Callable[..., Any]:
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     signature = inspect.Signature([one.replace(kind=keyword) for one in parameters])
-    call.__signature__ = signature  # type: ignore[attr-defined]  # what inspect.signature reads
+    call.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect.signature
     call.__annotations__ = {one.name: one.annotation for one in parameters}
     return call
 
@@ -131,8 +131,8 @@ def program() -> NoReturn:
     """Be the program: run, and end the process."""
     status = main()
     if status in {exits.ExitStatus.INTERRUPTED, exits.FSCK_CANCELLED}:
-        # An interrupt may come between the start of a thread and the note that it is to be ended;
-        # the interpreter would wait for it for ever.
+        # An interrupt may come between the start of a thread and its registration for joining;
+        # the interpreter would wait for it forever.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

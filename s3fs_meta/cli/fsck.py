@@ -51,7 +51,7 @@ _ONLY_ALL = (  # need -y
     "--objects-from",
 )
 _LOCK_WAIT_S = 10.0
-_SHOWN_MAX = 10  # findings of one invariant, and notes, that people are shown without --verbose
+_SHOWN_MAX = 10  # findings of one invariant, and notes, that are shown without --verbose
 
 
 AcceptSuperblock = Annotated[

@@ -68,7 +68,7 @@ from s3fs_meta.sync.volume import OpenOptions, Volume
 
 CLOSE_S_MAX = 60.0
 _CLOSED: Final = "I0"
-_FUTURE: Final = "times"  # not of rows, so it has no number
+_FUTURE: Final = "times"  # not about rows, so it has no number
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,11 @@ class CheckPlan:
     s3: S3Options
     open: OpenOptions
     wanted: Wanted
-    accept_superblock: bool = False  # the one in the bucket, although a newer one was seen
+    accept_superblock: bool = False  # accept the one in the bucket, although a newer one was seen
     verbose: bool = False
-    publish_local: bool = False  # the local state counts where the bucket lacks its last txg
+    publish_local: bool = False  # use the local state if the bucket lacks its last txg
     objects_from: str | None = None  # URL of a copy of the bucket
-    end_at: Txg | None = None  # the last txg that counts, if the end of the chain is given up
+    end_at: Txg | None = None  # the last valid txg, if the end of the chain is abandoned
 
 
 async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
@@ -215,7 +215,7 @@ async def _status_if_mounted(place: Target) -> Mapping[str, Any] | None:
     try:
         return await request_status(place)
     except (NotMountedError, ControlError):
-        return None  # about to end, or another fsck: opening waits for the lock
+        return None  # another process about to end, or another fsck: opening waits for the lock
 
 
 def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
@@ -437,7 +437,7 @@ async def _carry(volume: Volume, front: Front) -> bool:
     """Upload repairs; return whether the bucket holds everything then."""
     session = Session(volume, SessionOptions(), SystemClock())
     session.recover()
-    await session.publish_anew(front.progress)  # the report says what is lost
+    await session.publish_anew(front.progress)  # the report lists the losses
     if session.shipper.link.created_ns < volume.link.created_ns:
         front.notice(f"a new time span begins with {told(session.shipper.link)}")
     return not session.db.changed and not session.uploader.pending

@@ -93,7 +93,7 @@ def mkfs(
     block_bytes = parse_size("--block-size", block_size, "512K")
     page_bytes = parse_size("--page-size", page_size, "8K")
     retention_s = parse_retention("--retention", retention)
-    # Refused before anybody is asked for a passphrase, and before a directory is made.
+    # Refused before a passphrase is asked for, and before a directory is made.
     superblock_codec.create("", label, block_bytes, page_bytes, unsafe_single_writer, None)
     passphrase = None
     if not plain:

@@ -20,7 +20,7 @@ from s3fs_meta.settings import parse_mount_options
 PROGRAM: Final = "mount.s3fs-meta"
 USAGE: Final = f"usage: {PROGRAM} URL DIRECTORY [-sfnv] [-o OPTIONS]"
 
-# What mount(8) means without any word about it; ours is the careful default of FUSE.
+# The defaults of mount(8); ours are the careful ones of FUSE.
 ROOT_DEFAULTS: Final = "dev,suid"
 
 

@@ -41,7 +41,7 @@ class Filesystem(NamedTuple):
     store: ObjectStore
     keyring: Keyring
     uuid: str
-    state: Path  # its state directory: takes what is replaced
+    state: Path  # its state directory, which keeps replaced objects
 
 
 def url_of(words: str) -> str:

@@ -97,7 +97,7 @@ def rollback(
             force_takeover=force_takeover,
             unsafe_single_writer=unsafe_single_writer,
             lock_wait_s=LOCK_WAIT_S,
-            mend=Mend(anything=True),  # an earlier txg is chosen, on purpose
+            mend=Mend(anything=True),  # an earlier txg is chosen on purpose
         ),
         option_syntax.moment("--at", at),
         confirmed=yes,

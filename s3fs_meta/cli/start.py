@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-_INTERRUPTED: Final = 130  # as in ``exits``, which takes longer to load than all the rest
+_INTERRUPTED: Final = 130  # as in ``exits``, which takes longer to import than all others
 
 
 def program() -> NoReturn:

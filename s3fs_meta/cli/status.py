@@ -186,7 +186,7 @@ async def _image(
     }
 
 
-# What people are told instead of a figure's name: "file 3 MiB" would say nothing.
+# Text shown instead of a figure's name: "file 3 MiB" would be meaningless.
 _SIZES: Final[Mapping[str, str]] = {
     "file bytes": "size of all files",
     "block bytes": "of it distinct data",

@@ -44,7 +44,7 @@ from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, PackState, Txg
 
 VERSION: Final = 1
 SPAN_VERSION: Final = 2  # only of a changelog that begins a time span
-NO_FLOOR: Final = Txg(0)  # everything is retained
+NO_FLOOR: Final = Txg(0)  # 0: everything is retained
 PREFIX: Final = "changelog/"
 PART_PREFIX: Final = "changelog-part/"
 NONCE_BYTES: Final = 16
@@ -61,7 +61,9 @@ _COUNT: Final = struct.Struct(">I")
 LOCATION: Final = struct.Struct(">QIQQI32s")  # block, plain bytes, pack, offset, stored, hash
 _STATES: Final = (PackState.STORED, PackState.CONDEMNED)
 PART_SEALED_BYTES_MAX: Final = CHANGELOG_SECTION_BYTES_MAX + envelope.OVERHEAD_BYTES
-NUMBER_MAX: Final = INTEGER_MAX - 1  # of a txg, block or pack: a writer needs a next number
+NUMBER_MAX: Final = (
+    INTEGER_MAX - 1
+)  # maximum of txg, block and pack numbers: a writer needs a next number
 HEADER_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - CHANGELOG_SECTION_BYTES_MAX - _COUNT.size
 HEADER_VALUES_MAX: Final = 3 * CHANGELOG_PARTS_MAX + 6 * CHANGELOG_PACKS_MAX + VALUES_MAX
 # JSON of one part, one pack and one number, with the longest keys and numbers.
@@ -81,7 +83,7 @@ class Kind(enum.Enum):
     """The kinds of changelogs."""
 
     GROUP = "group"  # holds changes
-    FENCE = "fence"  # holds none: begins an epoch and takes the txg that an older writer needs
+    FENCE = "fence"  # no changes: begins an epoch and takes the txg number that an older writer would use
     IMAGE = "image"  # replaces the whole state by that of an image
 
 
@@ -91,7 +93,7 @@ class Location(NamedTuple):
     block: BlockId
     plain_bytes: int
     hash: bytes  # keyring.block_hash of the content; zeros if the content is lost
-    pack: PackId | None  # None, as are the next two: the content is lost
+    pack: PackId | None  # None, like the next two, if the content is lost
     pack_offset: int | None
     stored_bytes: int | None
 
@@ -134,7 +136,7 @@ class Changelog:
     schema_version: int
     created_ns: int  # greater than its predecessor's within a span; for people and time travel
     previous: str  # content_hash of its predecessor, NO_HASH if there is none
-    image: ManifestRef | None = None  # kind IMAGE: the state
+    image: ManifestRef | None = None  # kind IMAGE: the image
     parts: tuple[PartRef, ...] = ()  # sections to apply before its own
     packs: tuple[PackNote, ...] = ()
     forgotten: tuple[PackId, ...] = ()  # packs whose objects are deleted

@@ -16,7 +16,9 @@ from typing import Final, TypeVar
 from s3fs_meta.errors import FormatError
 
 INTEGER_MAX: Final = (1 << 63) - 1  # SQLite's largest integer
-VALUES_MAX: Final = 1000  # commas and opening brackets in a JSON text, unless the caller says more
+VALUES_MAX: Final = (
+    1000  # commas and opening brackets in a JSON text, unless the caller sets another bound
+)
 
 _HEX: Final = re.compile(r"[0-9a-f]*", re.ASCII)
 _T = TypeVar("_T")

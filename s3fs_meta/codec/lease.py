@@ -64,7 +64,7 @@ class Lease:
     host: str  # for people
     pid: int  # for people
     since_ns: int  # for people: when the epoch began
-    released: bool  # the holder is done; any host may take the next epoch
+    released: bool  # the holder has released it; any host may take the next epoch
     head: Head | None  # None: no image yet
     nonce: str | None  # new for each acquisition; None: written by a program of version 1
     machine: MachineMarks = UNKNOWN_MACHINE  # of the holder

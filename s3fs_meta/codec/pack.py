@@ -72,7 +72,7 @@ class Pack(NamedTuple):
     """A finished pack, ready to be stored under its key."""
 
     key: ObjectKey
-    data: memoryview  # read-only, and not changed any more
+    data: memoryview  # read-only, no longer changed
     entries: list[PackEntry]  # ascending by offset, never empty
 
 

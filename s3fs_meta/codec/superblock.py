@@ -57,13 +57,13 @@ class Superblock:
     label: str
     block_bytes: int
     page_size: int
-    unsafe_single_writer: bool  # the store cannot fence a second writer, and the user said so
+    unsafe_single_writer: bool  # the store cannot fence a second writer, which the user accepted
     features: tuple[str, ...]  # ascending, no duplicates
     hash_key: str | None  # 32 bytes, hexadecimal
     wrapped_by_passphrase: PassphraseLock | None
     wrapped_by_recovery: str | None  # 48 bytes, hexadecimal
     authenticator: str | None  # 32 bytes, hexadecimal; over all other fields
-    retention_s: int = RETENTION_S_DEFAULT  # how long past states are retained; 0: not at all
+    retention_s: int = RETENTION_S_DEFAULT  # how long old states are retained; 0: not at all
     format_version: int = FORMAT_VERSION
     generation: int = 1  # raised by every change; of several authentic copies the highest counts
 

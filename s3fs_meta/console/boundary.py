@@ -36,14 +36,14 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
         print_line(program, "interrupted")
         return ExitStatus.INTERRUPTED
     except BrokenPipeError:
-        # The reader went away (head, a pager): no message, and none at interpreter exit either.
+        # The reader closed the pipe (head, a pager): no message, and none at interpreter exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitStatus.DONE
     except typer.TyperException as exc:
         return _usage(program, exc)
     except BaseException as exc:  # noqa: ASYNC103  # the outermost frame
         if any(isinstance(leaf, KeyboardInterrupt) for leaf in exits.leaves(exc)):
-            print_line(program, "interrupted")  # in a nursery, which makes a group of it
+            print_line(program, "interrupted")  # in a nursery, which wraps it in an exception group
             return ExitStatus.INTERRUPTED  # noqa: ASYNC104  # no event loop runs any more
         if not isinstance(exc, Exception):
             raise

@@ -57,7 +57,7 @@ MEANINGS: Final[Mapping[ExitStatus, str]] = {
     ExitStatus.INTERRUPTED: "interrupted from the keyboard",
 }
 
-# The first class that an error is an instance of decides: special ones stand before general ones.
+# The first class that matches an error decides: special classes come before general ones.
 FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (
     (errors.PassphraseError, ExitStatus.PASSPHRASE),
     (errors.UsageError, ExitStatus.USAGE),
@@ -79,7 +79,7 @@ FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (
     (KeyboardInterrupt, ExitStatus.INTERRUPTED),
 )
 
-# fsck(8); the sums of check.report are the same numbers.
+# fsck(8); check.report adds up the same numbers.
 FSCK_MEANINGS: Final[Mapping[int, str]] = {
     0: "no errors",
     1: "errors were corrected",

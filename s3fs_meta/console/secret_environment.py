@@ -14,7 +14,7 @@ from typing import Final
 
 VARIABLE: Final = "S3FS_META_PASSPHRASE"
 
-_FIELDS_BEFORE: Final = 3  # the first field behind the name of the program
+_FIELDS_BEFORE: Final = 3  # the first field after the name of the program
 _ENV_START: Final = 50
 _ENV_END: Final = 51
 
@@ -39,7 +39,7 @@ def _overwrite(name: bytes) -> None:
     try:
         status = Path("/proc/self/stat").read_bytes()
     except FileNotFoundError:
-        return  # no /proc here, so no program finds it there
+        return  # no /proc here, so no program can read it there
     fields = status.rpartition(b")")[2].split()
     start, end = (int(fields[number - _FIELDS_BEFORE]) for number in (_ENV_START, _ENV_END))
     position = start

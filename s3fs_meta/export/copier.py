@@ -30,7 +30,7 @@ from s3fs_meta.sync.block_content import Content
 
 _log = logging.getLogger(__name__)
 
-_SHOWN_MAX: Final = 20  # incomplete files that are listed for people
+_SHOWN_MAX: Final = 20  # incomplete files that are listed
 _ENTERED: Final = stat.S_IRUSR | stat.S_IXUSR
 _OWNERS: Final = "owners"  # in Copier.refused, beside the names of attributes
 _SPECIAL: Final = "special files"
@@ -90,8 +90,8 @@ class Copier:
         self._put_off: list[tuple[Attributes, bytes]] = []
         self._is_root = os.geteuid() == 0
         self._privileges = privileges
-        self.left_out: Counter[str] = Counter()  # of what gives power, and how often
-        self.refused: Counter[str] = Counter()  # what the target did not take, and how often
+        self.left_out: Counter[str] = Counter()  # dropped privileges, with their number
+        self.refused: Counter[str] = Counter()  # entries that the target refused, with their number
 
     # --- names -----------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Copier:
 
     def finish(self) -> None:
         """Apply the postponed attributes of directories; the last call."""
-        for attributes, path in self._put_off:  # inner ones came first
+        for attributes, path in self._put_off:  # inner directories first
             self._finish_directory(attributes, path)
         self._put_off.clear()
 

@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
     attributes: Attributes
     path: bytes
-    left: bool = False  # all names of this directory were visited
+    left: bool = False  # all names of this directory were copied
 
 
 def find(db: Database, path: bytes) -> list[Step]:

@@ -158,9 +158,9 @@ class Names:
     def _directory(self, ino: Ino) -> bytes | None:
         """Return the path of a directory; without recursion, since trees can be deep."""
         way: list[Ino] = []
-        while ino not in self._paths:  # bounded: each round marks one directory more
+        while ino not in self._paths:  # bounded: each pass marks one more directory
             way.append(ino)
-            self._paths[ino] = None  # a circle ends here
+            self._paths[ino] = None  # a cycle ends here
             if ino not in self._directories:
                 break
             ino = self._directories[ino][0]

@@ -23,7 +23,9 @@ from s3fs_meta.mount_state import MountStatus
 
 _DAY_NS: Final = 24 * 3600 * 1_000_000_000
 _NOW_NS: Final = 60 * 10**9  # a request may have waited, for example for the copy of a tree
-_LOOK_AGAIN_S: Final = 0.05  # so long a file whose atime was right is not looked at again
+_LOOK_AGAIN_S: Final = (
+    0.05  # for this long, a file whose atime needed no change is not checked again
+)
 _SETTABLE: Final = 0o7777
 _GROUP_EXECUTE: Final = stat.S_IXGRP
 _KEEPS_TIMES: Final = InodeFlag.LOCKED | InodeFlag.IMMUTABLE
@@ -115,7 +117,7 @@ class AttributeStore:
         self._now_ns = now_ns
         self._policy = policy
         self._open_files = open_files
-        self._not_due: Attributes | None = None  # the row that was looked at last
+        self._not_due: Attributes | None = None  # the row that was read last
         self._not_due_until_s = 0.0
 
     def get(self, ino: Ino) -> Attributes:
@@ -196,4 +198,4 @@ class AttributeStore:
         try:
             inodes.touch(self._db, attributes.ino, atime_ns=now_ns)
         except NoInodeError:
-            return  # removed while its content was on the way
+            return  # removed while its content was fetched

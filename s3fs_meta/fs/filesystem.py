@@ -47,7 +47,7 @@ class FilesystemOptions:
 
     access_time: AccessTime = AccessTime.RELATIVE
     directory_times: bool = True  # listing a directory counts as access
-    is_shared: bool = False  # several users may use it
+    is_shared: bool = False  # several users may use the mount
 
 
 class SpaceFigures(NamedTuple):

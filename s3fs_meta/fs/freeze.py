@@ -28,7 +28,7 @@ class FreezeWish(NamedTuple):
     """The arguments of a freeze."""
 
     limit_s: float
-    settle: Callable[[], Awaitable[None]]  # has the kernel hand over what it took before
+    settle: Callable[[], Awaitable[None]]  # collects earlier writes from the kernel
 
 
 class Freeze:

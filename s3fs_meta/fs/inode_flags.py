@@ -21,7 +21,7 @@ from s3fs_meta.meta.tables import hard_links, inodes
 from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import Ino, InodeFlag
 
-# Source: linux/fs.h. A command holds the size of a long; what is passed is an int.
+# Source: linux/fs.h. The command encodes the size of a long; the argument is an int.
 GET: Final = 0x8008_6601  # FS_IOC_GETFLAGS
 SET: Final = 0x4008_6602  # FS_IOC_SETFLAGS
 GET_EXTENDED: Final = 0x801C_581F  # FS_IOC_FSGETXATTR, which Linux asks before it sets any flag

@@ -13,10 +13,10 @@ from typing import Final
 
 from s3fs_meta.model import Ino
 
-_PAGE_BITS: Final = 8  # a page of one known inode costs 400 bytes, a full one 1.6 an inode
+_PAGE_BITS: Final = 8  # a page with one known inode costs 400 bytes, a full one 1.6 per inode
 _PAGE_INODES: Final = 1 << _PAGE_BITS
 _SLOT_MASK: Final = _PAGE_INODES - 1
-_OVERFLOWED: Final = 255  # the byte that says: look into the dict
+_OVERFLOWED: Final = 255  # this byte means: the count is in the dict
 _EMPTY: Final = bytes(_PAGE_INODES)
 
 

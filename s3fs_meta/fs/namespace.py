@@ -166,13 +166,15 @@ class Namespace:
         default = self._default_acl(directory, mode)
         inherited = _inherited(default, mode)
         if inherited is None and not stat.S_ISLNK(mode):
-            mode &= ~caller.umask  # a default ACL stands in its place; the kernel may have done it
+            mode &= (
+                ~caller.umask
+            )  # a default ACL replaces the umask; the kernel may have applied it
         db = self._db
         now_ns = self._now_ns()
         if inherited is not None:
             self._require_room(inherited.value, default if is_directory else None)
         self._changes.begin_entry(parent, name)
-        # The name first: it is the only step that can be refused, and it needs only the number.
+        # The name first: only this step can be refused, and it needs only the number.
         ino = Ino(db.counters.next_ino)
         dentries.add(db, parent, name, ino)
         created = inodes.create(

@@ -32,17 +32,17 @@ class OpenInode:
         self.has_capability: bool | None = None
         # Where the last read ended: a read that begins near it is sequential. -1: none yet.
         self.read_position = -1
-        # How far it is read ahead; 0: no sequential reader.
+        # Bytes to read ahead; 0: no sequential reader.
         self.ahead_blocks = 0
-        # It was opened for writing: the kernel may hold dirty pages of it.
+        # Opened for writing: the kernel may hold dirty pages of it.
         self.was_written = False
-        # It became immutable meanwhile: what the kernel holds of it is still taken.
+        # It became immutable while open: dirty pages of the kernel are still accepted.
         self.finishes = False
-        # Made without a name, it may be given one. Source: open(2), O_TMPFILE.
+        # Created without a name, it may be linked. Source: open(2), O_TMPFILE.
         self.is_linkable = False
-        # How many blocks the kernel knows it to have; -1: unknown.
+        # Number of blocks that the kernel has cached in st_blocks; -1: unknown.
         self.known_blocks = -1
-        # Read-ahead has been asked for up to this block, not included.
+        # Read-ahead was requested up to this block, exclusive.
         self.asked_until = 0
 
     def forget_capability(self) -> None:
@@ -61,10 +61,10 @@ class OpenFiles:
     def __init__(self) -> None:
         self._inodes: dict[Ino, OpenInode] = {}
         # Whether the kernel reports open and close. If not, a file counts as open from its first
-        # read on until the kernel forgets it; nothing can be changed then.
+        # read on until the kernel forgets it; nothing can be changed on such a mount.
         self.are_told = True
-        # Inodes that may have bytes in the kernel which have not come yet, and since when there are
-        # any, by the monotonic clock; None: there are none, because close(2) hands over.
+        # Inodes with possible dirty pages in the kernel, and since when there are
+        # any, by the monotonic clock; None: there are none, because close(2) writes back.
         self.writing = 0
         self.writing_since_s: float | None = None
 

@@ -39,7 +39,7 @@ class RemovedTrees:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._tops: dict[Ino, None] = {}  # in the order in which they came
+        self._tops: dict[Ino, None] = {}  # in order of removal
         self._arrived = trio.Event()
         self._progress = TreeProgress(0, 0)
 

@@ -17,8 +17,8 @@ from typing import Final
 from s3fs_meta.errors import BusyError
 from s3fs_meta.limits import WAITING_HANDLERS_MAX, WRITE_BACK_WAITING_MAX
 
-UNKNOWN: Final = -1  # a caller that the kernel's request does not reach us with
-WRITE_BACK: Final = -2  # not a user: the kernel, with what all users wrote
+UNKNOWN: Final = -1  # user of a request without a known caller
+WRITE_BACK: Final = -2  # not a user: the kernel, writing back data of all users
 
 caller: Final[ContextVar[int]] = ContextVar("caller", default=UNKNOWN)
 """The user ID that the present request is of, UNKNOWN or WRITE_BACK."""

@@ -33,12 +33,12 @@ from s3fs_meta.meta.tables import xattrs as rows
 from s3fs_meta.model import Attributes, Caller, Ino, InodeFlag
 
 CAPABILITY: Final = b"security.capability"
-STATE: Final = b"user.s3fs-meta.state"  # computed at each request; in no list, so never copied
+STATE: Final = b"user.s3fs-meta.state"  # computed at each request; not listed, so never copied
 
 _NAMESPACES: Final = (b"user.", b"trusted.", b"security.")
 _TRUSTED: Final = b"trusted."
 _ACLS: Final = (acl.ACCESS, acl.DEFAULT)
-# An ACL is never refused for want of room in the list of names.
+# An ACL is never refused because the list of names is full.
 _LIST_BYTES_MAX: Final = XATTR_LIST_BYTES_MAX - sum(len(name) + 1 for name in _ACLS)
 
 SupplementaryGroups = Callable[[int], Collection[int]]

@@ -23,7 +23,7 @@ from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import ENTRY_TIMEOUT_S
 from s3fs_meta.model import Ino
 
-BARRIER_INO: Final = Ino((1 << 63) - 1)  # numbers of rows are given from 1 on
+BARRIER_INO: Final = Ino((1 << 63) - 1)  # row numbers start at 1
 
 
 class Barrier:
@@ -34,7 +34,7 @@ class Barrier:
         self.entry = pyfuse3.EntryAttributes()
         self.entry.st_ino = BARRIER_INO
         self.entry.st_mode = stat.S_IFREG | 0o444
-        # Of the user of the collecting process: for any other the kernel asks for an ACL first.
+        # Owned by the user of the collecting process: for any other the kernel asks for an ACL first.
         self.entry.st_uid, self.entry.st_gid = os.geteuid(), os.getegid()
         self.entry.st_nlink = 1
         self.entry.entry_timeout = self.entry.attr_timeout = ENTRY_TIMEOUT_S

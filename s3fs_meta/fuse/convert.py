@@ -14,9 +14,9 @@ from s3fs_meta.limits import ENTRY_TIMEOUT_S, NAME_BYTES_MAX
 from s3fs_meta.model import Attributes, Caller
 
 SECTOR_BYTES: Final = 512  # unit of st_blocks; stat(2)
-ALLOCATION_BYTES: Final = 4096  # what a last, partial page of a file counts as
-# st_blksize and f_bsize. Not the size of our blocks: stdio makes every buffer as large as this,
-# and recent kernels take it for the unit of partly written pages.
+ALLOCATION_BYTES: Final = 4096  # size that a last, partial page of a file counts as
+# st_blksize and f_bsize. Not the block size: stdio makes every buffer this large,
+# and recent kernels treat it as the unit of partial page writes.
 IO_BYTES: Final = 4096
 
 
@@ -43,7 +43,7 @@ class Converter:
         self._timeout_s = self._timeout_most_s = timeout_s
         chosen = overrides or Overrides()
         self._overrides = None if chosen == Overrides() else chosen
-        # Answer to a lookup that found nothing: inode 0 lets the kernel remember that. One
+        # Reply to a lookup that found nothing: with inode 0 the kernel caches that. One
         # object serves all, because pyfuse3 only reads it.
         self.no_entry = pyfuse3.EntryAttributes()
         self.no_entry.st_ino = 0

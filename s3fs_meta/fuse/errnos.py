@@ -43,14 +43,14 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
     errors.ControlError: errno.EIO,
 }
 
-# After these nothing may be changed any more: rows contradict each other, or SQLite may have
-# undone operations that were acknowledged. A damaged block only costs the read that met it.
+# After these no change is allowed: rows contradict each other, or SQLite may have
+# undone acknowledged operations. A damaged block only fails the read that needs it.
 DEGRADING: Final = (errors.DatabaseError, errors.MetadataError)
 
-# The answer to a bug of ours.
+# The errno for unexpected exceptions.
 UNEXPECTED: Final = errno.EIO
 
-# Plain answers, not worth a line in the log.
+# Normal results, not logged.
 ORDINARY: Final = (errors.FsError,)
 
 

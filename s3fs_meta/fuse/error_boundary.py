@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 Handler = Callable[..., Coroutine[Any, Any, Any]]
 
-# However these end, they leave nothing half done, so that what others did in the open group stays.
+# Handlers that never leave half a change, so other changes in the open group stay.
 _CHANGES_NO_TWO_ROWS: Final = frozenset(
     {
         "getattr",
@@ -74,7 +74,7 @@ def answered(function: Callable[..., Any]) -> Handler:
         except Exception as exc:  # noqa: BLE001 - the boundary: one bug must not end the mount
             raise pyfuse3.FUSEError(broken(self.status, name, arguments, exc)) from None
 
-    handler.is_handler = True  # type: ignore[attr-defined]  # a mark for the test of coverage
+    handler.is_handler = True  # type: ignore[attr-defined]  # a mark for the test that all handlers are wrapped
     return handler
 
 

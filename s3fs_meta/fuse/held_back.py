@@ -29,7 +29,7 @@ from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.model import Ino
 
 Arguments = Sequence[Any]
-# From the arguments of a request, and whether the kernel has handed over: the inodes it changes.
+# From the arguments of a request, and whether the write-back is collected: the inodes it changes.
 Changed = Callable[[Arguments, bool], Sequence[Ino]]
 
 # getxattr, lgetxattr, fgetxattr, getxattrat, execve, execveat. Source: the kernel's syscall tables.
@@ -80,7 +80,7 @@ def _only_reads(pid: int) -> bool:
     try:
         words = Path(f"/proc/{pid}/syscall").read_text(encoding="ascii").split()
     except OSError:
-        return False  # not ours to see: it may be writing
+        return False  # may not be examined: it may be writing
     return bool(words) and words[0].isdigit() and int(words[0]) in _READING_HERE
 
 

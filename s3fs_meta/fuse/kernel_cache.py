@@ -36,7 +36,7 @@ from s3fs_meta.sync.follower.follower import Turned
 
 _log = logging.getLogger(__name__)
 
-_SLICE_ROWS = 2000  # looked at between two schedule points: under a millisecond
+_SLICE_ROWS = 2000  # handled between two schedule points: under a millisecond
 
 Names = Sequence[tuple[Ino, bytes]]
 
@@ -139,7 +139,7 @@ def invalidate_inode(ino: Ino, *, attr_only: bool) -> None:
     """Make the kernel ask again for attributes, or for all that it keeps of an inode."""
     try:
         pyfuse3.invalidate_inode(ino, attr_only=attr_only)
-    except OSError as exc:  # most often: the kernel does not know it
+    except OSError as exc:  # the most frequent case: the kernel does not have it
         _log.debug("inode %d was not invalidated: %s", ino, exc.strerror)
 
 

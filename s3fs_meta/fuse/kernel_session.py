@@ -36,7 +36,7 @@ from s3fs_meta.limits import (
 
 _log = logging.getLogger(__name__)
 
-_ESCAPED: Final = re.compile(r"\\([0-7]{3})")  # how mountinfo writes blanks and backslashes
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")  # mountinfo's escapes for blanks and backslashes
 
 SUBTYPE: Final = "s3fs-meta"
 _PRINTABLE: Final = "/:@+~=%._-"  # kept in fsname; a comma would end the option
@@ -71,7 +71,7 @@ class _Mounted(NamedTuple):
     """A mountpoint and the device that was mounted on it."""
 
     mountpoint: Path
-    place: str  # resolved before there was a mount that would have to answer
+    place: str  # resolved before there is a mount that would have to answer
     device: int | None
 
     def is_here(self) -> bool:
@@ -114,13 +114,11 @@ async def serve(
                 await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
             nursery.cancel_scope.cancel()
     finally:
-        # Does nothing to a mount that is gone, and takes away one that is not.
+        # Does nothing after an unmount, and unmounts otherwise.
         pyfuse3.close(unmount=mounted.is_here())
         raw_operations.uninstall()
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            await (
-                operations.write_back.close()
-            )  # it may have waited for an answer of ours until now
+            await operations.write_back.close()  # it may have waited for our reply until now
 
 
 def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:
@@ -129,7 +127,7 @@ def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:
     try:
         pyfuse3.init(operations, str(mountpoint), set(words))
     except RuntimeError as exc:
-        # libfuse has said why on standard error; it gives us no more than this.
+        # libfuse has printed the reason on standard error; it returns no more than this.
         raise UsageError(f"cannot mount on {str(mountpoint)!r}: {exc}") from exc
     return place
 
@@ -156,9 +154,9 @@ async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: tri
 
     The loop ends by itself, and with it this task, when the last open file is closed.
     """
-    await write_back.collect()  # once it is detached, there is no way to what is still open
+    await write_back.collect()  # once it is detached, files that are still open cannot be reached
     collected.set()
-    if mounted.is_here():  # else another mount namespace has it, or open files
+    if mounted.is_here():  # otherwise another mount namespace has it, or open files
         await detach(mounted.mountpoint)
     await trio.sleep(UNMOUNT_GRACE_S)
     _log.warning("%s is still in use after %s s: ending it", mounted.mountpoint, UNMOUNT_GRACE_S)
@@ -175,7 +173,7 @@ async def detach(mountpoint: Path) -> None:
     command = ["fusermount3", "-u", "-z", "--", str(mountpoint)]
     # close_fds would close in the child, before it runs the command, while vfork(2) keeps this
     # process waiting: a descriptor of a file on our own mount would then never be closed. All
-    # descriptors are closed by execve(2) itself, which has let us go by then.
+    # descriptors are closed by execve(2) itself, which no longer blocks this process.
     result = await trio.run_process(command, check=False, capture_stderr=True, close_fds=False)
     if result.returncode:
         _log.warning("fusermount3: %s", result.stderr.decode(errors="replace").strip())
@@ -219,7 +217,7 @@ def device_number(place: str) -> int | None:
         ours = f"fuse.{SUBTYPE}" in fields
         if ours and _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]) == place:
             major, _, minor = fields[2].partition(":")
-            found = os.makedev(int(major), int(minor))  # the last line is the uppermost mount
+            found = os.makedev(int(major), int(minor))  # the last line is the topmost mount
     return found
 
 

@@ -64,7 +64,7 @@ _HANDLERS: Final = (
     "write",
 )
 
-# In ``raw_operations``; the last one is a part of some writes.
+# In ``raw_operations``; the last one is part of some writes.
 RAW_HANDLERS: Final = (
     "lseek",
     "fallocate",
@@ -74,7 +74,7 @@ RAW_HANDLERS: Final = (
     "clear_privileges",
 )
 
-# Directory positions of the two names that have no row; cookies of rows are larger.
+# Directory positions of the two names without a row; cookies of rows are larger.
 _AT_DOT: Final = 1
 _AT_DOT_DOT: Final = 2
 
@@ -111,7 +111,7 @@ class Operations(pyfuse3.Operations):
         self.status = filesystem.status
         self.requests = dict.fromkeys((*_HANDLERS, *RAW_HANDLERS), 0)
         filesystem.freeze.on_change = self._hold_back
-        self._readdir_rows = READDIR_ROWS_MIN  # what fitted into the last full reply
+        self._readdir_rows = READDIR_ROWS_MIN  # entries that fitted into the last full reply
         self._barrier = Barrier()
         self.write_back = WriteBack(
             self._barrier,
@@ -320,7 +320,7 @@ class Operations(pyfuse3.Operations):
             writes=writes,
             appends=bool(flags & os.O_APPEND),
         )
-        if changes_mode:  # the kernel keeps the mode: after O_TRUNC it asks for the size alone
+        if changes_mode:  # the kernel keeps the mode: after O_TRUNC it requests only the size
             invalidate_inode(ino, attr_only=True)
         if writes and self._fs.freeze.is_held:
             self._have_asked_again(ino)
@@ -394,7 +394,7 @@ class Operations(pyfuse3.Operations):
         Every name that fits in counts as a look-up, except "." and "..".
         """
         if start == 0 and not self.requests["opendir"]:
-            self._fs.open_directory(ino)  # the kernel did not ask for it: NO_OPENDIR
+            self._fs.open_directory(ino)  # the kernel did not open it: NO_OPENDIR
         if start < _AT_DOT_DOT and not self._list_dots(ino, start, token):
             return
         after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0

@@ -35,31 +35,31 @@ from s3fs_meta.model import Ino
 _log = logging.getLogger(__name__)
 
 # Flags of INIT.
-DONT_MASK: Final = 1 << 6  # the umask is ours
+DONT_MASK: Final = 1 << 6  # the daemon applies the umask
 NO_OPEN: Final = 1 << 17
 PARALLEL_DIROPS: Final = 1 << 18
 CACHE_SYMLINKS: Final = 1 << 23
 NO_OPENDIR: Final = 1 << 24
-HANDLE_KILLPRIV_V2: Final = 1 << 28  # a request says when set-user-ID bits go
+HANDLE_KILLPRIV_V2: Final = 1 << 28  # requests say when set-user-ID bits must be cleared
 _FLAGS: Final = CACHE_SYMLINKS | DONT_MASK | PARALLEL_DIROPS | HANDLE_KILLPRIV_V2
 
 LSEEK: Final = struct.Struct("=8xqI4x")  # offset, whence
 LSEEK_OUT: Final = struct.Struct("=q")
 FALLOCATE: Final = struct.Struct("=8xqqI4x")  # offset, length, mode
-# offset, inode that is written, offset there, length
+# offset, target inode, target offset, length
 COPY_FILE_RANGE: Final = struct.Struct("=8xqQ8xqq8x")
 WRITE_OUT: Final = struct.Struct("=I4x")
 IOCTL: Final = struct.Struct("=12xI8xI4x")  # command, bytes that follow
-IOCTL_OUT: Final = bytes(16)  # the result, and what only unrestricted commands need
+IOCTL_OUT: Final = bytes(16)  # the result, and fields for unrestricted commands only
 
-# Fields that stay 0: the attributes, which the kernel ignores, the device, which it knows, and
+# Fields that stay 0: the attributes, which the kernel ignores, the device, which it has, and
 # reserved space. The mask is that of linux/stat.h.
 _STATX_OUT: Final = struct.Struct("=QI20xII8xIIIH2xQQQ8x" + 4 * "qI4x" + "II120x")
 _STATX_BASIC_STATS: Final = 0x7FF
 _STATX_BTIME: Final = 0x800
 _SECOND_NS: Final = 1_000_000_000
 
-# The length that the kernel has, by statx(2).
+# The file length in the kernel, by statx(2).
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD: Final = -100
 _DONT_SYNC: Final = 0x4000
@@ -302,7 +302,7 @@ def kernel_size(pid: int, device: int, ino: Ino) -> int | None:
     try:
         descriptors = os.listdir(folder)[:DESCRIPTORS_EXAMINED_MAX]
     except OSError:
-        return None  # it has ended, or is not ours to see
+        return None  # it has ended, or may not be examined
     wanted = (ino, os.major(device), os.minor(device))
     buffer = ctypes.create_string_buffer(_STATX.size)
     for descriptor in descriptors:

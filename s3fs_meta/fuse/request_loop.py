@@ -36,8 +36,8 @@ class Gate:
         self._fd = -1
         self._fds: list[int] = []
         self._someone_waits = False  # for the descriptor, through trio
-        self._is_closing = False  # trio wakes the workers that wait then, none that come later
-        self._is_direct = False  # the worker that has just passed need not wait
+        self._is_closing = False  # trio wakes the workers that wait now, none that come later
+        self._is_direct = False  # the worker that has just passed the gate need not wait
         self._has_answered = False  # the worker that took the last request, without waiting
         self._streak_end_s = 0.0
 
@@ -54,7 +54,7 @@ class Gate:
             if not self._someone_waits:
                 return
             await self._parked.park()
-            self._has_answered = False  # it waits for something, or this one had not its turn
+            self._has_answered = False  # it waits for something, or it was not this worker's turn
 
     async def __aexit__(
         self,
@@ -85,7 +85,7 @@ class Gate:
                 if self._is_closing:
                     raise trio.ClosedResourceError
                 await trio.lowlevel.wait_readable(fd)
-                if not self._fds or self._is_ready(0.0):  # else another worker has taken it
+                if not self._fds or self._is_ready(0.0):  # otherwise another worker has taken it
                     return
         finally:
             self._someone_waits = False

@@ -140,7 +140,7 @@ class WriteBack:
         called_s = time.monotonic()
         with trio.move_on_after(limit_s) as scope:
             async with self._lock:
-                # One that began later, while this one waited, has done it.
+                # A collection that began later, while this one waited, has included it.
                 if self._began_s <= called_s:
                     await self._collect()
         if scope.cancelled_caught:
@@ -166,7 +166,7 @@ class WriteBack:
             self._collected_s = self._began_s
             self.last_error = ""
         elif not is_quiet:
-            # Asked for in turn and on its way; only that there is no more cannot be known.
+            # Requested and in transit; only its end cannot be known.
             self._failed("programs write faster than the kernel hands over")
 
     def _background(self) -> int:
@@ -212,8 +212,8 @@ class CollectingProcess:
         Raises:
             OSError: it cannot be started.
         """
-        # This process stands still until execve(2) has read the program, so that must not be ours
-        # to answer for. Not subprocess: it waits until the new process has closed what it inherits.
+        # This process is blocked until execve(2) has read the program, so the program must not lie on
+        # our own mount. Not subprocess: it waits until the new process has closed inherited files.
         for path in (os.path.realpath(sys.executable), os.path.realpath(_SCRIPT)):
             if os.path.commonpath([path, place]) == place:
                 raise OSError(f"{path} lies below the mountpoint")
@@ -223,7 +223,7 @@ class CollectingProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             streams = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), number) for number in (0, 1)]
-            # A session of its own: ^C at a mount in the foreground is for the daemon.
+            # A session of its own: ^C at a foreground mount must reach only the daemon.
             try:
                 self.pid = os.posix_spawn(
                     sys.executable, command, environment, file_actions=streams, setsid=True
@@ -242,7 +242,7 @@ class CollectingProcess:
             OSError: the kernel refused.
             ProcessEndedError: the process was killed.
         """
-        while self._answered < self._asked:  # of a caller who gave up
+        while self._answered < self._asked:  # of a caller that was cancelled
             await self._answer()
         self._asked += 1
         try:

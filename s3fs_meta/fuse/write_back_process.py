@@ -28,7 +28,7 @@ _AT_FDCWD = -100
 _OPEN_TREE = 428  # the same number on every architecture since Linux 5.2
 _OPEN_TREE_CLONE = 1
 _PR_SET_PDEATHSIG = 1
-_ESCAPED = re.compile(rb"\\([0-7]{3})")  # how mountinfo writes blanks and backslashes
+_ESCAPED = re.compile(rb"\\([0-7]{3})")  # mountinfo's escapes for blanks and backslashes
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -107,7 +107,7 @@ def _mountpoints(process: bytes, device: int) -> list[bytes]:
         with open(b"/proc/%s/mountinfo" % process, "rb") as lines:
             found = [line.split(b" ")[2:5] for line in lines]
     except OSError:
-        return []  # it has ended, or is none of ours to look at
+        return []  # it has ended, or may not be examined
     return [
         _ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), path)
         for one, root, path in found
@@ -140,13 +140,13 @@ def serve(requests: int, answers: int, work: Callable[[int], None]) -> None:
 def main(place: str, name: str, parent: str) -> None:
     """Serve the daemon that started this process, and do not outlive it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the daemon needs this process to the end
-    os.chdir("/")  # which is no mount that anybody wants to unmount
+        signal.signal(number, signal.SIG_IGN)  # the daemon needs this process until its own end
+    os.chdir("/")  # a mount that no user would unmount
     os.closerange(2, os.sysconf("SC_OPEN_MAX"))
     os.open(os.devnull, os.O_WRONLY)
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
-        return  # it ended before it could be watched
+        return  # the parent ended before it could be watched
     where, barrier = os.fsencode(place), os.fsencode(name)
     serve(0, 1, lambda device: collect(where, barrier, device))
 

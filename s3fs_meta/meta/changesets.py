@@ -30,7 +30,7 @@ from s3fs_meta.model import BlockId, Cookie, Ino
 
 _Row = tuple[Any, ...]
 
-# What is wrong with an argument is called this; the caller knows more.
+# Name of an argument in errors; the caller knows more.
 _CHANGESET: Final = "changeset"
 
 # Columns by position; the tables' first columns are (part of) the primary key.
@@ -42,7 +42,7 @@ _NEXT_BLOCK: Final = 2  # counters
 _BOOKKEEPING: Final = frozenset({"counters", "properties"})  # no file's name, state or content
 _OF_INODES: Final = frozenset({"inodes", "hard_links", "symlinks", "xattrs"})
 
-# Where each table says which inode a row is about.
+# The columns that name the inode of a row.
 _INO_COLUMN: Final = {**dict.fromkeys(_OF_INODES, 0), "block_map": 0, "dentries": 3}
 
 _CONFLICTS: Final = {
@@ -53,7 +53,7 @@ _CONFLICTS: Final = {
     apsw.SQLITE_CHANGESET_FOREIGN_KEY: "a foreign key forbids it",
 }
 
-# What SQLite answers to damaged changes; everything else is the disk, memory or a lock.
+# SQLite's errors for damaged changes; all others concern the disk, memory or a lock.
 _DAMAGE: Final = (
     apsw.CorruptError,
     apsw.SQLError,
@@ -113,7 +113,7 @@ def merge(changesets: Iterable[bytes]) -> bytes:
                 builder.add(_pieces(changeset))
         parts: list[bytes] = []
 
-        def keep(part: memoryview) -> None:  # list.append would not let another thread in
+        def keep(part: memoryview) -> None:  # list.append would not let another thread run
             parts.append(bytes(part))
 
         with _errors("merged changeset"):
@@ -172,13 +172,13 @@ def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
     assert connection.in_transaction, "changes are applied inside a transaction"
 
     def refuse(reason: int, change: apsw.TableChange) -> NoReturn:
-        # An exception here makes apsw answer SQLITE_CHANGESET_ABORT, and comes out of apply().
-        # Of a foreign key SQLite tells no table.
+        # An exception here makes apsw return SQLITE_CHANGESET_ABORT, and is raised by apply().
+        # For a foreign key SQLite names no table.
         _misfit(where, change.name or "some table", _CONFLICTS[reason])
 
     with _errors(where, connection.filename):
         for _ in _changes(changeset, where, _shapes(connection)):
-            pass  # a damaged or strange one is refused before the first change
+            pass  # a damaged or foreign one is refused before the first change
         apsw.Changeset.apply(_pieces(changeset), connection, conflict=refuse)
 
 
@@ -334,7 +334,7 @@ def touched(changeset: bytes) -> Touched:
                     names.add((row[0], row[_NAME]))
             elif table in _OF_INODES:
                 inodes.add(row[0])
-                # An UPDATE has the old size only where the size changes; a DELETE always has.
+                # An UPDATE has the old size only if the size changes; a DELETE always has it.
                 if table == "inodes" and old is not None and old[_SIZE_BYTES] is not apsw.no_change:
                     contents.add(row[0])
             elif table == "block_map":
@@ -350,7 +350,7 @@ def _touch_changed_entry(found: Touched, old: _Row, new: _Row | None) -> None:
     assert new is not None, "an UPDATE has new values"
     if old[_NAME] is apsw.no_change:
         found.cookies.add((old[0], old[1]))
-    else:  # another name of the same hash took the place of one that went
+    else:  # another name of the same hash replaced a removed one
         found.names.update(((old[0], old[_NAME]), (old[0], new[_NAME])))
 
 

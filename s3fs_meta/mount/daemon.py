@@ -25,7 +25,7 @@ from s3fs_meta.console.boundary import PROGRAM, print_line, report, text_of
 from s3fs_meta.console.ui import Front
 from s3fs_meta.errors import PassphraseError, S3fsError
 
-UMASK: Final = 0o077  # what a mount keeps on this host is for its user alone
+UMASK: Final = 0o077  # files of a mount on this host are private to its user
 
 
 class RemoteFront:
@@ -120,7 +120,7 @@ def _be_child(body: Callable[[Front], None], log: Path, front: RemoteFront) -> N
         status = report(exc)
         front.failed(_summary(exc, log), status)
     finally:
-        # Not sys.exit: handlers that the parent registered are not the child's to run. The
+        # Not sys.exit: handlers that the parent registered must not run in the child. The
         # streams are flushed by hand instead.
         with contextlib.suppress(Exception):
             sys.stderr.flush()

@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     place: Target
     parent: Ino
     name: bytes
-    ino: Ino  # what it stood for when it was looked at; 0: nothing
+    ino: Ino  # inode number when it was looked up; 0: none
     path: str  # absolute, without links above the name
 
 
@@ -77,7 +77,7 @@ def hand_over(entry: Entry) -> None:
     Raises:
         OSError: something that was written could not be.
     """
-    import ctypes  # what removes needs no system call that Python has not
+    import ctypes  # a removal needs no system call that Python lacks
 
     libc = ctypes.CDLL(None, use_errno=True)
     fd = os.open(os.path.dirname(entry.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

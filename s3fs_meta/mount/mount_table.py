@@ -21,7 +21,7 @@ class Mounted(NamedTuple):
     mountpoint: str
     device: str  # major:minor, as stat would show it
     fs_type: str
-    source: str  # of ours: the URL
+    source: str  # for our mounts: the URL
 
 
 def parse(lines: Iterable[str]) -> list[Mounted]:
@@ -49,8 +49,8 @@ def read() -> list[Mounted]:
 class Flags(NamedTuple):
     """The kernel's entry of one mounted filesystem."""
 
-    mount: frozenset[str]  # words about this mount: nosuid, relatime
-    filesystem: frozenset[str]  # words about the filesystem, wherever it is mounted: ro, user_id=0
+    mount: frozenset[str]  # options of this mount: nosuid, relatime
+    filesystem: frozenset[str]  # options of the filesystem, wherever it is mounted: ro, user_id=0
 
 
 def flags(wanted: Mounted, lines: Iterable[str], *, anywhere: bool = False) -> Flags | None:

@@ -26,7 +26,7 @@ from s3fs_meta.settings import MountOptions, parse_mount_options
 from s3fs_meta.sync.session import SessionOptions
 from s3fs_meta.sync.volume import OpenOptions
 
-LOCK_WAIT_S: Final = 10.0  # for a process that is about to end; longer ones are waited for by name
+LOCK_WAIT_S: Final = 10.0  # for a process that is about to end; longer waits are reported
 
 _VOLATILE: Final = (
     "journal_mode={}: after a crash the local metadata is thrown away and restored from the last "
@@ -98,7 +98,8 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
         ),
         fuse=FuseOptions(
             source=url,
-            read_only=options.read_only and not options.follow,  # else it could not be promoted
+            read_only=options.read_only
+            and not options.follow,  # otherwise it could not be promoted
             allow_other=options.allow_other,
             nodev=options.nodev,
             nosuid=options.nosuid,
@@ -191,7 +192,7 @@ def _check_mountpoint(mountpoint: Path) -> None:
     if any(one.mountpoint == path for one in mount_table.read()):
         if mount_table.find(path) is None:
             raise UsageError(f"something else is mounted on {path!r}")
-        return  # ours: whether it is alive is asked of its daemon, never of the mount
+        return  # our own mount: only its daemon is asked whether it lives, never the mount
     if not os.path.isdir(path):
         raise UsageError(f"mountpoint {path!r} is not a directory")
 

@@ -25,13 +25,13 @@ from s3fs_meta.sync.session import Session
 
 WORD: Final = "remount"
 REMOUNT: Final = (
-    "remount"  # may it be done? {"read_only": bool or null, "given": …} → {"change": bool}
+    "remount"  # is it permitted? {"read_only": bool or null, "given": …} → {"change": bool}
 )
-REMOUNTED: Final = "remounted"  # it was: {"read_only": bool} → {}
+REMOUNTED: Final = "remounted"  # it is done: {"read_only": bool} → {}
 
 _MS_RDONLY: Final = 1
 _MS_REMOUNT: Final = 32
-# What a remount drops unless it is given again. Access times are kept by the kernel itself.
+# Flags that a remount drops unless they are given again. The kernel itself keeps access times.
 _KEPT: Final[Mapping[str, int]] = {
     "nosuid": 2,
     "nodev": 4,
@@ -145,7 +145,7 @@ class RemountHandlers:
         """Look at the kernel's list: who calls mount(2) need not report it. Return if it is ro."""
         flags = mount_table.flags_here(mounted, anywhere=True)
         status = self._session.status
-        if flags is not None:  # else it is mounted elsewhere only
+        if flags is not None:  # otherwise it is mounted elsewhere only
             status.kernel_read_only = "ro" in flags.filesystem
         return status.kernel_read_only
 
@@ -160,7 +160,9 @@ class RemountHandlers:
         wanted, session = arguments["read_only"], self._session
         if wanted is None:
             return {"change": False}
-        if wanted:  # a follower is, though not for the kernel: else it could not be promoted
+        if (
+            wanted
+        ):  # a follower is read-only, though not for the kernel: otherwise it could not be promoted
             return {"change": not (session.status.read_only and session.follower is not None)}
         if session.status.read_only and session.follower is not None:
             raise UsageError("it follows another host: s3fs-meta promote makes it the writer")

@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 LAST_WORDS_S_MAX: Final = 5.0  # for clients of the control socket to read their answer
 CLOSE_S_MAX: Final = 60.0
-LOOK_S_MAX: Final = 5.0  # for what a mount can do without
+LOOK_S_MAX: Final = 5.0  # for optional steps
 _NOT_UPLOADED: Final = (
     "this host has changes of an earlier mount that are not in the bucket, and a read-only mount"
     " uploads nothing: mount the filesystem for writing, then unmount it"
@@ -240,7 +240,7 @@ class Mount:
         if capacity_bytes is not None and not self._plan.options.read_only:
             self._filesystem.set_capacity(capacity_bytes)
         mounted = mount_table.find(str(self._plan.mountpoint))
-        if mounted is not None:  # else it was unmounted at once
+        if mounted is not None:  # otherwise it was unmounted at once
             self._mounted = mounted
             self._trees.look = partial(self._remounts.refresh, mounted)
             self._trees.look()
@@ -322,7 +322,7 @@ class Mount:
     async def _on_status(self, _arguments: Message, _report: Report) -> Message:
         plan = self._plan
         found = figures(self._session, plan.place.url, str(plan.mountpoint), plan.options.at)
-        found["extension"] = "used"  # always; scripts may ask
+        found["extension"] = "used"  # always; scripts may query it
         found["requests"] = dict(self._requests)
         found["trees"] = self._trees.figures()
         if self._write_back is not None:

@@ -26,7 +26,7 @@ from s3fs_meta.sync.state_dir import StateDir, remove_left_moments
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.volume import OpenOptions, Volume
 
-# No other process reads the database, and a crashed mount begins again; so it needs no log, which
+# No other process reads the database, and a crashed mount starts again; so it needs no WAL, which
 # would not work on every disk.
 _PRAGMAS = Pragmas(journal_mode="off", synchronous="off")
 
@@ -70,5 +70,5 @@ async def opened_moment(reading: Reading, bucket: Bucket, wanted: Moment) -> Asy
             front.notice(notice)
         yield volume
     finally:
-        with trio.CancelScope(shield=True):  # it never waits: nothing is released
+        with trio.CancelScope(shield=True):  # it never waits: there is no lease to release
             await close_filesystem(volume, release=False)

@@ -28,10 +28,10 @@ from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.state_paths import default_cachedir, locate, locate_moment, runtime_dir
 
-_ENDED_S_MAX: Final = 3600.0  # so long an ended mount is remembered
+_ENDED_S_MAX: Final = 3600.0  # how long an ended mount is remembered
 _FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
 
-# What a note says. Programs of several versions write them, so each is looked at when it is read.
+# The fields of a note. Programs of several versions write notes, so each field is checked.
 _NOTE: Final[Mapping[str, tuple[type, ...]]] = {
     "url": (str,),
     "state": (str,),
@@ -48,7 +48,7 @@ class Target(NamedTuple):
     url: str
     state: Path  # its state directory, which may not exist
     mountpoint: str | None = None
-    mounted: bool = False  # the kernel still has it; not: its daemon still uploads
+    mounted: bool = False  # the kernel still lists it; if false, its daemon still uploads
     outcome: dict[str, Any] | None = None  # how it ended, if it has
 
 
@@ -156,7 +156,7 @@ def write_note(place: Target, mounted: Mounted) -> Path | None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(path, note)
     except OSError as exc:
-        import logging  # commands that only ask a mount have nothing to log
+        import logging  # commands that only query a mount have nothing to log
 
         log = logging.getLogger(__name__)
         log.warning("commands on %s will need --cachedir: %s", mounted.mountpoint, exc)
@@ -212,7 +212,7 @@ def _notes() -> list[dict[str, Any]]:
             age_s = time.time() - path.stat().st_mtime
             note = _read_note(path)
             if note is None:
-                if _started(int(path.name)) == 0:  # else its daemon may be of another version
+                if _started(int(path.name)) == 0:  # otherwise its daemon may be of another version
                     path.unlink(missing_ok=True)
             elif note["outcome"] is not None and age_s < _ENDED_S_MAX:
                 ended.append((age_s, note))

@@ -17,7 +17,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import ObjectKey
 
-ETag = str  # opaque version of one object's content, only good for replace()
+ETag = str  # opaque version of one object's content, only for replace()
 
 
 class ObjectInfo(NamedTuple):

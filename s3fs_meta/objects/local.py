@@ -63,7 +63,7 @@ UNFINISHED: Final = "tmp"  # reserved: no key begins with it
 LOCK: Final = "lock"
 REPLACE_LOCK: Final = "replace.lock"
 
-_UNFINISHED_BYTES: Final = 16  # drawn for the name of an unfinished file
+_UNFINISHED_BYTES: Final = 16  # random part of the name of an unfinished file
 _UNFINISHED_NAME: Final = re.compile(f"[0-9a-f]{{{2 * _UNFINISHED_BYTES}}}", re.ASCII)
 _ETAG_BYTES: Final = 16
 

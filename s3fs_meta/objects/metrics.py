@@ -20,7 +20,7 @@ class MethodCounts:
     """The counts of one method since the store was opened."""
 
     requests: int = 0
-    errors: int = 0  # requests that ended in a StoreError, but for "no such key" of get
+    errors: int = 0  # requests that ended in a StoreError, except "no such key" of get
     sent_bytes: int = 0  # of requests that succeeded
     received_bytes: int = 0
 

@@ -45,7 +45,7 @@ async def probe(store: ObjectStore, nonce: str) -> bool:
 
 
 async def _refuses(store: ObjectStore, key: ObjectKey) -> bool:
-    # Different bytes each time: a retry takes equal bytes for its own write with a lost answer.
+    # Random bytes: a retry would treat equal bytes as its own write with a lost answer.
     first = await store.create(key, b"first")
     if not await _is_refused(store, key, None):
         return False

@@ -198,7 +198,7 @@ class RetryingStore:
             tell: called once with a message if the store is slow or fails before its first answer.
         """
         self.inner = inner
-        self.retries = 0  # attempts after a first one, over all requests
+        self.retries = 0  # retries, over all requests
         self._policy = policy or RetryPolicy()
         self._jitter = jitter or random.Random()  # noqa: S311 - spreads load, hides nothing
         self._contact = _Contact(inner.url, self._policy, tell)

@@ -39,7 +39,7 @@ class Content(NamedTuple):
     """The content of a block, or the part of its beginning that is available."""
 
     data: bytes
-    sure_bytes: int  # the verified bytes at its beginning; the rest may be wrong
+    sure_bytes: int  # verified bytes at its beginning; later ones may be wrong
 
 
 class _Window:
@@ -137,7 +137,7 @@ class BucketContent:
         """Return a small record; the window around it stays in memory for its neighbours."""
         number = record.start // NEIGHBOUR_FETCH_BYTES
         begin = number * NEIGHBOUR_FETCH_BYTES
-        if record.stop > begin + NEIGHBOUR_FETCH_BYTES:  # it belongs to two of them
+        if record.stop > begin + NEIGHBOUR_FETCH_BYTES:  # it spans two of them
             return await self._store.get_range(key, record.start, record.stop)
         window = self._windows.setdefault((record.pack, number), _Window())
         self._windows.move_to_end((record.pack, number))
@@ -147,7 +147,9 @@ class BucketContent:
             if window.data is None:
                 size_bytes = packs.object_bytes(self._db, record.pack)
                 stop = max(record.stop, min(begin + NEIGHBOUR_FETCH_BYTES, size_bytes))
-                with contextlib.suppress(CorruptionError):  # too short: not for all, perhaps
+                with contextlib.suppress(
+                    CorruptionError
+                ):  # too short, but perhaps not for all of them
                     window.data = await self._store.get_range(key, begin, stop)
         if window.data is None:
             return await self._store.get_range(key, record.start, record.stop)

@@ -38,8 +38,8 @@ class Durability:
         self._sync_lock = trio.Lock()
         self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
         self.mark: Callable[[], int] = _no_mark  # returns the last committed record
-        self.synced_mark = 0  # the last record that is on the disk
-        self._broken = ""  # why nothing can be promised any more; never empty again
+        self.synced_mark = 0  # why durability is lost; never empty again
+        self._broken = ""  # before other tasks read the remaining rows
         db.on_group_opened = self._group_opened
         db.on_rollback.insert(0, self._group_lost)  # before others read the remaining rows
         status.undo = db.rollback

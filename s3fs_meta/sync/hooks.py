@@ -36,7 +36,7 @@ STEPS: Final = (
     "level put",
 )
 
-# The steps of a mount for writing before it serves; the last one only if a follower is promoted.
+# The steps of a mount for writing before it serves; the last one only in a promotion.
 TAKEOVER_STEPS: Final = (
     "nonce noted",
     "lease taken",
@@ -55,7 +55,7 @@ ROLLBACK_STEPS: Final = (
     "past in place",
 )
 
-# A change of the superblock; mkfs, and a mount that finds one missing, do the first two.
+# A change of the superblock; mkfs, and a mount that finds one missing, run the first two.
 SUPERBLOCK_STEPS: Final = (
     "superblock put",
     "superblock copy put",

@@ -35,7 +35,7 @@ LAST: Final = frozenset({*SUPERBLOCK_KEYS, lease_codec.KEY})  # deleted after al
 class Contents(NamedTuple):
     """The objects of a bucket, by the form of their names."""
 
-    named: list[ObjectInfo]  # with names that a filesystem gives
+    named: list[ObjectInfo]  # names that have the form of a filesystem's objects
     foreign: list[ObjectKey]  # all others
 
     @property

@@ -80,7 +80,7 @@ class Unshipped:
         self._db.commit()
         self._read_seq = max(self._read_seq, confirmed)
         complete = False
-        while not complete:  # a piece at a time: after a long outage there are many
+        while not complete:  # in pieces: after a long outage there are many
             new = await self._read(
                 pending.inodes_changed, self._read_seq, UNSHIPPED_INODES_AT_ONCE_MAX
             )

@@ -67,7 +67,7 @@ async def roll_back(
     """
     session = Session(volume, SessionOptions(), clock, hook)
     notices: list[str] = []
-    stamp = ""  # of the quarantine, if the present has blocks that could not be uploaded
+    stamp = ""  # of the quarantine, if the current state has blocks that could not be uploaded
     aside: Session | None = None
     try:
         session.recover()
@@ -173,7 +173,7 @@ def _exchange(state_dir: StateDir, beside: StateDir, stamp: str, hook: Hook) -> 
     Args:
         stamp: of the quarantine for the present; empty: the bucket has all of it.
     """
-    if stamp:  # the rest of a torn block is on this disk alone
+    if stamp:  # the rest of a torn block is only on this disk
         state_dir.set_aside(stamp)
     else:
         state_dir.drop_contents()

@@ -194,7 +194,7 @@ class Session:
             return  # a background task has failed already
         serves = MountState.SERVING if self.follower is None else MountState.FOLLOWING
         self.status.enter(serves)
-        self.healer.wake()  # damage that fsck marked may have cached copies
+        self.healer.wake()  # blocks that fsck marked may be cached
 
     async def run(self) -> None:
         """Run the background tasks until cancelled; a failing one never ends the others."""

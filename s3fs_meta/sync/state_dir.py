@@ -247,7 +247,7 @@ def remove_left_moments(state: Path, but: Path) -> None:
         but: the directory of the snapshot that is about to be mounted.
     """
     for path in state.parent.glob(f"{glob.escape(state.name)}{MOMENT}*"):
-        if path != but and (path / "lock").exists():  # else of a mount that has only begun
+        if path != but and (path / "lock").exists():  # otherwise of a mount that has just begun
             remove_left_moment(path)
 
 

@@ -30,10 +30,10 @@ class StoreClock:
         """Trust this host's clock until ``look``."""
         self._store = store
         self._clock = clock
-        self._offset_ns = 0  # of the store's clock, where they do not agree
-        self._looked_ns = 0  # by this host's clock
-        self._looked_s = 0.0  # by one that does not jump
-        self.difference = ""  # between the clocks, as text; empty: they agree
+        self._offset_ns = 0  # the store's time, if the clocks disagree
+        self._looked_ns = 0  # this host's clock
+        self._looked_s = 0.0  # a clock that does not jump
+        self.difference = ""  # the difference between the clocks, as text; empty: they agree
         self.disagreement = ""  # its consequence for a writer, one line of text
 
     def now_ns(self) -> int:
@@ -67,7 +67,9 @@ class StoreClock:
         theirs_ns = await self._store.now_ns()
         after_ns = self._clock.now_ns()
         self._looked_ns, self._looked_s = after_ns, trio.current_time()
-        ours_ns = min(max(theirs_ns or after_ns, before_ns), after_ns)  # nearest in the meantime
+        ours_ns = min(
+            max(theirs_ns or after_ns, before_ns), after_ns
+        )  # interpolated in the meantime
         off_ns = (theirs_ns or after_ns) - ours_ns
         if abs(off_ns) <= CLOCK_OFF_S_MAX * _S:
             self._offset_ns, self.difference, self.disagreement = 0, "", ""

@@ -63,7 +63,7 @@ class Volume:
     clock: StoreClock  # for times in the chain
     superblock_faults: Sequence[str] = ()  # faults of the copies in the bucket when it was opened
     mended: list[str] = field(default_factory=list)  # faults of the chain, and abandoned txgs
-    offline: str = ""  # why it shows local state alone: the bucket could not be reached
+    offline: str = ""  # why only local state is shown: the bucket is unreachable
     throwaway: bool = False  # a snapshot: its state directory is removed when it is closed
 
 

@@ -70,7 +70,7 @@ class Operation(NamedTuple):
     """One act with its arguments; the act decides which of them apply."""
 
     act: Act
-    ino: Ino  # of the inode, or of the directory that has the name
+    ino: Ino  # of the inode, or of the directory with the name
     name: bytes = b""
     new_parent: Ino = Ino(0)
     new_name: bytes = b""
@@ -134,7 +134,7 @@ _XATTR_NAMES: Final = (b"user.a", b"user.b", b"trusted.c", b"security.d")
 _FLAGS: Final = (0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE)
 _XATTR_CREATE: Final = 1  # sys/xattr.h
 _XATTR_REPLACE: Final = 2
-_WISHES_FOR_WHAT_IS_NOT: Final = 8  # one wish in so many may choose a name that does not exist
+_WISHES_FOR_WHAT_IS_NOT: Final = 8  # one name in this many may be missing
 _PATTERN_BYTES: Final = 61  # a prime, so that no two blocks begin at the same point of the pattern
 
 

@@ -46,7 +46,7 @@ PAGE_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
 _HALF: Final = 0.5
 _CHANGES_MAX: Final = 10_000  # unsynced changes before one cut
-_TORN: Final = 0.3  # share of torn writes, in a state that has any
+_TORN: Final = 0.3  # share of torn writes, in states with torn writes
 
 _Data = Wrote | Resized
 
@@ -274,7 +274,7 @@ class Exactly(Dice):
     def __init__(self, bits: int) -> None:
         super().__init__(0)
         self._bits = bits
-        self.asked = 0  # bits that were needed
+        self.asked = 0  # bits that were used
 
     @override
     def keeps(self) -> bool:

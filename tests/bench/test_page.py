@@ -1,4 +1,4 @@
-"""The page of the benchmarks is made from their figures alone."""
+"""The benchmark page, generated from the committed figures alone."""
 
 import importlib
 import inspect
@@ -34,8 +34,8 @@ def _report(**figures: Any) -> dict[str, Any]:
     }
 
 
-def test_page_has_figures_command_and_machine() -> None:
-    """Every figure stands with the command that made it, the machine and the date."""
+def test_page_has_figures_commands_and_machine() -> None:
+    """With each figure, its command, the machine and the date."""
     made = page.render(_report(restore={"files": 1_000_000, "seconds": SUMMARY}), "figures.json")
 
     for wanted in (
@@ -48,7 +48,7 @@ def test_page_has_figures_command_and_machine() -> None:
         assert loads not in made  # one file can be sent and opened anywhere
 
 
-def test_page_counts_missed_targets() -> None:
+def test_page_has_no_external_resources() -> None:
     """A target is met or missed."""
     found = [targets.at_most("one", 3.0, 5.0, "ms"), targets.at_least("two", 0.4, 0.75)]
 

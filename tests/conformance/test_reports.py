@@ -39,8 +39,8 @@ def _cases(text: str, size: int) -> list[Case]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
-def test_each_test_of_check_is_a_case(size: int) -> None:
-    """However the pipe cuts it; what stands around is none."""
+def test_each_xfstests_test_is_a_case(size: int) -> None:
+    """For any splitting by the pipe; other lines are ignored."""
     found = _cases(PRINTED, size)
 
     assert [(one.name, one.outcome) for one in found] == [
@@ -56,7 +56,7 @@ def test_each_test_of_check_is_a_case(size: int) -> None:
     assert "exit status 137" in found[4].detail
 
 
-def test_dangerous_tests_are_no_members() -> None:
+def test_dangerous_tests_are_excluded() -> None:
     """They are known to stop a kernel."""
     groups = "# comment\n\n001 auto rw quick\n002 auto\n003 quick dangerous_fuzzers\n004 quick\n"
 
@@ -73,16 +73,18 @@ def test_dangerous_tests_are_no_members() -> None:
         (None, "", Outcome.FAILED),
     ],
 )
-def test_status_of_ltp_is_a_sum(status: int | None, output: str, outcome: Outcome) -> None:
-    """A part that failed counts, also beside one that does not apply."""
+def test_status_of_an_ltp_case_combines_its_parts(
+    status: int | None, output: str, outcome: Outcome
+) -> None:
+    """A failed part counts, even beside one that does not apply."""
     found, detail = ltp.judge(programs.Finished(status, output, 1.0))
 
     assert found is outcome
     assert ("TFAIL" in output) == ("TFAIL" in detail)
 
 
-def test_only_system_calls_of_filesystems_are_chosen(tmp_path: Path) -> None:
-    """Of the large scenario; the others are run whole."""
+def test_only_filesystem_system_calls_are_chosen(tmp_path: Path) -> None:
+    """From the large scenario; the other scenarios are run completely."""
     scenarios = tmp_path / "runtest"
     scenarios.mkdir()
     lines = (
@@ -96,7 +98,7 @@ def test_only_system_calls_of_filesystems_are_chosen(tmp_path: Path) -> None:
 
 
 def test_every_exclusion_and_expected_failure_has_a_reason() -> None:
-    """In words; a case that is left out cannot be expected to fail."""
+    """As text; an excluded case cannot be expected to fail."""
     for suite in ("xfstests", "ltp"):
         excluded, expected = cases.exclusions(suite), cases.expected_failures(suite)
         for reason in [*excluded.values(), *expected.values()]:
@@ -104,8 +106,8 @@ def test_every_exclusion_and_expected_failure_has_a_reason() -> None:
         assert not [name for name in expected if cases.is_excluded(name, excluded)]
 
 
-def test_program_is_ended_with_its_children() -> None:
-    """A test that hangs does not hang the run."""
+def test_program_is_killed_with_its_children() -> None:
+    """A hanging test does not block the run."""
     script = "sleep 1000 & echo $!; sleep 1000"
     pieces = programs.pieces(
         ["/bin/sh", "-c", script], directory=Path("/"), seconds_max=60.0, environment=os.environ
@@ -118,8 +120,8 @@ def test_program_is_ended_with_its_children() -> None:
     os.close(child)
 
 
-def test_silence_for_too_long_is_reported() -> None:
-    """The caller learns that it was no end."""
+def test_long_silence_is_reported() -> None:
+    """The caller learns that the program did not end by itself."""
     pieces = programs.pieces(
         ["sleep", "1000"], directory=Path("/"), seconds_max=0.0, environment=os.environ
     )
@@ -127,7 +129,7 @@ def test_silence_for_too_long_is_reported() -> None:
     assert list(pieces) == [None]
 
 
-def test_program_that_ends_is_read_to_its_end() -> None:
+def test_output_is_read_to_its_end() -> None:
     """Its last output is not lost."""
     command = [sys.executable, "-c", "print('x' * 100_000)"]
 

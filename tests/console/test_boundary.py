@@ -1,4 +1,4 @@
-"""Where errors stop: one line, one status."""
+"""The error boundary: one line, one status."""
 
 import subprocess
 import sys
@@ -19,14 +19,14 @@ def _raising(exc: BaseException) -> boundary.Body:
 
 
 def test_error_is_one_line_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    """A person reads what happened, a script its status."""
+    """The line is for the user, the status for scripts."""
     assert boundary.run(_raising(HeldError("held by\n  host 'a'"))) is ExitStatus.HELD
 
     assert capsys.readouterr().err == "s3fs-meta: held by host 'a'\n"
 
 
-def test_error_of_the_system_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
-    """An OSError that was not translated is still one line."""
+def test_os_error_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """An OSError of no class of ours is still one line."""
     error = PermissionError(13, "Permission denied", "/x")
 
     assert boundary.run(_raising(error)) is ExitStatus.LOCAL
@@ -42,20 +42,22 @@ def test_bug_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert "RuntimeError: boom" in shown
 
 
-def test_interrupt_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupt_has_its_own_status(capsys: pytest.CaptureFixture[str]) -> None:
     """Control-C ends with the status that shells expect."""
     assert boundary.run(_raising(KeyboardInterrupt())) is ExitStatus.INTERRUPTED
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_interrupt_that_the_parser_caught_is_one_too(capsys: pytest.CaptureFixture[str]) -> None:
-    """The parser makes a status of it, without any message."""
+def test_interrupt_caught_by_the_parser_has_its_own_status(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The parser turns it into a status without a message."""
     assert boundary.run(lambda: 130) is ExitStatus.INTERRUPTED
     assert capsys.readouterr().err == "s3fs-meta: interrupted\n"
 
 
-def test_interrupt_in_a_nursery_is_one_too(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever else fails because of it."""
+def test_interrupt_in_a_nursery_has_its_own_status(capsys: pytest.CaptureFixture[str]) -> None:
+    """Even if other errors follow from it."""
 
     async def wait() -> None:
         async with trio.open_nursery():
@@ -79,8 +81,10 @@ def test_success_is_zero() -> None:
     assert boundary.run(lambda: 4) == 4
 
 
-def test_group_with_a_known_error_is_that_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """A nursery's group is no reason for a traceback."""
+def test_group_with_a_known_error_is_reported_as_that_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A nursery's exception group causes no traceback."""
 
     class GroupError(Exception):
         exceptions = (UsageError("wrong"),)
@@ -90,7 +94,7 @@ def test_group_with_a_known_error_is_that_error(capsys: pytest.CaptureFixture[st
 
 
 def test_python_without_assertions_is_refused() -> None:
-    """Assertions are an instrument here; python -O takes it away."""
+    """Assertions are needed, and python -O disables them."""
     done = subprocess.run(
         [sys.executable, "-O", "-m", "s3fs_meta", "version"],
         capture_output=True,

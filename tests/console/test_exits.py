@@ -1,4 +1,4 @@
-"""Exit statuses: every family of errors has its own."""
+"""Exit statuses: one for every family of errors."""
 
 from collections.abc import Iterator
 
@@ -26,8 +26,8 @@ def _made(kind: type[errors.S3fsError]) -> errors.S3fsError:
     [one for one in _all_errors(errors.S3fsError) if one is not errors.S3fsError],
     ids=lambda kind: kind.__name__,
 )
-def test_no_error_of_ours_counts_as_a_bug(kind: type[errors.S3fsError]) -> None:
-    """Every error that is raised on purpose has a status of its own."""
+def test_no_own_error_counts_as_a_bug(kind: type[errors.S3fsError]) -> None:
+    """Every own error class has an exit status."""
     error = errors.ControlError("ControlError", "x") if kind is errors.ControlError else _made(kind)
 
     assert exits.status_of(error) is not ExitStatus.BUG
@@ -46,7 +46,7 @@ def test_no_error_of_ours_counts_as_a_bug(kind: type[errors.S3fsError]) -> None:
     ],
 )
 def test_special_families_come_before_general_ones(error: Exception, expected: ExitStatus) -> None:
-    """The table is read from the top."""
+    """The first matching entry of the table is used."""
     assert exits.status_of(error) is expected
 
 
@@ -61,19 +61,19 @@ def test_error_inside_a_mount_keeps_its_family() -> None:
 
 
 def test_every_status_has_a_meaning() -> None:
-    """Help and documentation can say each of them."""
+    """Help and documentation list them."""
     assert set(exits.MEANINGS) == set(ExitStatus)
 
 
 def test_fsck_and_mount_keep_to_their_manual_pages() -> None:
-    """Whatever fails, the numbers are those of fsck(8) and mount(8)."""
+    """For every error the numbers are those of fsck(8) and mount(8)."""
     assert {exits.fsck_status(one) for one in ExitStatus} <= set(exits.FSCK_MEANINGS)
     assert {exits.mount_status(one) for one in ExitStatus} <= set(exits.MOUNT_MEANINGS)
     assert exits.fsck_status(ExitStatus.USAGE) == 16
     assert exits.mount_status(ExitStatus.HELD) == 32
 
 
-def test_groups_are_taken_apart() -> None:
+def test_nested_groups_are_resolved() -> None:
     """Nurseries raise groups of groups."""
 
     class GroupError(Exception):

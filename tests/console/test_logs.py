@@ -1,4 +1,4 @@
-"""Where log lines go."""
+"""Formats and destinations of log lines."""
 
 import logging
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from s3fs_meta.console import logs
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    """Give the root logger back as it was."""
+    """Restore the root logger."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -23,14 +23,14 @@ def restored() -> Iterator[None]:
 
 
 def test_journal_lines_carry_their_priority() -> None:
-    """Every line of a traceback too."""
+    """Also every line of a traceback."""
     record = logging.LogRecord("a", logging.ERROR, "f", 1, "one\ntwo", None, None)
 
     assert logs.JournalFormatter("%(message)s").format(record) == "<3>one\n<3>two"
 
 
-def test_file_stays_below_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One older file is kept, not more."""
+def test_log_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One older file is kept."""
     monkeypatch.setattr(logs, "LOG_BYTES_MAX", 1000)
     logs.to_file(tmp_path / "mount.log", logging.INFO)
 
@@ -42,7 +42,7 @@ def test_file_stays_below_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "line 99" in (tmp_path / "mount.log").read_text()
 
 
-def test_chatty_libraries_are_kept_quiet() -> None:
+def test_chatty_libraries_are_silenced() -> None:
     """The S3 library logs every request, with headers."""
     logs.to_stderr(logging.DEBUG)
 

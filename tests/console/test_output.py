@@ -10,11 +10,11 @@ from s3fs_meta.console import output
     [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (5 << 40, "5 TiB")],
 )
 def test_sizes_have_binary_units(size_bytes: int, expected: str) -> None:
-    """Three digits are enough for people."""
+    """Three digits are precise enough."""
     assert output.human_bytes(size_bytes) == expected
 
 
-def test_table_prints_texts_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_prints_texts_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     """Brackets are no markup."""
     output.print_table({"name": "[red]x"})
 

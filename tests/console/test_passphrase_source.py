@@ -1,4 +1,4 @@
-"""Where a passphrase comes from."""
+"""Sources of a passphrase."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def test_file_comes_before_environment_before_terminal(tmp_path: Path) -> None:
 
 
 def test_only_the_first_line_of_a_file_counts(tmp_path: Path) -> None:
-    """Editors add line ends; some people add notes."""
+    """Editors add line ends; some users add notes."""
     file = tmp_path / "p"
     file.write_bytes(b" pass word \r\nnote\n")
 
@@ -55,7 +55,7 @@ def test_empty_passphrase_is_refused(tmp_path: Path) -> None:
 
 
 def test_new_passphrase_is_typed_twice() -> None:
-    """A slip of the finger must not lock anybody out."""
+    """A typing error must not lock the user out."""
     assert passphrase_source.new(None, None, _typing("ü", "ü")) == "ü".encode()
     with pytest.raises(PassphraseError, match="differ"):
         passphrase_source.new(None, None, _typing("a", "b"))

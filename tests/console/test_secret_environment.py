@@ -1,4 +1,4 @@
-"""A passphrase in the environment is seen by no other process, and inherited by none."""
+"""A passphrase in the environment is hidden from other processes and not inherited."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ os.waitpid(pid, 0)
 """
 
 
-def test_passphrase_is_overwritten_where_the_kernel_shows_it() -> None:
+def test_passphrase_is_overwritten_in_proc_environ() -> None:
     """Children do not inherit it, the program still has it, other variables stay."""
     done = subprocess.run(
         [sys.executable, "-u", "-c", _TAKES],
@@ -51,8 +51,8 @@ def test_passphrase_is_overwritten_where_the_kernel_shows_it() -> None:
     ]
 
 
-def test_only_the_variable_of_that_name_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing happens where there is none; what was set later is not shown by the kernel."""
+def test_only_that_variable_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it nothing happens; variables set later are not visible in /proc."""
     before = Path("/proc/self/environ").read_bytes()
     take()
     assert Path("/proc/self/environ").read_bytes() == before
@@ -66,8 +66,8 @@ def test_only_the_variable_of_that_name_is_overwritten(monkeypatch: pytest.Monke
 
 @pytest.mark.mount
 @pytest.mark.parametrize("module", ["s3fs_meta", "s3fs_meta.cli.mount_helper"])
-def test_daemon_does_not_show_its_passphrase(empty: Place, program: Program, module: str) -> None:
-    """Nor any process below it; nor what mount(8) calls."""
+def test_daemon_does_not_expose_its_passphrase(empty: Place, program: Program, module: str) -> None:
+    """Neither do its child processes, nor those of mount(8)."""
     program.executes = True
     program.environment[VARIABLE] = SECRET
     program.ok("mkfs", empty.url)

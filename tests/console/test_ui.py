@@ -6,15 +6,15 @@ from s3fs_meta.console.ui import TerminalFront
 
 
 def test_notice_is_one_line_with_the_programs_name(capsys: pytest.CaptureFixture[str]) -> None:
-    """So that it can be told from other lines of a script."""
+    """Its lines can be distinguished from other lines of a script."""
     with TerminalFront() as front:
         front.notice("waiting [red]")
 
     assert capsys.readouterr().err == "s3fs-meta: waiting [red]\n"
 
 
-def test_progress_is_silent_where_no_person_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    """Log files are not filled with bars."""
+def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Log files do not get progress bars."""
     with TerminalFront() as front:
         for done in range(100):
             front.progress("blocks", done, 100)
@@ -22,7 +22,7 @@ def test_progress_is_silent_where_no_person_looks(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == ""
 
 
-def test_bars_are_shown_on_a_terminal_and_taken_away(
+def test_bars_are_shown_on_a_terminal_and_removed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Notices go above the bars."""
@@ -38,10 +38,10 @@ def test_bars_are_shown_on_a_terminal_and_taken_away(
     assert "s3fs-meta: hello" in shown
 
 
-def test_bar_of_nothing_is_full(
+def test_bar_without_work_is_full(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing remains to be done; at 0 % the command would seem to hang."""
+    """At 0 % the command would appear to hang."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with TerminalFront() as front:

@@ -1,4 +1,4 @@
-"""Servers for the suite; its assertions explain themselves, as those of test modules do."""
+"""Servers for the contract suite, and detailed assertion messages for it."""
 
 import pytest
 

@@ -1,7 +1,7 @@
 """The contract of object stores: the suite that ``test_stores`` runs on each of them.
 
-A case is an async function that takes an empty store. The docstring of ``ObjectStore`` says what
-is promised; a case attacks one promise.
+A case is an async function that takes an empty store. The docstring of ``ObjectStore`` lists the
+promises; a case tests one of them.
 """
 
 import os
@@ -75,7 +75,7 @@ def numbered(count: int) -> list[str]:
 
 @case
 async def get_returns_what_put_stored(store: ObjectStore) -> None:
-    """Every byte value, and nothing else."""
+    """For every byte value."""
     await store.put(KEY, bytes(range(256)))
 
     assert (await store.get(KEY, PACK_BYTES_MAX)).data == bytes(range(256))
@@ -92,7 +92,7 @@ async def empty_object_is_an_object(store: ObjectStore) -> None:
 
 @case
 async def large_object_comes_back_whole(store: ObjectStore) -> None:
-    """Seven megabytes of random bytes, more than any buffer on the way."""
+    """Seven megabytes of random bytes, more than any buffer in between."""
     data = os.urandom(7_000_001)
     await store.put(KEY, data)
 
@@ -102,7 +102,7 @@ async def large_object_comes_back_whole(store: ObjectStore) -> None:
 
 @case
 async def put_takes_a_view_that_is_reused_afterwards(store: ObjectStore) -> None:
-    """The buffer belongs to the caller again on return."""
+    """The caller may change the buffer after the return."""
     buffer = bytearray(b"..content..")
     await store.put(KEY, memoryview(buffer)[2:-2])
     etag = await store.create(OTHER, memoryview(buffer)[2:-2])
@@ -115,7 +115,7 @@ async def put_takes_a_view_that_is_reused_afterwards(store: ObjectStore) -> None
 
 @case
 async def put_replaces(store: ObjectStore) -> None:
-    """A longer object is replaced by a shorter one, whole."""
+    """A longer object is replaced by a shorter one completely."""
     await store.put(KEY, b"a longer content")
     await store.put(KEY, b"short")
 
@@ -124,7 +124,7 @@ async def put_replaces(store: ObjectStore) -> None:
 
 @case
 async def missing_object_raises_with_its_key(store: ObjectStore) -> None:
-    """Nothing is invented, and the error says which."""
+    """The error names the key."""
     for read in (store.get(KEY, PACK_BYTES_MAX), store.get_range(KEY, 0, 1)):
         with pytest.raises(ObjectMissingError) as caught:
             await read
@@ -143,7 +143,7 @@ async def beginning_of_a_key_is_no_object(store: ObjectStore) -> None:
 
 @case
 async def object_that_is_larger_than_its_reader_takes_is_refused(store: ObjectStore) -> None:
-    """The error says how large it is, and what a caller that replaces it has to name."""
+    """The error has the size, and the tag that a replacement needs."""
     await store.put(KEY, bytes(1000))
 
     assert (await store.get(KEY, 1000)).data == bytes(1000)
@@ -160,7 +160,7 @@ async def object_that_is_larger_than_its_reader_takes_is_refused(store: ObjectSt
 
 @case
 async def ranges_are_exact(store: ObjectStore) -> None:
-    """First byte, last byte, the middle, all."""
+    """First byte, last byte, the middle, everything."""
     await store.put(KEY, b"0123456789")
 
     assert await store.get_range(KEY, 0, 1) == b"0"
@@ -171,7 +171,7 @@ async def ranges_are_exact(store: ObjectStore) -> None:
 
 @case
 async def range_past_the_end_is_damage(store: ObjectStore) -> None:
-    """Across the end, at the end, behind it, in an empty object: never fewer bytes, never zeros."""
+    """Across the end, at the end, after it, in an empty object: never fewer bytes, never zeros."""
     await store.put(KEY, b"0123456789")
     await store.put(OTHER, b"")
 
@@ -183,7 +183,7 @@ async def range_past_the_end_is_damage(store: ObjectStore) -> None:
 
 @case
 async def impossible_range_is_damage(store: ObjectStore) -> None:
-    """Ranges come from rows, and rows may come from anywhere."""
+    """Ranges come from rows, which may be damaged."""
     await store.put(KEY, b"0123456789")
 
     for start, stop in ((5, 5), (7, 3), (-1, 3), (0, RANGE_BYTES_MAX + 1), (1 << 62, 1 << 63)):
@@ -197,7 +197,7 @@ async def impossible_range_is_damage(store: ObjectStore) -> None:
 
 @case
 async def create_takes_a_free_key_once(store: ObjectStore) -> None:
-    """The second one changes nothing, not even with the same bytes."""
+    """The second attempt changes nothing, not even with the same bytes."""
     await store.create(KEY, b"first")
 
     for data in (b"second", b"first"):
@@ -218,7 +218,7 @@ async def create_may_follow_a_delete(store: ObjectStore) -> None:
 
 @case
 async def replace_follows_the_versions(store: ObjectStore) -> None:
-    """Each version's tag is good for one replacement, wherever it was learnt."""
+    """The tag of a version is valid for one replacement, from whichever answer it is taken."""
     created = await store.create(KEY, b"1")
     assert (await store.get(KEY, PACK_BYTES_MAX)).etag == created
     replaced = await store.replace(KEY, b"2", created)
@@ -233,7 +233,7 @@ async def replace_follows_the_versions(store: ObjectStore) -> None:
 
 @case
 async def replace_of_nothing_is_refused(store: ObjectStore) -> None:
-    """An object that is gone is not brought back."""
+    """A deleted object is not created again."""
     etag = await store.create(KEY, b"1")
     await store.delete([KEY])
 
@@ -244,7 +244,7 @@ async def replace_of_nothing_is_refused(store: ObjectStore) -> None:
 
 @case
 async def one_of_many_creators_wins(store: ObjectStore) -> None:
-    """Exactly one returns, and it is its bytes that stay."""
+    """Exactly one returns, and its bytes are stored."""
     winners: list[bytes] = []
 
     async def create(data: bytes) -> None:
@@ -263,7 +263,7 @@ async def one_of_many_creators_wins(store: ObjectStore) -> None:
 
 @case
 async def compare_and_set_loses_no_update(store: ObjectStore) -> None:
-    """Four tasks count to twenty together on one object."""
+    """Four tasks increment one counter to twenty."""
     await store.create(KEY, b"0")
 
     async def count(times: int) -> None:
@@ -284,7 +284,7 @@ async def compare_and_set_loses_no_update(store: ObjectStore) -> None:
 
 @case
 async def probe_finds_the_conditions_honoured(store: ObjectStore) -> None:
-    """And leaves nothing behind."""
+    """No object is left."""
     assert await probe(store, "c0ffee")
 
     assert await keys_of(store) == []
@@ -292,7 +292,7 @@ async def probe_finds_the_conditions_honoured(store: ObjectStore) -> None:
 
 @case
 async def reader_sees_old_or_new_never_a_mixture(store: ObjectStore) -> None:
-    """Two writers of one key, and a reader meanwhile: each answer is one whole object."""
+    """Two writers of one key, and a concurrent reader: each answer is one complete object."""
     contents = [bytes([letter]) * 50_000 for letter in b"ab"]
     await store.put(KEY, contents[0])
 
@@ -329,7 +329,7 @@ async def delete_takes_what_is_there(store: ObjectStore) -> None:
 
 @case
 async def list_ascends_by_bytes(store: ObjectStore) -> None:
-    """Also where '-', '.', '/' and '0' part: a folder stands where its keys do."""
+    """Also around '-', '.', '/' and '0': a folder sorts like its keys."""
     keys = ["a/b/c", "a/b-c", "a/b0", "a-b", "a.b/c", "a0", "B", "lease", "image/1-1-a/manifest"]
     await put_all(store, keys)
 
@@ -338,7 +338,7 @@ async def list_ascends_by_bytes(store: ObjectStore) -> None:
 
 @case
 async def list_takes_any_beginning(store: ObjectStore) -> None:
-    """A prefix may end in the middle of a component, and sizes are told."""
+    """A prefix may end in the middle of a component, and sizes are listed."""
     for key, data in (("pack/3f/1", b"1"), ("pack/3e/22", b"22"), ("packs", b""), ("o", b"")):
         await store.put(ObjectKey(key), data)
 
@@ -381,7 +381,7 @@ async def list_crosses_the_border_of_a_page(store: ObjectStore) -> None:
 
 
 async def list_crosses_two_borders(store: ObjectStore) -> None:
-    """Three pages."""
+    """A listing of three pages."""
     await check_pages(store, 2 * LIST_PAGE_KEYS + 1)
 
 
@@ -391,7 +391,7 @@ SLOW_CASES.append(list_crosses_two_borders)
 
 @case
 async def list_may_be_left_early(store: ObjectStore) -> None:
-    """A consumer that stops releases what the listing holds."""
+    """A consumer that stops releases the listing's resources."""
     await put_all(store, ["a", "b", "c"])
     found = store.list("")
 
@@ -431,7 +431,7 @@ async def printable_keys_survive_every_escaping(store: ObjectStore) -> None:
 
 @case
 async def unsafe_keys_are_refused(store: ObjectStore) -> None:
-    """Before anything is sent, by every method that takes a key."""
+    """By every method with a key, before any request."""
     for text in ("", "/a", "a/", "a//b", "a/../b", ".", "ä", "a\nb", "c" * 256, "a\\b"):
         key = ObjectKey(text)
         for request in (
@@ -451,7 +451,7 @@ async def unsafe_keys_are_refused(store: ObjectStore) -> None:
 
 @case
 async def cancelled_write_leaves_old_or_new(store: ObjectStore) -> None:
-    """Its outcome is unknown, but never half an object, and the store goes on working."""
+    """The outcome is unknown, but it is never half an object, and the store keeps working."""
     contents = [b"old" * 10_000, b"new" * 1_000_000]
     await store.put(KEY, contents[0])
 
@@ -467,7 +467,7 @@ async def cancelled_write_leaves_old_or_new(store: ObjectStore) -> None:
 
 @case
 async def time_is_that_of_stored_objects(store: ObjectStore) -> None:
-    """One clock says when an object was stored and what time it is now; servers cut seconds off."""
+    """One clock gives the time of an object and the present; servers truncate to seconds."""
     before = await store.now_ns()
     await store.put(KEY, b"content")
     after = await store.now_ns()
@@ -479,7 +479,9 @@ async def time_is_that_of_stored_objects(store: ObjectStore) -> None:
     assert before - 10**9 <= found.modified_ns <= after + 10**9
     assert not [key for key in await keys_of(store) if key != KEY]
     if not store.has_own_clock:
-        assert abs(after - time.time_ns()) < 60 * 10**9  # it is this host's, or a network disk's
+        assert (
+            abs(after - time.time_ns()) < 60 * 10**9
+        )  # it is that of this host, or of a network disk
 
 
 @case
@@ -504,7 +506,7 @@ async def every_method_notices_a_cancellation(store: ObjectStore) -> None:
 
 @case
 async def many_requests_at_once_all_succeed(store: ObjectStore) -> None:
-    """More tasks than threads wait their turn."""
+    """Tasks wait if there are more than threads."""
     await store.put(KEY, b"0123456789")
     answers: list[bytes] = []
 
@@ -520,7 +522,7 @@ async def many_requests_at_once_all_succeed(store: ObjectStore) -> None:
 
 @case
 async def url_names_the_place(store: ObjectStore) -> None:
-    """It has a scheme, and no errors carry less than one line."""
+    """It has a scheme, and error messages have one line."""
     assert ":" in store.url
     with pytest.raises(StoreError) as caught:
         await store.get(KEY, PACK_BYTES_MAX)

@@ -30,10 +30,10 @@ IN_PROCESS: dict[str, Callable[[Path], ObjectStore]] = {
     "opened": lambda folder: open_store(f"local://{folder}"),
 }
 ON_SERVERS = {"http": "s3_server", "https": "s3_tls_server", "second make": "s3_second_server"}
-# What all of these raise now and then is TransientStoreError, as it must: any server may answer 500,
-# moto does so to some of several requests at once. Over TLS a handshake in one thread may read a
+# TransientStoreError may be raised by all of these at times: any server may answer 500,
+# as moto does for some of several concurrent requests. Over TLS a handshake in one thread may read a
 # protocol list that urllib3 replaces in another (python/cpython#141012), and the server refuses it.
-# The program tries those again, and so do the cases.
+# The program retries these, and so do the cases.
 
 _prefixes = (f"store-{number}" for number in itertools.count())
 _with_bucket: set[S3Server] = set()
@@ -86,6 +86,6 @@ def runs(cases: list[Case], stores: list[str], *marks: pytest.MarkDecorator) -> 
     ],
     indirect=["store"],
 )
-async def test_store_keeps_the_contract(store: ObjectStore, case: Case) -> None:
+async def test_every_store_keeps_the_contract(store: ObjectStore, case: Case) -> None:
     """Every store does what ``ObjectStore`` promises."""
     await case(store)

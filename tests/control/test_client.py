@@ -1,4 +1,4 @@
-"""The command line's end of the control socket."""
+"""The client of the control socket."""
 
 import socket
 from pathlib import Path
@@ -11,18 +11,18 @@ from s3fs_meta.errors import ControlError, NotMountedError
 
 
 async def test_no_directory_means_not_mounted(tmp_path: Path) -> None:
-    """A filesystem that this host never mounted."""
+    """The filesystem was never mounted on this host."""
     with pytest.raises(NotMountedError):
         await client.call(tmp_path / "missing", "status")
 
 
 async def test_no_socket_means_not_mounted(tmp_path: Path) -> None:
-    """Mounted once, not now."""
+    """It was mounted once."""
     with pytest.raises(NotMountedError):
         await client.call(tmp_path, "status")
 
 
-async def test_dead_socket_means_not_mounted(tmp_path: Path) -> None:
+async def test_unused_socket_file_means_not_mounted(tmp_path: Path) -> None:
     """A killed mount leaves its socket file."""
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(tmp_path / "control.sock"))
@@ -32,10 +32,10 @@ async def test_dead_socket_means_not_mounted(tmp_path: Path) -> None:
         await client.call(tmp_path, "status")
 
 
-async def test_mount_that_dies_before_it_answers_is_an_error(
+async def test_mount_that_dies_before_its_answer_is_an_error(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    """Hanging up is never mistaken for success."""
+    """A closed connection is never mistaken for success."""
     listener = trio.socket.socket(trio.socket.AF_UNIX)
     await listener.bind(str(tmp_path / "control.sock"))
     listener.listen()
@@ -52,10 +52,10 @@ async def test_mount_that_dies_before_it_answers_is_an_error(
         await client.call(tmp_path, "flush")
 
 
-async def test_client_that_gives_up_while_it_waits_to_be_let_in_leaves_no_connection(
+async def test_cancelled_client_leaves_no_connection(
     tmp_path: Path,
 ) -> None:
-    """The client learns at once that no daemon is there."""
+    """It was waiting for the connection to be accepted."""
     path = str(tmp_path / "control.sock")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
         listener.bind(path)

@@ -1,4 +1,4 @@
-"""Cutting a stream into lines."""
+"""Splitting a stream into lines."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from s3fs_meta.errors import ControlError
 
 
 class Pieces(trio.abc.ReceiveStream):
-    """A stream that delivers exactly these pieces."""
+    """A stream with programmed pieces."""
 
     def __init__(self, *pieces: bytes) -> None:
         self._pieces: Iterator[bytes] = iter(pieces)
@@ -26,14 +26,14 @@ class Pieces(trio.abc.ReceiveStream):
         await trio.lowlevel.checkpoint()
 
 
-async def test_lines_are_put_together_and_apart() -> None:
-    """Neither the pieces of a line nor several lines in a piece matter."""
+async def test_lines_are_joined_and_split() -> None:
+    """For lines in several pieces, and several lines in one piece."""
     lines = LineReader(Pieces(b"on", b"e\ntwo\nthr", b"ee\n"))
 
     assert [await lines.next_line() for _ in range(4)] == [b"one", b"two", b"three", b""]
 
 
-async def test_line_without_its_end_is_an_error() -> None:
-    """A cut-off message is never taken for a whole one."""
+async def test_unfinished_line_is_an_error() -> None:
+    """A truncated message is never accepted."""
     with pytest.raises(ControlError, match="middle"):
         await LineReader(Pieces(b"half")).next_line()

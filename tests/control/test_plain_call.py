@@ -1,4 +1,4 @@
-"""A request without an event loop."""
+"""Control requests without an event loop."""
 
 import socket
 import threading
@@ -14,10 +14,8 @@ from s3fs_meta.control.server import ControlServer
 from s3fs_meta.errors import ControlError, NotMountedError, NotPermittedError
 
 
-async def test_answer_comes_back_after_what_is_reported(
-    tmp_path: Path, nursery: trio.Nursery
-) -> None:
-    """The mount is a real one's server; progress is for others."""
+async def test_answer_follows_the_progress_events(tmp_path: Path, nursery: trio.Nursery) -> None:
+    """The server is that of a real mount; progress events are skipped."""
 
     async def handler(arguments: Message, report: Report) -> Message:
         report({"what": "half", "done": 1, "total": 2})
@@ -30,8 +28,8 @@ async def test_answer_comes_back_after_what_is_reported(
     assert found == {"twice": 42}
 
 
-async def test_refusal_is_raised_as_an_error(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """With its kind, which decides the exit status."""
+async def test_error_keeps_its_class(tmp_path: Path, nursery: trio.Nursery) -> None:
+    """The class decides the exit status."""
 
     async def refuse(_arguments: Message, _report: Report) -> Message:
         raise NotPermittedError("a word")
@@ -44,7 +42,7 @@ async def test_refusal_is_raised_as_an_error(tmp_path: Path, nursery: trio.Nurse
 
 
 def test_call_without_a_listening_daemon_fails(tmp_path: Path) -> None:
-    """Never mounted here, not mounted now, or killed: its socket is left."""
+    """Never mounted on this host, not mounted now, or killed with its socket left."""
     for directory in (tmp_path / "missing", tmp_path):
         with pytest.raises(NotMountedError):
             plain_call.call(directory, "status", {})
@@ -56,7 +54,7 @@ def test_call_without_a_listening_daemon_fails(tmp_path: Path) -> None:
 
 @pytest.fixture(params=[b"", b'{"progress": {}}\n', b'{"resu'])
 def dying_mount(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Give the directory of one that hangs up before, after or in the middle of something."""
+    """Yield the directory of a server that disconnects before, after or during an answer."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "control.sock"))
         listener.listen()
@@ -73,7 +71,7 @@ def dying_mount(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path
         thread.join()
 
 
-def test_mount_that_dies_before_it_answers_is_an_error(dying_mount: Path) -> None:
-    """Hanging up is never mistaken for success."""
+def test_mount_that_dies_before_its_answer_is_an_error(dying_mount: Path) -> None:
+    """A closed connection is never mistaken for success."""
     with pytest.raises(ControlError):
         plain_call.call(dying_mount, "flush", {})

@@ -17,8 +17,8 @@ _values = st.recursive(
 
 @settings(max_examples=30)
 @given(st.dictionaries(st.text(), _values))
-def test_message_is_one_line_and_round_trips(message: dict[str, object]) -> None:
-    """Whatever the texts contain, there is one line end, at the end."""
+def test_message_round_trips_as_one_line(message: dict[str, object]) -> None:
+    """With any text there is one line end, at the end."""
     line = encode(message)
 
     assert line.find(b"\n") == len(line) - 1
@@ -33,13 +33,13 @@ def test_request_without_arguments_has_none() -> None:
 @pytest.mark.parametrize(
     "line", [b"", b"nonsense", b"3", b"{}", b'{"command":3}', b'{"command":"x","arguments":[]}']
 )
-def test_what_is_no_request_is_refused(line: bytes) -> None:
+def test_invalid_request_is_refused(line: bytes) -> None:
     """Nothing is guessed."""
     with pytest.raises(ControlError):
         decode_request(line)
 
 
 def test_message_that_is_too_long_is_refused() -> None:
-    """The sender finds out, not the receiver."""
+    """The sender gets the error, not the receiver."""
     with pytest.raises(ControlError, match="too long"):
         encode({"text": "x" * CONTROL_MESSAGE_BYTES_MAX})

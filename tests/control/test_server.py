@@ -1,4 +1,4 @@
-"""The mount's end of the control socket, over real sockets."""
+"""The server of the control socket, over real sockets."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from s3fs_meta.limits import (
 
 
 class Commands:
-    """Handlers that a test can watch."""
+    """Handlers observed by a test."""
 
     def __init__(self) -> None:
         self.started = trio.Event()
@@ -37,26 +37,26 @@ class Commands:
         return dict(arguments)
 
     async def count(self, _arguments: Message, report: Report) -> Message:
-        """Report twice what a client may have waiting."""
+        """Send twice as many events as may be queued."""
         for number in range(2 * CONTROL_EVENTS_MAX):
             report({"done": number})
         return {"last": 2 * CONTROL_EVENTS_MAX}
 
     async def fail(self, arguments: Message, _report: Report) -> Message:
-        """Fail, on purpose or not."""
+        """Raise, an expected error or a bug."""
         if arguments.get("bug"):
             raise RuntimeError("oops")
         raise NoSpaceLeftError("disk")
 
     async def wait(self, _arguments: Message, _report: Report) -> Message:
-        """Wait for the gate."""
+        """Wait for an event of the test."""
         self.started.set()
         await self.gate.wait()
         self.finished.append("wait")
         return {}
 
     async def hold(self, _arguments: Message, report: Report) -> Message:
-        """Hold something as long as the client is there."""
+        """Keep a resource as long as the client is connected."""
         try:
             report({"held": 1})
             await self.gate.wait()
@@ -66,7 +66,7 @@ class Commands:
         return {}
 
     async def tell(self, _arguments: Message, report: Report) -> Message:
-        """Tell a client that is gone; end all the same."""
+        """Send events to a disconnected client, and finish all the same."""
         self.started.set()
         await self.gate.wait()
         for number in range(3):
@@ -90,7 +90,7 @@ def commands() -> Commands:
 async def directory(
     tmp_path: Path, commands: Commands, nursery: trio.Nursery
 ) -> AsyncIterator[Path]:
-    """Serve in a directory whose path is longer than a socket's name may be."""
+    """Serve in a directory whose path is longer than a socket address may be."""
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
     names = ("echo", "count", "fail", "wait", "hold", "tell", "big")
@@ -116,8 +116,8 @@ async def test_result_is_returned_to_the_caller(directory: Path) -> None:
     assert await client.call(directory, "echo", {"a": [1, "ü"]}) == {"a": [1, "ü"]}
 
 
-async def test_socket_is_for_its_owner_only(directory: Path) -> None:
-    """Other users cannot even connect."""
+async def test_socket_is_private(directory: Path) -> None:
+    """Other users cannot connect."""
     mode = (directory / "control.sock").stat().st_mode
 
     assert stat.S_ISSOCK(mode)
@@ -125,7 +125,7 @@ async def test_socket_is_for_its_owner_only(directory: Path) -> None:
 
 
 def _ask_as_nobody(directory: Path) -> int:
-    """Return the exit status of a process of another user that asks: 0 if it was hung up on."""
+    """Return the exit status of a request by another user: 0 if the connection was closed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the child only makes system calls
         pid = os.fork()
@@ -143,8 +143,8 @@ def _ask_as_nobody(directory: Path) -> int:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-async def test_another_user_is_hung_up_on(directory: Path) -> None:
-    """Even with an open socket file the credentials of the peer decide."""
+async def test_another_user_is_disconnected(directory: Path) -> None:
+    """Even if the socket file is accessible, the credentials of the peer decide."""
     for path in (directory, *directory.parents):
         if path.stat().st_mode & 0o055 != 0o055:
             path.chmod(0o755)
@@ -153,7 +153,7 @@ async def test_another_user_is_hung_up_on(directory: Path) -> None:
     assert await trio.to_thread.run_sync(_ask_as_nobody, directory) == 0
 
 
-async def test_events_come_in_order_and_never_hold_the_handler_up(directory: Path) -> None:
+async def test_events_are_ordered_and_never_block_the_handler(directory: Path) -> None:
     """A slow client misses events, not the result."""
     events: list[Message] = []
 
@@ -164,7 +164,7 @@ async def test_events_come_in_order_and_never_hold_the_handler_up(directory: Pat
     assert events == sorted(events, key=lambda event: int(event["done"]))
 
 
-async def test_failure_keeps_its_kind_and_text(directory: Path) -> None:
+async def test_error_keeps_its_class_and_text(directory: Path) -> None:
     """The client learns which error it was."""
     with pytest.raises(ControlError, match="no space left: disk") as caught:
         await client.call(directory, "fail")
@@ -184,13 +184,13 @@ async def test_bug_in_a_handler_ends_neither_server_nor_connection(
 
 
 async def test_unknown_command_is_named(directory: Path) -> None:
-    """A newer client talking to an older mount hears why."""
+    """A newer client gets this error from an older mount."""
     with pytest.raises(ControlError, match="unknown control command 'levitate'"):
         await client.call(directory, "levitate")
 
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b'"x"', b'{"command":1}', b"\xff"])
-async def test_nonsense_is_answered_and_hung_up_on(directory: Path, line: bytes) -> None:
+async def test_invalid_request_is_answered_and_disconnected(directory: Path, line: bytes) -> None:
     """A line that is no request gets an error."""
     async with await _raw(directory) as stream:
         await stream.send_all(line + b"\n")
@@ -199,8 +199,8 @@ async def test_nonsense_is_answered_and_hung_up_on(directory: Path, line: bytes)
         assert await stream.receive_some(1) == b""
 
 
-async def test_endless_line_is_cut_off(directory: Path) -> None:
-    """A client cannot make the mount keep more than one message."""
+async def test_endless_line_is_disconnected(directory: Path) -> None:
+    """A client cannot make the mount store more than one message."""
     async with await _raw(directory) as stream:
         await stream.send_all(b"x" * (CONTROL_MESSAGE_BYTES_MAX + 1))
 
@@ -208,7 +208,7 @@ async def test_endless_line_is_cut_off(directory: Path) -> None:
 
 
 async def test_result_that_is_too_long_is_an_error(directory: Path) -> None:
-    """The bound holds for answers too."""
+    """The bound applies to answers, too."""
     with pytest.raises(ControlError, match="too long"):
         await client.call(directory, "big")
 
@@ -236,7 +236,7 @@ async def test_command_continues_when_its_client_disconnects(
     assert commands.finished == ["wait"]
 
 
-async def test_silent_client_is_hung_up_on(
+async def test_silent_client_is_disconnected(
     directory: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Connections are not kept open for nothing."""
@@ -244,10 +244,8 @@ async def test_silent_client_is_hung_up_on(
         assert await stream.receive_some(1) == b""
 
 
-async def test_more_clients_than_places_wait_for_a_place(
-    directory: Path, commands: Commands
-) -> None:
-    """The bound on connections makes the next one wait, not fail."""
+async def test_clients_beyond_the_bound_wait(directory: Path, commands: Commands) -> None:
+    """They are not refused."""
     async with trio.open_nursery() as nursery:
         for _ in range(CONTROL_CONNECTIONS_MAX + 3):
             nursery.start_soon(client.call, directory, "wait")
@@ -257,8 +255,8 @@ async def test_more_clients_than_places_wait_for_a_place(
     assert len(commands.finished) == CONTROL_CONNECTIONS_MAX + 3
 
 
-async def test_leftover_socket_is_replaced_and_ours_is_removed(tmp_path: Path) -> None:
-    """A killed mount leaves its socket file; the next one takes the name."""
+async def test_leftover_socket_is_replaced_and_our_own_removed(tmp_path: Path) -> None:
+    """A killed mount leaves its socket file; the next one uses the path."""
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(tmp_path / "control.sock"))
     left.close()
@@ -272,8 +270,8 @@ async def test_leftover_socket_is_replaced_and_ours_is_removed(tmp_path: Path) -
     assert os.listdir(tmp_path) == []
 
 
-async def test_quiet_waits_for_the_answer_to_be_sent(tmp_path: Path, commands: Commands) -> None:
-    """A mount that ends right after its last word has still said it."""
+async def test_quiet_waits_until_the_answer_is_sent(tmp_path: Path, commands: Commands) -> None:
+    """So a mount that ends right after its last answer has sent it."""
     results: list[dict[str, Any]] = []
 
     async def ask() -> None:
@@ -292,10 +290,8 @@ async def test_quiet_waits_for_the_answer_to_be_sent(tmp_path: Path, commands: C
     assert results == [{}]
 
 
-async def test_what_holds_something_ends_with_its_client(
-    directory: Path, commands: Commands
-) -> None:
-    """Otherwise the hold would stay; a client that stays gets its answer, and may ask again."""
+async def test_held_resource_ends_with_its_client(directory: Path, commands: Commands) -> None:
+    """Otherwise it would stay; a connected client gets its answer, and may send another request."""
     stream = await _raw(directory)
     await stream.send_all(b'{"command": "hold"}\n')
     assert await _one_line(stream) == {"progress": {"held": 1}}
@@ -312,7 +308,9 @@ async def test_what_holds_something_ends_with_its_client(
     assert b'{"result":{}}' in received
 
 
-async def test_others_go_on_without_their_client(directory: Path, commands: Commands) -> None:
+async def test_other_commands_continue_without_their_client(
+    directory: Path, commands: Commands
+) -> None:
     """Also commands that report progress."""
     stream = await _raw(directory)
     await stream.send_all(b'{"command": "tell"}\n')

@@ -1,4 +1,4 @@
-"""How the filesystems of the matrix come to be: one fixed history, with every kind of object.
+"""Building the filesystems of the matrix: one fixed history, with every kind of object.
 
 txg  0        the image of mkfs
      1        the writer's fence record
@@ -78,7 +78,7 @@ async def build(home: Path, *, encrypted: bool) -> World:
 
 
 def _retained(superblock: Superblock, keyring: Keyring) -> Superblock:
-    """Change something, so that there is an older superblock."""
+    """Ship a change, so that there is an older superblock."""
     return superblock_codec.amend(superblock, keyring, retention_s=30 * 86_400)
 
 
@@ -94,7 +94,7 @@ async def _make(store: MemoryStore, home: Path, *, encrypted: bool) -> None:
 
 
 async def _history(store: MemoryStore, state: Path, seed: int, *, encrypted: bool) -> Objects:
-    """Write the history; return the bucket as it was early."""
+    """Write the history; return an early state of the bucket."""
     early: Objects = {}
     rnd = random.Random(seed)
     async with host(store, state, encrypted=encrypted) as writer:
@@ -119,7 +119,7 @@ async def _history(store: MemoryStore, state: Path, seed: int, *, encrypted: boo
 
 
 async def _change(writer: Host, rnd: random.Random, txg: Txg) -> None:
-    """Make the changes of one txg: a file of its own, and a change of existing files."""
+    """Make the changes of one txg: a new file, and a change of existing files."""
     namespace = writer.fs.namespace
     blocks = [rnd.randbytes(rnd.randrange(1000, BLOCK_BYTES + 1)) for _ in range(2)]
     await writer.write(b"file-%d" % txg, blocks[0].ljust(BLOCK_BYTES, b"."), blocks[1])
@@ -152,7 +152,7 @@ async def _fork(early: Objects, home: Path, *, encrypted: bool) -> Objects:
 
 
 async def _remember(world: World, store: MemoryStore, state: Path) -> None:
-    """Note what the filesystem was at each point in time, and where its content is."""
+    """Record the filesystem at each point in time, and the locations of its content."""
     bucket = await bucket_of(store, encrypted=world.encrypted, state=state)
     for txg in range(LAST + 1):
         async with past(bucket, Txg(txg), state) as then:

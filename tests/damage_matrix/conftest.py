@@ -1,4 +1,4 @@
-"""One healthy filesystem of each sort, for all cells."""
+"""One healthy filesystem of each kind, shared by all cells."""
 
 from functools import partial
 

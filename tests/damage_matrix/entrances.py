@@ -50,15 +50,15 @@ class Result:
 
     status: int = 0
     said: str = ""
-    txg: Txg | None = None  # which point in time was shown
-    tree: Tree | None = None  # what was shown
-    cached: bool = False  # content was on this host
-    wrote: bool = False  # NEW is in the filesystem now
-    points: dict[Txg, Tree | str] = field(default_factory=dict)  # of at=: trees, or why not
+    txg: Txg | None = None  # the point in time that was shown
+    tree: Tree | None = None  # the shown tree
+    cached: bool = False  # content was cached on this host
+    wrote: bool = False  # NEW is in the filesystem
+    points: dict[Txg, Tree | str] = field(default_factory=dict)  # for at=: trees, or errors
 
 
 class Cell:
-    """One damaged bucket and one host that comes to it."""
+    """One damaged bucket, and one host that opens it."""
 
     def __init__(self, world: World, damaged: Objects, home: Path) -> None:
         self.world = world
@@ -76,7 +76,7 @@ class Cell:
         return locate(self.bucket.url, self.program.cachedir)
 
     def with_state(self) -> None:
-        """Let this host be the one that wrote everything."""
+        """Give this host the local state of the writer."""
         self.state.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(self.world.state, self.state)
 
@@ -84,7 +84,7 @@ class Cell:
     async def opened(
         self, options: OpenOptions | None = None, *, follow: bool = False
     ) -> AsyncIterator[Host]:
-        """Open the filesystem as a mount of this host."""
+        """Open the filesystem like a mount of this host."""
         async with (
             self.store() as store,
             host(
@@ -129,7 +129,7 @@ class Cell:
 
 
 class _Log(logging.Handler):
-    """Keeps what is logged."""
+    """Collects log lines."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -141,7 +141,7 @@ class _Log(logging.Handler):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Hear what is logged."""
+        """Collect log lines while the context lasts."""
         logger = logging.getLogger("s3fs_meta")
         logger.addHandler(self)
         try:
@@ -160,7 +160,7 @@ async def _show(result: Result, mounted: Host) -> None:
 
 
 async def _work(result: Result, mounted: Host) -> None:
-    """Look at everything, then write a file and carry it to the bucket."""
+    """Read everything, then write a file and upload it."""
     await _show(result, mounted)
     await mounted.write(NEW[1:], *NEW_BLOCKS)
     await mounted.ship()
@@ -179,7 +179,7 @@ def fresh_mount(cell: Cell) -> Result:
 
 
 def mount_with_state(cell: Cell) -> Result:
-    """The host that wrote everything, again."""
+    """The host that wrote everything mounts again."""
     cell.bucket.write(cell.damaged)
     cell.with_state()
 
@@ -192,7 +192,7 @@ def mount_with_state(cell: Cell) -> Result:
 
 
 def running_writer(cell: Cell) -> Result:
-    """The damage happens while it is mounted."""
+    """The damage happens while the writer is mounted."""
     cell.bucket.write(cell.world.objects)
     cell.with_state()
 
@@ -207,7 +207,7 @@ def running_writer(cell: Cell) -> Result:
 
 
 def running_follower(cell: Cell) -> Result:
-    """It shows the young bucket; what comes next is damaged."""
+    """It shows an early state of the bucket; the later objects are damaged."""
     cell.bucket.write(cell.world.early)
 
     async def body(result: Result) -> None:
@@ -224,7 +224,7 @@ def running_follower(cell: Cell) -> Result:
 
 
 def promotion(cell: Cell) -> Result:
-    """A follower that shows the end becomes the writer."""
+    """A follower at the end of the chain becomes the writer."""
     cell.bucket.write(cell.world.objects)
 
     async def body(result: Result) -> None:
@@ -238,7 +238,7 @@ def promotion(cell: Cell) -> Result:
 
 
 def read_only_mount(cell: Cell) -> Result:
-    """Another host, only to read."""
+    """Another host, read-only."""
     cell.bucket.write(cell.damaged)
 
     async def body(result: Result) -> None:
@@ -249,7 +249,7 @@ def read_only_mount(cell: Cell) -> Result:
 
 
 def other_host(cell: Cell) -> Result:
-    """Look at the bucket as it is, from a host that has nothing of it."""
+    """Read the bucket in its present state, from a host without local state."""
     shutil.rmtree(cell.program.cachedir, ignore_errors=True)
 
     async def body(result: Result) -> None:
@@ -266,7 +266,7 @@ def all_points(cell: Cell) -> Result:
 
 
 def points_of(cell: Cell) -> Result:
-    """Look at every point in time of the bucket as it is; the error stands for one that fails."""
+    """Read every point in time of the bucket; a failing one gives its error."""
 
     async def body(result: Result) -> None:
         async with cell.store() as store:
@@ -290,7 +290,7 @@ def points_of(cell: Cell) -> Result:
 
 
 def restore(cell: Cell) -> Result:
-    """The present, copied out."""
+    """Copy out the current state."""
     cell.bucket.write(cell.damaged)
     target = cell.home / "restored"
     result = cell.command("restore", "--to", target, cell.bucket.url)
@@ -301,7 +301,7 @@ def restore(cell: Cell) -> Result:
 
 
 def rollback(cell: Cell) -> Result:
-    """To before the image and before the last changelogs."""
+    """To a point before the image and before the last changelogs."""
     cell.bucket.write(cell.damaged)
     return cell.command("rollback", "--yes", "--at", "txg=12", cell.bucket.url)
 
@@ -320,13 +320,13 @@ def _fsck(does: str, *words: str, state: bool = False) -> Callable[[Cell], Resul
 
 
 def reclaim(cell: Cell) -> Result:
-    """Nothing is old enough to be deleted."""
+    """No object is old enough to be deleted."""
     cell.bucket.write(cell.damaged)
     return cell.command("reclaim", cell.bucket.url)
 
 
 def passphrase(cell: Cell) -> Result:
-    """Another passphrase, then the old one again: both work."""
+    """Set another passphrase, then the old one again: both work."""
     cell.bucket.write(cell.damaged)
     new = cell.home / "new"
     new.write_bytes(PASSPHRASE)
@@ -356,7 +356,7 @@ ENTRANCES: Final[Mapping[str, Callable[[Cell], Result]]] = {
 
 
 def _damage_under(cell: Cell) -> None:
-    """Damage the bucket of a running mount; what the mount has added since stays."""
+    """Damage the bucket of a running mount; objects added since are kept."""
     now = cell.bucket.read()
     changed = {
         key

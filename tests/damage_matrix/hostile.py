@@ -33,7 +33,7 @@ _PIECES: Final = IMAGE_PIECES_MAX  # a few kilobytes name 256 GiB
 
 
 def replacement(world: World, key: ObjectKey) -> Objects:
-    """Return a hostile object in the place of one, and what it needs; none if it needs the key."""
+    """Return a hostile replacement of an object and related objects; none if it needs the key."""
     kind = key.split("/", maxsplit=1)[0]
     if world.encrypted and kind not in _WITHOUT_THE_KEY:
         return {}
@@ -41,7 +41,7 @@ def replacement(world: World, key: ObjectKey) -> Objects:
 
 
 def _superblock(world: World, key: ObjectKey) -> Objects:
-    """Plain: nothing is retained. Encrypted: it is plain, under the same uuid."""
+    """Plain filesystem: no retention. Encrypted filesystem: a plain superblock with the same uuid."""
     data = world.objects[key]
     present = superblock_codec.decode(key, data)
     if not world.encrypted:
@@ -60,7 +60,7 @@ def _plain(present: Superblock) -> Superblock:
 
 
 def _lease(world: World, key: ObjectKey) -> Objects:
-    """No later epoch exists."""
+    """There is no later epoch."""
     lease = lease_codec.decode(key, world.objects[key])
     return {key: lease_codec.encode(replace(lease, epoch=Epoch(2**63 - 1)))}
 
@@ -76,7 +76,7 @@ def _changelog(world: World, key: ObjectKey) -> Objects:
 
 
 def _part(world: World, key: ObjectKey) -> Objects:
-    """Other changes than the changelog names."""
+    """Changes other than those named by the changelog."""
     keyring = world.keyring()
     section = Section(_bad_changes(world, keyring), ())
     return {key: changelog_codec.seal_part(key, section, keyring)}
@@ -97,7 +97,7 @@ def _image(world: World, key: ObjectKey) -> Objects:
 
 
 def _long_manifest(world: World, key: ObjectKey) -> Objects:
-    """It names more pieces than memory should be taken for."""
+    """It names so many pieces that reading it would take too much memory."""
     keyring = world.keyring()
     manifest = image_codec.decode(key, world.objects[key], keyring)
     prefix = image_codec.image_of(key)
@@ -110,7 +110,7 @@ def _long_manifest(world: World, key: ObjectKey) -> Objects:
 
 
 def _trigger(world: World, key: ObjectKey) -> Objects:
-    """The database runs code of its maker."""
+    """The database has a trigger."""
     keyring = world.keyring()
     manifest_key = next(keys[0] for keys in oracle.images(world).values() if key in keys)
     manifest = image_codec.decode(manifest_key, world.objects[manifest_key], keyring)
@@ -140,7 +140,7 @@ def _with_head(world: World, key: ObjectKey, manifest: Manifest, keyring: Keyrin
 
 
 def _pack(world: World, key: ObjectKey) -> Objects:
-    """As many blocks, with other content."""
+    """The same number of blocks, with other content."""
     keyring = world.keyring()
     writer = pack_codec.PackWriter(key, keyring, "zstd-1")
     for entry, _content in pack_codec.open_pack(keyring, key, world.objects[key]):

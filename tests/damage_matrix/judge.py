@@ -44,7 +44,7 @@ class NoSuchCellError(Exception):
 
 
 class Judge:
-    """Runs one cell and collects what was not as it should be."""
+    """Runs one cell and collects deviations from its rule."""
 
     def __init__(self, world: World, where: Coordinates, home: Path) -> None:
         """Prepare a cell.
@@ -65,7 +65,7 @@ class Judge:
         self.after: Objects = {}
 
     def run(self) -> list[str]:
-        """Return what was wrong, nothing if all was well."""
+        """Return the deviations; empty if there are none."""
         began_s, before = time.monotonic(), _reset_peak()
         self.result = ENTRANCES[self.where.entrance](self.cell)
         taken_s, taken = time.monotonic() - began_s, _peak() - before
@@ -89,14 +89,14 @@ class Judge:
     # --- what always holds -----------------------------------------------------------------------
 
     def _is_superseded(self, key: ObjectKey) -> bool:
-        """Return whether an object is of an image that two newer ones follow: retention lets it go."""
+        """Return whether an object is of an image followed by two newer ones, which retention may delete."""
         name = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
         manifests = map(image_codec.parse_manifest_key, self.after)
         newer = [one for one in manifests if one and name and one.txg > name.txg]
         return len(newer) > 1
 
     def _nothing_healthy_changed(self) -> None:
-        """Objects that never change stay as they are, and nothing is deleted."""
+        """Require that immutable objects are unchanged, and none is deleted."""
         hostile = self.where.kind == "both superblocks" and self.where.damage == "hostile"
         if hostile and not self.result.cached:
             return  # to a host that has seen no other a plain one may say that nothing is retained
@@ -116,7 +116,7 @@ class Judge:
             self._expect(not changed, f"it changed {changed}")
 
     def _all_points_are_there(self) -> None:
-        """Every point in time that was reachable before is reachable now, from the bucket alone."""
+        """Require that every point in time reachable before is reachable now, from the bucket alone."""
         if self.where.damage == "hostile":
             return  # what it says about the past is as good as what was written
         for key in _MUTABLE:
@@ -138,7 +138,7 @@ class Judge:
                 self._expect(not wrong, f"txg {txg} is made up: {wrong[:3]}")
 
     def _compare(self, txg: Txg, seen: Tree, *, cached: bool | None = None) -> None:
-        """Compare what was seen with what was then; what is lost may be a hole, or healed."""
+        """Compare the shown tree with the history; lost content may be a hole, or healed."""
         whole = self.world.points[txg]
         expected = self.oracle.tree(txg, cached=self.result.cached if cached is None else cached)
         seen = {path: _without_lost(expected, whole, path, seen[path]) for path in seen}
@@ -154,7 +154,7 @@ class Judge:
     # --- verdicts --------------------------------------------------------------------------------
 
     def works(self) -> None:
-        """It succeeds, and shows the present."""
+        """It succeeds, and shows the current state."""
         allowed = {0}
         if self.where.entrance == "restore" and None in _blocks(self.oracle.tree(self._end)):
             allowed = {int(ExitStatus.CORRUPTION)}
@@ -174,7 +174,7 @@ class Judge:
         return newest
 
     def by_way(self) -> None:
-        """As the oracle says."""
+        """As the oracle predicts."""
         if self._end in self.oracle.reachable:
             self.works()
             return
@@ -182,7 +182,7 @@ class Judge:
         self._expect("fsck" in self.result.said, "it does not name fsck")
 
     def points(self) -> None:
-        """All that a way leads to."""
+        """All reachable points in time."""
         self._compare_points(self.result)
 
     def found(self) -> None:
@@ -194,9 +194,9 @@ class Judge:
         self._expect(self.result.status in allowed, f"status {self.result.status} not {allowed}")
 
     def repaired(self) -> None:
-        """A second run is clean, and another host sees all that is left."""
+        """A second run is clean, and another host sees the remaining content."""
         if "--end-at" in self.result.said and self.oracle.newest is not None:
-            # What another host may have acknowledged is given up only by its number.
+            # Txgs that another host may have acknowledged are abandoned only by number.
             words = self.where.entrance.split(",")[0].split()[1:]
             end = f"--end-at={self.oracle.newest}"
             self.result.status = self.cell.command("fsck", *words, end, self.cell.bucket.url).status
@@ -250,7 +250,7 @@ class Judge:
         self._expect("--takeover" in self.result.said, "it does not name --takeover")
 
     def stops(self) -> None:
-        """Written data stays on this host."""
+        """Unshipped data stays on this host."""
         self._expect(self.result.status != 0, "it went on without its lease")
         self._expect(not self.result.wrote, "it reported a success")
         self._expect(bool(re.search(r"fsck|takeover|fenced|epoch", self.result.said)), "no advice")
@@ -258,7 +258,7 @@ class Judge:
             self._compare(self.world.last, self.result.tree)
 
     def safe(self) -> None:
-        """Nothing more than what always holds."""
+        """Only what holds for all cells."""
 
 
 _VERDICTS: Final[Mapping[Verdict, Callable[[Judge], None]]] = {
@@ -282,7 +282,7 @@ def _blocks(tree: Tree) -> list[bytes | None]:
 def _without_lost(
     expected: Tree, whole: Tree, path: bytes, blocks: tuple[bytes | None, ...]
 ) -> tuple[bytes | None, ...]:
-    """Take an error for each block that is lost, if what was seen is a hole or what was written."""
+    """Accept an error for each lost block, if a hole or the original content was shown."""
     if path not in expected or len(expected[path]) != len(blocks):
         return blocks
     return tuple(
@@ -292,7 +292,7 @@ def _without_lost(
 
 
 def _reset_peak() -> int:
-    """Begin to measure the memory of this process; return what it takes now."""
+    """Reset the peak memory of this process; return its present memory."""
     Path("/proc/self/clear_refs").write_text("5")
     return _peak()
 

@@ -1,4 +1,4 @@
-"""Cells that are known to fail, with what will mend them.
+"""Cells that are known to fail, with the issue that will fix them.
 
 Checked strictly: a cell that is listed here and passes fails the test, so the list only shrinks.
 """
@@ -9,7 +9,7 @@ from tests.damage_matrix.rules import Coordinates, Rule, Verdict
 
 
 class Known(NamedTuple):
-    """Some cells, and what will mend them."""
+    """Some failing cells, and what will fix them."""
 
     kinds: tuple[str, ...]
     damages: tuple[str, ...]

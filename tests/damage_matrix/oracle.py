@@ -23,7 +23,7 @@ class Oracle:
     """Knows the reachable states of one damaged bucket."""
 
     def __init__(self, world: World, damaged: Mapping[ObjectKey, bytes]) -> None:
-        """Compare a bucket with what was written.
+        """Compare a bucket with its history.
 
         Args:
             world: what was written.
@@ -76,7 +76,7 @@ class Oracle:
         return max(self.reachable, default=None)
 
     def tree(self, txg: Txg, *, cached: bool = False) -> Tree:
-        """Return what can be read at a point in time.
+        """Return the readable content at a point in time.
 
         Args:
             txg: one that was.
@@ -128,7 +128,7 @@ def parts_of(world: World) -> dict[Txg, list[ObjectKey]]:
 
 
 def differences(expected: Tree, found: Tree) -> list[str]:
-    """Return what is not as expected, one line for each path."""
+    """Return deviations from the expectation, one line for each path."""
     lines: list[str] = []
     for path in sorted({*expected, *found}):
         if path not in found:

@@ -17,7 +17,7 @@ from tests.damage_matrix.rules import ANY, RULES
 BEGIN: Final = "<!-- Made by `make docs` from tests/damage_matrix; do not edit by hand. -->\n"
 END: Final = "<!-- End of what `make docs` made. -->\n"
 
-# What each object alone holds, so what its loss costs at most.
+# The content that each object alone holds, so the maximum loss.
 _COSTS: Final = {
     "superblock": "nothing",
     "superblock-copy": "nothing",

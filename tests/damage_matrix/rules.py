@@ -57,7 +57,7 @@ class Rule(NamedTuple):
     entrances: tuple[str, ...]
     verdict: Verdict
     why: str
-    encrypted: bool | None = None  # None: it makes no difference
+    encrypted: bool | None = None  # None: any
 
     def covers(self, kind: str, damage: str, entrance: str, *, encrypted: bool) -> bool:
         """Return whether the rule is about a cell."""
@@ -271,7 +271,7 @@ def rule_of(kind: str, damage: str, entrance: str, *, encrypted: bool) -> Rule:
 
 
 class Coordinates(NamedTuple):
-    """Which cell."""
+    """The coordinates of a cell."""
 
     kind: str
     damage: str

@@ -22,7 +22,7 @@ OFFSETS: Final = {"-10y": -10 * YEAR_NS, "-1h": -HOUR_NS, "+1h": HOUR_NS, "+10y"
 
 
 class WrongClock:
-    """The time, and so much more or less."""
+    """A clock with an offset."""
 
     def __init__(self, offset_ns: int) -> None:
         self.offset_ns = offset_ns
@@ -34,7 +34,7 @@ class WrongClock:
 
 
 async def _use(mounted: Host, name: bytes) -> None:
-    """Do what moves the retention floor: images, and what deletes."""
+    """Use the filesystem in ways that move the retention floor: images, and reclaim."""
     await mounted.write(name, b"content of " + name)
     await mounted.session.make_image()
     await mounted.session.reclaimer.run()
@@ -56,7 +56,7 @@ def _at_wrong_time(cell: Cell, clock: WrongClock, jump_ns: int) -> Result:
 
 
 def _at_right_time(cell: Cell) -> Result:
-    """A host whose clock is right writes, and finds what it wrote by the time."""
+    """A host with a correct clock writes, and finds its txgs by time."""
 
     async def body(result: Result) -> None:
         async with cell.opened() as mounted:

@@ -30,7 +30,7 @@ SAMPLES: Final = 4
 
 
 def failures(worlds: Worlds, cells: list[Coordinates], home: Path) -> list[str]:
-    """Run cells; return what was not as expected, one text for each."""
+    """Run cells; return the deviations, one text for each."""
     found: list[str] = []
     for number, where in enumerate(cells):
         cell = home / str(number)
@@ -54,8 +54,8 @@ def failures(worlds: Worlds, cells: list[Coordinates], home: Path) -> list[str]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(SAMPLES))
-def test_random_cells_end_as_their_rules_say(worlds: Worlds, tmp_path: Path, part: int) -> None:
-    """A few of thousands, others each time."""
+def test_random_cells_match_their_rules(worlds: Worlds, tmp_path: Path, part: int) -> None:
+    """A few of thousands, different ones in each run."""
     seed = os.environ.get(SEED) or str(random.SystemRandom().randrange(1 << 32))
     sys.stdout.write(f"{SEED}={seed}\n")
     cells = random.Random(f"{seed} {part}").sample(all_cells(), SAMPLE_CELLS)
@@ -69,7 +69,7 @@ def test_random_cells_end_as_their_rules_say(worlds: Worlds, tmp_path: Path, par
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_cells_end_as_their_rules_say(
+def test_all_cells_match_their_rules(
     worlds: Worlds, tmp_path: Path, kind: str, damage: str
 ) -> None:
     """All of them."""
@@ -81,7 +81,7 @@ def test_cells_end_as_their_rules_say(
 
 
 def test_history_has_every_kind_of_object(worlds: Worlds) -> None:
-    """And each damage changes something, where it is possible."""
+    """Each damage changes something, where it is possible."""
     for world in worlds.values():
         for kind, find in KINDS.items():
             assert world.objects.keys() >= set(find(world)), kind
@@ -89,8 +89,8 @@ def test_history_has_every_kind_of_object(worlds: Worlds) -> None:
             assert len(possible) >= 5, (kind, possible)
 
 
-def test_healthy_bucket_leads_everywhere(worlds: Worlds) -> None:
-    """The oracle agrees with what was remembered."""
+def test_healthy_bucket_has_all_points_in_time(worlds: Worlds) -> None:
+    """The oracle agrees with the recorded history."""
     for world in worlds.values():
         healthy = Oracle(world, world.objects)
         assert healthy.reachable == world.points.keys()
@@ -98,8 +98,8 @@ def test_healthy_bucket_leads_everywhere(worlds: Worlds) -> None:
             assert not oracle.differences(tree, healthy.tree(txg))
 
 
-def test_every_rule_decides_something() -> None:
-    """A rule that no cell needs is taken out; so is a known failure."""
+def test_every_rule_is_used() -> None:
+    """Unused rules and obsolete known failures are removed."""
     cells = all_cells()
     assert {where.rule for where in cells} == set(RULES)
     assert {one for one in map(known, cells) if one is not None} == set(KNOWN)

@@ -33,29 +33,29 @@ def missing(_world: World, _state: Path, path: Path) -> bool:
 
 
 def empty(_world: World, _state: Path, path: Path) -> bool:
-    """Leave only its name."""
+    """Truncate it to nothing."""
     os.truncate(path, 0)
     return True
 
 
 def truncated(_world: World, _state: Path, path: Path) -> bool:
-    """Lose its second half."""
+    """Remove its second half."""
     os.truncate(path, path.stat().st_size // 2)
     return True
 
 
 def older(world: World, state: Path, path: Path) -> bool:
-    """Put an earlier version in its place; a database with its log."""
+    """Replace it by an earlier version; a database with its log."""
     return _replaced(world.early_state, state, path)
 
 
 def foreign(world: World, state: Path, path: Path) -> bool:
-    """Put that of another filesystem in its place; a database with its log."""
+    """Replace it by that of another filesystem; a database with its log."""
     return _replaced(world.foreign_state, state, path)
 
 
 def of_another_user(_world: World, _state: Path, path: Path) -> bool:
-    """Give it to another user."""
+    """Change its owner."""
     os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
     return True
 

@@ -48,13 +48,13 @@ from s3fs_meta.testing.sudden_end import kill
 PASSPHRASE: Final = b"a passphrase of the matrix"
 BLOCK_BYTES: Final = 64 * KIB
 ROOT: Final = Caller(0, 0, 0o022, 1)
-# Followers poll when they are told to, and no request waits long for an object.
+# Followers poll only on request, and no request waits long for an object.
 OPTIONS: Final = SessionOptions(cache_bytes=64 * MIB, read_timeout_s=5, poll_interval_s=3600)
 OVERSIZED_BYTES: Final = 256 * MIB
 _PAGE: Final = 100
 
 Objects = dict[ObjectKey, bytes]
-# What stands at each path: the blocks of a file (None: reading fails), a link's target, or nothing.
+# By path: the blocks of a file (None: reading fails), a link's target, or nothing.
 Tree = dict[bytes, tuple[bytes | None, ...]]
 
 
@@ -68,7 +68,7 @@ def oversized(data: bytes) -> Oversized:
 
 
 class Record(NamedTuple):
-    """Where one block of a file is."""
+    """The location of one block of a file."""
 
     pack: ObjectKey
     start: int
@@ -90,7 +90,7 @@ class Bucket:
         return f"local://{self.root}"
 
     def write(self, objects: Objects) -> None:
-        """Store objects, and only these."""
+        """Store exactly these objects."""
         for key in self.read().keys() - objects.keys():
             (self.root / key).unlink()
         for key, data in objects.items():
@@ -101,7 +101,7 @@ class Bucket:
                 os.truncate(path, OVERSIZED_BYTES)  # a hole of the disk
 
     def read(self) -> Objects:
-        """Return all objects; what the store keeps for itself is none."""
+        """Return all objects; the store's own files are left out."""
         found: Objects = {}
         for path in self.root.glob("**/*"):
             key = ObjectKey(str(path.relative_to(self.root)))
@@ -119,19 +119,19 @@ def _content(path: Path) -> bytes:
 
 @dataclass
 class World:
-    """One filesystem, its past, and its relatives."""
+    """A filesystem, its history, and variants of it."""
 
     encrypted: bool
     objects: Objects = field(default_factory=dict)
     young: Objects = field(default_factory=dict)  # the bucket before the superblock changed
-    early: Objects = field(default_factory=dict)  # the same bucket, younger
-    fork: Objects = field(default_factory=dict)  # another history from there on
+    early: Objects = field(default_factory=dict)  # an early state of the same bucket
+    fork: Objects = field(default_factory=dict)  # a fork of the history
     foreign: Objects = field(default_factory=dict)  # another filesystem, with the same passphrase
-    state: Path = Path()  # of the host that wrote it all and unmounted
-    early_state: Path = Path()  # the same, younger, copied while it was mounted
-    foreign_state: Path = Path()  # of the host of the foreign filesystem
+    state: Path = Path()  # local state of the host that wrote everything and unmounted
+    early_state: Path = Path()  # an early copy of the same, made while it was mounted
+    foreign_state: Path = Path()  # local state of the host of the foreign filesystem
     times: dict[Txg, int] = field(default_factory=dict)  # when each txg was cut
-    points: dict[Txg, Tree] = field(default_factory=dict)  # what it was after each txg
+    points: dict[Txg, Tree] = field(default_factory=dict)  # the tree after each txg
     records: dict[Txg, dict[bytes, list[Record | None]]] = field(default_factory=dict)
 
     @property
@@ -158,7 +158,7 @@ class Host:
         self.killed = False
 
     async def kill(self) -> None:
-        """End as SIGKILL ends a daemon; what was written is on the disk."""
+        """End like a daemon killed by SIGKILL; written data is on the disk."""
         await self.session.durability.sync_all()
         kill(self.session.volume)
         self.killed = True
@@ -174,7 +174,7 @@ class Host:
         self.session.durability.commit()
 
     async def ship(self) -> Txg:
-        """Carry everything to the bucket."""
+        """Upload everything."""
         await self.session.flush()
         return self.session.link.txg
 
@@ -224,7 +224,7 @@ class Host:
         return tuple(blocks)
 
     def record(self, ino: Ino, index: BlockIndex) -> Record | None:
-        """Return where a block is in the bucket; None for a hole."""
+        """Return the location of a block in the bucket; None for a hole."""
         located = block_map.locate(self.session.db, ino, index)
         if located is None or located.pack is None:
             return None
@@ -234,7 +234,7 @@ class Host:
         return Record(key, located.pack_offset, located.pack_offset + located.stored_bytes)
 
     async def evict(self) -> None:
-        """Let every clean copy go, so that reading asks the bucket."""
+        """Evict every clean block, so that reads need the bucket."""
         await self.session.durability.sync_all()
         self.session.cache.evict_bytes(1 << 60)
         self.session.durability.commit()
@@ -311,7 +311,7 @@ async def bucket_of(store: ObjectStore, *, encrypted: bool, state: Path) -> Past
 
 
 def secret_of(*, encrypted: bool) -> Secret:
-    """Return what opens a filesystem: a passphrase is given only if there should be one."""
+    """Return the secret of a filesystem: a passphrase only if it is encrypted."""
 
     def none() -> bytes:
         raise PassphraseError("no passphrase is given")

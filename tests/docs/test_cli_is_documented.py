@@ -1,4 +1,4 @@
-"""The pages about commands, exit statuses and errnos are those that the program makes."""
+"""The generated pages about commands, exit statuses and errnos are up to date."""
 
 from pathlib import Path
 
@@ -11,5 +11,5 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 @pytest.mark.parametrize("name", ["cli.md", "exit-codes.md", "errnos.md"])
 def test_page_is_fresh(name: str) -> None:
-    """``make docs`` writes it anew."""
+    """``make docs`` writes it."""
     assert (REFERENCE / name).read_text() == reference.PAGES[name]()

@@ -1,4 +1,4 @@
-"""The commands of docs/start/first-mount.md do what the page says."""
+"""The commands of docs/start/first-mount.md work as the page says."""
 
 import os
 import re

@@ -47,7 +47,7 @@ def _mend_targets(exam: Examination, invariant: Invariant) -> None:
         f" WHERE length(target) > {SYMLINK_BYTES_MAX}"
     )
     exam.run("DELETE FROM symlinks WHERE length(target) = 0")
-    _ = invariant  # a target that was emptied is one that is missing: the rule above names it
+    _ = invariant  # an emptied target counts as missing: the rule above reports it
 
 
 def _measure_targets(exam: Examination, invariant: Invariant) -> None:

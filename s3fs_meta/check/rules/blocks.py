@@ -110,7 +110,9 @@ def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: B
     """Give one place of a block a block of its own with the same content."""
     assert exam.files is not None, "copies are sound only after the cache directory was looked at"
     copy = exam.db.counters.take_block()
-    while exam.files.size(copy) is not None:  # of a newer database; bounded by the files there
+    while (
+        exam.files.size(copy) is not None
+    ):  # of a newer database; bounded by the files in the directory
         copy = exam.db.counters.take_block()
     exam.files.copy(block, copy, plain_bytes)
     exam.note_new_files([(copy, plain_bytes)])
@@ -243,7 +245,7 @@ def _free_unnamed(exam: Examination, invariant: Invariant) -> None:
     """Remove blocks that no file names; their local copies go with the next mount."""
     unnamed = invariant.select("b.block")
     exam.run(f"UPDATE cached_blocks SET state = {BlockState.DOOMED:d} WHERE block IN ({unnamed})")
-    # The state of the local copy is part of the condition, so it is not asked for again.
+    # The condition includes the state of the cached block, so no further query is needed.
     exam.run(
         "DELETE FROM blocks WHERE NOT EXISTS (SELECT 1 FROM block_map AS m"
         " WHERE m.block = blocks.block) AND coalesce((SELECT c.state FROM cached_blocks AS c"
@@ -339,7 +341,7 @@ BLOCKS: Final = (
     ),
 )
 
-# Blocks that the bucket is searched for; one scan.
+# Blocks to search for in the bucket; one scan.
 _ANY_FAULT: Final = " OR ".join(f"({one.damaged})" for one in BLOCKS if one.source == EVERY_BLOCK)
 TROUBLED: Final = (
     f"SELECT b.block FROM {EVERY_BLOCK} WHERE {_ANY_FAULT}"

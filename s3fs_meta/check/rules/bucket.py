@@ -99,7 +99,7 @@ def _leave_pack(exam: Examination, invariant: Invariant) -> None:
 def _publish_anew(exam: Examination, _invariant: Invariant) -> None:
     """Have a complete image made, which names none before it; that comes at the end."""
     exam.run("DELETE FROM temp.seen_image_faults")
-    exam.run("UPDATE temp.seen_chain_faults SET past = 1")  # the new image is behind them
+    exam.run("UPDATE temp.seen_chain_faults SET past = 1")  # the new image follows them
     exam.report.remember("a complete image of the metadata is put into the bucket")
 
 

@@ -86,8 +86,8 @@ def _forget_origins(exam: Examination, invariant: Invariant) -> None:
     exam.run(f"DELETE FROM copies WHERE block IN ({invariant.select('k.block')})")
 
 
-# A file without a row of its own is no stray if a repair may need it: for a block that is only
-# here, for one that lost its row, for one that packs were searched for or that was verified.
+# A file without a row is no stray if a repair may need it: for a dirty block, for a block that
+# lost its row, for one that packs were searched for or that was verified.
 _STRAY_FILES: Final = (
     "(SELECT f.block, NULL AS path FROM temp.seen_files AS f"
     " LEFT JOIN blocks AS b ON b.block = f.block"

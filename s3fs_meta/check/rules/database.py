@@ -41,8 +41,8 @@ _INDEX_COUNTS: Final = " UNION ALL ".join(
 )
 
 
-# What stands in for a value that a column must have and has not: what other invariants, which
-# know the column, will find to be wrong, and mend.
+# Substitutes for a missing value in a NOT NULL column: values that the invariants of that
+# column will report and correct.
 _NOTHING: Final = {"INTEGER": "0", "TEXT": "''", "BLOB": "x''"}
 _REQUIRED_COLUMNS: Final = (
     "SELECT t.name, c.name, c.type FROM pragma_table_list AS t JOIN pragma_table_info(t.name) AS c"
@@ -68,7 +68,7 @@ _COUNTS: Final = " UNION ALL ".join(
 _COLUMNS: Final = "SELECT name, type, pk FROM pragma_table_info(?)"
 _TABLES: Final = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES)
 _WRONG: Final = "typeof({0}) IN ('text', 'blob', 'real')"
-# Rows that no lookup by key finds, and that follow from other rows or belong to no inode.
+# Rows that no lookup by key finds, and that can be recomputed or belong to no inode.
 _DERIVED: Final = (("dentries", "parent"), ("hard_links", "ino"), ("hard_links", "parent"))
 
 
@@ -177,7 +177,7 @@ def _mend_facts(exam: Examination, invariant: Invariant) -> None:
             exam.run("INSERT OR REPLACE INTO properties VALUES (?, ?)", (name, value))
 
 
-# Every column that holds a number of a kind. Each maximum is the end of an index or of a derived
+# All columns that hold numbers of one kind. Each maximum is the end of an index or of a derived
 # table, so nothing is scanned.
 _NUMBERS: Final = (
     ("next_ino", "ino", ("inodes", "temp.check_names", "block_map", "symlinks", "xattrs")),
@@ -300,9 +300,9 @@ TOTALS: Final = (
 # --- types of values ---------------------------------------------------------------------------
 #
 # SQLite keeps any type in any column, and all other queries compute with these numbers: so this is
-# judged and repaired before them. A wrong value becomes the number that SQLite makes of it, mostly 0,
-# and the invariants about that column find the right one. A row whose key is wrong has no meaning:
-# names and counts are made anew from the rest, content gets a file of its own.
+# checked and repaired first. A wrong value becomes the number that SQLite converts it to, mostly 0,
+# and the invariants about that column correct it. A row with a wrong key has no meaning:
+# names and counts are recomputed from the other rows, content gets a separate file.
 
 
 def integer_columns() -> dict[str, dict[str, bool]]:
@@ -317,7 +317,7 @@ def integer_columns() -> dict[str, dict[str, bool]]:
             found[table] = {
                 str(name): bool(key)
                 for name, kind, key in columns
-                if kind == "INTEGER" and [name] != keys  # a rowid is nothing else
+                if kind == "INTEGER" and [name] != keys  # a rowid has no other type
             }
         return {table: columns for table, columns in found.items() if columns}
     finally:
@@ -359,7 +359,7 @@ def _mend_types(exam: Examination, _invariant: Invariant) -> None:
 def _value(table: str, column: str) -> str:
     """Return what stands in for a value: for what cannot be known, one that others find wrong."""
     number = f"CAST({column} AS INTEGER)"
-    if table == "block_map":  # the local copy may know which block it was
+    if table == "block_map":  # the cached block may know its number
         found = "SELECT c.block FROM cached_blocks AS c WHERE c.ino = block_map.ino"
         return f"coalesce(({found} AND c.block_index = block_map.block_index), {number})"
     if table == "inodes" and not column.endswith("_delta_ns"):

@@ -31,7 +31,7 @@ def _find_missing(exam: Examination, invariant: Invariant) -> None:
         f" min(f.size_bytes, {BLOCK_BYTES}), NULL, NULL, NULL, NULL"
         f" FROM temp.seen_files AS f WHERE f.block IN ({damaged})"
     )
-    # A row without a location is what the rule about blocks that are nowhere goes on with.
+    # The rule about lost blocks continues with a row without a location.
     exam.run(
         "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, NULL, NULL, NULL, NULL"
         f" FROM temp.seen_locations AS s WHERE s.block IN ({damaged})"
@@ -78,7 +78,7 @@ FILES: Final = (
     ),
 )
 
-# After blocks: a wrong length of a block would make a file grow.
+# After blocks: a wrong block length would make a file grow.
 MAPPED: Final = (
     Invariant(
         59,

@@ -24,7 +24,7 @@ _TYPES: Final = (
     stat.S_IFCHR,
     stat.S_IFBLK,
 )
-# One bit for each type, tested in half the time of IN (...); nothing is set for what is no number.
+# One bit for each type, tested in half the time of IN (...); no bit is set for a non-number.
 _TYPE_SET: Final = sum(1 << (kind >> 12) for kind in _TYPES)
 _TYPE_IS_KNOWN: Final = f"((1 << (i.mode >> 12)) & {_TYPE_SET})"
 _TYPE_BITS: Final = stat.S_IFMT(0xFFFF)
@@ -42,7 +42,7 @@ _XATTRS: Final = "xattrs AS x LEFT JOIN inodes AS i ON i.ino = x.ino"
 _MAPPED: Final = "temp.check_mapped AS m LEFT JOIN inodes AS i ON i.ino = m.ino"
 _REMOVED: Final = InodeFlag.REMOVED
 
-# A directory that went with all that is in it. Others without a name have lost it.
+# A directory removed with its tree. Other directories without a name have lost it.
 IS_TOP: Final = f"(i.nlink = 0 AND i.flags & {_REMOVED} AND {IS_DIRECTORY})"
 
 
@@ -65,7 +65,7 @@ def _make_root(exam: Examination, _invariant: Invariant) -> None:
 
 # --- numbers in range --------------------------------------------------------------------------
 
-# Text and blobs are greater than any number.
+# In SQLite text and blobs are greater than any number.
 _OUT_OF_RANGE: Final = " OR ".join(
     (
         "i.ino < 1",
@@ -207,7 +207,7 @@ def _purge_orphans(exam: Examination, invariant: Invariant) -> None:
 
 # --- flags -------------------------------------------------------------------------------------
 
-# The right flags: one follows from rows, one belongs to removed trees, users set the others.
+# The right flags: one follows from rows, one is for removed trees, users set the others.
 _WISHES: Final = int(InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED)
 _RIGHT_FLAGS: Final = (
     f"(CASE WHEN {_HAS_XATTRS} THEN {InodeFlag.HAS_XATTRS:d} ELSE 0 END"
@@ -330,7 +330,7 @@ INODES: Final = (
     ),
 )
 
-# After names are in order: what has none may go, and what follows from rows is computed anew.
+# After names are repaired: unnamed inodes may be removed, and derived values are recomputed.
 ORPHANS: Final = (
     Invariant(
         28,

@@ -234,7 +234,7 @@ NAMES: Final = (
     Invariant(
         24,
         "a name stands at most once in a directory",
-        # Of two names with one hash, one always has a number other than 0 behind the hash.
+        # Of two names with one hash, at least one has a collision number other than 0.
         source=f"dentries AS e JOIN dentries AS f ON e.cookie & {_COLLISIONS} <> 0"
         f" AND f.parent = e.parent AND f.cookie BETWEEN e.cookie & ~{_COLLISIONS} AND e.cookie - 1"
         " AND f.name = e.name",

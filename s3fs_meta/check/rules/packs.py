@@ -15,8 +15,8 @@ _SHARED_KEYS: Final = (
     " GROUP BY object_key HAVING count(*) > 1) AS k"
 )
 
-# A txg without changes, as a fence record, leaves the counters' row alone. While one is on its way
-# the next is open, so it is two after the last that the bucket is known to have.
+# A txg without changes, such as a fence record, does not change the counters' row. While one is
+# being shipped the next is open, so the open txg is at most two after the last one in the bucket.
 _LAST_OPEN_TXG: Final = (
     "(SELECT max(txg, coalesce((SELECT json_extract(value, '$.txg') + 2 FROM local_state"
     " WHERE name = 'chain'), 0)) FROM counters)"

@@ -54,7 +54,7 @@ from s3fs_meta.sync.mkfs import is_own
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.upload.pack_index import is_ours, read_index
 
-NO_EPOCH: Final = Epoch(0)  # no host wrote in an earlier one
+NO_EPOCH: Final = Epoch(0)  # no host wrote in an earlier epoch
 _WANTED: Final = "SELECT block FROM temp.seen_searched"
 
 
@@ -122,7 +122,7 @@ def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
     """Do not believe a listing alone that objects are gone: ask for some, for all if it was wrong."""
-    while True:  # bounded: each round but the last finds at least one of them
+    while True:  # bounded: each pass but the last finds at least one of them
         missing = exam.db.all(f"{MISSING_KEYS} LIMIT {FSCK_EXAMPLES_MAX}")
         there = [row for row in missing if await _is_there(store, row[0])]
         if not there:
@@ -163,7 +163,7 @@ async def _note_unnamed(
             try:
                 if await is_ours(store, keyring, info):
                     ours.add(info.key)
-            except StoreError as exc:  # raised below as itself, in no group
+            except StoreError as exc:  # raised below as itself, without an exception group
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
                 return
@@ -209,7 +209,7 @@ async def _note_images(
 class _KeptImages(NamedTuple):
     """The images that are kept: by which lease, their manifests, and what is wrong with them."""
 
-    lease: bytes | None  # as it is stored; None: it is missing, or too large
+    lease: bytes | None  # as stored; None: missing or too large
     manifests: set[ObjectKey]
     faults: list[tuple[str, str]]
 
@@ -280,7 +280,7 @@ async def _piece_fault(
         if deep:
             data = (await store.get(piece.key, image_codec.PIECE_SEALED_BYTES_MAX)).data
             await trio.to_thread.run_sync(image_codec.open_piece, piece, data, keyring)
-        elif exam.db.one(sql, (piece.key,)) is None:  # a listing alone is not believed
+        elif exam.db.one(sql, (piece.key,)) is None:  # a listing alone is not trusted
             await store.get_range(piece.key, 0, 1)
     except ObjectMissingError:
         return "this piece of an image is missing"
@@ -362,7 +362,7 @@ async def delete_unknown(exam: Examination, store: ObjectStore) -> int:
     Schedule point: always.
     """
     deleted = 0
-    while True:  # bounded: each round deletes and forgets at least one
+    while True:  # bounded: each pass deletes and forgets at least one
         keys = [ObjectKey(row[0]) for row in exam.db.all(f"{UNKNOWN} LIMIT {DELETE_BATCH_KEYS}")]
         if not keys:
             return deleted

@@ -126,7 +126,7 @@ class _Chain:
 
     async def _note_past(self, head: Txg) -> None:
         """Note what is wrong with the past, but for txgs that a mend has given up: that is known."""
-        mended = Txg(0)  # the chain was mended at this txg, the last that was found
+        mended = Txg(0)  # the chain was repaired at this txg, the last readable one
         for txg in sorted(self._past):
             if txg < mended:
                 continue

@@ -22,7 +22,7 @@ from s3fs_meta.meta.tables import blocks
 from s3fs_meta.model import BlockRow, ObjectKey, PackId
 from s3fs_meta.objects.contract import ObjectStore
 
-# Packs that may lie elsewhere: their own objects are missing, or are no pack of that name.
+# Packs that may be under other names: their own objects are missing or are not that pack.
 _CANDIDATES: Final = (
     "SELECT p.pack, p.object_key FROM packs AS p"
     " WHERE p.object_bytes = ? AND p.object_key <> ?"
@@ -69,7 +69,7 @@ async def _rescue_one(
 ) -> None:
     try:
         data = (await store.get(key, PACK_BYTES_MAX)).data
-    except (FormatError, ObjectMissingError):  # too large, or missing by now
+    except (FormatError, ObjectMissingError):  # too large, or already missing
         return
     candidates = [
         _Candidate(PackId(pack), ObjectKey(other), _rows(exam, PackId(pack)))
@@ -89,7 +89,7 @@ async def _rescue_one(
 def _rows(exam: Examination, pack: PackId) -> list[BlockRow]:
     try:
         return list(blocks.in_pack(exam.db, pack))
-    except BadRowError:  # I70 mends it; the next run finds it
+    except BadRowError:  # I70 repairs it; the next run finds it
         return []
 
 

@@ -125,7 +125,7 @@ async def _read(
         for pack, key, size_bytes in waiting:
             try:
                 await _read_pack(exam, store, keyring, pack, key, files)
-            except S3fsError as exc:  # raised below as itself, in no group
+            except S3fsError as exc:  # raised below as itself, without an exception group
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
                 return
@@ -160,12 +160,12 @@ async def _read_pack(
 
     async def read(rescue: BlockFiles | None) -> PackVerdict:
         data = await _fetch(store, key)
-        if len(data) == object_bytes:  # whatever a listing has said
+        if len(data) == object_bytes:  # whatever a listing says
             exam.evidence.note_objects([(key, len(data))])
         return await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, rescue, marked)
 
     verdict = await read(None)
-    if verdict.index_fault or verdict.unreadable:  # it is fetched once more before that counts
+    if verdict.index_fault or verdict.unreadable:  # it is fetched once more before it counts
         verdict = await read(files)
     _note(exam, pack, key, rows, verdict)
 
@@ -176,7 +176,7 @@ async def _fetch(store: ObjectStore, key: ObjectKey) -> bytes:
         return (await store.get(key, PACK_BYTES_MAX)).data
     except ObjectMissingError:
         return b""
-    except ObjectTooLargeError:  # perhaps only something behind its blocks
+    except ObjectTooLargeError:  # perhaps only the part after its blocks
         return await store.get_range(key, 0, PACK_BYTES_MAX)
 
 

@@ -27,10 +27,10 @@ Part = tuple[Span, Located | None]  # with the block that is there, None for a h
 class How(enum.Enum):
     """How a part of a write is done."""
 
-    NEW = "new"  # a new block; what a present one holds is not needed
+    NEW = "new"  # a new block; the content of an existing one is not needed
     IN_PLACE = "in place"  # into a dirty block
-    COPY = "copy"  # the present block is frozen: copy what stays, write into the copy
-    FETCH = "fetch"  # as COPY, but the present block is not here
+    COPY = "copy"  # the block is sealed: copy the remaining bytes, write into the copy
+    FETCH = "fetch"  # like COPY, but the block is not cached
 
 
 class Step(NamedTuple):
@@ -54,8 +54,8 @@ class WritePlan(NamedTuple):
 class Shortening(NamedTuple):
     """The effect of shortening a file on its blocks."""
 
-    remove_from: BlockIndex  # blocks from here on go
-    keep_index: BlockIndex  # this one keeps keep_bytes, if they are not 0
+    remove_from: BlockIndex  # blocks from this index on are removed
+    keep_index: BlockIndex  # this block keeps keep_bytes, if that is not 0
     keep_bytes: int
 
 

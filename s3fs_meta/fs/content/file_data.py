@@ -441,7 +441,7 @@ class FileData:
         plan = cut(size_bytes, self._block_bytes)
         self._changes.begin(before.ino)
         if split is not None and split.plain_bytes > plan.keep_bytes:
-            # Never in place: the bytes that go are visible as of the last commit.
+            # Never in place: the removed bytes are visible in the last commit.
             block = self._cache.copy_on_write(
                 split, before.ino, plan.keep_index, plan.keep_bytes, cuts=True
             )

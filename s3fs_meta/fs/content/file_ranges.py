@@ -43,7 +43,7 @@ KEEP_SIZE: Final = 0x01
 PUNCH_HOLE: Final = 0x02
 ZERO_RANGE: Final = 0x10
 
-# Where lseek goes. Source: lseek(2); os has the names only where the C library does.
+# Modes of lseek. Source: lseek(2); os has the names only where the C library does.
 SEEK_DATA: Final = 3
 SEEK_HOLE: Final = 4
 
@@ -246,7 +246,7 @@ class FileRanges:
                 shared = self._share(source, done, target, goal, stop - done)
                 written = 0 if shared else await self._write(source, done, target, goal, stop)
                 if not shared + written:
-                    break  # it was cut meanwhile
+                    break  # it was truncated meanwhile
                 done += shared + written
                 written_bytes += written
         except S3fsError:

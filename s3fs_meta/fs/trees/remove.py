@@ -52,16 +52,18 @@ from s3fs_meta.mount_state import MountStatus
 _log = logging.getLogger(__name__)
 
 _LOCKS: Final = InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED
-_SMALL_SHARE: Final = 4  # a directory with so small a part of a slice goes with the one that has it
+_SMALL_SHARE: Final = (
+    4  # a directory with less than this share of a slice is combined with the next one
+)
 
 
 class _Slice(NamedTuple):
     """Names that go together."""
 
     scope: Scope
-    tallies: list[Tally]  # plain files unknown to the kernel are removed by these
+    tallies: list[Tally]  # plain files unknown to the kernel are removed by statements on ranges
     names: list[Name]  # all the others
-    inner: list[Ino]  # directories of the scope that go with all that is in them
+    inner: list[Ino]  # directories of the scope that are removed with all their entries
 
     @property
     def entries(self) -> int:
@@ -91,8 +93,8 @@ class _Sorted(NamedTuple):
 
     gone: list[Ino]
     mapped: list[Ino]  # of them those with blocks
-    linked: Counter[Ino]  # names lost by inodes that keep some
-    orphans: list[Ino]  # stay without a name
+    linked: Counter[Ino]  # names lost by inodes that keep other names
+    orphans: list[Ino]  # inodes that stay without a name
     tops: list[Ino]  # directories that become tops
     file_bytes: int  # of the removed files
 
@@ -316,7 +318,7 @@ class TreeRemoval:
         sizes = [name.size_bytes for name in chosen.names if _is_dir(name)]
         whole = chosen.entries + sum(sizes)
         if sizes and whole > TREE_SLICE_NAMES >= _SMALL_SHARE * max(sizes):
-            # Fewer of them, so that what is in them fits in.
+            # Fewer of them, so that their entries fit, too.
             names_max = max(TREE_SLICE_NAMES * chosen.entries // whole, 1)
             chosen = self._look(removed_trees.scope(self._db, tops, names_max))
             self._names_max = names_max
@@ -416,7 +418,7 @@ class TreeRemoval:
         for block in named:
             held = index.get(block)
             if held is not None and held.state is BlockState.SEALED:
-                sealed.add(block)  # on its way to a pack: the uploader ends it
+                sealed.add(block)  # being uploaded in a pack: the uploader deletes it
         for freed in removed_trees.drop_refs(self._db, named, sealed):
             self._cache.doom(freed.block)
 

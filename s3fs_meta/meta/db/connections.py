@@ -74,7 +74,7 @@ def _distrust(connection: apsw.Connection, *, defensive: bool) -> None:
         (apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0),
         (apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0),
         (apsw.SQLITE_DBCONFIG_DEFENSIVE, int(defensive)),
-        # Without the planner's stability guarantee a SQLite with STAT4 prepares a join anew
+        # Without the planner's stability guarantee a SQLite with STAT4 prepares a join again
         # whenever parameters are bound: 20 us for a lookup instead of 2.
         (apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1),
     ):

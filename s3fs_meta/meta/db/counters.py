@@ -53,8 +53,8 @@ class Counters:
 
     __slots__ = (*COLUMNS, "xattr_bytes")
 
-    # Names and values of all extended attributes; None where they were not added up
-    # (``xattrs.count_bytes``). No column has it: only a capacity needs it.
+    # Names and values of all extended attributes; None before they were added up
+    # (``xattrs.count_bytes``). It has no column: only a capacity needs it.
     xattr_bytes: int | None
 
     next_ino: int

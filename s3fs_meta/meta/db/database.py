@@ -47,7 +47,7 @@ from s3fs_meta.meta.db.wal import Checkpoint, Wal
 _log = logging.getLogger(__name__)
 
 COOKIE_KEY_BYTES: Final = 16
-FACTS: Final = ("uuid", "block_bytes", "cookie_key")  # without them nothing can be made of the rows
+FACTS: Final = ("uuid", "block_bytes", "cookie_key")  # without them the rows cannot be interpreted
 
 _NOTE_DURABLE_COMMIT: Final = (
     "INSERT INTO local_state VALUES ('durable_commits', '1')"
@@ -88,7 +88,7 @@ class Database(Statements):
         self.path = path
         self.pragmas = pragmas
         self.group_operations = 0
-        self.changed = False  # an operation began since the owner last cleared this
+        self.changed = False  # an operation began since the owner last reset this
         self.on_group_opened: Callable[[], None] | None = None
         self.on_rollback: list[Callable[[], None]] = []
         self.recorder: Recorder | None = None
@@ -96,8 +96,8 @@ class Database(Statements):
         self.counters = Counters()
         self.cookie_key = b""
         self.name_hash: NameHash = len
-        self.shares_hashes = True  # some name has not the first cookie of its hash
-        self.is_former = False  # of an earlier version, and only shown as one of the present
+        self.shares_hashes = True  # some name does not have the first cookie of its hash
+        self.is_former = False  # of an earlier version, shown through views of the present form
         self._written: tuple[int, ...] = ()
         self._written_late = 0  # rows that a commit wrote by itself
         self._refuses = False
@@ -204,8 +204,8 @@ class Database(Statements):
             return
         if not self.pragmas.is_wal:
             pragma("locking_mode", "exclusive")
-        # The switch is a transaction in the mode before it, where NORMAL syncs a journal's head
-        # together with its pages: torn, such a journal can damage the database.
+        # The switch is a transaction in the former mode, where NORMAL syncs a journal's head
+        # together with its pages: such a journal, if torn, can damage the database.
         pragma("synchronous", "extra" if self.pragmas.survives_power_loss else "off")
         mode = pragma("journal_mode", self.pragmas.journal_mode)
         pragma("synchronous", self.pragmas.synchronous)
@@ -363,9 +363,9 @@ class Database(Statements):
         ):
             return
         # `synchronous` cannot change inside a transaction, so a second, tiny one follows at the
-        # higher level. The first has synced the database; what it lacks is the end of its journal
-        # on disk, and that comes with the second. It must change something: an UPDATE that writes
-        # the bytes that are there dirties no page, and then COMMIT does nothing.
+        # higher level. The first has synced the database, but not the end of its journal;
+        # the second syncs that. It must change something: an UPDATE that writes
+        # the same bytes dirties no page, and then COMMIT does nothing.
         self._set_synchronous("full")
         try:
             self.begin_local()

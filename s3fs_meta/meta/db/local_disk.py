@@ -92,7 +92,7 @@ def set_nocow(fd: int) -> bool:
     Only Btrfs takes the flag. There, a database is rewritten in place instead of being torn into
     a million extents, and loses Btrfs' checksums; packs and images have their own.
     """
-    flags = array.array("i", [0, 0])  # the kernel takes an int where the number says long
+    flags = array.array("i", [0, 0])  # the kernel uses an int although the number says long
     try:
         fcntl.ioctl(fd, _FS_IOC_GETFLAGS, flags)
         flags[0] |= _FS_NOCOW_FL

@@ -55,7 +55,9 @@ class View:
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
         self._connection.execute("BEGIN")
-        self._connection.execute("SELECT txg FROM counters").fetchall()  # only a read pins it
+        self._connection.execute(
+            "SELECT txg FROM counters"
+        ).fetchall()  # only a read starts the snapshot
         self._db.load_counters()
 
     def end(self) -> None:

@@ -25,11 +25,11 @@ from s3fs_meta.model import ROOT_INO
 
 SCHEMA_VERSION: Final = 2
 
-# How many columns tables had in earlier versions. Those that came since are their last ones, and
-# have defaults: what a changeset that does not know them leaves in their place.
+# Numbers of columns in earlier versions of tables. Later columns are the last ones, with
+# defaults, which SQLite uses for changesets that do not have them.
 FORMER_COLUMNS: Final = {"inodes": frozenset({13})}
 
-# In the order in which they are compared and copied.
+# In the order of comparing and copying.
 REPLICATED_TABLES: Final = (
     "inodes",
     "dentries",

@@ -68,7 +68,7 @@ def open_in_wal(path: Path, closed: Callable[[Snapshot], None]) -> Snapshot:
     """Return a snapshot of the last commit, by a read transaction on a second connection."""
     connection = connections.connect(path, read_only=True)
     connection.execute("BEGIN")
-    connection.execute("SELECT txg FROM counters").fetchall()  # only a read takes the snapshot
+    connection.execute("SELECT txg FROM counters").fetchall()  # only a read starts the snapshot
     return Snapshot(connection, closed)
 
 

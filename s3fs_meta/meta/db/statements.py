@@ -25,13 +25,13 @@ class Statements(abc.ABC):
         self._use(connection)
         self.in_group = False
         self._recent: dict[Any, Any] = {}
-        self.remembers = True  # false where another connection changes rows
+        self.remembers = True  # false if another connection changes rows
 
     def _use(self, connection: apsw.Connection) -> None:
         self.connection = connection  # for recorders; rows are changed through run()
         self._cursor = connection.cursor()
         self._total_changes = connection.total_changes
-        self._recent_at = -1  # what total_changes() was when something was remembered first
+        self._recent_at = -1  # value of total_changes() when the first row was cached
 
     @abc.abstractmethod
     def rollback(self) -> None:

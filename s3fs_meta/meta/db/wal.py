@@ -52,11 +52,11 @@ class Wal:
         self._directory_synced = False
         self._frames = 0
         self._copied_frames = 0
-        self._in_thread = False  # two checkpoints at once would only turn each other away
+        self._in_thread = False  # two concurrent checkpoints would only disturb each other
 
     def note_commit(self, frames: int) -> None:
         """Store the length of the log after a commit, as reported by SQLite's hook."""
-        if frames < self._frames:  # the log was started over
+        if frames < self._frames:  # the log has restarted
             self._copied_frames = 0
         self._frames = frames
 
@@ -128,7 +128,7 @@ class Wal:
             if self.uncopied_bytes <= WAL_REST_BYTES_MAX:
                 break
             before, done = done, self.checkpoint_with(connection)
-            if done.copied_frames <= before.copied_frames:  # a reader holds the rest back
+            if done.copied_frames <= before.copied_frames:  # a reader prevents copying the rest
                 break
         return done
 
@@ -138,7 +138,7 @@ class Wal:
             done = Checkpoint(*connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE))
         except apsw.BusyError:
             return Checkpoint(self._frames, self._copied_frames)
-        if done.frames >= self._frames:  # else the log was started over meanwhile
+        if done.frames >= self._frames:  # otherwise the log has restarted meanwhile
             self._copied_frames = done.copied_frames
         return done
 

@@ -18,7 +18,7 @@ from s3fs_meta.meta.tables import blocks, packs
 from s3fs_meta.meta.tables.properties import all_of
 from s3fs_meta.model import BlockId, ObjectKey, PackId, Txg
 
-# A copy is made again after any failure, so nothing protects it.
+# A copy is made again after any failure, so it need not be durable.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 _SUFFIXES: Final = ("", "-journal", "-wal", "-shm")
@@ -88,7 +88,7 @@ def finish(
             packs.note_if_dead(db, pack.pack)
         _drop_unnamed(db, lost)
         db.counters.txg = recorded
-        # One without a local copy was lost by an earlier host: the bucket says that it is nowhere.
+        # An uncached block was lost by an earlier host: in the bucket it has no location.
         sql = (
             "SELECT b.block FROM blocks AS b JOIN cached_blocks AS c ON c.block = b.block"
             " WHERE b.pack IS NULL LIMIT ?"

@@ -21,7 +21,7 @@ from s3fs_meta.meta.offline.salvage import BLOCKS, NAMING, DamagedDatabase, Tabl
 from s3fs_meta.model import ROOT_INO
 
 LOST_FOUND: Final = b"lost+found"
-_NEXT_MAX: Final = 1 << 62  # a counter beyond it is damage, and would leave no numbers
+_NEXT_MAX: Final = 1 << 62  # a larger counter is damage, and would leave no numbers
 _NUMBERED: Final[Mapping[str, tuple[str, ...]]] = {  # columns with numbers of inodes and blocks
     "inodes": ("ino",),
     "blocks": ("block",),
@@ -36,7 +36,7 @@ _IMAGE_BLOCKS: Final = (
     "CREATE TEMP TABLE image_blocks (block INTEGER PRIMARY KEY, plain_bytes INTEGER, hash BLOB)"
 )
 
-# Where the content of each block is; the entry of the same number is the likeliest to stay.
+# The location of each block's content; an entry with the same number is the most likely one.
 _LOCATE: Final = (
     "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, s.hash, c.pack, c.pack_offset,"
     " c.stored_bytes FROM temp.image_blocks AS s JOIN temp.claims AS c"
@@ -44,13 +44,13 @@ _LOCATE: Final = (
     " ORDER BY c.block = s.block DESC, c.epoch DESC, c.pack ON CONFLICT DO NOTHING"
 )
 
-# An entry under the number of a block that has other content is that of a host that was overtaken.
+# An entry with a block's number but other content is from a fenced host.
 _OTHER_CONTENT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE EXISTS (SELECT 1 FROM temp.image_blocks AS s"
     " WHERE s.block = claims.block AND s.hash <> claims.hash)"
 )
 
-# Blocks that were gone when the image was made.
+# Blocks that did not exist when the image was made.
 _FREED: Final = (
     "DELETE FROM temp.claims WHERE NOT doubted AND block < ?"
     " AND block NOT IN (SELECT block FROM temp.image_blocks)"
@@ -60,7 +60,7 @@ _NEWER: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE block >= ? AND ino IN (SELECT ino FROM inodes)"
 )
 
-# Places of files that are as the image has them: nothing is there, or its row was read.
+# Positions of files as in the image: a hole, or its row was read.
 _UNSETTLED: Final = (
     "CREATE TEMP TABLE unsettled AS SELECT i.ino AS ino, i.size_bytes AS size_bytes"
     " FROM inodes AS i LEFT JOIN (SELECT ino, count(*) AS rows FROM block_map GROUP BY ino) AS m"
@@ -72,7 +72,7 @@ _SETTLED: Final = (
     " AND claims.block_index * ? < u.size_bytes)"
 )
 
-# Of files without an inode the newest block of a place counts, as without an image.
+# Of files without an inode the newest block at an index is used, as without an image.
 _REWRITTEN: Final = (
     "DELETE FROM block_map WHERE ino NOT IN (SELECT ino FROM inodes) AND EXISTS (SELECT 1"
     " FROM temp.claims AS c WHERE NOT c.doubted AND c.ino = block_map.ino"
@@ -83,7 +83,7 @@ _REWRITTEN: Final = (
 class ImageRows(NamedTuple):
     """Facts about the rows that were read of an image."""
 
-    next_block: int  # blocks from here on are newer
+    next_block: int  # blocks from this number on are newer
     knows_blocks: bool  # each row of blocks was read
     incomplete: tuple[str, ...]  # tables in which pages are missing
 

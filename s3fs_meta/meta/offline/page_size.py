@@ -52,7 +52,7 @@ def _write_resized(path: Path, resized: Path, page_size: int, busy_ms: int) -> N
     try:
         old.set_busy_timeout(busy_ms)
         old.pragma("locking_mode", "exclusive")
-        old.pragma("journal_mode", "delete")  # the WAL must not outlive the file that it belongs to
+        old.pragma("journal_mode", "delete")  # the WAL must not outlive its database file
         before = old.execute(counters.SELECT).fetchall()
         create_empty(resized)
         old.pragma("page_size", page_size)

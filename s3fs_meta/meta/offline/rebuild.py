@@ -33,8 +33,8 @@ _CLAIMS: Final = (
     " PRIMARY KEY (block, epoch, pack, pack_offset)) WITHOUT ROWID"
 )
 
-# Numbers of blocks that a later epoch gave to other content. Of the same place, it may be that of
-# one host, which was killed before it noted the pack and went on writing; else it is another's.
+# Numbers of blocks that a later epoch used for other content. At the same position both may be of
+# one host, killed before it recorded the pack; otherwise one is another host's.
 _CONFLICTS: Final = (
     "CREATE TEMP TABLE conflicts AS SELECT a.block, a.epoch, a.pack,"
     " max(a.ino <> b.ino OR a.block_index <> b.block_index) AS another"
@@ -48,8 +48,8 @@ _ENDS: Final = (
     " GROUP BY epoch"
 )
 
-# A pack with such a block was never told to anybody; nor was anything that its epoch numbered
-# after a block that is another's.
+# A pack with such a block was never shipped; neither was anything that its epoch numbered
+# after a block of another host.
 _DOUBT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE pack IN (SELECT pack FROM temp.conflicts)"
     " OR block >= (SELECT e.first_block FROM temp.ends AS e WHERE e.epoch = claims.epoch)"
@@ -200,7 +200,7 @@ def _make_files(db: Database, block_bytes: int, now_ns: int, *, aside_only: bool
         return 0
     home = _home(db, now_ns)
     if home is None:
-        return 0  # fsck makes these files, by their numbers
+        return 0  # fsck creates these files, by their numbers
     root = inodes.get(db, ROOT_INO)
     db.run(
         "INSERT INTO inodes SELECT m.ino, ?1, 1, ?2, ?3, max(m.block_index * ?4 + b.plain_bytes),"

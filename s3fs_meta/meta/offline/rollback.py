@@ -16,9 +16,9 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import blocks, damage_marks, packs, properties
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackState
 
-_NAMED_MAX: Final = 3  # packs that an error names
+_NAMED_MAX: Final = 3  # number of packs in an error message
 
-# Blocks whose packs are condemned or gone, or whose location is marked as damaged.
+# Blocks whose packs are condemned or missing, or whose location is marked as damaged.
 _HOMELESS: Final = (
     f"SELECT b.block, b.hash, b.plain_bytes, q.object_key, p.state IS {PackState.STORED:d}"
     " FROM blocks AS b"
@@ -82,7 +82,7 @@ def _find_content(past: Database, present: Database) -> int:
     for block, content_hash, plain_bytes, key, is_kept in past.all(_HOMELESS):
         found = _elsewhere(present, block, content_hash, plain_bytes)
         if found is None and is_kept:
-            lost += 1  # it stays an error, as it is in the present
+            lost += 1  # it stays an error, as in the current state
             continue
         if found is None:
             missing[key] = None

@@ -33,7 +33,7 @@ from s3fs_meta.meta.tables import row_types
 _NUMBER_MAX: Final = (1 << 63) - 1
 _NUMBER_BYTES: Final = 8
 _NAME_BYTES: Final = 24  # of a name in a key: those of ACLs differ within them
-_LOCAL_BYTES: Final = 80  # a shorter row has no overflow page, whatever the size of pages
+_LOCAL_BYTES: Final = 80  # a shorter row has no overflow page, for any page size
 _UNREADABLE: Final = (apsw.CorruptError, apsw.TooBigError, apsw.NotADBError, apsw.FormatError)
 
 
@@ -139,7 +139,7 @@ class TableReader:
         self._broke = False
         self._probes = 0
         self._reached = 0
-        self.is_complete = True  # rows() has met no page that cannot be read
+        self.is_complete = True  # rows() has met no unreadable page
 
     def rows(self) -> Iterator[Row]:
         """Yield the readable rows, each once, in no order; the types of values are right."""
@@ -157,10 +157,12 @@ class TableReader:
         """Yield the first run between two keys, and add the gaps on its sides."""
         for place in self._between(low, high):
             found = self._probe(place)
-            if found is None or found <= low:  # a place between two keys is that of the lower one
+            if (
+                found is None or found <= low
+            ):  # a position between two keys belongs to the lower one
                 continue
             if found >= high or self._probes > SALVAGE_PROBES_MAX:
-                return  # nothing is from there on
+                return  # there is nothing from there on
             yield from self._run(found - 1, high, "")
             if self._broke:
                 gaps.append((max(found, self._reached), high))
@@ -191,19 +193,19 @@ class TableReader:
         last: Row | None = None
         where = f" WHERE {self._key} {'<' if way else '>='} {self._places}"
         bound = self._parts(start)
-        if start in {0, self._bound()}:  # a search would read the long rows on its way
+        if start in {0, self._bound()}:  # a search would read the long rows on its path
             where, bound = "", ()
         sql = f"SELECT {self._columns()} FROM {self._table.name}{where} ORDER BY {self._order[way]}"
         try:
             for row in self._connection.execute(sql, bound):
                 key = self._packed(row)
                 if key is None:
-                    break  # no writer of ours made it, and pages in a circle have it without end
+                    break  # no writer of ours made it, and pages in a cycle would repeat it forever
                 if key >= high or key <= low:
                     return
                 names = row[: self._table.key]
                 if last is not None and not (names < last if way else names > last):
-                    break  # pages name each other in a circle
+                    break  # pages form a cycle
                 last, self._reached = names, key
                 if self._is_intact(row):
                     yield row
@@ -220,7 +222,7 @@ class TableReader:
         steps = [1 << bits for bits in range(width.bit_length())]
         places = {low + step for step in steps} | {high - step for step in steps}
         places.update(_evenly(low, high))
-        if self._table.key > 1:  # most keys with one first part lie together in its whole range
+        if self._table.key > 1:  # most keys with one first part are adjacent
             first, last = low // self._part, high // self._part
             for one in {first, first + 1, first + 2, last}:
                 places.update(_evenly(one * self._part, (one + 1) * self._part))

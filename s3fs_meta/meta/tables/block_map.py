@@ -20,7 +20,7 @@ class Located(NamedTuple):
     pack: PackId | None
     pack_offset: int | None
     stored_bytes: int | None
-    state: BlockState | None  # of the local copy, None without one
+    state: BlockState | None  # of the cached block, None if not cached
 
 
 class FilePart(NamedTuple):
@@ -41,7 +41,7 @@ _LOCATE_RANGE: Final = (
     " ORDER BY m.block_index"
 )
 
-# By number: calling the enumeration costs more than the rest of the row.
+# Indexed by number: calling the enumeration costs more than the rest of the row.
 _STATES: Final[tuple[BlockState | None, ...]] = (None, *BlockState)
 assert all(state is None or _STATES[state] is state for state in _STATES), "states count from 1"
 

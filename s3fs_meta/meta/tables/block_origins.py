@@ -13,7 +13,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockState, PackId
 
-HOLE: Final = BlockId(0)  # in the place of a block; no block has this number
+HOLE: Final = BlockId(0)  # instead of a block; no block has this number
 
 
 class Copy(NamedTuple):
@@ -21,10 +21,10 @@ class Copy(NamedTuple):
 
     block: BlockId
     origin: BlockId  # or HOLE
-    keep_bytes: int  # so many first bytes of the origin's content still belong to the file
+    keep_bytes: int  # number of leading bytes of the origin that still belong to the file
     plain_bytes: int  # of the origin
     holds_bytes: int | None  # of the block itself; None: no file refers to it any more
-    hash: bytes | None  # None, as the pack fields: the origin was not yet in the bucket
+    hash: bytes | None  # None, like the pack fields, if the origin was not yet in the bucket
     pack: PackId | None
     pack_offset: int | None
     stored_bytes: int | None

@@ -100,7 +100,7 @@ def in_state(db: Database, state: BlockState, limit: int = -1) -> list[BlockId]:
     Args:
         limit: -1 for all.
     """
-    # The index has only what is not clean, and SQLite must be told so in its own words.
+    # The index has only rows that are not clean, and SQLite uses it only for the same expression.
     partial = "" if state is BlockState.CLEAN else f"state <> {BlockState.CLEAN:d} AND"
     sql = f"SELECT block FROM cached_blocks WHERE {partial} state = ? ORDER BY block LIMIT ?"
     return [row[0] for row in db.all(sql, (int(state), limit))]

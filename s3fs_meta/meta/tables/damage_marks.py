@@ -20,12 +20,12 @@ _PREFIX: Final = "damaged/"
 _OURS: Final = "name >= 'damaged/' AND name < 'damaged0'"  # the character after a slash is a zero
 _RECORDS: Final = "name > ?1 || '/' AND name < ?1 || '0'"  # of the pack that ?1 names
 
-# An SQL condition of rows of ``blocks AS b``: their location is marked.
+# An SQL condition on ``blocks AS b``: the location is marked.
 COVERS_B: Final = (
     "EXISTS (SELECT 1 FROM properties AS d WHERE d.name IN"
     f" ('{_PREFIX}' || b.pack, '{_PREFIX}' || b.pack || '/' || b.pack_offset))"
 )
-# The same of rows of ``packs``: the whole pack is marked.
+# The same for ``packs``: the whole pack is marked.
 COVERS_PACK: Final = (
     f"EXISTS (SELECT 1 FROM properties AS d WHERE d.name = '{_PREFIX}' || packs.pack)"
 )

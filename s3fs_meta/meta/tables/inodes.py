@@ -31,7 +31,7 @@ COLUMNS: Final = (
     f" i.rdev, i.parent, i.flags, {_time('btime_delta_ns')}"
 )
 
-# The same beside a name that is joined to the left, because the row may be only in memory yet.
+# The same for a LEFT JOIN with a name, because the row may be only in memory yet.
 COLUMNS_OF_NAMED: Final = COLUMNS.replace("i.ino", "d.ino", 1)
 
 _FIND: Final = f"SELECT {COLUMNS} FROM inodes i WHERE i.ino = ?"
@@ -44,7 +44,7 @@ _TYPE: Final = 0o170000
 _REGULAR: Final = stat.S_IFREG
 _MIN: Final = TIME_NS_MIN
 _MAX: Final = TIME_NS_MAX
-_new = tuple.__new__  # a third of what calling the class costs
+_new = tuple.__new__  # a third of the cost of calling the class
 
 
 def attributes_of(row: Row) -> Attributes:
@@ -53,7 +53,7 @@ def attributes_of(row: Row) -> Attributes:
     Raises:
         BadRowError: a value is no number, or none that an answer can hold.
     """
-    # Whole numbers alone can be joined so, in a quarter of a microsecond.
+    # Only integers can be joined this way, in a quarter of a microsecond.
     ino, mode, nlink, uid, gid, size, mapped, ctime, mtime, atime, rdev, parent, flags, btime = row
     try:
         words, numbers = mode | nlink | uid | gid | rdev, size | mapped | parent | flags

@@ -40,7 +40,7 @@ class ChangeRecorder:
         self._now_ns = now_ns
         self._session: apsw.Session | None = None
         self._sizes: deque[tuple[int, int]] = deque()  # (seq, bytes); one per group
-        self._given: list[bytes] = []  # records of the open group that others made
+        self._given: list[bytes] = []  # records of the open group that other code made
         self._is_partly_recorded = False  # the open group has some pieces of a failed attempt
         self.bytes = 0  # recorded and in no changelog
         self.last_seq = 0

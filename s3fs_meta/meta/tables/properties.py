@@ -14,7 +14,7 @@ from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import ObjectKey
 
-# Conditions of the rows whose names begin so; the character after a slash is a zero.
+# Conditions on name prefixes; the character after a slash is a zero.
 _IMAGES: Final = "name >= 'image/' AND name < 'image0'"
 _PACKS: Final = "name >= 'pack/' AND name < 'pack0'"
 

@@ -21,7 +21,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes, packs, xattrs
 from s3fs_meta.model import BlockId, Cookie, Ino, InodeFlag, PackId
 
-# A regular file with one name, and nothing else to care for: most of what trees have.
+# A regular file with one name and no other rows: most files of trees.
 _IS_PLAIN: Final = (
     "(i.mode & 61440) = 32768 AND i.nlink = 1 AND i.mapped_blocks = 0"
     f" AND (i.flags & ~{InodeFlag.PROTECTED:d}) = 0"
@@ -42,7 +42,7 @@ _OTHER: Final = (
     f" FROM {_NAMES} WHERE d.parent = ?1"
 )
 _UNTIL: Final = " AND d.cookie <= ?2"
-# Where numbers of a directory's files follow each other, it is faster to look at all in between.
+# If the numbers of a directory's files are consecutive, it is faster to read the whole range.
 _DELETE_RANGE: Final = (
     f"DELETE FROM inodes AS i WHERE i.ino BETWEEN ? AND ? AND i.parent = ? AND {_IS_PLAIN}"
 )
@@ -55,8 +55,8 @@ _DELETE_MANY: Final = (
     f" CROSS JOIN dentries AS d ON d.parent = j.value) AND {_IS_PLAIN}"
 )
 _RANGE_FACTOR: Final = 4
-_RANGE_MIN: Final = 32  # files of a directory from which on a statement of its own pays
-_MANY: Final = 40  # directories from which on one statement for all pays
+_RANGE_MIN: Final = 32  # number of files in a directory from which a separate statement is faster
+_MANY: Final = 40  # number of directories from which one statement for all is faster
 _GIVEN: Final = "(SELECT value FROM json_each(?))"
 _MOVED_CTIME: Final = (
     "mtime_delta_ns = mtime_delta_ns + ctime_ns - ?1,"

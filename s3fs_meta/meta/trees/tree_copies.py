@@ -47,7 +47,7 @@ _CUT: Final = (
     "SELECT min(place) FROM (SELECT place, sum(CASE WHEN blocks <= ?1 THEN blocks ELSE 0 END)"
     " OVER (ORDER BY place) AS blocks FROM temp.copied_names) WHERE blocks > ?1"
 )
-# Content that cannot be shared as it is, or is too much for one slice.
+# Content that cannot be shared, or is too much for one slice.
 _LEAVE: Final = (
     "UPDATE temp.copied_names SET is_left = 1 WHERE blocks > ? OR (blocks AND EXISTS"
     " (SELECT 1 FROM block_map AS m CROSS JOIN blocks AS b ON b.block = m.block"
@@ -92,7 +92,7 @@ _LINKS: Final = (
 )
 _SHARED: Final = "(SELECT old FROM temp.copied_names WHERE is_shared)"
 _COUNT_LINKS: Final = (
-    # The first name of an inode stands in no row until there is a second.
+    # The first name of an inode has no row until there is a second.
     "INSERT INTO hard_links SELECT l.new, l.parent, 1 FROM temp.copied_links AS l"
     f" WHERE l.names = 1 AND l.old IN {_SHARED}",
     "UPDATE temp.copied_links SET names = names + (SELECT count(*) FROM temp.copied_names AS p"
@@ -110,14 +110,14 @@ class Source(NamedTuple):
 
     old: Ino
     new: Ino
-    after: Cookie  # names up to this position have their copies
+    after: Cookie  # names up to this position were copied
 
 
 class CopiedSlice(NamedTuple):
     """The result of copying one slice."""
 
     names: int
-    left: list[Source]  # of the directories given: those that have more names
+    left: list[Source]  # of the given directories: those with more names
     names_below: int  # that its directories have
     directories: list[Source]  # found in it, without their names
     files: list[tuple[Ino, Ino]]  # without their content: old and new

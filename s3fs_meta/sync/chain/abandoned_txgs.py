@@ -49,8 +49,8 @@ class Mend:
     """The txgs that may be abandoned so that a filesystem can be opened for writing."""
 
     end_at: Txg | None = None  # abandon everything after this txg, of any writer
-    anything: bool = False  # the user chose an earlier txg already
-    publish_local: bool = False  # publish the local state where the bucket lacks its last txg
+    anything: bool = False  # the user has chosen an earlier txg
+    publish_local: bool = False  # publish the local state if the bucket lacks its last txg
 
 
 class Behind(NamedTuple):
@@ -58,7 +58,7 @@ class Behind(NamedTuple):
 
     txg: Txg
     created_ns: int
-    link: Link | None = None  # the last valid link; None: the one that the rows hold
+    link: Link | None = None  # the last valid link; None: the link of the local rows
 
 
 NOTHING: Final = Behind(Txg(0), 0)
@@ -149,7 +149,7 @@ class Right(NamedTuple):
     """The facts that decide whether this host may abandon txgs."""
 
     mend: Mend
-    lease: Lease  # as it was found in the bucket
+    lease: Lease  # as found in the bucket
     holder: str  # the name under which this host held it
 
 

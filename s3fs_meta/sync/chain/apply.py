@@ -237,4 +237,4 @@ class _Way(NamedTuple):
     """The last txg of a replay, and the level objects that shorten it."""
 
     end: Txg
-    ends: dict[Txg, list[Txg]]  # of level objects, by where they begin
+    ends: dict[Txg, list[Txg]]  # of level objects, by their first txg

@@ -63,7 +63,7 @@ async def ends_by_first(store: ObjectStore, after: Txg) -> dict[Txg, list[Txg]]:
     found: dict[Txg, list[Txg]] = {}
     for level in range(1, LEVELS_MAX + 1):
         prefix = level_codec.prefix_of(level)
-        start = f"{prefix}{after:0{TXG_DIGITS}d}-~"  # after all of the same beginning
+        start = f"{prefix}{after:0{TXG_DIGITS}d}-~"  # after all with the same beginning
         async with aclosing(store.list(prefix, after=start)) as listing:
             async for info in listing:
                 name = level_codec.parse_key(info.key)
@@ -97,7 +97,7 @@ async def last_after(store: ObjectStore, txg: Txg) -> Txg:
     It was in the chain, even if its changelog is lost. Level 1 is enough: the levels above are
     made of its objects.
     """
-    first = txg // LEVEL_FAN_OUT * LEVEL_FAN_OUT + 1  # of the run of the next txg
+    first = txg // LEVEL_FAN_OUT * LEVEL_FAN_OUT + 1  # the run of the next txg
     last, prefix = txg, level_codec.prefix_of(1)
     async with aclosing(store.list(prefix, after=f"{prefix}{first:0{TXG_DIGITS}d}")) as listing:
         async for info in listing:
@@ -159,7 +159,7 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
     try:
         after = await chain.fetch(store, keyring, uuid, Txg(level.last + 1))
     except (FormatError, ObjectMissingError):
-        return  # the level takes its place
+        return  # the level replaces it
     if after.changelog.kind is not Kind.FENCE and after.changelog.previous != level.hash:
         raise FormatError(level.key, f"the changelog {level.last + 1} does not follow it")
 
@@ -254,7 +254,7 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
         last=last.txg,
         epoch=max(piece.epoch for piece in pieces),
         uuid=uuid,
-        schema_version=SCHEMA_VERSION,  # the changes of all are such of the present version now
+        schema_version=SCHEMA_VERSION,  # all changes are in the form of the present version now
         first_ns=pieces[0].first_ns,
         created_ns=last.created_ns,
         previous=pieces[0].previous,

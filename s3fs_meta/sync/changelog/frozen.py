@@ -15,7 +15,7 @@ from s3fs_meta.model import BlockId, ObjectKey, PackId, PackState, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.upload.cut import Cut
 
-_NOWHERE: Final = bytes(32)  # in the place of the hash of a block whose content is lost
+_NOWHERE: Final = bytes(32)  # instead of the hash of a block whose content is lost
 
 
 class Frozen(NamedTuple):

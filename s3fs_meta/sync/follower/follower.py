@@ -115,7 +115,7 @@ class Follower:
         self._interval_s = interval_s
         self._degrade = degrade
         self._applier: Database | None = None
-        self._touched: Touched | None = None  # by the txg that is being applied; None: too much
+        self._touched: Touched | None = None  # inodes of the txg being applied; None: too many
         self._turn = trio.Lock()
         self._ended = trio.Event()
         self._missed = 0  # polls without an answer, since the last listing

@@ -86,7 +86,7 @@ class _Judge:
                 try:
                     if await self._is_own(info):
                         self._own.add(info.key)
-                except StoreError as exc:  # raised below as itself, in no group
+                except StoreError as exc:  # raised below as itself, without an exception group
                     failed.append(exc)
                     nursery.cancel_scope.cancel()
                     return
@@ -101,7 +101,7 @@ class _Judge:
 
     async def _is_own(self, info: ObjectInfo) -> bool:
         if info.key in _SUPERBLOCKS:
-            return True  # the caller refuses that of another filesystem
+            return True  # the caller refuses objects of another filesystem
         if pack_codec.parse_key(info.key) is not None:
             return await is_ours(self._store, self._keyring, info)
         try:

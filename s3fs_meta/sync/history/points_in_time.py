@@ -47,7 +47,7 @@ class Moments:
         self._known: dict[Txg, Link] = {}
         self._unreadable: dict[Txg, str] = {}  # changelogs that are missing or damaged, and why
         self.unreadable_end: list[Txg] = []  # of those, the ones after the last readable one
-        self.end: Link | None = None  # of the chain, as the last search saw it
+        self.end: Link | None = None  # of the chain, as the last search read it
         self.notices: list[str] = []  # one-line facts to show to the user
 
     async def find(self, wanted: Moment, now_ns: int) -> Link:
@@ -224,7 +224,7 @@ class Moments:
             BrokenChainError: the one after it cannot be read, so it may be not later, too.
         """
         found, first, stop = oldest, oldest.txg + 1, newest.txg
-        while first < stop:  # bounded: the range gets smaller
+        while first < stop:  # bounded: the range shrinks
             middle = Txg((first + stop) // 2)
             link = await self._first_readable(middle, newest)
             if link.txg >= stop or link.created_ns > time_ns:
@@ -308,7 +308,7 @@ async def require_at_least(
         return f"txg {mark.txg} is no longer kept, so its hash could not be compared"
     try:
         data = await chain.bytes_of(store, mark.txg)
-    except ObjectMissingError as exc:  # it was listed
+    except ObjectMissingError as exc:  # it was in the listing
         raise OlderBucketError(store.url, mark.txg, "it ends before that", _WAY_OUT) from exc
     if not image_codec.content_hash(data).startswith(mark.hash):
         why = "another txg has that number there"

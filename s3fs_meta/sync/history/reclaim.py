@@ -144,7 +144,7 @@ class Reclaimer:
             found = await self.plan(limit)
             if found.total:
                 await self._condemn(found)
-                if await self._shipper.ship(anyway=True) is None:  # the chain gave it up before
+                if await self._shipper.ship(anyway=True) is None:  # the chain abandoned it earlier
                     await self._shipper.require_hold()
                 await self._delete(found, progress)
             self._forget_given_up(found)

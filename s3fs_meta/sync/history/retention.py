@@ -198,7 +198,7 @@ def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKe
     stay.update(image.key for image in images if image.is_txg and image.txg > base.txg)
     last_ns = base.created_ns
     for image in sorted(images):
-        apart_ns = abs(image.created_ns - last_ns)  # a wrong clock's time lies apart from all
+        apart_ns = abs(image.created_ns - last_ns)  # a wrong clock's time is far from all others
         if image.txg > base.txg and apart_ns >= retention_ns // IMAGES_SPACED:
             stay.add(image.key)
             last_ns = image.created_ns

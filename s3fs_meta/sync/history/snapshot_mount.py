@@ -154,7 +154,7 @@ async def open_moment(
             unsure = await require_at_least(bucket.store, options.at_least, bucket.moments.end)
         state_dir.drop_contents()
         notices = await bucket.restore(link, state_dir.database, progress)
-        pragmas = replace(options.pragmas, synchronous="off")  # after a crash: restored anew
+        pragmas = replace(options.pragmas, synchronous="off")  # after a crash: restore again
         db = await trio.to_thread.run_sync(Database.open, state_dir.database, pragmas)
     except BaseException:
         state_dir.remove()

@@ -56,8 +56,8 @@ class _Names:
 
     def __init__(self, last: Link) -> None:
         self._expected = last.hash
-        self._skips = False  # a fence record may name an earlier link than the one before it
-        self._is_sure = True  # no gap since the link that named this hash
+        self._skips = False  # a fence record may refer to an earlier link than its predecessor
+        self._is_sure = True  # no gap since the link with this hash
 
     def take(self, found: Fetched | Gap) -> Fetched | Gap:
         """Return the next earlier link if it is the one that was named, else a gap.

@@ -41,7 +41,7 @@ from s3fs_meta.sync.upload.pack_index import is_ours
 
 _log = logging.getLogger(__name__)
 
-_HEX_DIGITS: Final = 2  # below which packs lie: pack/<hh>/
+_HEX_DIGITS: Final = 2  # prefix of packs: pack/<hh>/
 
 
 class Garbage(NamedTuple):
@@ -49,7 +49,7 @@ class Garbage(NamedTuple):
 
     floor: Txg
     packs: list[PackRow]  # condemned, or dead since before the floor
-    orphans: list[ObjectInfo]  # packs of past epochs that no row has
+    orphans: list[ObjectInfo]  # packs of past epochs without a row
     manifests: list[ObjectInfo]
     pieces: list[ObjectInfo]
     changelogs: list[ObjectInfo]  # and their parts
@@ -77,7 +77,7 @@ class _Facts(NamedTuple):
     hash: str  # of its object
     pieces: frozenset[ObjectKey]
     previous: ManifestRef | None
-    listed: ObjectInfo  # as it was listed when it was read
+    listed: ObjectInfo  # as listed when it was read
 
 
 class Shelf:
@@ -94,7 +94,7 @@ class Shelf:
         self._uuid = uuid
         self._facts: dict[ObjectKey, _Facts] = {}  # of every manifest that can be read
         self._opened: set[ObjectKey] = set()  # manifests that open, valid or not
-        self._exchanged: set[ObjectKey] = set()  # manifests that are named with another hash
+        self._exchanged: set[ObjectKey] = set()  # manifests whose recorded hash differs
         self._manifests: list[ObjectInfo] = []
         self._pieces: dict[ObjectKey, int] = {}
         self._ours: dict[str, bool] = {}  # by the prefix of an image's names
@@ -300,7 +300,9 @@ class Finder:
         self._keyring = keyring
         self._uuid = uuid
         self.shelf = Shelf(store, keyring, uuid)
-        self._judged: dict[ObjectInfo, bool] = {}  # whether they are ours, by their content
+        self._judged: dict[
+            ObjectInfo, bool
+        ] = {}  # whether they are this filesystem's own, by their content
         self._parts_checked = Txg(0)  # parts of txgs up to it were compared with their changelogs
         self._orphans_before = Epoch(0)  # packs of earlier epochs were compared with the rows
 
@@ -395,13 +397,13 @@ class Finder:
             async for info in listing:
                 txg = changelog_codec.parse_part_key(info.key)
                 if txg is None or txg > end:
-                    continue  # not ours, or maybe about to be named
+                    continue  # foreign, or possibly about to be referenced
                 if txg < base:
                     found.append(info)
                 elif txg > self._parts_checked:
                     unsure.setdefault(txg, []).append(info)
         strays = [await self._strays(txg, parts) for txg, parts in unsure.items()]
-        if not any(strays):  # else the next call finds them again, unless they were deleted
+        if not any(strays):  # otherwise the next call finds them again, unless they were deleted
             self._parts_checked = end
         return [*found, *(info for parts in strays for info in parts)]
 

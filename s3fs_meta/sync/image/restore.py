@@ -42,7 +42,7 @@ from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
 
-# An interrupted restore begins again, so nothing protects it.
+# An interrupted restore starts again, so it need not be durable.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 
@@ -125,7 +125,7 @@ class Restorer:
         """
         name = image_codec.parse_manifest_key(ref.key)
         if broken.misfit or name is None or name.txg > broken.last_txg:
-            return True  # the other image may be wrong, not the changelog; or this one is later
+            return True  # the other image may be wrong, not the changelog; or this image is later
         begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
         return begin is not None and name.txg < begin
 
@@ -173,7 +173,7 @@ class Restorer:
         except NewerFormatError:
             raise
         except (FormatError, ObjectMissingError):
-            raise by_levels from None  # the levels are not to blame
+            raise by_levels from None  # the levels are not the cause
         self.notices.append(f"{misleading} does not fit, changelogs take its place: {by_levels}")
         return link
 
@@ -237,7 +237,7 @@ async def _fetch_all(
     """
     image_codec.require_places(manifest, key)
     if not await trio.to_thread.run_sync(has_room, unfinished, manifest.database_bytes):
-        # A hostile manifest names pieces that do not exist: then another image may lead there.
+        # A hostile manifest names missing pieces: then another image may lead there.
         await store.get_range(manifest.pieces[-1].key, 0, 1)
     done = 0
     failed: list[S3fsError | OSError] = []
@@ -251,7 +251,10 @@ async def _fetch_all(
                 await trio.to_thread.run_sync(
                     place_piece, unfinished, number, piece, fetched.data, keyring
                 )
-            except (S3fsError, OSError) as exc:  # raised below as itself, in no group
+            except (
+                S3fsError,
+                OSError,
+            ) as exc:  # raised below as itself, without an exception group
                 failed.append(exc)
                 nursery.cancel_scope.cancel()
                 return

@@ -31,7 +31,7 @@ from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
 _DAMAGE = (CorruptionError, ObjectMissingError, ObjectTooLargeError)
-_PARTS_OF_ONE_LOST: Final = 10  # an image that lost more is used only if no other lost less
+_PARTS_OF_ONE_LOST: Final = 10  # an image that lost more is used only if none lost less
 
 
 class Remains(NamedTuple):
@@ -86,7 +86,7 @@ class Salvager:
         enough = await trio.to_thread.run_sync(has_room, path, manifest.database_bytes)
         if not enough and not await self._is_there(manifest.pieces[-1]):
             _log.warning("%s names %d bytes: no room", key, manifest.database_bytes)
-            return None  # a hostile one names any size
+            return None  # a hostile manifest may claim any size
         await trio.to_thread.run_sync(allocate, path, manifest.database_bytes)
         missing: dict[str, list[int]] = {}
         for number, piece in enumerate(manifest.pieces):

@@ -67,7 +67,7 @@ class Imager:
         self._hook = hook
         self._lock = trio.Lock()
         self.last_ns = 0
-        self._image_bytes: int | None = None  # what the head takes in the bucket; None: unknown
+        self._image_bytes: int | None = None  # stored bytes of the head; None: unknown
         self.last_error = ""
         self._unsure = False  # the head may have moved: the reply was lost
         self._link_at_start: Link | None = volume.link  # None: txgs up to it were measured
@@ -178,7 +178,7 @@ class Imager:
         if self._unsure:
             await self._settle_attempt()
         if not self._disk.has_room(self._copies_bytes()):
-            await self._shipper.ship(progress)  # what is uploaded can be evicted, and makes room
+            await self._shipper.ship(progress)  # uploaded blocks can be evicted, which makes room
             await self._durability.sync_all()
         copy = self._tmp / f"image-{self._db.counters.txg}.db"
         with self._disk.holding(copy, self._copies_bytes()):

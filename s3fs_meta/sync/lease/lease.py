@@ -50,8 +50,8 @@ class Hold(NamedTuple):
     """A state directory's proof that an unreleased lease is its own."""
 
     holder: str  # its random identity
-    nonces: tuple[str, ...]  # drawn by it, the latest last; a lease of its own has one of them
-    machine: MachineMarks = UNKNOWN_MACHINE  # the machine that it is on
+    nonces: tuple[str, ...]  # its nonces, the latest last; a lease of its own has one of them
+    machine: MachineMarks = UNKNOWN_MACHINE  # the machine it runs on
 
 
 def new_nonce() -> str:

@@ -125,7 +125,7 @@ async def _lease_of_images(
             elif (txg := changelog_codec.parse_key(info.key)) is not None:
                 txgs.append(txg)
     last = await _last_epoch(store, keyring, txgs)
-    # Names alone are not authenticated: an impossible epoch in one is no trace of a writer.
+    # Names are not authenticated: an impossible epoch in one does not prove a writer.
     epoch = max((found for found in epochs if found - last <= EPOCH_LEAP_MAX), default=last)
     for _, _, key in sorted(manifests, reverse=True):
         head = await _complete(store, keyring, key, pieces)

@@ -77,10 +77,8 @@ class Bringer:
         self._clock = clock
         self._progress = progress
         self._wanted = wanted
-        self.db: Database | None = None  # the open one; after an error the caller closes it
-        self.behind = (
-            abandoned_txgs.NOTHING
-        )  # the next txg comes after this and after the link of the rows
+        self.db: Database | None = None  # the opened database; after an error the caller closes it
+        self.behind = abandoned_txgs.NOTHING  # the next txg follows this and the link of the rows
         self.notices: list[str] = []  # one-line facts to show to the user
         self.mended: list[str] = []  # faults of the chain, and the abandoned txgs
 
@@ -208,7 +206,7 @@ class Bringer:
             await self._require_right(kept.txg, lease, holder)
             db, chooser.left = left.db, None
             db.begin_local()
-            pending.clear_outbox(db)  # its number is taken; the image holds its changes
+            pending.clear_outbox(db)  # its number is taken; the image contains its changes
             db.commit()
         elif last is None:
             raise broken

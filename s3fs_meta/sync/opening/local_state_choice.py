@@ -128,17 +128,17 @@ class Left(NamedTuple):
 
     db: Database
     why: str
-    link: Link | None  # its link, if that is in the chain; None: it is not, or that is unknown
+    link: Link | None  # its link, if that is in the chain; None if not, or unknown
     keep: bool  # it may hold the only copy of some data
 
 
 class Rules(NamedTuple):
     """The facts and permissions that the decision depends on."""
 
-    lease: Lease  # as it was found
+    lease: Lease  # as found
     follows: bool = False  # the chosen database must equal the bucket's state exactly
     mends: bool = False  # local state may replace the bucket's, if no other host wrote later
-    publishes: bool = False  # and also if another host did
+    publishes: bool = False  # even if another host wrote later
 
 
 class Chooser:
@@ -292,7 +292,7 @@ class Chooser:
         if (head is not None and head.txg > link.txg) or (
             await abandoned_txgs.last_name(self._store) > link.txg
         ):
-            return None  # others wrote, and their changelogs are lost
+            return None  # other hosts wrote, and their changelogs are lost
         self._note_lost_end(key_of(link.txg), why)
         return newer
 

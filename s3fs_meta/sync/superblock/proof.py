@@ -43,8 +43,8 @@ class _Kind(NamedTuple):
 
     prefix: str
     parse: Callable[[str], object | None]
-    opens: Callable[[_Try], Awaitable[bool]]  # may raise FormatError: it does not
-    newest: bool = False  # try the last ones that are listed, not the first
+    opens: Callable[[_Try], Awaitable[bool]]  # may raise FormatError
+    newest: bool = False  # the last ones of the listing are tried first
 
 
 async def opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> bool:

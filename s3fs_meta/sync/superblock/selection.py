@@ -63,7 +63,7 @@ class Copy(NamedTuple):
     data: bytes
     etag: ETag
     found: Superblock | None  # None: missing, damaged or unreachable; not authentic yet
-    fault: str  # why there is none
+    fault: str  # why it is missing
     missing: bool = False
     error: StoreError | None = None  # why it cannot be read now
 

@@ -108,7 +108,7 @@ class Compactor:
         try:
             places = await self._fetch(pack, missing)
             for piece in slices(live):
-                self._db.begin()  # news for the next txg: only it lets the old pack go
+                self._db.begin()  # the next txg must report it: only then the old pack can be deleted
                 moved += sum(self._freeze(pack, row, places) for row in piece)
                 await trio.lowlevel.checkpoint()
         finally:

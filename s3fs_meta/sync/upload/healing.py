@@ -147,7 +147,7 @@ class Healer:
         places = await self._places_of(rows)
         count = 0
         for piece in slices(rows):
-            self._db.begin()  # news for the next txg, as where compaction moves a block
+            self._db.begin()  # the next txg must report it, as after compaction
             for row in piece:
                 now, place = self._still_damaged(row), places.get(row.block)
                 if now is not None and place is not None and self._is_cached(row.block):

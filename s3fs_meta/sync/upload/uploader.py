@@ -161,7 +161,7 @@ class Uploader:
             self._failures.append(exc)
             self._pause_until_s = trio.current_time() + UPLOAD_PAUSE_S
             _log.error("upload failed: %s", exc)
-            if isinstance(exc, (DatabaseError, MetadataError)):  # perhaps between two rows
+            if isinstance(exc, (DatabaseError, MetadataError)):  # possibly between two rows
                 self._break_off(f"upload failed: {exc}")
 
     @property
@@ -516,7 +516,7 @@ class Uploader:
         return record
 
     def _record_placed(self, record: PackRecord, entries: Sequence[PackEntry]) -> None:
-        packs.stored(self._db, record.pack)  # with each slice: its group alone may survive
+        packs.stored(self._db, record.pack)  # in each slice: its group alone may survive
         for entry in entries:
             self._record_one(_place_of(entry, record), record, entry.ino, entry.block_index)
 

@@ -130,7 +130,7 @@ async def test_killed_follower_continues(power: Power) -> None:
 
 
 async def test_host_with_changes_of_its_own_cannot_follow(power: Power) -> None:
-    """These changes exist only here, and other hosts' changes would not fit; nothing is deleted."""
+    """These changes exist on this host alone, and other hosts' changes would not fit; nothing is deleted."""
     async with power.session("a") as writer:
         write_file(writer, b"unshipped")
         writer.durability.commit()

@@ -170,7 +170,7 @@ class PrunedTree:
                 self._prune_above(place)
                 raise
             self._make_parents(place)
-        raise FileNotFoundError(errno.ENOENT, "its directory is pruned again and again", place)
+        raise FileNotFoundError(errno.ENOENT, "its directory is pruned repeatedly", place)
 
     def _make_parents(self, place: str) -> None:
         """Make the missing directories above *place*, or return early for the caller to repeat."""

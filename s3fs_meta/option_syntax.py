@@ -86,7 +86,7 @@ def moment(word: str, text: str) -> Moment:
     found = parse_moment(text.strip(), SystemClock().now_ns())
     if found is None:
         raise UsageError(
-            f"{word}={text} is not a moment; write for example {word}=2026-05-09T14:30,"
+            f"{word}={text} is not a point in time; write for example {word}=2026-05-09T14:30,"
             f" {word}=10m (so long ago) or txg=42"
         )
     return found
@@ -131,7 +131,7 @@ def mark(word: str, text: str) -> Mark:
     """Return a position in the chain as a mount prints it: ``TXG:HASH``."""
     match = _MARK.fullmatch(text.lower())
     if match is None or not MARK_HASH_DIGITS_MIN <= len(match[2]) <= _HASH_DIGITS:
-        raise UsageError(f"{word}={text} is not what a mount tells: TXG:HASH")
+        raise UsageError(f"{word}={text} must be TXG:HASH as printed by mount")
     return Mark(Txg(int(match[1])), match[2])
 
 

@@ -154,7 +154,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "cache, control socket, log. Default: `$XDG_STATE_HOME/s3fs-meta`, else "
         "`~/.local/state/s3fs-meta`; `/var/lib/s3fs-meta` for root.",
         "Disk space: `cachesize` plus the metadata.",
-        "What was not yet uploaded is only there. Mounting with another directory starts from what "
+        "It has the only copy of data that is not uploaded yet. Mounting with another directory starts from what "
         "the bucket holds.",
     ),
     Option(
@@ -221,7 +221,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "",
-        "Let other users in; permission bits decide. Without root it needs `user_allow_other` in "
+        "Allow access by other users; permission bits decide. Without root it needs `user_allow_other` in "
         "`/etc/fuse.conf`. Without it only the user who mounted gets in, not even root.",
         "Other users can make the daemon work.",
         _NO_EFFECT,
@@ -355,7 +355,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "TIME",
         moment,
         "",
-        "Mount what the filesystem was at a moment of the past, read-only: a time in ISO 8601 (local "
+        "Mount an older state of the filesystem, read-only: a time in ISO 8601 (local "
         "unless it says a zone; up to nanoseconds), or so long ago, such as `10m` or `1h30m ago`.",
         "Local state of its own, which is fetched at the mount and removed at unmount; the present "
         "can be mounted beside it, and further moments on other mountpoints.",
@@ -453,7 +453,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "SECONDS",
         seconds(SYNC_INTERVAL_S_MIN),
         "5",
-        "How often what changed is carried to the bucket: new content, then one changelog.",
+        "How often changes are uploaded: new content, then one changelog.",
         "Each time that something changed, one or more packs and one small object.",
         "Losing this machine costs the last one or two intervals.",
     ),
@@ -485,8 +485,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "SECONDS",
         seconds(POLL_INTERVAL_S_MIN),
         "2",
-        "How often a mount with `follow` asks whether there is something new.",
-        "One request each time.",
+        "How often a mount with `follow` polls for new transaction groups.",
+        "One request per poll.",
         _NO_EFFECT,
     ),
     Option(
@@ -496,7 +496,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         seconds(1.0),
         "60",
         "How long a read of something that is not cached waits for the bucket before EIO.",
-        "Programs wait so long in an outage.",
+        "Programs wait this long in an outage.",
         _NO_EFFECT,
     ),
     Option(
@@ -507,7 +507,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "60",
         "How long a write waits for room in a cache full of blocks that are not uploaded, before "
         "ENOSPC.",
-        "Programs wait so long in an outage.",
+        "Programs wait this long in an outage.",
         _NO_EFFECT,
     ),
     Option(
@@ -558,7 +558,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(value=True),
         "",
         "Mount on a store that ignores conditional writes.",
-        "Nothing keeps a second host out.",
+        "A second writer is not prevented.",
         "Two hosts that write at once destroy the filesystem.",
     ),
     Option(
@@ -568,7 +568,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(value=True),
         "",
         "Take the filesystem from the host that holds it; that host turns read-only.",
-        "What that host had not uploaded stays on it.",
+        "Changes that it had not uploaded stay on that host.",
         _NO_EFFECT,
     ),
 )

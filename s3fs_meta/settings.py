@@ -183,15 +183,17 @@ def _find(word: str) -> Option:
 
 def _check_together(options: MountOptions) -> None:
     if options.at is not None and options.force_takeover:
-        raise UsageError("at and takeover contradict each other: the past has no writer")
+        raise UsageError("at and takeover contradict each other: an older state has no writer")
     if options.at is not None and options.follow:
-        raise UsageError("at and follow contradict each other: the past does not go on")
+        raise UsageError("at and follow contradict each other: an older state never changes")
     if options.at is not None and options.page_size is not None:
-        raise UsageError("at and page_size contradict each other: the past is as it was")
+        raise UsageError(
+            "at and page_size contradict each other: an older state cannot be converted"
+        )
     if options.read_only and options.force_takeover:
         raise UsageError("ro and takeover contradict each other: a reader needs no lease")
     if options.follow and not options.read_only:
-        raise UsageError("follow needs ro: who follows another host does not write beside it")
+        raise UsageError("follow needs ro: a follower does not write")
     if options.follow and options.journal_mode != "wal":
         raise UsageError(f"follow needs journal_mode=wal, not {options.journal_mode}")
     if options.read_only and options.page_size is not None:

@@ -108,7 +108,7 @@ def test_moment_may_be_a_txg() -> None:
 )
 def test_invalid_point_in_time_is_refused_with_an_example(text: str) -> None:
     """Nothing is guessed."""
-    with pytest.raises(UsageError, match="is not a moment; write for example at=20"):
+    with pytest.raises(UsageError, match="is not a point in time; write for example at=20"):
         moment("at", text)
 
 
@@ -124,7 +124,7 @@ def test_written_moment_is_read_as_not_before_it(time_ns: int) -> None:
 @pytest.mark.parametrize("text", ["5", "5:", ":abc", "5:abc", "5:" + "g" * 20, "x:" + "a" * 20])
 def test_what_is_no_mark_is_refused(text: str) -> None:
     """A few digits of a hash would prove little."""
-    with pytest.raises(UsageError, match="is not what a mount tells"):
+    with pytest.raises(UsageError, match="must be TXG:HASH"):
         mark("at_least", text)
 
 

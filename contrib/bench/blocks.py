@@ -104,7 +104,7 @@ def _small_changes(subject: S3fsSubject, path: Path, size_bytes: int) -> dict[st
 
 
 def _small_reads_s(path: Path, size_bytes: int) -> float:
-    """Return the seconds of reading 4 KiB here and there, nothing being local."""
+    """Return the seconds of random 4 KiB reads on a mount without local state."""
     machine.drop_kernel_caches()
     descriptor = os.open(path, os.O_RDONLY)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
@@ -117,7 +117,7 @@ def _small_reads_s(path: Path, size_bytes: int) -> float:
 
 
 def _offsets(size_bytes: int, count: int) -> Sequence[int]:
-    """Return different places, the same in every run."""
+    """Return random offsets, the same in every run."""
     places = random.Random(SEED).sample(range(size_bytes // SMALL_BYTES), count)
     return [place * SMALL_BYTES for place in places]
 

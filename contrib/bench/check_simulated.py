@@ -1,4 +1,4 @@
-"""fsck of a filesystem whose packs are only rows: the listing of the bucket is made of them.
+"""fsck of a filesystem with rows of packs but no objects: the listing is generated from the rows.
 
 A process of its own, so that its memory is that of one check:
 ``python -m contrib.bench.check_simulated BUCKET DATABASE`` prints the peak of its memory in bytes,

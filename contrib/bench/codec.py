@@ -35,7 +35,7 @@ LEVELS: Final = ("none", "zstd-1", "zstd-2", "zstd-3", "zstd-4", "zstd-6", "zstd
 
 
 def best_s(action: Callable[..., object], *arguments: object) -> float:
-    """Return the least processor time that one call of *action* took."""
+    """Return the least processor time of one call of *action*."""
     times = []
     for _ in range(ROUNDS):
         before = time.thread_time()
@@ -45,7 +45,7 @@ def best_s(action: Callable[..., object], *arguments: object) -> float:
 
 
 def corpus(pattern: str, root: str) -> bytes:
-    """Return the first files below *root*, one after another."""
+    """Return the concatenated first files below *root*."""
     data = bytearray()
     for path in sorted(Path(root).rglob(pattern)):
         if path.is_file() and not path.is_symlink():
@@ -86,7 +86,7 @@ def blocks_of(data: bytes, block_bytes: int) -> list[memoryview]:
 
 
 def packs_of(blocks: list[memoryview], keyring: Keyring, name: str) -> list[pack.Pack]:
-    """Return the packs that *blocks* make."""
+    """Return the packs made of *blocks*."""
     packs = []
     writer = pack.PackWriter(KEY, keyring, name)
     for number, block in enumerate(blocks):
@@ -115,7 +115,7 @@ def report(line: str) -> None:
 
 
 def measure_blocks(contents: dict[str, bytes]) -> None:
-    """Print what sealing and opening blocks of 1 MiB costs for each content and method."""
+    """Print the cost of sealing and opening blocks of 1 MiB for each content and method."""
     report("\nblocks of 1 MiB, encrypted: hash twice, compress, encrypt; and back")
     report("| content | method | stored | seal MB/s | open MB/s |")
     for label, data in contents.items():
@@ -133,7 +133,7 @@ def measure_blocks(contents: dict[str, bytes]) -> None:
 
 
 def measure_records(data: bytes) -> None:
-    """Print what the record around a small block costs."""
+    """Print the cost of the record around a small block."""
     report("\nsmall blocks (sources, zstd-1): bytes and microseconds for each")
     report("| block | keys | record | salt+tag+method | index entry | seal us | open us |")
     for block_bytes in (512, 1024, 4096, 16_384, 65_536):
@@ -159,7 +159,7 @@ def measure_records(data: bytes) -> None:
 
 
 def measure_images(data: bytes) -> None:
-    """Print what sealing a metadata database costs, piece by piece."""
+    """Print the cost of sealing a metadata database, piece by piece."""
     report(f"\nimage pieces of {IMAGE_PIECE_BYTES >> 20} MiB, encrypted")
     report("| level | stored | seal MB/s | open MB/s |")
     key = ObjectKey("image/000000000001-1-0000000000000000/000000")
@@ -185,7 +185,7 @@ def measure_images(data: bytes) -> None:
 
 
 def apply(function: Callable[[Any], bytes], items: Iterable[Any]) -> list[bytes]:
-    """Return *function* of each item."""
+    """Return *function* applied to each item."""
     return [function(item) for item in items]
 
 

@@ -46,7 +46,7 @@ class Appender(threading.Thread):
         self.calls, self.longest_s = 0, 0.0
 
     def run(self) -> None:
-        """Append until told to end."""
+        """Append until stopped."""
         while not self.ending.wait(self._pause_s):
             began_s = time.perf_counter()
             os.write(self._files[self.calls % len(self._files)], bytes(100))
@@ -56,7 +56,7 @@ class Appender(threading.Thread):
 
 @contextlib.contextmanager
 def appending(files: list[int], pause_s: float | None) -> Iterator[Appender | None]:
-    """Append meanwhile, if there is a pause between two calls."""
+    """Append while the context lasts, if there is a pause between two calls."""
     if pause_s is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""Copies of a whole system tree: made by hard links and removed, and what does the same at once.
+"""Copies of a system tree: with hard links, removed again, and with clone and rm.
 
 The tree is a Debian base system by ``debootstrap``, kept below ``build/`` once it is made, or what
 ``--tree`` names; where there is neither, ``/usr/share`` of this machine. It is copied to each
@@ -41,7 +41,7 @@ Work = Callable[[Path], None]
 
 
 def run(scratch: Path, *, tree: Path | None, rounds: int) -> dict[str, object]:
-    """Measure every filesystem that is here and return the figures."""
+    """Measure every available filesystem and return the figures."""
     source, origin = the_tree(tree)
     with ExitStack() as stack:
         subjects, absent = _subjects(scratch)
@@ -67,7 +67,7 @@ def run(scratch: Path, *, tree: Path | None, rounds: int) -> dict[str, object]:
 
 
 def the_tree(given: Path | None) -> tuple[Path, str]:
-    """Return a tree of a real system, and what it is."""
+    """Return a real system tree, and its description."""
     if given is not None:
         return given, "what --tree names"
     if KEPT.exists():
@@ -129,7 +129,7 @@ def _linked(subject: Subject) -> dict[str, float]:
 
 
 def _at_once(subject: Subject) -> list[tuple[str, dict[str, float]]]:
-    """Return what the filesystem's own commands take, if it has any."""
+    """Return the times of the filesystem's own commands, if it has any."""
     root = subject.mountpoint
     tree, copy = root / "tree", root / "copy"
     if isinstance(subject, S3fsSubject):
@@ -151,14 +151,14 @@ def _at_once(subject: Subject) -> list[tuple[str, dict[str, float]]]:
 
 
 def _call(*words: str | Path) -> float:
-    """Run a program; return how long it took."""
+    """Run a program; return its duration."""
     start = time.perf_counter()
     subprocess.run(words, check=True, capture_output=True, env=environment(), cwd=PROJECT)
     return time.perf_counter() - start
 
 
 def _published(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Return the published seconds and ours under each other: the trees are not the same ones."""
+    """Return the published seconds and ours in rows: the trees differ."""
     rows: dict[str, dict[str, float | None]] = {
         f"published: {name}": {"copy": value, "remove": published.COPY_REMOVE_S[name]}
         for name, value in published.COPY_S.items()

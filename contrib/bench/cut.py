@@ -1,4 +1,4 @@
-"""How long the loop stands still when a transaction group is cut.
+"""How long the event loop is blocked when a transaction group is cut.
 
 In one process, with the store in memory: inodes and names are made as a mount would, then a txg is
 shipped. The cut is everything from its first step to the hook that says that it is done; the
@@ -84,7 +84,7 @@ def _change(session: Session, files: int, round_number: Txg) -> None:
 
 
 async def _stall_of(session: Session) -> float:
-    """Ship; return the longest time in milliseconds for which no other task had its turn."""
+    """Ship; return the longest time in milliseconds in which no other task ran."""
     longest_s = 0.0
 
     async def watch() -> None:

@@ -1,4 +1,4 @@
-"""Page size, synchronous and journal mode together: of databases on the mount, and of our own.
+"""Page size, synchronous and journal mode combined: for databases on the mount, and for our own.
 
 *On the mount*: an application's database of 10,000 rows of 200 bytes, on s3fs-meta and on the disk
 in turns; each transaction changes one row anywhere. *Our own*: the metadata database of a mount under

@@ -1,4 +1,4 @@
-"""Very many empty files removed, in each way that there is, from the same filesystem each time.
+"""Removing very many empty files in every available way, always from the same filesystem.
 
 The files are written as rows, 1,000 to a directory, once for each number of them; every way starts
 from a copy of that state and bucket, mounted anew, with the kernel's caches dropped. A removal ends
@@ -75,7 +75,7 @@ def run(
 
 
 def _ways() -> tuple[dict[str, Command], list[str]]:
-    """Return the ways whose program is here, and what is absent."""
+    """Return the ways whose program is installed, and the others."""
     here = {name: way for name, way in WAYS.items() if shutil.which(name.split()[0])}
     return here, [name for name in WAYS if name not in here]
 
@@ -84,7 +84,7 @@ def _ways() -> tuple[dict[str, Command], list[str]]:
 
 
 def _master(root: Path, files: int) -> S3fsSubject:
-    """Fill a filesystem; below its root it is only while it is measured."""
+    """Fill a filesystem and move its files below one directory."""
     subject = S3fsSubject("s3fs-meta", root, options={"sync_interval": "3600"})
     fill.make_filled(subject, files=files, per_directory=PER_DIRECTORY, name_bytes=NAME_BYTES)
     with subject:
@@ -103,7 +103,7 @@ def _aside(subject: S3fsSubject) -> Path:
 def _ours(
     subject: S3fsSubject, ways: Mapping[str, Command], files: int, empty: Path
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each way and what it took, on a fresh copy."""
+    """Yield each way and its times, on a fresh copy."""
     for name, way in ways.items():
         shutil.rmtree(subject.root)
         shutil.copytree(_aside(subject), subject.root, symlinks=True)
@@ -119,7 +119,7 @@ def _at_once(subject: Subject, _: Path) -> list[str]:
 
 
 def _removed(subject: Subject, command: Sequence[str], files: int) -> dict[str, Any]:
-    """Remove; return the seconds until the command's end and until all is gone, and the memory."""
+    """Remove; return the seconds until the command's end and until nothing is left, and the memory."""
     machine.drop_kernel_caches()
     if subject.pid:
         machine.settle(subject.pid)
@@ -149,7 +149,7 @@ def _removed(subject: Subject, command: Sequence[str], files: int) -> dict[str, 
 def _peers(
     scratch: Path, ways: Mapping[str, Command], files: int
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return what the same programs take elsewhere, and what is absent."""
+    """Return the times of the same programs on other filesystems, and absent ones."""
     subjects: dict[Subject, int] = {
         NullSubject("do-nothing", scratch / "null"): files,
         PlainDirectory("ext4", scratch / "disk"): files,

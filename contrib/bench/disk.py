@@ -1,4 +1,4 @@
-"""A disk on which nothing was ever deleted: a new ext4 in an image file.
+"""A disk without deleted files: a new ext4 in an image file.
 
 ext4 does not give out the number of a file again for about a minute after the file went, and looks
 at each such number when it makes another: after a benchmark, or a test, that removed thousands,
@@ -20,7 +20,7 @@ BYTES_MIN: Final = 8 << 30
 
 @contextlib.contextmanager
 def new() -> Iterator[Path]:
-    """Give a directory on a new disk, which is gone afterwards. Needs root and loop devices.
+    """Yield a directory on a new disk, which is removed afterwards. Needs root and loop devices.
 
     Raises:
         OSError, CalledProcessError: it cannot be made; --scratch names a directory to use instead.

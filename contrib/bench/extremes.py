@@ -117,7 +117,7 @@ def _write_all(fd: int, places: list[int]) -> None:
 
 
 def _seek(fd: int) -> None:
-    """Ask for the first hole: the end, where the kernel answers instead of the daemon."""
+    """Seek the first hole: the end, which the kernel answers instead of the daemon."""
     assert os.lseek(fd, 0, os.SEEK_HOLE) in {0, SPARSE_BYTES}
 
 
@@ -192,7 +192,7 @@ def _huge(subject: S3fsSubject, tib: int) -> Figures:
 
 
 def _check_simulated(subject: S3fsSubject) -> tuple[list[str], float, float]:
-    """Return what fsck says, how long it took, and the peak of its memory."""
+    """Return the result of fsck, its duration, and its peak memory."""
     words = [sys.executable, "-m", "contrib.bench.check_simulated"]
     words += [str(subject.bucket), str(subject.database())]
     began_s = time.perf_counter()
@@ -202,7 +202,7 @@ def _check_simulated(subject: S3fsSubject) -> tuple[list[str], float, float]:
 
 
 def _make_rows(path: Path, tib: int) -> None:
-    """Fill in files, blocks and packs, as a mount that wrote so much would have left them."""
+    """Insert rows of files, blocks and packs, as a mount would have after so many writes."""
     blocks = tib * TIB // BLOCK_BYTES
     per_file = blocks // FILES
     blocks = per_file * FILES

@@ -1,4 +1,4 @@
-"""An S3 server on loopback that answers as late as one that is far away.
+"""An S3 server on loopback with the latency of a remote one.
 
 Owns: versitygw, and the proxies in front of it, one for each client, so that each has counts of
 its own. Ends only what it started. Without versitygw there is nothing to measure.
@@ -49,7 +49,7 @@ class Traffic(NamedTuple):
     received_bytes: int
 
     def since(self, before: "Traffic") -> dict[str, object]:
-        """Return what came after *before*."""
+        """Return the difference since *before*."""
         kinds = {kind: n - before.requests.get(kind, 0) for kind, n in self.requests.items()}
         return {
             **{kind: count for kind, count in kinds.items() if count},
@@ -59,7 +59,7 @@ class Traffic(NamedTuple):
 
 
 class FarEndpoint:
-    """The server as one client sees it: through a proxy of its own."""
+    """The server as one client sees it: through a separate proxy."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -122,7 +122,7 @@ class FarStore:
 
 @contextlib.contextmanager
 def running(scratch: Path, delay_ms: float) -> Iterator[FarStore]:
-    """Give a server that keeps its objects below *scratch*; set the credentials for everybody.
+    """Run a server with its objects below *scratch*; set the credentials for all clients.
 
     Raises:
         SubjectError: there is none on this machine.

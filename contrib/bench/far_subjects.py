@@ -1,4 +1,4 @@
-"""Filesystems whose data are in a bucket far away: s3fs-meta, and what others use.
+"""Filesystems with their data in a remote bucket: s3fs-meta and others.
 
 Each has an endpoint of its own, a way to forget everything that is local, and a way to know when
 everything is in the bucket.
@@ -25,7 +25,7 @@ LOOK_S: Final = 0.05
 
 
 class FarSubject(DaemonSubject):
-    """A filesystem in a bucket of its own."""
+    """A filesystem in a separate bucket."""
 
     def __init__(self, name: str, root: Path, store: FarStore) -> None:
         super().__init__(name, root)
@@ -40,13 +40,13 @@ class FarSubject(DaemonSubject):
         return self.root / f"cache-{self._forgotten}"
 
     def make(self) -> None:
-        """Make the filesystem, where that is a step of its own."""
+        """Make the filesystem, if that is a separate step."""
 
     def wait_until_stored(self, files: int) -> None:
-        """Return when *files* that were written are in the bucket; most see to that at close."""
+        """Wait until *files* written files are in the bucket; most do that at close."""
 
     def forget(self) -> None:
-        """Begin with nothing local; it is not mounted.
+        """Start without local state, unmounted.
 
         The old state stays until the end: ext4 takes a while to use an inode again, and looks
         past the ones that were removed lately each time a file is made.
@@ -55,7 +55,7 @@ class FarSubject(DaemonSubject):
 
 
 class FarS3fsSubject(FarSubject):
-    """s3fs-meta; what it forgets is its database, too."""
+    """s3fs-meta; its local state includes the database."""
 
     def __init__(
         self, root: Path, store: FarStore, options: Mapping[str, str] | None = None
@@ -86,7 +86,7 @@ class FarS3fsSubject(FarSubject):
 
     @override
     def wait_until_stored(self, files: int) -> None:
-        """Ask for it."""
+        """Flush."""
         subjects.run(["flush", str(self.mountpoint), "--cachedir", str(self.cache)])
 
 
@@ -103,7 +103,7 @@ class RcloneSubject(FarSubject):
 
     @override
     def wait_until_stored(self, files: int) -> None:
-        """Look whether there are as many objects: it uploads after close."""
+        """Wait until the number of objects is reached: it uploads after close."""
         deadline = time.monotonic() + STORED_S_MAX
         while _count_files(self.objects) < files:
             if time.monotonic() > deadline:
@@ -122,7 +122,7 @@ class S3fsFuseSubject(FarSubject):
 
 
 class FarJuiceSubject(FarSubject):
-    """JuiceFS with SQLite metadata, which stay where they are."""
+    """JuiceFS with SQLite metadata, which are kept locally."""
 
     @property
     def _metadata(self) -> str:
@@ -144,7 +144,7 @@ class FarJuiceSubject(FarSubject):
 
 
 def peers(scratch: Path, store: FarStore) -> tuple[list[FarSubject], list[str]]:
-    """Return what others use and is here, and the names of the rest."""
+    """Return the other installed filesystems, and the names of missing ones."""
     known: list[tuple[str, str | None, Callable[[str, Path, FarStore], FarSubject]]] = [
         ("JuiceFS", juicefs(), FarJuiceSubject),
         ("rclone mount", shutil.which("rclone"), RcloneSubject),

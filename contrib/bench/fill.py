@@ -1,4 +1,4 @@
-"""Many empty files, written as rows: what a mount would leave behind, in a fraction of its time.
+"""Many empty files, inserted as rows: the result of a mount in a fraction of its time.
 
 The rows are those that a mount would make, in the same order, so tables and indexes fill as they
 would; files go in by the thousand, without asking whether a name is free.

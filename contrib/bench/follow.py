@@ -1,4 +1,4 @@
-"""How far a follower is behind the bucket, and how soon it takes the place of a killed writer.
+"""The lag of a follower behind the bucket, and the time of a failover after a kill.
 
 Lag: from the moment that a changelog is in the bucket (its file there) to the moment that a name of
 it answers stat(2) on the follower. Failover: from SIGKILL of the writer to the end of the first
@@ -61,7 +61,7 @@ def _follower(writer: S3fsSubject, root: Path, poll_s: float) -> S3fsSubject:
 def _lag(
     writer: S3fsSubject, follower: S3fsSubject, poll_s: float, rounds: int
 ) -> dict[str, object]:
-    """Return how long names took, and what the follower's daemon grew by."""
+    """Return the lags of names, and the memory growth of the follower's daemon."""
     assert follower.pid is not None, "it is mounted"
     taken = []
     before = machine.memory_bytes(follower.pid)
@@ -94,7 +94,7 @@ def _lag(
 
 
 def _turns(writer: S3fsSubject, follower: S3fsSubject) -> dict[str, object]:
-    """Return how long the follower's answers take while it applies a large group, and while idle."""
+    """Return response times of the follower while it applies a large group, and while idle."""
     with follower:
         assert follower.pid is not None, "it is mounted"
         machine.settle(follower.pid)

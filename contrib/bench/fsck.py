@@ -1,4 +1,4 @@
-"""fsck (not deep) of many files, measured in units of one count over inodes and dentries joined."""
+"""fsck (not deep) of many files, relative to one count over inodes joined with dentries."""
 
 import os
 import sqlite3
@@ -15,7 +15,7 @@ COUNT: Final = "SELECT count(*) FROM dentries JOIN inodes ON inodes.ino = dentri
 
 
 def run(scratch: Path, *, many: int, rounds: int) -> dict[str, object]:
-    """Fill a filesystem, bring it to the bucket, check and count it in turns."""
+    """Fill a filesystem, upload it, check and count it in turns."""
     subject = S3fsSubject("s3fs-meta", scratch / "subject")
     fill.make_filled(subject, files=many, per_directory=1000, name_bytes=16)
     with subject:

@@ -1,4 +1,4 @@
-"""The cost of each journal mode: a tree like a cache's made, searched and removed under all of them.
+"""The cost of each journal mode: making, searching and removing a tree like a cache's.
 
 One mount for each mode, all there at once, in turns that change their order: a turn makes, or removes
 (as ``rm -rf`` does), a directory of 16 directories with empty files named by hashes. Each round does

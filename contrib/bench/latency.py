@@ -1,4 +1,4 @@
-"""A proxy on loopback that makes a near S3 server as slow to answer as a far one, and counts.
+"""A proxy on loopback that adds latency to an S3 server, and counts requests.
 
 Each request waits before its first byte goes on: once for its head, and once more for its body
 where the client first asks whether it may send one (``Expect: 100-continue``), because that is a
@@ -91,7 +91,7 @@ class Connection:
         self._counts = counts
 
     def serve(self) -> None:
-        """Carry requests and answers until one side has enough."""
+        """Forward requests and answers until one side closes."""
         answers = threading.Thread(target=self._answers, daemon=True)
         answers.start()
         try:
@@ -126,7 +126,7 @@ class Connection:
                 buffered = self._body(int(length[1]) if length else 0, buffered, head, pipe)
 
     def _head(self, buffered: bytes) -> tuple[bytes, bytes]:
-        """Return the next head, nothing at the end, and what came after it."""
+        """Return the next head, empty at the end, and the bytes after it."""
         while b"\r\n\r\n" not in buffered:
             piece = self._client.recv(HEAD_BYTES_MAX)
             if not piece or len(buffered) > HEAD_BYTES_MAX:
@@ -136,7 +136,7 @@ class Connection:
         return buffered[:at], buffered[at:]
 
     def _body(self, length: int, buffered: bytes, head: bytes, pipe: "_Pipe") -> bytes:
-        """Let the body pass; return what came after it."""
+        """Forward the body; return the bytes after it."""
         if length and not buffered and _EXPECT.search(head):
             buffered = self._client.recv(PIECE_BYTES)
             time.sleep(self._delay_s)
@@ -172,7 +172,7 @@ class _Pipe:
         os.close(self._into)
 
     def pass_on(self, source: socket.socket, target: socket.socket, count_max: int) -> int:
-        """Move some bytes; return their number, 0 at the end."""
+        """Forward some bytes; return their number, 0 at the end."""
         count = os.splice(source.fileno(), self._into, min(count_max, PIPE_BYTES))
         left = count
         while left:

@@ -1,4 +1,4 @@
-"""Queries of the machine: processor time and memory of a process, kernel caches, its own name.
+"""Queries of the machine: processor time and memory of a process, kernel caches, its name.
 
 Owns: /proc. Does not know: what is measured.
 """
@@ -27,7 +27,7 @@ def cpu_s(pid: int) -> float:
 
 
 def family(pid: int) -> list[int]:
-    """Return *pid* and the processes that it started: some daemons serve from a child."""
+    """Return *pid* and its child processes: some daemons serve from a child."""
     children = Path(f"/proc/{pid}/task").glob("*/children")
     below = [int(child) for path in children for child in path.read_text().split()]
     return [pid, *(each for child in below for each in family(child))]
@@ -78,7 +78,7 @@ def inodes(root: Path) -> int:
 
 
 def wait_gone(root: Path, left: int) -> None:
-    """Wait until statfs(2) counts no more than so many inodes: a removal goes on in the background."""
+    """Wait until statfs(2) counts at most a number of inodes: a removal continues in the background."""
     deadline = time.monotonic() + GONE_S_MAX
     while inodes(root) > left:
         assert time.monotonic() < deadline, "the tree does not go"

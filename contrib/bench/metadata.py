@@ -114,7 +114,7 @@ def _names(subject: Subject, directory: str, count: int) -> Pairs:
 
 
 def _round(both: Sequence[Subject], names: Sequence[Pairs]) -> dict[str, list[Measured]]:
-    """Run all phases once; return for each what both subjects took, in their order."""
+    """Run all phases once; return for each the times of both subjects, in their order."""
     return {phase.name: _phase(phase, both, names) for phase in PHASES}
 
 

@@ -81,7 +81,7 @@ class MemoryData:
         content[offset : offset + len(data)] = data
 
     def truncate(self, ino: int, length: int) -> None:
-        """Forget what lies past *length*; growing needs nothing, the kernel knows the size."""
+        """Drop content past *length*; growing needs nothing, because the kernel knows the size."""
         content = self._contents.get(ino)
         if content is not None:
             del content[length:]
@@ -397,7 +397,7 @@ class NullFs(pyfuse3.Operations):
 
     @override
     async def getxattr(self, inode: InodeT, name: bytes, ctx: RequestContext) -> bytes:
-        """Have extended attributes, but none is set.
+        """Support extended attributes, without any being set.
 
         A file system without any would not be asked for security.capability before every write.
         """

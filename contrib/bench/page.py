@@ -1,4 +1,4 @@
-"""The page of the benchmarks: one HTML file, made from the JSON file of a run and nothing else.
+"""The benchmark page: one HTML file, made from the JSON file of a run.
 
     make bench-page
     python -m contrib.bench page [--from docs/benchmarks/figures.json] [--to build/benchmarks/index.html]
@@ -27,7 +27,7 @@ STYLE: Final = """body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem;
 
 
 class Group(NamedTuple):
-    """Records by name, and what stands alone beside them."""
+    """Records by name, and single values beside them."""
 
     title: str
     records: Mapping[str, Mapping[str, Any]]

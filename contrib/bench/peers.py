@@ -1,4 +1,4 @@
-"""Empty and small files on s3fs-meta, on what others use, and on the ceilings, in turns.
+"""Empty and small files on s3fs-meta, on other filesystems, and on the baselines, in turns.
 
 Each subject does the same with a directory of its own, a few hundred files at a time, in an order
 that changes from turn to turn, so that a disturbance of the machine falls on all of them. A figure
@@ -107,7 +107,7 @@ PHASES: Final = (
 
 
 def _turn_s(number: int, paths: Sequence[str]) -> float:
-    """Do one phase to some files; return the seconds. Runs in a process of its own."""
+    """Run one phase on some files; return the seconds. Runs in a separate process."""
     one = PHASES[number].one
     start = time.perf_counter()
     for path in paths:
@@ -119,7 +119,7 @@ def _turn_s(number: int, paths: Sequence[str]) -> float:
 
 
 def run(scratch: Path, *, files: int) -> dict[str, object]:
-    """Measure all subjects that are here and return the figures."""
+    """Measure all available subjects and return the figures."""
     with ExitStack() as stack:
         subjects, absent = _subjects(scratch)
         for subject in subjects:
@@ -133,7 +133,7 @@ def run(scratch: Path, *, files: int) -> dict[str, object]:
 
 
 def _targets(tables: dict[str, dict[str, Any]]) -> list[targets.Target]:
-    """Return what was wanted: of the ceiling with one client, of the peer with any number."""
+    """Return the targets: relative to the baseline with one client, to the peer with any number."""
     one = next(iter(tables.values()))
     wanted = [
         targets.at_least(
@@ -218,7 +218,7 @@ def _phase(
 
 
 def _processor_s(pids: dict[str, int]) -> dict[str, float]:
-    """Return the daemons' processor time so far, after what they had left to do."""
+    """Return the daemons' processor time so far, including postponed work."""
     for pid in pids.values():
         machine.settle(pid)
     return {name: machine.cpu_s(pid) for name, pid in pids.items()}

@@ -1,4 +1,4 @@
-"""The published figures that this project started from, and ours beside them, as ratios.
+"""Published figures that this project was compared with, beside ours, as ratios.
 
 Other machines, years and programs: seconds do not compare, but how much one case costs against
 another one of the same table does. The first case of a table is what the others are compared with.

@@ -1,4 +1,4 @@
-"""The loss if the machine dies while many small files are unpacked.
+"""The possible loss of data while many small files are unpacked.
 
 The age of the oldest change that the bucket does not hold, as ``status`` reports it, asked again and
 again while a tar archive is unpacked on the mount; against the interval that was asked for.

@@ -1,4 +1,4 @@
-"""How long a host without local state takes to the first ``ls``: an image, and many changelogs.
+"""Time until the first ``ls`` on a host without local state: an image, and many changelogs.
 
 Once with level objects and once without, which take turns. The bucket is a directory, so figures
 are those of the program: on a network each object costs a round trip more, so they are counted.
@@ -97,7 +97,7 @@ async def _objects(bucket: Path, by_levels: bool) -> int:
 
 
 def _first_ls(writer: S3fsSubject, root: Path) -> float:
-    """Mount the bucket where nothing is known of it; return the time to an answer of ls."""
+    """Mount the bucket without local state; return the time until ls answers."""
     reader = S3fsSubject("reader", root, options={"ro": ""})
     reader.bucket = writer.bucket
     reader.state.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Cold reads of one large file from a bucket that is far away.
+"""Cold reads of one large file from a remote bucket.
 
 *Plain* is what the client can do by itself: boto3 with the settings and the number of connections
 of s3fs-meta, asking for ranges of an object of the same size, from as many threads. Its pieces are
@@ -55,7 +55,7 @@ class Plain:
         return time.perf_counter() - start
 
     def round_s(self) -> float:
-        """Read it all in pieces as s3fs-meta does."""
+        """Read the complete object in pieces as s3fs-meta does."""
         return self.read_s(READAHEAD_RUN_BYTES, self._size_bytes)
 
     def _piece(self, begin: int, end: int) -> int:
@@ -71,7 +71,7 @@ class Plain:
 def run(
     scratch: Path, *, read_mib: int, reads: int, rounds: int, delay_ms: float
 ) -> dict[str, object]:
-    """Measure all subjects that are here and return the figures."""
+    """Measure all available subjects and return the figures."""
     size_bytes = read_mib * MIB
     with far_store.running(scratch, delay_ms) as store:
         others, absent = far_subjects.peers(scratch, store)

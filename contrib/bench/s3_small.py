@@ -1,4 +1,4 @@
-"""Many small files to a bucket that is far away, and back: time, requests by kind, bytes.
+"""Many small files to a remote bucket, and back: time, requests by kind, bytes.
 
 A tar archive is unpacked until everything is in the bucket; then everything local is forgotten,
 and the tree is read in the order in which it was written. Requests are counted by the proxy that
@@ -32,7 +32,7 @@ class Archive(NamedTuple):
 
 
 def run(scratch: Path, *, untar: int, peer_files: int, delay_ms: float) -> dict[str, object]:
-    """Measure all subjects that are here and return the figures; 0 *peer_files* leaves others out."""
+    """Measure all available subjects and return the figures; 0 *peer_files* leaves others out."""
     with far_store.running(scratch, delay_ms) as store:
         others, absent = far_subjects.peers(scratch, store) if peer_files else ([], [])
         ours = _measure(FarS3fsSubject(scratch / "ours", store), _archive(scratch, untar))

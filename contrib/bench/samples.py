@@ -1,4 +1,4 @@
-"""Repeated measurements of one thing, and two of them compared."""
+"""Repeated measurements, and the comparison of two series."""
 
 import statistics
 from collections.abc import Sequence
@@ -15,5 +15,5 @@ def summary(values: Sequence[float]) -> dict[str, object]:
 
 
 def ratio(ceiling_s: Sequence[float], subject_s: Sequence[float]) -> float:
-    """Return how much of the ceiling's speed the subject reaches: 1 is as fast, 0.5 is half."""
+    """Return the subject's speed relative to the baseline: 1 is as fast, 0.5 is half."""
     return statistics.median(ceiling_s) / statistics.median(subject_s)

@@ -1,4 +1,4 @@
-"""Time per file at several sizes of filesystem: what grows, and how.
+"""Time per file at several sizes of filesystem.
 
 Empty files with names of 16 bytes, 1,000 in a directory, written as rows; then through the mount
 and the commands: an image, a restore from it where nothing is known, a sample of new files, find
@@ -50,7 +50,7 @@ def sizes_up_to(largest: int) -> list[int]:
 
 
 def run(scratch: Path, *, scale_power: int, sizes: Sequence[int] | None) -> dict[str, Any]:
-    """Measure each size on a filesystem of its own; print each row as it is there."""
+    """Measure each size on a separate filesystem; print each row when it is complete."""
     rows: dict[str, Row] = {}
     for size in sizes or sizes_up_to(10**scale_power):
         place = scratch / str(size)
@@ -86,7 +86,7 @@ def _measure(place: Path, files: int) -> Row:
 
 
 def _restore(subject: S3fsSubject, row: Row) -> None:
-    """Mount beside the writer where nothing is known of the bucket, and then where it is."""
+    """Mount beside the writer without local state, and then with it."""
     reader = S3fsSubject("reader", subject.root / "reader", options={"ro": ""})
     reader.bucket = subject.bucket
     reader.state.mkdir()
@@ -98,7 +98,7 @@ def _restore(subject: S3fsSubject, row: Row) -> None:
 
 
 def _image(subject: S3fsSubject, files: int, row: Row) -> None:
-    """Make the first image that has the files, so that no piece of it was there before."""
+    """Make the first image with the files, so that all of its pieces are new."""
     row["idle s"] = _idle_s(subject)
     (subject.mountpoint / "first").touch()
     _command_step(subject, row, "image", "flush", "--image", subject.mountpoint)
@@ -130,12 +130,12 @@ def _create(directory: Path) -> None:
 
 
 def _find(root: Path) -> None:
-    """Go through everything with its attributes."""
+    """List everything with its attributes."""
     subprocess.run(["find", root, "-size", "+1000000"], check=True, stdout=subprocess.DEVNULL)
 
 
 def _gather(root: Path) -> None:
-    """Bring what was filled in below one directory, so that it can be copied."""
+    """Move the inserted files below one directory, so that it can be copied."""
     (root / "tree").mkdir()
     for path in root.iterdir():
         if path.name.startswith("directory-"):
@@ -143,7 +143,7 @@ def _gather(root: Path) -> None:
 
 
 def _first_answer(reader: S3fsSubject, row: Row) -> tuple[float, float]:
-    """Mount, the first time with a restore; return seconds to an answer, and of the processor."""
+    """Mount, the first time with a restore; return seconds until an answer, and processor seconds."""
     machine.drop_kernel_caches()
     began_s = time.perf_counter()
     with reader:
@@ -165,7 +165,7 @@ def _idle_s(subject: S3fsSubject) -> float:
 def _step(
     subject: S3fsSubject, row: Row, name: str, work: Callable[[], None], count: float
 ) -> None:
-    """Note the microseconds of a step for each of so many files, by the wall and the processor."""
+    """Record the microseconds of a step per file, wall time and processor time."""
     assert subject.pid is not None, "it is mounted"
     machine.settle(subject.pid)
     before_s = machine.cpu_s(subject.pid)
@@ -174,7 +174,7 @@ def _step(
 
 
 def _command_step(subject: S3fsSubject, row: Row, name: str, *words: str | Path) -> None:
-    """Note a step that is a command, without what one takes that does nothing."""
+    """Record a step that is a command, minus the cost of a command that does nothing."""
     _step(subject, row, name, lambda: _command(subject, *words), row["files"])
     row[name] -= _idle_s(subject) * 1e6 / row["files"]
 

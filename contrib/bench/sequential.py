@@ -1,4 +1,4 @@
-"""Sequential write, then read of what the daemon holds locally, against plain files behind FUSE.
+"""Sequential write, then read of cached data, against plain files behind FUSE.
 
 Every MiB differs, so that nothing is deduplicated away, and does not compress. The kernel's pages
 of the file are dropped before it is read; those of the files below are not: the way through the
@@ -56,7 +56,7 @@ def _round(subject: Subject, path: Path, size_bytes: int) -> tuple[float, float,
 
 
 def write_file(path: Path, size_bytes: int) -> None:
-    """Write every MiB different and incompressible."""
+    """Write incompressible data in which every MiB differs."""
     pool = bytearray(os.urandom(POOL_BYTES))
     view = memoryview(pool)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -70,7 +70,7 @@ def write_file(path: Path, size_bytes: int) -> None:
 
 
 def read_file(path: Path, size_bytes: int) -> None:
-    """Read it all, and check that every MiB is the one that was written there."""
+    """Read it all, and compare every MiB with the written one."""
     buffer = bytearray(PIECE_BYTES)
     total = 0
     with path.open("rb", buffering=0) as file:

@@ -60,7 +60,7 @@ def bytes_per_file(database: Path, files: int) -> float:
 
 
 def daemon_memory(subject: S3fsSubject) -> dict[str, dict[str, int]]:
-    """Return the daemon's memory after mounting, after find saw everything, and after forgetting."""
+    """Return the daemon's memory after mounting, after find, and after the kernel's cache was dropped."""
     with subject:
         pid = subject.pid
         assert pid is not None, "the subject is mounted"

@@ -1,4 +1,4 @@
-"""The longest stall of the daemon's loop while a large database is brought to the bucket.
+"""The longest stall of the daemon's loop while a large database is uploaded.
 
 Measured from outside: statvfs always is a request, and answering it takes no time; so a slow answer
 is the loop doing something else. The same probe beside an idle daemon says what the machine adds.
@@ -58,7 +58,7 @@ def run(scratch: Path, *, database_mb: int) -> dict[str, object]:
 
 
 def probe(mountpoint: Path, going_on: Callable[[], bool]) -> list[float]:
-    """Return the seconds of every answer while *going_on* says so."""
+    """Return the seconds of every answer until *going_on* returns false."""
     taken = []
     while going_on():
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Filesystems under test: made, mounted in the foreground, unmounted, whatever happens.
+"""Filesystems under test: made, mounted in the foreground, and always unmounted.
 
 Owns: the processes it starts and their mount points. Ends only those, by their number.
 """
@@ -32,7 +32,7 @@ class SubjectError(Exception):
 
 
 def program() -> list[str]:
-    """Return how to call s3fs-meta: $S3FS_META, or the script beside this interpreter, or PATH."""
+    """Return the command of s3fs-meta: $S3FS_META, or the script beside this interpreter, or PATH."""
     if "S3FS_META" in os.environ:
         return os.environ["S3FS_META"].split()
     beside = Path(sys.executable).parent / "s3fs-meta"
@@ -87,7 +87,7 @@ class Subject:
         return True
 
     def settle(self) -> None:
-        """Wait until nothing is left to do in the background."""
+        """Wait until no background work is left."""
         if self.pid is not None:
             machine.settle(self.pid)
 
@@ -152,7 +152,7 @@ class DaemonSubject(Subject):
 
     @override
     def start(self) -> None:
-        """Mount and wait until the kernel says so."""
+        """Mount and wait until the kernel lists the mount."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command(), stdout=log, stderr=log, env=environment(), cwd=PROJECT
@@ -168,7 +168,7 @@ class DaemonSubject(Subject):
 
     @override
     def stop(self) -> None:
-        """Unmount, wait for the daemon's end, and insist step by step."""
+        """Unmount and wait for the daemon's end, with escalating signals."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -184,7 +184,7 @@ class DaemonSubject(Subject):
             subprocess.run(command, capture_output=True, check=False)
 
     def kill(self) -> None:
-        """End the daemon without notice."""
+        """Kill the daemon."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -196,7 +196,7 @@ class DaemonSubject(Subject):
 
 
 class NullSubject(DaemonSubject):
-    """The ceiling: a file system that does nothing, optionally over plain files."""
+    """The baseline: a filesystem that does nothing, optionally over plain files."""
 
     def __init__(
         self, name: str, root: Path, *, plain_files: bool = False, scheduled: bool = False
@@ -218,7 +218,7 @@ class NullSubject(DaemonSubject):
 
     @override
     def start(self) -> None:
-        """Mount, and let the kernel read ahead in the same steps as the subject's mount asks for."""
+        """Mount, and set the kernel's read-ahead to that of the subject's mount."""
         super().start()
         device = self.mountpoint.stat().st_dev
         tunable = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
@@ -259,7 +259,7 @@ class S3fsSubject(DaemonSubject):
 
     @override
     def settle(self) -> None:
-        """Wait until everything is in the bucket, and nothing is left to do."""
+        """Wait until everything is in the bucket and no work is left."""
         run(["flush", str(self.mountpoint), "--cachedir", str(self.state)])
         super().settle()
 

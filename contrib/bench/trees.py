@@ -83,7 +83,7 @@ def _targets(clones: dict[str, Figures], removals: dict[str, Figures]) -> list[t
 
 
 def _sort_into_trees(root: Path, sizes: dict[str, int]) -> None:
-    """Move the directories of the root into trees of so many files."""
+    """Move the directories of the root into trees of a number of files."""
     directories = sorted(path for path in root.iterdir() if path.is_dir())
     for name, files in sizes.items():
         (root / name).mkdir()
@@ -127,7 +127,7 @@ def _answer_s(root: Path) -> float:
 
 
 def _remove(subject: S3fsSubject, name: str, files: int, empty_s: float) -> Figures:
-    """Remove a tree and wait until nothing is left of it."""
+    """Remove a tree and wait until all of it is removed."""
     assert subject.pid is not None, "it is mounted"
     machine.settle(subject.pid)
     root = subject.mountpoint
@@ -149,7 +149,7 @@ def _remove(subject: S3fsSubject, name: str, files: int, empty_s: float) -> Figu
 
 
 def _run_s(words: Sequence[str]) -> float:
-    """Run a program; return how long it took."""
+    """Run a program; return its duration."""
     began_s = time.perf_counter()
     subprocess.run(words, env=environment(), cwd=PROJECT, check=True, capture_output=True)
     return time.perf_counter() - began_s

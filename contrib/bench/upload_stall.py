@@ -91,7 +91,7 @@ def _begin_flush(subject: FarS3fsSubject) -> "subprocess.Popen[bytes]":
 
 
 def _probe(subjects: Sequence[Subject], going_on: Callable[[], bool]) -> dict[str, list[float]]:
-    """Return the seconds of each stat; the kernel forgets the names when all have been asked for."""
+    """Return the seconds of each stat; the kernel's cache is dropped when all names were used."""
     taken: dict[str, list[float]] = {subject.name: [] for subject in subjects}
     number = FILES
     while going_on():
@@ -111,7 +111,7 @@ def _probe(subjects: Sequence[Subject], going_on: Callable[[], bool]) -> dict[st
 
 
 def _write(path: Path, size_bytes: int) -> None:
-    """Write blocks that compress to about a half, each of them another."""
+    """Write blocks that compress to about a half, all different."""
     pool = bytearray(os.urandom(POOL_BYTES // 2).hex().encode())
     with path.open("wb", buffering=0) as file:
         for at in range(0, size_bytes, MIB):

@@ -1,1 +1,1 @@
-"""A distributed object store of several processes on one machine, for trying and testing."""
+"""A distributed object store of several processes on one machine, for tests and experiments."""

@@ -1,4 +1,4 @@
-"""Four MinIO servers on one machine that are one store: any of them may be killed and come back.
+"""Four MinIO servers on one machine that form one store: any of them may be killed and restarted.
 
 Owns: the processes it starts, by their handles. Does not know: s3fs-meta.
 Source: https://min.io/docs, "Deploy MinIO: Multi-Node Multi-Drive".
@@ -23,7 +23,7 @@ POLL_S: Final = 0.1
 
 
 class ClusterError(Exception):
-    """The cluster did not come up."""
+    """The cluster did not start."""
 
 
 class Cluster:
@@ -50,7 +50,7 @@ class Cluster:
         self.processes: list[subprocess.Popen[bytes] | None] = [None] * nodes
 
     def endpoint_url(self, node: int) -> str:
-        """Return where one node answers; all of them show the same objects."""
+        """Return the URL of one node; all of them serve the same objects."""
         return f"http://{self._host}:{self._ports[node]}"
 
     def start(self, node: int) -> None:
@@ -72,7 +72,7 @@ class Cluster:
             )
 
     def kill(self, node: int) -> None:
-        """End one node without notice."""
+        """Kill one node."""
         process = self.processes[node]
         self.processes[node] = None
         if process is not None:

@@ -294,7 +294,9 @@ def _look_offline(run: Run) -> None:
         names = run.hand.ask("names", str(run.other.mnt))
         steps = [step for step in run.history.steps if not step.dead]
         if not any(names == step.state.names.keys() for step in steps):
-            raise FindingError(f"{run.other.name}, offline, shows names that never were: {names}")
+            raise FindingError(
+                f"{run.other.name}, offline, shows names that never existed: {names}"
+            )
         run.other.umount()
 
 

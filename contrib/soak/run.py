@@ -198,9 +198,7 @@ class Run:
         if not kept:
             states = [step.state for step in branch.steps[low:] if not step.dead]
             if all(state.view() != base.view() for state in states):
-                raise FindingError(
-                    f"{host.name} had changes that the bucket has not, and kept none"
-                )
+                raise FindingError(f"{host.name} had unshipped changes, and kept none")
             return
         target = host.folder / "rescued"
         words = ("--everything", "--kept", kept[-1], "--to", str(target))

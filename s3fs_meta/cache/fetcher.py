@@ -195,7 +195,7 @@ class Fetcher:
                 neighbours, first, stored = await self._get_with(located, neighbours, object_key)
                 await trio.to_thread.run_sync(self._unpack, located, object_key, first, stored)
             except (ObjectMissingError, FormatError) as exc:
-                _log.info("block %d is asked for again: %s", located.block, exc)
+                _log.info("requesting block %d again: %s", located.block, exc)
                 await self._get_again(located, object_key)
                 neighbours, first, stored = (), 0, b""
             self.fetched_blocks += 1
@@ -245,7 +245,7 @@ class Fetcher:
             try:
                 return neighbours, start, await self._get_range(object_key, start, stop)
             except FormatError as exc:  # too short for a neighbour: perhaps not for the block
-                _log.info("neighbours of block %d are not to be had: %s", located.block, exc)
+                _log.info("neighbours of block %d are unavailable: %s", located.block, exc)
         start, stop = extent([located])
         return (), start, await self._get_range(object_key, start, stop)
 

@@ -61,7 +61,7 @@ def clone(
             metavar="SECONDS",
             min=FREEZE_S_MIN,
             max=FREEZE_S_MAX,
-            help="For so long at most.",
+            help="Longest time to block them.",
         ),
     ] = FREEZE_S_DEFAULT,
     cachedir: options.Cachedir = None,

@@ -99,7 +99,7 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
         mounted = await _status_if_mounted(plan.place)
         if mounted is not None:
             _refuse_beside(plan, mounted["journal_mode"])
-            front.notice("it is mounted: checking beside the mount, which goes on")
+            front.notice("it is mounted: checking beside the running mount")
             await _check_beside(plan, store, secret, report, front)
         else:
             try:

@@ -31,9 +31,7 @@ HELP = CommandHelp(
 
 
 def lock(
-    path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="What is to stay.", show_default=False)
-    ],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Tree to lock.", show_default=False)],
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:

@@ -81,11 +81,15 @@ def log(
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", metavar="TIME", help="Nothing before this moment.", show_default=False
+            "--since",
+            metavar="TIME",
+            help="Only transaction groups since this time.",
+            show_default=False,
         ),
     ] = None,
     until: Annotated[
-        str, typer.Option("--until", metavar="TIME", help="Nothing after this moment.")
+        str,
+        typer.Option("--until", metavar="TIME", help="Only transaction groups up to this time."),
     ] = "newest",
     count: Annotated[
         int | None,

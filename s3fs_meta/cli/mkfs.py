@@ -55,7 +55,10 @@ HELP = CommandHelp(
 def mkfs(
     url: options.Url,
     label: Annotated[
-        str, typer.Option("--label", metavar="TEXT", help="Name for people.", show_default=False)
+        str,
+        typer.Option(
+            "--label", metavar="TEXT", help="Label that commands show.", show_default=False
+        ),
     ] = "",
     block_size: Annotated[
         str,

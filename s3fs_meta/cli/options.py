@@ -80,7 +80,7 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="TIME",
-        help="The moment: ISO 8601, so long ago such as 10m, txg=N, or newest.",
+        help="Point in time: ISO 8601, an age such as 10m, txg=N, or newest.",
     ),
 ]
 NoPrivileges = Annotated[

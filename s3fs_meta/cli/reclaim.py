@@ -58,7 +58,7 @@ def reclaim(
         typer.Argument(metavar="MOUNTPOINT|URL", help="Which filesystem.", show_default=False),
     ],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Only say what would be deleted.")
+        bool, typer.Option("--dry-run", "-n", help="Only list the objects that would be deleted.")
     ] = False,
     *,
     access: options.Access,

@@ -99,9 +99,7 @@ def recover_state(
     ] = None,
     everything: Annotated[
         bool,
-        typer.Option(
-            "--everything", help="Copy all files, also those that were so at the moment before."
-        ),
+        typer.Option("--everything", help="Copy all files, also unchanged ones."),
     ] = False,
     no_privileges: options.NoPrivileges = False,
     *,

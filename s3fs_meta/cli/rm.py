@@ -39,14 +39,12 @@ HELP = CommandHelp(
 def rm(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH...", help="What is to go.", show_default=False),
+        typer.Argument(metavar="PATH...", help="Files and trees to remove.", show_default=False),
     ],
     locked: Annotated[
-        bool, typer.Option("--locked", help="Also what s3fs-meta lock has locked.")
+        bool, typer.Option("--locked", help="Also trees that s3fs-meta lock has locked.")
     ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Until the background has nothing left to remove.")
-    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until everything is removed.")] = False,
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:

@@ -78,7 +78,7 @@ def rollback(
         typer.Option(
             "--at",
             metavar="TIME",
-            help="The moment: ISO 8601, so long ago such as 10m, or txg=N.",
+            help="Point in time: ISO 8601, an age such as 10m, or txg=N.",
             show_default=False,
         ),
     ],
@@ -147,11 +147,11 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
     for notice in bucket.moments.notices:
         front.notice(notice)
     if past.txg == present.txg:
-        raise SettingsError(f"{told(past)} is the present: there is nothing to roll back")
+        raise SettingsError(f"{told(past)} is the current txg: there is nothing to roll back")
     if bucket.moments.unreadable_end:
         last = bucket.moments.unreadable_end[-1]
         front.notice(f"what comes after it, up to txg {last}, cannot be read and is given up")
-    front.notice(f"{store.url} goes back from {told(present)}")
+    front.notice(f"{store.url} is rolled back from {told(present)}")
     front.notice(f"to {told(past)}: {present.txg - past.txg} transaction groups")
     if not wanted.confirmed:
         await trio.to_thread.run_sync(_require_yes)
@@ -161,7 +161,7 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
 def _require_yes() -> None:
     """Raise UsageError unless the user types yes."""
     if not sys.stdin.isatty():
-        raise UsageError("nobody is there to be asked; use --yes")
+        raise UsageError("stdin is not a terminal; use --yes")
     sys.stderr.write("If that is meant, type yes: ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() != "yes":

@@ -78,7 +78,7 @@ def umount(
         typer.Option(
             "--force",
             help="Also if programs, or other mount namespaces, use it: they get errors; also if "
-            "the store does not take everything: the next mount here goes on from the rest.",
+            "the store does not take everything: the next mount on this host continues with the rest.",
         ),
     ] = False,
 ) -> None:
@@ -162,7 +162,7 @@ def _judge(outcome: Mapping[str, object]) -> None:
     if not outcome["complete"]:
         raise StoreError(
             f"unmounted, but not everything is in the bucket ({outcome['why']}); the rest is kept "
-            "here, and the next mount goes on from it"
+            "here, and the next mount continues from it"
         )
 
 

@@ -270,7 +270,7 @@ def section_payload(key: ObjectKey, section: Section) -> bytes:
     try:
         data = encode_section(section)
     except struct.error as exc:
-        raise FormatError(key, "a location with a number that cannot be") from exc
+        raise FormatError(key, "a location with an impossible number") from exc
     if decode_section(key, data) != section:
         raise FormatError(key, "the section does not read back as written")
     return data
@@ -282,10 +282,10 @@ def _location(key: str, row: tuple[int, int, int, int, int, bytes]) -> Location:
         raise FormatError(key, "a block that cannot be")
     if not pack:
         if offset or stored_bytes or any(content_hash_):
-            raise FormatError(key, "a lost block that is somewhere")
+            raise FormatError(key, "a lost block with a location")
         return Location(BlockId(block), plain_bytes, content_hash_, None, None, None)
     if pack > NUMBER_MAX or stored_bytes == 0 or offset + stored_bytes > PACK_BYTES_MAX:
-        raise FormatError(key, "a block that is nowhere in its pack")
+        raise FormatError(key, "a block without a location in its pack")
     return Location(BlockId(block), plain_bytes, content_hash_, PackId(pack), offset, stored_bytes)
 
 
@@ -325,7 +325,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Changelog:
     if version not in {VERSION, SPAN_VERSION}:
         raise NewerFormatError(key, f"changelog version {version}")
     if version == SPAN_VERSION and not fields.boolean("begins_span"):
-        raise FormatError(key, "a version for nothing")
+        raise FormatError(key, "an unnecessary version")
     changelog = Changelog(
         kind=Kind(fields.matching("kind", _KINDS)),
         txg=Txg(fields.integer("txg", 1, NUMBER_MAX)),
@@ -351,20 +351,20 @@ def _parse(key: ObjectKey, payload: bytes) -> Changelog:
 def _check(key: ObjectKey, changelog: Changelog) -> None:
     """Refuse fields that contradict each other or the name of the object."""
     if key != key_of(changelog.txg):
-        raise FormatError(key, "another changelog than its name says")
+        raise FormatError(key, "a changelog that does not match its name")
     if changelog.floor > changelog.txg:
-        raise FormatError(key, "a floor that lies in the future")
+        raise FormatError(key, "a floor in the future")
     if changelog.begins_span and changelog.kind is not Kind.IMAGE:
-        raise FormatError(key, "a time span that begins where changes lead over it")
+        raise FormatError(key, "a time span that begins within a run of changes")
     if (changelog.kind is Kind.IMAGE) != (changelog.image is not None):
-        raise FormatError(key, "an image where none belongs, or none where one does")
+        raise FormatError(key, "an unexpected or a missing image")
     if changelog.image is not None:
         name = parse_manifest_key(changelog.image.key)
         if name is None or name.txg != changelog.txg or name.epoch > changelog.epoch:
             raise FormatError(key, "the image of another txg")
     changes = changelog.parts or changelog.packs or changelog.forgotten
     if changelog.kind is not Kind.GROUP and (changes or changelog.section != NO_CHANGES):
-        raise FormatError(key, "changes where none belong")
+        raise FormatError(key, "unexpected changes")
     _check_lists(key, changelog)
 
 
@@ -384,7 +384,7 @@ def check_packs(
     for pack in packs:
         epoch = parse_pack_key(pack.object_key)
         if epoch is None or epoch > epoch_max:
-            raise FormatError(key, "a pack whose name is none, or that of a later epoch")
+            raise FormatError(key, "a pack with an invalid name, or of a later epoch")
     require_distinct(key, "pack's name", [pack.object_key for pack in packs])
     require_distinct(key, "pack", [*(pack.pack for pack in packs), *forgotten])
 

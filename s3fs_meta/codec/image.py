@@ -239,7 +239,7 @@ def _check(key: ObjectKey, manifest: Manifest) -> None:
     """Refuse fields that contradict each other or the name of the object."""
     name = parse_manifest_key(key)
     if name is None or (name.txg, name.epoch) != (manifest.txg, manifest.epoch):
-        raise FormatError(key, "another image than its name says")
+        raise FormatError(key, "an image that does not match its name")
     if manifest.previous is not None and manifest.previous.key == key:
         raise FormatError(key, "an image that follows itself")
     if manifest.page_size & (manifest.page_size - 1):

@@ -149,7 +149,7 @@ def _head(key: str, fields: Fields) -> Head:
     fields.finish()
     name = parse_manifest_key(head.manifest_key)
     if name is None or name.txg != head.txg:
-        raise FormatError(key, "a head that is not the image its name says")
+        raise FormatError(key, "a head that does not match the name of its image")
     return head
 
 

@@ -187,7 +187,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Level:
     )
     fields.finish()
     if parse_key(key) != (level.level, level.last):
-        raise FormatError(key, "another level than its name says")
+        raise FormatError(key, "a level that does not match its name")
     if level.floor > level.last or level.first_ns >= level.created_ns:
         raise FormatError(key, "a time or a floor that lies in its future")
     check_packs(key, level.packs, level.forgotten, level.epoch)

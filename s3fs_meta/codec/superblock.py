@@ -301,7 +301,7 @@ def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
     features = []
     for item in fields.array("features", FEATURES_MAX):
         if not isinstance(item, str) or _FEATURE.fullmatch(item) is None:
-            raise FormatError(key, "a feature that is no word")
+            raise FormatError(key, "an invalid name of a feature")
         if item not in KNOWN_FEATURES:
             raise NewerFormatError(key, f"feature {item!r}")
         features.append(item)

@@ -121,7 +121,7 @@ def broken(status: MountStatus, name: str, arguments: tuple[object, ...], exc: E
         _log.error("%s%s: the local disk failed: %s", name, _described(arguments), exc)
         _give_up(status, name, f"the local disk failed: {exc}")
     else:
-        _log.error("%s%s met a bug", name, _described(arguments), exc_info=exc)
+        _log.error("%s%s raised an unexpected exception", name, _described(arguments), exc_info=exc)
         _give_up(status, name, f"internal error in {name}: {exc!r}")
     return errnos.UNEXPECTED
 

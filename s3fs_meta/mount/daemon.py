@@ -53,7 +53,7 @@ class RemoteFront:
         self._send({"ask": prompt})
         reply = _parse(self._lines.readline())
         if "answer" not in reply:
-            raise PassphraseError(reply.get("refused", "nobody is there to be asked"))
+            raise PassphraseError(reply.get("refused", "stdin is not a terminal"))
         return str(reply["answer"])
 
     def ready(self) -> None:

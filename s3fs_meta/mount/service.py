@@ -123,7 +123,7 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
     if left is not None:
         if targets.unquoted(left.source) != plan.place.url:
             raise SettingsError(f"{left.source} is mounted on {plan.mountpoint}")
-        front.notice("taking away the mountpoint of a mount that was killed")
+        front.notice("removing the mountpoint of a killed mount")
         await fuse.detach(plan.mountpoint)
 
 

@@ -122,7 +122,7 @@ def open_store(
         raise NotAFilesystemError(url, "that directory does not exist; mount its disk, or")
     endpoint_url = (options or S3Options()).endpoint_url
     if endpoint_url is not None and not _ENDPOINT.fullmatch(endpoint_url):
-        raise UsageError(f"endpoint {endpoint_url!r} has not the form https://host:port")
+        raise UsageError(f"endpoint {endpoint_url!r} does not have the form https://host:port")
     bare = _open_bare(address, options or S3Options(), make_root, look_only)
     return CountingStore(RetryingStore(bare, tell=tell))
 

@@ -313,7 +313,7 @@ class Session:
                 return
             except (S3fsError, OSError) as exc:
                 self.imager.last_error = str(exc)
-                _log.warning("image put off: %s", exc)
+                _log.warning("image postponed: %s", exc)
 
     async def _compact(self) -> None:
         """Compact packs; a failure is recorded, and the next call tries again."""
@@ -323,7 +323,7 @@ class Session:
             raise
         except (S3fsError, OSError) as exc:
             self.compactor.last_error = str(exc)
-            _log.warning("compaction put off: %s", exc)
+            _log.warning("compaction postponed: %s", exc)
 
     async def _run_reclaim(self) -> None:
         """Delete garbage at intervals, also while no image is made."""
@@ -378,7 +378,7 @@ class Session:
         try:
             await work(self.volume)
         except (S3fsError, OSError) as exc:  # no content depends on it; the next flush tries again
-            _log.warning("the superblock was not looked after: %s", exc)
+            _log.warning("cannot check the superblock: %s", exc)
 
     async def sync_file(self, ino: Ino) -> None:
         """Make one file and all that names it durable, as strongly as the mount promises: fsync(2).
@@ -406,7 +406,7 @@ class Session:
             try:
                 await self.make_image(progress)
             except (S3fsError, OSError) as exc:  # nothing depends on it
-                _log.warning("image put off to the next mount: %s", exc)
+                _log.warning("image postponed to the next mount: %s", exc)
         await self.shipper.ship(progress, anyway=True)
         await self._tend_superblock(tend)
 
@@ -443,7 +443,7 @@ class Session:
         try:
             await close_filesystem(self.volume, release=everything_there and holds)
         except (FencedError, LostLeaseError) as exc:
-            _log.warning("nothing to give back: %s", exc)  # and the bucket has all changes
+            _log.warning("lease already lost: %s", exc)  # and the bucket has all changes
 
     async def _lead_at_end(self) -> None:
         """Keep a follower's rows of cached blocks beyond the unmount."""

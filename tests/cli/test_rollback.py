@@ -15,7 +15,7 @@ def test_without_an_answer_nothing_is_rolled_back(program: Program, place: Place
 
     done = program.run("rollback", "--at", "txg=0", place.url)
     assert done.returncode == 2
-    assert "goes back from txg " in done.stderr
+    assert "is rolled back from txg " in done.stderr
     assert "to txg 0 of " in done.stderr
     assert "use --yes" in done.stderr
     done = program.run("rollback", "--yes", "--at", "newest", place.url)

@@ -23,7 +23,7 @@ def test_umount_of_a_dead_mount_reports_the_kept_state(program: Program, mounted
     done = program.run("umount", mounted.mountpoint)
 
     assert done.returncode == 9
-    assert "the next mount goes on" in done.stderr
+    assert "the next mount continues" in done.stderr
     assert mount_table.find(str(mounted.mountpoint)) is None
 
 

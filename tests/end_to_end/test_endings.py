@@ -171,7 +171,7 @@ def test_fenced_mount_reports_it_at_its_end(
     done = program.run("umount", mounted.mountpoint)
     wait_until_gone(pid)
 
-    assert (done.returncode, "goes on from it" in done.stderr) == (13, False)
+    assert (done.returncode, "continues from it" in done.stderr) == (13, False)
     assert "sets it aside" in done.stderr
     again = program.run("umount", mounted.mountpoint)
     assert (again.returncode, again.stderr) == (13, done.stderr.splitlines(keepends=True)[-1])

@@ -134,7 +134,7 @@ def test_unavailable_point_in_time_is_refused_in_one_line(place: Place, program:
     done = program.run("mount", "-o", "ro,at=1999-12-31", place.url, place.mountpoint)
 
     assert done.returncode == 3
-    assert "1999-12-31 is before the oldest moment that is kept, txg 0 of 20" in done.stderr
+    assert "1999-12-31 is before the oldest retained point in time, txg 0 of 20" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert state_directories(program) == []
 

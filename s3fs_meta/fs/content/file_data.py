@@ -398,9 +398,7 @@ class FileData:
                 fetched += 1
                 continue
             return
-        raise StoreUnavailableError(
-            f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted again and again"
-        )
+        raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted repeatedly")
 
     def _resize(self, before: Attributes, size_bytes: int, *, sets_times: bool) -> None:
         if size_bytes == before.size_bytes and not sets_times:

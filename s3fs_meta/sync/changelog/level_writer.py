@@ -58,7 +58,7 @@ class Leveler:
                 self.last_error = ""
             except S3fsError as exc:
                 self.last_error = str(exc)
-                _log.info("merging changelogs is put off: %s", exc)
+                _log.info("merging changelogs postponed: %s", exc)
 
     async def make_due(self) -> None:
         """Make the levels that are missing up to the last txg that is confirmed.

@@ -280,7 +280,7 @@ def mark_of(link: Link) -> str:
 
 
 def _too_early(what: str, oldest: Link) -> SettingsError:
-    return SettingsError(f"{what} is before the oldest moment that is kept, {told(oldest)}")
+    return SettingsError(f"{what} is before the oldest retained point in time, {told(oldest)}")
 
 
 async def require_at_least(

@@ -79,7 +79,7 @@ class Reclaimer:
             self.last_error = ""
         except S3fsError as exc:
             self.last_error = str(exc)
-            _log.warning("reclaim put off: %s", exc)
+            _log.warning("reclaim postponed: %s", exc)
 
     async def plan(self, limit: int = RECLAIM_KEYS_MAX) -> Garbage:
         """Return the garbage that can be deleted now; nothing is changed.

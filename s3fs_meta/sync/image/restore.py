@@ -139,7 +139,7 @@ class Restorer:
                 yield ManifestRef(key, "")
 
     def _note_damage(self, key: ObjectKey, exc: S3fsError) -> None:
-        _log.error("the image %s does not lead there: %s", key, exc)
+        _log.error("cannot reach the txg from the image %s: %s", key, exc)
         self.notices.append(f"the image {key} is of no use: {exc}")
 
     async def _older_images(self, upto: Txg | None) -> list[ObjectKey]:

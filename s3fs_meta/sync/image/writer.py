@@ -255,7 +255,7 @@ class Imager:
             )
             await image_pieces.require_pieces(self._store, manifest.pieces)
         except (ObjectMissingError, FormatError) as exc:
-            _log.error("the last image is not to be had, so this is a full image: %s", exc)
+            _log.error("the last image is unavailable, so this is a full image: %s", exc)
             return ()
         return manifest.pieces
 

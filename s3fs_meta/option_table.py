@@ -130,7 +130,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         parse_size,
         "",
         "Size to which a WAL or journal file is cut back when it is reset; default: 64M.",
-        "A small limit grows the file again and again; a large one keeps disk space.",
+        "A small limit grows the file repeatedly; a large one keeps disk space.",
         _NO_EFFECT,
     ),
     Option(

@@ -10,7 +10,7 @@ from s3fs_meta.machine import UNKNOWN, Machine, this_machine
 
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Put a directory in the place of where a machine says what it is; it is no container."""
+    """Put a directory over the path where a machine says what it is; it is no container."""
     monkeypatch.setattr(machine, "MACHINE_ID", tmp_path / "machine-id")
     monkeypatch.setattr(machine, "PRODUCT_UUID", tmp_path / "product_uuid")
     monkeypatch.setattr(machine, "CONTAINER_MARKS", (tmp_path / "containerenv",))

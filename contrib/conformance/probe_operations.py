@@ -567,7 +567,7 @@ def _access_list(folder: Path) -> None:
     _expect(path.stat().st_mode & 0o777, 0o640)
 
 
-@_operation("a default one stands in the place of the umask", "acl(5)")
+@_operation("a default one stands instead of the umask", "acl(5)")
 def _default_list(folder: Path) -> None:
     no_id, before = 0xFFFFFFFF, os.umask(0o077)
     try:

@@ -232,7 +232,7 @@ def _repair_there(run: Run, host: Host) -> None:
 
 
 def _go_on(run: Run, observed: Observed, low: int) -> None:
-    """Compare the remaining content with what may be lost, and go on from it.
+    """Compare the remaining content with what may be lost, and continue from it.
 
     Raises:
         FindingError: something healthy was lost, or something was lost without a report.

@@ -90,7 +90,7 @@ class History:
         return number
 
     def fork(self) -> "History":
-        """Return a history of its own that goes on from here."""
+        """Return a history of its own that continues from here."""
         other = copy.copy(self)
         other.steps = [copy.copy(step) for step in self.steps]
         other.points = dict(self.points)
@@ -186,13 +186,13 @@ class History:
     # --- going on from what was found -------------------------------------------------------------------
 
     def adopt(self, number: int, observed: Observed) -> None:
-        """Go on from what was found: later states did not happen."""
+        """Continue from what was found: later states did not happen."""
         for step in self.steps[number + 1 :]:
             step.dead = True
         self.steps.append(Step(state_of(observed), None, time.monotonic()))
 
     def go_on_from(self, observed: Observed) -> None:
-        """Go on from what was found, which does not make undone what happened."""
+        """Continue from what was found, which does not make undone what happened."""
         self.steps.append(Step(state_of(observed), None, time.monotonic()))
         self.reached_bucket()
 

@@ -162,7 +162,7 @@ class Run:
         self.history.reached_bucket()
 
     def recover(self, what: str, low: int) -> None:
-        """Compare what a kill or takeover left with what may be left, and go on from it."""
+        """Compare what a kill or takeover left with what may be left, and continue from it."""
         observed = self.observe(self.writer)
         number = self.history.require(observed, what, low, self.history.last)
         lost = self.history.last - number

@@ -47,7 +47,7 @@ HELP = CommandHelp(
         "a plain fusermount3 -u or umount(8), which return at once, this command waits for the "
         "upload that goes on in the background. Interrupting it while it uploads leaves the "
         "filesystem mounted. What could not be uploaded stays in the local state, and the next "
-        "mount on this host goes on from there. If another mount namespace (a container, a unit "
+        "mount on this host continues from there. If another mount namespace (a container, a unit "
         "with private mounts) still has the filesystem mounted, the command says which process, "
         "and ends: the filesystem goes on there. With --force it takes no more changes, is "
         "uploaded, and ends; programs that use it get errors.",

@@ -102,7 +102,7 @@ class Copier:
     def finish_directory(self, attributes: Attributes, path: bytes) -> None:
         """Give a directory what its inode says, when everything is in it.
 
-        One that this user could not enter then is put off to ``finish``: names in it may be linked.
+        One that this user could not enter then is postponed to ``finish``: names in it may be linked.
         """
         if not self._is_root and attributes.mode & _ENTERED != _ENTERED:
             self._put_off.append((attributes, path))

@@ -194,7 +194,7 @@ class Namespace:
         return self._give_acls(created, inherited.value, default if is_directory else None)
 
     def make_nameless(self, parent: Ino, mode: int, caller: Caller) -> Attributes:
-        """Make a regular file that has no name, in the place of one (open(2), O_TMPFILE).
+        """Make a regular file that has no name, instead of one (open(2), O_TMPFILE).
 
         Raises:
             NoEntryError, NeedsDirectoryError, NotPermittedError, and what ``Changes.begin``

@@ -1,4 +1,4 @@
-"""From our errors to errno, and which of them the mount cannot simply go on from.
+"""From our errors to errno, and which of them the mount cannot simply continue from.
 
 Owns: the only table that knows errno. Does not know: pyfuse3.
 ``tests/fuse/test_errnos.py`` walks the tree of errors and fails for a leaf without an errno.

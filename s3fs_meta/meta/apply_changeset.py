@@ -3,7 +3,7 @@
 Owns: one txg as one transaction; the effect of recorded changes on the rows of blocks and packs.
 Does not know: where changelogs come from, who uses the database.
 Keeps: the replicated tables become exactly those of the writer at the end of the txg; the rows of
-blocks and packs suffice for a writer to go on from there (``settle``).
+blocks and packs suffice for a writer to continue from there (``settle``).
 Tasks: everything here blocks; in a thread, on a ``Database`` that no other task uses meanwhile.
 """
 

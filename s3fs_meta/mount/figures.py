@@ -23,7 +23,7 @@ def figures(
         session: what is mounted.
         url: of which bucket.
         mountpoint: where.
-        at: the moment of the past that was asked for; None for the present.
+        at: the point in time that was asked for; None for the present.
     """
     counters = session.db.counters
     head = session.volume.keeper.lease.head

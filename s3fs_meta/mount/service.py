@@ -166,7 +166,7 @@ def _advising(plan: MountPlan, front: Front) -> Iterator[None]:
 
 
 async def _learn_last_image(session: Session) -> None:
-    """Find out when the image was made that this mount goes on from; only status wants to know."""
+    """Find out when the image was made that this mount continues from; only status wants to know."""
     volume = session.volume
     head = volume.keeper.lease.head
     if head is None or volume.offline:

@@ -1,6 +1,6 @@
 """The kinds of objects, and what is done to one of them, or to all copies of one.
 
-A damage returns what stands in the place of an object (None: nothing), or no change at all where
+A damage returns what stands instead of an object (None: nothing), or no change at all where
 there is no such thing: an image cannot be replaced by an older version of itself, because its name
 is drawn at random and never used again.
 """

@@ -183,7 +183,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("foreign",),
         ("running writer",),
         Verdict.STOPS,
-        "another lease in the place of its own may be of a host that writes",
+        "another lease instead of its own may be of a host that writes",
     ),
     Rule(
         ("lease",),

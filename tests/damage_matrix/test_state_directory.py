@@ -1,7 +1,7 @@
 """Each file of a state directory missing, cut, older, of another filesystem, of another owner.
 
 The bucket has everything that was shipped, so none of that may be lost; what was not shipped is
-gone on from, or stays on this disk.
+continued from, or stays on this disk.
 """
 
 import os

@@ -138,7 +138,7 @@ def _modes_under_a_default_acl(folder: Path) -> tuple[int, int]:
     return (folder / "f").stat().st_mode & 0o777, (folder / "g").stat().st_mode & 0o777
 
 
-def test_default_acl_stands_in_the_place_of_the_umask(mounted: Place) -> None:
+def test_default_acl_replaces_the_umask(mounted: Place) -> None:
     """As on a local filesystem."""
     assert _modes_under_a_default_acl(mounted.mountpoint) == (0o644, 0o666)
 

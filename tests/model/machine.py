@@ -403,7 +403,7 @@ class Machine:
             await self.fs.orphans.purge(ino)
 
     async def _adopt_what_is_there(self) -> None:
-        """Find the state that is there among those that may be; go on from it."""
+        """Find the state that is there among those that may be; continue from it."""
         tree = await tree_of(self.fs)
         state = self.history.find(tree, Ino(self.session.db.counters.next_ino))
         if state is None:

@@ -82,7 +82,7 @@ def _forget_copies(exam: Examination, invariant: Invariant) -> None:
 
 
 def _forget_origins(exam: Examination, invariant: Invariant) -> None:
-    """Forget what was in the place of blocks that need it no more."""
+    """Forget what was instead of blocks that need it no more."""
     exam.run(f"DELETE FROM copies WHERE block IN ({invariant.select('k.block')})")
 
 

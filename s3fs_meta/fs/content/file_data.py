@@ -6,7 +6,7 @@ Keeps: ``inodes.mapped_blocks`` equals the rows of the map; no block reaches pas
 file, so growing a file never shows old bytes.
 
 There is no lock. Every request is a loop: look up everything that it needs; if a block must be
-fetched, wait for it and look again; else do the whole work in one stretch without a schedule
+fetched, wait for it and check again; else do the whole work in one stretch without a schedule
 point. What happened while it waited is therefore always seen.
 
 Order after a kill: rows become visible at the next group commit, but bytes that are written into
@@ -103,7 +103,7 @@ class FileData:
 
         Raises:
             NoInodeError, InvalidRequestError, RefusesDirectoryError, BusyError.
-            StoreError, CorruptionError: some of them are not to be had; nothing is invented.
+            StoreError, CorruptionError: some of them are unavailable; nothing is invented.
 
         Schedule point: only if a block must be fetched.  Transaction: none.
         """
@@ -121,9 +121,7 @@ class FileData:
             if isinstance(found, bytes):
                 return found
             missing = found
-        raise StoreUnavailableError(
-            f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted again and again"
-        )
+        raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted repeatedly")
 
     def try_read(self, ino: Ino, offset: int, length: int) -> bytes | list[Located]:
         """Return the bytes if all are local, else the blocks to fetch: none if one is just gone.
@@ -197,7 +195,7 @@ class FileData:
             TooBigError, NoInodeError, InvalidRequestError, ReadOnlyStateError, BusyError.
             NoSpaceLeftError: capacity, cache or disk is full; as with write(2), part of the
                 data may have been written.
-            StoreError, CorruptionError: a block that keeps some of its bytes is not to be had.
+            StoreError, CorruptionError: a block that keeps some of its bytes is unavailable.
 
         Schedule point: only if it must wait for room or for a block.  Transaction: its own.
         """
@@ -271,9 +269,7 @@ class FileData:
             if found is None:
                 return len(data)
             missing = found
-        raise StoreUnavailableError(
-            f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted again and again"
-        )
+        raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted repeatedly")
 
     def _look_up(self, ino: Ino, offset: int, stop: int) -> tuple[Attributes, list[Part]]:
         """Return everything that a write meets: the inode, and the parts of the range."""
@@ -370,7 +366,7 @@ class FileData:
         Raises:
             TooBigError, NoInodeError, InvalidRequestError, RefusesDirectoryError,
             ReadOnlyStateError, NoSpaceLeftError, BusyError.
-            StoreError, CorruptionError: the block that is cut in two is not to be had.
+            StoreError, CorruptionError: the block that is cut in two is unavailable.
 
         Schedule point: only for a large file or a fetch.  Transaction: its own.
         """

@@ -40,7 +40,7 @@ class ReadAhead:
     def note(self, ino: Ino, offset: int, stop: int) -> None:
         """Note a read of ``[offset, stop)``; if reads are sequential, fetch what follows.
 
-        A request that looks again after it has waited changes nothing. Schedule point: never.
+        A request that checks again after it has waited changes nothing. Schedule point: never.
         """
         record = self._open_files.being_read(ino)
         if record is None or stop == record.read_position:

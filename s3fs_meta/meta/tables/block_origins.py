@@ -1,4 +1,4 @@
-"""Rows of ``copies``: which block was in the place of one whose own file was never synced yet.
+"""Rows of ``copies``: which block was instead of one whose own file was never synced yet.
 
 Owns: these rows. Does not know: files; when a copy was synced (``cache``).
 Keeps: a row is made in the group that makes the block, and goes in the one that says that the block
@@ -56,7 +56,7 @@ def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
 
 
 def forget(db: Database, blocks: Iterable[BlockId]) -> None:
-    """Forget what was in the place of blocks. Inside a group."""
+    """Forget what was instead of blocks. Inside a group."""
     db.run(
         "DELETE FROM copies WHERE block IN (SELECT value FROM json_each(?))",
         (json.dumps(list(blocks)),),

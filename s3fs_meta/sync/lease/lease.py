@@ -142,7 +142,7 @@ class LeaseKeeper:
         """Check that we still hold the lease, unless that was done less than LEASE_LOOK_S ago.
 
         It only limits how long a fenced mount uploads packs that no changelog will name. So if the
-        lease is unavailable, the check is put off.
+        lease is unavailable, the check is postponed.
 
         Raises:
             FencedError: a newer epoch owns the filesystem.

@@ -219,7 +219,7 @@ class Bringer:
         self.behind = await abandoned_txgs.behind_all(store, keyring, uuid, lease, kept)
         self._want_image(db, broken.message)
         self.mended.append(broken.message)
-        self.mended.append(f"the chain goes on from txg {kept.txg} as txg {self.behind.txg + 1}")
+        self.mended.append(f"the chain continues from txg {kept.txg} as txg {self.behind.txg + 1}")
         self.mended += await abandoned_txgs.describe(store, keyring, uuid, kept, self.behind.txg)
         return db
 

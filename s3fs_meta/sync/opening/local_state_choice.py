@@ -52,7 +52,7 @@ from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.state_dir import StateDir
 
 ADVICE: Final = (
-    "s3fs-meta fsck -y quarantines it and goes on from the bucket; s3fs-meta recover-state reads"
+    "s3fs-meta fsck -y quarantines it and continues from the bucket; s3fs-meta recover-state reads"
     " what was quarantined"
 )
 

@@ -107,7 +107,7 @@ def test_values_of_another_type_cost_their_row(filled: Database, tmp_path: Path)
 
 
 def test_pages_that_name_each_other_in_a_circle_end_a_run(filled: Database, tmp_path: Path) -> None:
-    """One leaf in the place of another: its rows come once."""
+    """One leaf instead of another: its rows come once."""
     path = copied(filled, tmp_path / "copy.db")
     leaves = pages_of(path, "inodes")
     with path.open("r+b") as file:

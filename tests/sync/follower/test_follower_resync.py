@@ -86,7 +86,7 @@ async def ship_file(session: Session, content: bytes) -> Ino:
 
 
 async def test_damaged_changelog_is_not_applied(power: Power) -> None:
-    """The visible state does not change, and the changelog is not fetched again and again."""
+    """The visible state does not change, and the changelog is not fetched repeatedly."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         async with power.session(

@@ -50,7 +50,7 @@ async def test_truncated_database_is_refused_with_advice(power: Power, size: int
     await two_rounds(power)
     os.truncate(power.home / "a" / "meta.db", size)
 
-    with pytest.raises(FormatError, match="fsck -y quarantines it and goes on from the bucket"):
+    with pytest.raises(FormatError, match="fsck -y quarantines it and continues from the bucket"):
         async with power.session("a"):
             pass
 
@@ -73,7 +73,7 @@ async def test_damage_found_late_is_refused_with_advice(power: Power, table: str
         file.seek((row[0] - 1) * page_bytes[0])
         file.write(b"\xff" * page_bytes[0])
 
-    with pytest.raises(FormatError, match="fsck -y quarantines it and goes on from the bucket"):
+    with pytest.raises(FormatError, match="fsck -y quarantines it and continues from the bucket"):
         async with power.session("a"):
             pass
 

@@ -216,7 +216,7 @@ async def test_forged_copy_of_a_high_generation_is_ignored(power: Power) -> None
 async def test_host_that_saw_no_newer_superblock_accepts_an_older_one(
     encrypted: Power,
 ) -> None:
-    """SECURITY.md says so: in the place of both objects, with the passphrase of then."""
+    """SECURITY.md says so: instead of both objects, with the passphrase of then."""
     old = {key: encrypted.store.objects[key] for key in (KEY, COPY_KEY)}
     await change(encrypted.store, encrypted.remembered("-"), encrypted.secret, _with(b"new"))
     with pytest.raises(PassphraseError):
@@ -262,7 +262,7 @@ async def test_plain_superblock_of_a_higher_generation_counts(power: Power) -> N
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 async def test_plain_superblock_with_other_keys_costs_nothing(power: Power, key: ObjectKey) -> None:
-    """In the place of one object, whatever generation it claims, on a host that knows nothing."""
+    """Instead of one object, whatever generation it claims, on a host that knows nothing."""
     if power.encrypted:
         return
     good = await power.keys()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.errors import UsageError
+from s3fs_meta.errors import NotAFilesystemError
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.urls import S3Options
 
@@ -23,7 +23,7 @@ async def test_store_is_open_inside_and_errors_come_out(tmp_path: Path) -> None:
 
 async def test_missing_directory_is_refused(tmp_path: Path) -> None:
     """Only mkfs makes one."""
-    with pytest.raises(UsageError):
+    with pytest.raises(NotAFilesystemError, match="mount its disk"):
         async with opened_store(f"local://{tmp_path}/missing", S3Options()):
             pass
     async with opened_store(f"local://{tmp_path}/missing", S3Options(), make_root=True):

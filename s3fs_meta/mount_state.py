@@ -51,16 +51,29 @@ _SHIPS_NOT: Final = frozenset({MountState.FOLLOWING, MountState.DEGRADED, MountS
 class MountStatus:
     """The one holder of a mount's state: any component may change it, and all read it."""
 
-    def __init__(self, *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        read_only: bool = False,
+        rows_changed: Callable[[], int] | None = None,
+        undo: Callable[[], None] | None = None,
+    ) -> None:
+        """Begin as STARTING.
+
+        Args:
+            read_only: no changes are taken until ``promote``.
+            rows_changed: returns how many rows of the database changed; None: each change may.
+            undo: takes back what no commit holds yet.
+        """
         self._state = MountState.STARTING
         self.read_only = read_only
         self.kernel_read_only = False  # remounted: the kernel passes on no change
         self.why = ""
         self._writable = False
         self._troubled = False
-        self.changes_begun = 0  # for requests and tasks: a failed one may have left half a change
-        self.rows_changed: Callable[[], int] = lambda: self.changes_begun  # of the database
-        self.undo: Callable[[], None] = _nothing  # rolls back uncommitted changes
+        self.changes_begun = 0  # by requests and tasks: one that fails may have left half of one
+        self._rows_changed = rows_changed or (lambda: self.changes_begun)
+        self._undo = undo or _nothing
 
     @property
     def state(self) -> MountState:
@@ -96,7 +109,7 @@ class MountStatus:
     def break_off(self, why: str) -> None:
         """As ``degrade``, when a change failed half-way: no reader may ever see half of it."""
         self.degrade(why)
-        self.undo()
+        self._undo()
 
     def fence(self, why: str) -> None:
         """Turn read-only because another host took over; a mount that is stopping only stops uploads."""
@@ -108,7 +121,7 @@ class MountStatus:
     @property
     def progress(self) -> tuple[int, int]:
         """Return counters that grow when a change begins and when a row changes."""
-        return self.changes_begun, self.rows_changed()
+        return self.changes_begun, self._rows_changed()
 
     def is_half_done(self, since: tuple[int, int]) -> bool:
         """Return whether a change that fails may have left half of itself: rows changed, too."""
@@ -119,6 +132,10 @@ class MountStatus:
         assert self._state is MountState.FOLLOWING, f"{self._state} cannot be promoted"
         self.read_only = False
         self.enter(MountState.SERVING)
+
+    def remount(self, *, read_only: bool) -> None:
+        """Note whether the kernel passes on changes: it was remounted."""
+        self.kernel_read_only = read_only
 
     def require_kernel_writable(self) -> None:
         """Raise if the kernel takes no changes; for changes that do not come through the kernel.

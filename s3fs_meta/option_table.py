@@ -159,7 +159,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         "cachesize",
-        "cachesize_bytes",
+        "cache_bytes",
         "SIZE",
         cache_bytes,
         "10G",
@@ -169,7 +169,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         "compress",
-        "compress",
+        "compression",
         "METHOD",
         text_value,
         "zstd-1",
@@ -438,7 +438,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         "commit",
-        "commit_s",
+        "commit_interval_s",
         "SECONDS",
         seconds(COMMIT_INTERVAL_S_MIN),
         "5",

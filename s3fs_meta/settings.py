@@ -67,8 +67,43 @@ REFUSED_WORDS: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MountOptions:
+# MountOptions has every field of the slices below, so it is passed where a part takes its slice; the
+# name and the default of an option are written there alone.
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """The slice of the block cache."""
+
+    cache_bytes: int = CACHE_BYTES_DEFAULT
+    read_timeout_s: float = READ_TIMEOUT_S_DEFAULT
+    write_timeout_s: float = WRITE_TIMEOUT_S_DEFAULT
+
+
+@dataclass(frozen=True)
+class SessionOptions(CacheOptions):
+    """The slice of everything between the database and the bucket."""
+
+    compression: str = "zstd-1"
+    commit_interval_s: float = COMMIT_INTERVAL_S_DEFAULT
+    sync_interval_s: float = SYNC_INTERVAL_S_DEFAULT
+    image_interval_s: float = IMAGE_INTERVAL_S_DEFAULT
+    poll_interval_s: float = POLL_INTERVAL_S_DEFAULT
+    fsync: str = "local"  # or "remote": it waits for the bucket
+    follow: bool = False
+
+
+@dataclass(frozen=True)
+class FilesystemOptions:
+    """The slice of the POSIX semantics."""
+
+    access_time: AccessTime = AccessTime.RELATIVE
+    directory_times: bool = True
+    allow_other: bool = False  # several users may use it
+
+
+@dataclass(frozen=True)
+class MountOptions(SessionOptions, FilesystemOptions):
     """Every option of a mount. None: as the documentation of the option says."""
 
     # SQLite
@@ -82,18 +117,12 @@ class MountOptions:
     temp_store: str = "memory"
     # local state
     cachedir: Path | None = None
-    cachesize_bytes: int = CACHE_BYTES_DEFAULT
     # data
-    compress: str = "zstd-1"
     capacity_bytes: int | None = None
     # mount
     read_only: bool = False
-    follow: bool = False
-    allow_other: bool = False
     at: Moment | None = None
     at_least: Mark | None = None
-    access_time: AccessTime = AccessTime.RELATIVE
-    directory_times: bool = True
     nodev: bool = True
     nosuid: bool = True
     noexec: bool = False
@@ -102,14 +131,6 @@ class MountOptions:
     umask: int | None = None
     request_loop: str | None = None  # without effect: option_table.WITHOUT_EFFECT
     extension: str | None = None
-    # time
-    commit_s: float = COMMIT_INTERVAL_S_DEFAULT
-    sync_interval_s: float = SYNC_INTERVAL_S_DEFAULT
-    fsync: str = "local"
-    image_interval_s: float = IMAGE_INTERVAL_S_DEFAULT
-    poll_interval_s: float = POLL_INTERVAL_S_DEFAULT
-    read_timeout_s: float = READ_TIMEOUT_S_DEFAULT
-    write_timeout_s: float = WRITE_TIMEOUT_S_DEFAULT
     # bucket
     endpoint_url: str | None = None
     region: str | None = None

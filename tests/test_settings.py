@@ -28,8 +28,8 @@ def test_values_are_parsed_by_their_kind() -> None:
         ["cachesize=2G,commit=0.5,image_interval=10m,cachedir=/srv/cache", "umask=027,uid=1000"]
     )
 
-    assert options.cachesize_bytes == 2 << 30
-    assert options.commit_s == 0.5
+    assert options.cache_bytes == 2 << 30
+    assert options.commit_interval_s == 0.5
     assert options.image_interval_s == 600.0
     assert options.cachedir == Path("/srv/cache")
     assert options.umask == 0o027
@@ -137,7 +137,7 @@ def test_backslash_keeps_a_comma() -> None:
 def test_options_are_a_value() -> None:
     """They are not changed after parsing."""
     with pytest.raises(dataclasses.FrozenInstanceError):
-        MountOptions().commit_s = 1.0  # type: ignore[misc]  # that is the test
+        MountOptions().commit_interval_s = 1.0  # type: ignore[misc]  # that is the test
 
 
 @pytest.mark.parametrize("word", sorted(REFUSED_WORDS))

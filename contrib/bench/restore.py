@@ -18,9 +18,10 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Txg
 from s3fs_meta.objects.local import LocalStore
+from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.chain import levels
 from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions

@@ -18,8 +18,9 @@ import trio
 from s3fs_meta.cache import read_coalescing
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.disk_space import DiskSpace
-from s3fs_meta.cache.fetcher import Fetcher
+from s3fs_meta.cache.fetcher import NO_HANDLERS, DamageHandlers, Fetcher
 from s3fs_meta.cache.index import CacheIndex
+from s3fs_meta.cache.pressure import Pressure
 from s3fs_meta.cache.recovery import KnownCopies
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec.keyring import Keyring
@@ -36,10 +37,12 @@ from s3fs_meta.limits import (
     SMALL_BLOCK_BYTES,
 )
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, packs
 from s3fs_meta.meta.tables.block_map import Located, of_row
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.settings import CacheOptions
 
 _log = logging.getLogger(__name__)
 
@@ -56,36 +59,35 @@ class BlockCache:
         store: ObjectStore,
         keyring: Keyring,
         files: BlockFiles,
-        *,
-        bytes_max: int,
-        read_timeout_s: float,
-        write_timeout_s: float,
+        options: CacheOptions,
+        damage: DamageHandlers = NO_HANDLERS,
     ) -> None:
         self._db = db
         self._files = files
         self._keyring = keyring
-        self._bytes_max = bytes_max
-        self._unasked_bytes_max = bytes_max // NEIGHBOUR_CACHE_PART
-        self._write_timeout_s = write_timeout_s
+        self._bytes_max = options.cache_bytes
+        self._unasked_bytes_max = options.cache_bytes // NEIGHBOUR_CACHE_PART
+        self._write_timeout_s = options.write_timeout_s
         self.index = CacheIndex()
         self.disk = DiskSpace(files.root, self.evict_bytes)
         self.fetcher = Fetcher(
             store,
             keyring,
             files,
-            read_timeout_s=read_timeout_s,
+            options,
             arrived=self._arrived,
             arrived_unasked=self._arrived_unasked,
+            damage=damage,
         )
         self._room = trio.Event()
-        self.pressure = trio.Event()  # set when a writer begins to wait; wakes the uploader
+        self.pressure = Pressure()  # set when a writer begins to wait; wakes the uploader
         self.writers_waiting = 0
         self.hits = 0
         self.misses = 0
         self._suspect: set[BlockId] = set()
         self._copies = KnownCopies(db)
         self._syncing = trio.Lock()
-        db.on_rollback.append(self.load)
+        db.listeners.when_lost(LossStep.RELOAD, self.load)
 
     def load(self) -> None:
         """Read the index from the rows: at mount, and after a group was rolled back.

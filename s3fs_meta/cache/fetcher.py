@@ -13,7 +13,7 @@ and is reported. A timeout, a refusal, or a store without a superblock never cou
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
@@ -36,6 +36,7 @@ from s3fs_meta.limits import FETCHES_MAX, RUN_SLICE_BLOCKS, STORE_DELAY_S_MAX
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.settings import CacheOptions
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +47,24 @@ class Found(NamedTuple):
     object_key: ObjectKey
     pack_offset: int
     stored_bytes: int
+
+
+def _ignore(_located: Located, _is_gone: bool) -> None:
+    """Ignore a report of damage."""
+
+
+async def _nowhere(_located: Located) -> None:
+    """Return no second location."""
+
+
+class DamageHandlers(NamedTuple):
+    """The reactions to a block that is missing or damaged in its pack."""
+
+    note: Callable[[Located, bool], None] = _ignore  # True: the pack is missing
+    find_elsewhere: Callable[[Located], Awaitable[Found | None]] = _nowhere
+
+
+NO_HANDLERS: Final = DamageHandlers()
 
 
 async def has_superblock(store: ObjectStore) -> bool:
@@ -73,22 +92,22 @@ class Fetcher:
         store: ObjectStore,
         keyring: Keyring,
         files: BlockFiles,
+        options: CacheOptions,
         *,
-        read_timeout_s: float,
         arrived: Callable[[Located], None],
         arrived_unasked: Callable[[Located], None],
+        damage: DamageHandlers = NO_HANDLERS,
     ) -> None:
         self._store = store
         self._keyring = keyring
         self._files = files
-        self._read_timeout_s = read_timeout_s
+        self._read_timeout_s = options.read_timeout_s
         self._arrived = arrived
         self._arrived_unasked = arrived_unasked
+        self._damage = damage
         self._under_way: dict[BlockId, _Fetch] = {}
         self._limiter = trio.CapacityLimiter(FETCHES_MAX)
         self.fetched_blocks = 0
-        self.on_damage: Callable[[Located, bool], None] = _ignore  # True: the pack is missing
-        self.find_elsewhere: Callable[[Located], Awaitable[Found | None]] = _nowhere
 
     async def fetch(
         self, located: Located, object_key: ObjectKey, neighbours: Sequence[Located] = ()
@@ -223,8 +242,8 @@ class Fetcher:
             return
         is_gone = isinstance(damage, ObjectMissingError)
         if not is_gone or await has_superblock(self._store):
-            self.on_damage(located, is_gone)
-        found = await self.find_elsewhere(located)
+            self._damage.note(located, is_gone)
+        found = await self._damage.find_elsewhere(located)
         if found is None:
             raise damage
         _log.info("block %d comes from %s: %s", located.block, found.object_key, damage)
@@ -291,11 +310,3 @@ class Fetcher:
 
     def _timeout(self, object_key: ObjectKey) -> StoreUnavailableError:
         return StoreUnavailableError(object_key, 1, self._read_timeout_s, "read_timeout")
-
-
-def _ignore(_located: Located, _is_gone: bool) -> None:
-    """Ignore a report of damage."""
-
-
-async def _nowhere(_located: Located) -> None:
-    """Return no second location."""

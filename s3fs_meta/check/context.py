@@ -251,7 +251,7 @@ class Examination:
 
     def set_counter(self, name: str, value: int) -> None:
         """Change one column of the counters' row. Inside a group."""
-        setattr(self.db.counters, name, value)
+        self.db.counters.put(name, value)
         self.flush_counters()
         self.touched()
 

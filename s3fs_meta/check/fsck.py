@@ -85,7 +85,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
             exam.commit()
         else:
             db.commit()
-            db.changed = changed_before
+            db.mark_changed(changed_before)
     finally:
         db.rollback()  # after a commit there is nothing to undo
     return holds

@@ -49,6 +49,7 @@ from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.history.points_in_time import told
@@ -57,7 +58,7 @@ from s3fs_meta.sync.lease.lease_repair import mend_lease
 from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.opening.local_state_choice import is_damage_of, with_advice
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import is_later
 from s3fs_meta.sync.superblock.changes import accept_first, mend
@@ -316,7 +317,8 @@ async def _check_alone(
         await _note_superblock(volume, report)
         future = _note_future(volume, report)
         for notice in volume.notices:
-            report.remember(notice)
+            if notice not in volume.superblock_faults:  # they are findings already
+                report.remember(notice)
         state_dir = volume.state_dir
         cache = CacheDirectory(state_dir.blocks, state_dir.tmp)
         facts = superblock_facts(volume.superblock)
@@ -325,7 +327,7 @@ async def _check_alone(
         examined = Examined(volume.db, store, volume.keyring, cache, epoch=epoch, facts=facts)
         if plan.objects_from is not None:
             source = Source(plan.objects_from, plan.s3)
-            uuid = volume.superblock.uuid
+            uuid = volume.uuid
             filesystem = Filesystem(store, volume.keyring, uuid, state_dir.path)
             deep = plan.wanted.deep
             lines = await offered_objects.mend_packs(source, filesystem, volume.db, deep=deep)
@@ -406,7 +408,6 @@ async def _note_superblock(volume: Volume, report: Report) -> None:
     left = (await open_keys(volume.store, remembered, held, repairing=True)).notices
     for fault in volume.superblock_faults:
         _note_closed(report, fault).left = len(left)
-    volume.notices = [one for one in volume.notices if one not in volume.superblock_faults]
 
 
 def _note_future(volume: Volume, report: Report) -> Verdict | None:
@@ -438,8 +439,8 @@ async def _carry(volume: Volume, front: Front) -> bool:
     session = Session(volume, SessionOptions(), SystemClock())
     session.recover()
     await session.publish_anew(front.progress)  # the report lists the losses
-    if session.shipper.link.created_ns < volume.link.created_ns:
-        front.notice(f"a new time span begins with {told(session.shipper.link)}")
+    if volume.position.link.created_ns < volume.link.created_ns:
+        front.notice(f"a new time span begins with {told(volume.position.link)}")
     return not session.db.changed and not session.uploader.pending
 
 

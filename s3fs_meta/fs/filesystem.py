@@ -9,7 +9,6 @@ Tasks: any handler; one ``run`` per mount.
 
 import stat
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import trio
@@ -37,17 +36,9 @@ from s3fs_meta.fs.xattrs import STATE, AttributeNames, SupplementaryGroups
 from s3fs_meta.limits import UNLIMITED_INODES
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, properties, symlinks
-from s3fs_meta.model import AccessTime, Attributes, Caller, Cookie, Ino
+from s3fs_meta.model import Attributes, Caller, Cookie, Ino
 from s3fs_meta.mount_state import MountStatus
-
-
-@dataclass(frozen=True, slots=True)
-class FilesystemOptions:
-    """The options of a filesystem, set at mount."""
-
-    access_time: AccessTime = AccessTime.RELATIVE
-    directory_times: bool = True  # listing a directory counts as access
-    is_shared: bool = False  # several users may use the mount
+from s3fs_meta.settings import FilesystemOptions
 
 
 class SpaceFigures(NamedTuple):
@@ -132,7 +123,7 @@ class Filesystem:
             block_bytes=self.block_bytes,
         )
         self.xattrs = AttributeNames(db, self.changes, self.open_files, now_ns, groups_of)
-        self.waiting_room = WaitingRoom(is_shared=options.is_shared)
+        self.waiting_room = WaitingRoom(is_shared=options.allow_other)
         self.data = FileData(
             db, cache, self.changes, self.attributes, self.open_files, now_ns, self.waiting_room
         )  # fmt: skip

@@ -41,7 +41,11 @@ class Freeze:
         self._ended = trio.Event()
         self._waiting = 0
         self._give_up: Callable[[str], None] = _nobody
-        self.on_change: Callable[[bool], None] = _nothing
+        self._listeners: list[Callable[[bool], None]] = []
+
+    def when_changed(self, listener: Callable[[bool], None]) -> None:
+        """Call a function whenever a tree is held, and when it is not any more."""
+        self._listeners.append(listener)
 
     @property
     def is_held(self) -> bool:
@@ -85,11 +89,13 @@ class Freeze:
     def _begin(self, top: Ino, give_up: Callable[[str], None]) -> None:
         self._top, self._give_up = top, give_up
         self._ended = trio.Event()
-        self.on_change(True)
+        for listener in self._listeners:
+            listener(True)
 
     def _end(self) -> None:
         self._top, self._is_still, self._give_up = None, False, _nobody
-        self.on_change(False)
+        for listener in self._listeners:
+            listener(False)
         self._ended.set()
 
     def still(self) -> None:
@@ -138,10 +144,6 @@ class Freeze:
                 return False
             at = found.parent
         raise MetadataError("its directories form a loop", ino)
-
-
-def _nothing(_is_held: bool) -> None:
-    """Hear that a tree is held, or not any more."""
 
 
 def _nobody(_why: str) -> None:

@@ -21,6 +21,7 @@ from s3fs_meta.limits import (
     OPERATION_DISK_BYTES,
 )
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountStatus
 
@@ -65,7 +66,7 @@ class Changes:
         self._names: list[tuple[Ino, bytes]] = []
         self._inodes: list[Ino] = []
         self.notices = notices
-        db.on_rollback.append(self._lost)
+        db.listeners.when_lost(LossStep.REPORT, self._lost)
 
     def require(self, size_bytes: int = OPERATION_DISK_BYTES) -> None:
         """Refuse a change; ``open`` begins it if it needs rows.

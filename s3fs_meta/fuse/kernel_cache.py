@@ -32,7 +32,7 @@ from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import READDIR_ROWS_MAX
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
-from s3fs_meta.sync.follower.follower import Turned
+from s3fs_meta.sync.kernel import Turned
 
 _log = logging.getLogger(__name__)
 

@@ -110,7 +110,7 @@ class Operations(pyfuse3.Operations):
         self._data = filesystem.data
         self.status = filesystem.status
         self.requests = dict.fromkeys((*_HANDLERS, *RAW_HANDLERS), 0)
-        filesystem.freeze.on_change = self._hold_back
+        filesystem.freeze.when_changed(self._hold_back)
         self._readdir_rows = READDIR_ROWS_MIN  # entries that fitted into the last full reply
         self._barrier = Barrier()
         self.write_back = WriteBack(

@@ -6,6 +6,7 @@ Does not know: how it is rewritten (``meta.offline.page_size``).
 """
 
 import logging
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -73,10 +74,8 @@ async def open_for_mount(
     if wanted is None or page_size_of(volume.db) == wanted:
         return volume
     if volume.crashed:
-        volume.notices.append(
-            "page_size changes at the next mount, because this one follows an unclean shutdown"
-        )
-        return volume
+        later = "page_size changes at the next mount, because this one follows an unclean shutdown"
+        return replace(volume, notices=(*volume.notices, later))
     front.notice(f"changing the page size from {page_size_of(volume.db)} to {wanted}")
     volume.db.begin_local()
     image_head.want_image(volume.db)
@@ -87,8 +86,8 @@ async def open_for_mount(
     finally:
         state_dir.unlock()
     volume = await open_it()
-    await _tell_superblock(volume, wanted)
-    return volume
+    unreached = await _tell_superblock(volume, wanted)
+    return replace(volume, notices=(*volume.notices, *unreached))
 
 
 async def why_offline(plan: MountPlan, store: ObjectStore) -> str:
@@ -110,13 +109,13 @@ def page_size_of(db: Database) -> int:
     return int(row[0])
 
 
-async def _tell_superblock(volume: Volume, page_size: int) -> None:
-    """Note the new size where status looks; nothing relies on it."""
+async def _tell_superblock(volume: Volume, page_size: int) -> list[str]:
+    """Note the new size where status looks; nothing relies on it. Return notices for the user."""
 
     def amend(present: Superblock, keyring: Keyring) -> Superblock:
         return superblock_codec.amend(present, keyring, page_size=page_size)
 
     remembered = Remembered(volume.state_dir.path)
     changed = await change(volume.store, remembered, HeldKeys(volume.keyring), amend)
-    volume.notices += [f"not reached with the new page size: {one}" for one in changed.unreached]
-    volume.superblock = changed.superblock
+    volume.known.accept(changed.superblock)
+    return [f"not reached with the new page size: {one}" for one in changed.unreached]

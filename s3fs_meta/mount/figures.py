@@ -30,12 +30,12 @@ def figures(
     return {
         "url": url,
         "mountpoint": mountpoint,
-        "uuid": session.volume.superblock.uuid,
+        "uuid": session.volume.uuid,
         "label": session.volume.superblock.label,
         "state": session.status.state.value,
         "why": session.status.why,
         "read_only": session.status.read_only,
-        "offline": session.volume.offline,
+        "offline": session.offline,
         "at": None if at is None else at.text,
         "journal_mode": session.db.pragmas.journal_mode,
         "pid": os.getpid(),
@@ -95,7 +95,7 @@ def _upload(session: Session) -> dict[str, Any]:
 
 def _chain(session: Session) -> dict[str, Any]:
     """Return how far the bucket is, and since when it lacks something."""
-    shipper, link = session.shipper, session.link
+    shipper, link = session.shipper, session.volume.position.link
     oldest_ns = shipper.oldest_ns
     return {
         "txg": link.txg,

@@ -12,7 +12,6 @@ from typing import Final
 
 from s3fs_meta.codec.compression import Compressor
 from s3fs_meta.errors import SettingsError, UsageError
-from s3fs_meta.fs.filesystem import FilesystemOptions
 from s3fs_meta.fuse.convert import Overrides
 from s3fs_meta.fuse.kernel_session import FuseOptions
 from s3fs_meta.meta.db.local_disk import refuse_wal_on_network
@@ -23,7 +22,6 @@ from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.option_table import BY_WORD, WITHOUT_EFFECT
 from s3fs_meta.settings import MountOptions, parse_mount_options
-from s3fs_meta.sync.session import SessionOptions
 from s3fs_meta.sync.volume import OpenOptions
 
 LOCK_WAIT_S: Final = 10.0  # for a process that is about to end; longer waits are reported
@@ -49,8 +47,6 @@ class MountPlan:
     options: MountOptions
     s3: S3Options
     open: OpenOptions
-    session: SessionOptions
-    filesystem: FilesystemOptions
     fuse: FuseOptions
     overrides: Overrides
     warnings: tuple[str, ...]
@@ -66,7 +62,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
     urls.parse(url)
     _check_mountpoint(mountpoint)
     _check_privileges(options)
-    Compressor.for_name(options.compress)
+    Compressor.for_name(options.compression)
     said, options = options, _with_what_follows(options)
     path = mount_table.resolve(mountpoint)
     place = targets.of_url(url, options.cachedir)
@@ -89,12 +85,6 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
             unsafe_single_writer=options.unsafe_single_writer,
             lock_wait_s=LOCK_WAIT_S,
             at_least=options.at_least,
-        ),
-        session=_session_options(options),
-        filesystem=FilesystemOptions(
-            access_time=options.access_time,
-            directory_times=options.directory_times,
-            is_shared=options.allow_other,
         ),
         fuse=FuseOptions(
             source=url,
@@ -155,21 +145,6 @@ def pragmas_of(options: MountOptions) -> Pragmas:
     if options.journal_size_limit_bytes is not None:
         pragmas = replace(pragmas, journal_size_limit=options.journal_size_limit_bytes)
     return pragmas
-
-
-def _session_options(options: MountOptions) -> SessionOptions:
-    return SessionOptions(
-        cache_bytes=options.cachesize_bytes,
-        compression=options.compress,
-        commit_interval_s=options.commit_s,
-        sync_interval_s=options.sync_interval_s,
-        fsync_remote=options.fsync == "remote",
-        image_interval_s=options.image_interval_s,
-        read_timeout_s=options.read_timeout_s,
-        write_timeout_s=options.write_timeout_s,
-        follow=options.follow,
-        poll_interval_s=options.poll_interval_s,
-    )
 
 
 def _absolute(options: MountOptions) -> MountOptions:

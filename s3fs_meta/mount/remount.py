@@ -145,8 +145,8 @@ class RemountHandlers:
         """Look at the kernel's list: who calls mount(2) need not report it. Return if it is ro."""
         flags = mount_table.flags_here(mounted, anywhere=True)
         status = self._session.status
-        if flags is not None:  # otherwise it is mounted elsewhere only
-            status.kernel_read_only = "ro" in flags.filesystem
+        if flags is not None:  # else it is mounted elsewhere only
+            status.remount(read_only="ro" in flags.filesystem)
         return status.kernel_read_only
 
     async def _on_remount(self, arguments: Message, _report: Report) -> Message:
@@ -177,7 +177,7 @@ class RemountHandlers:
     async def _on_remounted(self, arguments: Message, _report: Report) -> Message:
         """Take note, and sync what the kernel handed over, as other filesystems do."""
         status = self._session.status
-        status.kernel_read_only = arguments["read_only"] is True
+        status.remount(read_only=arguments["read_only"] is True)
         if status.kernel_read_only and status.writable:
             await self._session.durability.sync_all()
         return {}

@@ -12,7 +12,6 @@ import logging
 import re
 import signal
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,11 +44,13 @@ from s3fs_meta.limits import UNSHIPPED_PATHS_MAX
 from s3fs_meta.mount import control_api, mount_holders, mount_table, process, targets, tree_handlers
 from s3fs_meta.mount.acquisition import open_for_mount, why_offline
 from s3fs_meta.mount.figures import figures
+from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.plan import MountPlan
 from s3fs_meta.mount.remount import RemountHandlers
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.tree_handlers import TreeHandlers
+from s3fs_meta.mount.watchers import Watchers
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import head as image_head
@@ -85,9 +86,10 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
         await trio.to_thread.run_sync(remove_left_moments, present.state, plan.place.state)
     async with opened_store(plan.place.url, plan.s3, tell=front.notice) as store:
         try:
-            session = await _open(plan, store, front)
+            kernel, watchers = KernelSide(), Watchers()
+            session = await _open(plan, store, front, kernel, watchers)
             try:
-                await Mount(plan, session, front).run()
+                await Mount(plan, session, front, kernel, watchers).run()
             finally:
                 with trio.move_on_after(CLOSE_S_MAX, shield=True):
                     await session.close()
@@ -127,7 +129,9 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
         await fuse.detach(plan.mountpoint)
 
 
-async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
+async def _open(
+    plan: MountPlan, store: ObjectStore, front: Front, kernel: KernelSide, watchers: Watchers
+) -> Session:
     """Open the filesystem and bring its state in order."""
     secret = passphrase_source.secret(plan.options.passphrase_file, front.ask)
     clock = SystemClock()
@@ -142,7 +146,7 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
     for notice in (*volume.notices, *plan.warnings):
         _log.warning("%s", notice)
         front.notice(notice)
-    session = Session(volume, plan.session, clock)
+    session = Session(volume, plan.options, clock, kernel=kernel, on_wait=watchers.waiting)
     try:
         with advising(volume.state_dir):
             session.recover()
@@ -175,13 +179,20 @@ async def _learn_last_image(session: Session) -> None:
         manifest = await image_head.load_manifest(
             volume.store, volume.keyring, head.manifest_key, head.manifest_hash
         )
-        session.imager.last_ns = manifest.created_ns
+        session.imager.note_last(manifest.created_ns)
 
 
 class Mount:
     """A mount that is open and about to serve."""
 
-    def __init__(self, plan: MountPlan, session: Session, front: Front) -> None:
+    def __init__(
+        self,
+        plan: MountPlan,
+        session: Session,
+        front: Front,
+        kernel: KernelSide,
+        watchers: Watchers,
+    ) -> None:
         self._plan = plan
         self._session = session
         self._front = front
@@ -189,9 +200,8 @@ class Mount:
         self._requests: Mapping[str, int] = {}
         self._outcome: dict[str, Any] = {}
         self._ending = False
-        self._watchers: set[Report] = set()
-        self._flushing: set[Report] = set()
-        session.uploader.on_wait = self._tell_waiting
+        self._kernel = kernel
+        self._watchers = watchers
         self._note: Path | None = None
         self._mounted: Mounted | None = None
         self._filesystem = Filesystem(
@@ -199,13 +209,15 @@ class Mount:
             session.cache,
             session.status,
             SystemClock(),
-            plan.filesystem,
+            plan.options,
             sync_file=session.sync_file,
             state_of=session.state_of,
             groups_of=supplementary_groups,
             notices=kernel_cache.NOTICES,
         )
-        self._trees = TreeHandlers(self._filesystem)
+        self._trees = TreeHandlers(
+            self._filesystem, look=self._is_kernel_read_only, collect=kernel.collect
+        )
         self._remounts = RemountHandlers(plan.options, session)
         self._write_back: WriteBack | None = None
         self._control = ControlServer(plan.place.state, self._handlers(), bound=tree_handlers.BOUND)
@@ -218,10 +230,7 @@ class Mount:
         operations = Operations(self._filesystem, converter, writeback=follower is None)
         self._requests = operations.requests
         self._write_back = operations.write_back
-        self._trees.collect = operations.write_back.collect
-        session.collects_with(operations.write_back.collect)
-        if follower is not None:
-            follower.audience = KernelCache(converter, self._filesystem)
+        self._kernel.serve(operations.write_back, KernelCache(converter, self._filesystem))
         async with trio.open_nursery() as nursery:
             await nursery.start(self._control.serve)
             nursery.start_soon(session.run)
@@ -242,8 +251,7 @@ class Mount:
         mounted = mount_table.find(str(self._plan.mountpoint))
         if mounted is not None:  # otherwise it was unmounted at once
             self._mounted = mounted
-            self._trees.look = partial(self._remounts.refresh, mounted)
-            self._trees.look()
+            self._is_kernel_read_only()
             self._note = targets.write_note(self._plan.place, mounted)
         process.exempt_objects()
         _log.info("serving %s on %s", self._plan.place.url, self._plan.mountpoint)
@@ -251,9 +259,13 @@ class Mount:
         self._report_state()
         self._front.ready()
 
+    def _is_kernel_read_only(self) -> bool:
+        """Return whether it was remounted read-only, and take note of that."""
+        return self._mounted is not None and self._remounts.refresh(self._mounted)
+
     def _report_state(self) -> None:
         """Report which state of the filesystem is served, and how another mount can require it."""
-        link = self._session.link
+        link = self._session.volume.position.link
         self._front.notice(
             f"serving {told(link)}; later mounts can require this state with"
             f" --at-least {mark_of(link)}"
@@ -281,10 +293,10 @@ class Mount:
     async def _last_flush(self) -> dict[str, Any]:
         if self._only_reads:
             return {"complete": True, "why": ""}
-        if self._session.volume.read_only:
+        if self._session.status.read_only:
             return {"complete": False, "why": _NOT_UPLOADED, "kind": control_api.READ_ONLY}
         try:
-            await self._session.flush_at_end(self._tell_watchers)
+            await self._session.flush_at_end(self._watchers.progress)
         except (S3fsError, OSError) as exc:
             return {"complete": False, "why": text_of(exc), "kind": type(exc).__name__}
         return {"complete": True, "why": ""}
@@ -293,16 +305,7 @@ class Mount:
     def _only_reads(self) -> bool:
         """Return whether nothing is to be carried: read-only, and no killed mount left anything."""
         session = self._session
-        return session.volume.read_only and not session.db.changed and not session.uploader.pending
-
-    def _tell_watchers(self, what: str, done: int, total: int) -> None:
-        for report in self._watchers:
-            _progress_to(report)(what, done, total)
-
-    def _tell_waiting(self, why: str) -> None:
-        """Tell everybody who waits for uploads that the bucket does not take them."""
-        for report in self._watchers | self._flushing:
-            report({"waits": why})
+        return session.status.read_only and not session.db.changed and not session.uploader.pending
 
     # --- the control socket --------------------------------------------------------------------
 
@@ -327,9 +330,7 @@ class Mount:
         found["trees"] = self._trees.figures()
         if self._write_back is not None:
             found["kernel"] = self._write_back.figures()
-        found["kernel_read_only"] = self._mounted is not None and self._remounts.refresh(
-            self._mounted
-        )
+        found["kernel_read_only"] = self._is_kernel_read_only()
         found["holders"] = []
         if self._ending:
             found["state"] = control_api.ENDING
@@ -351,16 +352,13 @@ class Mount:
     async def _on_flush(self, arguments: Message, report: Report) -> Message:
         if self._only_reads:
             return {"published": False, "txg": None}
-        if self._session.volume.read_only:
+        if self._session.status.read_only:
             raise ReadOnlyStateError(_NOT_UPLOADED)
         self._tell_if_waiting(report)
-        self._flushing.add(report)
-        try:
+        with self._watchers.during_a_flush(report):
             link = await self._session.flush_now(_progress_to(report))
             if arguments.get("image"):
                 await self._session.make_image(_progress_to(report))
-        finally:
-            self._flushing.discard(report)
         return {"published": link is not None, "txg": None if link is None else link.txg}
 
     async def _on_promote(self, arguments: Message, _report: Report) -> Message:
@@ -378,7 +376,7 @@ class Mount:
     async def _on_reclaim(self, arguments: Message, report: Report) -> Message:
         if arguments.get("dry_run") is not False:
             return (await self._session.reclaimer.plan_all()).as_json(deleted=False)
-        if self._session.volume.read_only:
+        if self._session.status.read_only:
             raise ReadOnlyStateError("mounted read-only")
         gone = await self._session.reclaimer.reclaim_all(_progress_to(report))
         return gone.as_json(deleted=True)
@@ -386,11 +384,8 @@ class Mount:
     async def _on_finished(self, _arguments: Message, report: Report) -> Message:
         report({})
         self._tell_if_waiting(report)
-        self._watchers.add(report)
-        try:
+        with self._watchers.until_the_end(report):
             await self._ended.wait()
-        finally:
-            self._watchers.discard(report)
         return self._outcome
 
     def _tell_if_waiting(self, report: Report) -> None:

@@ -20,7 +20,6 @@ from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import FREEZE_S_MAX, TREE_PAUSE_S, TREE_TOLD_S_MAX
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import control_api, mount_paths
-from s3fs_meta.sync.durability import nothing_to_collect
 
 BOUND: Final = frozenset({control_api.CLONE_FROZEN})
 """Commands that end with their client: only it would release the writers that they block."""
@@ -29,7 +28,20 @@ BOUND: Final = frozenset({control_api.CLONE_FROZEN})
 class TreeHandlers:
     """Handlers of one mount."""
 
-    def __init__(self, filesystem: Filesystem) -> None:
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        *,
+        look: Callable[[], object],
+        collect: Callable[[], Awaitable[object]],
+    ) -> None:
+        """Begin nothing yet.
+
+        Args:
+            filesystem: has the trees.
+            look: learns whether the kernel was remounted read-only.
+            collect: has the kernel hand over written data.
+        """
         self._status = filesystem.status
         self._removal = filesystem.tree_removal
         self._clone = filesystem.tree_clone
@@ -37,8 +49,8 @@ class TreeHandlers:
         self._freeze = filesystem.freeze
         self._settling: dict[int, trio.Event] = {}
         self._numbers = itertools.count(1)
-        self.look: Callable[[], object] = nothing_to_see  # learns of a remount
-        self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
+        self._look = look
+        self._collect = collect
 
     def handlers(self) -> dict[str, Handler]:
         """Return what each command does."""
@@ -56,7 +68,7 @@ class TreeHandlers:
         Raises:
             ReadOnlyStateError: remounted read-only.
         """
-        self.look()
+        self._look()
         self._status.require_kernel_writable()
 
     def figures(self) -> dict[str, Any]:
@@ -87,7 +99,7 @@ class TreeHandlers:
             await trio.sleep(TREE_PAUSE_S)
 
     async def _on_clone(self, arguments: Message, report: Report) -> Message:
-        await self.collect()
+        await self._collect()
         return await self._copy(arguments, report, None)
 
     async def _on_clone_frozen(self, arguments: Message, report: Report) -> Message:
@@ -101,7 +113,7 @@ class TreeHandlers:
         async def settle() -> None:
             report({"held": number})
             await settled.wait()
-            await self.collect()
+            await self._collect()
 
         try:
             return await self._copy(arguments, report, FreezeWish(limit_s, settle))
@@ -138,12 +150,8 @@ class TreeHandlers:
     async def _on_lock(self, arguments: Message, report: Report) -> Message:
         self._require_kernel_writable()
         tell = _told_now_and_then(report, "locking")
-        await self.collect()
+        await self._collect()
         return {"entries": await self._lock.lock(*_entry(arguments), tell)}
-
-
-def nothing_to_see() -> None:
-    """Do nothing: not mounted yet."""
 
 
 def _shown(progress: TreeProgress | None) -> dict[str, int] | None:

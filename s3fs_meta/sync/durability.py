@@ -18,6 +18,7 @@ from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import GROUP_DELAY_S, WAL_BYTES_MAX
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.model import BlockState, Ino
 from s3fs_meta.mount_state import MountStatus
 
@@ -28,22 +29,37 @@ class Durability:
     """Commits and syncs of one mount."""
 
     def __init__(
-        self, db: Database, cache: BlockCache, status: MountStatus, *, commit_interval_s: float
+        self,
+        db: Database,
+        cache: BlockCache,
+        status: MountStatus,
+        *,
+        commit_interval_s: float,
+        last_record: Callable[[], int],
+        collect: Callable[[], Awaitable[object]],
     ) -> None:
+        """Commit and sync nothing yet.
+
+        Args:
+            db: of the mount.
+            cache: of its blocks.
+            status: degraded when the disk refuses.
+            commit_interval_s: the time between two background syncs.
+            last_record: returns the last record of a change that is committed.
+            collect: has the kernel hand over written data.
+        """
         self._db = db
         self._cache = cache
         self._status = status
         self._commit_interval_s = commit_interval_s
         self._opened = trio.Event()
         self._sync_lock = trio.Lock()
-        self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
-        self.mark: Callable[[], int] = _no_mark  # returns the last committed record
-        self.synced_mark = 0  # why durability is lost; never empty again
-        self._broken = ""  # before other tasks read the remaining rows
-        db.on_group_opened = self._group_opened
-        db.on_rollback.insert(0, self._group_lost)  # before others read the remaining rows
-        status.undo = db.rollback
-        status.rows_changed = db.rows_changed
+        self._last_record = last_record
+        self.collect = collect
+        self.synced_mark = 0  # the last record that is on the disk
+        self._broken = ""  # why nothing can be promised any more; never empty again
+        db.listeners.when_opened(self._group_opened)
+        db.listeners.when_lost(LossStep.REFUSE, self._group_lost)
 
     def _group_opened(self) -> None:
         self._opened.set()
@@ -119,19 +135,10 @@ class Durability:
             await self._cache.sync_blocks()
             self._require_sound()
             self._db.commit_durable()
-            mark = self.mark()
+            mark = self._last_record()
             await trio.to_thread.run_sync(self._db.sync_wal)
         except (OSError, DatabaseError) as exc:
             self._give_up(f"the disk refused to sync: {exc}")
             raise
         self._require_sound()
         self.synced_mark = max(self.synced_mark, mark)
-
-
-def _no_mark() -> int:
-    return 0
-
-
-async def nothing_to_collect() -> bool:  # noqa: RUF029 - it stands for one that waits
-    """Return true: without a kernel mount there is no data to collect."""
-    return True

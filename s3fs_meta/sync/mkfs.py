@@ -43,7 +43,6 @@ from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.lease.lease import LeaseKeeper
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.superblock.selection import find_trace
-from s3fs_meta.sync.volume import require_conditions
 
 # Any of them proves that there is a filesystem.
 SUPERBLOCK_KEYS: Final = (superblock_codec.KEY, superblock_codec.COPY_KEY)
@@ -76,7 +75,8 @@ async def make_filesystem(
         UnconditionalStoreError: the store cannot fence, and that was not accepted.
     """
     await _require_empty(store)
-    conditional = await require_conditions(store, unsafe_allowed=wanted.unsafe_single_writer)
+    keeper = LeaseKeeper(store, clock)
+    await keeper.require_conditions(unsafe_allowed=wanted.unsafe_single_writer)
     superblock, keyring, recovery_key = await trio.to_thread.run_sync(_new_superblock, wanted)
     data = superblock_codec.encode(superblock)
     try:
@@ -103,7 +103,6 @@ async def make_filesystem(
     finally:
         image_copy.remove(database)
     await store.create(head.manifest_key, manifest)
-    keeper = LeaseKeeper(store, clock, conditional=conditional)
     await keeper.create(uuid.uuid4().hex, head)
     return superblock, recovery_key
 

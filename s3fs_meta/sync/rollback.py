@@ -24,15 +24,16 @@ from s3fs_meta.meta.db.local_disk import sync_directory
 from s3fs_meta.meta.offline import rollback as rollback_rows
 from s3fs_meta.meta.tables import local_state, pending
 from s3fs_meta.meta.tables.pending import ChangeRecorder
+from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.opening.opening import let_go
 from s3fs_meta.sync.progress import Progress, no_progress
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
-from s3fs_meta.sync.volume import Volume
+from s3fs_meta.sync.volume import Position, Volume
 
 
 class RolledBack(NamedTuple):
@@ -77,14 +78,14 @@ async def roll_back(
             stamp = str(clock.now_ns())
             kept = volume.state_dir.quarantine(stamp)
             notices.append(f"{exc.message}; the present is quarantined in {kept}")
-        before = session.shipper.link
+        before = volume.position.link
         _require_kept(past, before)
         beside = StateDir(volume.state_dir.rollback)
         notices += await _restore_beside(volume, past, before, beside, progress)
         hook("past restored")
         aside = await _open_beside(volume, before, beside, clock, hook)
         await aside.publish_anew(progress)
-        now = aside.shipper.link
+        now = aside.volume.position.link
         hook("past published")
         await aside.close()
         aside = None
@@ -115,7 +116,7 @@ async def _restore_beside(
     """Restore the database of the past, ready to be the txg after the present one."""
     head = volume.keeper.lease.head
     newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
-    restorer = Restorer(volume.store, volume.keyring, volume.superblock.uuid, progress)
+    restorer = Restorer(volume.store, volume.keyring, volume.uuid, progress)
     restored = await restorer.restore(newest, beside.database, upto=past.txg)
     if restored.hash != past.hash:
         raise FormatError(changelog_codec.key_of(past.txg), "the chain does not lead there")
@@ -149,16 +150,16 @@ async def _open_beside(
 ) -> Session:
     """Return a session on the database of the past, with the lease of the present."""
     db = await trio.to_thread.run_sync(Database.open, beside.database, volume.db.pragmas)
-    db.counters.txg = before.next_txg
+    db.counters.begin_txg(before.next_txg)
     past = replace(
         volume,
         db=db,
         state_dir=beside,
         recorder=ChangeRecorder(db, clock.now_ns),
-        link=before,
+        position=Position(before),
         crashed=False,
         power_lost=False,
-        notices=[],
+        notices=(),
     )
     session = Session(past, SessionOptions(), clock, hook)
     session.recover()

@@ -6,30 +6,25 @@ Does not know: FUSE, the command line.
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from typing import Final
 
 import trio
 
 from s3fs_meta.cache import recovery
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.fetcher import DamageHandlers
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import FencedError, LostLeaseError, ReadOnlyStateError, S3fsError, UsageError
 from s3fs_meta.limits import (
-    CACHE_BYTES_DEFAULT,
-    COMMIT_INTERVAL_S_DEFAULT,
-    IMAGE_INTERVAL_S_DEFAULT,
     IMAGE_LOOK_S,
-    POLL_INTERVAL_S_DEFAULT,
-    READ_TIMEOUT_S_DEFAULT,
     RECLAIM_INTERVAL_S,
-    SYNC_INTERVAL_S_DEFAULT,
-    WRITE_TIMEOUT_S_DEFAULT,
 )
 from s3fs_meta.meta.tables import cached_blocks, local_state, packs, pending
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState, MountStatus
+from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.chain import abandoned_txgs
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
@@ -39,130 +34,152 @@ from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.follower import promotion
 from s3fs_meta.sync.follower.follower import Follower
-from s3fs_meta.sync.history.newest_locations import Elsewhere, newest_state
+from s3fs_meta.sync.history.newest_locations import newest_state
 from s3fs_meta.sync.history.older_bucket import Publisher
 from s3fs_meta.sync.history.reclaim import Reclaimer
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.image.writer import Imager
+from s3fs_meta.sync.kernel import Kernel, NoKernel
 from s3fs_meta.sync.opening.opening import close_filesystem, let_go
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.replication_lag import Unshipped
 from s3fs_meta.sync.superblock_watch import put_back_missing, tend
 from s3fs_meta.sync.upload.compaction import Compactor
-from s3fs_meta.sync.upload.healing import Healer
+from s3fs_meta.sync.upload.healing import DamageMarker, Healer
 from s3fs_meta.sync.upload.packer import Packer
 from s3fs_meta.sync.upload.uploader import Uploader
 from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
+_NO_KERNEL: Final = NoKernel()
 
 
-@dataclass(frozen=True, slots=True)
-class SessionOptions:
-    """Options of a mounted filesystem between its database and the bucket."""
-
-    cache_bytes: int = CACHE_BYTES_DEFAULT
-    compression: str = "zstd-1"
-    commit_interval_s: float = COMMIT_INTERVAL_S_DEFAULT
-    sync_interval_s: float = SYNC_INTERVAL_S_DEFAULT
-    image_interval_s: float = IMAGE_INTERVAL_S_DEFAULT
-    read_timeout_s: float = READ_TIMEOUT_S_DEFAULT
-    write_timeout_s: float = WRITE_TIMEOUT_S_DEFAULT
-    fsync_remote: bool = False  # fsync waits for the bucket
-    follow: bool = False
-    poll_interval_s: float = POLL_INTERVAL_S_DEFAULT
+def _ignore(_why: str) -> None:
+    """Do nothing when uploads have to wait."""
 
 
 class Session:
     """The parts of one mount below the filesystem semantics."""
 
     def __init__(
-        self, volume: Volume, options: SessionOptions, clock: Clock, hook: Hook = no_hook
+        self,
+        volume: Volume,
+        options: SessionOptions,
+        clock: Clock,
+        hook: Hook = no_hook,
+        *,
+        kernel: Kernel = _NO_KERNEL,
+        on_wait: Callable[[str], None] = _ignore,
     ) -> None:
+        """Put the parts together; nothing runs yet.
+
+        Args:
+            volume: what is mounted.
+            options: how.
+            clock: for status.
+            hook: called after each step.
+            kernel: of the mountpoint.
+            on_wait: called with the reason when the bucket takes no uploads.
+        """
         self.volume = volume
         self.options = options
         self._hook = hook
         self.db = volume.db
-        self.status = MountStatus(read_only=volume.read_only)
+        self.status = MountStatus(
+            read_only=volume.options.read_only,
+            rows_changed=volume.db.rows_changed,
+            undo=volume.db.rollback,
+        )
+        self.damage = DamageMarker(volume.db, self.status)
+        self.elsewhere = newest_state(volume) if volume.throwaway else None
+        handlers = DamageHandlers(self.damage.note)
+        if self.elsewhere is not None:
+            handlers = handlers._replace(find_elsewhere=self.elsewhere.find)
         self.files = BlockFiles(volume.state_dir.blocks, volume.state_dir.tmp)
         self.cache = BlockCache(
-            volume.db,
-            volume.store,
-            volume.keyring,
-            self.files,
-            bytes_max=options.cache_bytes,
-            read_timeout_s=options.read_timeout_s,
-            write_timeout_s=options.write_timeout_s,
+            volume.db, volume.store, volume.keyring, self.files, options, handlers
         )
         self.durability = Durability(
-            volume.db, self.cache, self.status, commit_interval_s=options.commit_interval_s
-        )
-        self._packer = Packer(self.files, volume.keyring, options.compression, volume.keeper.epoch)
-        self.uploader = Uploader(
             volume.db,
             self.cache,
-            volume.store,
-            self._packer,
-            make_durable=self.durability.sync,
-            settle=self.durability.sync_all,
-            may_ship=lambda: self.status.ships,
-            confirm_hold=self._confirm_hold,
-            break_off=self.status.break_off,
-            hook=hook,
-        )
-        self.shipper = Shipper(
-            volume,
-            self.uploader,
-            self.durability,
             self.status,
-            volume.clock,
-            interval_s=options.sync_interval_s,
-            hook=hook,
+            commit_interval_s=options.commit_interval_s,
+            last_record=lambda: volume.recorder.last_seq,
+            collect=kernel.collect,
         )
-        self.condenser = Condenser(volume.db, volume.recorder, lambda: self.shipper.frozen_seq)
-        self.durability.mark = lambda: volume.recorder.last_seq
-        self.unshipped = Unshipped(
-            volume.db,
-            lambda: self.shipper.confirmed_seq,
-            lambda: self.durability.synced_mark,
-        )
-        self.imager = Imager(
-            volume, self.cache.disk, self.shipper, self.durability, self.status, volume.clock, hook
-        )
-        self.healer = Healer(volume.db, self.cache, self.status)
-        self.compactor = Compactor(volume, self.cache, self.files, self.healer.mark)
-        self.reclaimer = Reclaimer(volume, self.shipper, self.durability, hook=hook)
-        publisher = Publisher(volume.db, volume.store, self.healer, self.imager.make_anew)
-        self.shipper.publish_anew = publisher.publish
-        self.leveler = Leveler(volume, self.shipper, self.status, hook)
+        self._make_upload(on_wait)
+        self._make_upkeep()
         self._upkeep = trio.CancelScope()
-        self.elsewhere = self._newest_state() if volume.throwaway else None
         self.follower: Follower | None = None
         if options.follow:
             self.follower = Follower(
                 volume,
                 self.cache,
+                kernel,
                 clock,
                 interval_s=options.poll_interval_s,
                 degrade=self.status.degrade,
             )
 
-    def _newest_state(self) -> Elsewhere:
-        """Let readers of a snapshot find lost content that was written or moved again since."""
-        elsewhere = newest_state(self.volume)
-        self.cache.fetcher.find_elsewhere = elsewhere.find
-        return elsewhere
+    def _make_upload(self, on_wait: Callable[[str], None]) -> None:
+        """Make the parts that bring blocks and changes to the bucket."""
+        volume, options, status = self.volume, self.options, self.status
+        self.uploader = Uploader(
+            volume.db,
+            self.cache,
+            volume.store,
+            Packer(self.files, volume.keyring, options.compression, lambda: volume.keeper.epoch),
+            make_durable=self.durability.sync,
+            settle=self.durability.sync_all,
+            may_ship=lambda: self.status.ships,
+            confirm_hold=self._confirm_hold,
+            break_off=status.break_off,
+            on_wait=on_wait,
+            hook=self._hook,
+        )
+        self.shipper = Shipper(
+            volume,
+            self.uploader,
+            self.durability,
+            status,
+            interval_s=options.sync_interval_s,
+            publish_anew=self._publish_older,
+            hook=self._hook,
+        )
+        self.imager = Imager(
+            volume, self.cache.disk, self.shipper, self.durability, status, self._hook
+        )
+        self.condenser = Condenser(volume.db, volume.recorder, lambda: self.shipper.frozen_seq)
+        self.unshipped = Unshipped(
+            volume.db,
+            lambda: self.shipper.confirmed_seq,
+            lambda: self.durability.synced_mark,
+        )
 
-    def collects_with(self, collect: Callable[[], Awaitable[object]]) -> None:
-        """Collect written data from the kernel before each background sync and cut."""
-        self.durability.collect = self.shipper.collect = collect
+    def _make_upkeep(self) -> None:
+        """Make the parts that keep the bucket small and whole."""
+        volume, status = self.volume, self.status
+        self.healer = Healer(volume.db, self.cache, status, self.damage)
+        self.compactor = Compactor(volume, self.cache, self.files, self.damage.mark)
+        self.reclaimer = Reclaimer(volume, self.shipper, self.durability, hook=self._hook)
+        self._publisher = Publisher(
+            volume.db, volume.store, self.damage, self.healer, self.imager.make_anew
+        )
+        self.leveler = Leveler(volume, status, self._hook)
+
+    async def _publish_older(self, progress: Progress) -> None:
+        """Publish the local state where the bucket became an older copy."""
+        await self._publisher.publish(progress)
 
     @property
     def link(self) -> Link:
         """Return the link that a follower shows, or that was shipped last."""
-        if self.follower is not None and self.db.follows:
-            return self.follower.link
-        return self.shipper.link
+        return self.volume.position.link
+
+    @property
+    def offline(self) -> str:
+        """Return why the mount shows local state alone; empty: the bucket can be reached."""
+        return self.volume.offline if self.follower is None else self.follower.offline
 
     def recover(self) -> None:
         """Bring rows of an earlier run into a state that this run can continue from.
@@ -185,7 +202,7 @@ class Session:
         if local_state.get(self.db, "suspect") == "1":
             self.cache.suspect_copies()
         if self.follower is not None:
-            self.db.changed = False
+            self.db.mark_changed(False)
             self.db.follow()
 
     def start(self) -> None:
@@ -194,7 +211,7 @@ class Session:
             return  # a background task has failed already
         serves = MountState.SERVING if self.follower is None else MountState.FOLLOWING
         self.status.enter(serves)
-        self.healer.wake()  # blocks that fsck marked may be cached
+        self.damage.wake()  # damage that fsck marked may have cached copies
 
     async def run(self) -> None:
         """Run the background tasks until cancelled; a failing one never ends the others."""
@@ -210,7 +227,7 @@ class Session:
             tasks["lost content"] = self.elsewhere.run
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_all, tasks)
-            if not self.volume.read_only:
+            if not self.status.read_only:
                 nursery.start_soon(self._write)
 
     async def _write(self) -> None:
@@ -242,7 +259,7 @@ class Session:
         assert self.follower is not None, "it was asked for"
         await self.follower.run()
         async with self.follower.paused():  # a promotion ends the follower before it leads
-            promoted = not self.volume.read_only
+            promoted = not self.status.read_only
         if promoted:
             await self._write()
 
@@ -268,12 +285,10 @@ class Session:
     def _lead(self, link: Link) -> None:
         """Turn the session into one for writing. Schedule point: never."""
         self.db.lead()
-        self.db.counters.txg = link.next_txg
-        self.volume.link = self.shipper.link = link
-        self.volume.read_only = False
-        self._packer.epoch = self.volume.keeper.epoch
+        self.db.counters.begin_txg(link.next_txg)
+        self.volume.position.advance(link)
         self.status.promote()
-        self.healer.wake()
+        self.damage.wake()
         _log.info("promoted: writing from transaction group %d on", link.next_txg)
 
     async def supervise(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
@@ -308,22 +323,11 @@ class Session:
                 if not await self.image_is_due():
                     continue
                 await self.make_image()
-                await self._compact()
+                await self.compactor.run()
             except FencedError:
                 return
             except (S3fsError, OSError) as exc:
-                self.imager.last_error = str(exc)
-                _log.warning("image postponed: %s", exc)
-
-    async def _compact(self) -> None:
-        """Compact packs; a failure is recorded, and the next call tries again."""
-        try:
-            await self.compactor.run_once()
-        except FencedError:
-            raise
-        except (S3fsError, OSError) as exc:
-            self.compactor.last_error = str(exc)
-            _log.warning("compaction postponed: %s", exc)
+                self.imager.put_off(exc)
 
     async def _run_reclaim(self) -> None:
         """Delete garbage at intervals, also while no image is made."""
@@ -338,7 +342,7 @@ class Session:
         Changes of locations alone are no reason; dead packs that wait for an image are.
         """
         age_s = (self.volume.clock.now_ns() - self.imager.last_ns) / 1e9
-        wanted = self.shipper.news_since_image or self.reclaimer.wants_image
+        wanted = self.shipper.since_image.has_news or self.reclaimer.wants_image
         return await self.imager.is_due() or (wanted and age_s > self.options.image_interval_s)
 
     async def make_image(self, progress: Progress = no_progress) -> Head:
@@ -347,7 +351,7 @@ class Session:
         Raises:
             As ``Imager.make``.
         """
-        if self.volume.read_only:
+        if self.status.read_only:
             raise ReadOnlyStateError("mounted read-only")
         head = await self.imager.make(progress)
         await self.reclaimer.run()
@@ -360,7 +364,7 @@ class Session:
             ReadOnlyStateError: mounted read-only, so without the lease.
             LostBlockError: all changes are shipped but blocks whose only copies are lost.
         """
-        if self.volume.read_only:
+        if self.status.read_only:
             raise ReadOnlyStateError("mounted read-only")
         link = await self.shipper.ship(progress)
         if link is None:
@@ -388,7 +392,7 @@ class Session:
             S3fsError: under fsync=remote: it is on the disk, and not in the bucket.
         """
         await self.durability.sync_file(ino)
-        if self.options.fsync_remote:
+        if self.options.fsync == "remote":
             await self.shipper.wait_until_shipped(self.options.write_timeout_s)
 
     async def state_of(self, ino: Ino) -> bytes:
@@ -439,9 +443,9 @@ class Session:
             and pending.outbox(self.db) is None
             and abandoned_txgs.wanted(self.db) is None
         )
-        holds = self.volume.keeper.fenced is None
         try:
-            await close_filesystem(self.volume, release=everything_there and holds)
+            release = everything_there and not self.status.read_only
+            await close_filesystem(self.volume, release=release)
         except (FencedError, LostLeaseError) as exc:
             _log.warning("lease already lost: %s", exc)  # and the bucket has all changes
 

@@ -59,7 +59,7 @@ async def tend(volume: Volume) -> None:
             "goes on with the one that it has seen, and keeps the longer retention"
         )
         return
-    volume.superblock = keys.superblock
+    volume.known.accept(keys.superblock)
     await trio.to_thread.run_sync(remembered.keep, keys.data)
 
 

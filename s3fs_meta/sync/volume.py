@@ -1,23 +1,20 @@
 """A filesystem that is open on this host, as one value, and the options to open it with.
 
-Owns: its parts: store, keys, state directory, database, lease, link of the chain.
+Owns: its parts: store, keys, state directory, database, lease, position in the chain.
 Does not know: how it is opened and closed (``sync.opening``), what runs on it (``sync.session``).
+Keeps: the value never changes. What changes during a mount's life has an owner with methods: the
+lease (``LeaseKeeper``), the position (``Position``), the superblock (``KnownSuperblock``), and the
+role, follower or writer (``mount_state.MountStatus``).
 """
 
-import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.errors import (
-    UnconditionalStoreError,
-)
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import Mark
-from s3fs_meta.objects import probe
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.chain import Link
@@ -44,40 +41,69 @@ class OpenOptions:
     hook: Hook = no_hook
 
 
-@dataclass(slots=True)
+class Position:
+    """The place of the rows in the chain. The writer and the follower of a mount advance it."""
+
+    def __init__(self, first: Link) -> None:
+        """Begin at the link that the rows held when the filesystem was opened."""
+        self.first = first
+        self.link = first  # that a follower shows, or that was shipped last
+
+    def advance(self, link: Link) -> None:
+        """Note that the rows hold another link now. Schedule point: never."""
+        self.link = link
+
+
+class KnownSuperblock:
+    """The superblock that this host goes by. Other hosts may change the one in the bucket."""
+
+    def __init__(self, present: Superblock) -> None:
+        self._present = present
+
+    @property
+    def present(self) -> Superblock:
+        """Return the newest superblock that this host has accepted."""
+        return self._present
+
+    def accept(self, newer: Superblock) -> None:
+        """Go by a newer superblock of the same filesystem."""
+        assert newer.uuid == self._present.uuid, "another filesystem has another superblock"
+        self._present = newer
+
+
+@dataclass(frozen=True, slots=True)
 class Volume:
     """A filesystem open on this host: the state directory is locked, the database open."""
 
     store: ObjectStore
-    superblock: Superblock
+    known: KnownSuperblock
     keyring: Keyring
     state_dir: StateDir
     db: Database
     recorder: ChangeRecorder
     keeper: LeaseKeeper
-    link: Link  # the link that its rows hold
-    read_only: bool
+    position: Position
+    clock: StoreClock  # for times in the chain
+    options: OpenOptions  # as it was opened: a promotion changes the role of the mount, not these
     crashed: bool  # unclean shutdown of the last mount on this host
     power_lost: bool  # and this is another boot of the machine
-    notices: list[str]  # one-line facts to show to the user
-    clock: StoreClock  # for times in the chain
-    superblock_faults: Sequence[str] = ()  # faults of the copies in the bucket when it was opened
-    mended: list[str] = field(default_factory=list)  # faults of the chain, and abandoned txgs
-    offline: str = ""  # why only local state is shown: the bucket is unreachable
+    notices: tuple[str, ...]  # one-line facts to show to the user
+    superblock_faults: tuple[str, ...] = ()  # of the copies in the bucket when it was opened
+    mended: tuple[str, ...] = ()  # faults of the chain, and abandoned txgs
+    offline: str = ""  # why it was opened without the bucket, which could not be reached
     throwaway: bool = False  # a snapshot: its state directory is removed when it is closed
 
+    @property
+    def uuid(self) -> str:
+        """Return the UUID of the filesystem."""
+        return self.known.present.uuid
 
-async def require_conditions(store: ObjectStore, *, unsafe_allowed: bool) -> bool:
-    """Return whether the store honours conditional writes.
+    @property
+    def superblock(self) -> Superblock:
+        """Return the newest superblock that this host has accepted."""
+        return self.known.present
 
-    Raises:
-        UnconditionalStoreError: it does not, and the user did not accept that.
-    """
-    if await probe.probe(store, uuid.uuid4().hex):
-        return True
-    if not unsafe_allowed:
-        raise UnconditionalStoreError(
-            f"{store.url} ignores conditional writes, so nothing would stop a second writer; "
-            "use another store, or --unsafe-single-writer if only one host will ever mount it"
-        )
-    return False
+    @property
+    def link(self) -> Link:
+        """Return the link that the rows held when the filesystem was opened."""
+        return self.position.first

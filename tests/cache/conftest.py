@@ -7,6 +7,7 @@ import pytest
 
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.fetcher import DamageHandlers, Found
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.limits import MIB
@@ -18,6 +19,7 @@ from s3fs_meta.meta.tables import packs
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.settings import CacheOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 
 INO = Ino(7)
@@ -32,7 +34,14 @@ class CacheBench:
         facts = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
         self.db = Database.create(home / "meta.db", Pragmas(), facts)
         self.files = BlockFiles(home / "blocks", home / "tmp")
+        self.heard: list[tuple[int, bool]] = []  # damage that was reported
+        self.asked: list[int] = []  # blocks for which a second location was looked for
+        self.elsewhere: Found | None = None
         self.cache = self.new_cache()
+
+    async def _find_elsewhere(self, located: Located) -> Found | None:
+        self.asked.append(located.block)
+        return self.elsewhere
 
     def new_cache(self, bytes_max: int = 64 * MIB) -> BlockCache:
         """Return a cache as a mount makes it."""
@@ -41,9 +50,11 @@ class CacheBench:
             self.store,
             self.keyring,
             self.files,
-            bytes_max=bytes_max,
-            read_timeout_s=60,
-            write_timeout_s=60,
+            CacheOptions(cache_bytes=bytes_max, read_timeout_s=60, write_timeout_s=60),
+            DamageHandlers(
+                lambda located, is_gone: self.heard.append((located.block, is_gone)),
+                self._find_elsewhere,
+            ),
         )
         cache.load()
         self.cache = cache

@@ -16,7 +16,6 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.limits import KIB, MIB, PACK_BYTES_MAX
 from s3fs_meta.meta.tables import cached_blocks
-from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockState
 from s3fs_meta.objects.metrics import CountingStore
 from tests.cache.conftest import CacheBench
@@ -102,12 +101,11 @@ async def test_damage_of_a_neighbour_does_not_affect_the_block(bench: CacheBench
 
 
 async def _heard(bench: CacheBench) -> list[tuple[int, bool]]:
-    """Read block 0, which fails; return the reported damage."""
-    heard: list[tuple[int, bool]] = []
-    bench.cache.fetcher.on_damage = lambda located, is_gone: heard.append((located.block, is_gone))
+    """Read block 0, which fails; return the damage that was reported."""
+    bench.heard.clear()
     with pytest.raises((FormatError, ObjectMissingError)):
         await _read(bench, 0)
-    return heard
+    return bench.heard
 
 
 async def test_damage_is_reported_after_a_second_wrong_answer(bench: CacheBench) -> None:
@@ -142,20 +140,13 @@ async def test_damaged_block_is_read_from_a_newer_location(bench: CacheBench) ->
     found = bench.located(7)
     assert found.pack_offset is not None
     assert found.stored_bytes is not None
-    where = Found(other, found.pack_offset, found.stored_bytes)
-    asked: list[int] = []
-
-    async def find(located: Located) -> Found:
-        asked.append(located.block)
-        return where
-
-    bench.cache.fetcher.find_elsewhere = find
+    bench.elsewhere = Found(other, found.pack_offset, found.stored_bytes)
     bench.store.corrupt("get_range", times=2)
     assert await _read(bench, 0) == content
-    assert asked == [bench.located(0).block]
+    assert bench.asked == [bench.located(0).block]
 
     bench.cache.evict_bytes(1 << 60)
-    where = Found(other, 1, found.stored_bytes)
+    bench.elsewhere = Found(other, 1, found.stored_bytes)
     bench.store.corrupt("get_range", times=2)
     with pytest.raises(FormatError):
         await _read(bench, 0)

@@ -236,7 +236,7 @@ async def test_leftovers_of_the_old_chain_do_not_mislead_readers(power: Power) -
         await session.close()
     async with power.session("c", tasks=False) as session:
         assert await read_file(session, last) == b"the last"
-        assert session.volume.notices == []
+        assert session.volume.notices == ()
 
 
 async def test_blocks_of_a_fenced_host_get_into_no_file_of_the_next_writer(power: Power) -> None:
@@ -246,7 +246,8 @@ async def test_blocks_of_a_fenced_host_get_into_no_file_of_the_next_writer(power
         await session.flush()
         for number in range(8):
             write_file(session, b"never shipped %d" % number)
-        cut = session.uploader.cut = Cut(session.uploader.seal_all())
+        cut = Cut(session.uploader.seal_all())
+        session.uploader.begin_cut(cut)
         await session.uploader.drain(cut, lambda _left: None)
     options = OpenOptions(force_takeover=True)
     async with power.session("b", options=options, tasks=False) as session:

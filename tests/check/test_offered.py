@@ -34,8 +34,8 @@ async def written(power: Power) -> dict[int, Ino]:
     """Write eleven txgs with an image at txg 7 and all levels; return files by number."""
     inos: dict[int, Ino] = {}
     async with power.session("a", tasks=False) as session:
-        while session.shipper.link.txg < 11:
-            txg = session.shipper.link.next_txg
+        while session.link.txg < 11:
+            txg = session.link.next_txg
             if txg == 7:
                 await session.imager.make()
             else:
@@ -130,7 +130,7 @@ async def test_copy_of_another_history_is_not_used(power: Power) -> None:
         if key.startswith("level/") and key.endswith("10"):
             del power.store.objects[key]
     async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as session:
-        while session.shipper.link.txg < 14:
+        while session.link.txg < 14:
             write_file(session, b"theirs")
             await session.flush()
     theirs = dict(power.store.objects)

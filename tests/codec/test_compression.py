@@ -31,7 +31,7 @@ def test_every_method_round_trips(name: str) -> None:
 
 def test_default_method_has_a_name() -> None:
     """It can be requested by name."""
-    default = MountOptions().compress
+    default = MountOptions().compression
     assert Compressor.for_name(default).name == default
 
 

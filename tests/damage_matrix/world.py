@@ -19,7 +19,7 @@ from s3fs_meta.clock import Clock, SystemClock
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import PassphraseError, S3fsError
-from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.meta.tables import block_map, packs
 from s3fs_meta.model import (
@@ -35,10 +35,11 @@ from s3fs_meta.model import (
     Txg,
 )
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.settings import FilesystemOptions, SessionOptions
 from s3fs_meta.sync.history.snapshot_mount import Bucket as PastBucket
 from s3fs_meta.sync.history.snapshot_mount import open_moment, read_bucket
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import Passphrase, Secret

@@ -142,7 +142,7 @@ async def test_content_that_the_bucket_lost_is_found_by_its_hash(
     shutil.rmtree(kept.blocks)
     del power.store.objects[key]
     async with power.session("b", tasks=False) as session:
-        session.healer.mark(Mark(old.pack, None), "is missing")
+        session.damage.mark(Mark(old.pack, None), "is missing")
         write_file(session, content)
         await session.flush()
         opened = session.volume

@@ -6,11 +6,12 @@ import pytest
 
 from s3fs_meta.errors import NeedsDirectoryError, NoInodeError, ReadOnlyStateError
 from s3fs_meta.fs.attributes import SetAttributes
-from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.limits import UNLIMITED_CAPACITY_BYTES
 from s3fs_meta.model import ROOT_INO, AccessTime, Cookie, Ino
 from s3fs_meta.mount_state import MountState
+from s3fs_meta.settings import FilesystemOptions
 from tests.fs.conftest import (
     BLOCK_BYTES,
     ROOT,

@@ -45,7 +45,7 @@ async def test_all_waiters_continue_at_the_end(
     """Even if the work failed."""
     top = make_directory(fs, b"top")
     heard: list[bool] = []
-    fs.freeze.on_change = heard.append
+    fs.freeze.when_changed(heard.append)
     async with trio.open_nursery() as nursery:
         with pytest.raises(RuntimeError), fs.freeze.hold(top, LONG_S):  # noqa: PT012 - both wait
             for _ in range(3):

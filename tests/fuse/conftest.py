@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fuse import kernel_cache
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.kernel_session import FuseOptions, serve
@@ -20,9 +20,10 @@ from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import ROOT_INO, AccessTime, Attributes, Ino
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.settings import FilesystemOptions, SessionOptions
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions

@@ -109,17 +109,17 @@ async def test_half_finished_change_is_rolled_back(
     """The group with half of the change must never be committed."""
     desk = Desk()
     taken_back: list[MountState] = []
-    desk.status.undo = lambda: taken_back.append(desk.status.state)
+    desk.status = MountStatus(undo=lambda: taken_back.append(desk.status.state))
+    desk.status.enter(MountState.SERVING)
     with pytest.raises(pyfuse3.FUSEError):
         await getattr(desk, name)(error)
     assert taken_back == [MountState.DEGRADED] * undone
 
 
 def test_failing_lookup_rolls_back_nothing() -> None:
-    """Earlier changes are complete."""
-    status = MountStatus()
+    """Earlier changes of others are complete."""
     taken_back: list[None] = []
-    status.undo = lambda: taken_back.append(None)
+    status = MountStatus(undo=lambda: taken_back.append(None))
     broken(status, "lookup", (1, b"x"), ZeroDivisionError("bug"))
     assert status.state is MountState.DEGRADED
     assert taken_back == []

@@ -9,7 +9,7 @@ from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.kernel_cache import KernelCache
 from s3fs_meta.limits import ENTRY_TIMEOUT_S
 from s3fs_meta.model import ROOT_INO, Ino
-from s3fs_meta.sync.follower.follower import Turned
+from s3fs_meta.sync.kernel import Turned
 from tests.fuse.conftest import Context, Handlers
 
 KNOWN, UNKNOWN = Ino(1000), Ino(2000)

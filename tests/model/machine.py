@@ -15,20 +15,21 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.changelog import Changelog, Kind
 from s3fs_meta.errors import StoreUnavailableError
-from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import MIB
-from s3fs_meta.meta.db.database import Recorder
+from s3fs_meta.meta.db.group_listeners import Recorder
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import AccessTime, Epoch, Ino, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
+from s3fs_meta.settings import FilesystemOptions, SessionOptions
 from s3fs_meta.sync.hooks import STEPS, TAKEOVER_STEPS
 from s3fs_meta.sync.lease.lease import LeaseKeeper
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
@@ -392,7 +393,7 @@ class Machine:
         self._births = {ino: ns for ino, ns in self._births.items() if ino < next_ino}
         await self._purge_orphans()
         await self._adopt_what_is_there()
-        opened.db.recorder = _CommitNotes(opened.recorder, self.history)
+        opened.db.record_with(_CommitNotes(opened.recorder, self.history), opened.recorder)
         await self._check()
 
     async def _purge_orphans(self) -> None:

@@ -30,7 +30,7 @@ def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool =
             opened = await open_for_mount(plan, store, Passphrase(bytes), clock, front)
             found = page_size_of(opened.db)
             if publish:
-                await Session(opened, plan.session, clock).flush_at_end()
+                await Session(opened, plan.options, clock).flush_at_end()
             await close_filesystem(opened, release=publish)
             return found
 

@@ -22,8 +22,8 @@ def test_options_reach_their_parts(tmp_path: Path) -> None:
 
     plan = make_plan(URL, tmp_path, options)
 
-    assert plan.session.cache_bytes == 1 << 30
-    assert plan.session.commit_interval_s == 1.0
+    assert plan.options.cache_bytes == 1 << 30
+    assert plan.options.commit_interval_s == 1.0
     assert plan.open.read_only
     assert plan.open.pragmas.synchronous == "full"
     assert plan.fuse.allow_other

@@ -38,7 +38,7 @@ def test_kernel_flags_are_ignored() -> None:
 
     assert {field: one.text for field, one in given.items()} == {
         "read_only": "ro",
-        "commit_s": "commit=3",
+        "commit_interval_s": "commit=3",
         "profile": "profile=a,b",
     }
 

@@ -54,7 +54,7 @@ async def test_clone_and_lock_report_their_progress(
     monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_NAMES", 4)
     monkeypatch.setattr("s3fs_meta.fs.trees.lock.TREE_SLICE_NAMES", 4)
     monkeypatch.setattr("s3fs_meta.mount.tree_handlers.TREE_PAUSE_S", 0)
-    trees = TreeHandlers(fs)
+    trees = TreeHandlers(fs, look=bool, collect=trio.lowlevel.checkpoint)
     told: list[Message] = []
     seen: list[dict[str, Any]] = []
 
@@ -77,7 +77,7 @@ async def test_clone_and_lock_report_their_progress(
 
 async def test_removal_is_waited_for_only_while_it_can_continue(fs: Filesystem) -> None:
     """A mount that refuses changes makes no progress."""
-    trees = TreeHandlers(fs)
+    trees = TreeHandlers(fs, look=bool, collect=trio.lowlevel.checkpoint)
     told: list[Message] = []
     arguments = {**_tree(fs), "wait": True}
     with trio.move_on_after(0.3):  # no task removes anything
@@ -93,12 +93,17 @@ async def test_removal_is_waited_for_only_while_it_can_continue(fs: Filesystem) 
 
 async def test_settling_a_freeze_that_has_ended_is_no_error(fs: Filesystem) -> None:
     """The answer to the copy reports how it ended, and must not be hidden by another."""
-    assert await TreeHandlers(fs).handlers()["settled"]({"number": 1}, print) == {}
+    assert (
+        await TreeHandlers(fs, look=bool, collect=trio.lowlevel.checkpoint).handlers()["settled"](
+            {"number": 1}, print
+        )
+        == {}
+    )
 
 
 async def test_frozen_copy_needs_a_time_limit_within_bounds(fs: Filesystem) -> None:
     """Writers wait for a bounded time."""
-    handlers = TreeHandlers(fs).handlers()
+    handlers = TreeHandlers(fs, look=bool, collect=trio.lowlevel.checkpoint).handlers()
     for limit_s in (None, 0, 1e9, "60"):
         wish: Message = {"source": {}, "target": {}, "limit_s": limit_s}
         with pytest.raises(UsageError):

@@ -13,15 +13,16 @@ from s3fs_meta.check.report import Report, Severity
 from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import CorruptionError, LostBlockError
-from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import AccessTime, Ino, ObjectKey
 from s3fs_meta.objects.contract import ETag
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.settings import FilesystemOptions, SessionOptions
 from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions

@@ -19,10 +19,12 @@ from s3fs_meta.meta.tables import block_map, inodes
 from s3fs_meta.model import BlockIndex, Ino
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.hooks import Hook, no_hook
+from s3fs_meta.sync.kernel import Kernel, NoKernel
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock.host_copy import Remembered
@@ -94,6 +96,7 @@ class Power:
         tasks: bool = True,
         session_options: SessionOptions = _OPTIONS,
         clock: Clock | None = None,
+        kernel: Kernel | None = None,
     ) -> AsyncIterator[Session]:
         """Run a session; leaving the block has the effect of SIGKILL."""
         opened = await open_filesystem(
@@ -103,7 +106,9 @@ class Power:
             clock or self.clock,
             options or OpenOptions(),
         )
-        session = Session(opened, session_options, clock or self.clock, hook)
+        session = Session(
+            opened, session_options, clock or self.clock, hook, kernel=kernel or NoKernel()
+        )
         session.recover()
         session.start()
         async with trio.open_nursery() as nursery:

@@ -53,8 +53,8 @@ async def nine_txgs(power: Power, *, image_at: int = 6, levels: bool = False) ->
             else:
                 write_file(session, b"%d" % txg)
                 await session.flush()
-            links[txg] = session.shipper.link
-            assert session.shipper.link.txg == txg
+            links[txg] = session.link
+            assert session.link.txg == txg
             if levels:
                 await session.leveler.make_due()
     return links
@@ -65,15 +65,15 @@ async def eleven_txgs(power: Power, last: int) -> dict[int, Link]:
     clock = SetClock(FAR)
     links: dict[int, Link] = {}
     async with session_at(power, clock) as session:
-        while session.shipper.link.txg < last:
-            txg = session.shipper.link.next_txg
+        while session.link.txg < last:
+            txg = session.link.next_txg
             clock.time_ns = FAR + txg * SECOND_NS
             if txg == 7:
                 await session.imager.make()
             else:
                 write_file(session, b"%d" % txg)
                 await session.flush()
-            links[txg] = session.shipper.link
+            links[txg] = session.link
             if txg % LEVEL_FAN_OUT == 0:
                 await session.leveler.make_due()
     return links
@@ -166,8 +166,8 @@ async def test_level_of_another_history_is_not_used(power: Power, damage: Damage
         if key.startswith("level/") or key > key_of(Txg(7)) > key[:10]:
             del power.store.objects[key]
     async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as session:
-        while session.shipper.link.txg < 11:
-            write_file(session, b"other %d" % session.shipper.link.txg)
+        while session.link.txg < 11:
+            write_file(session, b"other %d" % session.link.txg)
             await session.flush()
         await session.leveler.make_due()
     key = level_codec.key_of(1, Txg(10))
@@ -219,15 +219,15 @@ async def test_level_objects_lead_past_a_changelog(power: Power, damage: Damage,
     """From an older image if necessary; the mounted state is complete, and the mount reports it."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
-        while session.shipper.link.txg < 11:
-            if session.shipper.link.txg == 6:
+        while session.link.txg < 11:
+            if session.link.txg == 6:
                 await session.imager.make()
             else:
-                write_file(session, b"%d" % session.shipper.link.txg)
+                write_file(session, b"%d" % session.link.txg)
                 await session.flush()
-            if session.shipper.link.txg % LEVEL_FAN_OUT == 0:
+            if session.link.txg % LEVEL_FAN_OUT == 0:
                 await session.leveler.make_due()
-        newest = session.shipper.link
+        newest = session.link
     bucket = await bucket_at(power, FAR)
     whole = await contents(power, bucket, newest)
     damage(power, Txg(lost))
@@ -246,15 +246,15 @@ async def test_older_image_is_used_if_a_level_object_begins_before_the_newest(
     """The newest image lies within the run of the level object that replaces the lost changelog."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
-        while session.shipper.link.txg < 11:
-            if session.shipper.link.txg == 6:
+        while session.link.txg < 11:
+            if session.link.txg == 6:
                 await session.imager.make()
             else:
-                write_file(session, b"%d" % session.shipper.link.txg)
+                write_file(session, b"%d" % session.link.txg)
                 await session.flush()
-            if session.shipper.link.txg in {5, 10}:
+            if session.link.txg in {5, 10}:
                 await session.leveler.make_due()
-        newest = session.shipper.link
+        newest = session.link
     bucket = await bucket_at(power, FAR)
     whole = await contents(power, bucket, newest)
     damage(power, Txg(9))
@@ -298,7 +298,7 @@ async def test_image_that_is_a_txg_can_be_used_without_its_changelog(
         write_file(session, b"before")
         await session.flush()
         await session.publish_anew()
-        image = session.shipper.link
+        image = session.link
         write_file(session, b"after")
         newest = await session.flush()
         assert newest is not None
@@ -337,7 +337,7 @@ async def test_exchanged_changelog_is_not_a_gap(power: Power) -> None:
     for txg in (7, 8, 9):
         lose(power, Txg(txg))
     async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as session:
-        assert session.shipper.link.txg == 7
+        assert session.link.txg == 7
     ours[key_of(Txg(7))] = power.store.objects[key_of(Txg(7))]
     power.store.objects.clear()
     power.store.objects.update(ours)

@@ -95,7 +95,7 @@ async def test_next_mount_finds_everything(
         await session.reclaimer.reclaim()
         assert (await session.reclaimer.plan()).total == 0
         known = {key for _pack, key in packs.all_keys(session.db)}
-        end = session.shipper.link.txg
+        end = session.link.txg
         await session.close()
 
     stored = {key for key in power.store.objects if key.startswith("pack/")}
@@ -155,7 +155,7 @@ async def test_kill_in_a_takeover(power: Power, step: str, goes_on: str) -> None
             assert aside == (step in {"fence put", "fence confirmed"})
             assert aside or await read_file(session, unshipped) == b"unshipped"
         else:
-            assert session.volume.notices == []
+            assert session.volume.notices == ()
         more = write_file(session, b"more")
         await session.flush()
         await session.close()
@@ -178,7 +178,7 @@ async def test_old_writer_appends_after_a_killed_takeover(power: Power, step: st
             await old.flush()
 
     async with power.session("b") as session:
-        assert session.volume.notices == []
+        assert session.volume.notices == ()
         assert await read_file(session, ino) == b"just in time"
 
 

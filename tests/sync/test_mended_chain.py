@@ -9,10 +9,11 @@ from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.limits import FOLLOW_ANEW_S
 from s3fs_meta.model import Moment, ObjectKey, Txg
 from s3fs_meta.mount_state import MountState
+from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync import rollback
 from s3fs_meta.sync.follower.follower import Follower
 from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import HandClock, Power, read_file, write_file
@@ -55,7 +56,7 @@ async def test_follower_passes_a_repair(
             await require_files(session, inos, 8)
             inos[11] = write_file(other, b"11")
             await other.flush_at_end()
-            end = other.shipper.link.txg
+            end = other.link.txg
             await other.close()
         for _ in range(3):
             autojump_clock.jump(FOLLOW_ANEW_S + 1)
@@ -94,7 +95,7 @@ async def test_abandoned_txgs_leave_the_retention_like_others(power: Power) -> N
         assert given_up not in power.store.objects
         assert changelogs(power)[0] == 8
         assert changelogs(power)[1] > 12
-        floor = session.shipper.link.floor
+        floor = session.link.floor
         await session.flush_at_end()
         await session.close()
     bucket = await bucket_of(power)

@@ -6,9 +6,10 @@ import trio
 from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import Ino
+from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync import replication_lag
 from s3fs_meta.sync.replication_lag import FileState
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, failing_append, read_file, write_file
@@ -81,7 +82,7 @@ async def test_too_many_changes_count_as_not_uploaded(
 
 async def test_fsync_remote_returns_when_the_bucket_has_the_data(power: Power) -> None:
     """The loss of the machine right after it costs no synced data."""
-    options = SessionOptions(fsync_remote=True, sync_interval_s=3600)
+    options = SessionOptions(fsync="remote", sync_interval_s=3600)
     async with power.session("a", session_options=options) as session:
         ino = write_file(session, b"precious")
         with trio.fail_after(30):
@@ -94,7 +95,7 @@ async def test_fsync_remote_returns_when_the_bucket_has_the_data(power: Power) -
 async def test_fsync_remote_fails_in_an_outage(power: Power) -> None:
     """It never reports false success; the changes are kept and shipped later."""
     faulty = FaultyStore(power.store)
-    options = SessionOptions(fsync_remote=True, sync_interval_s=3600, write_timeout_s=0.2)
+    options = SessionOptions(fsync="remote", sync_interval_s=3600, write_timeout_s=0.2)
     async with power.session("a", session_options=options, store=faulty) as session:
         ino = write_file(session, b"precious")
         faulty.hold("create")

@@ -179,7 +179,7 @@ async def test_content_lost_before_stays_lost(power: Power) -> None:
         for _ in range(2):
             with pytest.raises(LostBlockError):
                 await session.flush()
-        past = session.shipper.link
+        past = session.link
         remove_file(session, good)
         await session.close()
 

@@ -117,7 +117,7 @@ async def test_host_with_a_wrong_clock_uses_the_store_s_time_and_deletes_nothing
     """Its txgs have the store's times, and a host with a correct clock continues normally."""
     async with released(power, "a") as session:
         links = await history(session, right, 10)
-        floor, objects = session.shipper.link.floor, set(power.store.objects)
+        floor, objects = session.link.floor, set(power.store.objects)
         assert floor > 0
     async with released(power, "wrong", Beside(right, off_s)) as session:
         [notice] = session.volume.notices
@@ -130,18 +130,18 @@ async def test_host_with_a_wrong_clock_uses_the_store_s_time_and_deletes_nothing
         assert "set the clock" in session.reclaimer.last_error
         with pytest.raises(ClockError):
             await session.reclaimer.reclaim()
-        assert session.shipper.link.floor == floor
+        assert session.link.floor == floor
         assert {key for key in objects if key.startswith(("pack/", "changelog/"))} <= set(
             power.store.objects
         )
     async with released(power, "b") as session:
-        assert session.volume.notices == []
+        assert session.volume.notices == ()
         assert abs(session.volume.link.created_ns - right.ns) < HOUR * S
         assert await txg_at(power, during[0].created_ns) == during[0].txg
         assert await txg_at(power, links[-1].created_ns) == links[-1].txg
         await history(session, right, 10)
         assert session.reclaimer.last_error == ""
-        assert session.shipper.link.floor > links[-1].txg
+        assert session.link.floor > links[-1].txg
 
 
 @pytest.mark.parametrize("off_s", WRONG)
@@ -175,7 +175,7 @@ async def test_elapsed_time_is_confirmed_by_the_store(power: Power, right: HandC
         assert abs(link.created_ns - right.ns) < S
         await session.make_image()
         await session.make_image()
-        assert session.shipper.link.floor >= link.txg - 1
+        assert session.link.floor >= link.txg - 1
 
 
 @pytest.mark.parametrize("idle_s", [30 * DAY, YEARS_10])
@@ -195,13 +195,13 @@ async def test_unconfirmed_time_counts_for_a_day_at_most(
             await session.make_image()
 
         assert session.reclaimer.last_error == ""
-        assert session.shipper.link.floor == 0
+        assert session.link.floor == 0
         assert objects <= set(power.store.objects)
 
         await history(session, right, 5)
-        assert links[0].txg <= session.shipper.link.floor <= links[-1].txg
+        assert links[0].txg <= session.link.floor <= links[-1].txg
         await history(session, right, 5)
-        assert session.shipper.link.floor > links[-1].txg
+        assert session.link.floor > links[-1].txg
 
 
 async def test_objects_of_unknown_age_are_kept(power: Power, right: HandClock) -> None:
@@ -213,7 +213,7 @@ async def test_objects_of_unknown_age_are_kept(power: Power, right: HandClock) -
         await session.make_image()
 
         assert session.reclaimer.last_error == ""
-        assert session.shipper.link.floor == 0
+        assert session.link.floor == 0
 
 
 async def test_promoted_follower_uses_the_store_s_time(power: Power, right: HandClock) -> None:
@@ -254,7 +254,7 @@ async def mended(power: Power, right: HandClock) -> dict[str, Link]:
         assert "fsck -y begins a new time span" in notice
         assert session.volume.link.created_ns > links["end"].created_ns
         await session.publish_anew()
-        links["span"] = session.shipper.link
+        links["span"] = session.link
     return links
 
 
@@ -262,7 +262,7 @@ async def test_repair_begins_a_time_span_with_correct_times(power: Power, right:
     """A time finds the right state; numbers find every state, also one with a wrong time."""
     links = await mended(power, right)
     async with released(power, "b") as session:
-        assert session.volume.notices == []
+        assert session.volume.notices == ()
         right.pass_by(HOUR)
         after = await ship(session)
         assert abs(after.created_ns - right.ns) < S
@@ -288,9 +288,9 @@ async def test_retention_works_after_the_repair(power: Power, right: HandClock) 
     async with power.session("a", tasks=False) as session:
         for _ in range(6):
             await history(session, right, 1)
-        assert session.shipper.link.floor < links["wrong"].txg
+        assert session.link.floor < links["wrong"].txg
         await history(session, right, 8)
-        assert session.shipper.link.floor > links["span"].txg
+        assert session.link.floor > links["span"].txg
         assert session.reclaimer.last_error == ""
 
 
@@ -315,7 +315,7 @@ async def test_time_span_is_not_begun_while_the_clocks_disagree(
     async with released(power, "b", Beside(right, -YEARS_10)) as session:
         before = session.volume.link
         await session.publish_anew()
-        assert session.shipper.link.created_ns > before.created_ns
+        assert session.link.created_ns > before.created_ns
     assert not any(b"begins_span" in data for data in power.store.objects.values())
     bucket = await bucket_of(power)
     assert (

@@ -75,6 +75,11 @@ class Counters:
             setattr(self, name, value)
         self.xattr_bytes = None
 
+    def put(self, name: str, value: int) -> None:
+        """Set one column by its name, as fsck repairs it."""
+        assert name in COLUMNS, "only a column has a name"
+        setattr(self, name, value)
+
     def values(self) -> tuple[int, ...]:
         """Return the values in the order of COLUMNS."""
         return (
@@ -89,6 +94,10 @@ class Counters:
             self.block_bytes,
             self.stored_bytes,
         )
+
+    def begin_txg(self, txg: int) -> None:
+        """Number the transaction group that ships next."""
+        self.txg = txg
 
     def take_ino(self) -> Ino:
         """Return an inode number that was never given before."""

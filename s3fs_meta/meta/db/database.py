@@ -9,16 +9,16 @@ which belong in a thread. Never a schedule point. Never open and close the datab
 
 A *group* gathers operations in one transaction. An operation checks first and changes after;
 there are no savepoints. When SQLite loses the group (a full disk, an I/O error), everything
-since ``begin`` is gone: the counters are read again, ``on_rollback`` is called, and the error
-tells the caller. Under ``journal_mode=off`` nothing can be undone: after any failed change the
+since ``begin`` is gone: the counters are read again, listeners are called in the order of
+``LossStep``, and the error tells the caller. Under ``journal_mode=off`` nothing can be undone: after any failed change the
 database refuses further groups, and the owner turns the mount read-only and later restores.
 """
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import apsw
 from typing_extensions import override
@@ -36,6 +36,7 @@ from s3fs_meta.meta.db.connections import translated
 from s3fs_meta.meta.db.cookies import NameHash, name_hash
 from s3fs_meta.meta.db.counters import Counters
 from s3fs_meta.meta.db.db_swap import Exchange
+from s3fs_meta.meta.db.group_listeners import BulkRecorder, GroupListeners, Recorder
 from s3fs_meta.meta.db.inode_table import InodeTable
 from s3fs_meta.meta.db.local_disk import create_empty, refuse_wal_on_network
 from s3fs_meta.meta.db.pinned_reader import View
@@ -55,30 +56,6 @@ _NOTE_DURABLE_COMMIT: Final = (
 )
 
 
-class Recorder(Protocol):
-    """A recorder of changes; it is notified when a group begins and before its COMMIT."""
-
-    def group_opened(self) -> None:
-        """React to a new group, before its first change."""
-        ...
-
-    def group_committing(self) -> None:
-        """React to the end of a group, after its last change; may still write rows of its own."""
-        ...
-
-
-class BulkRecorder(Protocol):
-    """A recorder of changes that also accepts a changeset made by its caller."""
-
-    def pause(self) -> None:
-        """Stop recording; the caller records the next changes."""
-        ...
-
-    def go_on(self, changeset: bytes) -> None:
-        """Record again; *changeset* holds the changes made since ``pause``."""
-        ...
-
-
 class Database(Statements):
     """One open metadata database. Made by ``create`` and ``open``."""
 
@@ -88,9 +65,8 @@ class Database(Statements):
         self.path = path
         self.pragmas = pragmas
         self.group_operations = 0
-        self.changed = False  # an operation began since the owner last reset this
-        self.on_group_opened: Callable[[], None] | None = None
-        self.on_rollback: list[Callable[[], None]] = []
+        self.changed = False  # an operation began since the last ``mark_changed(False)``
+        self.listeners = GroupListeners()
         self.recorder: Recorder | None = None
         self.bulk_recorder: BulkRecorder | None = None
         self.counters = Counters()
@@ -279,6 +255,10 @@ class Database(Statements):
         self.in_group = False
         self.connection.close()
 
+    def record_with(self, recorder: Recorder, bulk: BulkRecorder | None = None) -> None:
+        """Let a recorder watch every group from the next one on; it replaces an earlier one."""
+        self.recorder, self.bulk_recorder = recorder, bulk
+
     # --- groups --------------------------------------------------------------------------------
 
     def rows_changed(self) -> int:
@@ -299,6 +279,14 @@ class Database(Statements):
         self.group_operations += 1
         self.changed = True
 
+    def mark_changed(self, changed: bool = True) -> None:
+        """Note whether there are changes for the next txg; a group may have been for none."""
+        self.changed = changed
+
+    def note_shared_hash(self) -> None:
+        """Note that two names of a directory have the same hash: cookies are searched from now on."""
+        self.shares_hashes = True
+
     def begin_local(self) -> None:
         """Open the group if none is open, for rows that only concern this host."""
         if not self.in_group:
@@ -317,8 +305,8 @@ class Database(Statements):
         self.in_group = True
         if self.recorder is not None and self._view is None:
             self.recorder.group_opened()
-        if self.on_group_opened is not None:
-            self.on_group_opened()
+        for listener in self.listeners.of_opening:
+            listener()
 
     def commit(self) -> None:
         """Commit the open group, if there is one.
@@ -413,8 +401,7 @@ class Database(Statements):
             self._refuses = True
         if not self.pragmas.can_undo:
             self._refuses = True
-        for callback in self.on_rollback:
-            callback()
+        self.listeners.lost()
 
     # --- following -----------------------------------------------------------------------------
 

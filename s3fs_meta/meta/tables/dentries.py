@@ -81,7 +81,7 @@ def add(db: Database, parent: Ino, name: bytes, ino: Ino) -> None:
     if db.shares_hashes or not db.run(_ADD_IF_FREE, (parent, first, name, ino)):
         cookie = _free_cookie(db, parent, name, first)
         db.run(_ADD, (parent, cookie, name, ino))
-        db.shares_hashes = True
+        db.note_shared_hash()
     db.counters.dentries += 1
 
 

@@ -24,6 +24,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.meta.db.schema import REPLICATED_TABLES
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import BlockId, BlockRow, Ino, PackId, PackState, Txg
@@ -45,10 +46,26 @@ class ChangeRecorder:
         self.bytes = 0  # recorded and in no changelog
         self.last_seq = 0
         self.oldest_ns = 0  # when the first of them was recorded, 0 if there are none
-        self.on_recorded: Callable[[], None] = _ignore
+        self._listeners: list[Callable[[], None]] = []
         self._load()
-        db.recorder = db.bulk_recorder = self
-        db.on_rollback.append(self._load)
+        db.record_with(self, self)
+        db.listeners.when_lost(LossStep.RELOAD, self._load)
+
+    def when_recorded(self, listener: Callable[[], None]) -> None:
+        """Call a function after each group that was recorded, before its COMMIT."""
+        self._listeners.append(listener)
+
+    def begin_txg(self) -> int:
+        """Count the records of the next txg from now on; return when the first one before was made.
+
+        0: there are none.
+        """
+        oldest_ns, self.oldest_ns = self.oldest_ns, 0
+        return oldest_ns
+
+    def resume_txg(self, oldest_ns: int) -> None:
+        """Undo ``begin_txg``: the records before it were not shipped."""
+        self.oldest_ns = oldest_ns
 
     def _load(self) -> None:
         self._given = []
@@ -84,7 +101,8 @@ class ChangeRecorder:
         self._session = None
         if pieces:
             self.oldest_ns = self.oldest_ns or self._now_ns()
-            self.on_recorded()
+            for listener in self._listeners:
+                listener()
 
     def pause(self) -> None:
         """Stop recording; the caller records rows that this group has not changed before."""

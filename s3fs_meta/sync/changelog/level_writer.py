@@ -26,7 +26,6 @@ from s3fs_meta.model import Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync.chain import chain, levels
 from s3fs_meta.sync.chain.levels import NotMergedError, Piece
-from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.volume import Volume
 
@@ -36,12 +35,12 @@ _log = logging.getLogger(__name__)
 class Leveler:
     """Merges the changelogs of one filesystem into levels."""
 
-    def __init__(self, volume: Volume, shipper: Shipper, status: MountStatus, hook: Hook) -> None:
+    def __init__(self, volume: Volume, status: MountStatus, hook: Hook) -> None:
         self._store = volume.store
         self._keyring = volume.keyring
         self._keeper = volume.keeper
-        self._uuid = volume.superblock.uuid
-        self._shipper = shipper
+        self._uuid = volume.uuid
+        self._position = volume.position
         self._status = status
         self._hook = hook
         self._done: Txg | None = None  # runs that end up to this txg were merged, or cannot be
@@ -72,7 +71,7 @@ class Leveler:
             start = Txg(0) if head is None else head.txg
             known = await self._known(start)
             self._done = start
-        end = self._shipper.link.txg
+        end = self._position.link.txg
         first_end = (self._done // LEVEL_FAN_OUT + 1) * LEVEL_FAN_OUT
         for last in range(first_end, end + 1, LEVEL_FAN_OUT):
             for level in level_codec.ends_at(Txg(last)):

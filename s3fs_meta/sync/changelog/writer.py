@@ -55,10 +55,11 @@ from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.changelog.chain_watch import ChainWatch
 from s3fs_meta.sync.changelog.frozen import Frozen, Shipped, close, locations_of, pack_notes_of
 from s3fs_meta.sync.changelog.lease_back import put_back
-from s3fs_meta.sync.durability import Durability, nothing_to_collect
+from s3fs_meta.sync.changelog.since_image import SinceImage
+from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.progress import Progress, no_progress
-from s3fs_meta.sync.store_clock import StoreClock, is_later
+from s3fs_meta.sync.store_clock import is_later
 from s3fs_meta.sync.upload.cut import Cut
 from s3fs_meta.sync.upload.uploader import Uploader
 from s3fs_meta.sync.volume import Volume
@@ -84,9 +85,9 @@ class Shipper:
         uploader: Uploader,
         durability: Durability,
         status: MountStatus,
-        clock: StoreClock,
         *,
         interval_s: float,
+        publish_anew: abandoned_txgs.Publish,
         hook: Hook,
     ) -> None:
         self._db = volume.db
@@ -94,34 +95,29 @@ class Shipper:
         self._store = volume.store
         self._keyring = volume.keyring
         self._keeper = volume.keeper
-        self._uuid = volume.superblock.uuid
+        self._uuid = volume.uuid
         self._uploader = uploader
         self._durability = durability
         self._status = status
-        self._clock = clock
+        self._clock = volume.clock
         self._interval_s = interval_s
         self._hook = hook
         self._due = trio.Event()
         self._lock = trio.Lock()
         self._cut_oldest_ns = 0
         self.frozen_seq = 0  # the last record of the txg that was cut last
-        self.confirmed_seq = pending.shipped_seq(
-            volume.db.connection
-        )  # the last record that is in the bucket
+        self.confirmed_seq = pending.shipped_seq(self._db.connection)  # the last in the bucket
         self._cuts = 0
         self._confirmed = trio.Event()
         self._confirmed_cuts = 0
-        self.link = volume.link
-        self.bytes_since_image = 0  # changelogs and their parts, as stored
-        self.news_since_image = False  # whether they change more than locations
+        self._position = volume.position
+        self.since_image = SinceImage()
         self.last_error = ""
-        self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
         self._attempt_is_synced = False
         self._watch = ChainWatch(volume.store)
-        # makes an image of the local state the next txg
-        self.publish_anew: abandoned_txgs.Publish = abandoned_txgs.publish_nothing
+        self.publish_anew = publish_anew  # makes an image of the local state the next txg
         self._image_wait: _ImageWait | None = None  # of an image whose snapshot is open
-        volume.recorder.on_recorded = self._recorded
+        volume.recorder.when_recorded(self._recorded)
 
     def _recorded(self) -> None:
         if self._recorder.bytes > SYNC_BYTES_MAX:
@@ -177,24 +173,24 @@ class Shipper:
             link = await self._ship_once(progress, anyway=anyway)
         except OlderBucketError:
             await self.publish_anew(progress)
-            link = await self._ship_once(progress, anyway=anyway) or self.link
-        return self.link if published else link
+            link = await self._ship_once(progress, anyway=anyway) or self._position.link
+        return self._position.link if published else link
 
     async def _ship_once(self, progress: Progress, *, anyway: bool = False) -> Link | None:
         """Do as ``ship``. Raises OlderBucketError, too: the next txg has to be an image."""
         async with self._lock:
             with self._fencing():
                 sent = await self._send_attempt()
-                await self.collect()
+                await self._durability.collect()
                 due = self._db.changed or self._uploader.shippable
                 if not due and not (anyway and self._has_leftovers):
-                    return self.link if sent else None
+                    return self._position.link if sent else None
                 frozen = await self._freeze()
                 try:
                     await self._ship(frozen, progress)
                 finally:
                     close(frozen)
-                return self.link
+                return self._position.link
 
     async def ship_blocks(self, progress: Progress) -> None:
         """Ship if there are dirty blocks that can be uploaded, without a time limit."""
@@ -213,7 +209,7 @@ class Shipper:
         async with self._lock:
             with self._fencing():
                 await self._send_attempt()
-                await self.collect()
+                await self._durability.collect()
                 frozen = await self._freeze(snapshot=True)
                 try:
                     await self._ship(frozen, progress, keeps_snapshot=True)
@@ -221,7 +217,7 @@ class Shipper:
                     close(frozen)
                     raise
                 assert frozen.snapshot is not None, "it was asked for"
-                return Shipped(self.link, frozen.cut, frozen.snapshot)
+                return Shipped(self._position.link, frozen.cut, frozen.snapshot)
 
     async def ship_as_image(
         self,
@@ -244,19 +240,19 @@ class Shipper:
                 assert frozen.snapshot is not None, "it was asked for"
                 try:
                     await self._wait_for_blocks(frozen.cut, progress)
-                    ref = await make(frozen.txg, frozen.cut, frozen.snapshot, self.link)
+                    ref = await make(frozen.txg, frozen.cut, frozen.snapshot, self._position.link)
                     begun = self._begin_changelog(frozen, Kind.IMAGE)
                     changelog = self._in_new_span(replace(begun, image=ref), frozen.cut_ns)
                     told = await self._in_view(frozen, pending.pack_news)
                     await self._attempt(frozen, changelog, told, is_image=True)
                     await self._send_attempt()
                 except BaseException:
-                    self._db.changed = True
+                    self._db.mark_changed()
                     raise
                 finally:
-                    self._uploader.cut = None
+                    self._uploader.end_cut()
                     close(frozen)
-                return self.link
+                return self._position.link
 
     async def require_shipped(self, progress: Progress = no_progress) -> None:
         """Check that the bucket has the last changelog; if not, ship an image. Raises as ``ship``."""
@@ -291,7 +287,7 @@ class Shipper:
         return (
             self._recorder.bytes > 0
             or pending.has_pack_news(self._db)
-            or chain.wanted_floor(self._db, self.link) > self.link.floor
+            or chain.wanted_floor(self._db, self._position.link) > self._position.link.floor
         )
 
     async def wait_until_shipped(self, timeout_s: float) -> None:
@@ -335,8 +331,8 @@ class Shipper:
         await self._uploader.seal_most()
         self._db.begin_local()
         waiting = self._uploader.seal_all()
-        txg = self.link.next_txg
-        self._db.counters.txg = txg + 1
+        txg = self._position.link.next_txg
+        self._db.counters.begin_txg(txg + 1)
         self._db.commit()
         frozen = Frozen(
             txg,
@@ -344,15 +340,14 @@ class Shipper:
             self._clock.now_ns(),
             self._recorder.last_seq,
             pending.first_new_block(self._db),
-            chain.wanted_floor(self._db, self.link),
+            chain.wanted_floor(self._db, self._position.link),
             self._db.open_snapshot() if snapshot or self._db.pragmas.is_wal else None,
         )
         self.frozen_seq = self._recorder.last_seq
         self._cuts += 1
-        self._db.changed = False
-        self._cut_oldest_ns = self._recorder.oldest_ns
-        self._recorder.oldest_ns = 0
-        self._uploader.cut = frozen.cut
+        self._db.mark_changed(False)
+        self._cut_oldest_ns = self._recorder.begin_txg()
+        self._uploader.begin_cut(frozen.cut)
         self._hook("txg cut")
         return frozen
 
@@ -370,14 +365,14 @@ class Shipper:
             self._hook("txg uploaded")
             changelog, told = await self._describe_in_view(frozen, news)
             if changelog.parts or changesets.is_news(changelog.section.changeset):
-                self.news_since_image = True
+                self.since_image.note_news()
             await self._attempt(frozen, changelog, told)
         except BaseException:
-            self._db.changed = True  # the changes of this cut still have to be shipped
-            self._recorder.oldest_ns = self._cut_oldest_ns
+            self._db.mark_changed()  # the changes of this cut still have to be shipped
+            self._recorder.resume_txg(self._cut_oldest_ns)
             raise
         finally:
-            self._uploader.cut = None
+            self._uploader.end_cut()
         await self._send_attempt()
 
     async def _in_view(self, frozen: Frozen, read: Callable[..., _T], *arguments: object) -> _T:
@@ -426,8 +421,8 @@ class Shipper:
             nonce=secrets.token_hex(NONCE_BYTES),
             uuid=self._uuid,
             schema_version=SCHEMA_VERSION,
-            created_ns=max(frozen.cut_ns, self.link.created_ns + 1),
-            previous=self.link.hash,
+            created_ns=max(frozen.cut_ns, self._position.link.created_ns + 1),
+            previous=self._position.link.hash,
             floor=frozen.floor,
         )
 
@@ -437,7 +432,7 @@ class Shipper:
         Only an image can begin one, since no level spans it; and only while the store's clock
         agrees with this host's.
         """
-        if self._clock.disagreement or not is_later(self.link.created_ns, cut_ns):
+        if self._clock.disagreement or not is_later(self._position.link.created_ns, cut_ns):
             return changelog
         _log.info("txg %d begins a new time span", changelog.txg)
         return replace(changelog, created_ns=cut_ns, begins_span=True)
@@ -499,7 +494,7 @@ class Shipper:
         key = changelog_codec.part_key(prefix, number)
         data = await trio.to_thread.run_sync(changelog_codec.seal_part, key, section, self._keyring)
         await self._store.create(key, data)
-        self.bytes_since_image += len(data)
+        self.since_image.add(len(data))
         return PartRef(key, content_hash(data))
 
     # --- the chain -----------------------------------------------------------------------------
@@ -553,13 +548,13 @@ class Shipper:
         chain.record_own(self._db, link)
         pending.clear_outbox(self._db)
         self._durability.commit()
-        self.link = link
+        self._position.advance(link)
         self._watch.note(link, data)
         self.confirmed_seq = pending.shipped_seq(self._db.connection)
         self._confirmed_cuts = self._cuts
         self._confirmed.set()
         self._confirmed = trio.Event()
-        self.bytes_since_image += len(data)
+        self.since_image.add(len(data))
         self._cut_oldest_ns = 0
         self.last_error = ""
         self._hook("txg confirmed")
@@ -574,7 +569,7 @@ class Shipper:
         try:
             await self._require_lease()
             if abandoned_txgs.wanted(self._db) is None:
-                await self._watch.require(self.link)
+                await self._watch.require(self._position.link)
         except OlderBucketError as exc:
             _log.error("%s", exc)
             self._db.begin_local()
@@ -588,7 +583,7 @@ class Shipper:
             await self._keeper.require_hold()
         except LostLeaseError as lost:
             sent = pending.outbox(self._db)
-            await put_back(self._store, self._keeper, self._watch, self.link, sent, lost)
+            await put_back(self._store, self._keeper, self._watch, self._position.link, sent, lost)
 
     async def _purge(self) -> None:
         """Remove records that are in the bucket, in slices."""

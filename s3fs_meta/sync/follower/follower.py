@@ -14,7 +14,6 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 import trio
 
@@ -40,51 +39,15 @@ from s3fs_meta.meta.changesets import Touched
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import dentries
-from s3fs_meta.model import BlockId, Ino
+from s3fs_meta.model import BlockId
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.apply import NeedsImageError, Replayer
 from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.follower import follower_resync
+from s3fs_meta.sync.kernel import Kernel, Turned
 from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
-
-
-class Turned(NamedTuple):
-    """The names, inodes and contents that a txg changed, for caches of answers."""
-
-    names: set[tuple[Ino, bytes]]
-    inodes: set[Ino]
-    contents: set[Ino]
-
-
-class Audience(Protocol):
-    """A cache of answers that must drop changed ones: the kernel's."""
-
-    async def before_turn(self, turned: Turned | None) -> None:
-        """Drop these answers, or all for None, and cache none until ``at_turn``."""
-        ...
-
-    def at_turn(self) -> None:
-        """Cache answers again: they are those of the new txg. Schedule point: never."""
-        ...
-
-    async def after_turn(self, turned: Turned | None) -> None:
-        """Drop answers that were given just before the switch, and file content."""
-        ...
-
-
-class _Nobody:
-    """An audience without a cache."""
-
-    async def before_turn(self, turned: Turned | None) -> None:
-        """Do nothing."""
-
-    def at_turn(self) -> None:
-        """Do nothing."""
-
-    async def after_turn(self, turned: Turned | None) -> None:
-        """Do nothing."""
 
 
 class Follower:
@@ -94,6 +57,7 @@ class Follower:
         self,
         volume: Volume,
         cache: BlockCache,
+        kernel: Kernel,
         clock: Clock,
         *,
         interval_s: float,
@@ -104,6 +68,7 @@ class Follower:
         Args:
             volume: a filesystem opened to follow.
             cache: of its blocks.
+            kernel: drops the answers that a txg changes.
             clock: for status.
             interval_s: the time between two polls for the next txg.
             degrade: called with the reason when the mount cannot show any txg.
@@ -111,6 +76,7 @@ class Follower:
         self._volume = volume
         self._db = volume.db
         self._cache = cache
+        self._kernel = kernel
         self._clock = clock
         self._interval_s = interval_s
         self._degrade = degrade
@@ -120,10 +86,15 @@ class Follower:
         self._ended = trio.Event()
         self._missed = 0  # polls without an answer, since the last listing
         self._anew_not_before_s = -math.inf
-        self.audience: Audience = _Nobody()
-        self.link = volume.link
+        self._position = volume.position
+        self.offline = volume.offline  # why it shows local state alone; empty: the bucket answers
         self.polled_ns = 0
         self.last_error = ""
+
+    @property
+    def link(self) -> Link:
+        """Return the link that the mount shows."""
+        return self._position.link
 
     # --- when ----------------------------------------------------------------------------------
 
@@ -142,9 +113,9 @@ class Follower:
             try:
                 await self.catch_up()
                 self.last_error = ""
-                if self._volume.offline:
+                if self.offline:
                     _log.warning("the bucket answers again; showing txg %d", self.link.txg)
-                    self._volume.offline = ""
+                    self.offline = ""
             except S3fsError as exc:
                 if str(exc) != self.last_error:
                     _log.warning("cannot follow, showing txg %d: %s", self.link.txg, exc)
@@ -196,9 +167,7 @@ class Follower:
         """Return the next txg, None if there is none yet: one small request."""
         volume = self._volume
         try:
-            fetched = await chain.fetch_next(
-                volume.store, volume.keyring, volume.superblock.uuid, self.link
-            )
+            fetched = await chain.fetch_next(volume.store, volume.keyring, volume.uuid, self.link)
         except ObjectMissingError:
             self._missed += 1
             if self._missed >= FOLLOW_LISTING_POLLS:
@@ -221,9 +190,7 @@ class Follower:
         """Apply one txg on the second connection, then show it."""
         volume, applier = self._volume, await self.applier()
         self._touched = Touched(set(), set(), set(), set())
-        replayer = Replayer(
-            volume.store, volume.keyring, volume.superblock.uuid, applier, heard=self._hear
-        )
+        replayer = Replayer(volume.store, volume.keyring, volume.uuid, applier, heard=self._hear)
         gone = await replayer.apply(fetched)
         turned = await trio.to_thread.run_sync(_turned, applier, self._touched)
         await self._show(turned, gone, fetched.link)
@@ -261,12 +228,12 @@ class Follower:
         await self._close_applier()
         await self._cache.forget_gone(self._cache.index.blocks())
         try:
-            await self.audience.before_turn(None)
+            await self._kernel.before_turn(None)
             without_row = self._cache.index.blocks()
             failure = self._exchange(path, link)
         finally:
-            self.audience.at_turn()
-        await self.audience.after_turn(None)
+            self._kernel.at_turn()
+        await self._kernel.after_turn(None)
         await self._cache.remove_files(without_row)
         await trio.to_thread.run_sync(image_copy.remove, self._volume.state_dir.tmp / "gone.db")
         if failure is not None:
@@ -288,18 +255,20 @@ class Follower:
                 why = "the local database was lost while another took its place"
                 self._degrade(f"{why}: {exc}; unmount, and mount again")
                 raise
-        self.link = link if failure is None else chain.recorded(self._db) or self.link
+        shown = link if failure is None else chain.recorded(self._db)
+        if shown is not None:
+            self._position.advance(shown)
         self._cache.load()
         return failure
 
     async def _show(self, turned: Turned | None, gone: list[BlockId], link: Link) -> None:
         try:
-            await self.audience.before_turn(turned)
+            await self._kernel.before_turn(turned)
             self._db.go_on()
-            self.link = link
+            self._position.advance(link)
         finally:
-            self.audience.at_turn()
-        await self.audience.after_turn(turned)
+            self._kernel.at_turn()
+        await self._kernel.after_turn(turned)
         await self._cache.forget_gone(gone)
 
 

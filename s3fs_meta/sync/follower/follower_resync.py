@@ -43,7 +43,7 @@ async def restore_beside(
     newest = image or ManifestRef(head.manifest_key, head.manifest_hash)
     target = volume.state_dir.tmp / "anew.db"
     await trio.to_thread.run_sync(image_copy.remove, target)
-    restorer = Restorer(volume.store, volume.keyring, volume.superblock.uuid, no_progress)
+    restorer = Restorer(volume.store, volume.keyring, volume.uuid, no_progress)
     try:
         link = await restorer.restore(newest, target)
         _require_newer(link, shown, volume.store.url)

@@ -21,7 +21,7 @@ from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.lease import hold
 from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.lease import refuse_held
-from s3fs_meta.sync.volume import Volume, require_conditions
+from s3fs_meta.sync.volume import Volume
 
 
 async def take_over(
@@ -45,7 +45,7 @@ async def take_over(
     lease = await keeper.read()
     refuse_held(lease, held, force=force)
     unsafe = unsafe or volume.superblock.unsafe_single_writer
-    keeper.conditional = await require_conditions(volume.store, unsafe_allowed=unsafe)
+    await keeper.require_conditions(unsafe_allowed=unsafe)
 
     await volume.clock.look()
     db = volume.db
@@ -57,9 +57,7 @@ async def take_over(
         return db
 
     await catch_up(db)
-    await hold.refuse_copy(
-        volume.store, volume.keyring, volume.superblock.uuid, lease, db, force=force
-    )
+    await hold.refuse_copy(volume.store, volume.keyring, volume.uuid, lease, db, force=force)
     if pending.outbox(db) is not None:  # the fence record of an interrupted promotion
         db.begin_local()
         pending.clear_outbox(db)
@@ -67,7 +65,7 @@ async def take_over(
     fencer = Fencer(
         volume.store,
         volume.keyring,
-        volume.superblock.uuid,
+        volume.uuid,
         volume.state_dir,
         keeper,
         volume.clock,

@@ -99,6 +99,4 @@ class Elsewhere:
 def newest_state(volume: Volume) -> Elsewhere:
     """Return a search in the newest state of an open filesystem, restored when it is needed."""
     path = volume.state_dir.tmp / "newest.db"
-    return Elsewhere(
-        volume.store, volume.keyring, volume.superblock.uuid, volume.keeper.lease, path
-    )
+    return Elsewhere(volume.store, volume.keyring, volume.uuid, volume.keeper.lease, path)

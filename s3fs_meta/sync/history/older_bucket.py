@@ -22,7 +22,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import abandoned_txgs
 from s3fs_meta.sync.history.unreferenced import groups
 from s3fs_meta.sync.progress import Progress
-from s3fs_meta.sync.upload.healing import Healer
+from s3fs_meta.sync.upload.healing import DamageMarker, Healer
 
 _log = logging.getLogger(__name__)
 
@@ -34,11 +34,13 @@ class Publisher:
         self,
         db: Database,
         store: ObjectStore,
+        marker: DamageMarker,
         healer: Healer,
         make_anew: Callable[[Progress], Awaitable[object]],
     ) -> None:
         self._db = db
         self._store = store
+        self._marker = marker
         self._healer = healer
         self._make_anew = make_anew
 
@@ -61,7 +63,7 @@ class Publisher:
             try:
                 await self._store.get_range(key, 0, 1)
             except ObjectMissingError:
-                self._healer.mark(Mark(pack, None), "is missing since the bucket was put back")
+                self._marker.mark(Mark(pack, None), "is missing since the bucket was put back")
 
     async def _unlisted(self) -> list[tuple[PackId, ObjectKey]]:
         """Return packs with live blocks that a listing lacks; one prefix of names at a time."""

@@ -65,7 +65,7 @@ class Reclaimer:
         self._durability = durability
         self._hook = hook
         self._lock = trio.Lock()
-        uuid = volume.superblock.uuid
+        uuid = volume.uuid
         self._moments = MomentFinder(volume.store, volume.keyring, uuid)
         self._finder = Finder(volume.db, volume.store, volume.keyring, uuid)
         self.last_error = ""
@@ -90,7 +90,7 @@ class Reclaimer:
             CorruptionError: no copy of the superblock can be used.
         """
         await self._volume.clock.require_agreement()
-        link = self._shipper.link
+        link = self._volume.position.link
         retention_ns = await retained_s(self._volume) * 1_000_000_000
         images = await self._finder.images()
         low = chain.wanted_floor(self._db, link)

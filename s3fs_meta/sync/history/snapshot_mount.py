@@ -32,7 +32,7 @@ from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import open_keys
 from s3fs_meta.sync.superblock.unlocking import Secret
-from s3fs_meta.sync.volume import OpenOptions, Volume
+from s3fs_meta.sync.volume import KnownSuperblock, OpenOptions, Position, Volume
 
 
 @dataclass(slots=True)
@@ -160,20 +160,20 @@ async def open_moment(
         state_dir.remove()
         state_dir.unlock()
         raise
-    db.counters.txg = link.next_txg
+    db.counters.begin_txg(link.next_txg)
     return Volume(
         store=bucket.store,
-        superblock=bucket.superblock,
+        known=KnownSuperblock(bucket.superblock),
         keyring=bucket.keyring,
         state_dir=state_dir,
         db=db,
         recorder=ChangeRecorder(db, bucket.clock.now_ns),
         keeper=bucket.keeper,
-        link=link,
-        read_only=True,
+        position=Position(link),
+        options=replace(options, read_only=True),
         crashed=False,
         power_lost=False,
-        notices=[*bucket.moments.notices, *([unsure] if unsure else []), *notices],
+        notices=(*bucket.moments.notices, *([unsure] if unsure else []), *notices),
         clock=StoreClock(bucket.store, bucket.clock),
         throwaway=True,
     )

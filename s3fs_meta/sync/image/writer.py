@@ -18,11 +18,10 @@ from pathlib import Path
 import trio
 
 from s3fs_meta.cache.disk_space import DiskSpace
-from s3fs_meta.clock import Clock
 from s3fs_meta.codec.image import ManifestRef, Piece
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import FencedError, FormatError, ObjectMissingError
-from s3fs_meta.limits import CLEANUP_S_MAX, IMAGE_SHARE, IMAGE_SHARE_BYTES_MIN, NEWS_BYTES_MIN
+from s3fs_meta.limits import CLEANUP_S_MAX, IMAGE_SHARE, IMAGE_SHARE_BYTES_MIN
 from s3fs_meta.meta.db.snapshot import Snapshot
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.model import Txg
@@ -51,7 +50,6 @@ class Imager:
         shipper: Shipper,
         durability: Durability,
         status: MountStatus,
-        clock: Clock,
         hook: Hook,
     ) -> None:
         self._db = volume.db
@@ -63,7 +61,7 @@ class Imager:
         self._shipper = shipper
         self._durability = durability
         self._status = status
-        self._clock = clock
+        self._clock = volume.clock
         self._hook = hook
         self._lock = trio.Lock()
         self.last_ns = 0
@@ -71,6 +69,15 @@ class Imager:
         self.last_error = ""
         self._unsure = False  # the head may have moved: the reply was lost
         self._link_at_start: Link | None = volume.link  # None: txgs up to it were measured
+
+    def note_last(self, created_ns: int) -> None:
+        """Note when the image was made that this mount continues from."""
+        self.last_ns = created_ns
+
+    def put_off(self, exc: Exception) -> None:
+        """Record why no image was made; a later call of ``make`` tries again."""
+        self.last_error = str(exc)
+        _log.warning("image postponed: %s", exc)
 
     async def is_due(self) -> bool:
         """Return whether what was shipped since the last image is a large part of its size.
@@ -81,7 +88,7 @@ class Imager:
         while self._image_bytes is None:  # bounded: an image was made meanwhile
             await self._measure()
         wanted = max(IMAGE_SHARE_BYTES_MIN, self._image_bytes // IMAGE_SHARE)
-        return self._shipper.bytes_since_image > wanted
+        return self._shipper.since_image.bytes > wanted
 
     async def _measure(self) -> None:
         """Measure by listings the last image and the changelogs after it up to this mount."""
@@ -92,8 +99,7 @@ class Imager:
             if link is not None and link.txg > head.txg:
                 since = await chain.sizes_after(self._store, head.txg, link.txg)
         if self._keeper.lease.head == head:
-            self._shipper.bytes_since_image += sum(since)
-            self._shipper.news_since_image |= max(since, default=0) > NEWS_BYTES_MIN
+            self._shipper.since_image.add_earlier(since)
             self._image_bytes = image_bytes
         self._link_at_start = None
 
@@ -264,8 +270,7 @@ class Imager:
         self._db.begin_local()
         image_head.confirm(self._db, head, changed=self._db.changed)
         self._durability.commit()
-        self._shipper.bytes_since_image = 0
-        self._shipper.news_since_image = False
+        self._shipper.since_image.reset()
         self._image_bytes = None
         self.last_ns = self._clock.now_ns()
         self.last_error = ""

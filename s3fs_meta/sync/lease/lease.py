@@ -34,10 +34,12 @@ from s3fs_meta.errors import (
     OlderBucketError,
     PreconditionError,
     StoreError,
+    UnconditionalStoreError,
     UnfinishedFilesystemError,
 )
 from s3fs_meta.limits import LEASE_LOOK_S, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Epoch, ObjectKey
+from s3fs_meta.objects import probe
 from s3fs_meta.objects.contract import ETag, ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -88,7 +90,8 @@ class LeaseKeeper:
         """
         self._store = store
         self._clock = clock
-        self.conditional = conditional
+        self._conditional = conditional
+        self._is_acquired = False
         self._hold = Hold("", ())
         self._etag: ETag = ""
         self._lease: Lease | None = None
@@ -103,9 +106,29 @@ class LeaseKeeper:
         return self._lease
 
     @property
+    def is_held(self) -> bool:
+        """Return whether this process acquired the lease and has not seen that another host has it."""
+        return self._is_acquired and self.fenced is None
+
+    @property
     def epoch(self) -> Epoch:
         """Return our epoch."""
         return self.lease.epoch
+
+    async def require_conditions(self, *, unsafe_allowed: bool) -> None:
+        """Find out whether the store honours conditional writes; if not, writes are blind.
+
+        Raises:
+            UnconditionalStoreError: it does not, and the user did not accept that.
+        """
+        conditional = await probe.probe(self._store, uuid.uuid4().hex)
+        if not conditional and not unsafe_allowed:
+            raise UnconditionalStoreError(
+                f"{self._store.url} ignores conditional writes, so nothing would stop a second"
+                " writer; use another store, or --unsafe-single-writer if only one host will ever"
+                " mount it"
+            )
+        self._conditional = conditional
 
     def assume(self, lease: Lease) -> None:
         """Use a lease that was derived or known before instead of reading it. It is not held."""
@@ -169,10 +192,10 @@ class LeaseKeeper:
         """
         found, etag = await self._found()
         self._looked_s = trio.current_time()
-        if self.conditional and self._came_before_ours(found):
+        if self._conditional and self._came_before_ours(found):
             await self._put_again(found, etag)
         # A store without conditions may show an older lease for a while.
-        if found.epoch > self.epoch or (self.conditional and not _same_hold(found, self.lease)):
+        if found.epoch > self.epoch or (self._conditional and not _same_hold(found, self.lease)):
             raise self._ended_by(found)
 
     async def _found(self) -> tuple[Lease, ETag]:
@@ -206,7 +229,7 @@ class LeaseKeeper:
             PreconditionError: another host stored one meanwhile.
         """
         data = lease_codec.encode(self.lease)
-        if not self.conditional:
+        if not self._conditional:
             await self._store.put(lease_codec.KEY, data)
         elif lost.etag is None:
             self._etag = await self._store.create(lease_codec.KEY, data)
@@ -267,6 +290,7 @@ class LeaseKeeper:
         except FencedError as exc:
             raise HeldError(f"another host took the filesystem at this moment: {exc}") from exc
         self.fenced = None
+        self._is_acquired = True
         self._replaced = before
         self._looked_s = trio.current_time()
         return before
@@ -285,7 +309,7 @@ class LeaseKeeper:
 
     async def _write(self, lease: Lease) -> None:
         data = lease_codec.encode(lease)
-        if not self.conditional:
+        if not self._conditional:
             await self._store.put(lease_codec.KEY, data)
             self._lease = lease
             return

@@ -10,6 +10,7 @@ Design: docs/decisions/0013-offline-mounts.md.
 
 import os
 import socket
+from dataclasses import replace
 
 import trio
 
@@ -47,7 +48,7 @@ from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import Secret
-from s3fs_meta.sync.volume import OpenOptions, Volume
+from s3fs_meta.sync.volume import KnownSuperblock, OpenOptions, Position, Volume
 
 
 async def why_unreachable(store: ObjectStore) -> str:
@@ -105,23 +106,23 @@ async def open_offline(
         stamp, first = str(clock.now_ns()), BlockId(0 if crashed else db.counters.next_block)
         killed = crashed and not power_lost
         notices = await strays.settle(state_dir, db, keyring, stamp, first, killed=killed)
-        db.counters.txg = link.next_txg
+        db.counters.begin_txg(link.next_txg)
         keeper = LeaseKeeper(store, clock)
         keeper.assume(_last_known_lease(db, held.holder))
         return Volume(
             store=store,
             clock=StoreClock(store, clock),
-            superblock=superblock,
+            known=KnownSuperblock(superblock),
             keyring=keyring,
             state_dir=state_dir,
             db=db,
             recorder=ChangeRecorder(db, clock.now_ns),
             keeper=keeper,
-            link=link,
-            read_only=True,
+            position=Position(link),
+            options=replace(options, read_only=True),
             crashed=crashed,
             power_lost=power_lost,
-            notices=[_notice(why, follows=options.follow), *notices],
+            notices=(_notice(why, follows=options.follow), *notices),
             offline=why,
         )
     except BaseException:

@@ -26,7 +26,6 @@ from s3fs_meta.model import BlockId, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.points_in_time import require_at_least, told
-from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.lease import hold
 from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.lease import Hold, LeaseKeeper, refuse_held
@@ -42,7 +41,12 @@ from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.proof import opens_an_image
 from s3fs_meta.sync.superblock.selection import Keys, open_keys
 from s3fs_meta.sync.superblock.unlocking import Secret
-from s3fs_meta.sync.volume import OpenOptions, Volume, require_conditions
+from s3fs_meta.sync.volume import (
+    KnownSuperblock,
+    OpenOptions,
+    Position,
+    Volume,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +70,7 @@ async def open_filesystem(
     remembered = Remembered(state_dir.path)
     keys = await open_keys(store, remembered, secret)
     await state_dir.lock(wait_s=options.lock_wait_s)
-    opening = _Opening(store, keys, state_dir, clock, options, progress)
+    opening = _Opening(store, remembered, keys, state_dir, clock, options, progress)
     try:
         with (
             contextlib.nullcontext()
@@ -74,7 +78,6 @@ async def open_filesystem(
             else local_state_choice.advising(state_dir)
         ):
             volume = await opening.run()
-        await _spread_superblock(volume, remembered, keys, options.hook)
     except BaseException:
         if opening.db is not None:
             opening.db.close()
@@ -85,25 +88,13 @@ async def open_filesystem(
     return volume
 
 
-async def _spread_superblock(
-    volume: Volume, remembered: Remembered, keys: Keys, hook: Hook
-) -> None:
-    """Copy the superblock to this host and, with the lease, to where the bucket lacks it."""
-    await trio.to_thread.run_sync(remembered.keep, keys.data)
-    if volume.read_only:
-        return
-    try:
-        volume.notices += await put_back(volume.store, keys, hook)
-    except StoreError as exc:  # this mount or the next one tries again
-        volume.notices.append(f"a missing superblock was not put back: {exc}")
-
-
 class _Opening:
     """One opening, while the state directory is locked."""
 
     def __init__(
         self,
         store: ObjectStore,
+        remembered: Remembered,
         keys: Keys,
         state_dir: StateDir,
         clock: Clock,
@@ -111,6 +102,8 @@ class _Opening:
         progress: Progress,
     ) -> None:
         self._store = store
+        self._remembered = remembered
+        self._keys = keys
         self._superblock = keys.superblock
         self._keyring = keys.keyring
         self._state_dir = state_dir
@@ -129,7 +122,6 @@ class _Opening:
             store, keys.superblock, keys.keyring, state_dir, clock, progress, wanted
         )
         self.db: Database | None = None
-        self._superblock_faults = keys.notices
         self.notices = list(keys.notices)
 
     async def run(self) -> Volume:
@@ -143,7 +135,7 @@ class _Opening:
         if not options.read_only:
             await self._require_lease(lease, held, local)
             unsafe = options.unsafe_single_writer or self._superblock.unsafe_single_writer
-            self._keeper.conditional = await require_conditions(self._store, unsafe_allowed=unsafe)
+            await self._keeper.require_conditions(unsafe_allowed=unsafe)
             await self._store_clock.look()
             if self._store_clock.disagreement:
                 self.notices.append(self._store_clock.disagreement)
@@ -157,22 +149,7 @@ class _Opening:
             files = BlockFiles(self._state_dir.blocks, self._state_dir.tmp)
             await restore_copies(db, files, self._keyring, self._store)
         if not options.read_only:
-            fencer = Fencer(
-                self._store,
-                self._keyring,
-                self._superblock.uuid,
-                self._state_dir,
-                self._keeper,
-                self._store_clock,
-                options.hook,
-            )
-            db = await fencer.take_over(
-                db,
-                held,
-                force=options.force_takeover,
-                catch_up=lambda db: self._catch_up(db, held.holder),
-                behind=lambda: self._bringer.behind,
-            )
+            db = await self._take_over(db, held)
             await self._require_at_least(db)
         first = strays.ALL if crashed else unknown
         await self._settle_strays(db, first, killed=crashed and not power_lost and db is local.db)
@@ -184,24 +161,54 @@ class _Opening:
                 f"{told(link)} is of a time that is still to come: a host with a wrong clock wrote it;"
                 " if the clock of this one is right, s3fs-meta fsck -y begins a new time span"
             )
-        db.counters.txg = link.next_txg
+        db.counters.begin_txg(link.next_txg)
+        await self._spread_superblock()
         return Volume(
             store=self._store,
-            superblock=self._superblock,
+            known=KnownSuperblock(self._superblock),
             keyring=self._keyring,
             state_dir=self._state_dir,
             db=db,
             recorder=recorder,
             keeper=self._keeper,
-            link=link,
-            read_only=options.read_only,
+            position=Position(link),
+            clock=self._store_clock,
+            options=options,
             crashed=crashed,
             power_lost=power_lost,
-            notices=self.notices,
-            clock=self._store_clock,
-            superblock_faults=self._superblock_faults,
-            mended=self._bringer.mended,
+            notices=tuple(self.notices),
+            superblock_faults=tuple(self._keys.notices),
+            mended=tuple(self._bringer.mended),
         )
+
+    async def _take_over(self, db: Database, held: Hold) -> Database:
+        """Take the lease and append the fence record. Raises as ``Fencer.take_over``."""
+        fencer = Fencer(
+            self._store,
+            self._keyring,
+            self._superblock.uuid,
+            self._state_dir,
+            self._keeper,
+            self._store_clock,
+            self._options.hook,
+        )
+        return await fencer.take_over(
+            db,
+            held,
+            force=self._options.force_takeover,
+            catch_up=lambda db: self._catch_up(db, held.holder),
+            behind=lambda: self._bringer.behind,
+        )
+
+    async def _spread_superblock(self) -> None:
+        """Copy the superblock to this host and, with the lease, to where the bucket lacks it."""
+        await trio.to_thread.run_sync(self._remembered.keep, self._keys.data)
+        if self._options.read_only:
+            return
+        try:
+            self.notices += await put_back(self._store, self._keys, self._options.hook)
+        except StoreError as exc:  # this mount or the next one tries again
+            self.notices.append(f"a missing superblock was not put back: {exc}")
 
     def _look(self) -> Local:
         local = local_state_choice.look(
@@ -329,7 +336,7 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
     local_state.put(db, "clean", "0")
     local_state.put(db, "volatile", local_state_choice.volatility(db.pragmas))
     db.commit_durable()
-    db.changed = crashed or local_state.get(db, "changed") == "1"
+    db.mark_changed(crashed or local_state.get(db, "changed") == "1")
     return crashed, power_lost
 
 
@@ -349,7 +356,7 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
         local_state.put(volume.db, "changed", "1" if volume.db.changed else "0")
         volume.db.commit_durable()
         await trio.to_thread.run_sync(volume.db.sync_wal)
-        if release and not volume.read_only:
+        if release and volume.keeper.is_held:
             await volume.keeper.release()
     finally:
         volume.db.close()

@@ -17,7 +17,13 @@ from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.fetcher import has_superblock
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec import pack as pack_codec
-from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
+from s3fs_meta.errors import (
+    FencedError,
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    S3fsError,
+)
 from s3fs_meta.limits import (
     CLEANUP_S_MAX,
     COMPACT_CANDIDATES_MAX,
@@ -50,7 +56,7 @@ class Compactor:
         """Move nothing yet.
 
         Args:
-            mark: marks proven damage; ``Healer.mark``.
+            mark: marks proven damage; ``DamageMarker.mark``.
         """
         self._db = volume.db
         self._cache = cache
@@ -59,6 +65,20 @@ class Compactor:
         self._keyring = volume.keyring
         self._mark = mark
         self.last_error = ""
+
+    async def run(self) -> None:
+        """Do as ``run_once``; a failure is recorded, and the next call tries again.
+
+        Raises:
+            FencedError: another host has taken the filesystem over.
+        """
+        try:
+            await self.run_once()
+        except FencedError:
+            raise
+        except (S3fsError, OSError) as exc:
+            self.last_error = str(exc)
+            _log.warning("compaction postponed: %s", exc)
 
     async def run_once(self) -> int:
         """Start moving the live blocks of some packs; return how many blocks.

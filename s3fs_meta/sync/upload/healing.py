@@ -55,15 +55,13 @@ def move_damaged(db: Database, placed: Placed) -> BlockId | None:
     return found[0]
 
 
-class Healer:
-    """Marks and heals the damage that one mount meets."""
+class DamageMarker:
+    """Marks the damage that one mount meets, and wakes what heals it."""
 
-    def __init__(self, db: Database, cache: BlockCache, status: MountStatus) -> None:
+    def __init__(self, db: Database, status: MountStatus) -> None:
         self._db = db
-        self._cache = cache
         self._status = status
         self._due = trio.Event()
-        cache.fetcher.on_damage = self.note
 
     def note(self, located: Located, is_gone: bool) -> None:
         """Mark the pack of a missing or damaged block, unless this mount is read-only.
@@ -96,11 +94,27 @@ class Healer:
         """Start a search for copies that heal marked blocks."""
         self._due.set()
 
+    async def wait(self) -> None:
+        """Return once a search is wanted."""
+        await self._due.wait()
+        self._due = trio.Event()
+
+
+class Healer:
+    """Heals the damage that was marked."""
+
+    def __init__(
+        self, db: Database, cache: BlockCache, status: MountStatus, marker: DamageMarker
+    ) -> None:
+        self._db = db
+        self._cache = cache
+        self._status = status
+        self._marker = marker
+
     async def run(self) -> None:
         """Heal what copies on this host can heal, whenever something was marked; until cancelled."""
         while True:
-            await self._due.wait()
-            self._due = trio.Event()
+            await self._marker.wait()
             if self._status.writable:
                 await self.heal()
 

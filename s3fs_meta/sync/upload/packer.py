@@ -4,7 +4,7 @@ Owns: hashing, finding zero blocks, filling packs. Does not know: rows, the stor
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from s3fs_meta.cache.block_files import BlockFiles
@@ -34,11 +34,13 @@ class Hashed(NamedTuple):
 class Packer:
     """Reads block files and makes packs of them. Stateless: any thread may call it."""
 
-    def __init__(self, files: BlockFiles, keyring: Keyring, compression: str, epoch: Epoch) -> None:
+    def __init__(
+        self, files: BlockFiles, keyring: Keyring, compression: str, epoch: Callable[[], Epoch]
+    ) -> None:
         self._files = files
         self._keyring = keyring
         self._compression = compression
-        self.epoch = epoch
+        self._epoch = epoch  # a follower has none until it is promoted
 
     def hash_all(self, sealed: Sequence[Sealed]) -> tuple[list[Hashed], list[LostBlockError]]:
         """Hash the content of each block, in order.
@@ -68,7 +70,7 @@ class Packer:
         writer: pack_codec.PackWriter | None = None
         for one in hashed:
             if writer is None:
-                key = pack_codec.new_key(self.epoch, secrets.token_bytes(16))
+                key = pack_codec.new_key(self._epoch(), secrets.token_bytes(16))
                 writer = pack_codec.PackWriter(key, self._keyring, self._compression)
             sealed = one.sealed
             data = self._files.read(sealed.block, 0, sealed.plain_bytes)

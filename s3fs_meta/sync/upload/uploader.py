@@ -71,6 +71,7 @@ class Uploader:
         may_ship: Callable[[], bool],
         confirm_hold: Callable[[], Awaitable[None]],
         break_off: Callable[[str], None],
+        on_wait: Callable[[str], None],
         hook: Hook,
     ) -> None:
         self._db = db
@@ -86,13 +87,13 @@ class Uploader:
         self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
         self._in_flight: set[BlockId] = set()
         self._landed = trio.Event()
-        self.cut: Cut | None = None
+        self._cut: Cut | None = None
         self._zeros: dict[BlockId, Zero] = {}  # zero blocks that get a pack because a cut has them
         self.lost: dict[BlockId, LostBlockError] = {}
         self._failures: deque[S3fsError | OSError] = deque(maxlen=UPLOADS_MAX)
         self._pause_until_s = -math.inf
         self.last_error = ""
-        self.on_wait: Callable[[str], None] = _ignore  # called with the reason of an outage
+        self._on_wait = on_wait
         self.uploaded_packs = 0
 
     @property
@@ -115,9 +116,7 @@ class Uploader:
         """
         async with trio.open_nursery() as nursery:
             while True:
-                with trio.move_on_after(SEAL_AGE_S / 4):
-                    await self._cache.pressure.wait()
-                self._cache.pressure = trio.Event()
+                await self._cache.pressure.wait(SEAL_AGE_S / 4)
                 while not self._pauses:
                     await self.seal_ripe(self._ripe_after_s())
                     batch = self.next_batch(self._ripe_after_s())
@@ -255,6 +254,14 @@ class Uploader:
         self._cache.seal(self._cache.blocks_in(BlockState.DIRTY))
         return set(self._cache.index.sealed())
 
+    def begin_cut(self, cut: Cut) -> None:
+        """Record the locations of a cut's blocks in it, until ``end_cut``. Schedule point: never."""
+        self._cut = cut
+
+    def end_cut(self) -> None:
+        """Record locations in rows alone again. Schedule point: never."""
+        self._cut = None
+
     async def drain(self, cut: Cut, report: Callable[[int], None]) -> None:
         """Upload sealed blocks until every block of a cut has a location, without a time limit.
 
@@ -390,8 +397,8 @@ class Uploader:
             self._cache.doom(row.block)
         else:
             self._cache.drop_copy(row.block)
-        if self.cut is not None:
-            self.cut.resolve(placement, self._record_of(row.pack))
+        if self._cut is not None:
+            self._cut.resolve(placement, self._record_of(row.pack))
 
     def _record_of(self, pack: PackId) -> PackRecord:
         row = packs.get(self._db, pack)
@@ -423,7 +430,7 @@ class Uploader:
         """Remove a block that neither a file nor the open cut names; return whether it is one."""
         block = one.sealed.block
         row = blocks.find(self._db, block)
-        if row is None or row.refs > 0 or (self.cut is not None and block in self.cut.pending):
+        if row is None or row.refs > 0 or (self._cut is not None and block in self._cut.pending):
             return False
         self._end(block)
         return True
@@ -431,7 +438,7 @@ class Uploader:
     def _record_equal(self, one: Hashed) -> bool:
         """Give a block of the open cut the location of an equal one; return whether there is one."""
         sealed = one.sealed
-        found = None if self.cut is None else self.cut.equal(sealed.block, one.hash)
+        found = None if self._cut is None else self._cut.equal(sealed.block, one.hash)
         if found is not None:
             self._record_one(*found, sealed.ino, sealed.block_index)
         return found is not None
@@ -447,12 +454,12 @@ class Uploader:
         The rows of the cut name the block, and their readers cannot know that it is a hole.
         """
         sealed = one.sealed
-        if self.cut is not None and sealed.block in self.cut.pending:
-            equal = self.cut.equal(sealed.block, one.hash)
+        if self._cut is not None and sealed.block in self._cut.pending:
+            equal = self._cut.equal(sealed.block, one.hash)
             if equal is None:
                 self._zeros[sealed.block] = Zero(sealed.block, sealed.ino, sealed.block_index)
                 return False
-            self.cut.resolve(*equal)
+            self._cut.resolve(*equal)
         self._make_hole(Zero(sealed.block, sealed.ino, sealed.block_index))
         return True
 
@@ -471,8 +478,8 @@ class Uploader:
         sealed = one.sealed
         place = Placed(sealed.block, one.hash, known.pack, known.pack_offset, known.stored_bytes)
         self._share(place, sealed.ino, sealed.block_index, known.block)
-        if self.cut is not None:
-            self.cut.resolve(place, self._record_of(known.pack))
+        if self._cut is not None:
+            self._cut.resolve(place, self._record_of(known.pack))
         return True
 
     def _share(self, place: Placed, ino: Ino, index: BlockIndex, of: BlockId) -> None:
@@ -527,8 +534,8 @@ class Uploader:
             self._make_hole(zero)
         else:
             self._record_stored(place, ino, index)
-        if self.cut is not None:
-            self.cut.resolve(place, record)
+        if self._cut is not None:
+            self._cut.resolve(place, record)
 
     def _record_stored(self, place: Placed, ino: Ino, index: BlockIndex) -> None:
         """Record the location of a block; damaged blocks with equal content get it, too."""
@@ -554,7 +561,7 @@ class Uploader:
                 await self._create(pack)
             except StoreError as exc:
                 if not self.last_error:
-                    self.on_wait(str(exc))
+                    self._on_wait(str(exc))
                 self.last_error = str(exc)
                 _log.warning("upload waits %.0f s: %s", delay_s, exc)
             else:
@@ -579,7 +586,3 @@ class Uploader:
 
 def _place_of(entry: PackEntry, record: PackRecord) -> Placed:
     return Placed(entry.block, entry.hash, record.pack, entry.offset, entry.stored_bytes)
-
-
-def _ignore(_why: str) -> None:
-    """Do nothing when uploads have to wait."""

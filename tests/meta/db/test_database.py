@@ -18,6 +18,7 @@ from s3fs_meta.errors import (
     UsageError,
 )
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
 from s3fs_meta.meta.tables import dentries, inodes, local_state, properties
 from s3fs_meta.model import ROOT_INO, Ino
@@ -205,7 +206,7 @@ def test_group_gathers_operations(make_database: MakeDatabase) -> None:
     """Begin opens a group and counts operations, commit ends it; a commit without a group does nothing."""
     db = make_database()
     opened: list[bool] = []
-    db.on_group_opened = lambda: opened.append(db.in_group)
+    db.listeners.when_opened(lambda: opened.append(db.in_group))
     db.commit()
     for _ in range(3):
         db.begin()
@@ -238,7 +239,7 @@ def test_rollback_undoes_rows_and_counters(make_database: MakeDatabase, journal_
     before = db.counters.values()
     counters = db.counters
     called: list[bool] = []
-    db.on_rollback.append(lambda: called.append(db.in_group))
+    db.listeners.when_lost(LossStep.RELOAD, lambda: called.append(db.in_group))
     create_file(db, b"lost")
     db.rollback()
     assert called == [False]
@@ -304,7 +305,7 @@ def test_full_disk_undoes_the_whole_group(make_database: MakeDatabase, mode: str
     db.commit()
     before = db.counters.values()
     lost: list[int] = []
-    db.on_rollback.append(lambda: lost.append(1))
+    db.listeners.when_lost(LossStep.RELOAD, lambda: lost.append(1))
     fill_disk(db)
     with pytest.raises(DatabaseFullError):
         create_until_full(db)
@@ -325,7 +326,7 @@ def test_full_disk_without_a_journal_refuses_all_further_changes(
     create_file(db, b"kept")
     db.commit()
     lost: list[int] = []
-    db.on_rollback.append(lambda: lost.append(1))
+    db.listeners.when_lost(LossStep.RELOAD, lambda: lost.append(1))
     fill_disk(db)
     with pytest.raises(DatabaseFullError):
         create_until_full(db)
@@ -483,6 +484,7 @@ import sys
 from pathlib import Path
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.meta.db.pragmas import Pragmas
 db = Database.open(Path(sys.argv[1]), Pragmas(journal_mode=sys.argv[2], cache_size=20))
 for number in range(1, 1_000_000):

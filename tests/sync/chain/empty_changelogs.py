@@ -12,7 +12,7 @@ from s3fs_meta.sync.session import Session
 
 async def append_empty_changelogs(session: Session, count: int) -> None:
     """Append links in which nothing changes, so that no row does but the place in the chain."""
-    link, opened = session.shipper.link, session.volume
+    link, opened = session.link, session.volume
     for _ in range(count):
         made = Changelog(
             kind=Kind.GROUP,
@@ -27,7 +27,7 @@ async def append_empty_changelogs(session: Session, count: int) -> None:
         data = changelog_codec.encode(made, opened.keyring)
         await opened.store.create(changelog_codec.key_of(link.next_txg), data)
         link = Link(link.next_txg, content_hash(data), made.created_ns)
-    session.shipper.link = link
+    session.volume.position.advance(link)
     session.db.begin_local()
     chain.record_own(session.db, link)
     session.db.commit()

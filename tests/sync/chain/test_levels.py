@@ -105,7 +105,7 @@ async def _work(session: Session, seed: int, txgs: int) -> None:
         if rnd.random() < 0.3:
             await session.compactor.run_once()
         session.db.begin()
-        for row in packs.find_dead(session.db, session.shipper.link.txg, 3):
+        for row in packs.find_dead(session.db, session.link.txg, 3):
             if row.state is PackState.STORED:
                 packs.condemn(session.db, row.pack)
             else:
@@ -127,7 +127,7 @@ async def _restored(power: Power, session: Session, name: str) -> tuple[Path, Re
     path = power.home / name
     opened = session.volume
     restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
-    assert await restorer.restore(None, path) == session.shipper.link
+    assert await restorer.restore(None, path) == session.link
     return path, restorer
 
 
@@ -257,7 +257,7 @@ async def test_restore_reads_as_many_objects_as_computed(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 5**4 + 5**3 + 5 + 1)
         await session.leveler.make_due()
-        end = session.shipper.link.txg
+        end = session.link.txg
         store = FaultyStore(power.store)
         opened = session.volume
         restorer = Restorer(store, opened.keyring, opened.superblock.uuid, no_progress)
@@ -274,7 +274,7 @@ async def test_many_txgs_are_few_objects(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * 5**5 - 2)
         await session.leveler.make_due()
-        end = session.shipper.link.txg
+        end = session.link.txg
         store = FaultyStore(power.store)
         opened = session.volume
         restorer = Restorer(store, opened.keyring, opened.superblock.uuid, no_progress)
@@ -294,7 +294,7 @@ def _piece(txg: int, previous: str = NO_HASH, schema_version: int = 1) -> Piece:
 async def test_level_of_another_chain_is_refused(power: Power) -> None:
     """It is authentic and has the right name, but its writer's changes were never in this chain."""
     async with power.session("a", tasks=False) as session:
-        opened, start = session.volume, session.shipper.link
+        opened, start = session.volume, session.link
         await append_empty_changelogs(session, 2 * RUN)
         await session.leveler.make_due()
         key, uuid = level_codec.key_of(1, Txg(2 * RUN)), opened.superblock.uuid

@@ -14,8 +14,9 @@ from s3fs_meta.limits import MIB
 from s3fs_meta.meta.tables import block_map, inodes, local_state, pending
 from s3fs_meta.model import BlockIndex, Ino, Txg
 from s3fs_meta.mount_state import MountState
+from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.changelog import writer as changelog_writer
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
 from tests.rows import SETTLED, contents
 from tests.sync.conftest import TAKEOVER, Power, failing_append, read_file, remove_file, write_file
@@ -120,7 +121,7 @@ async def test_changes_after_a_txg_that_is_an_image_are_shipped(power: Power) ->
         await session.flush()
         expected = contents(session.db.connection, SETTLED)
     async with power.session("b", options=TAKEOVER) as session:
-        assert session.volume.notices == []
+        assert session.volume.notices == ()
         assert contents(session.db.connection, SETTLED) == expected
         assert await read_file(session, zeros) == bytes(9000)
 

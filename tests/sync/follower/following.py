@@ -1,13 +1,16 @@
 """A follower, run beside its writer."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import trio
+from typing_extensions import override
 
 from s3fs_meta.limits import MIB
-from s3fs_meta.sync.follower.follower import Follower, Turned
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.settings import SessionOptions
+from s3fs_meta.sync.follower.follower import Follower
+from s3fs_meta.sync.kernel import NoKernel, Turned
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power
 
@@ -15,32 +18,36 @@ READS = OpenOptions(read_only=True, follow=True)
 FOLLOWS = SessionOptions(cache_bytes=256 * MIB, follow=True, poll_interval_s=0.01)
 
 
-class Listener:
-    """Records switches to a new txg, and the txg shown at that time."""
+class Listener(NoKernel):
+    """A kernel that hears what turns, and how far the follower was then."""
 
-    def __init__(self, follower: Follower) -> None:
-        self._follower = follower
+    def __init__(self) -> None:
+        self.follower: Follower | None = None
+        self.react: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint  # before each turn
         self.turns: list[Turned | None] = []
         self._waiting: dict[int, trio.Event] = {}
-        follower.audience = self
 
+    @override
     async def before_turn(self, turned: Turned | None) -> None:
         """Record the announced changes."""
         self.turns.append(turned)
+        await self.react()
 
-    def at_turn(self) -> None:
-        """Do nothing."""
-
+    @override
     async def after_turn(self, turned: Turned | None) -> None:
         """Wake the tasks that wait for this txg."""
         assert turned is self.turns[-1]
         for txg, event in self._waiting.items():
-            if self._follower.link.txg >= txg:
+            if self._shown() >= txg:
                 event.set()
+
+    def _shown(self) -> int:
+        assert self.follower is not None
+        return self.follower.link.txg
 
     async def wait_for(self, txg: int) -> None:
         """Wait until the follower shows a txg."""
-        if self._follower.link.txg >= txg:
+        if self._shown() >= txg:
             return
         event = self._waiting[txg] = trio.Event()
         with trio.fail_after(10):
@@ -48,11 +55,17 @@ class Listener:
 
 
 @asynccontextmanager
-async def following(power: Power, host: str = "b") -> AsyncIterator[tuple[Session, Listener]]:
+async def following(
+    power: Power, host: str = "b", *, tasks: bool = True
+) -> AsyncIterator[tuple[Session, Listener]]:
     """Run a session that follows."""
-    async with power.session(host, options=READS, session_options=FOLLOWS) as session:
+    listener = Listener()
+    async with power.session(
+        host, options=READS, session_options=FOLLOWS, tasks=tasks, kernel=listener
+    ) as session:
         assert session.follower is not None
-        yield session, Listener(session.follower)
+        listener.follower = session.follower
+        yield session, listener
 
 
 async def ship(session: Session) -> int:

@@ -10,7 +10,7 @@ from s3fs_meta.model import ROOT_INO, BlockIndex
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.sync.follower import follower as follower_module
-from s3fs_meta.sync.follower.follower import Turned
+from s3fs_meta.sync.kernel import Turned
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.follower.following import FOLLOWS, READS, following, ship
@@ -126,7 +126,7 @@ async def test_killed_follower_continues(power: Power) -> None:
             await listener.wait_for(txg)
             assert await read_file(session, ino) == b"x" * 100_000
             assert await read_file(session, second) == b"second"
-            assert session.volume.notices == []
+            assert session.volume.notices == ()
 
 
 async def test_host_with_changes_of_its_own_cannot_follow(power: Power) -> None:

@@ -1,9 +1,9 @@
 """A follower that cannot apply changes restores an image while it answers requests."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
-from typing_extensions import override
+import trio
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import DatabaseError
@@ -11,11 +11,11 @@ from s3fs_meta.limits import FOLLOW_LISTING_POLLS
 from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import BlockIndex, Ino
 from s3fs_meta.mount_state import MountState
-from s3fs_meta.sync.follower.follower import Follower, Turned
+from s3fs_meta.sync.follower.follower import Follower
 from s3fs_meta.sync.session import Session
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, remove_file, write_file
-from tests.sync.follower.following import FOLLOWS, READS, Listener, following, ship
+from tests.sync.follower.following import following, ship
 
 
 def follower_of(session: Session) -> Follower:
@@ -35,7 +35,7 @@ async def test_txg_that_is_an_image_is_restored(power: Power) -> None:
             facts = [local_state.get(session.db, name) for name in ("holder", "clean", "uuid")]
             remove_file(writer, gone)
             await writer.publish_anew()
-            await listener.wait_for(writer.shipper.link.txg)
+            await listener.wait_for(writer.link.txg)
 
             assert listener.turns == [None]  # everything must be looked up again
             assert inodes.find(session.db, gone) is None
@@ -49,7 +49,7 @@ async def test_txg_that_is_an_image_is_restored(power: Power) -> None:
             assert await read_file(session, late) == b"late"
             await session.close()
         async with following(power) as (session, _listener):
-            assert session.volume.notices == []
+            assert session.volume.notices == ()
             assert not session.volume.crashed
             assert await read_file(session, late) == b"late"
 
@@ -58,9 +58,7 @@ async def test_follower_that_fell_behind_is_restored(power: Power) -> None:
     """The next changelog is missing, later ones exist: a listing shows it."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
-        async with power.session(
-            "b", options=READS, session_options=FOLLOWS, tasks=False
-        ) as session:
+        async with following(power, tasks=False) as (session, _listener):
             follower = follower_of(session)
             for number in range(2):
                 await ship_file(writer, b"%d" % number)
@@ -69,11 +67,11 @@ async def test_follower_that_fell_behind_is_restored(power: Power) -> None:
             del power.store.objects[changelog_codec.key_of(follower.link.next_txg)]
             for _ in range(FOLLOW_LISTING_POLLS - 1):
                 await follower.poll_once()
-            assert follower.link.txg < writer.shipper.link.txg - 1
+            assert follower.link.txg < writer.link.txg - 1
 
             await follower.poll_once()
 
-            assert follower.link == writer.shipper.link
+            assert follower.link == writer.link
             assert await read_file(session, ino) == b"2"
             assert list(session.volume.state_dir.tmp.iterdir()) == []
 
@@ -89,9 +87,7 @@ async def test_damaged_changelog_is_not_applied(power: Power) -> None:
     """The visible state does not change, and the changelog is not fetched repeatedly."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
-        async with power.session(
-            "b", options=READS, session_options=FOLLOWS, tasks=False
-        ) as session:
+        async with following(power, tasks=False) as (session, _listener):
             follower = follower_of(session)
             shown = follower.link
             ino = await ship_file(writer, b"second")
@@ -117,9 +113,7 @@ async def test_bucket_restored_to_an_older_state_is_not_followed(power: Power) -
         await ship_file(writer, b"first")
         before = dict(power.store.objects)
         await ship_file(writer, b"second")
-        async with power.session(
-            "b", options=READS, session_options=FOLLOWS, tasks=False
-        ) as session:
+        async with following(power, tasks=False) as (session, _listener):
             follower = follower_of(session)
             shown = follower.link
             power.store.objects.clear()
@@ -136,15 +130,12 @@ async def test_changes_that_do_not_fit_are_undone_and_restored(power: Power) -> 
     """A foreign process changed rows: the txg is not applied in part."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first")
-        async with power.session(
-            "b", options=READS, session_options=FOLLOWS, tasks=False
-        ) as session:
+        async with following(power, tasks=False) as (session, listener):
             follower = follower_of(session)
             applier = await follower.applier()
             applier.begin()
             inodes.touch(applier, ino, mtime_ns=77)
             applier.commit()
-            listener = Listener(follower)
             remove_file(writer, ino)
             await ship(writer)
 
@@ -152,25 +143,20 @@ async def test_changes_that_do_not_fit_are_undone_and_restored(power: Power) -> 
 
             assert listener.turns == [None]
             assert inodes.find(session.db, ino) is None
-            assert follower.link == writer.shipper.link
+            assert follower.link == writer.link
 
 
 async def test_block_fetched_during_the_exchange_leaves_no_stray(power: Power) -> None:
     """Its row is lost with the old database; its file is removed."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"x" * 100_000)
-        async with power.session(
-            "b", options=READS, session_options=FOLLOWS, tasks=False
-        ) as session:
+        async with following(power, tasks=False) as (session, listener):
             follower = follower_of(session)
 
-            class Reader(Listener):
-                @override
-                async def before_turn(self, turned: Turned | None) -> None:
-                    await super().before_turn(turned)
-                    await read_file(session, ino)
+            async def read() -> None:
+                await read_file(session, ino)
 
-            follower.audience = Reader(follower)
+            listener.react = read
             await writer.publish_anew()
             await follower.poll_once()
 
@@ -181,17 +167,13 @@ async def test_block_fetched_during_the_exchange_leaves_no_stray(power: Power) -
             assert await read_file(session, ino) == b"x" * 100_000
 
 
-class Thief(Listener):
-    """Makes the exchange fail at its last step."""
+def spoiling(spoil: Callable[[], object]) -> Callable[[], Awaitable[object]]:
+    """Return what spoils the exchange at the last moment."""
 
-    def __init__(self, follower: Follower, spoil: Callable[[], object]) -> None:
-        super().__init__(follower)
-        self._spoil = spoil
+    async def react() -> None:
+        spoil()
 
-    @override
-    async def before_turn(self, turned: Turned | None) -> None:
-        await super().before_turn(turned)
-        self._spoil()
+    return react
 
 
 @pytest.mark.parametrize("how", ["gone", "damaged"])
@@ -199,14 +181,12 @@ async def test_failed_exchange_leaves_the_visible_state(power: Power, how: str) 
     """The follower answers requests and reports the reason; the next attempt shows the new state."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first" * 1000)
-        async with power.session(
-            "b", options=READS, session_options=FOLLOWS, tasks=False
-        ) as session:
+        async with following(power, tasks=False) as (session, listener):
             follower, shown = follower_of(session), follower_of(session).link
             await read_file(session, ino)
             beside = session.volume.state_dir.tmp / "anew.db"
             spoil = beside.unlink if how == "gone" else lambda: beside.write_bytes(b"?" * 8192)
-            follower.audience = Thief(follower, spoil)
+            listener.react = spoiling(spoil)
             remove_file(writer, ino)
             await writer.publish_anew()
 
@@ -217,7 +197,7 @@ async def test_failed_exchange_leaves_the_visible_state(power: Power, how: str) 
             assert session.status.state is MountState.FOLLOWING
             assert await read_file(session, ino) == b"first" * 1000
             follower._anew_not_before_s = 0.0
-            follower.audience = Listener(follower)
+            listener.react = trio.lowlevel.checkpoint
             await follower.poll_once()
             assert follower.last_error == ""
             assert inodes.find(session.db, ino) is None
@@ -228,16 +208,14 @@ async def test_follower_whose_database_is_lost_is_degraded(power: Power) -> None
     """Neither the new database nor the old one can be opened: the status names a remedy."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first")
-        async with power.session(
-            "b", options=READS, session_options=FOLLOWS, tasks=False
-        ) as session:
+        async with following(power, tasks=False) as (session, listener):
             follower = follower_of(session)
 
             def spoil() -> None:
                 (session.volume.state_dir.tmp / "anew.db").unlink()
                 session.db.path.write_bytes(b"?" * 8192)
 
-            follower.audience = Thief(follower, spoil)
+            listener.react = spoiling(spoil)
             await writer.publish_anew()
             await follower.poll_once()
 

@@ -218,13 +218,13 @@ async def _requires_what_was_shipped(power: Power, ino: Ino, goes_on: str) -> No
     if goes_on == "follows":
         async with following(power) as (session, _listener):
             assert await read_file(session, ino) == b"shipped"
-            assert session.volume.notices == []
+            assert session.volume.notices == ()
             await session.promote(force=True)
     async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
         assert await read_file(session, ino) == b"shipped"
         second = write_file(session, b"second")
         await ship(session)
-        assert session.volume.notices == []
+        assert session.volume.notices == ()
         await session.close()
     async with power.session("c") as session:
         assert await read_file(session, second) == b"second"
@@ -282,9 +282,9 @@ async def test_promoted_writer_ships_in_the_background(
         await trio.testing.wait_all_tasks_blocked()
         await session.promote()
         write_file(session, b"written after it")
-        before = session.shipper.link.txg
+        before = session.link.txg
         session.durability.commit()
 
         await session.shipper.wait_until_shipped(10)
 
-        assert session.shipper.link.txg > before
+        assert session.link.txg > before

@@ -4,10 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.history import snapshot_mount
 from s3fs_meta.sync.history.snapshot_mount import Bucket
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power

@@ -46,7 +46,7 @@ async def require_all(power: Power, inos: Mapping[int, Ino], host: str = "c") ->
     async with power.session(host, options=READ_ONLY, tasks=False) as session:
         for number, ino in inos.items():
             assert await read_file(session, ino) == b"%d" % number * 5000
-        assert session.volume.notices == []
+        assert session.volume.notices == ()
 
 
 @pytest.mark.parametrize("end", ["a change", "nothing", "unmount", "fsync=remote"])
@@ -58,7 +58,7 @@ async def test_restored_bucket_is_noticed_before_the_next_success_and_repaired(
         inos = await ship(session, 1, 2)
         older = dict(power.store.objects)
         inos |= await ship(session, 3, 4)
-        before = session.shipper.link.txg
+        before = session.link.txg
         put_back(power, older)
         if end == "a change":
             inos |= await ship(session, 5)
@@ -71,14 +71,14 @@ async def test_restored_bucket_is_noticed_before_the_next_success_and_repaired(
 
         for key, data in older.items():
             assert key == "lease" or power.store.objects[key] == data
-        assert session.shipper.link.txg > before
+        assert session.link.txg > before
         assert abandoned_txgs.wanted(session.db) is None
         await require_all(power, inos)
         await session.flush_at_end()
         await session.close()
     await require_all(power, inos, "d")
     async with power.session("a", tasks=False) as session:
-        assert session.volume.notices == []
+        assert session.volume.notices == ()
 
 
 async def test_next_link_is_an_image_and_later_ones_are_changelogs(power: Power) -> None:
@@ -87,12 +87,12 @@ async def test_next_link_is_an_image_and_later_ones_are_changelogs(power: Power)
         await ship(session, 1)
         older = dict(power.store.objects)
         await ship(session, 2, 3)
-        before = session.shipper.link.txg
+        before = session.link.txg
         put_back(power, older)
         await session.flush()
         await ship(session, 4)
         uuid, kinds = session.volume.superblock.uuid, []
-        for number in range(before + 1, session.shipper.link.txg + 1):
+        for number in range(before + 1, session.link.txg + 1):
             own = await chain.fetch(power.store, session.volume.keyring, uuid, Txg(number))
             kinds.append(own.changelog.kind)
     assert kinds[0] is Kind.IMAGE
@@ -114,7 +114,7 @@ async def test_copy_from_before_the_mount_has_an_older_lease(power: Power) -> No
         await session.flush_at_end()
         await session.close()
     async with power.session("a", tasks=False) as session:
-        assert session.volume.notices == []
+        assert session.volume.notices == ()
 
 
 async def test_lease_of_another_host_is_not_taken(power: Power) -> None:

@@ -75,7 +75,7 @@ async def test_dead_pack_is_deleted_when_no_retained_image_names_it(power: Power
         await session.make_image()
         assert key not in power.store.objects
         assert len(manifests(power)) == 2
-        assert changelogs(power) == list(range(manifests(power)[0], session.shipper.link.txg + 1))
+        assert changelogs(power) == list(range(manifests(power)[0], session.link.txg + 1))
 
 
 async def test_retained_points_in_time_can_be_restored_and_others_are_deleted(
@@ -98,7 +98,7 @@ async def test_retained_points_in_time_can_be_restored_and_others_are_deleted(
             if number % 2:
                 await session.make_image()
             clock.pass_by(DAY / 2)
-        floor = session.shipper.link.floor
+        floor = session.link.floor
 
         retained = {txg for txg, made in times.items() if made >= clock.ns - 3 * DAY * 10**9}
         assert len(retained) == 5
@@ -140,7 +140,7 @@ async def test_default_retention_keeps_a_week(power: Power, clock: HandClock) ->
             clock.pass_by(2 * DAY)
             await _txg(session)
             await session.make_image()
-        assert session.shipper.link.floor == 0
+        assert session.link.floor == 0
         assert key in power.store.objects
         assert changelogs(power)[0] == 1
 
@@ -148,7 +148,7 @@ async def test_default_retention_keeps_a_week(power: Power, clock: HandClock) ->
             clock.pass_by(2 * DAY)
             await _txg(session)
             await session.make_image()
-        assert session.shipper.link.floor > 0
+        assert session.link.floor > 0
         assert key not in power.store.objects
 
 
@@ -167,7 +167,7 @@ async def test_clock_ahead_deletes_nothing_that_the_last_images_need(
 
         await session.reclaimer.run()
 
-        assert session.shipper.link.floor == second
+        assert session.link.floor == second
         assert set(packs_in(power)) == before
         assert await read_file(session, ino) == CONTENT
 
@@ -179,14 +179,14 @@ async def test_floor_never_goes_down(power: Power, clock: HandClock) -> None:
         for _ in range(3):
             await _txg(session)
             await session.make_image()
-        floor = session.shipper.link.floor
+        floor = session.link.floor
         assert floor > 0
         clock.pass_by(-300 * DAY)
         await power.retain(100 * DAY)
         for _ in range(2):
             await _txg(session)
             await session.make_image()
-        assert session.shipper.link.floor == floor
+        assert session.link.floor == floor
         await session.flush_at_end()
         await session.close()
 
@@ -194,7 +194,7 @@ async def test_floor_never_goes_down(power: Power, clock: HandClock) -> None:
         assert session.volume.link.floor == floor
         await _txg(session)
         await session.make_image()
-        assert session.shipper.link.floor == floor
+        assert session.link.floor == floor
 
 
 async def test_nothing_is_deleted_before_the_floor_is_shipped(power: Power) -> None:
@@ -234,14 +234,14 @@ async def test_idle_filesystem_stops_shipping(power: Power, clock: HandClock) ->
         for _ in range(3):
             clock.pass_by(100)
             await session.reclaimer.run()
-        txg = session.shipper.link.txg
+        txg = session.link.txg
         objects = set(power.store.objects)
 
         for _ in range(3):
             clock.pass_by(100)
             await session.reclaimer.run()
 
-        assert (session.shipper.link.txg, set(power.store.objects)) == (txg, objects)
+        assert (session.link.txg, set(power.store.objects)) == (txg, objects)
 
 
 async def test_orphans_of_past_epochs_are_deleted_and_foreign_objects_stay(
@@ -324,7 +324,7 @@ async def test_foreign_object_under_a_name_of_ours_stays(
         assert power.store.objects[key] == b"the only copy of a thesis"
         assert caplog.text.count(f"{key} is damaged or foreign") == 1
         assert caplog.text.count("delete it with a tool of the store") == 1
-        assert session.shipper.link.floor > 5, "and nothing else stays for it"
+        assert session.link.floor > 5, "and nothing else stays for it"
         others = {*changelogs(power), *map(str, power.store.objects)} - {Txg(2), str(key)}
         assert not {Txg(1), Txg(3), Txg(4), Txg(5), str(level.key_of(1, Txg(5)))} & others
 
@@ -350,7 +350,7 @@ async def test_incomplete_images_do_not_count(power: Power) -> None:
         assert oldest in manifests(power)
         assert changelogs(power)[0] == oldest
     async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
-        assert session.volume.notices == []
+        assert session.volume.notices == ()
 
 
 async def test_old_images_are_thinned_out(power: Power, clock: HandClock) -> None:
@@ -363,7 +363,7 @@ async def test_old_images_are_thinned_out(power: Power, clock: HandClock) -> Non
             await session.make_image()
         found = manifests(power)
         assert 8 <= len(found) <= 12
-        assert changelogs(power)[0] == found[0] <= session.shipper.link.floor
+        assert changelogs(power)[0] == found[0] <= session.link.floor
 
 
 async def test_image_that_is_a_txg_stays_while_later_txgs_are_retained(
@@ -384,7 +384,7 @@ async def test_image_that_is_a_txg_stays_while_later_txgs_are_retained(
             await session.make_image()
         await session.reclaimer.run()
 
-        assert session.shipper.link.floor <= wanted
+        assert session.link.floor <= wanted
         opened = session.volume
         restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
         link = await restorer.restore(None, power.home / "past.db", upto=wanted)
@@ -512,11 +512,11 @@ async def test_late_deletion_of_a_thinned_out_image_costs_no_point_in_time(
                     await _txg(session)
                     await session.imager.make()
                 await session.reclaimer.run()
-                assert thinned <= session.shipper.link.floor < later
+                assert thinned <= session.link.floor < later
                 gate.open()
                 await trio.testing.wait_all_tasks_blocked()
                 assert thinned not in manifests(power)
-                assert await _restore_at(power, session, session.shipper.link.floor) == []
+                assert await _restore_at(power, session, session.link.floor) == []
             nursery.cancel_scope.cancel()
 
 

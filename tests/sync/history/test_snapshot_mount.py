@@ -7,8 +7,9 @@ import pytest
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import FormatError, HeldError, SettingsError
 from s3fs_meta.meta.tables import inodes
+from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.opening.opening import close_filesystem
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.history.readers import open_at

@@ -128,7 +128,7 @@ async def live(session: Session) -> Told:
     other = named(session, ROOT_INO, b"other")
     await shipped(session)
     await session.publish_anew()
-    image = session.shipper.link.txg
+    image = session.link.txg
     db.begin()
     db.inodes.run("UPDATE inodes SET mode = 33216 WHERE ino = ?", (file,))
     changed = await shipped(session)

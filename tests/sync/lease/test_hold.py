@@ -172,7 +172,7 @@ async def test_copy_of_released_state_can_be_mounted_and_makes_the_original_the_
         await require_refused(power, "a", "acquired again")
         await session.close()
     async with power.session("a") as session:
-        assert session.volume.notices == []
+        assert session.volume.notices == ()
         assert await read_file(session, first) == b"first"
         assert await read_file(session, second) == b"second"
 
@@ -230,7 +230,7 @@ async def test_host_killed_during_acquisition_recovers_its_lease(
         StateDir(power.home / "a").drop_contents()
 
     async with power.session("a") as session:
-        assert session.volume.notices == []
+        assert session.volume.notices == ()
         assert await read_file(session, ino) == b"kept"
 
 

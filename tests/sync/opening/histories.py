@@ -27,8 +27,8 @@ async def written(power: Power, host: str = "a", last: int = 9) -> dict[int, Ino
     """Write txgs, each with a file named by its number, and an image in the middle; unmount."""
     inos: dict[int, Ino] = {}
     async with power.session(host, tasks=False) as session:
-        while session.shipper.link.txg < last:
-            txg = session.shipper.link.next_txg
+        while session.link.txg < last:
+            txg = session.link.next_txg
             if txg == last // 2:
                 await session.imager.make()
             else:
@@ -56,4 +56,4 @@ async def require_healthy(power: Power, inos: Mapping[int, Ino], last: int, host
     """Require that a host without local state sees the files up to a txg, and that fsck is clean."""
     async with power.session(host, options=READ_ONLY, tasks=False) as session:
         await require_files(session, inos, last)
-        assert session.volume.notices == []
+        assert session.volume.notices == ()

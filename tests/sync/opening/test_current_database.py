@@ -21,10 +21,10 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.model import Moment, ObjectKey, Txg
 from s3fs_meta.objects.contract import Fetched, ObjectStore
+from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.hooks import Hook
-from s3fs_meta.sync.session import SessionOptions
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import TAKEOVER, Power, write_file
@@ -81,7 +81,7 @@ async def test_writer_continues_although_its_last_changelog_is_damaged(power: Po
     assert kept(power, "a") == []
     await require_healthy(power, inos, 9, "c")
     async with power.session("a", tasks=False) as session:
-        assert session.volume.notices == []
+        assert session.volume.notices == ()
 
 
 async def test_unmount_without_a_change_repairs_as_well(power: Power) -> None:
@@ -228,13 +228,13 @@ async def test_changelog_without_predecessor_is_damage(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         inos[10] = write_file(session, b"10")
         await session.flush_at_end()
-        last = session.shipper.link.txg
+        last = session.link.txg
         await session.close()
     ours = dict(power.store.objects)
     power.store.objects.clear()
     power.store.objects.update(older)
     async with power.session("b", options=TAKEOVER, tasks=False) as session:
-        while session.shipper.link.txg < last:
+        while session.link.txg < last:
             write_file(session, b"theirs")
             await session.flush()
         await session.close()
@@ -313,10 +313,10 @@ async def test_end_of_the_chain_is_abandoned_only_with_end_at(
         for txg in range(last + 1, 10):
             assert f"txg {txg} is given up" in told
         await require_files(session, inos, last)
-        assert session.shipper.link.txg == 10
+        assert session.link.txg == 10
         inos[11] = write_file(session, b"11")
         await session.flush_at_end()
-        assert session.shipper.link.txg >= 11
+        assert session.link.txg >= 11
         await session.close()
 
     require_untouched(power, before)

@@ -100,7 +100,7 @@ async def test_host_that_was_offline_for_long_restores(power: Power) -> None:
     async with power.session("b") as session:
         ino = write_file(session, b"from b")
         await session.make_image()
-        last = session.shipper.link.txg
+        last = session.link.txg
         await session.close()
     for key in list(power.store.objects):
         txg = changelog_codec.parse_key(key)
@@ -124,7 +124,7 @@ async def test_host_that_was_offline_longer_than_the_retention_restores(
         if unshipped:
             write_file(session, b"not shipped")
         session.db.commit()
-        place = session.shipper.link.txg
+        place = session.link.txg
     async with power.session("b", options=TAKEOVER, tasks=False) as session:
         ino = write_file(session, b"from b")
         for _ in range(3):
@@ -224,8 +224,9 @@ async def test_unshipped_pack_is_not_mistaken_for_a_pack_of_another_host(power: 
         remove_file(session, gone)
         await session.flush_at_end()
         assert await session.compactor.run_once() == 1
-        session.uploader.cut = Cut(session.uploader.seal_all())
-        await session.uploader.drain(session.uploader.cut, lambda _left: None)
+        cut = Cut(session.uploader.seal_all())
+        session.uploader.begin_cut(cut)
+        await session.uploader.drain(cut, lambda _left: None)
         await session.durability.sync_all()
     async with power.session("b", options=TAKEOVER) as session:
         ino = write_file(session, b"from b")

@@ -21,9 +21,10 @@ from s3fs_meta.model import Mark, Txg
 from s3fs_meta.mount import figures
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
+from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.opening.offline import open_offline, why_unreachable
 from s3fs_meta.sync.opening.opening import close_filesystem
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions, Volume

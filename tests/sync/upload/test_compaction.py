@@ -178,7 +178,7 @@ async def test_block_removed_during_compaction_is_never_reused(power: Power) -> 
         assert blocks.find(session.db, moving.block) is None
         await session.shipper.ship(anyway=True)
     async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as session:
-        assert session.volume.notices == []
+        assert session.volume.notices == ()
         assert await read_file(session, again) == content
 
 
@@ -191,7 +191,7 @@ async def test_pack_emptied_by_an_image_has_the_same_txg_of_death_everywhere(pow
             session.db.begin()
             session.db.inodes.run("UPDATE inodes SET uid = uid + 1 WHERE ino = ?", (kept,))
             await session.flush()
-        needed_by = session.shipper.link
+        needed_by = session.link
         await session.compactor.run_once()
         await session.imager.make()
     async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as session:
@@ -287,7 +287,7 @@ async def test_one_wrong_answer_does_not_stop_the_move(power: Power) -> None:
     async with power.session("a", store=faulty, tasks=False) as session:
         await _mostly_dead_packs(session, 1)
         faulty.fail("get", StoreUnavailableError("pack", 1, 0.0, "away"))
-        await session._compact()
+        await session.compactor.run()
         assert "away" in session.compactor.last_error
         faulty.fail("get", ObjectMissingError("pack"))
         assert await session.compactor.run_once() == 1

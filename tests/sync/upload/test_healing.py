@@ -21,10 +21,11 @@ from s3fs_meta.meta.tables import block_map, blocks, damage_marks, packs
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockIndex, Ino, ObjectKey, PackId
+from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.block_content import BucketContent
 from s3fs_meta.sync.history.newest_locations import newest_state
 from s3fs_meta.sync.opening.opening import close_filesystem
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload import healing
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -312,7 +313,7 @@ async def test_fetched_block_gets_its_file_position_again(
         await session.cache.fetch(_located(session, inos[6]))  # with its neighbours
         row = blocks.get(session.db, _located(session, inos[6]).block)
         assert row.pack is not None
-        session.healer.mark(Mark(row.pack, None), "is damaged")
+        session.damage.mark(Mark(row.pack, None), "is damaged")
         assert await session.healer.heal() == 9
         await session.flush_at_end()
 
@@ -359,7 +360,7 @@ async def test_equal_block_in_another_pack_heals(power: Power) -> None:
         session.db.run("UPDATE blocks SET hash = ? WHERE block = ?", (lost.hash, equal.block))
         _evict(session)
         assert lost.pack is not None
-        session.healer.mark(Mark(lost.pack, 0), "is damaged")
+        session.damage.mark(Mark(lost.pack, 0), "is damaged")
 
         assert await session.healer.heal() == 1
 
@@ -375,7 +376,7 @@ async def test_older_state_finds_its_content_where_it_was_healed(
     """An older txg names the damaged location; mounted or restored, it has its content."""
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)
-        link = session.shipper.link
+        link = session.link
         write_file(session, CONTENT)
         await session.flush_at_end()
         await session.close()
@@ -401,13 +402,13 @@ async def test_rollback_uses_the_healed_location(power: Power) -> None:
     """The older state becomes current, with the content that was stored again since."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, _missing)
-        before = session.shipper.link
+        before = session.link
         lost = write_file(session, b"lost")
         await session.flush()
-        past = session.shipper.link
+        past = session.link
         key = packs.object_key(session.db, _located(session, lost).pack or PackId(0))
         del power.store.objects[key]
-        session.healer.note(_located(session, lost), True)
+        session.damage.note(_located(session, lost), True)
         write_file(session, CONTENT)
         await session.flush_at_end()
         await session.close()

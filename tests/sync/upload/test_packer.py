@@ -29,7 +29,7 @@ def sealed(files: BlockFiles, number: int, content: bytes) -> Sealed:
 
 def test_zero_blocks_are_recognised(files: BlockFiles) -> None:
     """Only a block without any other byte is a zero block."""
-    packer = Packer(files, KEYRING, "zstd-1", Epoch(1))
+    packer = Packer(files, KEYRING, "zstd-1", lambda: Epoch(1))
     blocks = [sealed(files, 1, bytes(100)), sealed(files, 2, bytes(99) + b"\1")]
 
     hashed, lost = packer.hash_all(blocks)
@@ -40,7 +40,7 @@ def test_zero_blocks_are_recognised(files: BlockFiles) -> None:
 
 def test_lost_block_does_not_stop_the_others(files: BlockFiles) -> None:
     """A block whose file is missing is reported; the others are hashed."""
-    packer = Packer(files, KEYRING, "zstd-1", Epoch(1))
+    packer = Packer(files, KEYRING, "zstd-1", lambda: Epoch(1))
     blocks = [sealed(files, 1, b"gone"), sealed(files, 2, b"here")]
     files.remove(BlockId(1))
 
@@ -52,7 +52,7 @@ def test_lost_block_does_not_stop_the_others(files: BlockFiles) -> None:
 
 def test_blocks_fill_as_many_packs_as_needed(files: BlockFiles) -> None:
     """Every block is in exactly one pack and can be read from there."""
-    packer = Packer(files, KEYRING, "none", Epoch(1))
+    packer = Packer(files, KEYRING, "none", lambda: Epoch(1))
     contents = [os.urandom(MIB) for _ in range(PACK_BYTES_TARGET // MIB + 2)]
     hashed, _lost = packer.hash_all(
         [sealed(files, number, content) for number, content in enumerate(contents, 1)]

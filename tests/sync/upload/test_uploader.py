@@ -21,8 +21,9 @@ from s3fs_meta.limits import LOOP_SLICE_ROWS, MIB, SEAL_AGE_S, SEAL_LINGER_S, UP
 from s3fs_meta.meta.tables import cached_blocks, packs
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState, MountStatus
+from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.lease import lease
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload import uploader
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore

@@ -1,0 +1,63 @@
+"""Recorders of changes and listeners: the code that a database calls for its groups.
+
+Owns: the order in which listeners hear that a group was lost. Does not know: groups, rows.
+"""
+
+import enum
+import operator
+from collections.abc import Callable
+from typing import Protocol
+
+
+class LossStep(enum.IntEnum):
+    """The order in which listeners hear that a group was lost."""
+
+    REFUSE = 1  # no further change or sync: it is unknown which operations are durable
+    RELOAD = 2  # read copies of rows in memory again
+    REPORT = 3  # make the kernel ask again
+
+
+class Recorder(Protocol):
+    """A recorder of changes; it is notified when a group begins and before its COMMIT."""
+
+    def group_opened(self) -> None:
+        """React to a new group, before its first change."""
+        ...
+
+    def group_committing(self) -> None:
+        """React to the end of a group, after its last change; may still write rows of its own."""
+        ...
+
+
+class BulkRecorder(Recorder, Protocol):
+    """A recorder of changes that also accepts a changeset made by its caller."""
+
+    def pause(self) -> None:
+        """Stop recording; the caller records the next changes."""
+        ...
+
+    def go_on(self, changeset: bytes) -> None:
+        """Record again; *changeset* holds the changes made since ``pause``."""
+        ...
+
+
+class GroupListeners:
+    """Functions that are called when a group opens or is lost; none is ever removed."""
+
+    def __init__(self) -> None:
+        self.of_opening: list[Callable[[], None]] = []
+        self._of_loss: list[tuple[LossStep, Callable[[], None]]] = []
+
+    def when_opened(self, listener: Callable[[], None]) -> None:
+        """Call a function after each begin of a group."""
+        self.of_opening.append(listener)
+
+    def when_lost(self, step: LossStep, listener: Callable[[], None]) -> None:
+        """Call a function when SQLite has lost a group, in the order of the steps."""
+        self._of_loss.append((step, listener))
+        self._of_loss.sort(key=operator.itemgetter(0))
+
+    def lost(self) -> None:
+        """Report a group that was lost."""
+        for _step, listener in self._of_loss:
+            listener()

@@ -4,6 +4,7 @@ Each test lists every offender. Imports are import-linter's: the contracts in se
 """
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,17 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 TESTED_BY_USE: Final = {
     "__main__": "one line; every test that runs the program in a process goes through it",
 }
+# Attributes of objects of other libraries: replies of pyfuse3, scopes of trio, sessions of apsw,
+# functions and exceptions, values of one thread, the module that the direct request loop replaces.
+FOREIGN: Final = re.compile(
+    r"st_|f_|(entry|attr)_timeout$|deadline$|shield$|enabled$|__|is_handler$|(de)?compressors?$|trio$"
+)
+# Records that another module edits, all by one task and without a callback: the totals of the open
+# group, findings of fsck, how far an open file was read.
+EDITED_RECORDS: Final = re.compile(
+    r"(db\.|^)counters\.|^then\.|^(verdict|future|_note_closed\(.*\))\.|evidence\.surveyed$"
+    r"|^exam\.block_hash$|^record\.|^exc\.changed_nothing$|^moments\.notices$|^chooser\.left$"
+)
 
 
 @cache
@@ -72,6 +84,51 @@ def _is_copy(node: ast.expr) -> bool:
     return (
         isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "bytes"
     )
+
+
+def _declared(tree: ast.Module) -> set[str]:
+    """Return the attributes that the classes of a module declare."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{node.attr}":
+            found |= {node.attr} if _is_stored(node) else set()
+    return found
+
+
+def _is_stored(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+
+
+def _late_wiring(tree: ast.Module) -> Iterator[str]:
+    """Yield assignments to an attribute of an object that is of no class of the module."""
+    declared = _declared(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _is_stored(node):
+            target = ast.unparse(node)
+            if (
+                target not in {f"self.{node.attr}", f"cls.{node.attr}"}
+                and node.attr not in declared
+                and not FOREIGN.match(node.attr)
+                and not EDITED_RECORDS.search(target)
+            ):
+                yield f"{node.lineno} {target}"
+
+
+def test_no_module_assigns_an_attribute_of_another_object() -> None:
+    """A part gets what it needs when it is made; changing values have an owner with methods."""
+    assert [
+        f"{_relative(path)}:{found}" for path in SOURCES for found in _late_wiring(_tree(path))
+    ] == []
+
+
+def test_late_wiring_is_found() -> None:
+    """The search finds callbacks and values of neighbours; a module may edit its own records."""
+    for bad in ("x.on_y = f", "self._uploader.cut = cut", "a, self.b.c = 1, 2", "del x.link"):
+        assert list(_late_wiring(ast.parse(bad)))
+    own = "class Fetch:\n  def __init__(self): self.error = None\nfetch.error = 1"
+    assert list(_late_wiring(ast.parse(own))) == []
 
 
 def test_files_have_at_most_600_lines_and_the_name_of_a_noun() -> None:

@@ -88,6 +88,7 @@ def test_daemon_keeps_credentials_of_the_bucket_in_its_environment(
     place: Place, program: Program
 ) -> None:
     """SECURITY.md says so: they are read again when the store refuses them."""
+    program.executes = True  # a forked process shows the environment of the tests
     program.environment["AWS_SECRET_ACCESS_KEY"] = SECRET
     program.ok("mount", place.url, place.mountpoint)
     try:

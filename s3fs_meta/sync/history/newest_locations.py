@@ -1,6 +1,7 @@
 """Lost content of a past point in time, found by its hash in the newest state.
 
-Content that was written again, or moved, is in another pack by now; rows of the past do not know it.
+Content that was written again, or moved, is now in another pack; the rows of the snapshot still
+name the old one.
 
 Owns: the newest database, restored once, when it is first needed, and the search in it.
 Does not know: its callers, how a block is fetched (``cache.fetcher``, ``sync.block_content``).

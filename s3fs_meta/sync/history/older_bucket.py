@@ -1,7 +1,7 @@
-"""The reaction to a bucket that became an older copy under a running writer: a new upload.
+"""Uploading the local state again after the bucket was reset to an older copy under a writer.
 
 Owns: which packs are missing, and the order *mark them, upload cached blocks again, publish*.
-Does not know: how it was noticed (``chain_watch``), how blocks are healed (``healing``).
+Does not know: how the reset is detected (``chain_watch``), how blocks are healed (``healing``).
 Keeps: nothing in the bucket is overwritten or deleted: the txgs of the older copy stay in the chain.
 Design: docs/design/durability.md, "The chain".
 """
@@ -45,7 +45,7 @@ class Publisher:
         self._make_anew = make_anew
 
     async def publish(self, progress: Progress) -> None:
-        """Publish an image of the local state as the next txg, after a search for missing packs.
+        """Mark missing packs, then publish an image of the local state as the next txg.
 
         Raises:
             As ``Imager.make_anew``; the next txg tries again.

@@ -1,9 +1,10 @@
 """The proof that a filesystem wrote an object itself: by its content, not by its name.
 
 Owns: the proof. Does not know: why a caller needs it.
-Keeps: an object is ours only if it opens with the keys of this filesystem under its own name, or if
-its name has the random digits of an image with an object that opens or is named by one that does.
-Checksums of a plain filesystem are keyed, too, so objects of another one do not open.
+Keeps: an object is ours only if it can be decrypted or verified under its own name with the keys of
+this filesystem, or if it belongs to an image (by the random digits in its name) of which such an
+object exists or is named by one. Checksums of a plain filesystem are keyed, too, so objects of
+another filesystem fail verification.
 """
 
 from collections.abc import Sequence
@@ -44,10 +45,10 @@ async def own_objects(
         keyring: of the filesystem.
         named: objects whose names have the form that a filesystem uses.
         progress: called with the number of objects read.
-        fetches: how many are read at once.
+        fetches: the number of objects that are read concurrently.
 
     Raises:
-        StoreError: some cannot be read now, so their writer is unknown.
+        StoreError: some objects cannot be read now, so their writer is unknown.
     """
     judge = _Judge(store, keyring, fetches)
     pieces = [info for info in named if image_codec.parse_piece_key(info.key) is not None]
@@ -69,7 +70,7 @@ class _Judge:
         self.images: set[str] = set()  # by the random digits in the names of their objects
 
     def knows(self, key: ObjectKey) -> bool:
-        """Return whether an object is ours: it opened, or its image did, or one that names it."""
+        """Return whether this object, its image, or an object that names it was verified."""
         return key in self._own or (
             key.startswith(image_codec.PREFIX) and image_codec.image_of(key) in self.images
         )

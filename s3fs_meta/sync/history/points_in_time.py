@@ -46,8 +46,8 @@ class Moments:
         self._lease = lease
         self._known: dict[Txg, Link] = {}
         self._unreadable: dict[Txg, str] = {}  # changelogs that are missing or damaged, and why
-        self.unreadable_end: list[Txg] = []  # of those, the ones after the last readable one
-        self.end: Link | None = None  # of the chain, as the last search read it
+        self.unreadable_end: list[Txg] = []  # unreadable txgs after the last readable one
+        self.end: Link | None = None  # the end of the chain, as the last search read it
         self.notices: list[str] = []  # one-line facts to show to the user
 
     async def find(self, wanted: Moment, now_ns: int) -> Link:
@@ -55,7 +55,7 @@ class Moments:
 
         Raises:
             SettingsError: that point in time is unavailable; the text says which ones are.
-            BrokenChainError: the link is, or may be, one that cannot be read.
+            BrokenChainError: the wanted link is unreadable, or may be an unreadable one.
             StoreError, FormatError: the bucket cannot be read.
         """
         newest = self.end = await self.newest()
@@ -82,7 +82,7 @@ class Moments:
         raise _too_early(wanted.text, oldest)
 
     async def _span_starts(self, oldest: Link, newest: Link) -> list[Link]:
-        """Return the links after *oldest* with which a time span begins, the newest first."""
+        """Return the links after *oldest* that begin a time span, the newest first."""
         found: list[Link] = []
         for txg in sorted(await self._images(), reverse=True):
             if oldest.txg < txg <= newest.txg and await self._readable(txg) is not None:
@@ -127,9 +127,9 @@ class Moments:
         return BrokenChainError(changelog_codec.key_of(first), what, last, end)
 
     async def oldest(self) -> Link:
-        """Return the first link that can be restored: the retained txgs begin with it.
+        """Return the first link that can be restored: the oldest retained txg.
 
-        If nothing was ever reclaimed, that is the first image with all txgs after it.
+        If no garbage was ever collected, this is the first image that has all txgs after it.
         """
         newest = await self.newest()
         if newest.floor > NO_FLOOR:
@@ -160,7 +160,7 @@ class Moments:
         """Return the link of a txg, also if only an image or a level object has it.
 
         Raises:
-            ObjectMissingError: the bucket does not have it, or no longer.
+            ObjectMissingError: the bucket does not have the txg, or it was deleted.
             FormatError: it is damaged.
         """
         if txg in self._known:
@@ -211,7 +211,7 @@ class Moments:
         raise await self._unreadable_at(txg)
 
     async def _unreadable_at(self, txg: Txg) -> BrokenChainError:
-        """Return the error of a txg that cannot be read; it names the last one before it."""
+        """Return the error for an unreadable txg; it names the last readable txg before it."""
         first, stop = txg, (await self.oldest()).txg
         while first > stop and await self._readable(Txg(first - 1)) is None:
             first = Txg(first - 1)
@@ -221,7 +221,8 @@ class Moments:
         """Return the last link from *oldest* to before *newest* that is not later than a time.
 
         Raises:
-            BrokenChainError: the one after it cannot be read, so it may be not later, too.
+            BrokenChainError: the link after it is unreadable, so its time is unknown: that link may
+                be the one that is searched for.
         """
         found, first, stop = oldest, oldest.txg + 1, newest.txg
         while first < stop:  # bounded: the range shrinks
@@ -254,7 +255,7 @@ class Moments:
         return found
 
     async def _before_changelogs(self, key: ObjectKey) -> Link | None:
-        """Return the link of an image that is older than the first changelog, None if it is not."""
+        """Return the link of an image if the image is older than the first changelog, else None."""
         link = await self._link_of_image(key)
         return link if link is not None and link.hash == NO_HASH else None
 
@@ -289,7 +290,8 @@ async def require_at_least(
     """Refuse a bucket that is older than a mark of the caller, or has another history.
 
     Args:
-        served: the link that is served; None: nothing was opened yet, so the listing is checked.
+        served: the link that is served; None: the filesystem is not open yet, so the listing of
+            the bucket is checked.
 
     Returns:
         One line for the user if the hash cannot be compared, None if the check passed.
@@ -308,7 +310,7 @@ async def require_at_least(
         return f"txg {mark.txg} is no longer kept, so its hash could not be compared"
     try:
         data = await chain.bytes_of(store, mark.txg)
-    except ObjectMissingError as exc:  # it was in the listing
+    except ObjectMissingError as exc:  # deleted since the listing
         raise OlderBucketError(store.url, mark.txg, "it ends before that", _WAY_OUT) from exc
     if not image_codec.content_hash(data).startswith(mark.hash):
         why = "another txg has that number there"
@@ -317,7 +319,7 @@ async def require_at_least(
 
 
 async def _require_served(store: ObjectStore, mark: Mark, served: Link) -> str | None:
-    """Compare a mark with the link that is served: a store may have listed more before."""
+    """Compare a mark with the link that is served: an earlier listing may have shown later txgs."""
     if served.txg < mark.txg:
         why = f"what it shows now ends with txg {served.txg}"
         raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)

@@ -3,7 +3,7 @@
 Owns: the order: condemn in rows, ship that, DELETE, forget; how many objects at a time.
 Does not know: why a pack died, which objects are garbage (``unreferenced``, ``retention``).
 Keeps: nothing is deleted before the txg that condemns or abandons it, or raises the floor above
-it, is confirmed; the floor is never lowered; an object that we did not write is never deleted.
+it, is confirmed; the floor is never lowered; an object of another writer is never deleted.
 Tasks: ``run`` and ``plan`` by any; one at a time.
 Design: docs/design/durability.md, "Deletion in two phases".
 """
@@ -42,7 +42,7 @@ class Tally(NamedTuple):
     kinds: dict[str, tuple[int, int]]  # objects and bytes
 
     def as_json(self, *, deleted: bool) -> dict[str, Any]:
-        """Return it as JSON for programs."""
+        """Return the tally as JSON for programs."""
         objects = {kind: {"count": n, "bytes": size} for kind, (n, size) in self.kinds.items()}
         return {"floor": self.floor, "deleted": deleted, "objects": objects}
 
@@ -105,7 +105,7 @@ class Reclaimer:
         return await self._finder.find(images, floor, epoch, link.txg, retention_ns, limit)
 
     async def _old(self, retention_ns: int, low: Txg, high: Txg, spans: Sequence[Txg]) -> Txg:
-        """Return the newest txg that is as old as the retention, by its own time and the store's."""
+        """Return the newest txg that is older than the retention by its own and its upload time."""
         now_ns = self._volume.clock.now_ns()
         old = await self._moments.newest_before(now_ns - retention_ns, low, high, spans)
         return await StoredAges(self._store, now_ns).newest(retention_ns, low, old, high)
@@ -140,7 +140,7 @@ class Reclaimer:
         """
         async with self._lock:
             if abandoned_txgs.wanted(self._db) is not None:
-                await self._shipper.ship()  # until then the chain does not lead to the local state
+                await self._shipper.ship()  # until then the chain ends before the local state
             found = await self.plan(limit)
             if found.total:
                 await self._condemn(found)
@@ -153,7 +153,7 @@ class Reclaimer:
     # --- first phase ---------------------------------------------------------------------------
 
     async def _condemn(self, found: Garbage) -> None:
-        """Record in rows that nothing may name these objects; the next changelog carries that."""
+        """Record in rows that nothing may refer to these objects; the next changelog ships that."""
         for piece in slices(found.orphans):
             self._db.begin_local()
             for info in piece:
@@ -175,7 +175,7 @@ class Reclaimer:
         self._hook("packs condemned")
 
     def _condemn_pack(self, pack: PackId) -> bool:
-        """Condemn a pack, if that was not done before; return whether it is condemned now."""
+        """Condemn a pack unless it is condemned already; return whether it is condemned now."""
         row = packs.find(self._db, pack)
         if row is None or row.live_bytes:
             return False  # it is in use again
@@ -216,7 +216,7 @@ class Reclaimer:
             self._hook("packs forgotten")
 
     def _forget_given_up(self, found: Garbage) -> None:
-        """Forget the rows of deleted images: deleted now, or before a crash."""
+        """Remove the rows of abandoned images that were deleted now, or before a crash."""
         gone = set(_keys(found.manifests))
         shelf = self._finder.shelf
         keys = [

@@ -2,9 +2,9 @@
 
 Owns: which txg is as old as the retention, which images a restore of retained txgs begins with.
 Does not know: rows, deleting.
-Keeps: no clock decides what is safe. Times choose a floor between the one that is in force, which
-is never lowered, and the oldest of the last IMAGES_KEPT images, which stay whatever the clocks are.
-A txg is old only by both its own time and the time at which the store took it.
+Keeps: a wrong clock never causes the loss of a needed object. Times only choose a floor between the
+present one, which is never lowered, and the oldest of the last IMAGES_KEPT images, which always
+stay. A txg counts as old only if both its own time and the time of its upload are old.
 Design: docs/design/durability.md, "Retention".
 """
 
@@ -44,7 +44,7 @@ class Moment(NamedTuple):
 
 
 class MomentFinder:
-    """Finds txgs by their times, which rise within a time span; remembers what it has read."""
+    """Finds txgs by their times, which increase within a time span; caches the times."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
         self._store = store
@@ -57,10 +57,11 @@ class MomentFinder:
     ) -> Txg:
         """Return the newest txg up to *high* that is not later than a time, at least *low*.
 
-        An unreadable changelog has no time; then more txgs are retained, never fewer.
+        The time of an unreadable changelog is unknown; this makes the result an earlier txg, so
+        more is retained, never less.
 
         Args:
-            images: txgs that are images: some of them may begin a time span.
+            images: the txgs that are images; a time span may begin with any of them.
         """
         for txg in sorted(images, reverse=True):
             begin = await self.moment(txg) if low < txg <= high else None
@@ -113,11 +114,11 @@ class MomentFinder:
 
 
 class StoredAges:
-    """The ages of txgs by the times at which the store took their changelogs.
+    """The ages of txgs by the times at which their changelogs were stored.
 
-    A store with a clock of its own makes those times reliable. With any other store they come from
-    this host's clock, which may have been years off for an hour: there the time between two txgs
-    counts for RETENTION_GAP_S_MAX at most, so that more is retained, never less.
+    If the store has its own clock, these times are reliable. With any other store they come from
+    this host's clock, which may have been wrong by years for an hour: then the time between two
+    txgs counts as RETENTION_GAP_S_MAX at most, so that more is retained, never less.
     """
 
     def __init__(self, store: ObjectStore, now_ns: int) -> None:
@@ -157,7 +158,7 @@ class StoredAges:
         return False
 
     async def _count(self, low: Txg, end: Txg) -> dict[Txg, int]:
-        """Return the ages of the txgs after *low*, with the bound on each step."""
+        """Return the ages of the txgs after *low*; the time between two txgs is capped."""
         times: list[tuple[Txg, int]] = []
         after = changelog_codec.key_of(low) if low else ""
         async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:
@@ -180,15 +181,15 @@ def newest(images: Sequence[Image]) -> list[Image]:
 
 
 def base_of(images: Iterable[Image], floor: Txg) -> Image | None:
-    """Return the image that a restore of the retention floor begins with, None without one."""
+    """Return the image that a restore of the retention floor begins with, or None."""
     return max((image for image in images if image.txg <= floor), default=None)
 
 
 def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKey]:
-    """Return the manifests that stay.
+    """Return the manifests that must be retained.
 
-    These are the last ones, the one that the floor needs, those that no changelog leads to, and
-    some at intervals between them, so that every retained txg has an image close before it.
+    These are the newest images, the base image of the floor, the images whose txg has no changes in
+    its changelog, and some at intervals, so that every retained txg has an image close before it.
     """
     base = base_of(images, floor)
     stay = {image.key for image in newest(images)}
@@ -198,7 +199,7 @@ def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKe
     stay.update(image.key for image in images if image.is_txg and image.txg > base.txg)
     last_ns = base.created_ns
     for image in sorted(images):
-        apart_ns = abs(image.created_ns - last_ns)  # a wrong clock's time is far from all others
+        apart_ns = abs(image.created_ns - last_ns)  # a wrong clock may be early or late
         if image.txg > base.txg and apart_ns >= retention_ns // IMAGES_SPACED:
             stay.add(image.key)
             last_ns = image.created_ns

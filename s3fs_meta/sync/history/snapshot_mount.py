@@ -1,9 +1,9 @@
-"""Snapshots: opening a bucket read-only at any available point in time, without a trace in it.
+"""Snapshots: opening a bucket read-only at any available point in time, without any write to it.
 
-Owns: the order of keys, search and restore; opening a snapshot with a state directory of its own.
+Owns: the order of keys, search and restore; opening a snapshot with a separate state directory.
 Does not know: FUSE, which files are read.
-Keeps: nothing in the bucket is changed, not even the lease; of this host's present state only the
-copy of the superblock is read. The state directory of a snapshot is removed when it is closed.
+Keeps: the bucket is not changed, not even the lease. From this host's state directory of the
+filesystem only the superblock copy is read. A snapshot's state directory is removed at close.
 """
 
 from dataclasses import dataclass, replace
@@ -37,12 +37,12 @@ from s3fs_meta.sync.volume import KnownSuperblock, OpenOptions, Position, Volume
 
 @dataclass(slots=True)
 class Bucket:
-    """A filesystem that is only read, without local state."""
+    """A filesystem opened for reading only, without local state."""
 
     store: ObjectStore
     superblock: Superblock
     keyring: Keyring
-    keeper: LeaseKeeper  # has only read the lease
+    keeper: LeaseKeeper  # does not hold the lease
     moments: Moments
     clock: Clock
 
@@ -107,7 +107,7 @@ async def read_bucket(
 
     Args:
         store: the bucket.
-        remembered: the superblock copy in the state directory of the present; only read.
+        remembered: the superblock copy in the filesystem's state directory on this host; only read.
         secret: opens the superblock.
         clock: for the search.
 
@@ -135,7 +135,7 @@ async def open_moment(
 
     Args:
         bucket: of the filesystem.
-        state_dir: of this snapshot alone; remains of a killed process in it are removed.
+        state_dir: used by this snapshot alone; leftovers of a killed process in it are removed.
         options: only the pragmas, ``at_least`` and the wait for the lock are used.
         wanted: the last txg that is not later than this is opened.
         progress: of the restore.

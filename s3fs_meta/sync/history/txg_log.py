@@ -39,9 +39,9 @@ class TxgRecord(NamedTuple):
     link: Link
     epoch: int
     kind: Kind
-    object_bytes: int  # of its changelog, without parts
-    stored_bytes: int  # of blocks whose locations it lists: new or moved ones
-    changes: Summary | None  # None: it is an image, so they are unknown
+    object_bytes: int  # size of its changelog, without parts
+    stored_bytes: int  # size of the blocks whose locations it lists: new or moved ones
+    changes: Summary | None  # None: the txg is an image, so its changes are unknown
 
 
 class Gap(NamedTuple):
@@ -52,7 +52,7 @@ class Gap(NamedTuple):
 
 
 class _Names:
-    """The check of hashes on the way back: each link must have the hash that the next one names."""
+    """Checks hashes while the chain is read backwards: each changelog names the hash before it."""
 
     def __init__(self, last: Link) -> None:
         self._expected = last.hash
@@ -60,10 +60,12 @@ class _Names:
         self._is_sure = True  # no gap since the link with this hash
 
     def take(self, found: Fetched | Gap) -> Fetched | Gap:
-        """Return the next earlier link if it is the one that was named, else a gap.
+        """Return the next earlier changelog if its hash is the expected one.
+
+        A gap is returned as it is; abandoned changelogs before a fence record become gaps, too.
 
         Raises:
-            FormatError: it is not the one that was named, or a newer program wrote it.
+            FormatError: the hash differs, or a newer program wrote the changelog.
         """
         if isinstance(found, Gap):
             self._is_sure = False
@@ -82,11 +84,12 @@ class _Names:
 async def backwards(bucket: Bucket, last: Link, first: Txg) -> AsyncGenerator[Fetched | Gap, None]:
     """Yield the changelogs from one link back to a txg, the last one first.
 
-    One that is damaged or missing is a gap; the txgs before it are read all the same. A fence record
-    may name an earlier link than the one before it: the txgs between were abandoned.
+    A damaged or missing changelog is a gap; the txgs before it are still read. A fence record may
+    name an earlier link than its direct predecessor: the txgs between them were abandoned.
 
     Raises:
-        FormatError: one is not the one that the next names, or a newer program wrote it.
+        FormatError: a hash differs from the one in the next changelog, or a newer program wrote a
+            changelog.
     """
     if last.hash == NO_HASH:
         return
@@ -145,7 +148,7 @@ async def describe(bucket: Bucket, fetched: Fetched) -> TxgRecord:
 
 
 class Rewinder:
-    """Undoes txgs in a database of its own, and reports which of them concern a path."""
+    """Undoes txgs in a temporary database, and reports which of them concern a path."""
 
     def __init__(
         self,
@@ -157,8 +160,8 @@ class Rewinder:
 
         Args:
             bucket: has the changelogs.
-            names: of the path, from the root on.
-            restore: returns the database of a link; the caller drops the one before.
+            names: the components of the path, beginning at the root.
+            restore: returns the database of a link; closes the one that it returned before.
         """
         self._bucket = bucket
         self._names = names
@@ -170,7 +173,7 @@ class Rewinder:
         """Undo a txg, and return whether it concerns the path; true for an image or a gap.
 
         Args:
-            fetched: the txg before the one that was undone last.
+            fetched: the predecessor of the txg that was undone last.
         """
         if isinstance(fetched, Gap):
             self._db = self._watch = None

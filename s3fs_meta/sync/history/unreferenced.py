@@ -2,8 +2,8 @@
 
 Owns: which images can be restored from, which objects no retained txg needs.
 Does not know: deleting, when the floor is raised.
-Keeps: an object with a foreign name is never garbage. Objects of unfinished uploads (pieces of an
-image without manifest, parts of the next changelog, packs of this epoch) never are.
+Keeps: an object with a foreign name is never garbage; neither are objects of unfinished uploads
+(pieces of an image without manifest, parts of the next changelog, packs of this epoch).
 """
 
 import logging
@@ -83,17 +83,17 @@ class _Facts(NamedTuple):
 class Shelf:
     """The images in the bucket; ``look`` lists them.
 
-    A manifest that is named with a hash counts only if it has that hash. The head that this host
-    recorded names one, an image that counts names the one before it, and a changelog of kind IMAGE
-    names its own. On a plain filesystem any user of the bucket can make a manifest that opens.
+    On a plain filesystem any user of the bucket can write a manifest that passes verification. So a
+    manifest must match its recorded hash, if there is one: in the head that this host recorded, in
+    the next valid image, or in its changelog of kind IMAGE.
     """
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
-        self._facts: dict[ObjectKey, _Facts] = {}  # of every manifest that can be read
-        self._opened: set[ObjectKey] = set()  # manifests that open, valid or not
+        self._facts: dict[ObjectKey, _Facts] = {}  # facts about every readable manifest
+        self._opened: set[ObjectKey] = set()  # manifests that were decoded, in the chain or not
         self._exchanged: set[ObjectKey] = set()  # manifests whose recorded hash differs
         self._manifests: list[ObjectInfo] = []
         self._pieces: dict[ObjectKey, int] = {}
@@ -103,7 +103,7 @@ class Shelf:
         """Return the images that can be restored from: complete, and in the chain.
 
         Args:
-            named: manifests whose hashes this host knows.
+            named: references to manifests with the hashes that this host knows.
         """
         self._manifests, self._pieces = [], {}
         async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
@@ -130,7 +130,7 @@ class Shelf:
         )
 
     def _compare_hashes(self, named: Iterable[ManifestRef]) -> None:
-        """Find the manifests that are named with another hash."""
+        """Find the manifests whose recorded hash differs."""
         hashes = {one.key: one.hash for one in named}
         exchanged: set[ObjectKey] = set()
         for key, facts in sorted(self._facts.items(), key=lambda one: one[1].image, reverse=True):
@@ -168,7 +168,7 @@ class Shelf:
         """Return whether an image is the only way to its txg: of kind IMAGE, or unreadable.
 
         Raises:
-            FormatError, ObjectMissingError: it does not belong to the chain.
+            FormatError, ObjectMissingError: the image does not belong to the chain.
         """
         try:
             own = await chain.fetch_of_image(
@@ -188,7 +188,7 @@ class Shelf:
         return True
 
     def before(self, images: Sequence[Image]) -> set[ObjectKey]:
-        """Return the manifests of the heads before images, as these name them."""
+        """Return the previous heads' manifests that these images name."""
         named = (self._facts[image.key].previous for image in images)
         return {one.key for one in named if one is not None}
 
@@ -205,13 +205,13 @@ class Shelf:
     ) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
         """Return manifests that can be deleted, and pieces that no other manifest names.
 
-        Only of images that this filesystem wrote. A manifest that is damaged or exchanged stays
-        with the pieces of its image until the base image is a later one: then no restore would
-        use it.
+        Only images that this filesystem wrote are considered. A damaged or exchanged manifest and
+        the pieces of its image stay until the base image is later than it, so that no restore
+        would use it.
 
         Args:
             stay: manifests to retain.
-            before: objects of this txg or a later one stay: their upload may be unfinished.
+            before: objects of this txg and of later ones are retained: uploads may be unfinished.
             base: the txg of the image that a restore of the floor begins with.
         """
         gone = [
@@ -239,7 +239,7 @@ class Shelf:
         return gone, pieces
 
     async def _is_superseded(self, manifest: ObjectKey, base: Txg) -> bool:
-        """Return whether this filesystem wrote a manifest, and no restore can need it."""
+        """Return whether this filesystem wrote a manifest that no restore can need."""
         image = image_codec.image_of(manifest)
         if manifest in self._opened and manifest not in self._exchanged:
             return bool(self._ours.get(image))
@@ -252,7 +252,10 @@ class Shelf:
         return piece is not None and await self._is_ours(piece)
 
     async def _is_ours(self, piece: ObjectKey) -> bool:
-        """Return whether this filesystem made an image; without a manifest its piece proves it."""
+        """Return whether this filesystem wrote the image of a piece.
+
+        If no readable manifest decides it, the piece itself is read and verified.
+        """
         image = image_codec.image_of(piece)
         if image not in self._ours:
             try:
@@ -274,7 +277,7 @@ def _open(
 ) -> tuple[Manifest, frozenset[ObjectKey], frozenset[str]]:
     """Return a manifest, the pieces that it names, and the images that these belong to.
 
-    Blocking: it may name hundreds of thousands.
+    Blocking: a manifest may name hundreds of thousands of pieces.
     """
     manifest = image_codec.decode(key, data, keyring)
     image_codec.require_places(manifest, key)
@@ -309,7 +312,7 @@ class Finder:
     async def images(self) -> list[Image]:
         """Return the images that can be relied on: complete, in the chain, and not abandoned.
 
-        A DELETE of an abandoned one may still arrive, also from a fenced host.
+        The store may still receive a DELETE of an abandoned image, also from a fenced host.
         """
         head = image_head.recorded(self._db, "head")
         named = [] if head is None else [ManifestRef(head.manifest_key, head.manifest_hash)]
@@ -360,9 +363,10 @@ class Finder:
         return found
 
     async def _own(self, objects: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
-        """Return the first of these that this filesystem wrote; names alone could be forged.
+        """Return those of the first *limit* objects that this filesystem wrote.
 
-        Costs one request for each object that is deleted, and one per mount for a foreign one.
+        The content decides, because a name may be forged: one request for each object that is
+        deleted, and one per mount for each foreign object.
         """
         wanted = [info for info in objects if self._judged.get(info, True)][: max(limit, 0)]
         new = [info for info in wanted if info not in self._judged]
@@ -430,12 +434,13 @@ class Finder:
         return [info for info in parts if info.key not in named]
 
     async def find_orphans(self, floor_epoch: Epoch, limit: int) -> list[ObjectInfo]:
-        """Return packs of epochs before the floor's that no row has: no changelog ever listed them.
+        """Return packs of epochs before the floor's without a row: no changelog ever listed them.
 
-        An object that has the name of a pack and is not authentic is not ours, and never returned.
+        An object with the name of a pack that is not authentic belongs to another writer and is
+        never returned.
 
         Packs of later epochs stay because quarantined state of a fenced host may name them. Packs
-        that a rebuild could not read stay for ever.
+        that a rebuild could not read stay forever.
         """
         if self._orphans_before >= floor_epoch or limit <= 0:
             return []

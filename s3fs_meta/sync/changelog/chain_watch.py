@@ -3,7 +3,7 @@
 A bucket that is replaced by an older copy under a running writer loses the last changelogs. A
 changelog that the writer appends then has no predecessor, so no other host could restore it.
 
-Owns: which bytes are compared, and how few are read. Does not know: the reaction (``put_back``).
+Owns: which bytes are read and compared. Does not know: the reaction (``put_back``).
 Tasks: the shipper's, under its lock; ``require`` also by any other.
 """
 

@@ -1,4 +1,4 @@
-"""A consistent snapshot of the filesystem on its way to the bucket: what a cut holds.
+"""A consistent snapshot of the filesystem that is about to be shipped: the content of a cut.
 
 Owns: the values that pass between the shipper and the imager; merging the rows of a cut with the
 uploads after it to the locations that its changelog lists. Does not know: how a cut is made, how
@@ -19,7 +19,7 @@ _NOWHERE: Final = bytes(32)  # instead of the hash of a block whose content is l
 
 
 class Frozen(NamedTuple):
-    """The values that the loop froze in one slice."""
+    """The values that a cut recorded in one slice of the event loop."""
 
     txg: Txg
     cut: Cut
@@ -74,7 +74,7 @@ def locations_of(news: News, cut: Cut) -> tuple[Location, ...]:
 
 
 def pack_notes_of(news: News, cut: Cut) -> tuple[tuple[PackNote, ...], tuple[PackId, ...]]:
-    """Return notes of new and condemned packs, and the numbers of deleted ones."""
+    """Return the notes about new and condemned packs, and the IDs of deleted packs."""
     notes = {
         one.pack: PackNote(one.pack, one.object_key, one.object_bytes, PackState.STORED)
         for one in cut.packs.values()

@@ -2,8 +2,9 @@
 
 Owns: the proof. Does not know: how the loss is noticed (``lease``), what else a txg needs.
 Keeps: the chain decides who writes. The lease is put back only while the chain ends with our own
-link: another writer appends its fence record before anything else, and what we append after that
-finds its name taken. It is created, or replaces the damaged bytes, so a lease of another host stays.
+link: another writer appends its fence record before anything else, and our next append then fails,
+because the name exists. A conditional write creates the lease or replaces its damaged bytes, so a
+lease of another host is never overwritten.
 Tasks: the shipper's, under its lock or ``require``.
 Design: docs/design/durability.md, "One writer".
 """
@@ -41,11 +42,11 @@ async def put_back(
 
     Args:
         store: the bucket that lost it.
-        keeper: of the lease.
+        keeper: the keeper of the lost lease.
         watch: knows the last changelog of this writer.
         link: the link of that changelog.
         attempt: a txg of this writer that may be in the chain after that link.
-        lost: how the lease was found.
+        lost: the error that reported the loss.
 
     Raises:
         FencedError: another host has the lease, or has written.

@@ -2,8 +2,8 @@
 
 Owns: which levels are missing; they are merged one after another.
 Does not know: how they are merged (``levels``).
-Keeps: only confirmed txgs are merged; a run that cannot be merged stays without a level, for its
-changelogs are enough.
+Keeps: only confirmed txgs are merged; a run that cannot be merged gets no level, because a restore
+can use its changelogs.
 Tasks: ``run`` is one background task.
 Design: docs/design/durability.md, "Levels".
 """

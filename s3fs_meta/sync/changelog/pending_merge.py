@@ -1,4 +1,4 @@
-"""Merging recorded changes that wait long for the bucket, so that they stay few in an outage.
+"""Merging recorded changes that are not shipped yet, so that an outage leaves few records.
 
 Owns: when records are merged, without a stall for any request. Does not know: the content of a
 changeset, the store.
@@ -19,7 +19,7 @@ from s3fs_meta.meta.tables.pending import ChangeRecorder, Run
 
 
 class Condenser:
-    """Keeps the records of one mounted filesystem few."""
+    """Merges the waiting records of one mounted filesystem."""
 
     def __init__(
         self, db: Database, recorder: ChangeRecorder, frozen_seq: Callable[[], int]
@@ -43,7 +43,7 @@ class Condenser:
                 pass
 
     async def condense(self) -> bool:
-        """Merge some records into one; return whether there were enough to be worth it."""
+        """Merge some records into one; return false if there were too few to merge."""
         run = self._recorder.small_run(self._frozen_seq())
         if run is None:
             return False

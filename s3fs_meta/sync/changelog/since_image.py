@@ -13,7 +13,7 @@ class SinceImage:
 
     def __init__(self) -> None:
         self.bytes = 0  # changelogs and their parts, as stored
-        self.has_news = False  # they change more than locations
+        self.has_news = False  # some of them change more than locations
 
     def add(self, stored_bytes: int) -> None:
         """Count an object that was stored."""
@@ -29,6 +29,6 @@ class SinceImage:
         self.has_news = self.has_news or max(sizes, default=0) > NEWS_BYTES_MIN
 
     def reset(self) -> None:
-        """Begin anew: there is a newer image."""
+        """Reset both sums: there is a newer image."""
         self.bytes = 0
         self.has_news = False

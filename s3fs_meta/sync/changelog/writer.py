@@ -3,7 +3,8 @@
 Owns: one txg from its cut to its confirmation, and when the next one is due.
 Does not know: FUSE, images (it gives them a cut), how blocks are uploaded.
 Keeps: a changelog names only blocks that the store has; its bytes are synced on this host before
-they are sent and never change; a txg counts as shipped only if the lease, read after it, is ours.
+they are sent and never change; a txg counts as shipped only if the lease, read after the append, is
+still ours.
 Tasks: ``run`` is one background task; ``ship`` may be called by any other. One txg at a time.
 Design: docs/design/durability.md, "From cut to chain".
 """
@@ -115,8 +116,8 @@ class Shipper:
         self.last_error = ""
         self._attempt_is_synced = False
         self._watch = ChainWatch(volume.store)
-        self.publish_anew = publish_anew  # makes an image of the local state the next txg
-        self._image_wait: _ImageWait | None = None  # of an image whose snapshot is open
+        self.publish_anew = publish_anew  # publishes an image of the local state as the next txg
+        self._image_wait: _ImageWait | None = None  # for an image whose snapshot is open
         volume.recorder.when_recorded(self._recorded)
 
     def _recorded(self) -> None:
@@ -131,7 +132,7 @@ class Shipper:
         """Return the time of the oldest change that is not in the bucket; 0 without one."""
         return self._cut_oldest_ns or (self._recorder.oldest_ns if self._db.changed else 0)
 
-    # --- when ----------------------------------------------------------------------------------
+    # --- scheduling ----------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Ship changes at every interval, until cancelled or fenced."""
@@ -156,7 +157,7 @@ class Shipper:
 
         Args:
             progress: called with the state of the upload.
-            anyway: ship changes of locations, too, if there are no others.
+            anyway: ship even if only locations changed.
 
         Returns:
             The last link of the chain, None when nothing changed.
@@ -177,7 +178,7 @@ class Shipper:
         return self._position.link if published else link
 
     async def _ship_once(self, progress: Progress, *, anyway: bool = False) -> Link | None:
-        """Do as ``ship``. Raises OlderBucketError, too: the next txg has to be an image."""
+        """Do as ``ship``, but also raise OlderBucketError if the next txg has to be an image."""
         async with self._lock:
             with self._fencing():
                 sent = await self._send_attempt()
@@ -291,11 +292,11 @@ class Shipper:
         )
 
     async def wait_until_shipped(self, timeout_s: float) -> None:
-        """Return when everything acknowledged before the call is in the bucket: fsync=remote.
+        """Wait until the bucket has everything acknowledged before the call; for fsync=remote.
 
         Raises:
-            FencedError, ReadOnlyStateError: this mount cannot ship it any more.
-            StoreUnavailableError: not within *timeout_s*; the upload continues.
+            FencedError, ReadOnlyStateError: this mount cannot ship any more.
+            StoreUnavailableError: it took longer than *timeout_s*; the upload continues.
         """
         self._db.commit()
         if self._db.changed or abandoned_txgs.wanted(self._db) is not None:
@@ -322,10 +323,12 @@ class Shipper:
     # --- one txg -------------------------------------------------------------------------------
 
     async def _freeze(self, *, snapshot: bool = False) -> Frozen:
-        """Cut a txg: seal all dirty blocks and number it; one slice, but for the first blocks.
+        """Cut a txg: seal all dirty blocks and assign its number.
+
+        Most blocks are sealed beforehand in slices; the cut itself is one slice.
 
         Args:
-            snapshot: open a snapshot that an image can be made of.
+            snapshot: open a snapshot, from which an image can be made.
         """
         await self._clock.look_after_a_jump()
         await self._uploader.seal_most()
@@ -360,7 +363,7 @@ class Shipper:
             if keeps_snapshot:
                 await self._wait_before_image(frozen.cut, progress)
             else:
-                close(frozen)  # the upload may take days, and the WAL would only grow
+                close(frozen)  # the upload may take days, and the WAL would grow meanwhile
                 await self._wait_for_blocks(frozen.cut, progress)
             self._hook("txg uploaded")
             changelog, told = await self._describe_in_view(frozen, news)
@@ -429,8 +432,8 @@ class Shipper:
     def _in_new_span(self, changelog: Changelog, cut_ns: int) -> Changelog:
         """Begin a new time span if a wrong clock dated the last link later than this cut.
 
-        Only an image can begin one, since no level spans it; and only while the store's clock
-        agrees with this host's.
+        A time span can begin only with an image, since no level spans an image, and only while the
+        store's clock agrees with this host's.
         """
         if self._clock.disagreement or not is_later(self._position.link.created_ns, cut_ns):
             return changelog
@@ -438,7 +441,7 @@ class Shipper:
         return replace(changelog, created_ns=cut_ns, begins_span=True)
 
     async def _describe_in_view(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
-        """Call ``_describe`` with a new snapshot: it has the records of the cut until they ship."""
+        """Call ``_describe`` with a new snapshot, which still has the records of the cut."""
         if not self._db.pragmas.is_wal:
             return await self._describe(frozen, news)
         view = frozen._replace(snapshot=self._db.open_snapshot())

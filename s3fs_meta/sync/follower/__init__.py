@@ -1,10 +1,10 @@
 """A read-only mount that follows the changes of another host.
 
 follower          polls the chain and switches to each new txg atomically
-follower_resync   if changelogs do not lead to the newest txg: a second database, restored anew
+follower_resync   restores a second database if changelogs do not lead to the newest txg
 promotion         the follower becomes the writer; the same fence as any opening for writing
 
-Each txg becomes visible at once: no request is answered partly from the one before.
+Each txg becomes visible atomically: no request is answered from two txgs.
 
 Start at ``follower``.
 Below: chain, image, lease.

@@ -1,10 +1,11 @@
 """A read-only mount that follows another host: each txg becomes visible atomically.
 
 Owns: when to poll for the next txg, the order *apply on a second connection, switch, drop removed
-blocks*, and the restore if changelogs do not lead on. Does not know: FUSE, leases, rows.
+blocks*, and the restore if changelogs do not lead to the newest txg.
+Does not know: FUSE, leases, rows.
 Keeps: no request is answered partly from one txg and partly from the next: a second connection
-commits a txg, in a thread, while the mount's own connection still reads the one before; the mount's
-connection switches in one slice of the loop.
+commits a txg, in a thread, while the mount's own connection still reads the txg before it; the
+mount's connection switches in one slice of the event loop.
 Tasks: ``run`` is one background task. One txg at a time; the task in ``paused`` has the database.
 Design: docs/design/concurrency.md, "A follower turns".
 """
@@ -67,9 +68,9 @@ class Follower:
 
         Args:
             volume: a filesystem opened to follow.
-            cache: of its blocks.
-            kernel: drops the answers that a txg changes.
-            clock: for status.
+            cache: the mount's block cache.
+            kernel: drops the cached answers that a txg changes.
+            clock: for times in ``status``.
             interval_s: the time between two polls for the next txg.
             degrade: called with the reason when the mount cannot show any txg.
         """
@@ -87,7 +88,7 @@ class Follower:
         self._missed = 0  # polls without an answer, since the last listing
         self._anew_not_before_s = -math.inf
         self._position = volume.position
-        self.offline = volume.offline  # why it shows local state alone; empty: the bucket answers
+        self.offline = volume.offline  # why only local state is shown; empty: the bucket answers
         self.polled_ns = 0
         self.last_error = ""
 
@@ -96,7 +97,7 @@ class Follower:
         """Return the link that the mount shows."""
         return self._position.link
 
-    # --- when ----------------------------------------------------------------------------------
+    # --- scheduling ----------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Follow until cancelled or closed."""
@@ -106,7 +107,7 @@ class Follower:
                 await self._ended.wait()
 
     async def poll_once(self) -> None:
-        """Show new txgs; if they are unavailable, keep showing the present one."""
+        """Show new txgs; if they are unavailable, keep showing the current txg."""
         async with self._turn:
             if self._ended.is_set():
                 return
@@ -148,7 +149,7 @@ class Follower:
     # --- one txg -------------------------------------------------------------------------------
 
     async def catch_up(self) -> None:
-        """Show the newest txg of the bucket. For ``poll_once`` and callers inside ``paused``.
+        """Show the newest txg of the bucket. Only ``poll_once`` and callers in ``paused`` call it.
 
         Raises:
             S3fsError: a txg is unavailable; the mount shows the one before it, complete.
@@ -177,7 +178,7 @@ class Follower:
         return fetched
 
     async def _require_next(self) -> None:
-        """Raise if the bucket has later txgs but not the next one, or lacks the one shown."""
+        """Raise if the bucket has later txgs but not the next one, or lacks the shown txg."""
         found = await chain.numbers_from(self._volume.store, self.link.txg)
         self._missed = 0
         if not found and self.link.hash != NO_HASH:
@@ -212,10 +213,10 @@ class Follower:
             self._touched = None
 
     async def _begin_anew(self, why: str, image: ManifestRef | None) -> None:
-        """Restore the newest txg into a second database, and show that one instead.
+        """Restore the newest txg into a second database, and show that database instead.
 
         Raises:
-            StoreError, CorruptionError: it is unavailable; no retry for FOLLOW_ANEW_S.
+            StoreError, CorruptionError: the txg is unavailable; no retry for FOLLOW_ANEW_S.
         """
         if trio.current_time() < self._anew_not_before_s:
             raise FormatError(self._volume.store.url, f"{why}; {self.last_error}")
@@ -242,9 +243,9 @@ class Follower:
         _log.info("restored: showing txg %d", link.txg)
 
     def _exchange(self, path: Path, link: Link) -> S3fsError | None:
-        """Switch to another database; if that fails, stay with the present one and return why.
+        """Switch to another database; if that fails, keep the current one and return the error.
 
-        If the present one cannot be opened again either, the mount is degraded.
+        If the current database cannot be opened again either, the mount is degraded.
         """
         failure = None
         try:

@@ -1,7 +1,7 @@
-"""A second database for a follower, restored from an image if changelogs do not lead on.
+"""A second database for a follower, restored if changelogs do not lead to the newest txg.
 
-Owns: making it, with the local state of this host. Does not know: how a mount switches to it.
-Tasks: the follower's; meanwhile the mount answers from its present database.
+Owns: restoring it, and copying this host's local state into it. Does not know: how a mount switches
+to it. Tasks: the follower's; meanwhile the mount answers from its current database.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ async def restore_beside(
 
     Args:
         volume: a filesystem that follows.
-        applier: its second connection: has the local state of this host.
+        applier: the follower's second connection; it has the local state of this host.
         shown: the link that the mount shows.
         image: the image to begin with; None: the newest one.
 

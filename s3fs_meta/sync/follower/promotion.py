@@ -3,10 +3,10 @@
 Owns: the order *check the lease, catch up, take the lease, append the fence record, recount totals
 that no changelog has*.
 Does not know: what a session does with it, FUSE.
-Tasks: one at a time, while the follower is paused. Until it has ended the mount answers from the
-last txg that it showed.
-Crash after: the lease → the next mount or promotion on this host has it back at once; the fence →
-the same, from the fence record on.
+Tasks: one promotion at a time, while the follower is paused. Until the promotion ends, the mount
+answers from the last txg that it showed.
+Crash after taking the lease: the next mount or promotion on this host regains it at once.
+Crash after the fence record: the same, and it continues from the fence record.
 """
 
 import trio
@@ -31,7 +31,7 @@ async def take_over(
 
     Args:
         volume: a filesystem that follows.
-        follower: its follower, paused: the caller is inside ``Follower.paused``.
+        follower: the volume's follower; the caller is inside ``Follower.paused``.
         hook: called after each step.
         force: take the lease from any host that holds it.
         unsafe: accept a store that ignores conditional writes.

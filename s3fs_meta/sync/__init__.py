@@ -2,7 +2,7 @@
 
 opening/      keys, lock, local state or bucket, lease: the order in which a filesystem is opened
 volume        one filesystem that is open on this host
-kernel        what a session asks of the kernel of its mountpoint
+kernel        the requests of a session to the kernel of its mountpoint
 session       one opened filesystem with its cache and its background tasks
 upload/       dirty blocks into packs
 changelog/    transaction groups into the chain

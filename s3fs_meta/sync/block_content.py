@@ -1,8 +1,8 @@
 """Content of blocks, read from their packs without a cache, for callers that read each block once.
 
-Owns: how few requests that takes: adjacent blocks in one, small ones in shared windows.
+Owns: combining requests: one for adjacent blocks, one for all small blocks of a shared window.
 Does not know: files, cached blocks.
-Keeps: a missing or damaged block has no content, never zeros; any other has the stored content.
+Keeps: a missing or damaged block is returned empty, never as zeros.
 Tasks: any number at once.
 """
 
@@ -69,10 +69,10 @@ class BucketContent:
         keyring: Keyring,
         find_elsewhere: FindElsewhere | None = None,
     ) -> None:
-        """Make a reader of the blocks that rows name.
+        """Make a reader of blocks.
 
         Args:
-            find_elsewhere: finds another location for a block that its location has lost.
+            find_elsewhere: finds another location for a block that its recorded location lost.
         """
         self._db = db
         self._store = store
@@ -130,14 +130,14 @@ class BucketContent:
             return await trio.to_thread.run_sync(self._open_all, key, first.start, stored, records)
         if len(records) == 1:
             return [b""]
-        # The object may be too short for only the last of them.
+        # If the object is truncated, only the last blocks may be lost.
         return [data for one in records for data in await self._read_run([one])]
 
     async def _from_window(self, key: ObjectKey, record: _Record) -> bytes:
         """Return a small record; the window around it stays in memory for its neighbours."""
         number = record.start // NEIGHBOUR_FETCH_BYTES
         begin = number * NEIGHBOUR_FETCH_BYTES
-        if record.stop > begin + NEIGHBOUR_FETCH_BYTES:  # it spans two of them
+        if record.stop > begin + NEIGHBOUR_FETCH_BYTES:  # it spans two windows
             return await self._store.get_range(key, record.start, record.stop)
         window = self._windows.setdefault((record.pack, number), _Window())
         self._windows.move_to_end((record.pack, number))
@@ -149,7 +149,7 @@ class BucketContent:
                 stop = max(record.stop, min(begin + NEIGHBOUR_FETCH_BYTES, size_bytes))
                 with contextlib.suppress(
                     CorruptionError
-                ):  # too short, but perhaps not for all of them
+                ):  # truncated, but some records may be intact
                     window.data = await self._store.get_range(key, begin, stop)
         if window.data is None:
             return await self._store.get_range(key, record.start, record.stop)

@@ -3,7 +3,8 @@
 Owns: the order *block files, then COMMIT, then the WAL to disk*; the 5 ms of a group; the
 ``commit=`` interval. Does not know: the store.
 Keeps: data before names: a sync of rows begins with the content of every file, because rows are
-committed together. Only rows of data written during the sync may be durable before that data.
+committed together. The only exception is data written during the sync: its rows may be durable
+before it is.
 Tasks: ``run_group_commit`` and ``run_background_sync``, one each per mount; ``sync_file`` by
 any fsync handler.
 Design: docs/design/durability.md, "From write to fsync".
@@ -41,12 +42,12 @@ class Durability:
         """Commit and sync nothing yet.
 
         Args:
-            db: of the mount.
-            cache: of its blocks.
-            status: degraded when the disk refuses.
+            db: the mount's database.
+            cache: the mount's block cache.
+            status: is set to degraded when a write to the disk fails.
             commit_interval_s: the time between two background syncs.
-            last_record: returns the last record of a change that is committed.
-            collect: has the kernel hand over written data.
+            last_record: returns the last committed record of a change.
+            collect: makes the kernel write back dirty pages.
         """
         self._db = db
         self._cache = cache
@@ -57,7 +58,7 @@ class Durability:
         self._last_record = last_record
         self.collect = collect
         self.synced_mark = 0  # the last record that is on the disk
-        self._broken = ""  # why nothing can be promised any more; never empty again
+        self._broken = ""  # why no sync can succeed any more; once set, never cleared
         db.listeners.when_opened(self._group_opened)
         db.listeners.when_lost(LossStep.REFUSE, self._group_lost)
 
@@ -85,7 +86,7 @@ class Durability:
             self.commit()
 
     def commit(self) -> None:
-        """End the open group; a failure turns the mount read-only, because it lost the group."""
+        """Commit the open group; if that fails, the group is lost and the mount turns read-only."""
         try:
             self._db.commit()
         except DatabaseError as exc:
@@ -114,7 +115,7 @@ class Durability:
         await self.sync()
 
     async def sync_all(self) -> None:
-        """Make every acknowledged operation durable, then settle uploaded and doomed blocks."""
+        """Make every acknowledged operation durable; then uploaded and doomed blocks are settled."""
         async with self._sync_lock:
             confirmed = self._cache.blocks_in(BlockState.UPLOADED)
             doomed = self._cache.blocks_in(BlockState.DOOMED)
@@ -128,7 +129,7 @@ class Durability:
 
         Raises:
             OSError, DatabaseError: it is not durable; the mount is read-only from now on, and
-                every later call is refused too, because the kernel reports a lost page once.
+                every later call is refused too, because the kernel reports a lost page only once.
         """
         self._require_sound()
         try:

@@ -1,6 +1,7 @@
-"""The kernel as a session needs it: written data to collect, cached answers to drop.
+"""A session's interface to the kernel: write back dirty pages, drop cached answers.
 
-Owns: the contract, and the kernel of a session that no kernel uses. Does not know: FUSE.
+Owns: the interface, and a null implementation for sessions without a mountpoint.
+Does not know: FUSE.
 """
 
 from typing import NamedTuple, Protocol
@@ -17,18 +18,18 @@ class Turned(NamedTuple):
 
 
 class Kernel(Protocol):
-    """Holds written data that no request has brought yet, and caches answers."""
+    """Holds dirty pages that it has not written back yet, and caches answers."""
 
     async def collect(self) -> object:
-        """Have all data handed over that programs wrote before this call, within a time limit."""
+        """Make the kernel write back all pages dirtied before this call, within a time limit."""
         ...
 
     async def before_turn(self, turned: Turned | None) -> None:
-        """Drop these answers, or all for None, and cache none until ``at_turn``."""
+        """Before a txg is shown: drop its answers (None: all), and cache none until ``at_turn``."""
         ...
 
     def at_turn(self) -> None:
-        """Cache answers again: they are those of the new txg. Schedule point: never."""
+        """Cache answers again, because the new txg is shown now. Schedule point: never."""
         ...
 
     async def after_turn(self, turned: Turned | None) -> None:

@@ -1,8 +1,8 @@
 """mkfs: the objects of a new filesystem, and the names that a filesystem gives.
 
-Owns: the order in which a filesystem is created: superblock (claims the place) and its copy, first
-image, lease (the filesystem exists). Mount refuses the remains of an interrupted mkfs, destroy
-(``removal``) removes them.
+Owns: the order in which a filesystem is created: superblock (claims the URL) and its copy, first
+image, lease (the filesystem exists). Mount refuses the objects of an interrupted mkfs; destroy
+(``removal``) deletes them.
 """
 
 import os
@@ -65,14 +65,14 @@ class NewFilesystem:
 async def make_filesystem(
     store: ObjectStore, wanted: NewFilesystem, tmp: Path, clock: Clock, hook: Hook = no_hook
 ) -> tuple[Superblock, str | None]:
-    """Create a filesystem in an empty place.
+    """Create a filesystem at an empty URL.
 
     Returns:
         The superblock and, if encrypted, the recovery key, which is stored nowhere.
 
     Raises:
-        NotEmptyError: the place holds a filesystem or foreign objects; nothing was changed.
-        UnconditionalStoreError: the store cannot fence, and that was not accepted.
+        NotEmptyError: the URL has a filesystem or foreign objects; nothing was changed.
+        UnconditionalStoreError: the store ignores conditional writes, and that was not accepted.
     """
     await _require_empty(store)
     keeper = LeaseKeeper(store, clock)
@@ -156,7 +156,7 @@ async def has_superblock(store: ObjectStore) -> bool:
 
 
 def _filesystem_below(key: str) -> str | None:
-    """Return the prefix below which a key would be one of a filesystem, None if there is none."""
+    """Return the prefix of the filesystem that a key may belong to, None if there is none."""
     names = key.split("/")
     for count in range(1, len(names)):
         if is_own("/".join(names[count:])):

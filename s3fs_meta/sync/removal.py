@@ -1,6 +1,6 @@
-"""Removing a filesystem: which objects are its own, and their deletion, the superblock last.
+"""Removing a filesystem: its objects are deleted, the superblock last.
 
-Owns: the order of the removal. Does not know: which objects are its own (``own_objects``).
+Owns: the order of the removal. Does not know: which objects the filesystem wrote (``own_objects``).
 After an interrupted removal only another removal accepts the remaining objects.
 Design: docs/design/durability.md, "The superblock".
 """
@@ -40,7 +40,7 @@ class Contents(NamedTuple):
 
     @property
     def keys(self) -> list[ObjectKey]:
-        """Return the names that a filesystem gives."""
+        """Return the names that have the form of a filesystem's objects."""
         return [info.key for info in self.named]
 
 
@@ -58,13 +58,14 @@ async def look(store: ObjectStore) -> Contents:
 async def keys_of_removed(
     store: ObjectStore, remembered: Remembered, secret: Secret
 ) -> tuple[Keyring, bytes] | None:
-    """Return the keys of a filesystem whose removal was interrupted, and its superblock.
+    """Return the keys and the superblock of a filesystem whose removal was interrupted.
 
-    The second superblock is deleted after all other objects, so without it none remains: None.
+    The second superblock object is deleted after all others. If it is missing, no other object
+    remains, and the result is None.
 
     Raises:
-        LostSuperblockError: it is damaged, and this host has no copy.
-        PassphraseError: the secret does not open it.
+        LostSuperblockError: the superblock is damaged, and this host has no copy.
+        PassphraseError: the secret does not open the superblock.
     """
     try:
         data = (await store.get(superblock_codec.COPY_KEY, TEXT_OBJECT_BYTES_MAX)).data
@@ -89,7 +90,7 @@ def require_own_superblock(keys: Keys) -> None:
     """Refuse to write over the superblock of another filesystem.
 
     Raises:
-        UsageError: there is one under a name of ours.
+        UsageError: an object name of this filesystem holds another filesystem's superblock.
     """
     for copy in keys.copies:
         if copy.found is not None and copy.found.uuid != keys.superblock.uuid:
@@ -110,17 +111,17 @@ async def remove(
 ) -> None:
     """Delete the objects of a filesystem, its superblock last.
 
-    Until then a tombstone replaces it, so that no host stores another copy there, and none opens
-    the remaining objects. The second superblock stays until all others are deleted: after an
-    interruption only its keys show which objects are the filesystem's.
+    First a tombstone replaces the superblock, so that no host restores it from a copy or opens the
+    remaining objects. The second superblock object stays until all others are deleted: after an
+    interruption only its keys show which objects belong to the filesystem.
 
     Args:
         store: the bucket.
-        own: its objects.
-        label: of the filesystem, for the next try if this one is interrupted.
+        own: the objects of the filesystem.
+        label: of the filesystem; a later run needs it if this one is interrupted.
         progress: called with the number of deleted objects, and the total.
         hook: called after each step.
-        superblock: new content of the second one; None: it stays as it is.
+        superblock: new content of the second superblock object; None: it is not changed.
     """
     keys = set(own)
     if superblock is not None:

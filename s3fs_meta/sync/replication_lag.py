@@ -22,10 +22,10 @@ _T = TypeVar("_T")
 
 
 class FileState(enum.Enum):
-    """The place up to which the newest data and names of a file are safe."""
+    """How durable the newest data and names of a file are."""
 
     DIRTY = "dirty"  # a power cut may lose changes
-    LOCAL = "local"  # safe on this machine's disk, and lost with it
+    LOCAL = "local"  # only on this machine's disk
     BUCKET = "bucket"  # everything is in the bucket
 
 
@@ -37,7 +37,7 @@ class Paths(NamedTuple):
 
 
 class Unshipped:
-    """Answers for one mount."""
+    """Reports the unshipped changes of one mount."""
 
     def __init__(
         self, db: Database, confirmed_seq: Callable[[], int], synced_seq: Callable[[], int]
@@ -58,7 +58,7 @@ class Unshipped:
         self._lock = trio.Lock()
 
     async def state_of(self, ino: Ino) -> FileState:
-        """Return where a file's changes are safe. Schedule point: always."""
+        """Return how durable a file's changes are. Schedule point: always."""
         async with self._lock:
             await self._refresh()
             seq = max(self._last.get(ino, 0), self._floor_seq)

@@ -3,8 +3,8 @@
 Owns: the order *ship unshipped changes, restore the past beside, publish it, exchange databases*.
 Does not know: which point in time is wanted, its callers.
 Keeps: one object, the changelog of the new txg, makes the rollback happen, on this and all other
-hosts at once. A crash leaves the database of the present on this host; the next mount brings it
-forward as if another host had written the new txg.
+hosts at once. A crash leaves this host with the database from before the rollback; the next mount
+applies the new txg to it as if another host had written that txg.
 Design: docs/design/durability.md, "Rollback".
 """
 
@@ -39,7 +39,7 @@ from s3fs_meta.sync.volume import Position, Volume
 class RolledBack(NamedTuple):
     """The result of a rollback."""
 
-    before: Link  # the last link before it; a rollback to it undoes this one
+    before: Link  # the last link before the rollback; a rollback to it undoes this one
     now: Link
     notices: list[str]  # one-line facts to show to the user
 
@@ -51,17 +51,17 @@ async def roll_back(
     progress: Progress = no_progress,
     hook: Hook = no_hook,
 ) -> RolledBack:
-    """Publish a past txg as the new present, and close the filesystem in any case.
+    """Publish the state of a past txg as a new txg; always close the filesystem.
 
     Args:
-        volume: for writing; nothing else uses it.
-        past: a link of its chain.
+        volume: open for writing; no other task uses it.
+        past: the link to roll back to.
         clock: for the new txg.
         progress: called with the state of the work.
         hook: called between the steps.
 
     Raises:
-        SettingsError: the past is no longer retained; only unshipped changes were shipped.
+        SettingsError: the past txg is no longer retained; only unshipped changes were shipped.
         FencedError: another host has taken the filesystem over.
         StoreError, FormatError: an object is unavailable or damaged. If the store failed in the
             last step, the next mount finds out whether the rollback happened.
@@ -113,7 +113,7 @@ def _require_kept(past: Link, before: Link) -> None:
 async def _restore_beside(
     volume: Volume, past: Link, before: Link, beside: StateDir, progress: Progress
 ) -> list[str]:
-    """Restore the database of the past, ready to be the txg after the present one."""
+    """Restore the database of the past txg, prepared to become the next txg."""
     head = volume.keeper.lease.head
     newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
     restorer = Restorer(volume.store, volume.keyring, volume.uuid, progress)
@@ -130,7 +130,7 @@ async def _restore_beside(
 
 
 def _take_over(beside: StateDir, volume: Volume, before: Link) -> int:
-    """Copy newer facts from the present to the past; return the number of its damaged blocks."""
+    """Copy newer facts to the restored database; return how many of its blocks are damaged."""
     past = Database.open(beside.database, volume.db.pragmas)
     try:
         lost = rollback_rows.take_over(past, volume.db)
@@ -148,7 +148,7 @@ def _take_over(beside: StateDir, volume: Volume, before: Link) -> int:
 async def _open_beside(
     volume: Volume, before: Link, beside: StateDir, clock: Clock, hook: Hook
 ) -> Session:
-    """Return a session on the database of the past, with the lease of the present."""
+    """Return a session on the restored database that uses the lease of *volume*."""
     db = await trio.to_thread.run_sync(Database.open, beside.database, volume.db.pragmas)
     db.counters.begin_txg(before.next_txg)
     past = replace(
@@ -167,12 +167,12 @@ async def _open_beside(
 
 
 def _exchange(state_dir: StateDir, beside: StateDir, stamp: str, hook: Hook) -> None:
-    """Replace the database of the present by that of the past; blocking.
+    """Replace the current database by the restored one. Blocking.
 
     After a crash between the two, the next mount restores it from the bucket.
 
     Args:
-        stamp: of the quarantine for the present; empty: the bucket has all of it.
+        stamp: names the quarantine of the current database; empty: the bucket has all of its data.
     """
     if stamp:  # the rest of a torn block is only on this disk
         state_dir.set_aside(stamp)

@@ -74,11 +74,11 @@ class Session:
         """Put the parts together; nothing runs yet.
 
         Args:
-            volume: what is mounted.
-            options: how.
-            clock: for status.
+            volume: the opened filesystem.
+            options: the mount options.
+            clock: for times in ``status``.
             hook: called after each step.
-            kernel: of the mountpoint.
+            kernel: the kernel of the mountpoint.
             on_wait: called with the reason when the bucket takes no uploads.
         """
         self.volume = volume
@@ -122,7 +122,7 @@ class Session:
             )
 
     def _make_upload(self, on_wait: Callable[[str], None]) -> None:
-        """Make the parts that bring blocks and changes to the bucket."""
+        """Make the parts that upload blocks and changes."""
         volume, options, status = self.volume, self.options, self.status
         self.uploader = Uploader(
             volume.db,
@@ -157,7 +157,7 @@ class Session:
         )
 
     def _make_upkeep(self) -> None:
-        """Make the parts that keep the bucket small and whole."""
+        """Make the parts that delete garbage, compact packs and heal damage."""
         volume, status = self.volume, self.status
         self.healer = Healer(volume.db, self.cache, status, self.damage)
         self.compactor = Compactor(volume, self.cache, self.files, self.damage.mark)
@@ -178,14 +178,14 @@ class Session:
 
     @property
     def offline(self) -> str:
-        """Return why the mount shows local state alone; empty: the bucket can be reached."""
+        """Return why the mount shows only local state; empty: the bucket can be reached."""
         return self.volume.offline if self.follower is None else self.follower.offline
 
     def recover(self) -> None:
-        """Bring rows of an earlier run into a state that this run can continue from.
+        """Repair the rows that an earlier run left, so that this run can continue from them.
 
-        Runs before any task. After a clean unmount there is nothing to do.
-        No block file is removed here: the rows may not be on the disk yet. The first sync does it.
+        Runs before any task. After a clean unmount it changes nothing.
+        It removes no block file, because the rows may not be on the disk yet; the first sync does.
         """
         self.db.begin_local()
         cached_blocks.unseal_all(self.db)
@@ -231,7 +231,7 @@ class Session:
                 nursery.start_soon(self._write)
 
     async def _write(self) -> None:
-        """Run the tasks of a mount for writing: uploads until the end, the rest until the last txg."""
+        """Run a writer's tasks: uploads until the end, the others until the last txg."""
         upkeep: dict[str, Callable[[], Awaitable[None]]] = {
             "changelog": self.shipper.run,
             "condensing": self.condenser.run,
@@ -245,7 +245,7 @@ class Session:
             nursery.start_soon(self._run_upkeep, upkeep)
 
     async def _run_upkeep(self, tasks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
-        """Run the tasks that end before the last upload, as they could make txgs that nothing ships."""
+        """Run the tasks that must end before the last upload: later txgs would not be shipped."""
         with self._upkeep:
             await self._run_all(tasks)
 
@@ -314,7 +314,7 @@ class Session:
             raise
 
     async def _run_images(self) -> None:
-        """Make an image when it would shorten a restore enough; then reclaim and compact."""
+        """Make an image when it would shorten a restore enough; then delete garbage and compact."""
         while True:
             await trio.sleep(min(IMAGE_LOOK_S, self.options.image_interval_s))
             if not self.status.writable:
@@ -337,9 +337,10 @@ class Session:
                 await self.reclaimer.run()
 
     async def image_is_due(self) -> bool:
-        """Return whether an image would shorten a restore much, or somewhat after a long time.
+        """Return whether an image would shorten a restore much, or, after a long time, a little.
 
-        Changes of locations alone are no reason; dead packs that wait for an image are.
+        Changes of locations alone do not make an image due; dead packs that cannot be deleted
+        without an image do.
         """
         age_s = (self.volume.clock.now_ns() - self.imager.last_ns) / 1e9
         wanted = self.shipper.since_image.has_news or self.reclaimer.wants_image
@@ -362,7 +363,7 @@ class Session:
 
         Raises:
             ReadOnlyStateError: mounted read-only, so without the lease.
-            LostBlockError: all changes are shipped but blocks whose only copies are lost.
+            LostBlockError: all changes are shipped, except blocks whose only copies are lost.
         """
         if self.status.read_only:
             raise ReadOnlyStateError("mounted read-only")
@@ -385,24 +386,25 @@ class Session:
             _log.warning("cannot check the superblock: %s", exc)
 
     async def sync_file(self, ino: Ino) -> None:
-        """Make one file and all that names it durable, as strongly as the mount promises: fsync(2).
+        """Make one file and the metadata that names it durable, as the ``fsync`` option demands.
 
         Raises:
-            OSError, DatabaseError: it is not on the disk.
-            S3fsError: under fsync=remote: it is on the disk, and not in the bucket.
+            OSError, DatabaseError: the file is not on the disk.
+            S3fsError: with fsync=remote: the file is on the disk, but not in the bucket.
         """
         await self.durability.sync_file(ino)
         if self.options.fsync == "remote":
             await self.shipper.wait_until_shipped(self.options.write_timeout_s)
 
     async def state_of(self, ino: Ino) -> bytes:
-        """Return the state of a file as the value of the extended attribute."""
+        """Return a file's replication state, as the value of the extended attribute."""
         return (await self.unshipped.state_of(ino)).value.encode()
 
     async def flush_at_end(self, progress: Progress = no_progress) -> None:
         """Do as ``flush``, and ship changes of locations, too, so that the bucket has all changes.
 
-        Images, reclaim and similar tasks end first, so that the lease can be released after it.
+        Images, garbage collection and similar tasks end first, so that the lease can be released
+        afterwards.
         """
         self._upkeep.cancel()
         await self.flush(progress)
@@ -450,7 +452,7 @@ class Session:
             _log.warning("lease already lost: %s", exc)  # and the bucket has all changes
 
     async def _lead_at_end(self) -> None:
-        """Keep a follower's rows of cached blocks beyond the unmount."""
+        """Make a follower's rows of cached blocks outlive the unmount."""
         if self.follower is not None:
             await self.follower.close()
         if self.db.follows:

@@ -1,7 +1,7 @@
 """The state directory of one filesystem on this host: database, cache, socket, lock.
 
-Owns: its layout, the lock that keeps a second process out, and the check that the directory is the
-caller's alone. Does not know: its path (``state_paths``).
+Owns: its layout, the lock that keeps a second process out, and the check that no other user owns or
+can write to the directory. Does not know: its path (``state_paths``).
 The directory holds names, content and the database of the mount: a user who can plant an entry in
 it could make the daemon write to any file that the daemon may write. So the check follows no symbolic
 link and opens no entry: closing a descriptor of the database would drop SQLite's locks.
@@ -14,7 +14,7 @@ link and opens no entry: closing a descriptor of the database would drop SQLite'
         meta.db        the metadata database, with its -wal and -shm
         blocks/        block files
         tmp/           unfinished files
-        rollback/      a database of the past that is about to become the present
+        rollback/      the restored database of a rollback that has not finished
         control.sock   the mount's control socket
         mount.log      the daemon's log when it has no terminal
 
@@ -47,7 +47,7 @@ _ENTRY_TYPES: Final = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISSOCK)
 
 
 class StateDir:
-    """One state directory; exists after construction, and is the caller's alone."""
+    """One state directory, created if missing, to which no other user can write."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -155,7 +155,7 @@ class StateDir:
         return is_locked(self.path)
 
     def drop_contents(self) -> None:
-        """Remove the database and its blocks: the bucket has all of it."""
+        """Remove the database and its blocks; only for contents that the bucket has completely."""
         shutil.rmtree(self.blocks, ignore_errors=True)  # first: the rows still name the rest
         for suffix in ("", "-wal", "-shm", "-journal"):
             self.database.with_name(self.database.name + suffix).unlink(missing_ok=True)
@@ -167,7 +167,7 @@ class StateDir:
 
     @property
     def has_remains(self) -> bool:
-        """Return whether there are logs or block files, which mean nothing without a database."""
+        """Return whether there are database logs or block files, which a lost database leaves."""
         logs = (self.path / f"meta.db-{suffix}" for suffix in ("wal", "journal"))
         blocks = self.blocks.is_dir() and any(self.blocks.iterdir())
         return blocks or any(log.exists() for log in logs)
@@ -243,8 +243,8 @@ def remove_left_moments(state: Path, but: Path) -> None:
     """Remove the state directories of killed snapshot mounts. Blocking.
 
     Args:
-        state: the directory of the present.
-        but: the directory of the snapshot that is about to be mounted.
+        state: the state directory of the filesystem itself.
+        but: the directory of the snapshot that is about to be mounted; it is not removed.
     """
     for path in state.parent.glob(f"{glob.escape(state.name)}{MOMENT}*"):
         if path != but and (path / "lock").exists():  # otherwise of a mount that has just begun
@@ -295,7 +295,7 @@ def require_private(path: Path) -> None:
 
 
 def _require_entry(path: Path, directory_fd: int, name: str, *, is_open: bool) -> None:
-    """Refuse one entry as ``require_private`` does; take the right to write it from others."""
+    """Refuse one entry as ``require_private`` does; remove other users' write permission."""
     try:
         entry = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
     except FileNotFoundError:

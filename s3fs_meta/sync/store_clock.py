@@ -27,21 +27,21 @@ class StoreClock:
     """A clock for times that other hosts read; within CLOCK_OFF_S_MAX of the store's."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        """Trust this host's clock until ``look``."""
+        """Trust this host's clock until the first measurement."""
         self._store = store
         self._clock = clock
-        self._offset_ns = 0  # the store's time, if the clocks disagree
-        self._looked_ns = 0  # this host's clock
-        self._looked_s = 0.0  # a clock that does not jump
+        self._offset_ns = 0  # added to this host's time if the clocks disagree, else 0
+        self._looked_ns = 0  # this host's time at the last measurement
+        self._looked_s = 0.0  # the same by the monotonic clock
         self.difference = ""  # the difference between the clocks, as text; empty: they agree
         self.disagreement = ""  # its consequence for a writer, one line of text
 
     def now_ns(self) -> int:
-        """Return nanoseconds since 1970-01-01 UTC, as far as this host can know."""
+        """Return the best known time, in nanoseconds since 1970-01-01 UTC."""
         return self._clock.now_ns() + self._offset_ns
 
     async def measure_for_reading(self) -> None:
-        """Compare the clocks if the store has its own, so that this writes nothing to the store."""
+        """Compare the clocks only if the store has its own: then it takes no write to the store."""
         if self._store.has_own_clock:
             await self.measure()
 

@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 async def retained_s(volume: Volume) -> int:
     """Return the retention in seconds; any host may have changed it. Nothing is written.
 
-    It is the longest one of all copies, unless both objects in the bucket agree and are the one
-    that this host has seen or of a later generation.
+    It is the longest retention of all copies, unless both objects in the bucket are equal and not
+    older than this host's copy.
 
     Raises:
         As ``open_keys``.

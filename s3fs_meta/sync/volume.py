@@ -42,12 +42,12 @@ class OpenOptions:
 
 
 class Position:
-    """The place of the rows in the chain. The writer and the follower of a mount advance it."""
+    """The position of the rows in the chain. The writer or the follower of a mount advances it."""
 
     def __init__(self, first: Link) -> None:
         """Begin at the link that the rows held when the filesystem was opened."""
         self.first = first
-        self.link = first  # that a follower shows, or that was shipped last
+        self.link = first  # the link that a follower shows, or that a writer shipped last
 
     def advance(self, link: Link) -> None:
         """Note that the rows hold another link now. Schedule point: never."""
@@ -55,7 +55,7 @@ class Position:
 
 
 class KnownSuperblock:
-    """The superblock that this host goes by. Other hosts may change the one in the bucket."""
+    """The superblock that this mount uses. Other hosts may change the one in the bucket."""
 
     def __init__(self, present: Superblock) -> None:
         self._present = present
@@ -66,7 +66,7 @@ class KnownSuperblock:
         return self._present
 
     def accept(self, newer: Superblock) -> None:
-        """Go by a newer superblock of the same filesystem."""
+        """Use a newer superblock of the same filesystem from now on."""
         assert newer.uuid == self._present.uuid, "another filesystem has another superblock"
         self._present = newer
 
@@ -86,7 +86,7 @@ class Volume:
     clock: StoreClock  # for times in the chain
     options: OpenOptions  # as it was opened: a promotion changes the role of the mount, not these
     crashed: bool  # unclean shutdown of the last mount on this host
-    power_lost: bool  # and this is another boot of the machine
+    power_lost: bool  # unclean shutdown, and the machine was rebooted since
     notices: tuple[str, ...]  # one-line facts to show to the user
     superblock_faults: tuple[str, ...] = ()  # of the copies in the bucket when it was opened
     mended: tuple[str, ...] = ()  # faults of the chain, and abandoned txgs

@@ -1,8 +1,8 @@
-"""POSIX access control lists as values: decode, check, inherit, keep the mode in step.
+"""POSIX access control lists as values: decode, check, inherit, keep the mode consistent with them.
 
-Owns: the kernel's encoding of an ACL in an extended attribute, and what chmod, setfacl and
-creation under a default ACL do to it. Pure functions. Does not know: rows, callers.
-The kernel enforces ACLs (FUSE_POSIX_ACL); keeping them right is the filesystem's work.
+Owns: the kernel's encoding of an ACL in an extended attribute, and the effect of chmod, setfacl and
+creation under a default ACL on it. Pure functions. Does not know: rows, callers.
+The kernel enforces ACLs (FUSE_POSIX_ACL); the filesystem must keep them up to date.
 Source: acl(5); linux/posix_acl_xattr.h; fs/posix_acl.c, whose functions are named below.
 """
 
@@ -43,7 +43,7 @@ Acl = tuple[AclEntry, ...]
 
 
 class WithMode(NamedTuple):
-    """An ACL and the mode that belongs to it; None where the mode says everything."""
+    """An encoded ACL and its mode; the ACL is None if the mode alone is equivalent to it."""
 
     mode: int
     value: bytes | None
@@ -71,7 +71,7 @@ def encode(entries: Sequence[AclEntry]) -> bytes:
 
 
 def _valid(entries: Acl) -> bool:
-    """Return whether tags stand in order, once where they must, with the mask they need."""
+    """Return whether tags are in order, required ones occur once, and named entries have a mask."""
     tags = [entry.tag for entry in entries]
     if any(tag not in _TAGS_IN_ORDER for tag in tags) or any(e.perm & ~0o7 for e in entries):
         return False
@@ -87,7 +87,7 @@ def _valid(entries: Acl) -> bool:
 
 
 def apply_access(mode: int, entries: Acl) -> WithMode:
-    """Return what setting an access ACL leaves: the new mode, and the ACL unless it says no more.
+    """Return the mode after setting an access ACL, and the ACL unless the mode is equivalent to it.
 
     Source: posix_acl_update_mode, posix_acl_equiv_mode.
     """
@@ -111,7 +111,7 @@ def _group_class(entries: Acl) -> AclEntry:
 
 
 def after_chmod(entries: Acl, mode: int) -> Acl:
-    """Return an access ACL that says what a new mode says (posix_acl_chmod)."""
+    """Return an access ACL with the permissions of a new mode (posix_acl_chmod)."""
     group_tag = _group_class(entries).tag
     bits = {USER_OBJ: mode >> 6 & 7, group_tag: mode >> 3 & 7, OTHER: mode & 7}
     return tuple(entry._replace(perm=bits.get(entry.tag, entry.perm)) for entry in entries)
@@ -120,7 +120,7 @@ def after_chmod(entries: Acl, mode: int) -> Acl:
 def inherit(default: Acl, mode: int) -> WithMode:
     """Return mode and access ACL of an inode created with *mode* under a default ACL.
 
-    The umask does not count: the kernel leaves it to the daemon.
+    A default ACL replaces the umask, which the kernel leaves to the daemon (FUSE_DONT_MASK).
     Source: posix_acl_create_masq.
     """
     group_tag = _group_class(default).tag

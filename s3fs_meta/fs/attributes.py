@@ -1,8 +1,8 @@
-"""Attributes: what chmod, chown, truncate and utimensat change, and when reading changes atime.
+"""Attributes: the effects of chmod, chown and utimensat, and when reading changes atime.
 
 Owns: the rules for mode bits and times. Does not know: FUSE, content (``file_data`` truncates).
 With its writeback cache the kernel keeps size, mtime and ctime of regular files itself and sends
-them; then what it sends counts, also for ctime.
+them; then the values of the kernel are stored, also for ctime.
 Source: chmod(2), chown(2), utimensat(2), mount(8) on relatime; fs/fuse/dir.c, fuse_do_setattr.
 """
 
@@ -65,9 +65,10 @@ def changed(before: Attributes, wanted: SetAttributes, now_ns: int) -> Attribute
 
 
 def without_privileges(mode: int) -> int:
-    """Return the mode of a file after a caller without privilege wrote to it or gave it away.
+    """Return the mode of a file after an unprivileged caller wrote to it or changed its owner.
 
-    suid goes; sgid goes only with group execution, without it the bit means something else.
+    suid is cleared. sgid is cleared only if the group may execute the file; otherwise the bit means
+    mandatory locking.
     Source: fs/attr.c, should_remove_suid.
     """
     if not stat.S_ISREG(mode):
@@ -91,10 +92,10 @@ def access_time_due(policy: AccessTime, attributes: Attributes, now_ns: int) -> 
 
 
 def _sets_another_time(wanted: SetAttributes, now_ns: int) -> bool:
-    """Return whether a process asks for a time that is not the present.
+    """Return whether a process sets a time other than the present.
 
-    The kernel sends modification times that it keeps, but never an access time. The request does not
-    show whether a time is "now".
+    The kernel by itself sends modification times, but never an access time. The request does not show
+    whether a process asked for "now", so a time near the present counts as that.
     """
     return wanted.atime_ns is not None and abs(wanted.atime_ns - now_ns) > _NOW_NS
 
@@ -163,9 +164,9 @@ class AttributeStore:
         return after
 
     def clear_privileges(self, ino: Ino) -> bool:
-        """Clear the bits that a change by a caller without privilege clears; return whether any.
+        """Clear suid and sgid as after a write by an unprivileged caller; return whether any was set.
 
-        The ctime stays: the change sets it. Raises as ``set_attributes``.
+        The ctime stays: the write or truncation itself sets it. Raises as ``set_attributes``.
         """
         before = inodes.get(self._db, ino)
         mode = without_privileges(before.mode)
@@ -183,7 +184,7 @@ class AttributeStore:
             xattrs.set(self._db, ino, acl.ACCESS, acl.encode(entries))
 
     def accessed(self, attributes: Attributes) -> None:
-        """Note that an inode was read, as the policy wants it. Never refuses a read."""
+        """Update the atime of an inode that was read, if the policy asks for it. Never fails a read."""
         status = self._status
         if self._policy is AccessTime.NEVER or not status.writable or status.kernel_read_only:
             return

@@ -1,6 +1,6 @@
 """The size limit of the filesystem: the option ``capacity``, shown by statfs and enforced on writes.
 
-Owns: what counts (content after deduplication, extended attributes), and the refusal.
+Owns: the number of bytes in use (content after deduplication, extended attributes), and the refusal.
 Does not know: the local disk (``cache.disk_space``), the caller.
 Extended attributes are counted only if a capacity is set: adding them up takes time.
 """
@@ -19,21 +19,21 @@ class Capacity:
 
     @property
     def limit_bytes(self) -> int:
-        """Return what statfs shows as size."""
+        """Return the size that statfs shows."""
         return self._db.counters.capacity_bytes or UNLIMITED_CAPACITY_BYTES
 
     @property
     def free_bytes(self) -> int:
-        """Return what statfs shows as free."""
+        """Return the free space that statfs shows."""
         counters = self._db.counters
         used_bytes = counters.block_bytes + (counters.xattr_bytes or 0)
         return max(self.limit_bytes - used_bytes, 0)
 
     def require(self, added_bytes: int) -> None:
-        """Refuse what would take more than there is room for; what takes nothing always fits.
+        """Refuse a change that adds more bytes than are free; one that adds none always passes.
 
         Raises:
-            NoSpaceLeftError: the filesystem is full.
+            NoSpaceLeftError: the bytes do not fit into the capacity.
         """
         counters = self._db.counters
         if added_bytes <= 0 or not counters.capacity_bytes:
@@ -43,20 +43,20 @@ class Capacity:
             raise NoSpaceLeftError(f"the filesystem holds its {counters.capacity_bytes} bytes")
 
     def require_free(self, wanted_bytes: int) -> None:
-        """Refuse more than statfs shows as free, also where nothing but its largest figure limits.
+        """Refuse more bytes than statfs shows as free, also if no capacity is set.
 
         Raises:
-            NoSpaceLeftError: it is more.
+            NoSpaceLeftError: fewer bytes are free.
         """
         self.count()
         if wanted_bytes > self.free_bytes:
             raise NoSpaceLeftError(f"{wanted_bytes} bytes are more than the {self.free_bytes} free")
 
     def require_kept(self) -> None:
-        """Refuse if more is held than the capacity: for work that cannot say before what it adds.
+        """Refuse if the capacity is exceeded: for changes whose size is known only afterwards.
 
         Raises:
-            NoSpaceLeftError: it is.
+            NoSpaceLeftError: more bytes are in use than the capacity.
         """
         counters = self._db.counters
         if not counters.capacity_bytes:
@@ -66,6 +66,6 @@ class Capacity:
             raise NoSpaceLeftError(f"the filesystem holds its {counters.capacity_bytes} bytes")
 
     def count(self) -> None:
-        """Add up what is not counted yet, if a capacity bounds it: 0.25 s for a million."""
+        """Add up the extended attributes once, if a capacity is set: 0.25 s for a million of them."""
         if self._db.counters.capacity_bytes and self._db.counters.xattr_bytes is None:
             xattrs.count_bytes(self._db)

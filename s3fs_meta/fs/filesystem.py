@@ -1,9 +1,9 @@
 """One mounted filesystem: POSIX semantics without FUSE.
 
-Owns: putting the parts together, statfs, the lives of inodes between kernel and rows.
+Owns: building the parts, statfs, open and release, and when an inode that the kernel forgot is purged.
 Does not know: pyfuse3, stores, where blocks are kept.
-What can wait is ``async``; all else is one stretch without a schedule point. Operations are bound
-methods of the parts, kept as attributes of this one, so that a request passes no extra frame.
+Methods that can wait are ``async``; all others run without a schedule point. Frequent operations are
+bound methods of the parts, kept as attributes of ``Filesystem``, so that a request costs no extra frame.
 Tasks: any handler; one ``run`` per mount.
 """
 
@@ -42,7 +42,7 @@ from s3fs_meta.settings import FilesystemOptions
 
 
 class SpaceFigures(NamedTuple):
-    """The figures of statfs; kept in counters, never scanned for."""
+    """The figures of statfs; read from counters, never computed by a scan."""
 
     capacity_bytes: int
     free_bytes: int
@@ -74,13 +74,13 @@ class Filesystem:
         groups_of: SupplementaryGroups = _no_groups,
         notices: KernelNotices = NO_KERNEL,
     ) -> None:
-        """Put a filesystem together.
+        """Build the parts of a filesystem.
 
         Args:
             sync_file: makes one file and its name durable: fsync(2).
-            state_of: tells how far one file is, for the attribute ``xattrs.STATE``.
+            state_of: returns the value of the attribute ``xattrs.STATE``: how durable a file is.
             groups_of: returns the supplementary groups of a process.
-            notices: make the kernel ask again for what it remembers.
+            notices: invalidate the kernel's caches.
         """
         self.db = db
         self._directory_times = options.directory_times
@@ -133,9 +133,9 @@ class Filesystem:
         self.read, self.write = self.data.read, self.data.write
 
     async def run(self) -> None:
-        """Purge removed files and read ahead, until cancelled. Purges leftovers first.
+        """Purge removed files and read ahead, until cancelled. Begin with orphans of earlier mounts.
 
-        Runs from when the mount takes changes; before that leftovers stay for the next mount.
+        Called once the mount accepts changes; a mount that never does leaves orphans to the next one.
         """
         self.adopt_orphans()
         async with trio.open_nursery() as nursery:
@@ -144,15 +144,15 @@ class Filesystem:
             nursery.start_soon(self.data.read_ahead.run)
 
     def adopt_orphans(self) -> None:
-        """Purge what an earlier mount left, if changes are taken. Schedule point: never."""
+        """Purge orphans of an earlier mount, if the mount is writable. Schedule point: never."""
         if self.status.writable:
             self.orphans.adopt_all()
             self.capacity.count()
 
-    # --- lives of inodes -----------------------------------------------------------------------
+    # --- forget, open, release -----------------------------------------------------------------
 
     def forget(self, ino: Ino, times: int) -> None:
-        """Take away look-ups that the kernel gave back. Schedule point: never."""
+        """Decrease the lookup count of an inode, as the kernel requests. Schedule point: never."""
         if not self.lookups.forget(ino, times):
             self.open_files.forgotten(ino)
             self.orphans.unused(ino)
@@ -166,15 +166,14 @@ class Filesystem:
         writes: bool = False,
         appends: bool = False,
     ) -> bool:
-        """Open an inode; to be undone by ``release``. Return whether its mode changed by that.
+        """Open an inode until ``release`` closes it. Return whether opening changed its mode.
 
         Args:
-            ino: any inode but a directory.
-            caller: who opens.
+            ino: an inode that is not a directory.
+            caller: the process that opens it.
             truncates: O_TRUNC: the kernel leaves that, and the clearing of suid, to us.
             writes: O_WRONLY or O_RDWR.
-            appends: O_APPEND. What is written later is not checked: the kernel hands it over in
-                whole pages.
+            appends: O_APPEND. Later writes are not checked for it: the kernel sends complete pages.
 
         Raises:
             NoInodeError: there is none.
@@ -195,9 +194,9 @@ class Filesystem:
             self.orphans.unused(ino)
 
     def open_directory(self, ino: Ino) -> None:
-        """Check that an inode is a directory, and note that it is going to be read.
+        """Check that an inode is a directory, and update its atime.
 
-        The kernel holds its look-up count while it is open, so nothing needs to be counted.
+        While a directory is open the kernel keeps its lookup count, so opens need not be counted.
 
         Raises:
             NoInodeError, NeedsDirectoryError.
@@ -211,7 +210,7 @@ class Filesystem:
     # --- attributes and content ----------------------------------------------------------------
 
     async def setattr(self, ino: Ino, wanted: SetAttributes, caller: Caller) -> Attributes:
-        """Change attributes, the size among them; return them all.
+        """Change attributes, including the size; return all attributes.
 
         Raises:
             What ``FileData.truncate`` and ``AttributeStore.set_attributes`` raise.
@@ -246,7 +245,7 @@ class Filesystem:
         """Return the names that follow a position, ascending by cookie, at most *limit*."""
         return dentries.page(self.db, ino, after, limit)
 
-    # --- the whole -----------------------------------------------------------------------------
+    # --- the filesystem as a whole -------------------------------------------------------------
 
     def statfs(self) -> SpaceFigures:
         """Return sizes and counts."""
@@ -259,7 +258,7 @@ class Filesystem:
         )
 
     def set_capacity(self, capacity_bytes: int) -> None:
-        """Set what the filesystem may hold after deduplication; 0: unlimited."""
+        """Set the size limit, counted after deduplication; 0: unlimited."""
         self.status.require_writable()
         self.db.begin()
         self.db.counters.capacity_bytes = capacity_bytes

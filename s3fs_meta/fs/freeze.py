@@ -1,12 +1,12 @@
 """Freezing a subtree: its writers are blocked while it is cloned, so that the copy is consistent.
 
 Owns: which tree is frozen, the requests that wait, the time limit. Does not know: FUSE, which
-requests change something (``fuse.held_back``), what is done meanwhile.
-Two steps. In the first no process can begin a change, but changes that the kernel has taken already
-may still arrive: the kernel is asked to hand them over. In the second these wait, too.
+requests change something (``fuse.held_back``), the work that is done during a freeze.
+A freeze has two steps. In the first no process can begin a change, but the kernel is asked for
+changes that it has accepted earlier, and these pass. In the second they wait, too.
 The changes that pass in the first step form a consistent cut: no process can have seen a change that
 waits, so no change that passes depends on one.
-Keeps: a worker is always free for reads: if too many requests wait, the freeze ends and they go on.
+Keeps: a worker is always free for reads: if too many requests wait, the freeze ends and they proceed.
 Tasks: one ``hold`` at a time (``TreeClone``); any number of handlers wait.
 Design: docs/design/semantics.md, "Trees".
 """
@@ -32,7 +32,7 @@ class FreezeWish(NamedTuple):
 
 
 class Freeze:
-    """The one tree of a mount whose writers wait, if there is one."""
+    """The frozen tree of a mount; at most one at a time."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -44,7 +44,7 @@ class Freeze:
         self._listeners: list[Callable[[bool], None]] = []
 
     def when_changed(self, listener: Callable[[bool], None]) -> None:
-        """Call a function whenever a tree is held, and when it is not any more."""
+        """Call a function with True when a freeze begins, and with False when it ends."""
         self._listeners.append(listener)
 
     @property
@@ -54,7 +54,7 @@ class Freeze:
 
     @property
     def is_still(self) -> bool:
-        """Return whether changes that the kernel took before are blocked, too."""
+        """Return whether changes that the kernel accepted before the freeze are blocked, too."""
         return self._is_still
 
     @property
@@ -67,7 +67,7 @@ class Freeze:
         """Block the writers of a tree until the context is left.
 
         Raises:
-            FreezeEndedError: the body took too long, or too many wait; it was cancelled.
+            FreezeEndedError: the body was cancelled: it took too long, or too many requests wait.
         """
         assert self._top is None, "one tree is held at a time"
         why = f"writers were held back for {limit_s:g} s, the most that was allowed"
@@ -99,7 +99,7 @@ class Freeze:
         self._ended.set()
 
     def still(self) -> None:
-        """Block changes that the kernel took before, too: all that the copy needs have arrived."""
+        """Begin the second step: also block changes that the kernel accepted before the freeze."""
         self._is_still = True
 
     async def passed(self, inos: Sequence[Ino]) -> None:
@@ -147,4 +147,4 @@ class Freeze:
 
 
 def _nobody(_why: str) -> None:
-    """Hold nothing that could be given up."""
+    """Do nothing: no tree is frozen, so there is no freeze to end."""

@@ -1,6 +1,7 @@
 """Flags of inodes as chattr(1) and lsattr(1) know them: immutable, append-only.
 
-Owns: ioctl_iflags(2), in both directions. Does not know: requests; what is refused (``protection``).
+Owns: reading and setting flags by ioctl_iflags(2). Does not know: requests, the operations that a
+flag forbids (``protection``).
 A locked inode is immutable for every user, for good.
 """
 
@@ -24,11 +25,11 @@ from s3fs_meta.model import Ino, InodeFlag
 # Source: linux/fs.h. The command encodes the size of a long; the argument is an int.
 GET: Final = 0x8008_6601  # FS_IOC_GETFLAGS
 SET: Final = 0x4008_6602  # FS_IOC_SETFLAGS
-GET_EXTENDED: Final = 0x801C_581F  # FS_IOC_FSGETXATTR, which Linux asks before it sets any flag
+GET_EXTENDED: Final = 0x801C_581F  # FS_IOC_FSGETXATTR, which Linux sends before it sets any flag
 SET_EXTENDED: Final = 0x401C_5820  # FS_IOC_FSSETXATTR: chattr of xfs_io(8)
 COMMANDS: Final = frozenset({GET, SET, GET_EXTENDED, SET_EXTENDED})
 _FLAGS: Final = struct.Struct("=I")
-_EXTENDED: Final = struct.Struct("=I24x")  # struct fsxattr: all but its flags is for XFS
+_EXTENDED: Final = struct.Struct("=I24x")  # struct fsxattr: only XFS uses the fields after flags
 FS_IMMUTABLE_FL: Final = 0x10
 FS_APPEND_FL: Final = 0x20
 _FS_XFLAG_IMMUTABLE: Final = 0x08
@@ -39,7 +40,7 @@ _OURS: Final = InodeFlag.IMMUTABLE | InodeFlag.APPEND_ONLY
 
 
 def extended(flags: int) -> int:
-    """Return flags as FS_IOC_FSGETXATTR has them."""
+    """Return flags in the encoding of FS_IOC_FSGETXATTR."""
     return (
         _FS_XFLAG_IMMUTABLE * bool(flags & FS_IMMUTABLE_FL)
         | _FS_XFLAG_APPEND * bool(flags & FS_APPEND_FL)
@@ -47,10 +48,10 @@ def extended(flags: int) -> int:
 
 
 def plain(given: bytes) -> int:
-    """Return the flags of what FS_IOC_FSSETXATTR has.
+    """Return the flags in an argument of FS_IOC_FSSETXATTR.
 
     Raises:
-        NotSupportedError: another flag, or a size or project, which are for XFS.
+        NotSupportedError: another flag, or an extent size or project ID, which only XFS has.
     """
     (wanted,) = _EXTENDED.unpack(given)
     known = _FS_XFLAG_IMMUTABLE | _FS_XFLAG_APPEND
@@ -80,7 +81,7 @@ class InodeFlags:
         self._now_ns = now_ns
 
     async def command(self, ino: Ino, command: int, given: bytes, *, is_root: bool) -> bytes:
-        """Do one of COMMANDS; return what it gives. Raises as ``get`` and ``set``."""
+        """Run one of COMMANDS; return its output. Raises as ``get`` and ``set``."""
         if command == GET:
             return _FLAGS.pack(self.get(ino))
         if command == GET_EXTENDED:
@@ -108,8 +109,8 @@ class InodeFlags:
 
         Args:
             ino: any inode.
-            wanted: all flags that it is to have. A file that becomes immutable still takes what the
-                kernel holds of it and what processes write that have it open, until it is closed.
+            wanted: the complete new flags. A file that becomes immutable still accepts dirty pages
+                of the kernel, and writes by processes that have it open, until it is closed.
             is_root: whether the caller is root; only root may change these two.
 
         Raises:

@@ -1,10 +1,10 @@
-"""How often the kernel knows each inode.
+"""The kernel's lookup count of each inode.
 
-Owns: the lookup counts of one mount. Every reply that names an inode adds one; FORGET takes away.
+Owns: the lookup counts of one mount. Every reply that names an inode adds one; FORGET subtracts.
 Does not know: nlink, open counts, rows.
 Memory: the kernel keeps millions of inodes. One byte each in pages of neighbouring numbers is
-about 2 MB per million (a dict takes about 100); counts above 254 stand in a dict of their own,
-and a page goes when it is empty.
+about 2 MB per million (a dict takes about 100); counts above 254 are kept in a separate dict,
+and an empty page is deleted.
 Source: libfuse, fuse_lowlevel.h, comment on forget.
 """
 
@@ -29,7 +29,7 @@ class LookupCounts:
 
     @property
     def pages(self) -> int:
-        """Return how many pages are held."""
+        """Return the number of pages in memory."""
         return len(self._pages)
 
     def count(self, ino: Ino) -> int:
@@ -41,7 +41,7 @@ class LookupCounts:
         return value if value < _OVERFLOWED else self._overflow[ino]
 
     def known_among(self, inos: Iterable[Ino]) -> set[Ino]:
-        """Return those of many inodes that the kernel knows."""
+        """Return the inodes among *inos* that the kernel knows."""
         pages = self._pages
         near = [ino for ino in inos if ino >> _PAGE_BITS in pages]
         return {ino for ino in near if pages[ino >> _PAGE_BITS][ino & _SLOT_MASK]}
@@ -54,7 +54,7 @@ class LookupCounts:
         return any(low <= number <= high for number in self._pages)
 
     def known(self) -> Iterator[Ino]:
-        """Yield the inodes that the kernel knows, as far as that does not change meanwhile."""
+        """Yield the inodes that the kernel knows; changes during the iteration may be missed."""
         for number in list(self._pages):
             page = self._pages.get(number, _EMPTY)
             base = number << _PAGE_BITS
@@ -77,7 +77,7 @@ class LookupCounts:
             self._overflow[ino] = value
 
     def forget(self, ino: Ino, times: int) -> int:
-        """Take away what the kernel gave back; return what remains, never below 0."""
+        """Subtract *times* from the lookup count of an inode; return the rest, never below 0."""
         number = ino >> _PAGE_BITS
         page = self._pages.get(number)
         if page is None:

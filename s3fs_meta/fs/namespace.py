@@ -1,6 +1,6 @@
 """Names: lookup, creation, links, removal, rename.
 
-Owns: what POSIX says about directories and names: link counts, times, setgid directories,
+Owns: the rules of POSIX for directories and names: link counts, times, setgid directories,
 inherited ACLs. Does not know: FUSE, file content, permissions (the kernel checks them).
 Keeps: the names of an inode equal its nlink; a directory's size is its number of names, its nlink
 2 plus its subdirectories; no directory is below itself.
@@ -69,10 +69,10 @@ class Namespace:
     # --- lookup --------------------------------------------------------------------------------
 
     def lookup(self, parent: Ino, name: bytes) -> Attributes | None:
-        """Return what a name stands for, None if there is no such name.
+        """Return the attributes of the inode with a name, None if there is no such name.
 
         Raises:
-            NameTooLongError: no name can be so long.
+            NameTooLongError: the name is longer than NAME_BYTES_MAX.
         """
         length = len(name)
         if length <= _DOT_BYTES_MAX and name in _DOTS:
@@ -83,7 +83,7 @@ class Namespace:
         return dentries.find_attributes(self._db, parent, name)
 
     def _find(self, parent: Ino, name: bytes) -> Attributes:
-        """Return what a name that is about to go stands for."""
+        """Return the inode of a name that is about to be removed, if it may be."""
         found = dentries.find_attributes(self._db, parent, name)
         if found is None or (self._trees and self._trees.hold(parent)):
             raise NoEntryError(parent, name)
@@ -92,7 +92,7 @@ class Namespace:
         return found
 
     def _directory(self, ino: Ino) -> Attributes:
-        """Return a directory that can take names."""
+        """Return a directory, if names can be added to it."""
         directory = inodes.get(self._db, ino)
         if directory.mode & _TYPE != _DIRECTORY:
             raise NeedsDirectoryError(ino)
@@ -102,7 +102,7 @@ class Namespace:
         return directory
 
     def require_free(self, parent: Ino, name: bytes) -> Attributes:
-        """Return the directory if it can take a name that is free.
+        """Return the directory, if the name is free and can be added to it.
 
         Raises:
             NoInodeError, NeedsDirectoryError, NoEntryError: there is no such directory any more.
@@ -194,7 +194,7 @@ class Namespace:
         return self._give_acls(created, inherited.value, default if is_directory else None)
 
     def make_nameless(self, parent: Ino, mode: int, caller: Caller) -> Attributes:
-        """Make a regular file that has no name, instead of one (open(2), O_TMPFILE).
+        """Make a regular file without a name (open(2), O_TMPFILE).
 
         Raises:
             NoEntryError, NeedsDirectoryError, NotPermittedError, and what ``Changes.begin``
@@ -220,7 +220,7 @@ class Namespace:
         return xattrs.find(self._db, directory.ino, acl.DEFAULT)
 
     def _require_room(self, access: bytes | None, default: bytes | None) -> None:
-        """Refuse an inode whose inherited ACLs grow past the capacity."""
+        """Refuse an inode whose inherited ACLs do not fit into the capacity."""
         given = ((acl.ACCESS, access), (acl.DEFAULT, default))
         self._capacity.require(sum(len(name) + len(value) for name, value in given if value))
 
@@ -239,11 +239,11 @@ class Namespace:
         """Give an inode a further name.
 
         Args:
-            is_linkable: it may be one that was made without a name.
+            is_linkable: the inode may be one that was made without a name.
 
         Raises:
-            NotPermittedError: it is a directory, or protected.
-            NoEntryError: it has no name any more, or the directory was removed.
+            NotPermittedError: the inode is a directory, or protected.
+            NoEntryError: the inode has no name any more, or the directory was removed.
             EntryExistsError, TooManyLinksError, NameTooLongError: nothing was changed.
         """
         before = inodes.get(self._db, ino)
@@ -267,7 +267,7 @@ class Namespace:
     # --- removal -------------------------------------------------------------------------------
 
     def unlink(self, parent: Ino, name: bytes) -> None:
-        """Remove a name of anything but a directory.
+        """Remove a name of an inode that is not a directory.
 
         Raises:
             NoEntryError, RefusesDirectoryError: nothing was changed.
@@ -321,12 +321,12 @@ class Namespace:
         *,
         caller: Caller = _KERNEL,
     ) -> None:
-        """Move a name, replacing what the new one stood for (rename(2), renameat2(2)).
+        """Move a name, replacing an existing one (rename(2), renameat2(2)).
 
         Args:
             flags: 0, RENAME_NOREPLACE or RENAME_EXCHANGE; RENAME_WHITEOUT with or without
                 RENAME_NOREPLACE.
-            caller: whose a whiteout will be.
+            caller: owner of the whiteout.
 
         Raises:
             InvalidRequestError: other flags, or a directory would come below itself.
@@ -358,9 +358,9 @@ class Namespace:
             self._put_whiteout(parent, name, caller)
 
     def _put_whiteout(self, parent: Ino, name: bytes, owner: Caller) -> None:
-        """Let a name that has just gone stand for what hides it in an overlay: device 0, 0.
+        """Put a whiteout at a name that was just moved: device 0, 0, which hides it in an overlay.
 
-        Within the operation that has begun. Source: rename(2), RENAME_WHITEOUT.
+        Transaction: inside the group of the rename. Source: rename(2), RENAME_WHITEOUT.
         """
         db, now_ns = self._db, self._now_ns()
         dentries.add(db, parent, name, Ino(db.counters.next_ino))
@@ -368,7 +368,7 @@ class Namespace:
         inodes.change_directory(db, parent, now_ns, entries=1)
 
     def _find_target(self, new_parent: Ino, new_name: bytes, flags: int) -> Attributes | None:
-        """Return what the new name of a rename stands for, if the flags allow that."""
+        """Return the inode that has the new name of a rename, if the flags allow one."""
         target = dentries.find_attributes(self._db, new_parent, new_name)
         if target is None and flags == RENAME_EXCHANGE:
             raise NoEntryError(new_parent, new_name)
@@ -377,7 +377,7 @@ class Namespace:
         return target
 
     def _check_move(self, moved: Attributes, parent: Ino, new_parent: Ino) -> None:
-        """Refuse a new directory that is gone, full of links, or below what moves there."""
+        """Refuse a new directory that is removed, has too many links, or is below the moved one."""
         directory = self._directory(new_parent)
         if not stat.S_ISDIR(moved.mode):
             return
@@ -475,7 +475,7 @@ class Namespace:
 
 
 def _inherited(default: bytes | None, mode: int) -> acl.WithMode | None:
-    """Return what a new inode takes over from the default ACL of its directory."""
+    """Return the mode and ACL that a new inode inherits from the default ACL of its directory."""
     return acl.inherit(acl.decode(default), mode) if default else None
 
 

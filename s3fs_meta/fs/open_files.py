@@ -1,8 +1,8 @@
 """Inodes that are open.
 
 Owns: one record per open inode. Does not know: rows, FUSE.
-A file handle is its inode number, so a handler finds the record with one look-up and nothing has
-to be numbered; the record counts how often the inode is open.
+A file handle is its inode number, so a handler finds the record with one look-up and handles need no
+numbers; the record counts how often the inode is open.
 """
 
 import time
@@ -32,7 +32,7 @@ class OpenInode:
         self.has_capability: bool | None = None
         # Where the last read ended: a read that begins near it is sequential. -1: none yet.
         self.read_position = -1
-        # Bytes to read ahead; 0: no sequential reader.
+        # Blocks to read ahead; 0: no sequential reader.
         self.ahead_blocks = 0
         # Opened for writing: the kernel may hold dirty pages of it.
         self.was_written = False
@@ -46,11 +46,11 @@ class OpenInode:
         self.asked_until = 0
 
     def forget_capability(self) -> None:
-        """Look ``security.capability`` up again when it is asked for next."""
+        """Look ``security.capability`` up again at the next request for it."""
         self.has_capability = None
 
     def shows_blocks(self, blocks: int) -> bool:
-        """Note how many blocks the kernel is shown; return whether it knew another number."""
+        """Note the number of blocks in a reply; return whether the kernel had cached another one."""
         is_news, self.known_blocks = self.known_blocks != blocks, blocks
         return is_news
 
@@ -61,10 +61,10 @@ class OpenFiles:
     def __init__(self) -> None:
         self._inodes: dict[Ino, OpenInode] = {}
         # Whether the kernel reports open and close. If not, a file counts as open from its first
-        # read on until the kernel forgets it; nothing can be changed on such a mount.
+        # read until the kernel forgets it; such a mount is read-only.
         self.are_told = True
-        # Inodes with possible dirty pages in the kernel, and since when there are
-        # any, by the monotonic clock; None: there are none, because close(2) writes back.
+        # How many inodes may have dirty pages in the kernel, and since when there is at
+        # least one, by the monotonic clock; None: there is none, because close(2) writes back.
         self.writing = 0
         self.writing_since_s: float | None = None
 
@@ -85,7 +85,7 @@ class OpenFiles:
         return record if record is not None or self.are_told else self.opened(ino)
 
     def forgotten(self, ino: Ino) -> None:
-        """Note that the kernel uses an inode no more."""
+        """Note that the kernel no longer uses an inode."""
         if not self.are_told:
             self._inodes.pop(ino, None)
 
@@ -112,7 +112,7 @@ class OpenFiles:
         return record
 
     def closed(self, ino: Ino) -> int:
-        """Count one open less; return how many remain. An inode that is not open stays so."""
+        """Count one open less; return how many remain, 0 for an inode that was not open."""
         record = self._inodes.get(ino)
         if record is None:
             return 0

@@ -1,10 +1,10 @@
 """Inodes without a name: kept while they are in use, then purged.
 
-Owns: which inodes are orphans, and their end. Does not know: names.
+Owns: which inodes are orphans, and their deletion. Does not know: names.
 Keeps: the row of an orphan stays until its last block is released, so that a crash in between
 leaves an orphan again, which the next mount purges.
-Tasks: handlers of unlink, forget and release call in; one ``run`` per mount purges what is too
-large for a handler.
+Tasks: handlers of unlink, forget and release report to it; one ``run`` per mount purges orphans that
+are too large for a handler.
 Source: unlink(2), DESCRIPTION; libfuse fuse_lowlevel.h, comment on forget.
 """
 
@@ -55,9 +55,9 @@ class Orphans:
         return len(self._known)
 
     def adopt_all(self) -> None:
-        """Purge what an earlier mount left, or another host, but for what is in use here.
+        """Purge orphans that an earlier mount or another host left, unless this host uses them.
 
-        At mount nothing is; a follower that is promoted may have such files open.
+        At mount none is in use; a follower that is promoted may have such files open.
         """
         tops = removed_trees.tops(self._db)
         for ino in inodes.orphans(self._db):
@@ -69,7 +69,7 @@ class Orphans:
                 self._enqueue(ino)
 
     def made(self, ino: Ino) -> None:
-        """Note an inode that was made without a name; who uses it is still to come."""
+        """Note an inode that was created without a name. It is not purged yet: it is being opened."""
         self._known.add(ino)
 
     def unlinked(self, ino: Ino) -> None:
@@ -111,8 +111,8 @@ class Orphans:
     async def run(self) -> None:
         """Purge large orphans piece by piece, until cancelled.
 
-        It rests after each piece for as long as the piece took, so that requests keep at least
-        half of the loop. After a failure the rows stay for the next mount.
+        After each piece ``purge`` sleeps for as long as the piece took, so that requests get at least
+        half of the loop's time. After a failure the rows stay for the next mount.
         """
         while True:
             await self._queued.wait()
@@ -146,7 +146,10 @@ class Orphans:
             await trio.sleep(trio.current_time() - started_s)
 
     def _purge_or_leave(self, row: Attributes) -> bool:
-        """As ``purge_piece``; an orphan whose rows cannot be read stays, and costs only itself."""
+        """Purge one piece as ``purge_piece`` does; leave an orphan whose rows cannot be read.
+
+        Return whether the work on this orphan is finished.
+        """
         before = self._db.rows_changed()
         try:
             return self.purge_piece(row)
@@ -157,12 +160,12 @@ class Orphans:
             return True
 
     def _leave(self, ino: Ino, exc: BadRowError) -> None:
-        """Leave an orphan to fsck; the next mount tries it once more."""
+        """Leave an orphan to fsck; the next mount tries to purge it once more."""
         _log.error("the removed inode %d keeps its space: %s", ino, exc)
         self._known.discard(ino)
 
     def purge_piece(self, row: Attributes) -> bool:
-        """Release some blocks of an orphan, at last its rows; return whether it is gone."""
+        """Release some blocks of an orphan, and finally its rows; return whether it is deleted."""
         db, ino = self._db, row.ino
         db.begin()
         if row.mapped_blocks:
@@ -182,7 +185,7 @@ class Orphans:
 def unmap(
     db: Database, cache: BlockCache, ino: Ino, blocks: list[tuple[BlockIndex, BlockId]]
 ) -> None:
-    """Make parts of a file holes. Transaction: inside a group.
+    """Turn blocks of a file into holes. Transaction: inside a group.
 
     Raises:
         BadRowError: the row of a block or of its pack cannot be read; nothing was changed.

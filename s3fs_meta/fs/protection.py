@@ -1,6 +1,6 @@
-"""The refusals that every change of an inode passes: what is protected stays as it is.
+"""Checks before every change of an inode: a protected inode must not change.
 
-Owns: the checks. Does not know: how something becomes locked (``trees.lock``), immutable or
+Owns: the checks. Does not know: how an inode becomes locked (``trees.lock``), immutable or
 append-only (``inode_flags``).
 """
 
@@ -25,7 +25,9 @@ def require_changeable(attributes: Attributes) -> None:
 
 
 def require_writable(attributes: Attributes, open_files: OpenFiles) -> None:
-    """As ``require_changeable``, for what the kernel may have taken before a file was immutable.
+    """As ``require_changeable``, but accept writes to a file that became immutable while it was open.
+
+    The kernel may have accepted these writes before.
 
     Raises:
         NotPermittedError: it is locked, or was immutable when it was opened.
@@ -38,10 +40,10 @@ def require_writable(attributes: Attributes, open_files: OpenFiles) -> None:
 
 
 def require_unprotected(attributes: Attributes) -> None:
-    """Refuse what an append-only inode does not allow, either.
+    """Refuse a change that append-only inodes do not allow, either.
 
-    That is to take away content or names, to give it away or further names, and to change its
-    mode and its attributes.
+    Such changes are: overwriting or cutting content, removing or adding a name, and changing the
+    owner, the mode or the attributes.
 
     Raises:
         NotPermittedError: it is locked, immutable or append-only.

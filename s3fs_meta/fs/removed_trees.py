@@ -1,6 +1,6 @@
-"""Directories that were removed together with what is in them, and are still to be emptied.
+"""Directories that were removed together with their entries, and are not empty yet.
 
-Owns: which ones they are, and the answer whether a directory lies in such a tree: then it counts as
+Owns: the list of such trees, and the answer whether a directory lies in one: then it counts as
 removed itself, so that no name in it can be added, removed or changed, not even by a process that has it open.
 Does not know: how trees are emptied (``trees.remove``).
 The rows are the authority: after a crash the tops are orphans with the flag REMOVED.
@@ -19,23 +19,23 @@ from s3fs_meta.model import ROOT_INO, Attributes, Ino
 
 
 class TreeProgress(NamedTuple):
-    """Names that are done, and names that are known to be left."""
+    """How many names are processed, and how many are known to be left."""
 
     done: int
     left: int
 
     def step(self, names: int, found: int) -> "TreeProgress":
-        """Return how far it is after a slice.
+        """Return the progress after a slice.
 
         Args:
-            names: how many were done.
-            found: how many names the directories among them have.
+            names: how many the slice processed.
+            found: how many names the directories among these contain.
         """
         return TreeProgress(self.done + names, max(self.left + found - names, 0))
 
 
 class RemovedTrees:
-    """The tops of removed trees of one mount; false when there is none."""
+    """The top directories of the removed trees of one mount; false when there is none."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -48,15 +48,17 @@ class RemovedTrees:
 
     @property
     def progress(self) -> TreeProgress | None:
-        """Return how far emptying is since there was none, None if there is none."""
+        """Return the progress since the list was last empty, None if it is empty now."""
         return self._progress if self._tops else None
 
     def add(self, top: Ino, names: int = 0) -> None:
-        """Note a top, whose row says so; once is enough. Schedule point: never.
+        """Note a top whose row has the flag REMOVED; a second call changes nothing.
+
+        Schedule point: never.
 
         Args:
             top: the directory.
-            names: it has so many, which are not counted yet.
+            names: how many names it contains that are not in the progress yet.
         """
         if not self._tops:
             self._progress = TreeProgress(0, 0)
@@ -65,18 +67,18 @@ class RemovedTrees:
         self._arrived.set()
 
     def emptied(self, names: int, found: int) -> None:
-        """Note names that went, and how many the directories among them have."""
+        """Count removed names, and the names that the directories among them contain."""
         self._progress = self._progress.step(names, found)
 
     def last(self, count: int) -> list[Ino]:
-        """Return the tops to go on with, at most so many: those that came last.
+        """Return the tops to empty next, at most *count*: those that were added last.
 
-        So the list stays as short as the tree is deep and its directories are wide.
+        So the list grows with the depth of the tree and the width of its directories only.
         """
         return list(islice(reversed(self._tops), count))
 
     def finish(self, count: int) -> None:
-        """Forget so many of those that ``last`` begins with."""
+        """Forget the first *count* tops that ``last`` returns."""
         for _ in range(count):
             self._tops.popitem()
         if not self._tops:
@@ -87,10 +89,10 @@ class RemovedTrees:
         await self._arrived.wait()
 
     def hold(self, ino: Ino) -> bool:
-        """Return whether a directory lies in a removed tree, or is gone.
+        """Return whether a directory lies in a removed tree, or does not exist.
 
         Raises:
-            MetadataError: it hangs from itself.
+            MetadataError: the directory is below itself.
         """
         at: Attributes | None = inodes.find(self._db, ino)
         for _ in range(DIRECTORY_DEPTH_MAX):

@@ -1,11 +1,11 @@
-"""Requests that wait for the store or for room: how many there may be, of all users and of each.
+"""Requests that wait for the store or for room: how many may wait, in total and for each user.
 
-Owns: the bound, and the share of each user. Does not know: what they wait for.
+Owns: the bound, and the share of each user. Does not know: why a request waits.
 Keeps: metadata requests always find a worker; one user's requests leave room for those of others;
-what the kernel writes back is never refused for readers' sake, because it would be lost.
+write-back is never refused because of waiting readers: the kernel would lose the data.
 
-``caller`` is set by who takes a request, in the task that carries it out: the layers between need
-not hand it on.
+The code that receives a request sets ``caller`` in the task of the request, so that the layers
+between need not pass it as an argument.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ UNKNOWN: Final = -1  # user of a request without a known caller
 WRITE_BACK: Final = -2  # not a user: the kernel, writing back data of all users
 
 caller: Final[ContextVar[int]] = ContextVar("caller", default=UNKNOWN)
-"""The user ID that the present request is of, UNKNOWN or WRITE_BACK."""
+"""The user ID of the current request, UNKNOWN or WRITE_BACK."""
 
 
 class WaitingRoom:
@@ -37,15 +37,15 @@ class WaitingRoom:
         self._of: Counter[int] = Counter()
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return how many requests wait."""
         return self._of.total()
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Wait in here while the block runs.
+        """Count the request as waiting while the block runs.
 
         Raises:
-            BusyError: so many wait already, in all or of this user.
+            BusyError: too many requests wait already, in total or of this user.
         """
         uid = caller.get()
         self._require_place(uid)
@@ -56,11 +56,11 @@ class WaitingRoom:
             self._of[uid] -= 1
 
     def _require_place(self, uid: int) -> None:
-        """Refuse a request that finds no place.
+        """Refuse a request if too many wait.
 
-        A user may have twice as many as are left: however many come, each finds some left, and
-        the first, alone, has two thirds. Source: Choudhury and Hahne, Dynamic Queue Length
-        Thresholds, IEEE/ACM Transactions on Networking 6 (2), 1998.
+        A user may have twice as many waiting requests as places are free. So each further user
+        finds free places, and a user who is alone gets two thirds of them. Source: Choudhury and
+        Hahne, Dynamic Queue Length Thresholds, IEEE/ACM Transactions on Networking 6 (2), 1998.
         """
         if uid == WRITE_BACK and self._of[WRITE_BACK] < WRITE_BACK_WAITING_MAX:
             return

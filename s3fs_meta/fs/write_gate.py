@@ -1,9 +1,9 @@
 """The gate that every changing operation passes, once its checks are done.
 
 Owns: the order of refusals (state of the mount, room on the disk), opening the group, and the
-memory of what the open group changed. Does not know: what the operations do.
-If SQLite loses a group, acknowledged operations are undone behind the kernel's back: the kernel is
-then made to ask again for the names and inodes that they changed.
+list of names and inodes that the open group changed. Does not know: what the operations do.
+If SQLite loses a group, acknowledged operations are undone and the kernel does not notice. The names
+and inodes that they changed are then invalidated in the kernel, so that it requests them again.
 """
 
 import logging
@@ -36,12 +36,12 @@ class Lost(NamedTuple):
 
 
 async def _forget_nothing(_parent: Ino, _name: bytes) -> None:
-    """Stand for a kernel that remembers nothing."""
+    """Do nothing: there is no kernel that caches names."""
     await trio.lowlevel.checkpoint()
 
 
 class KernelNotices(NamedTuple):
-    """How the kernel is made to ask again; without arguments there is no kernel."""
+    """Functions that invalidate the kernel's caches; the defaults are for use without a kernel."""
 
     changed: Callable[[Lost], None] = lambda _lost: None  # never waits
     forget_name: Callable[[Ino, bytes], Awaitable[None]] = _forget_nothing
@@ -51,7 +51,7 @@ NO_KERNEL: Final = KernelNotices()
 
 
 class Changes:
-    """Begins operations."""
+    """The changing operations of one mount: checks and begins each."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Changes:
         """Refuse a change; ``open`` begins it if it needs rows.
 
         Args:
-            size_bytes: what it may write to the disk.
+            size_bytes: how many bytes the change may write to the local disk.
 
         Raises:
             ReadOnlyStateError: the mount takes no changes.
@@ -101,7 +101,7 @@ class Changes:
 
         Raises:
             ReadOnlyStateError: the mount takes no changes.
-            NoSpaceLeftError: half of the reserve is gone.
+            NoSpaceLeftError: half of the reserve is used up.
         """
         self._status.require_writable()
         try:

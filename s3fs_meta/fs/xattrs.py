@@ -1,6 +1,6 @@
-"""Extended attributes: which namespaces exist, how large they may be, what ACLs do to the mode.
+"""Extended attributes: supported namespaces, size limits, the effect of ACLs on the mode.
 
-Owns: the rules. Does not know: FUSE; who may see what, except that ``trusted`` is root's.
+Owns: the rules. Does not know: FUSE; permissions, except that only root sees ``trusted``.
 Source: xattr(7), setxattr(2), listxattr(2); fs/posix_acl.c.
 """
 
@@ -151,7 +151,7 @@ class AttributeNames:
             raise NoSpaceLeftError(f"the attribute names of inode {before.ino} take {total} bytes")
 
     def _require_room(self, ino: Ino, name: bytes, value: bytes) -> None:
-        """Refuse an attribute that grows past the capacity of the filesystem."""
+        """Refuse an attribute that does not fit into the capacity of the filesystem."""
         if self._db.counters.capacity_bytes:
             before_bytes = rows.size_bytes(self._db, ino, name)
             self._capacity.require(len(name) + len(value) - before_bytes)

@@ -1,6 +1,6 @@
 """Ranges of bytes cut into blocks, and the plan of a write. Pure functions.
 
-Owns: the arithmetic of offsets, and which of four ways a part of a write takes.
+Owns: the arithmetic of offsets, and the choice among four methods for each part of a write.
 """
 
 import enum
@@ -21,7 +21,7 @@ class Span(NamedTuple):
 
 _new = tuple.__new__  # a third of what calling the class costs
 
-Part = tuple[Span, Located | None]  # with the block that is there, None for a hole
+Part = tuple[Span, Located | None]  # with the existing block, None for a hole
 
 
 class How(enum.Enum):
@@ -34,7 +34,7 @@ class How(enum.Enum):
 
 
 class Step(NamedTuple):
-    """One part of a write with the block that it meets."""
+    """One part of a write, with the existing block at its place."""
 
     span: Span
     located: Located | None
@@ -42,13 +42,13 @@ class Step(NamedTuple):
 
 
 class WritePlan(NamedTuple):
-    """One write and what it meets; valid until the next schedule point."""
+    """One write, with the inode and blocks that it changes; valid until the next schedule point."""
 
     before: Attributes
     steps: list[Step]  # ascending
     missing: list[Located]  # blocks to fetch, before the plan is made again
     added_bytes: int  # by which blocks grow
-    overwrites: bool  # bytes that may be visible already change where they are
+    overwrites: bool  # existing bytes, which a commit may have made visible, change in place
 
 
 class Shortening(NamedTuple):

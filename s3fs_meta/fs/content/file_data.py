@@ -1,16 +1,16 @@
 """The content of regular files: read, write, truncate.
 
-Owns: how ranges of bytes meet blocks; sizes and mapped blocks of inodes.
+Owns: reading and writing ranges of bytes in blocks; sizes and mapped blocks of inodes.
 Does not know: names, where blocks are kept (``cache``).
 Keeps: ``inodes.mapped_blocks`` equals the rows of the map; no block reaches past the size of its
 file, so growing a file never shows old bytes.
 
 There is no lock. Every request is a loop: look up everything that it needs; if a block must be
-fetched, wait for it and check again; else do the whole work in one stretch without a schedule
-point. What happened while it waited is therefore always seen.
+fetched, wait for it and look up again; else do all the work in one stretch without a schedule
+point. So a request always sees changes that other requests made while it waited.
 
-Order after a kill: rows become visible at the next group commit, but bytes that are written into
-a dirty block are visible at once. So a write over bytes that a commit has shown first commits the
+Order after a crash: rows survive from the next group commit on, but bytes that are written into
+a dirty block survive at once. So a write over bytes that a commit made visible first commits the
 open group: otherwise it would survive a crash that undoes operations older than itself.
 """
 
@@ -103,7 +103,7 @@ class FileData:
 
         Raises:
             NoInodeError, InvalidRequestError, RefusesDirectoryError, BusyError.
-            StoreError, CorruptionError: some of them are unavailable; nothing is invented.
+            StoreError, CorruptionError: some bytes are unavailable; they are never replaced by zeros.
 
         Schedule point: only if a block must be fetched.  Transaction: none.
         """
@@ -113,7 +113,7 @@ class FileData:
         return await self.read_after(found, ino, offset, length)
 
     async def read_after(self, missing: list[Located], ino: Ino, offset: int, length: int) -> bytes:
-        """Read what ``try_read`` could not yet: fetch *missing*, then begin again."""
+        """Fetch *missing*, the blocks that ``try_read`` returned, then read again."""
         for _ in range(FETCH_ROUNDS_MAX):
             if missing:
                 await self._fetch(missing)
@@ -124,7 +124,9 @@ class FileData:
         raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted repeatedly")
 
     def try_read(self, ino: Ino, offset: int, length: int) -> bytes | list[Located]:
-        """Return the bytes if all are local, else the blocks to fetch: none if one is just gone.
+        """Return the bytes if all are cached, else the blocks to fetch.
+
+        The list is empty if a cached block was just evicted: the caller tries again.
 
         Raises as ``read``.  Schedule point: never.
         """
@@ -167,7 +169,7 @@ class FileData:
         )
 
     def _parts(self, ino: Ino, offset: int, stop: int) -> list[Part]:
-        """Return the parts of a range, each with its block, None for holes."""
+        """Return the parts of a range, each with its block, or None for a hole."""
         index, start = divmod(offset, self._block_bytes)
         end = start + stop - offset
         if end <= self._block_bytes:
@@ -189,13 +191,13 @@ class FileData:
             ino: a regular file.
             offset: counted from 0.
             data: not kept after return.
-            sets_times: mtime and ctime become now; false where the kernel sends them.
+            sets_times: set mtime and ctime to now; false if the kernel sends them.
 
         Raises:
             TooBigError, NoInodeError, InvalidRequestError, ReadOnlyStateError, BusyError.
             NoSpaceLeftError: capacity, cache or disk is full; as with write(2), part of the
                 data may have been written.
-            StoreError, CorruptionError: a block that keeps some of its bytes is unavailable.
+            StoreError, CorruptionError: a block of which the write replaces only a part is unavailable.
 
         Schedule point: only if it must wait for room or for a block.  Transaction: its own.
         """
@@ -218,10 +220,11 @@ class FileData:
         """Write at least one byte unless that must wait; return None if it is done.
 
         Args:
-            has_room: room was found before, and is not looked for again.
+            has_room: the caller has found room already; do not check again.
 
         Returns:
-            The blocks to fetch first; none if it must wait for room, or if one is just gone.
+            The blocks to fetch first; an empty list if the write must wait for room, or if a cached
+            block was just evicted.
 
         Raises as ``write``.  Schedule point: never.
         """
@@ -234,7 +237,7 @@ class FileData:
         if not has_room and not self._cache.has_room(length):
             if not self._cache.find_room(length):
                 return []
-            before, parts = self._look_up(ino, offset, offset + length)  # one may just have gone
+            before, parts = self._look_up(ino, offset, offset + length)  # a block may be evicted
         plan = plan_write(before, parts, self._cache.is_local)
         if plan.missing:
             return plan.missing
@@ -258,7 +261,7 @@ class FileData:
         *,
         sets_times: bool,
     ) -> int:
-        """Write what ``try_write`` could not yet: wait for *missing*, then begin again."""
+        """Wait for *missing*, the blocks that ``try_write`` returned, or for room; then write again."""
         for _ in range(FETCH_ROUNDS_MAX):
             if missing:
                 await self._fetch(missing)
@@ -272,7 +275,7 @@ class FileData:
         raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted repeatedly")
 
     def _look_up(self, ino: Ino, offset: int, stop: int) -> tuple[Attributes, list[Part]]:
-        """Return everything that a write meets: the inode, and the parts of the range."""
+        """Return the inode, and the parts of the range with their blocks."""
         if stop > FILE_BYTES_MAX:
             raise TooBigError(ino, stop)
         try:
@@ -299,7 +302,7 @@ class FileData:
     def _carry_out(
         self, plan: WritePlan, offset: int, data: bytes | memoryview, *, sets_times: bool
     ) -> None:
-        """Write everything in one stretch; rows tell the truth about it also after a failure."""
+        """Write everything in one stretch; the rows match the written bytes also after a failure."""
         before, whole = plan.before, memoryview(data)
         done = mapped = 0
         try:
@@ -338,7 +341,7 @@ class FileData:
         return block
 
     def _remap(self, ino: Ino, index: BlockIndex, before: Located, block: BlockId) -> None:
-        """Let a block hold a part of a file that another one held."""
+        """Replace the block at one index of a file by another block."""
         block_map.replace(self._db, ino, index, before.block, block)
         self._cache.release(before.block)
 
@@ -358,10 +361,10 @@ class FileData:
     # --- size ----------------------------------------------------------------------------------
 
     async def truncate(self, ino: Ino, size_bytes: int, *, sets_times: bool = True) -> None:
-        """Set the size of a regular file. What is cut off is gone; what is added is a hole.
+        """Set the size of a regular file. Content beyond the size is removed; an extension is a hole.
 
-        Cutting off more than PURGE_BLOCKS_MAX blocks goes from the end towards *size_bytes* in
-        pieces, each of which leaves a sound, shorter file, also after a crash.
+        More than PURGE_BLOCKS_MAX blocks are cut off in pieces, from the end towards *size_bytes*.
+        Each piece leaves a valid, shorter file, also after a crash.
 
         Raises:
             TooBigError, NoInodeError, InvalidRequestError, RefusesDirectoryError,
@@ -417,7 +420,7 @@ class FileData:
         )
 
     def _cut_piece(self, before: Attributes, remove_from: BlockIndex) -> bool:
-        """Cut one piece off the end if there are more than one stretch may release."""
+        """Cut one piece off the end, if more blocks must go than one stretch may release."""
         blocks = block_map.indexes_from(self._db, before.ino, remove_from, PURGE_BLOCKS_MAX + 1)
         if len(blocks) <= PURGE_BLOCKS_MAX:
             return False
@@ -461,7 +464,7 @@ class FileData:
         return attributes
 
     async def _fetch(self, missing: list[Located]) -> None:
-        """Wait for the store, unless so many do that metadata requests would find no worker."""
+        """Fetch blocks, unless so many requests wait that metadata requests would find no worker."""
         with self._waiting.entered():
             if len(missing) == 1:
                 await self._cache.fetch(missing[0])
@@ -469,7 +472,7 @@ class FileData:
                 await self._fetch_all(missing)
 
     async def _fetch_all(self, missing: list[Located]) -> None:
-        """Fetch several blocks at once; raise the first error, as it was."""
+        """Fetch several blocks at once; raise the first error itself, not a group."""
         errors: list[S3fsError] = []
 
         async def fetch(located: Located) -> None:

@@ -1,9 +1,9 @@
-"""Ranges of a file as a whole: where data and holes are, making holes, sharing with another file.
+"""Operations on ranges of a file: find data and holes, make holes, share blocks with another file.
 
 Owns: lseek(2) with SEEK_DATA and SEEK_HOLE, fallocate(2), copy_file_range(2), on rows where that is
 possible. Does not know: requests; how bytes are written (``file_data``).
-Everything that may take long goes in stretches, each of which leaves a sound file, also after a
-kill: as write(2), an operation that is interrupted may have been done in part.
+Long operations work in pieces, each of which leaves a valid file, also after a kill. As with
+write(2), an interrupted operation may have been done in part.
 """
 
 from collections.abc import Callable
@@ -49,11 +49,11 @@ SEEK_HOLE: Final = 4
 
 
 def seek_without_holes(ino: Ino, offset: int, whence: int, size_bytes: int) -> int:
-    """Return what lseek(2) does of a file that is all data, and has a hole at its end.
+    """Return the result of lseek(2) for a file that is all data, with a hole at its end.
 
     Raises:
         NoDataError: *offset* is not in the file.
-        InvalidRequestError: neither data nor a hole is asked for.
+        InvalidRequestError: *whence* is neither SEEK_DATA nor SEEK_HOLE.
     """
     if whence not in {SEEK_DATA, SEEK_HOLE}:
         raise InvalidRequestError("whence", whence)
@@ -86,10 +86,10 @@ class FileRanges:
     # --- where data is -------------------------------------------------------------------------
 
     async def seek(self, ino: Ino, offset: int, whence: int) -> int:
-        """Return where the next data or the next hole begins, *offset* itself if it is there.
+        """Return the offset of the next data or hole, *offset* itself if it is in one.
 
-        Data is what was written, up to the end of each block's content; all else reads as zeros
-        and is a hole, and so is the end of the file. Source: lseek(2).
+        Data are the bytes from the beginning of a block to the end of its content. All else reads as
+        zeros and is a hole, and so is the end of the file. Source: lseek(2).
 
         Raises:
             NoDataError: *offset* is not in the file, or only a hole follows.
@@ -107,7 +107,7 @@ class FileRanges:
         return min(await self._next_hole(ino, offset), size_bytes)
 
     def _next_data(self, ino: Ino, offset: int, size_bytes: int) -> int:
-        """Return the first byte of content at or behind *offset*."""
+        """Return the offset of the first byte of content at or after *offset*."""
         index, within = divmod(offset, self._block_bytes)
         for found, plain_bytes in block_map.lengths_from(self._db, ino, BlockIndex(index), 2):
             if found > index or within < plain_bytes:
@@ -117,7 +117,7 @@ class FileRanges:
         raise NoDataError(ino, offset)
 
     async def _next_hole(self, ino: Ino, offset: int) -> int:
-        """Return the first byte at or behind *offset* that is in no block's content."""
+        """Return the offset of the first byte at or after *offset* that is in no block's content."""
         index, _within = divmod(offset, self._block_bytes)
         while rows := block_map.lengths_from(self._db, ino, BlockIndex(index), SEEK_SLICE_ROWS):
             for found, plain_bytes in rows:
@@ -132,7 +132,7 @@ class FileRanges:
     # --- room and holes ------------------------------------------------------------------------
 
     async def allocate(self, ino: Ino, mode: int, offset: int, length: int) -> None:
-        """Do what fallocate(2) does, but that room is looked for and not reserved.
+        """Allocate or clear a range as fallocate(2), but check for free space without reserving it.
 
         Args:
             ino: a regular file.
@@ -168,7 +168,7 @@ class FileRanges:
             await self._data.truncate(ino, stop)
 
     def _require_room(self, before: Attributes, offset: int, stop: int) -> None:
-        """Raise unless so many bytes as the range lacks at most fit, there and here.
+        """Raise unless the holes of the range, at their largest, fit into capacity and local disk.
 
         Writes that are faster than their upload need the local disk, but never more of it than
         the cache may take.
@@ -182,7 +182,7 @@ class FileRanges:
             raise NoSpaceLeftError(f"the local disk has room for {max(local_bytes, 0)} bytes")
 
     async def _clear(self, ino: Ino, offset: int, stop: int) -> None:
-        """Let a range within the file read as zeros: whole blocks become holes."""
+        """Clear a range within the file: complete blocks become holes, parts of blocks zeros."""
         if offset >= stop:
             return
         first, last = -(-offset // self._block_bytes), stop // self._block_bytes
@@ -194,7 +194,7 @@ class FileRanges:
         await self._zero(ino, last * self._block_bytes, stop)
 
     async def _zero(self, ino: Ino, offset: int, stop: int) -> None:
-        """Write zeros over what a block holds of a range within it."""
+        """Write zeros over the content of a block in a range within that block."""
         index, start = divmod(offset, self._block_bytes)
         located = block_map.locate(self._db, ino, BlockIndex(index))
         if located is not None:
@@ -203,7 +203,7 @@ class FileRanges:
                 await self._data.write(ino, offset, bytes(length))
 
     async def _unmap(self, ino: Ino, first: BlockIndex, stop: BlockIndex) -> None:
-        """Make the blocks from *first* up to *stop*, not included, holes."""
+        """Turn the blocks from *first* to *stop*, exclusive, into holes."""
         while True:
             await trio.lowlevel.checkpoint()
             await self._freeze.passed((ino,))
@@ -219,12 +219,12 @@ class FileRanges:
     # --- sharing -------------------------------------------------------------------------------
 
     async def copy(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
-        """Let *target* have bytes of *source*; return how many.
+        """Copy a range of *source* into *target*; return the number of bytes copied.
 
-        Whole blocks that are in the bucket are shared: their rows are copied. The rest is read
-        and written. After SHARED_RANGE_BYTES in all, or COPIED_RANGE_BYTES that were written, it
-        is enough: who copies asks again, and can be killed in between. At the end of the file and
-        before an error it is fewer, too. Source: copy_file_range(2).
+        Complete blocks that are in the bucket are shared: their rows are copied. The rest is read
+        and written. One call copies at most SHARED_RANGE_BYTES, and writes about COPIED_RANGE_BYTES
+        of them: the calling process calls again, and can be killed in between. The end of the file
+        and an error shorten the copy, too. Source: copy_file_range(2).
 
         Raises:
             What ``FileData.read`` and ``FileData.write`` raise; nothing was copied.
@@ -255,15 +255,15 @@ class FileRanges:
         return max(done - offset, 0)
 
     async def _write(self, source: Ino, offset: int, target: Ino, at: int, stop: int) -> int:
-        """Read and write up to the end of a block; return how many bytes."""
+        """Read and write up to the end of a block; return the number of bytes."""
         length = min(self._block_bytes - offset % self._block_bytes, stop - offset)
         data = await self._data.read(source, offset, length)
         return await self._data.write(target, at, data)
 
     def _share(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
-        """Share whole blocks that are in the bucket, and holes; return the bytes that this covers.
+        """Share complete blocks that are in the bucket, and holes; return the number of bytes.
 
-        It ends before the first dirty or sealed block: a file may still write into that.
+        Stop before the first dirty or sealed block: such a block belongs to one file only.
         """
         before = self._data.regular(target)
         require_changeable(before)

@@ -1,6 +1,6 @@
-"""Blocks that a sequential reader will want, fetched before it asks.
+"""Read-ahead: blocks that a sequential reader will need are fetched before it requests them.
 
-Owns: which blocks, and the bound on how many wait. Does not know: requests.
+Owns: the choice of blocks, and the bound on how many wait. Does not know: requests.
 Tasks: handlers of read call ``note``; READAHEAD_WORKERS of ``run`` fetch.
 """
 
@@ -22,7 +22,7 @@ from s3fs_meta.model import BlockIndex, Ino
 
 
 class ReadAhead:
-    """The read-ahead of one mount. Requests that find the queue full are dropped."""
+    """The read-ahead of one mount. If its queue is full, further runs of blocks are dropped."""
 
     def __init__(
         self, db: Database, cache: BlockCache, open_files: OpenFiles, block_bytes: int
@@ -38,7 +38,7 @@ class ReadAhead:
         self._send, self._receive = trio.open_memory_channel[list[Located]](READAHEAD_REQUESTS_MAX)
 
     def note(self, ino: Ino, offset: int, stop: int) -> None:
-        """Note a read of ``[offset, stop)``; if reads are sequential, fetch what follows.
+        """Note a read of ``[offset, stop)``; if reads are sequential, fetch the blocks that follow.
 
         A request that checks again after it has waited changes nothing. Schedule point: never.
         """
@@ -56,10 +56,11 @@ class ReadAhead:
             self._ask(ino, record, index)
 
     def _ask(self, ino: Ino, record: OpenInode, index: int) -> None:
-        """Ask for what a window lacks, which grows while its reader goes on.
+        """Queue the blocks of the window that are not cached, and enlarge the window.
 
-        It ends with a whole run, counted from the beginning of the file, as packs of a file that
-        was written at once do. So he asks once for each run, and most reads cost a comparison.
+        The window ends at the end of a run. Runs are counted from the beginning of the file, like the
+        packs of a file that was written at once. So blocks are queued once per run, and most reads
+        cost a comparison.
         """
         record.ahead_blocks = min(
             max(READAHEAD_GROWTH * record.ahead_blocks, self._run_blocks), self._window_blocks_max
@@ -77,7 +78,7 @@ class ReadAhead:
             record.asked_until = 0
 
     async def run(self) -> None:
-        """Fetch what was asked for, in that order, until cancelled."""
+        """Fetch the queued blocks in order, until cancelled."""
         async with trio.open_nursery() as nursery:
             for _ in range(READAHEAD_WORKERS):
                 nursery.start_soon(self._work)

@@ -1,9 +1,9 @@
 """Operations on complete trees of directories, in slices.
 
-clone      a copy whose content is shared
-remove     a tree without a name at once, its space freed in the background
-lock       every inode of a tree made immutable
-slice      the part that is done before other requests get their turn
+clone      copy a tree; uploaded content is shared
+remove     remove a tree's name at once, free its space in the background
+lock       make every inode of a tree immutable
+slice      the part of the work that is done before other requests are served
 
 Start at ``remove``. ``fs.removed_trees`` counts the progress for the caller.
 Below: namespace, orphans, meta.trees.

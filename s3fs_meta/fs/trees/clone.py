@@ -1,12 +1,12 @@
-"""Copying a whole tree: rows are copied, content is shared.
+"""Copying a complete tree: rows are copied, content is shared.
 
-Owns: ``s3fs-meta clone``: slices build the copy below a top that no name leads to, one operation
-gives it its name. Does not know: FUSE, who may ask.
-Keeps: all or nothing: a copy that does not come to its end is a removed tree, which the background
-of ``remove`` takes apart, here or at the next mount.
-Uploaded blocks are shared. A dirty or sealed block belongs to one place in one file (I42), so that the
+Owns: ``s3fs-meta clone``: slices build the copy below a top directory without a name; one last
+operation names it. Does not know: FUSE, permissions.
+Keeps: all or nothing: an unfinished copy is a removed tree, which the background task of ``remove``
+deletes during this mount or the next one.
+Uploaded blocks are shared. A dirty or sealed block belongs to one index of one file (I42), so that the
 uploader knows which rows to update; it is copied on the local disk, and the upload deduplicates it.
-Tasks: one copy at a time, by the control socket.
+Tasks: one copy at a time, requested through the control socket.
 Design: docs/design/semantics.md, "Trees".
 """
 
@@ -45,7 +45,7 @@ from s3fs_meta.mount_state import MountStatus
 
 
 class CloneTarget(NamedTuple):
-    """Where a copy is to appear."""
+    """A name in a directory: the source or the target of a copy."""
 
     parent: Ino
     name: bytes
@@ -93,17 +93,17 @@ class TreeClone:
         *,
         freeze: FreezeWish | None = None,
     ) -> trio.Event:
-        """Copy what a name stands for, and all below it, to a new name.
+        """Copy a file or tree to a new name.
 
         Args:
-            source: what to copy.
-            ino: what the caller saw there: something else is not copied.
+            source: its name.
+            ino: the inode that the caller saw there; if the name has another one by now, fail.
             target: a name that is free, in a directory that exists.
             copied: called after each slice with the progress.
             freeze: block the writers of the source, so that the copy is consistent.
 
         Returns:
-            What is set as soon as the kernel asks for the new name.
+            An event that is set once the kernel has dropped its cached entry for the new name.
 
         Raises:
             NoEntryError, EntryExistsError, NameTooLongError, InvalidRequestError,
@@ -142,7 +142,7 @@ class TreeClone:
             self.progress = None
 
     def _require_source(self, source: CloneTarget, ino: Ino) -> Attributes:
-        """Return what is to be copied, if it may be and is what the caller saw."""
+        """Return the source, if the mount is writable and the name still has the caller's inode."""
         self._status.require_writable()
         found = self._namespace.lookup(*source)
         if found is None or found.ino != ino:
@@ -150,7 +150,7 @@ class TreeClone:
         return found
 
     def _require_free(self, source: Attributes, target: CloneTarget) -> Attributes:
-        """Return the directory that takes the copy, if it does."""
+        """Return the target directory, if the copy can be added to it."""
         directory = self._namespace.require_free(*target)
         if stat.S_ISDIR(source.mode) and directory.nlink >= LINKS_MAX:
             raise TooManyLinksError(target.parent)
@@ -165,7 +165,7 @@ class TreeClone:
         return new
 
     def _abandon(self, new: Ino) -> None:
-        """Let the background take apart what there is. Schedule point: never."""
+        """Let the background task delete an unfinished copy. Schedule point: never."""
         if self._status.writable and inodes.find(self._db, new) is not None:
             self._db.begin()
             self._orphans.unlinked(new)
@@ -192,7 +192,7 @@ class TreeClone:
     async def _build(
         self, source: Attributes, new: Ino, copied: Callable[[TreeProgress], None]
     ) -> int:
-        """Fill the copy; return how many directories it has at its top."""
+        """Fill the copy; return the number of subdirectories of its top."""
         if not stat.S_ISDIR(source.mode):
             if source.mapped_blocks:
                 await self._copy_contents([(source.ino, new)])
@@ -234,9 +234,9 @@ class TreeClone:
     # --- content -------------------------------------------------------------------------------
 
     async def _copy_contents(self, files: Sequence[tuple[Ino, Ino]]) -> None:
-        """Give copies the content of their sources, which are kept until that is done.
+        """Copy the content of files; count the sources as open until that is done.
 
-        A source that is unlinked meanwhile would lose its content else, and the copy be all zeros.
+        Otherwise a source that is unlinked meanwhile would lose its blocks, and its copy be all zeros.
         """
         for old, _new in files:
             self._open_files.opened(old)
@@ -249,7 +249,7 @@ class TreeClone:
                     self._orphans.unused(old)
 
     async def _copy_content(self, old: Ino, new: Ino) -> None:
-        """Give a copy the blocks of its source, piece by piece, and the length it has at the end."""
+        """Copy the blocks of a source piece by piece, and finally its size at that time."""
         after, reach = BlockIndex(0), 0
         while wanted := block_map.indexes_from(self._db, old, after, LOOP_SLICE_ROWS):
             began_s = trio.current_time()
@@ -264,7 +264,7 @@ class TreeClone:
     def _copy_piece(
         self, old: Ino, new: Ino, wanted: list[BlockIndex], reach: int
     ) -> tuple[BlockIndex, int]:
-        """Share or copy some blocks; return where to go on, and where the last one ends."""
+        """Share or copy some blocks; return the next index, and the offset where the last one ends."""
         size_bytes = inodes.get(self._db, new).size_bytes
         found = block_map.locate_range(self._db, old, wanted[0], wanted[-1])
         copied_bytes = mapped = 0
@@ -280,7 +280,7 @@ class TreeClone:
         return BlockIndex(index + 1), reach
 
     def _give(self, new: Ino, index: BlockIndex, located: Located) -> int:
-        """Give a copy a block, or a copy of a block not yet uploaded; return the bytes copied."""
+        """Share an uploaded block with a copy, or copy another one; return the bytes copied."""
         if located.hash is not None:
             blocks.add_refs(self._db, located.block)
             block_map.set(self._db, new, index, located.block)

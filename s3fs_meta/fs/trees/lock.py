@@ -1,12 +1,12 @@
-"""Locking a tree: nothing in it changes any more.
+"""Locking a tree: nothing in it can be changed any more.
 
 Owns: ``s3fs-meta lock``.
-Does not know: FUSE, who may ask, what is refused then (``protection``).
-Directories are locked before what is in them, so that nothing new can come while slices set the
-flag of each inode. A lock is not undone: only ``rm --locked`` takes a locked tree away, as a whole.
-Keeps: every directory above something locked says so (HOLDS_LOCKED), so that removing one of them
-can be refused without looking through it. The note stays when what was locked is gone.
-Tasks: ``lock`` by the control socket.
+Does not know: FUSE, permissions, the operations that a lock forbids (``protection``).
+Directories are locked before their entries, so that no entry can be added while slices set the
+flag of each inode. A lock cannot be undone: only ``rm --locked`` removes a locked tree, as a whole.
+Keeps: every directory above a locked inode has the flag HOLDS_LOCKED, so that its removal can be
+refused without a search. The flag stays after the locked inode was removed.
+Tasks: ``lock`` is called through the control socket.
 Design: docs/design/semantics.md, "Trees".
 """
 
@@ -26,7 +26,7 @@ from s3fs_meta.model import Attributes, Cookie, Ino
 
 
 def _nobody(_progress: TreeProgress) -> None:
-    """Hear how far it is, and do nothing."""
+    """Ignore the progress."""
 
 
 class TreeLock:
@@ -46,19 +46,19 @@ class TreeLock:
     async def lock(
         self, parent: Ino, name: bytes, ino: Ino, told: Callable[[TreeProgress], None] = _nobody
     ) -> int:
-        """Lock what a name stands for, and all below it; return how many names that are.
+        """Lock a file or tree; return the number of locked names.
 
-        Interrupted, it leaves part of the tree locked; it can be done again.
+        An interruption leaves part of the tree locked; ``lock`` can be called again.
 
         Args:
             parent: the directory.
             name: in it.
-            ino: what the caller saw there: something else is left alone.
-            told: after each slice.
+            ino: the inode that the caller saw there; if the name has another one by now, fail.
+            told: called after each slice with the progress.
 
         Raises:
-            NoEntryError: it is not there (any more).
-            ReadOnlyStateError, NoSpaceLeftError: what is locked already stays so.
+            NoEntryError: the name does not exist, or has another inode.
+            ReadOnlyStateError, NoSpaceLeftError: inodes that are locked already stay locked.
 
         Schedule point: always.
         """
@@ -82,7 +82,7 @@ class TreeLock:
         return progress.done
 
     def _lock_slice(self, waiting: list[tuple[Ino, Cookie]]) -> tuple[int, int]:
-        """Lock some names in directories that are locked; return how many, and those below them."""
+        """Lock some entries of locked directories; return their number, and that of their entries."""
         taken = waiting[: -TREE_SLICE_DIRECTORIES - 1 : -1]
         self._changes.begin(taken[0][0])
         found = removed_trees.children(self._db, taken, TREE_SLICE_NAMES)

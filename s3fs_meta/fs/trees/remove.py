@@ -1,11 +1,11 @@
 """Removing a complete tree: its names disappear at once, its space is freed in the background.
 
-Owns: ``s3fs-meta rm``: one operation takes the name away and marks the directory as removed; slices
-take the rest apart. Does not know: FUSE, who may ask.
-Keeps: what is open, or otherwise known to the kernel, stays as an orphan until it is let go; what
-has names elsewhere keeps them and is counted right; each slice is one group, so that a crash leaves
-a smaller removed tree, which the next mount goes on with.
-Tasks: ``remove`` by the control socket; one ``run`` per mount.
+Owns: ``s3fs-meta rm``: one operation removes the name and marks the directory as removed; slices
+delete the rest. Does not know: FUSE, permissions.
+Keeps: an inode that is open, or known to the kernel, stays as an orphan until it is unused; an inode
+with names outside the tree keeps these and a correct link count; each slice is one group, so that a
+crash leaves a smaller removed tree, with which the next mount continues.
+Tasks: ``remove`` is called through the control socket; one ``run`` per mount.
 Design: docs/design/semantics.md, "Trees".
 """
 
@@ -58,7 +58,7 @@ _SMALL_SHARE: Final = (
 
 
 class _Slice(NamedTuple):
-    """Names that go together."""
+    """Names that are removed in one group."""
 
     scope: Scope
     tallies: list[Tally]  # plain files unknown to the kernel are removed by statements on ranges
@@ -67,12 +67,12 @@ class _Slice(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """Return how many names it has."""
+        """Return the number of names in the slice."""
         return sum(tally.plain for tally in self.tallies) + len(self.names)
 
     @property
     def blocks(self) -> int:
-        """Return how many blocks are released with it."""
+        """Return the number of blocks that its removal releases."""
         return sum(
             name.mapped_blocks
             for name in self.names
@@ -81,7 +81,7 @@ class _Slice(NamedTuple):
 
 
 class _Untold(NamedTuple):
-    """A name that the kernel has to forget."""
+    """A removed name that the kernel may still cache."""
 
     parent: Ino
     name: bytes
@@ -135,20 +135,21 @@ class TreeRemoval:
     # --- the command ---------------------------------------------------------------------------
 
     def remove(self, parent: Ino, name: bytes, ino: Ino, *, locked: bool = False) -> trio.Event:
-        """Remove a name and all that is below it.
+        """Remove a name and everything below it.
 
         Args:
             parent: the directory.
             name: in it.
-            ino: what the caller saw there: something else is left alone.
-            locked: also if it is protected, or has or had something in it that is.
+            ino: the inode that the caller saw there; if the name has another one by now, fail.
+            locked: remove it also if it is protected, or contains or contained protected inodes.
 
         Returns:
-            What is set as soon as the kernel has forgotten the name, too.
+            An event that is set once the kernel has dropped the name from its cache.
 
         Raises:
-            NoEntryError: it is not there (any more).
-            NotPermittedError: it is locked, in part, or part of what is.
+            NoEntryError: the name does not exist, or has another inode.
+            NotPermittedError: it is protected, contains or contained protected inodes, or its
+                directory is protected.
             ReadOnlyStateError, NoSpaceLeftError: nothing was changed.
 
         Schedule point: never.
@@ -164,7 +165,7 @@ class TreeRemoval:
         if protection:
             self._db.begin()
             inodes.set_flag(self._db, ino, protection, on=False)
-        is_kept = not stat.S_ISDIR(found.mode) and found.nlink > 1  # by its other names
+        is_kept = not stat.S_ISDIR(found.mode) and found.nlink > 1  # it has other names
         try:
             self._remove_found(parent, name, found)
         except S3fsError:
@@ -185,10 +186,10 @@ class TreeRemoval:
             self._remove_tree(parent, name, found)
 
     def announce(self, parent: Ino, name: bytes) -> trio.Event:
-        """Let the kernel forget a name, what it knows below it, and the size of its directory.
+        """Invalidate a name and everything below it in the kernel, and its directory's attributes.
 
         Returns:
-            What is set when it has.
+            An event that is set once the kernel has dropped the name.
         """
         self._notices.changed(Lost([], [parent]))
         return self._tell(parent, name)
@@ -210,21 +211,21 @@ class TreeRemoval:
 
     @property
     def progress(self) -> TreeProgress | None:
-        """Return how far the background is, None if it has nothing to do."""
+        """Return the progress of the background task, None if it is idle."""
         return self._trees.progress
 
     # --- the background ------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Take removed trees apart, until cancelled. After a failure the next mount goes on."""
+        """Delete removed trees, until cancelled. After a failure the next mount continues."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_telling)
             nursery.start_soon(self._run_slices)
 
     async def _run_telling(self) -> None:
-        """Let the kernel forget names, and with them all that it knows below them.
+        """Make the kernel drop removed names, and with them its cached entries below them.
 
-        What it has forgotten before its turn goes with many others, and not one by one.
+        Slices wait for this: inodes that the kernel no longer knows are deleted in bulk.
         """
         while True:
             await self._untold_arrived.wait()
@@ -258,7 +259,7 @@ class TreeRemoval:
             await give_way(trio.current_time() - began_s)
 
     def _has_room(self) -> bool:
-        """Return whether disk and log can take a slice: it may use half of the disk's reserve."""
+        """Return whether disk and WAL have room for a slice, which may use half of the reserve."""
         if self._db.wal_uncopied_bytes > TREE_WAL_BYTES_MAX:
             return False
         try:
@@ -268,7 +269,7 @@ class TreeRemoval:
         return True
 
     def remove_slice(self) -> None:
-        """Remove some names and what they stand for, as one group. Schedule point: never."""
+        """Remove some names and their inodes, as one group. Schedule point: never."""
         self._db.commit()
         chosen = self._choose()
         now_ns = self._now_ns()
@@ -300,7 +301,7 @@ class TreeRemoval:
         self._trees.emptied(chosen.entries, found)
 
     def _note_fates(self, fates: _Sorted, now_ns: int) -> None:
-        """Mark what stays a while."""
+        """Mark inodes that stay for a while: orphans and tops."""
         if fates.tops:
             removed_trees.mark_removed(self._db, fates.tops, now_ns)
         if fates.orphans:
@@ -308,7 +309,7 @@ class TreeRemoval:
             self._tell_inodes(ino for ino in fates.orphans if self._open_files.find(ino))
 
     def _choose(self) -> _Slice:
-        """Return what goes next: so many names, with so many blocks, as a stretch may take."""
+        """Return the next slice: as many names, with as many blocks, as one stretch may remove."""
         tops = self._trees.last(TREE_SLICE_DIRECTORIES)
         names_max = min(self._names_max, TREE_SLICE_NAMES)
         chosen = self._look(removed_trees.scope(self._db, tops, names_max))
@@ -342,7 +343,7 @@ class TreeRemoval:
         return _Slice(scope, fast, names, [])
 
     def _with_inner(self, chosen: _Slice) -> _Slice:
-        """Add what is in small directories, as far as that fits in: they never become tops then."""
+        """Add the entries of small directories that fit into the slice, so that these become no tops."""
         room = TREE_SLICE_NAMES - chosen.entries
         inner: list[Ino] = []
         for name in chosen.names:
@@ -362,7 +363,7 @@ class TreeRemoval:
         )
 
     def _may_be_held(self, tally: Tally) -> bool:
-        """Return whether the kernel may know, or a process have open, a plain file of a tally."""
+        """Return whether a plain file of a tally may be known to the kernel, or is open."""
         first, last = tally.first, tally.last
         if first is None or last is None:
             return False
@@ -371,14 +372,14 @@ class TreeRemoval:
         )
 
     def _held(self, inos: Sequence[Ino]) -> set[Ino]:
-        """Return those that the kernel knows, or that are open."""
+        """Return the inodes that the kernel knows, or that are open."""
         held = self._lookups.known_among(inos)
         if len(self._open_files):
             held.update(ino for ino in inos if self._open_files.find(ino) is not None)
         return held
 
     def _drop_links(self, names: Sequence[Name], fates: _Sorted, now_ns: int) -> None:
-        """Count the names that are left of what has, or had, several."""
+        """Update the link counts of files that have, or had, several names."""
         several = [name for name in names if name.mode and name.nlink > 1 and not _is_dir(name)]
         if not several:
             return
@@ -389,20 +390,20 @@ class TreeRemoval:
             self._tell_inodes(self._held(list(fates.linked)))
 
     def _tell_names(self, names: Iterable[Name]) -> None:
-        """Let the kernel forget names that it still has below the first, so that it lets go."""
+        """Make the kernel drop names that it still caches in the tree, and so release their inodes."""
         for each in names:
             name = dentries.name_at(self._db, each.parent, each.cookie)
             if name is not None:
                 self._tell(each.parent, name)
 
     def _tell_inodes(self, inos: Iterable[Ino]) -> None:
-        """Let the kernel ask again for link counts."""
+        """Invalidate attributes in the kernel, so that it requests the link counts again."""
         known = sorted(inos)
         if known:
             self._notices.changed(Lost([], known))
 
     def _drop_contents(self, names: Sequence[Name], fates: _Sorted) -> None:
-        """Remove blocks, targets and attributes of what goes."""
+        """Remove blocks, symlink targets and extended attributes of deleted inodes."""
         if fates.mapped:
             self._release(fates.mapped)
         gone = set(fates.gone)
@@ -435,7 +436,7 @@ class TreeRemoval:
 
 
 async def wait_for_log(db: Database, changes: Changes) -> None:
-    """Wait until a sync has copied enough of the write-ahead log, so that it stays bounded.
+    """Wait until a sync has copied enough of SQLite's WAL into the database, to bound its size.
 
     Raises:
         ReadOnlyStateError, NoSpaceLeftError: the mount takes no changes, so no sync will copy.
@@ -446,7 +447,7 @@ async def wait_for_log(db: Database, changes: Changes) -> None:
 
 
 async def give_way(worked_s: float) -> None:
-    """Let other tasks run; if one had work, leave half of the loop's time to them."""
+    """Let other tasks run; if they were busy, sleep as long as the caller has worked."""
     began_s = trio.current_time()
     await trio.lowlevel.checkpoint()
     if trio.current_time() - began_s > TREE_BUSY_S:
@@ -469,13 +470,13 @@ def _sort(names: Sequence[Name], held: Collection[Ino]) -> _Sorted:
 
 
 def _put(fates: _Sorted, name: Name, count: int, *, is_held: bool) -> int:
-    """Note the fate of one inode; return the file bytes that go.
+    """Note the fate of one inode; return the bytes of a file that is deleted.
 
     Args:
-        fates: of all.
+        fates: the fates of all inodes of the slice; changed.
         name: one of its names.
-        count: how many of its names go.
-        is_held: it is in use.
+        count: how many of its names are removed.
+        is_held: the kernel knows it, or it is open.
     """
     is_directory = _is_dir(name)
     if is_directory and (name.size_bytes or is_held):

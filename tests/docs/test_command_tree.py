@@ -15,14 +15,14 @@ def test_every_parameter_is_explained() -> None:
 
 
 def test_usage_names_the_arguments() -> None:
-    """In their order."""
+    """The usage line lists the arguments in their order."""
     usages = {command.words.name: command.usage for command in command_tree.read()}
 
     assert usages["mount"] == "s3fs-meta mount [OPTIONS] URL MOUNTPOINT"
 
 
 def test_flags_have_no_value_and_options_name_theirs() -> None:
-    """A default is shown if there is one."""
+    """An option names its value and shows its default; a flag has no value."""
     (mkfs,) = [one for one in command_tree.read() if one.words.name == "mkfs"]
     options = {one.names[0]: one for one in mkfs.options}
 

@@ -5,12 +5,12 @@ from s3fs_meta import errors
 
 
 def test_families_have_members() -> None:
-    """Each omitted class has subclasses."""
+    """Each omitted base class of errors has subclasses."""
     assert [kind for kind in errnos_page.FAMILIES if not kind.__subclasses__()] == []
 
 
 def test_errors_of_requests_have_a_row() -> None:
-    """With the errno, and whether it is logged; errors of commands only are left out."""
+    """The page lists errno and logging of errors that requests raise, and no errors of commands."""
     rows = [line for line in errnos_page.page().splitlines() if line.startswith("| E")]
 
     assert any(row.startswith("| ENOENT | ") and row.endswith("| no | no |") for row in rows)

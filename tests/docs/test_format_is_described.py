@@ -196,7 +196,7 @@ class Reader:
 
 
 async def _write(root: Path, state: Path, *, encrypted: bool) -> None:
-    """Make a filesystem with some files and carry it to the bucket."""
+    """Make a filesystem with some files and upload it to the bucket."""
     store = LocalStore(root)
     passphrase = PASSPHRASE if encrypted else None
     wanted = NewFilesystem("x", 1 * MIB, 4096, passphrase, cost=CHEAPEST_COST)
@@ -215,7 +215,7 @@ async def _write(root: Path, state: Path, *, encrypted: bool) -> None:
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 async def test_page_is_enough_to_read_a_bucket(tmp_path: Path, encrypted: bool) -> None:
-    """Superblock, locks, lease, manifest, pieces, changelogs, packs: down to the last byte."""
+    """The reader decodes every kind of object in the bucket completely."""
     for name in ("bucket", "state"):
         (tmp_path / name).mkdir()  # noqa: ASYNC240 - nothing else runs
     await _write(tmp_path / "bucket", tmp_path / "state", encrypted=encrypted)

@@ -52,7 +52,7 @@ def test_followers(tmp_path: Path) -> None:
 
 @pytest.mark.mount
 def test_failover(tmp_path: Path) -> None:
-    """Refused, then taken over; the old one comes back and follows, and they change places."""
+    """A second mount is refused, then takes over; the old writer returns as a follower."""
     printed = run_page("failover.md", tmp_path)
 
     assert "refused with status 7" in printed
@@ -62,7 +62,7 @@ def test_failover(tmp_path: Path) -> None:
 
 @pytest.mark.mount
 def test_time_travel(tmp_path: Path) -> None:
-    """A moment is found, mounted, copied out of, and made the present, and that is undone."""
+    """A point in time is found, mounted, copied from and rolled back to; the rollback is undone."""
     printed = run_page("time-travel.md", tmp_path)
 
     assert printed.count("Chapter one") == 2
@@ -73,7 +73,7 @@ def test_time_travel(tmp_path: Path) -> None:
 
 @pytest.mark.mount
 def test_retention(tmp_path: Path) -> None:
-    """Shown, changed, and after giving up the past the space is there again."""
+    """Retention is shown and changed; dropping the history frees its space."""
     printed = run_page("retention.md", tmp_path)
 
     before_kib, after_kib = (
@@ -86,7 +86,7 @@ def test_retention(tmp_path: Path) -> None:
 
 @pytest.mark.mount
 def test_restore(tmp_path: Path) -> None:
-    """Another host, and copies of all and of some."""
+    """Another host restores everything, or some files."""
     printed = run_page("restore.md", tmp_path)
 
     assert printed.count("Dear reader,") == 1
@@ -98,7 +98,7 @@ def test_restore(tmp_path: Path) -> None:
 
 @pytest.mark.mount
 def test_trees(tmp_path: Path) -> None:
-    """The removed tree is deleted, and a link that leads out of it stays."""
+    """A removed tree is deleted; the target of a link in it stays."""
     printed = run_page("trees.md", tmp_path)
 
     assert "copy\nkept\nmoment\nsomething\n" in printed

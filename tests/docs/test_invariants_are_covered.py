@@ -1,4 +1,4 @@
-"""docs/design/invariants.md says the truth: each invariant is kept, checked and attacked."""
+"""docs/design/invariants.md is correct: each invariant is maintained, checked and attacked."""
 
 import ast
 import importlib
@@ -42,7 +42,7 @@ def _name(described: Described) -> str:
 
 
 def test_table_has_every_invariant_in_order() -> None:
-    """With the sentence that reports show."""
+    """Each row has the sentence that reports show for the invariant."""
     assert [(row.name, row.title) for row in DESCRIBED] == [
         (one.name, one.title) for one in INVARIANTS
     ]
@@ -50,7 +50,7 @@ def test_table_has_every_invariant_in_order() -> None:
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
 def test_invariant_is_kept_by_code_that_exists(described: Described) -> None:
-    """A module below s3fs_meta, and a function, class or method in it."""
+    """The row names a module of s3fs_meta and a function, class or method in it."""
     parts = described.kept_by.split(".")
     path = next(
         parts[:length]
@@ -65,7 +65,7 @@ def test_invariant_is_kept_by_code_that_exists(described: Described) -> None:
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
 def test_invariant_is_checked_by_the_module_that_is_named(described: Described) -> None:
-    """The query and the repair stand there."""
+    """The named module defines the query and the repair of the invariant."""
     module = importlib.import_module(f"s3fs_meta.check.{described.checked_by}")
     defined: set[Invariant] = set()
     for value in vars(module).values():
@@ -88,7 +88,7 @@ def test_invariant_is_attacked_by_a_test_that_says_so(described: Described) -> N
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
 def test_table_says_what_a_repair_may_do(described: Described) -> None:
-    """-p for what is safe, -y for the rest, nothing where only a person can."""
+    """The table says -p for safe repairs, -y for the rest, nothing for manual repairs."""
     one = BY_NAME[described.name]
     assert described.repair.startswith("leftover") == (one.severity is Severity.LEFTOVER)
     if one.repair is None:

@@ -32,7 +32,7 @@ def _anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=_relative)
 def test_links_resolve(page: Path) -> None:
-    """To a file that exists, and to a heading in it."""
+    """Each link names an existing file, and an existing heading in it."""
     broken = []
     for link in _links(page):
         name, _, anchor = link.partition("#")

@@ -10,7 +10,7 @@ from s3fs_meta.cli.entry import COMMANDS
 
 
 def test_every_command_has_a_man_page() -> None:
-    """Also the program itself and mount(8)'s helper."""
+    """The program, its commands and the helper of mount(8) have man pages."""
     assert {f"s3fs-meta-{name}.1" for name in COMMANDS} | {
         "s3fs-meta.1",
         "mount.s3fs-meta.8",
@@ -19,7 +19,7 @@ def test_every_command_has_a_man_page() -> None:
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
 def test_pages_are_valid_roff() -> None:
-    """With all warnings enabled, there are none."""
+    """Groff formats every page without warnings."""
     for name, text in man_pages.pages().items():
         done = subprocess.run(
             ["groff", "-man", "-Tascii", "-ww", "-Z"],
@@ -31,8 +31,8 @@ def test_pages_are_valid_roff() -> None:
         assert done.stderr == "", name
 
 
-def test_text_is_shown_as_it_is() -> None:
-    """Dashes stay dashes, a backslash stays one, a first dot is no request."""
+def test_text_is_shown_unchanged() -> None:
+    """Dashes, backslashes and leading dots are not interpreted as roff."""
     assert man_pages.roff_text(r"a-b\n") == r"a\-b\en"
     assert man_pages.roff_text(".x") == r"\&.x"
     assert man_pages.roff_text("`ro`") == r"\fBro\fR"

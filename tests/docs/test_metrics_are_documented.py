@@ -27,7 +27,7 @@ def _names(figures: dict[str, Any], before: str = "") -> set[str]:
 
 @pytest.mark.mount
 def test_page_has_every_figure_and_no_other(program: Program, mounted: Place) -> None:
-    """The page names the figures that status prints."""
+    """The page names exactly the figures that status prints."""
     page = PAGE.read_text()
     table = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
 

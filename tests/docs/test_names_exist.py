@@ -1,4 +1,4 @@
-"""Tests, modules and functions that the documents name are there."""
+"""Tests, modules and functions that the documents name exist."""
 
 import ast
 import re
@@ -28,7 +28,7 @@ def _functions(module: Path) -> frozenset[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=_relative)
 def test_named_tests_exist(page: Path) -> None:
-    """A promise that names its test has one."""
+    """Every test that a document names exists."""
     missing = [
         f"{module}::{name}"
         for module, name in _TEST.findall(page.read_text())
@@ -40,7 +40,7 @@ def test_named_tests_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=_relative)
 def test_named_files_exist(page: Path) -> None:
-    """From the root, or within the package."""
+    """A path in a document is relative to the root of the repository or to the package."""
     missing = [
         name
         for name in set(_FILE.findall(page.read_text()))

@@ -16,7 +16,7 @@ def test_fresh_pages_are_not_stale(tmp_path: Path) -> None:
 
 
 def test_changed_and_missing_pages_are_stale(tmp_path: Path) -> None:
-    """The difference is shown."""
+    """A stale page is reported with the difference."""
     (tmp_path / "settings.md").write_text(reference.settings_page().replace("wal", "whale", 1))
 
     found = "\n".join(reference.stale(tmp_path))
@@ -27,7 +27,7 @@ def test_changed_and_missing_pages_are_stale(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_each_shell_has_a_script() -> None:
-    """It names the program and the variable that triggers completion."""
+    """The completion script names the program and the variable that triggers completion."""
     found = reference.completion_scripts()
 
     assert set(found) == {"s3fs-meta", "_s3fs-meta", "s3fs-meta.fish"}

@@ -1,4 +1,4 @@
-"""The page about mount options is the one that the table makes."""
+"""The page about mount options is generated from the table of options."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_page_is_fresh() -> None:
-    """``make docs`` writes it anew."""
+    """The page in the repository equals the one that ``make docs`` generates."""
     assert (DOCS / "reference" / "settings.md").read_text() == reference.settings_page()
 
 

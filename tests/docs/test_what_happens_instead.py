@@ -68,7 +68,7 @@ _REFUSED: Mapping[str, tuple[Callable[[Path], None], int]] = {
 
 
 def test_refused_calls(mounted: Place) -> None:
-    """The table *Refused, and what happens instead*, line by line."""
+    """Each call in the table *Refused, and what happens instead* has the errno of its row."""
     path = mounted.mountpoint / "f"
     path.write_bytes(b"x")
     answers: dict[str, int | None] = dict.fromkeys(_REFUSED)
@@ -82,7 +82,7 @@ def test_refused_calls(mounted: Place) -> None:
 
 
 def test_syncfs_is_no_error(mounted: Place) -> None:
-    """The kernel answers it; what it starts is asked for elsewhere."""
+    """syncfs(2) on a mount succeeds."""
     path = mounted.mountpoint / "f"
     path.write_bytes(b"content")
     descriptor = os.open(path, os.O_RDONLY)
@@ -92,8 +92,8 @@ def test_syncfs_is_no_error(mounted: Place) -> None:
         os.close(descriptor)
 
 
-def test_locks_are_the_kernel_s(mounted: Place) -> None:
-    """A second lock of one file is refused on this machine."""
+def test_locks_are_handled_by_the_kernel(mounted: Place) -> None:
+    """A second flock of one file on the same host is refused."""
     path = mounted.mountpoint / "f"
     with path.open("wb") as one, path.open("r+b") as other:
         fcntl.flock(one, fcntl.LOCK_EX)
@@ -139,13 +139,13 @@ def _modes_under_a_default_acl(folder: Path) -> tuple[int, int]:
 
 
 def test_default_acl_replaces_the_umask(mounted: Place) -> None:
-    """As on a local filesystem."""
+    """With a default ACL the umask is ignored, as on a local filesystem."""
     assert _modes_under_a_default_acl(mounted.mountpoint) == (0o644, 0o666)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may ask the helper for a remount")
 def test_remount_changes_no_other_option(mounted: Place, program: Program) -> None:
-    """The refusal says what to do instead; the mount goes on."""
+    """A remount with other options is refused with advice; the mount continues."""
     refused = program.run(
         mounted.url,
         mounted.mountpoint,
@@ -160,8 +160,8 @@ def test_remount_changes_no_other_option(mounted: Place, program: Program) -> No
     (mounted.mountpoint / "f").write_bytes(b"goes on")
 
 
-def test_copies_and_zeros_take_no_room(mounted: Place, program: Program) -> None:
-    """Without reflinks cp copies; equal content is stored once, zeros not at all."""
+def test_copies_and_zeros_take_no_space(mounted: Place, program: Program) -> None:
+    """Without reflinks cp still copies; equal content is stored once, zeros are not stored."""
     path = mounted.mountpoint / "f"
     path.write_bytes(os.urandom(1 << 20))
     (mounted.mountpoint / "zeros").write_bytes(bytes(4 << 20))

@@ -1,4 +1,4 @@
-"""Making copies of files."""
+"""Writing copies of files to a local directory."""
 
 import os
 import stat
@@ -19,8 +19,8 @@ def inode(db: Database, mode: int, rdev: int = 0, nlink: int = 1) -> Attributes:
     return inodes.create(db, mode, 0, 0, ROOT_INO, 10**18 + 5, rdev=rdev, nlink=nlink)
 
 
-async def test_file_is_what_its_inode_says(db: Database, target: Path) -> None:
-    """A read-only one with attributes, bits and a time before 1970, all of it a hole."""
+async def test_file_has_the_metadata_of_its_inode(db: Database, target: Path) -> None:
+    """A read-only sparse file keeps its attributes, mode bits and a time before 1970."""
     ino = inode(db, stat.S_IFREG | 0o4555).ino
     db.inodes.run("UPDATE inodes SET size_bytes = 1000000 WHERE ino = ?", (ino,))
     inodes.set_times(db, ino, ctime_ns=1, mtime_ns=-7, atime_ns=2)
@@ -40,7 +40,7 @@ async def test_file_is_what_its_inode_says(db: Database, target: Path) -> None:
 
 
 def test_special_files_and_links_are_made(db: Database, target: Path) -> None:
-    """A second name is a hard link, whatever the file is."""
+    """A second name of a file of any type becomes a hard link."""
     fifo = inode(db, stat.S_IFIFO | 0o640, nlink=2)
     copier = Copier(db, Nothing(), target)
 
@@ -52,10 +52,10 @@ def test_special_files_and_links_are_made(db: Database, target: Path) -> None:
     assert (target / "one").stat().st_mtime_ns == 10**18 + 5
 
 
-def test_what_the_target_does_not_take_is_counted(
+def test_metadata_that_the_target_refuses_is_counted(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attribute of an unknown namespace, a device where only root may make one."""
+    """Refused attributes and device nodes are counted by kind, and the copy continues."""
     folder = inode(db, stat.S_IFDIR | 0o700, nlink=2)
     xattrs.set(db, folder.ino, b"nowhere.x", b"1")
     device = inode(db, stat.S_IFCHR | 0o600, rdev=os.makedev(1, 3))
@@ -76,10 +76,10 @@ def test_what_the_target_does_not_take_is_counted(
 
 
 @pytest.mark.parametrize("privileges", [False, True])
-async def test_what_gives_power_can_be_left_out(
+async def test_privileges_can_be_left_out(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch, privileges: bool
 ) -> None:
-    """Bits, capabilities and devices; FIFOs, other attributes and directories are copied."""
+    """Set-ID bits, file capabilities and devices are left out; everything else is copied."""
     capability = b"\1\0\0\2" + bytes(16)
     set_attributes: list[bytes] = []
     monkeypatch.setattr(
@@ -122,10 +122,10 @@ def _touch(place: bytes, made: list[int], mode: int) -> None:
     Path(os.fsdecode(place)).touch()
 
 
-def test_directory_that_its_owner_cannot_enter_is_closed_last(
+def test_mode_of_an_inaccessible_directory_is_set_last(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other names of files in it are still to be linked; root needs no such care."""
+    """The copier may still have to link files in it; only root could do so after the chmod."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     closed = inode(db, stat.S_IFDIR | 0o300, nlink=2)
     copier = Copier(db, Nothing(), target)
@@ -138,8 +138,8 @@ def test_directory_that_its_owner_cannot_enter_is_closed_last(
     assert stat.S_IMODE((target / "d").stat().st_mode) == 0o300
 
 
-def test_nothing_that_is_there_is_written_to(db: Database, target: Path, tmp_path: Path) -> None:
-    """Not through a name that is taken, and not through a symbolic link."""
+def test_existing_files_are_not_written_to(db: Database, target: Path, tmp_path: Path) -> None:
+    """The copier neither replaces an existing name nor follows a symbolic link."""
     copier = Copier(db, Nothing(), target)
     (target / "link").symlink_to(tmp_path)
     file = inode(db, stat.S_IFREG | 0o644)
@@ -152,8 +152,8 @@ def test_nothing_that_is_there_is_written_to(db: Database, target: Path, tmp_pat
         copier.finish_directory(inode(db, stat.S_IFDIR | 0o777), b"link")
 
 
-def test_target_is_new_or_empty(tmp_path: Path) -> None:
-    """A file, and a directory with something in it, are refused."""
+def test_target_must_be_new_or_empty(tmp_path: Path) -> None:
+    """A file or a directory with entries is refused as the target."""
     (tmp_path / "x").touch()
 
     with pytest.raises(UsageError, match="is not empty"):
@@ -164,12 +164,12 @@ def test_target_is_new_or_empty(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"a/b", b"/", b"a\0"])
 def test_invalid_names_are_rejected(name: bytes) -> None:
-    """A forged bucket could have such names in its rows."""
+    """Rows of a forged bucket may contain invalid names."""
     assert not is_name(name)
 
 
 def test_incomplete_files_are_named_and_the_rest_counted(db: Database, target: Path) -> None:
-    """People see the first twenty."""
+    """The first twenty incomplete files are listed by path."""
     tally = Tally()
     for number in range(25):
         tally.add(CopiedFile(b"f%d" % number, 10, [(0, 4), (7, 9)], [(5, 6)]))

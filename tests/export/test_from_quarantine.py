@@ -65,7 +65,7 @@ def _change(session: Session, ino: Ino, keep_bytes: int, more: bytes = b"") -> B
 
 
 def _cut_power(session: Session, *lost: BlockId) -> None:
-    """Leave rows of another boot, and files without the content that they never got."""
+    """Leave rows of another boot, and files that never got their content."""
     local_state.put(session.db, "boot_id", "another")
     session.db.commit()
     for block in lost:
@@ -93,8 +93,8 @@ async def _copy(power: Power, kept: Kept, keyring: Keyring, target: Path) -> lis
     return copier.copied
 
 
-async def test_file_comes_out_as_it_was(power: Power, tmp_path: Path) -> None:
-    """Content that was never uploaded, names, links, mode, times, attributes, symbolic links."""
+async def test_file_is_copied_with_its_metadata(power: Power, tmp_path: Path) -> None:
+    """Content that was never uploaded is copied with names, links, mode, times and attributes."""
     async with power.session("a", tasks=False) as session:
         session.db.begin()
         folder = inodes.create(session.db, 0o40750, 0, 0, ROOT_INO, 5 * 10**9, nlink=2).ino
@@ -128,7 +128,7 @@ async def test_file_comes_out_as_it_was(power: Power, tmp_path: Path) -> None:
 async def test_content_that_the_bucket_lost_is_found_by_its_hash(
     power: Power, tmp_path: Path
 ) -> None:
-    """Another host has written it again, into another pack."""
+    """Another host has uploaded the same content again, in another pack."""
     content = b"written again" * 1000
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, content), b"file")
@@ -158,7 +158,7 @@ async def test_content_that_the_bucket_lost_is_found_by_its_hash(
 
 
 async def test_content_that_was_evicted_comes_from_the_bucket(power: Power, tmp_path: Path) -> None:
-    """From a pack that no image names; a damaged local copy is not believed either."""
+    """Evicted content, or a damaged cached block, is read from a pack that no image names."""
     async with power.session("a") as session:
         gone = _name(session, write_file(session, b"evicted" * 1000), b"gone")
         rotten = _name(session, write_file(session, b"rotten" * 1000), b"rotten")
@@ -182,7 +182,7 @@ async def test_content_that_was_evicted_comes_from_the_bucket(power: Power, tmp_
 async def test_content_that_was_not_synced_before_power_was_lost_is_unsure(
     power: Power, tmp_path: Path
 ) -> None:
-    """It is copied, for it may be right, and it is said."""
+    """Such content is copied, because it may be correct, and reported as doubtful."""
     async with power.session("a", tasks=False) as session:
         _name(session, write_file(session, b"synced"), b"synced")
         await session.durability.sync_all()
@@ -200,7 +200,7 @@ async def test_content_that_was_not_synced_before_power_was_lost_is_unsure(
 async def test_power_loss_that_no_mount_has_acted_upon_is_known(
     power: Power, tmp_path: Path
 ) -> None:
-    """The boot may be the same: of a mount after the cut that ended before it looked at files."""
+    """A mount after the power loss may have ended before it checked the cached blocks."""
     async with power.session("a", tasks=False) as session:
         _name(session, write_file(session, b"young"), b"young")
         local_state.put(session.db, "power_lost", "1")
@@ -215,7 +215,7 @@ async def test_power_loss_that_no_mount_has_acted_upon_is_known(
 async def test_frozen_content_that_was_not_synced_before_power_was_lost_is_unsure(
     power: Power, tmp_path: Path
 ) -> None:
-    """It was on its way to a pack, and no mount has made it dirty again."""
+    """The block was sealed for upload, and no mount has made it dirty again."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, b"young"), b"young")
         located = session.cache.located(ino, BlockIndex(0))
@@ -240,7 +240,7 @@ async def test_change_that_a_power_cut_tore_falls_back_to_the_uploaded_block(
         old = session.cache.located(ino, BlockIndex(0))
         assert old is not None
         session.db.begin()
-        blocks.add_refs(session.db, old.block)  # so that its file stays
+        blocks.add_refs(session.db, old.block)  # keeps its cache file
         new = _change(session, ino, 6, b"-" * 40)
         if torn:
             session.files.write_within(old.block, 0, b"torn", 0)
@@ -253,10 +253,10 @@ async def test_change_that_a_power_cut_tore_falls_back_to_the_uploaded_block(
     assert (tmp_path / "out" / "file").read_bytes() == OLD + bytes(46 - len(OLD))
 
 
-async def test_change_of_a_dirty_block_that_power_took_shows_what_was_synced(
+async def test_torn_change_of_a_dirty_block_falls_back_to_synced_content(
     power: Power, tmp_path: Path
 ) -> None:
-    """Its file stays; also through a copy of the copy. What lies behind is copied, and said."""
+    """The synced cache file is copied; later appends are copied and reported as doubtful."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, OLD), b"file")
         await session.durability.sync_all()
@@ -271,10 +271,8 @@ async def test_change_of_a_dirty_block_that_power_took_shows_what_was_synced(
     assert (tmp_path / "out" / "file").read_bytes() == OLD + b" and mo!!"
 
 
-async def test_write_into_a_hole_that_power_took_leaves_the_hole(
-    power: Power, tmp_path: Path
-) -> None:
-    """Its zeros are content, not something that is missing."""
+async def test_lost_write_into_a_hole_leaves_the_hole(power: Power, tmp_path: Path) -> None:
+    """Zeros of the hole count as content; only the written range is missing."""
     async with power.session("a", tasks=False) as session:
         session.db.begin()
         ino = inodes.create(session.db, 0o100644, 0, 0, ROOT_INO, 0, size_bytes=103).ino
@@ -306,7 +304,7 @@ async def test_change_of_a_deleted_block_is_unsure(power: Power, tmp_path: Path)
 
 
 async def test_lost_block_becomes_a_reported_hole(power: Power, tmp_path: Path) -> None:
-    """A block whose only copy is short, and one whose copy is gone."""
+    """A dirty block is truncated in the cache, another one is missing there."""
     async with power.session("a", tasks=False) as session:
         _name(session, write_file(session, b"short" * 100), b"short")
         _name(session, write_file(session, b"gone!" * 100), b"gone")

@@ -1,4 +1,4 @@
-"""Walking over a tree that was."""
+"""Copying files out of a snapshot."""
 
 import os
 import stat
@@ -31,7 +31,7 @@ def add(db: Database, parent: Ino, name: bytes, mode: int = FILE) -> Ino:
 
 
 def root(db: Database) -> Step:
-    """Return where a walk over everything begins."""
+    """Return the step at which a walk over the complete tree begins."""
     return Step(inodes.get(db, ROOT_INO), b"")
 
 
@@ -55,7 +55,7 @@ def found(root: Path) -> set[str]:
 def test_walk_sees_each_name_once_and_leaves_each_directory_last(
     db: Database, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the size of the pages in which names are read."""
+    """A walk visits each name once and leaves a directory last, for any page size."""
     monkeypatch.setattr(from_snapshot, "_PAGE", page)
     tree(db)
     for number in range(7):
@@ -73,14 +73,14 @@ def test_walk_sees_each_name_once_and_leaves_each_directory_last(
 
 
 async def copy(db: Database, target: Path, *paths: bytes) -> Restoring:
-    """Copy what is at some paths."""
+    """Copy the files at some paths."""
     restoring = Restoring(db, Copier(db, Nothing(), target), no_progress)
     await restoring.copy(paths)
     return restoring
 
 
-async def test_everything_comes_without_a_path(db: Database, target: Path) -> None:
-    """The target is what the root was."""
+async def test_copy_without_paths_copies_everything(db: Database, target: Path) -> None:
+    """The target gets the entries and times of the root."""
     tree(db)
     inodes.set_times(db, ROOT_INO, ctime_ns=1, mtime_ns=10**18 + 1, atime_ns=2)
 
@@ -102,10 +102,10 @@ async def test_everything_comes_without_a_path(db: Database, target: Path) -> No
         ([b"/", b"h"], {"a", "a/b", "a/b/c", "a/b/c/f", "a/g", "h", "link"}),
     ],
 )
-async def test_paths_come_with_what_leads_there(
+async def test_paths_are_copied_with_their_parents(
     db: Database, target: Path, paths: list[bytes], expected: set[str]
 ) -> None:
-    """Each once; the directories on the way have their times, the target keeps its own mode."""
+    """Each path is copied once; parent directories get their times, the target keeps its mode."""
     tree(db)
 
     await copy(db, target, *paths)
@@ -118,8 +118,8 @@ async def test_paths_come_with_what_leads_there(
 
 
 @pytest.mark.parametrize("path", [b"nothing", b"h/x", b"link/g", b"a/../h"])
-async def test_path_that_was_not_there_is_refused(db: Database, target: Path, path: bytes) -> None:
-    """Before anything is copied; links on the way are not followed."""
+async def test_missing_path_is_refused(db: Database, target: Path, path: bytes) -> None:
+    """Nothing is copied then; symbolic links in the middle of a path are not followed."""
     tree(db)
 
     with pytest.raises(UsageError, match=os.fsdecode(path)):
@@ -128,8 +128,8 @@ async def test_path_that_was_not_there_is_refused(db: Database, target: Path, pa
     assert os.listdir(target) == []
 
 
-async def test_names_that_lead_out_are_left_out(db: Database, target: Path) -> None:
-    """Rows may come from an attacker."""
+async def test_names_outside_the_target_are_left_out(db: Database, target: Path) -> None:
+    """Rows of a forged bucket may have names such as ".."."""
     outside = add(db, ROOT_INO, b"..", DIRECTORY)
     add(db, outside, b"evil")
     add(db, ROOT_INO, b"../evil")
@@ -142,7 +142,7 @@ async def test_names_that_lead_out_are_left_out(db: Database, target: Path) -> N
 
 
 async def test_names_of_one_file_are_linked(db: Database, target: Path) -> None:
-    """Also in another directory than the first."""
+    """Names of one file become hard links, also across directories."""
     a = add(db, ROOT_INO, b"a", DIRECTORY)
     ino = add(db, a, b"one")
     dentries.add(db, ROOT_INO, b"two", ino)
@@ -154,8 +154,8 @@ async def test_names_of_one_file_are_linked(db: Database, target: Path) -> None:
     assert restoring.tally.files == 1
 
 
-def test_way_to_a_path_has_everything_on_it(db: Database) -> None:
-    """Outer directories first."""
+def test_steps_to_a_path_include_all_parents(db: Database) -> None:
+    """Outer directories come first."""
     tree(db)
 
     assert [step.path for step in find(db, b"a/b/c/f")] == [b"a", b"a/b", b"a/b/c", b"a/b/c/f"]

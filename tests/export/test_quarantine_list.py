@@ -36,7 +36,7 @@ def _make(db: Database, parent: Ino, name: bytes, mode: int = REGULAR) -> Ino:
 
 
 def test_directories_are_found_the_oldest_first(tmp_path: Path) -> None:
-    """Their names are times; others are left alone."""
+    """Names of quarantined directories are timestamps; other directories are ignored."""
     for name in ("kept-20", "kept-10", "blocks"):
         (tmp_path / name).mkdir()
 
@@ -44,8 +44,8 @@ def test_directories_are_found_the_oldest_first(tmp_path: Path) -> None:
     assert quarantine_list.find_all(tmp_path / "nowhere") == []
 
 
-def test_what_cannot_be_read_is_listed_too(tmp_path: Path) -> None:
-    """Without its database, and with one that is none."""
+def test_unreadable_state_is_listed_too(tmp_path: Path) -> None:
+    """The database of a quarantined state may be missing or corrupt."""
     (tmp_path / "kept-1" / "blocks" / "xxx").mkdir(parents=True)
     (tmp_path / "kept-1" / "blocks" / "xxx" / "1f").write_bytes(b"content")
     (tmp_path / "kept-2").mkdir()
@@ -58,8 +58,8 @@ def test_what_cannot_be_read_is_listed_too(tmp_path: Path) -> None:
     assert "1 block files, 7 bytes" in found[0]["why_unreadable"]
 
 
-def test_summary_counts_what_is_nowhere_else(db: Database, tmp_path: Path) -> None:
-    """From the rows alone, without the bucket."""
+def test_summary_counts_dirty_bytes(db: Database, tmp_path: Path) -> None:
+    """The summary is computed from the rows alone, without the bucket."""
     db.commit()
     db.close()
 
@@ -69,7 +69,7 @@ def test_summary_counts_what_is_nowhere_else(db: Database, tmp_path: Path) -> No
 
 
 def test_only_differences_from_the_base_are_listed(db: Database, tmp_path: Path) -> None:
-    """New files, changed files and new directories; a directory with new names is none."""
+    """New or changed files and new directories count; a directory with new entries does not."""
     old = _make(db, ROOT_INO, b"old")
     folder = _make(db, ROOT_INO, b"folder", DIRECTORY)
     changed = _make(db, ROOT_INO, b"changed")
@@ -87,7 +87,7 @@ def test_only_differences_from_the_base_are_listed(db: Database, tmp_path: Path)
 
 
 def test_every_name_of_a_file_has_its_path(db: Database) -> None:
-    """Hard links, and directories in directories."""
+    """Hard links and nested directories give complete paths."""
     outer = _make(db, ROOT_INO, b"outer", DIRECTORY)
     inner = _make(db, outer, b"inner", DIRECTORY)
     file = _make(db, inner, b"file")
@@ -99,8 +99,8 @@ def test_every_name_of_a_file_has_its_path(db: Database) -> None:
     assert list(names.directories()) == [(outer, b"outer"), (inner, b"outer/inner")]
 
 
-def test_damaged_rows_lead_nowhere_but_to_lost_found(db: Database) -> None:
-    """Directories in a circle, directories without a name, names that leave the tree."""
+def test_inodes_with_damaged_names_are_placed_in_lost_found(db: Database) -> None:
+    """Names in a cycle of directories, below a missing directory or with a slash are damaged."""
     one = _make(db, ROOT_INO, b"one", DIRECTORY)
     two = _make(db, one, b"two", DIRECTORY)
     db.run("UPDATE dentries SET parent = ? WHERE ino = ?", (two, one))

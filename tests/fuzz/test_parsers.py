@@ -1,4 +1,4 @@
-"""Whatever the bytes are, a parser returns what a writer could have written, or FormatError.
+"""A parser returns a value that a writer could have written, or raises FormatError, for any bytes.
 
 Bytes that fail a checksum never reach a parser. So the payload is changed and sealed again, as
 an attacker does who may write to a plain bucket, or a program with a bug.
@@ -44,7 +44,7 @@ both = pytest.mark.parametrize(
 )
 fuzzed = settings(
     max_examples=EXAMPLES or 150,
-    derandomize=not EXAMPLES,  # the same in each run of the tests, others in each run of make fuzz
+    derandomize=not EXAMPLES,  # a fixed seed in the test suite, a random one in make fuzz
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
@@ -59,7 +59,7 @@ CONTENT: Final = bytes(range(256)) + b"pages " * 500
 
 
 def outcome(parse: Callable[[], object]) -> object:
-    """Return what a parser returns, None if it refuses; anything else it raises is a failure."""
+    """Return a parser's result, None if it raises FormatError; any other exception is a failure."""
     try:
         return parse()
     except FormatError:
@@ -75,7 +75,7 @@ def split(link: changelog.Changelog) -> tuple[bytes, bytes]:
 
 
 def link_payloads() -> st.SearchStrategy[bytes]:
-    """Return payloads of changelogs: edited as bytes, or with a sound length around JSON."""
+    """Return payloads of changelogs: edited bytes, or edited JSON after its correct length."""
 
     def joined(parts: tuple[bytes, bytes]) -> bytes:
         return struct.pack(">I", len(parts[0])) + b"".join(parts)
@@ -94,7 +94,7 @@ def link_payloads() -> st.SearchStrategy[bytes]:
 @fuzzed
 @given(payload=link_payloads())
 def test_changelogs(keyring: Keyring, payload: bytes) -> None:
-    """A decoded object can be encoded, and decodes to the same."""
+    """A decoded changelog can be encoded again, and decodes to an equal value."""
     data = envelope.seal(b"changes", LINK_KEY, payload, keyring)
     link = outcome(lambda: changelog.decode(LINK_KEY, data, keyring))
     if isinstance(link, changelog.Changelog):
@@ -103,7 +103,7 @@ def test_changelogs(keyring: Keyring, payload: bytes) -> None:
 
 
 def level_payloads() -> st.SearchStrategy[bytes]:
-    """Return payloads of levels: edited as bytes, or with a sound length around JSON."""
+    """Return payloads of levels: edited bytes, or edited JSON after its correct length."""
     header = level.dump_header(some_levels.LEVEL)
     section = changelog.encode_section(some_levels.LEVEL.section)
     return mutated_bytes(struct.pack(">I", len(header)) + header + section) | mutated_json(
@@ -115,7 +115,7 @@ def level_payloads() -> st.SearchStrategy[bytes]:
 @fuzzed
 @given(payload=level_payloads())
 def test_levels(keyring: Keyring, payload: bytes) -> None:
-    """A decoded object can be encoded, and decodes to the same."""
+    """A decoded level can be encoded again, and decodes to an equal value."""
     data = envelope.seal(b"level", LEVEL_KEY, payload, keyring)
     found = outcome(lambda: level.decode(LEVEL_KEY, data, keyring))
     if isinstance(found, level.Level):
@@ -125,7 +125,7 @@ def test_levels(keyring: Keyring, payload: bytes) -> None:
 @fuzzed
 @given(payload=mutated_bytes(changelog.encode_section(some_changelogs.SECTION)))
 def test_parts_of_changelogs(payload: bytes) -> None:
-    """A section has one binary form."""
+    """A decoded section is encoded to the same bytes."""
     data = envelope.seal(b"part", PART_KEY, payload, PLAIN)
     section = outcome(
         lambda: changelog.open_part(PartRef(PART_KEY, content_hash(data)), data, PLAIN)
@@ -142,7 +142,7 @@ def test_parts_of_changelogs(payload: bytes) -> None:
     | mutated_bytes(image.dump_manifest(some_images.MANIFEST))
 )
 def test_manifests(keyring: Keyring, payload: bytes) -> None:
-    """A decoded object can be encoded, and decodes to the same."""
+    """A decoded manifest can be encoded again, and decodes to an equal value."""
     data = envelope.seal(b"manifest", MANIFEST_KEY, payload, keyring)
     manifest = outcome(lambda: image.decode(MANIFEST_KEY, data, keyring))
     if isinstance(manifest, image.Manifest):
@@ -157,7 +157,7 @@ PIECE: Final = Piece(image.piece_key(some_images.PREFIX, 0), len(CONTENT), conte
 @fuzzed
 @given(data=st.data())
 def test_envelopes(keyring: Keyring, data: st.DataObject) -> None:
-    """An envelope around whatever is compressed gives that content, or nothing.
+    """An envelope with any payload is refused, or gives content of the length in its header.
 
     Header and compressed payload are changed, and then authenticated again.
     """
@@ -186,7 +186,7 @@ def test_envelopes(keyring: Keyring, data: st.DataObject) -> None:
 @fuzzed
 @given(data=st.data())
 def test_damaged_objects(keyring: Keyring, data: st.DataObject) -> None:
-    """Without the checksum made anew nothing opens but what was written."""
+    """Unless its checksum is recomputed, a changed object is refused."""
     link = changelog.encode(some_changelogs.GROUP, keyring)
     manifest = image.encode(some_images.MANIFEST, MANIFEST_KEY, keyring)
     piece = seal_piece(PIECE.key, CONTENT, keyring)
@@ -210,7 +210,7 @@ def test_damaged_objects(keyring: Keyring, data: st.DataObject) -> None:
     plain_bytes=st.sampled_from([0, 1, len(CONTENT) - 1, len(CONTENT), len(CONTENT) + 1, MIB]),
 )
 def test_compressed_data(packed: bytes, plain_bytes: int) -> None:
-    """Decompressing gives as many bytes as were asked for, or DecompressionError."""
+    """Decompression returns as many bytes as were requested, or raises DecompressionError."""
     try:
         assert len(decompress(packed, plain_bytes)) == plain_bytes
     except DecompressionError:
@@ -230,7 +230,7 @@ def pack_of(keyring: Keyring) -> pack.Pack:
 
 
 def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | None) -> bytes:
-    """Return a pack with any index, and any *fields* of its trailer instead of those that fit."""
+    """Return a pack with any index; *fields* override those of its trailer."""
     record = Compressor.zstd(1).compress(index)
     if keyring.encrypted:
         salt = records[: pack.SALT_BYTES].ljust(pack.SALT_BYTES, b"\0")
@@ -247,7 +247,7 @@ def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | 
 @fuzzed
 @given(data=st.data())
 def test_packs(keyring: Keyring, data: st.DataObject) -> None:
-    """Any index leads to blocks that are inside of the pack and what their hashes say."""
+    """Blocks found by any index are inside the pack and match their hashes."""
     sound = pack_of(keyring)
     index = b"".join(pack.encode_entry(entry) for entry in sound.entries)
     index_at = sum(entry.stored_bytes for entry in sound.entries)
@@ -278,7 +278,7 @@ def test_packs(keyring: Keyring, data: st.DataObject) -> None:
     offset=st.sampled_from([0, 1, 1 << 32]),
 )
 def test_single_blocks(keyring: Keyring, damaged: bytes, plain_bytes: int, offset: int) -> None:
-    """A record that is authentic gives the block or nothing."""
+    """An authentic record decodes to its block or is refused."""
     stored = damaged
     if keyring.encrypted:
         cipher = pack.pack_cipher(keyring, PACK_KEY, bytes(8))
@@ -324,7 +324,7 @@ SUPERBLOCKS: Final = (superblock.encode(PLAIN_SUPERBLOCK), SUPERBLOCK_1)
 
 
 def text_objects(sound: bytes) -> st.SearchStrategy[bytes]:
-    """Return text objects with a right checksum, edited as JSON or as bytes."""
+    """Return text objects with a correct checksum, edited as JSON or as bytes."""
     first, rest = sound.split(b"\n", 1)
     fields = rest[: -text_object.LAST_BYTES - 1]
 
@@ -338,7 +338,7 @@ def text_objects(sound: bytes) -> st.SearchStrategy[bytes]:
 @fuzzed
 @given(data=text_objects(lease.encode(LEASE)))
 def test_leases(data: bytes) -> None:
-    """A decoded object can be encoded, and decodes to the same."""
+    """A decoded lease can be encoded again, and decodes to an equal value."""
     found = outcome(lambda: lease.decode(lease.KEY, data))
     if isinstance(found, Lease):
         assert lease.decode(lease.KEY, lease.encode(found)) == found
@@ -347,7 +347,7 @@ def test_leases(data: bytes) -> None:
 @fuzzed
 @given(text=mutated_json(lease.encode_head(HEAD).encode()) | st.text())
 def test_heads(text: bytes | str) -> None:
-    """The head in the local state is not believed more than the one in the lease."""
+    """The head in the local state is parsed as strictly as the one in the lease."""
     as_text = text if isinstance(text, str) else text.decode("ascii")
     found = outcome(lambda: lease.decode_head("here", as_text))
     if isinstance(found, Head):
@@ -357,7 +357,7 @@ def test_heads(text: bytes | str) -> None:
 @fuzzed
 @given(data=text_objects(SUPERBLOCKS[0]) | text_objects(SUPERBLOCKS[1]))
 def test_superblocks(data: bytes) -> None:
-    """A decoded object can be encoded, and decodes to the same; a plain one yields its keys."""
+    """A decoded superblock can be encoded again; a plain one yields its keys."""
     found = outcome(lambda: superblock.decode(superblock.KEY, data))
     if isinstance(found, superblock.Superblock):
         assert superblock.decode(superblock.KEY, superblock.encode(found)) == found
@@ -367,7 +367,7 @@ def test_superblocks(data: bytes) -> None:
 @fuzzed
 @given(data=st.data())
 def test_damaged_text_objects(data: st.DataObject) -> None:
-    """Without the checksum made anew nothing opens but what was written."""
+    """Unless its checksum is recomputed, a changed text object is refused."""
     for sound, parse in (
         (lease.encode(LEASE), lambda text: lease.decode(lease.KEY, text)),
         (SUPERBLOCKS[1], lambda text: superblock.decode(superblock.KEY, text)),
@@ -405,7 +405,7 @@ PARSERS: Final[tuple[Callable[[str], object], ...]] = (
     | st.text()
 )
 def test_names(key: str) -> None:
-    """A name is at most one kind of name, and never more than a store can hold."""
+    """A name is of one kind at most, and no longer than a store allows."""
     kinds = [parse for parse in PARSERS if parse(key) is not None]
 
     assert len(kinds) <= 1

@@ -29,7 +29,7 @@ Failures: generic/003
 
 
 def _cases(text: str, size: int) -> list[Case]:
-    """Read a report in pieces, as it comes from a pipe."""
+    """Parse a report that arrives in pieces, as from a pipe."""
     found, rest = [], ""
     for start in range(0, len(text), size):
         rest += text[start : start + size]
@@ -40,7 +40,7 @@ def _cases(text: str, size: int) -> list[Case]:
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 def test_each_xfstests_test_is_a_case(size: int) -> None:
-    """For any splitting by the pipe; other lines are ignored."""
+    """Cases are found however the pipe splits the output; other lines are ignored."""
     found = _cases(PRINTED, size)
 
     assert [(one.name, one.outcome) for one in found] == [
@@ -57,7 +57,7 @@ def test_each_xfstests_test_is_a_case(size: int) -> None:
 
 
 def test_dangerous_tests_are_excluded() -> None:
-    """They are known to stop a kernel."""
+    """Tests known to crash a kernel are not run."""
     groups = "# comment\n\n001 auto rw quick\n002 auto\n003 quick dangerous_fuzzers\n004 quick\n"
 
     assert xfstests.members(groups) == ["generic/001", "generic/004"]
@@ -76,7 +76,7 @@ def test_dangerous_tests_are_excluded() -> None:
 def test_status_of_an_ltp_case_combines_its_parts(
     status: int | None, output: str, outcome: Outcome
 ) -> None:
-    """A failed part counts, even beside one that does not apply."""
+    """A case fails if a part fails, even beside a part that does not apply."""
     found, detail = ltp.judge(programs.Finished(status, output, 1.0))
 
     assert found is outcome
@@ -84,7 +84,7 @@ def test_status_of_an_ltp_case_combines_its_parts(
 
 
 def test_only_filesystem_system_calls_are_chosen(tmp_path: Path) -> None:
-    """From the large scenario; the other scenarios are run completely."""
+    """Cases are chosen from the large scenario; the other scenarios run completely."""
     scenarios = tmp_path / "runtest"
     scenarios.mkdir()
     lines = (
@@ -98,7 +98,7 @@ def test_only_filesystem_system_calls_are_chosen(tmp_path: Path) -> None:
 
 
 def test_every_exclusion_and_expected_failure_has_a_reason() -> None:
-    """As text; an excluded case cannot be expected to fail."""
+    """The reason is text; an excluded case cannot be an expected failure."""
     for suite in ("xfstests", "ltp"):
         excluded, expected = cases.exclusions(suite), cases.expected_failures(suite)
         for reason in [*excluded.values(), *expected.values()]:
@@ -130,7 +130,7 @@ def test_long_silence_is_reported() -> None:
 
 
 def test_output_is_read_to_its_end() -> None:
-    """Its last output is not lost."""
+    """The last output of a program that ends is not lost."""
     command = [sys.executable, "-c", "print('x' * 100_000)"]
 
     pieces = list(

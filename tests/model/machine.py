@@ -41,9 +41,9 @@ from s3fs_meta.testing.sudden_end import kill
 from tests.model.outages import Outages
 
 HOSTS: Final = ("a", "b")
-_PATIENCE: Final = (20, 12, 1, 1)  # failed calls before a flush is given up; a retry makes 8
+_PATIENCE: Final = (20, 12, 1, 1)  # failed calls before a flush stops; a retried request makes 8
 _SESSION: Final = SessionOptions(cache_bytes=64 * MIB, read_timeout_s=1e9, write_timeout_s=1e9)
-_RETRIES: Final = RetryPolicy(total_s_max=1e9)  # a slow machine is no outage
+_RETRIES: Final = RetryPolicy(total_s_max=1e9)  # never fails on a slow machine
 _SILENT: Final = ("get", "get_range", "put", "create", "replace", "delete", "list")
 _UNHEARD: Final = ("create", "replace", "put", "delete")
 
@@ -51,7 +51,7 @@ _Ship = Callable[[], Awaitable[object]]
 
 
 class Event(enum.Enum):
-    """Events of a filesystem besides the operations of its users."""
+    """Events of a filesystem other than operations of its users."""
 
     COMMIT = "the group commits"
     SYNC = "the background sync runs"
@@ -75,7 +75,7 @@ class Event(enum.Enum):
 
 
 class Happening(NamedTuple):
-    """An event and the numbers that choose its circumstances."""
+    """An event and the random numbers that determine its details."""
 
     event: Event
     a: int = 0
@@ -86,11 +86,11 @@ Step = Wish | Happening
 
 
 class _Killed(BaseException):
-    """The process ended here."""
+    """Raised where the simulated process is killed."""
 
 
 class Host:
-    """One host: its own state directory, and the state that this one is in."""
+    """One host: its state directory, and the state of the filesystem in it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -98,7 +98,7 @@ class Host:
 
 
 class Machine:
-    """Runs programs on both sides."""
+    """Runs programs on the filesystem and on the model."""
 
     def __init__(self, home: Path, template: MemoryStore, pragmas: Pragmas | None = None) -> None:
         self._home = home
@@ -113,8 +113,8 @@ class Machine:
         )
         self._keyring = superblock_codec.unlock_plain(superblock)
         self._writers: dict[Epoch, Host] = {}
-        self._cuts: dict[tuple[Epoch, Txg], ModelFilesystem] = {}  # what the last cut of each froze
-        self._births: dict[Ino, int] = {}  # when each inode was made, as it was seen first
+        self._cuts: dict[tuple[Epoch, Txg], ModelFilesystem] = {}  # frozen by each host's last cut
+        self._births: dict[Ino, int] = {}  # the creation time of each inode, as first observed
         self._kill_at = ""
         self.session: Session
         self.fs: Filesystem
@@ -122,7 +122,7 @@ class Machine:
     # --- programs ------------------------------------------------------------------------------
 
     async def run(self, program: list[Step]) -> None:
-        """Run a program; at its end everything must be in order, here and on another host."""
+        """Run a program; at its end the state must be consistent, here and on another host."""
         await self._open()
         for step in program:
             if isinstance(step, Happening):
@@ -143,11 +143,11 @@ class Machine:
 
     @property
     def model(self) -> ModelFilesystem:
-        """Return what should be there now."""
+        """Return the expected state."""
         return self.history.now
 
     async def do(self, operation: Operation) -> None:
-        """Do one operation to both, and compare."""
+        """Do one operation on both sides, and compare."""
         after = self.model.copy()
         expected = apply(after, operation)
         actual = await perform(self.fs, operation)
@@ -155,7 +155,7 @@ class Machine:
         if operation.act is Act.CLONE and actual is None:
             self._take_numbers(operation, after)
         self.history.add(operation, after)
-        if operation.act is Act.CLONE:  # made of several groups
+        if operation.act is Act.CLONE:  # consists of several groups
             self.session.durability.commit()
         if not self.session.db.in_group:
             self.history.note_commit()
@@ -166,7 +166,7 @@ class Machine:
             assert found == wanted, differences({b"": wanted}, {b"": found})
 
     def _take_numbers(self, operation: Operation, after: ModelFilesystem) -> None:
-        """Let the model's copy of a tree have the numbers of the real one, all of them new."""
+        """Give the model's copy of a tree the inode numbers of the real one, all of them new."""
         first = self.model.next_ino
         top = after.nodes[operation.new_parent].entries[operation.new_name]
         found = self.fs.lookup(operation.new_parent, operation.new_name)
@@ -184,7 +184,7 @@ class Machine:
         after.renumber(numbers, Ino(self.session.db.counters.next_ino))
 
     async def happen(self, happening: Happening) -> None:
-        """Let one event happen, and compare everything."""
+        """Carry out one event, and compare everything."""
         await self._events[happening.event](self, happening)
         assert self.session.status.state is MountState.SERVING, self.session.status.why
         await self._compare(content=False)
@@ -242,14 +242,14 @@ class Machine:
     # --- the store fails -------------------------------------------------------------------------
 
     async def _hiccup(self, happening: Happening) -> None:
-        """One failed request is never noticed."""
+        """A single failed request has no visible effect."""
         self._faulty.fail(_SILENT[happening.a % len(_SILENT)])
         await self._flush(happening)
         await self._compare(content=True)
         self._faulty.come_back()
 
     async def _unheard(self, happening: Happening) -> None:
-        """One lost reply is never noticed."""
+        """A single lost reply has no visible effect."""
         self._faulty.lose_reply(_UNHEARD[happening.a % len(_UNHEARD)])
         await self._flush(happening)
         self._faulty.come_back()
@@ -279,7 +279,7 @@ class Machine:
         await self._interrupted(happening, self.session.make_image)
 
     async def _interrupted(self, happening: Happening, ship: _Ship) -> None:
-        """From one request on, whose reply is lost, the store is away; a flush may give up."""
+        """Lose the reply of one request, and stop the store; a flush may give up."""
         with trio.CancelScope() as scope:
             self._faulty.go_away_after(
                 happening.a % 12,
@@ -326,7 +326,7 @@ class Machine:
         await self._open()
 
     async def _move(self, happening: Happening) -> None:
-        """Unmount with or without a flush, or be killed; then another host takes over."""
+        """Unmount with or without a flush, or kill the daemon; then another host takes over."""
         if happening.a % 3 == 0:
             await self._flush(happening)
         if happening.a % 3 == 2:
@@ -341,7 +341,7 @@ class Machine:
         return self._hosts[HOSTS[(HOSTS.index(self._host.name) + 1) % len(HOSTS)]]
 
     async def _kill_in_takeover(self, happening: Happening) -> None:
-        """The daemon is killed; so is the next one, here or on the other host; then one goes on."""
+        """Kill the daemon and the one that takes over, on either host; then mount once more."""
         kill(self.session.volume)
         if happening.a % 2:
             self._host = self._other_host
@@ -366,7 +366,7 @@ class Machine:
     # --- opening ---------------------------------------------------------------------------------
 
     async def _open(self, *, force: bool = False) -> None:
-        """Mount on the present host, find out which state that is, and check everything."""
+        """Mount on the present host, find out which state it has, and check everything."""
         host, end = self._host, self._end()
         if host.history is None or (end is not None and self._writers[end.epoch] is not host):
             host.history = History(self._in_bucket().crashed())
@@ -389,7 +389,7 @@ class Machine:
             sync_file=self.session.durability.sync_file,
         )
         self._writers[opened.keeper.epoch] = host
-        next_ino = opened.db.counters.next_ino  # what was lost had numbers from this one on
+        next_ino = opened.db.counters.next_ino  # lost inodes had numbers from this one on
         self._births = {ino: ns for ino, ns in self._births.items() if ino < next_ino}
         await self._purge_orphans()
         await self._adopt_what_is_there()
@@ -404,7 +404,7 @@ class Machine:
             await self.fs.orphans.purge(ino)
 
     async def _adopt_what_is_there(self) -> None:
-        """Find the state that is there among those that may be; continue from it."""
+        """Find the actual state among the allowed ones; continue from it."""
         tree = await tree_of(self.fs)
         state = self.history.find(tree, Ino(self.session.db.counters.next_ino))
         if state is None:
@@ -413,7 +413,7 @@ class Machine:
         self._host.history = History(state)
 
     async def _check(self) -> None:
-        """Run fsck over rows, files and bucket: it finds nothing."""
+        """Run fsck on rows, cached blocks and bucket: it finds nothing."""
         opened = self.session.volume
         self.session.durability.commit()
         cache = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)
@@ -439,7 +439,7 @@ class Machine:
         return next(self._links(), None)
 
     def _in_bucket(self) -> ModelFilesystem:
-        """Return the tree that a restore from the bucket has now."""
+        """Return the tree that a restore from the bucket would have now."""
         for link in self._links():
             if link.kind is not Kind.FENCE:
                 return self._cuts[link.epoch, link.txg]
@@ -469,7 +469,7 @@ class Machine:
 
 
 class CancelAfter(trio.abc.Instrument):
-    """Cancels a scope after some steps of any task."""
+    """Cancels a scope after a number of steps of any task."""
 
     def __init__(self, steps: int, scope: trio.CancelScope) -> None:
         self._left = steps
@@ -484,14 +484,14 @@ class CancelAfter(trio.abc.Instrument):
 
 
 class _CommitNotes:
-    """Watches commits: what was done before one can never be lost by a kill."""
+    """Watches commits: operations before a commit must survive a kill."""
 
     def __init__(self, recorder: Recorder, history: History) -> None:
         self._recorder = recorder
         self._history = history
 
     def group_opened(self) -> None:
-        """Nothing is sure yet."""
+        """Pass the call on; operations of an open group may still be lost."""
         self._recorder.group_opened()
 
     def group_committing(self) -> None:

@@ -1,4 +1,4 @@
-"""A store that goes away in the middle of something."""
+"""A store that fails in the middle of an operation."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from s3fs_meta.testing.faulty_store import WRITES, FaultyStore, _Fault, _Kind
 
 
 class Outages(FaultyStore):
-    """A faulty store that can be told when to go away."""
+    """A faulty store whose outages are scheduled by the test."""
 
     _calls_left = -1
     _lose_reply = False
@@ -31,7 +31,7 @@ class Outages(FaultyStore):
         self._patience, self._give_up = patience, give_up
 
     def come_back(self) -> None:
-        """Answer again, and forget every fault that was ordered."""
+        """End the outage, and clear every scheduled fault."""
         self._calls_left = -1
         self._give_up = None
         self.down = None

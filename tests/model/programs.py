@@ -16,7 +16,7 @@ from tests.model.machine import Event, Happening, Machine, Step
 
 _NUMBER: Final = st.integers(0, 15)
 
-# Content is what is hard; a kill is what finds most.
+# Operations on content and kills find most bugs, so they are drawn more often.
 _OFTEN: Final[Mapping[Act | Event, int]] = {
     Act.WRITE: 5,
     Act.APPEND: 3,
@@ -30,14 +30,14 @@ _WISHES: Final = st.builds(Wish, st.sampled_from(ACTS), _NUMBER, _NUMBER, _NUMBE
 _HAPPENINGS: Final = st.builds(Happening, st.sampled_from(EVENTS), _NUMBER, _NUMBER)
 
 _RATE: Final = 1e5
-_PROGRAM_S_MAX: Final = 40.0  # what hangs fails, and shrinks
+_PROGRAM_S_MAX: Final = 40.0  # a hang fails, and hypothesis shrinks the program
 
-# A file to begin with, so that few wishes find nothing.
+# Begin with a file, so that few operations lack a target.
 FIRST: Final[list[Step]] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 5, 1)]
 
 
 def programs(steps_max: int) -> st.SearchStrategy[list[Step]]:
-    """Return programs of at most so many steps, of which a third are events."""
+    """Return programs of a bounded number of steps, of which a third are events."""
     step: st.SearchStrategy[Step] = st.one_of(_WISHES, _WISHES, _HAPPENINGS)
     return st.lists(step, max_size=steps_max).map(lambda steps: FIRST + steps)
 

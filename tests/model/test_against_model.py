@@ -1,4 +1,4 @@
-"""Random operations, crashes, outages and moves: the filesystem does what the model does."""
+"""Random operations, crashes, outages and failovers: the filesystem behaves like the model."""
 
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
@@ -20,7 +20,7 @@ _PATIENT = settings(
 @settings(_PATIENT, max_examples=40, derandomize=True)
 @given(program=programs(30))
 def test_filesystem_agrees_with_the_model(template: MemoryStore, program: list[Step]) -> None:
-    """Every program leaves the tree that the model has, and fsck finds nothing."""
+    """After every program the tree equals the model's, and fsck finds nothing."""
     run(program, template)
 
 
@@ -28,7 +28,7 @@ def test_filesystem_agrees_with_the_model(template: MemoryStore, program: list[S
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", range(10))
 def test_filesystem_agrees_with_the_model_for_long(template: MemoryStore, number: int) -> None:
-    """Longer programs, from ten seeds."""
+    """Longer programs from ten seeds agree with the model."""
 
     @seed(number)
     @settings(_PATIENT, max_examples=100)

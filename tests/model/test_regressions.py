@@ -1,4 +1,4 @@
-"""Each failure that a random program ever found, by name, for ever."""
+"""Regression tests for failures found by random programs."""
 
 import pytest
 
@@ -15,14 +15,14 @@ pytestmark = pytest.mark.thorough
 def test_flush_cancelled_at_any_step_is_made_good_by_the_next(
     template: MemoryStore, step: int, event: Event
 ) -> None:
-    """A batch that waited for its turn when the flush was cancelled was never uploaded again."""
+    """A batch that was queued when the flush was cancelled must be uploaded by the next flush."""
     run([*FIRST, Happening(event, step // 4, step % 4)], template)
 
 
 @pytest.mark.parametrize("step", range(5))
 @pytest.mark.parametrize("hosts", range(4))
 def test_takeover_killed_at_any_step(template: MemoryStore, step: int, hosts: int) -> None:
-    """By the same host or another one; committed content stays, for every next writer."""
+    """Committed content survives a killed takeover, whichever host mounts next."""
     takeover = Happening(Event.KILL_IN_TAKEOVER, hosts, step)
     run([*FIRST, takeover, *FIRST, Happening(Event.FLUSH), takeover], template)
 
@@ -32,5 +32,5 @@ def test_takeover_killed_at_any_step(template: MemoryStore, step: int, hosts: in
 def test_outage_after_an_unheard_request_does_not_fence_its_own_mount(
     template: MemoryStore, calls: int, event: Event
 ) -> None:
-    """The reply to the move of the head was lost: the next image took our own move for another's."""
+    """After a lost reply, the mount must recognise its own move of the head."""
     run([*FIRST, Happening(event, calls, 1)], template)

@@ -1,4 +1,4 @@
-"""The soak runs, and its comparisons can fail."""
+"""A short soak runs, and its comparisons detect errors."""
 
 import os
 import random
@@ -34,7 +34,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def _done(tree: Path) -> History:
-    """Return the history of some operations that were carried out in a directory."""
+    """Return the history of some operations that succeeded in a directory."""
     history = History()
     for operation in _OPERATIONS:
         history.begin(operation)
@@ -44,7 +44,7 @@ def _done(tree: Path) -> History:
 
 
 def test_random_operations_agree_with_a_real_filesystem(tree: Path) -> None:
-    """The model and a directory go the same way."""
+    """The model and a local directory have equal content after each operation."""
     history, chooser = History(), Chooser(random.Random(5))
     for _ in range(400):
         operation = chooser.choose(history.now)
@@ -56,7 +56,7 @@ def test_random_operations_agree_with_a_real_filesystem(tree: Path) -> None:
 
 
 def test_tree_full_of_symbolic_links_gets_smaller(tree: Path) -> None:
-    """It has no file to unlink, and its only directory cannot be removed."""
+    """Such a tree has no file to unlink, and its only directory cannot be removed."""
     history, chooser = History(), Chooser(random.Random(6))
     links = [Operation("symlink", f"d/{number}", "target") for number in range(NAMES_MAX)]
     for operation in [Operation("mkdir", "d"), *links]:
@@ -84,7 +84,7 @@ def test_tree_full_of_symbolic_links_gets_smaller(tree: Path) -> None:
 def test_difference_from_the_present_is_a_finding(
     tree: Path, spoil: Callable[[Path], object]
 ) -> None:
-    """Names, attributes, links and bytes are compared."""
+    """Names, attributes, links and bytes are compared with the current state."""
     history = _done(tree)
     spoil(tree)
 
@@ -92,8 +92,8 @@ def test_difference_from_the_present_is_a_finding(
         history.require_now(see(str(tree)), "the directory")
 
 
-def test_interrupted_write_may_be_there_in_part_and_nothing_else(tree: Path) -> None:
-    """Bytes of the last operation are old or new; all before it is complete."""
+def test_interrupted_write_may_be_partial_and_nothing_else(tree: Path) -> None:
+    """Bytes of the last operation are old or new; all earlier operations are complete."""
     history = _done(tree)
     (tree / "d/file").write_bytes(b"old CONTent")
 
@@ -106,7 +106,7 @@ def test_interrupted_write_may_be_there_in_part_and_nothing_else(tree: Path) -> 
 
 
 def test_state_before_the_floor_is_a_finding(tree: Path) -> None:
-    """A state that was promised must not be lost."""
+    """A state that must be durable must not be lost."""
     history = _done(tree)
     (tree / "d/file").write_bytes(b"old content")
 
@@ -135,7 +135,7 @@ def _with_failed_block(tree: Path) -> Observed:
 
 
 def test_unreadable_block_is_a_finding_unless_its_pack_was_damaged(tree: Path) -> None:
-    """EIO costs what the damaged object held, and the rest of the file stays right."""
+    """EIO is allowed for blocks of a damaged pack; the rest of the file must be correct."""
     history = _done(tree)
     observed = _with_failed_block(tree)
 
@@ -155,7 +155,7 @@ def _command(folder: Path, *words: str) -> list[str]:
 @pytest.mark.mount
 @pytest.mark.timeout(300)
 def test_short_run_finds_nothing_and_leaves_nothing(tmp_path: Path, as_root: None) -> None:
-    """Twelve seconds of events, and the end of a filesystem."""
+    """A run of twelve seconds has no findings and leaves no process or mount."""
     seed = random.SystemRandom().randrange(1 << 32)
 
     done = subprocess.run(
@@ -174,7 +174,7 @@ def test_short_run_finds_nothing_and_leaves_nothing(tmp_path: Path, as_root: Non
 @pytest.mark.mount
 @pytest.mark.timeout(120)
 def test_interrupt_ends_all_that_was_started(tmp_path: Path, as_root: None) -> None:
-    """^C leaves no process, no mount and no directory."""
+    """^C leaves no process, mount or directory."""
     command = _command(tmp_path, "--only", "use", "--minutes", "5")
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -72,8 +72,8 @@ def test_figures_for_people_have_units() -> None:
     assert rows == {"a": "2 KiB", "image last": "never", "ro": "yes"}
 
 
-def test_sizes_say_of_what_they_are() -> None:
-    """Without a capacity there is no bound, not a bound of nothing."""
+def test_each_size_is_labelled() -> None:
+    """A capacity of 0 is shown as unlimited."""
     rows = status.table_rows({"file_bytes": 1, "capacity_bytes": 0, "cache": {"bytes": 2}})
 
     assert rows == {"size of all files": "1 B", "capacity": "unlimited", "cache used": "2 B"}

@@ -26,7 +26,7 @@ def test_error_is_one_line_without_traceback(capsys: pytest.CaptureFixture[str])
 
 
 def test_os_error_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
-    """An OSError of no class of ours is still one line."""
+    """An OSError that the program does not wrap is still one line."""
     error = PermissionError(13, "Permission denied", "/x")
 
     assert boundary.run(_raising(error)) is ExitStatus.LOCAL
@@ -34,7 +34,7 @@ def test_os_error_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bug_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    """An unexpected error is for a bug report."""
+    """An unexpected error prints its traceback for a bug report."""
     assert boundary.run(_raising(RuntimeError("boom"))) is ExitStatus.BUG
 
     shown = capsys.readouterr().err
@@ -57,7 +57,7 @@ def test_interrupt_caught_by_the_parser_has_its_own_status(
 
 
 def test_interrupt_in_a_nursery_has_its_own_status(capsys: pytest.CaptureFixture[str]) -> None:
-    """Even if other errors follow from it."""
+    """An interrupt in a nursery decides the status, even if other errors follow from it."""
 
     async def wait() -> None:
         async with trio.open_nursery():
@@ -94,7 +94,7 @@ def test_group_with_a_known_error_is_reported_as_that_error(
 
 
 def test_python_without_assertions_is_refused() -> None:
-    """Assertions are needed, and python -O disables them."""
+    """Python -O disables assertions, which the program needs."""
     done = subprocess.run(
         [sys.executable, "-O", "-m", "s3fs_meta", "version"],
         capture_output=True,

@@ -23,14 +23,14 @@ def restored() -> Iterator[None]:
 
 
 def test_journal_lines_carry_their_priority() -> None:
-    """Also every line of a traceback."""
+    """Every line has a priority, also each line of a traceback."""
     record = logging.LogRecord("a", logging.ERROR, "f", 1, "one\ntwo", None, None)
 
     assert logs.JournalFormatter("%(message)s").format(record) == "<3>one\n<3>two"
 
 
 def test_log_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One older file is kept."""
+    """A full log file is rotated, and one older file is kept."""
     monkeypatch.setattr(logs, "LOG_BYTES_MAX", 1000)
     logs.to_file(tmp_path / "mount.log", logging.INFO)
 
@@ -43,7 +43,7 @@ def test_log_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_chatty_libraries_are_silenced() -> None:
-    """The S3 library logs every request, with headers."""
+    """Debug lines of the S3 library, which has headers in them, are not logged."""
     logs.to_stderr(logging.DEBUG)
 
     assert not logging.getLogger("botocore").isEnabledFor(logging.INFO)

@@ -10,12 +10,12 @@ from s3fs_meta.console import output
     [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (5 << 40, "5 TiB")],
 )
 def test_sizes_have_binary_units(size_bytes: int, expected: str) -> None:
-    """Three digits are precise enough."""
+    """Sizes are printed with three digits and a binary unit."""
     assert output.human_bytes(size_bytes) == expected
 
 
 def test_table_prints_texts_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
-    """Brackets are no markup."""
+    """Brackets in a cell are not interpreted as markup."""
     output.print_table({"name": "[red]x"})
 
     assert "[red]x" in capsys.readouterr().out

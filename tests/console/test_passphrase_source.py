@@ -18,7 +18,7 @@ def _typing(*answers: str) -> passphrase_source.Ask:
 
 
 def test_file_comes_before_environment_before_terminal(tmp_path: Path) -> None:
-    """The most explicit source wins."""
+    """A passphrase file overrides the environment, which overrides the terminal."""
     file = tmp_path / "p"
     file.write_bytes(b"from file\n")
 
@@ -28,7 +28,7 @@ def test_file_comes_before_environment_before_terminal(tmp_path: Path) -> None:
 
 
 def test_only_the_first_line_of_a_file_counts(tmp_path: Path) -> None:
-    """Editors add line ends; some users add notes."""
+    """The line end and later lines of a passphrase file are ignored."""
     file = tmp_path / "p"
     file.write_bytes(b" pass word \r\nnote\n")
 
@@ -42,7 +42,7 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_empty_passphrase_is_refused(tmp_path: Path) -> None:
-    """From every source."""
+    """An empty passphrase is refused from every source."""
     file = tmp_path / "p"
     file.write_bytes(b"\nx\n")
 
@@ -55,7 +55,7 @@ def test_empty_passphrase_is_refused(tmp_path: Path) -> None:
 
 
 def test_new_passphrase_is_typed_twice() -> None:
-    """A typing error must not lock the user out."""
+    """Two different inputs are refused, so that a typing error locks no user out."""
     assert passphrase_source.new(None, None, _typing("ü", "ü")) == "ü".encode()
     with pytest.raises(PassphraseError, match="differ"):
         passphrase_source.new(None, None, _typing("a", "b"))

@@ -33,7 +33,7 @@ os.waitpid(pid, 0)
 
 
 def test_passphrase_is_overwritten_in_proc_environ() -> None:
-    """Children do not inherit it, the program still has it, other variables stay."""
+    """Children do not inherit the passphrase; the program and other variables keep their values."""
     done = subprocess.run(
         [sys.executable, "-u", "-c", _TAKES],
         capture_output=True,
@@ -52,7 +52,7 @@ def test_passphrase_is_overwritten_in_proc_environ() -> None:
 
 
 def test_only_that_variable_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it nothing happens; variables set later are not visible in /proc."""
+    """Without the variable nothing is overwritten; later variables are not visible in /proc."""
     before = Path("/proc/self/environ").read_bytes()
     take()
     assert Path("/proc/self/environ").read_bytes() == before
@@ -67,7 +67,7 @@ def test_only_that_variable_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.mount
 @pytest.mark.parametrize("module", ["s3fs_meta", "s3fs_meta.cli.mount_helper"])
 def test_daemon_does_not_expose_its_passphrase(empty: Place, program: Program, module: str) -> None:
-    """Neither do its child processes, nor those of mount(8)."""
+    """No process of the daemon or of mount(8) has the passphrase in its environment."""
     program.executes = True
     program.environment[VARIABLE] = SECRET
     program.ok("mkfs", empty.url)
@@ -87,7 +87,7 @@ def test_daemon_does_not_expose_its_passphrase(empty: Place, program: Program, m
 def test_daemon_keeps_credentials_of_the_bucket_in_its_environment(
     place: Place, program: Program
 ) -> None:
-    """SECURITY.md says so: they are read again when the store refuses them."""
+    """SECURITY.md says so: the daemon reads them again when the store refuses them."""
     program.executes = True  # a forked process shows the environment of the tests
     program.environment["AWS_SECRET_ACCESS_KEY"] = SECRET
     program.ok("mount", place.url, place.mountpoint)
@@ -98,7 +98,7 @@ def test_daemon_keeps_credentials_of_the_bucket_in_its_environment(
 
 
 def _environments(pid: int) -> list[bytes]:
-    """Return the environments of a process and of all below it."""
+    """Return the environments of a process and of all its descendants."""
     children = [
         int(child)
         for task in Path(f"/proc/{pid}/task").iterdir()

@@ -6,7 +6,7 @@ from s3fs_meta.console.ui import TerminalFront
 
 
 def test_notice_is_one_line_with_the_programs_name(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its lines can be distinguished from other lines of a script."""
+    """The name distinguishes notices from other output of a script."""
     with TerminalFront() as front:
         front.notice("waiting [red]")
 
@@ -25,7 +25,7 @@ def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str
 def test_bars_are_shown_on_a_terminal_and_removed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Notices go above the bars."""
+    """Notices are printed above the bars."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with TerminalFront() as front:
@@ -41,7 +41,7 @@ def test_bars_are_shown_on_a_terminal_and_removed(
 def test_bar_without_work_is_full(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At 0 % the command would appear to hang."""
+    """A bar at 0 % would look as if the command hung."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with TerminalFront() as front:

@@ -75,7 +75,7 @@ def numbered(count: int) -> list[str]:
 
 @case
 async def get_returns_what_put_stored(store: ObjectStore) -> None:
-    """For every byte value."""
+    """Every byte value is stored unchanged."""
     await store.put(KEY, bytes(range(256)))
 
     assert (await store.get(KEY, PACK_BYTES_MAX)).data == bytes(range(256))
@@ -83,7 +83,7 @@ async def get_returns_what_put_stored(store: ObjectStore) -> None:
 
 @case
 async def empty_object_is_an_object(store: ObjectStore) -> None:
-    """It is found, read and listed."""
+    """An empty object can be read and is listed."""
     await store.put(KEY, b"")
 
     assert (await store.get(KEY, PACK_BYTES_MAX)).data == b""
@@ -92,7 +92,7 @@ async def empty_object_is_an_object(store: ObjectStore) -> None:
 
 @case
 async def large_object_comes_back_whole(store: ObjectStore) -> None:
-    """Seven megabytes of random bytes, more than any buffer in between."""
+    """Seven megabytes of random bytes, more than any buffer, are returned unchanged."""
     data = os.urandom(7_000_001)
     await store.put(KEY, data)
 
@@ -115,7 +115,7 @@ async def put_takes_a_view_that_is_reused_afterwards(store: ObjectStore) -> None
 
 @case
 async def put_replaces(store: ObjectStore) -> None:
-    """A longer object is replaced by a shorter one completely."""
+    """A shorter object replaces a longer one completely."""
     await store.put(KEY, b"a longer content")
     await store.put(KEY, b"short")
 
@@ -133,7 +133,7 @@ async def missing_object_raises_with_its_key(store: ObjectStore) -> None:
 
 @case
 async def beginning_of_a_key_is_no_object(store: ObjectStore) -> None:
-    """A folder is not an object, and below an object there is none."""
+    """A prefix of a key is not an object, and an object has no objects below it."""
     await store.put(KEY, b"content")
 
     for key in ("pack", "pack/3f", f"{KEY}/more"):
@@ -143,7 +143,7 @@ async def beginning_of_a_key_is_no_object(store: ObjectStore) -> None:
 
 @case
 async def object_that_is_larger_than_its_reader_takes_is_refused(store: ObjectStore) -> None:
-    """The error has the size, and the tag that a replacement needs."""
+    """The error has the size, and the tag needed to replace the object."""
     await store.put(KEY, bytes(1000))
 
     assert (await store.get(KEY, 1000)).data == bytes(1000)
@@ -160,7 +160,7 @@ async def object_that_is_larger_than_its_reader_takes_is_refused(store: ObjectSt
 
 @case
 async def ranges_are_exact(store: ObjectStore) -> None:
-    """First byte, last byte, the middle, everything."""
+    """Ranges may be the first byte, the last byte, the middle, or the complete object."""
     await store.put(KEY, b"0123456789")
 
     assert await store.get_range(KEY, 0, 1) == b"0"
@@ -171,7 +171,7 @@ async def ranges_are_exact(store: ObjectStore) -> None:
 
 @case
 async def range_past_the_end_is_damage(store: ObjectStore) -> None:
-    """Across the end, at the end, after it, in an empty object: never fewer bytes, never zeros."""
+    """A range across or after the end raises an error: never fewer bytes, never zeros."""
     await store.put(KEY, b"0123456789")
     await store.put(OTHER, b"")
 
@@ -183,7 +183,7 @@ async def range_past_the_end_is_damage(store: ObjectStore) -> None:
 
 @case
 async def impossible_range_is_damage(store: ObjectStore) -> None:
-    """Ranges come from rows, which may be damaged."""
+    """Ranges come from rows, which may be corrupt, so an invalid one is reported as damage."""
     await store.put(KEY, b"0123456789")
 
     for start, stop in ((5, 5), (7, 3), (-1, 3), (0, RANGE_BYTES_MAX + 1), (1 << 62, 1 << 63)):
@@ -208,7 +208,7 @@ async def create_takes_a_free_key_once(store: ObjectStore) -> None:
 
 @case
 async def create_may_follow_a_delete(store: ObjectStore) -> None:
-    """A deleted key is free."""
+    """A deleted key can be created again."""
     await store.create(KEY, b"first")
     await store.delete([KEY])
     await store.create(KEY, b"second")
@@ -218,7 +218,7 @@ async def create_may_follow_a_delete(store: ObjectStore) -> None:
 
 @case
 async def replace_follows_the_versions(store: ObjectStore) -> None:
-    """The tag of a version is valid for one replacement, from whichever answer it is taken."""
+    """A tag is valid for one replacement, whether get, put or replace returned it."""
     created = await store.create(KEY, b"1")
     assert (await store.get(KEY, PACK_BYTES_MAX)).etag == created
     replaced = await store.replace(KEY, b"2", created)
@@ -244,7 +244,7 @@ async def replace_of_nothing_is_refused(store: ObjectStore) -> None:
 
 @case
 async def one_of_many_creators_wins(store: ObjectStore) -> None:
-    """Exactly one returns, and its bytes are stored."""
+    """Exactly one concurrent create succeeds, and its bytes are stored."""
     winners: list[bytes] = []
 
     async def create(data: bytes) -> None:
@@ -284,7 +284,7 @@ async def compare_and_set_loses_no_update(store: ObjectStore) -> None:
 
 @case
 async def probe_finds_the_conditions_honoured(store: ObjectStore) -> None:
-    """No object is left."""
+    """The probe succeeds and leaves no object."""
     assert await probe(store, "c0ffee")
 
     assert await keys_of(store) == []
@@ -314,7 +314,7 @@ async def reader_sees_old_or_new_never_a_mixture(store: ObjectStore) -> None:
 
 @case
 async def delete_takes_what_is_there(store: ObjectStore) -> None:
-    """Missing keys and an empty list are no errors; others stay."""
+    """Missing keys and an empty list are no errors; other objects stay."""
     await put_all(store, [KEY, OTHER])
 
     await store.delete([])
@@ -329,7 +329,7 @@ async def delete_takes_what_is_there(store: ObjectStore) -> None:
 
 @case
 async def list_ascends_by_bytes(store: ObjectStore) -> None:
-    """Also around '-', '.', '/' and '0': a folder sorts like its keys."""
+    """Keys are sorted by bytes, also around '-', '.', '/' and '0'."""
     keys = ["a/b/c", "a/b-c", "a/b0", "a-b", "a.b/c", "a0", "B", "lease", "image/1-1-a/manifest"]
     await put_all(store, keys)
 
@@ -338,7 +338,7 @@ async def list_ascends_by_bytes(store: ObjectStore) -> None:
 
 @case
 async def list_takes_any_beginning(store: ObjectStore) -> None:
-    """A prefix may end in the middle of a component, and sizes are listed."""
+    """A prefix may end in the middle of a component; the listing has sizes."""
     for key, data in (("pack/3f/1", b"1"), ("pack/3e/22", b"22"), ("packs", b""), ("o", b"")):
         await store.put(ObjectKey(key), data)
 
@@ -355,7 +355,7 @@ async def list_takes_any_beginning(store: ObjectStore) -> None:
 
 @case
 async def list_goes_on_behind_a_key(store: ObjectStore) -> None:
-    """The key itself need not exist."""
+    """A listing starts after a key, which need not exist."""
     await put_all(store, ["a/1", "a/2", "a/3", "b/1"])
 
     assert await keys_of(store, "a/", after="a/1") == ["a/2", "a/3"]
@@ -376,12 +376,12 @@ async def check_pages(store: ObjectStore, count: int) -> None:
 
 
 async def list_crosses_the_border_of_a_page(store: ObjectStore) -> None:
-    """One key more than a page, and one batch of deletions more than one."""
+    """Objects one more than a page are listed, and deleted in two batches."""
     await check_pages(store, LIST_PAGE_KEYS + 1)
 
 
 async def list_crosses_two_borders(store: ObjectStore) -> None:
-    """A listing of three pages."""
+    """A listing of three pages is complete."""
     await check_pages(store, 2 * LIST_PAGE_KEYS + 1)
 
 
@@ -406,7 +406,7 @@ async def list_may_be_left_early(store: ObjectStore) -> None:
 
 @case
 async def longest_key_is_stored(store: ObjectStore) -> None:
-    """The longest component and the longest key that the limits allow."""
+    """The longest component and the longest key within the limits can be stored."""
     component = "c" * KEY_COMPONENT_BYTES_MAX
     key = ObjectKey(f"{component}/{'k' * (KEY_BYTES_MAX - len(component) - 1)}")
     await store.put(key, b"content")
@@ -419,7 +419,7 @@ async def longest_key_is_stored(store: ObjectStore) -> None:
 
 @case
 async def printable_keys_survive_every_escaping(store: ObjectStore) -> None:
-    """In URLs, in the XML of listings and of batch deletes."""
+    """Keys are escaped in URLs and in the XML of listings and batch deletes."""
     keys = ["a b", "a+b", "a%20b", "a&b;c", "a<b>", "a'b\"c", "a=b:c@d,e!f(g)~", "a#b[c]", "a*?"]
     await put_all(store, keys)
 
@@ -431,7 +431,7 @@ async def printable_keys_survive_every_escaping(store: ObjectStore) -> None:
 
 @case
 async def unsafe_keys_are_refused(store: ObjectStore) -> None:
-    """By every method with a key, before any request."""
+    """Every method with a key refuses it before any request."""
     for text in ("", "/a", "a/", "a//b", "a/../b", ".", "ä", "a\nb", "c" * 256, "a\\b"):
         key = ObjectKey(text)
         for request in (
@@ -467,7 +467,7 @@ async def cancelled_write_leaves_old_or_new(store: ObjectStore) -> None:
 
 @case
 async def time_is_that_of_stored_objects(store: ObjectStore) -> None:
-    """One clock gives the time of an object and the present; servers truncate to seconds."""
+    """The store's present and its objects' times are of one clock; servers truncate to seconds."""
     before = await store.now_ns()
     await store.put(KEY, b"content")
     after = await store.now_ns()
@@ -481,12 +481,12 @@ async def time_is_that_of_stored_objects(store: ObjectStore) -> None:
     if not store.has_own_clock:
         assert (
             abs(after - time.time_ns()) < 60 * 10**9
-        )  # it is that of this host, or of a network disk
+        )  # the clock is that of this host or of the server of a network disk
 
 
 @case
 async def every_method_notices_a_cancellation(store: ObjectStore) -> None:
-    """Each has a schedule point, so a cancelled task ends there."""
+    """Each method has a schedule point, so a cancelled task ends there."""
     await store.put(KEY, b"content")
     for request in (
         lambda: store.get(KEY, PACK_BYTES_MAX),
@@ -522,7 +522,7 @@ async def many_requests_at_once_all_succeed(store: ObjectStore) -> None:
 
 @case
 async def url_names_the_place(store: ObjectStore) -> None:
-    """It has a scheme, and error messages have one line."""
+    """The URL has a scheme, and error messages have one line."""
     assert ":" in store.url
     with pytest.raises(StoreError) as caught:
         await store.get(KEY, PACK_BYTES_MAX)

@@ -11,13 +11,13 @@ from s3fs_meta.errors import ControlError, NotMountedError
 
 
 async def test_no_directory_means_not_mounted(tmp_path: Path) -> None:
-    """The filesystem was never mounted on this host."""
+    """The state directory is missing if the filesystem was never mounted on this host."""
     with pytest.raises(NotMountedError):
         await client.call(tmp_path / "missing", "status")
 
 
 async def test_no_socket_means_not_mounted(tmp_path: Path) -> None:
-    """It was mounted once."""
+    """The socket is missing after an unmount."""
     with pytest.raises(NotMountedError):
         await client.call(tmp_path, "status")
 
@@ -55,12 +55,12 @@ async def test_mount_that_dies_before_its_answer_is_an_error(
 async def test_cancelled_client_leaves_no_connection(
     tmp_path: Path,
 ) -> None:
-    """It was waiting for the connection to be accepted."""
+    """A client cancelled while it waits for accept(2) closes its connection."""
     path = str(tmp_path / "control.sock")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
         listener.bind(path)
         listener.listen(0)
-        first.connect(path)  # the queue is full
+        first.connect(path)  # the queue of connections is full
         with trio.move_on_after(0.1) as scope:
             await client.call(tmp_path, "status")
         assert scope.cancelled_caught

@@ -27,7 +27,7 @@ class Pieces(trio.abc.ReceiveStream):
 
 
 async def test_lines_are_joined_and_split() -> None:
-    """For lines in several pieces, and several lines in one piece."""
+    """A line may arrive in several pieces, and several lines in one piece."""
     lines = LineReader(Pieces(b"on", b"e\ntwo\nthr", b"ee\n"))
 
     assert [await lines.next_line() for _ in range(4)] == [b"one", b"two", b"three", b""]

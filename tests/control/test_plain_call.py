@@ -15,7 +15,7 @@ from s3fs_meta.errors import ControlError, NotMountedError, NotPermittedError
 
 
 async def test_answer_follows_the_progress_events(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """The server is that of a real mount; progress events are skipped."""
+    """Progress events of a real server are skipped until the result arrives."""
 
     async def handler(arguments: Message, report: Report) -> Message:
         report({"what": "half", "done": 1, "total": 2})
@@ -42,7 +42,7 @@ async def test_error_keeps_its_class(tmp_path: Path, nursery: trio.Nursery) -> N
 
 
 def test_call_without_a_listening_daemon_fails(tmp_path: Path) -> None:
-    """Never mounted on this host, not mounted now, or killed with its socket left."""
+    """The filesystem was never mounted here, is unmounted, or a kill left its socket."""
     for directory in (tmp_path / "missing", tmp_path):
         with pytest.raises(NotMountedError):
             plain_call.call(directory, "status", {})

@@ -18,7 +18,7 @@ _values = st.recursive(
 @settings(max_examples=30)
 @given(st.dictionaries(st.text(), _values))
 def test_message_round_trips_as_one_line(message: dict[str, object]) -> None:
-    """With any text there is one line end, at the end."""
+    """A message with any text is encoded with a single newline, at its end."""
     line = encode(message)
 
     assert line.find(b"\n") == len(line) - 1
@@ -34,7 +34,7 @@ def test_request_without_arguments_has_none() -> None:
     "line", [b"", b"nonsense", b"3", b"{}", b'{"command":3}', b'{"command":"x","arguments":[]}']
 )
 def test_invalid_request_is_refused(line: bytes) -> None:
-    """Nothing is guessed."""
+    """A line that is not a valid request raises an error."""
     with pytest.raises(ControlError):
         decode_request(line)
 

@@ -37,13 +37,13 @@ class Commands:
         return dict(arguments)
 
     async def count(self, _arguments: Message, report: Report) -> Message:
-        """Send twice as many events as may be queued."""
+        """Send twice as many events as fit into the queue."""
         for number in range(2 * CONTROL_EVENTS_MAX):
             report({"done": number})
         return {"last": 2 * CONTROL_EVENTS_MAX}
 
     async def fail(self, arguments: Message, _report: Report) -> Message:
-        """Raise, an expected error or a bug."""
+        """Raise an expected error or a bug."""
         if arguments.get("bug"):
             raise RuntimeError("oops")
         raise NoSpaceLeftError("disk")
@@ -66,7 +66,7 @@ class Commands:
         return {}
 
     async def tell(self, _arguments: Message, report: Report) -> Message:
-        """Send events to a disconnected client, and finish all the same."""
+        """Send events to a disconnected client, and finish nevertheless."""
         self.started.set()
         await self.gate.wait()
         for number in range(3):
@@ -76,7 +76,7 @@ class Commands:
         return {}
 
     async def big(self, _arguments: Message, _report: Report) -> Message:
-        """Return more than fits."""
+        """Return more than a message can hold."""
         return {"text": "x" * CONTROL_MESSAGE_BYTES_MAX}
 
 
@@ -125,7 +125,7 @@ async def test_socket_is_private(directory: Path) -> None:
 
 
 def _ask_as_nobody(directory: Path) -> int:
-    """Return the exit status of a request by another user: 0 if the connection was closed."""
+    """Send a request as another user; return 0 if the server closed the connection."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the child only makes system calls
         pid = os.fork()
@@ -144,7 +144,7 @@ def _ask_as_nobody(directory: Path) -> int:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_another_user_is_disconnected(directory: Path) -> None:
-    """Even if the socket file is accessible, the credentials of the peer decide."""
+    """The credentials of the peer decide, even if the socket file is accessible."""
     for path in (directory, *directory.parents):
         if path.stat().st_mode & 0o055 != 0o055:
             path.chmod(0o755)
@@ -191,7 +191,7 @@ async def test_unknown_command_is_named(directory: Path) -> None:
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b'"x"', b'{"command":1}', b"\xff"])
 async def test_invalid_request_is_answered_and_disconnected(directory: Path, line: bytes) -> None:
-    """A line that is no request gets an error."""
+    """The client of an invalid request gets an error."""
     async with await _raw(directory) as stream:
         await stream.send_all(line + b"\n")
 
@@ -208,7 +208,7 @@ async def test_endless_line_is_disconnected(directory: Path) -> None:
 
 
 async def test_result_that_is_too_long_is_an_error(directory: Path) -> None:
-    """The bound applies to answers, too."""
+    """The limit on messages applies to answers, too."""
     with pytest.raises(ControlError, match="too long"):
         await client.call(directory, "big")
 
@@ -226,7 +226,7 @@ async def test_two_requests_on_one_connection(directory: Path) -> None:
 async def test_command_continues_when_its_client_disconnects(
     directory: Path, commands: Commands
 ) -> None:
-    """Half a flush is of no use."""
+    """A flush finishes although its client is gone."""
     async with await _raw(directory) as stream:
         await stream.send_all(b'{"command":"wait"}\n')
         await trio.testing.wait_all_tasks_blocked()
@@ -239,13 +239,13 @@ async def test_command_continues_when_its_client_disconnects(
 async def test_silent_client_is_disconnected(
     directory: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Connections are not kept open for nothing."""
+    """A client that sends no request is disconnected after a timeout."""
     async with await _raw(directory) as stream:
         assert await stream.receive_some(1) == b""
 
 
 async def test_clients_beyond_the_bound_wait(directory: Path, commands: Commands) -> None:
-    """They are not refused."""
+    """Clients beyond the limit wait for a connection and are not refused."""
     async with trio.open_nursery() as nursery:
         for _ in range(CONTROL_CONNECTIONS_MAX + 3):
             nursery.start_soon(client.call, directory, "wait")
@@ -256,7 +256,7 @@ async def test_clients_beyond_the_bound_wait(directory: Path, commands: Commands
 
 
 async def test_leftover_socket_is_replaced_and_our_own_removed(tmp_path: Path) -> None:
-    """A killed mount leaves its socket file; the next one uses the path."""
+    """A killed mount leaves its socket file; the next one replaces it."""
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(tmp_path / "control.sock"))
     left.close()
@@ -271,7 +271,7 @@ async def test_leftover_socket_is_replaced_and_our_own_removed(tmp_path: Path) -
 
 
 async def test_quiet_waits_until_the_answer_is_sent(tmp_path: Path, commands: Commands) -> None:
-    """So a mount that ends right after its last answer has sent it."""
+    """A mount that ends right after its last answer has sent it."""
     results: list[dict[str, Any]] = []
 
     async def ask() -> None:
@@ -291,7 +291,7 @@ async def test_quiet_waits_until_the_answer_is_sent(tmp_path: Path, commands: Co
 
 
 async def test_held_resource_ends_with_its_client(directory: Path, commands: Commands) -> None:
-    """Otherwise it would stay; a connected client gets its answer, and may send another request."""
+    """A connected client gets its answer and may send another request."""
     stream = await _raw(directory)
     await stream.send_all(b'{"command": "hold"}\n')
     assert await _one_line(stream) == {"progress": {"held": 1}}
@@ -311,7 +311,7 @@ async def test_held_resource_ends_with_its_client(directory: Path, commands: Com
 async def test_other_commands_continue_without_their_client(
     directory: Path, commands: Commands
 ) -> None:
-    """Also commands that report progress."""
+    """A command that reports progress continues after its client disconnected."""
     stream = await _raw(directory)
     await stream.send_all(b'{"command": "tell"}\n')
     await commands.started.wait()

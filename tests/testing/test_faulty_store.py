@@ -23,7 +23,7 @@ def faulty() -> FaultyStore:
 
 
 async def test_failure_is_of_the_next_calls_of_one_method(faulty: FaultyStore) -> None:
-    """Nothing is done, and other methods go on."""
+    """The failing calls have no effect, and other methods work."""
     faulty.fail("put", times=2)
 
     for _ in range(2):
@@ -35,7 +35,7 @@ async def test_failure_is_of_the_next_calls_of_one_method(faulty: FaultyStore) -
 
 
 async def test_failure_of_any_method_hits_the_next_call(faulty: FaultyStore) -> None:
-    """With the error that was ordered."""
+    """The next call of any method raises the programmed error."""
     faulty.fail(ANY, StoreAccessError(KEY, "AccessDenied", "ask"))
 
     with pytest.raises(StoreAccessError):
@@ -43,8 +43,8 @@ async def test_failure_of_any_method_hits_the_next_call(faulty: FaultyStore) -> 
     await faulty.get(KEY, PACK_BYTES_MAX)
 
 
-async def test_lost_reply_is_of_something_done(faulty: FaultyStore) -> None:
-    """The caller cannot distinguish it from a failure."""
+async def test_lost_reply_belongs_to_an_executed_request(faulty: FaultyStore) -> None:
+    """The caller cannot distinguish a lost reply from a failure."""
     faulty.lose_reply("put")
 
     with pytest.raises(TransientStoreError):
@@ -54,7 +54,7 @@ async def test_lost_reply_is_of_something_done(faulty: FaultyStore) -> None:
 
 
 async def test_corrupt_answer_differs_in_one_bit(faulty: FaultyStore) -> None:
-    """Of a whole object and of a range; its length is right."""
+    """One bit of an object or range is flipped; the length is correct."""
     faulty.corrupt("get")
     faulty.corrupt("get_range")
 
@@ -63,7 +63,7 @@ async def test_corrupt_answer_differs_in_one_bit(faulty: FaultyStore) -> None:
 
 
 async def test_short_answer_is_half(faulty: FaultyStore) -> None:
-    """Once."""
+    """One answer has half of its bytes."""
     faulty.shorten("get")
 
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"01234"
@@ -84,7 +84,7 @@ async def test_damaged_answers_do_not_pass_the_codec(faulty: FaultyStore) -> Non
 
 
 async def test_outage_lasts_until_it_is_ended(faulty: FaultyStore) -> None:
-    """Every method fails, with the same error."""
+    """Every method fails with the same error during an outage."""
     faulty.down = TransientStoreError(KEY, "down")
     for request in (faulty.get(KEY, PACK_BYTES_MAX), faulty.put(KEY, b""), faulty.delete([KEY])):
         with pytest.raises(TransientStoreError, match="down"):
@@ -95,7 +95,7 @@ async def test_outage_lasts_until_it_is_ended(faulty: FaultyStore) -> None:
 
 
 async def test_gate_holds_a_call_before_it_does_anything(faulty: FaultyStore) -> None:
-    """And lets it pass when opened."""
+    """A blocked call has no effect until the gate is opened."""
     gate = faulty.hold("put")
 
     async with trio.open_nursery() as nursery:
@@ -108,7 +108,7 @@ async def test_gate_holds_a_call_before_it_does_anything(faulty: FaultyStore) ->
 
 
 async def test_store_without_conditions_lets_everybody_win(faulty: FaultyStore) -> None:
-    """As some real servers do."""
+    """Conditional writes always succeed, as on some real servers."""
     faulty.ignores_conditions = True
 
     etag = await faulty.create(KEY, b"1")
@@ -118,7 +118,7 @@ async def test_store_without_conditions_lets_everybody_win(faulty: FaultyStore) 
 
 
 async def test_calls_are_remembered(faulty: FaultyStore) -> None:
-    """In order, with their keys, failed ones too."""
+    """Calls are recorded in order with their keys, also failed ones."""
     faulty.fail("get")
     with pytest.raises(TransientStoreError):
         await faulty.get(KEY, PACK_BYTES_MAX)

@@ -18,10 +18,10 @@ _PACKAGE = f"{Path(s3fs_meta.__file__).parent}/"
 
 
 class Counted:
-    """The calls that were made."""
+    """The recorded calls."""
 
     def __init__(self) -> None:
-        self.trip: list[tuple[str, str]] = []  # the file and the function of each
+        self.trip: list[tuple[str, str]] = []  # file and function of each call
 
     calls = moves = 0
 
@@ -35,7 +35,7 @@ class Counted:
         if event != "call" or not code.co_filename.startswith(_PACKAGE):
             return
         if frame.f_lasti > _first_instruction(code):
-            return  # a coroutine or a generator goes on
+            return  # a coroutine or a generator resumes
         self.calls += 1
         self.trip.append((code.co_filename.removeprefix(_PACKAGE), code.co_name))
         caller = frame.f_back
@@ -46,7 +46,7 @@ class Counted:
 
 @functools.cache
 def _first_instruction(code: CodeType) -> int:
-    """Return where the first call of a function is noticed: in coroutines not at the beginning."""
+    """Return the offset of the instruction at which a function's first call is recorded."""
     for instruction in dis.get_instructions(code):
         if instruction.opname == "RESUME":
             return instruction.offset

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-# A disk in memory, where there is one, saves the tests fsyncs. None: where temporary files go.
+# A filesystem in memory, if there is one, makes fsync cheap. None: the default for temporary files.
 FAST_PLACE: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 _ENDING_S_MAX: Final = 10.0
@@ -17,7 +17,7 @@ _ENDING_S_MAX: Final = 10.0
 
 @contextlib.contextmanager
 def fast_folder() -> Iterator[Path]:
-    """Give an empty directory, in memory if that can be, and remove it.
+    """Provide an empty directory, in memory if possible, and remove it.
 
     A write that was cancelled goes on in its thread, and may make a file while that is removed.
     """

@@ -1,4 +1,4 @@
-"""Everything that commands load, so that a process has it before it forks."""
+"""Imports of everything that commands load, so that a process has it before it forks."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""How much memory a piece of code takes at the most."""
+"""Peak memory of a piece of code."""
 
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def traced() -> Iterator[Callable[[], int]]:
-    """Give a function that returns, afterwards, the most that Python allocated meanwhile, in bytes."""
+    """Yield a function that returns, after the block, the peak of Python's allocations in bytes."""
     peaks: list[int] = []
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Rows of a database, to compare them with those of another."""
+"""Rows of a database, for comparison with another database."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +10,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.db.schema import REPLICATED_TABLES
 
-# A writer settles the counters when it begins.
+# A writer corrects the counters when it begins.
 SETTLED = tuple(table for table in REPLICATED_TABLES if table != "counters")
 ON_ALL_HOSTS = (*REPLICATED_TABLES, "blocks", "packs", "totals")
 

@@ -1,4 +1,4 @@
-"""Parameters of which the fast tests take a sample, and the slow tests the rest."""
+"""Parameters of which fast tests run a sample, and slow tests all."""
 
 from collections.abc import Iterable
 from typing import Any

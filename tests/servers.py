@@ -45,9 +45,9 @@ class S3Server(NamedTuple):
 
     make: str
     endpoint_url: str
-    data: Path | None  # where it keeps objects, if in files
+    data: Path | None  # the directory of its objects, if it keeps them in files
     certificate: Certificate | None
-    process: "subprocess.Popen[bytes] | None" = None  # for tests that stop or end it
+    process: "subprocess.Popen[bytes] | None" = None  # its process, for tests that stop or end it
 
     def environment(self) -> dict[str, str]:
         """Return the variables with which the standard AWS chain finds the credentials."""
@@ -84,7 +84,7 @@ def versitygw_program() -> str | None:
 
 
 def minio_program() -> str | None:
-    """Return the path of MinIO's server, likewise."""
+    """Return the path of MinIO's server: on PATH, or where ``go install`` puts it."""
     return _program("minio")
 
 
@@ -109,7 +109,7 @@ def _go_folders() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def running_s3(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
-    """Give the best server that is here and say which; *folder* takes its data and its log."""
+    """Run the best available server; *folder* takes its data and its log."""
     start = running_moto if versitygw_program() is None else running_versitygw
     with start(folder, certificate) as server:
         print(f"S3 server for tests: {server.make} at {server.endpoint_url}")  # noqa: T201
@@ -120,7 +120,7 @@ def running_s3(folder: Path, certificate: Certificate | None = None) -> Iterator
 def running_versitygw(
     folder: Path, certificate: Certificate | None = None, port: int | None = None
 ) -> Iterator[S3Server]:
-    """Give a versitygw over files; one that ended starts again with its folder and port."""
+    """Run versitygw on files; a restarted one has the same folder and port."""
     program = versitygw_program()
     assert program is not None, "versitygw is not installed"
     data, versions = folder / "data", folder / "versions"
@@ -138,7 +138,7 @@ def running_versitygw(
 
 @contextlib.contextmanager
 def running_moto(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
-    """Give moto's server: all in memory, no authentication."""
+    """Run moto's server: all in memory, no authentication."""
     port = _free_port()
     options = ["-H", "127.0.0.1", "-p", str(port)]
     if certificate is not None:
@@ -149,7 +149,7 @@ def running_moto(folder: Path, certificate: Certificate | None = None) -> Iterat
 
 @contextlib.contextmanager
 def running_minio(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
-    """Give a MinIO of one node over four folders."""
+    """Run MinIO as one node over four folders."""
     program = minio_program()
     assert program is not None, "minio is not installed"
     assert certificate is None, "not needed so far"
@@ -158,7 +158,7 @@ def running_minio(folder: Path, certificate: Certificate | None = None) -> Itera
     variables = {
         "MINIO_ROOT_USER": ACCESS_KEY,
         "MINIO_ROOT_PASSWORD": SECRET_KEY,
-        "MINIO_CI_CD": "1",  # takes disks that are folders of the root disk
+        "MINIO_CI_CD": "1",  # accept folders of the root disk as disks
         "MINIO_BROWSER": "off",
     }
     command = [program, "server", "--quiet", "--address", f"127.0.0.1:{port}", *disks]
@@ -229,7 +229,7 @@ def server_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def certificate(server_folder: Path) -> Certificate:
-    """Return a certificate for loopback that an authority of our own signed."""
+    """Return a certificate for loopback, signed by a test authority."""
     paths = Certificate(*(server_folder / f"{name}.pem" for name in Certificate._fields))
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1", "localhost")
@@ -242,21 +242,21 @@ def certificate(server_folder: Path) -> Certificate:
 
 @pytest.fixture(scope="session")
 def s3_server(server_folder: Path) -> Iterator[S3Server]:
-    """Return the best S3 server that is here, over http."""
+    """Return the best available S3 server, over http."""
     with running_s3(_made(server_folder / "http")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def s3_tls_server(server_folder: Path, certificate: Certificate) -> Iterator[S3Server]:
-    """Return the best S3 server that is here, over https."""
+    """Return the best available S3 server, over https."""
     with running_s3(_made(server_folder / "https"), certificate) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def s3_second_server(server_folder: Path) -> Iterator[S3Server]:
-    """Return a server of another make: MinIO where it is installed, else moto's."""
+    """Return a server of another implementation: MinIO if installed, else moto's."""
     start = running_moto if minio_program() is None else running_minio
     with start(_made(server_folder / "second")) as server:
         yield server

@@ -1,4 +1,4 @@
-"""A guard that every test runs under: no statement of the package goes past the owner of its table.
+"""A guard for every test: only declared modules run statements on the table ``inodes``.
 
 Rows of ``inodes`` may be newer in memory than in the table (``meta.db.inode_table``). SQLite knows
 which tables a statement uses, whatever its text; one on ``inodes`` that neither the owner nor a
@@ -20,7 +20,7 @@ _DOORS = "meta/db/statements.py"
 _CHANGES = frozenset({"run", "run_many"})
 _USES = frozenset({apsw.SQLITE_READ, apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE})
 
-# Whose statements may use the table: the owner, and those that merge the rows in memory.
+# Modules that may use the table: its owner, and those that merge the rows in memory.
 OWNERS = frozenset({"meta/db/inode_table.py", "meta/tables/inodes.py", "meta/tables/dentries.py"})
 
 
@@ -37,7 +37,7 @@ def _check(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
 
 
 def _is_declared(door: FrameType) -> bool:
-    """Return whether a statement may use the table: by who runs it.
+    """Return whether the running code may use the table.
 
     Tests may read past the owner what they have committed.
     """
@@ -72,7 +72,7 @@ def uses_table(connection: apsw.Connection, sql: str, bindings: Any = None) -> b
     connection.authorizer = authorize
     try:
         cursor = connection.cursor()
-        cursor.exec_trace = lambda *_: False  # compiled, and not carried out
+        cursor.exec_trace = lambda *_: False  # compiled, not executed
         cursor.execute(sql, bindings, can_cache=False)
     except apsw.ExecTraceAbort:
         pass

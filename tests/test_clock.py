@@ -1,4 +1,4 @@
-"""The machine's clock against what the kernel stamps files with."""
+"""The system clock compared with the timestamps of the kernel."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ from pathlib import Path
 from s3fs_meta.clock import SystemClock
 
 
-def test_time_and_stamps_of_the_kernel_never_go_back(tmp_path: Path) -> None:
-    """Also between two ticks, where the kernel stamps what was looked at with a finer clock."""
+def test_clock_and_kernel_timestamps_are_monotonic(tmp_path: Path) -> None:
+    """Each reading is at least as late as the one before, also within one tick of the kernel."""
     clock, file = SystemClock(), tmp_path / "file"
     file.touch()
     seen = []
@@ -37,8 +37,8 @@ os._exit(os.stat("/dev/null").st_ctime_ns != kept)
 """
 
 
-def test_clock_survives_what_a_daemon_does_to_its_descriptors() -> None:
-    """Also when it was started without them, as some supervisors do."""
+def test_clock_works_after_a_daemon_replaces_its_descriptors() -> None:
+    """The process may start without standard streams, as under some supervisors."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", _DAEMON], check=False, env=environment)
     assert done.returncode == 0

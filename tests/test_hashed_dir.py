@@ -1,4 +1,4 @@
-"""pruned_tree: files come and go, and no empty directory stays."""
+"""pruned_tree: files in hashed directories, without empty directories."""
 
 import os
 import stat
@@ -54,7 +54,7 @@ def test_created_file_is_found_by_its_name(files: PrunedTree) -> None:
 
 
 def test_file_moves_to_another_directory(files: PrunedTree, tmp_path: Path) -> None:
-    """Its own directory goes with it; a file of that name there is never replaced."""
+    """The emptied source directory is removed; an existing file of that name is not replaced."""
     (tmp_path / "other").mkdir()
     other = type(files)(tmp_path / "other")
     put(files, "17")
@@ -95,12 +95,12 @@ def test_removing_the_last_file_removes_its_directories(files: PrunedTree) -> No
 
 
 def test_removing_a_missing_file_returns_false(files: PrunedTree) -> None:
-    """It is no error."""
+    """Removing a missing file is not an error."""
     assert not files.remove("17")
 
 
 def test_directory_stays_while_it_holds_another_file(numbered: NumberedDir) -> None:
-    """Only an empty directory goes."""
+    """Only an empty directory is removed."""
     other = "18"
     put(numbered, "17")
     put(numbered, other)
@@ -111,7 +111,7 @@ def test_directory_stays_while_it_holds_another_file(numbered: NumberedDir) -> N
 
 
 def test_put_from_moves_and_replaces(files: PrunedTree, tmp_path: Path) -> None:
-    """The source has the new name afterwards, and only that."""
+    """The source file has only its new name afterwards."""
     put(files, "17", b"old")
     source = tmp_path / "source"
     source.write_bytes(b"new")
@@ -123,7 +123,7 @@ def test_put_from_moves_and_replaces(files: PrunedTree, tmp_path: Path) -> None:
 
 
 def test_put_from_a_missing_source_leaves_no_directory(files: PrunedTree, tmp_path: Path) -> None:
-    """It raises, and what was made for it is removed."""
+    """The call raises, and directories created for the file are removed."""
     with pytest.raises(FileNotFoundError):
         files.put_from(tmp_path / "nothing", "17")
 
@@ -132,7 +132,7 @@ def test_put_from_a_missing_source_leaves_no_directory(files: PrunedTree, tmp_pa
 
 @pytest.mark.parametrize(("new", "left"), [("18", ["xxx"]), ("1018", ["1xxx"])])
 def test_renamed_file_leaves_no_directory(numbered: NumberedDir, new: str, left: list[str]) -> None:
-    """It replaces another one, beside it or in a directory of its own."""
+    """A rename replaces a file in the same or in another directory."""
     put(numbered, "17", b"content")
     put(numbered, new, b"replaced")
 
@@ -144,7 +144,7 @@ def test_renamed_file_leaves_no_directory(numbered: NumberedDir, new: str, left:
 
 
 def test_renaming_a_missing_file_makes_no_directory(files: PrunedTree) -> None:
-    """It raises."""
+    """The call raises, and no directory stays."""
     with pytest.raises(FileNotFoundError):
         files.rename("17", "1018")
 
@@ -164,7 +164,7 @@ def test_link_new_refuses_a_taken_name(files: PrunedTree, tmp_path: Path) -> Non
 
 
 def test_failed_create_leaves_no_directory(numbered: NumberedDir) -> None:
-    """A name that the disk refuses makes nothing."""
+    """A name that the disk refuses leaves no directory."""
     with pytest.raises(OSError, match="name too long"):
         numbered.open("n" * 300, CREATE)
 
@@ -172,7 +172,7 @@ def test_failed_create_leaves_no_directory(numbered: NumberedDir) -> None:
 
 
 def test_vanished_root_is_not_made_again(files: PrunedTree, tmp_path: Path) -> None:
-    """When the disk with the root is gone, nothing is written to what lies below it."""
+    """If the disk of the root is unmounted, nothing is written to the mountpoint below."""
     source = tmp_path / "source"
     source.write_bytes(b"content")
     files.root.rmdir()
@@ -188,7 +188,7 @@ def test_vanished_root_is_not_made_again(files: PrunedTree, tmp_path: Path) -> N
 
 
 def test_tree_keeps_names_as_paths(tmp_path: Path) -> None:
-    """A person finds an object where its key says."""
+    """The path of an object is its key."""
     tree = PrunedTree(tmp_path)
     put(tree, "pack/3f/7-9a")
     put(tree, "pack/40/7-9b")
@@ -212,7 +212,7 @@ def test_names_passes_over_links_to_directories(tmp_path: Path) -> None:
 
 
 def test_prune_all_removes_empty_directories_only(numbered: NumberedDir) -> None:
-    """Empty directories go, nested ones too; files and their directories stay."""
+    """Empty and nested empty directories are removed; files and their directories stay."""
     put(numbered, "17")
     (numbered.root / "zz" / "aa" / "bb").mkdir(parents=True)
     (numbered.root / "zy").mkdir()
@@ -286,7 +286,7 @@ def memory_disk() -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_a_hundred_thousand_files_leave_nothing(memory_disk: Path) -> None:
-    """They lie in few directories, neighbours together, and all are gone with the last file."""
+    """Consecutive numbers share few directories, all removed with their last file."""
     numbered = NumberedDir(memory_disk)
     for number in range(100_000):
         put(numbered, f"{number:x}", b"")
@@ -299,8 +299,8 @@ def test_a_hundred_thousand_files_leave_nothing(memory_disk: Path) -> None:
     assert os.listdir(memory_disk) == []
 
 
-def test_new_file_is_its_owner_s_and_follows_no_link(tmp_path: Path) -> None:
-    """An old one is replaced as a whole."""
+def test_durable_write_is_private_and_follows_no_link(tmp_path: Path) -> None:
+    """An existing file is replaced completely; a symbolic link is refused."""
     path = tmp_path / "file"
     for data in (b"long" * 1000, b"short", b""):
         write_durably(path, data)

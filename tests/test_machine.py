@@ -1,4 +1,4 @@
-"""Telling machines apart."""
+"""Identification of the machine and of its boot."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from s3fs_meta.machine import UNKNOWN, Machine, this_machine
 
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Put a directory over the path where a machine says what it is; it is no container."""
+    """Redirect the identity files of the machine to a directory; it is no container."""
     monkeypatch.setattr(machine, "MACHINE_ID", tmp_path / "machine-id")
     monkeypatch.setattr(machine, "PRODUCT_UUID", tmp_path / "product_uuid")
     monkeypatch.setattr(machine, "CONTAINER_MARKS", (tmp_path / "containerenv",))
@@ -20,7 +20,7 @@ def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_both_identities_are_read(files: Path) -> None:
-    """Without the line's end, in lower case: firmware differs in how it writes a UUID."""
+    """The line end is removed and the UUID lowered: firmware differs in how it writes one."""
     (files / "machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     (files / "product_uuid").write_text("4C4C4544-0051-3010-8054-B4C04F4A5931\n")
 
@@ -30,7 +30,7 @@ def test_both_identities_are_read(files: Path) -> None:
 
 
 def test_missing_files_are_unknown(files: Path) -> None:
-    """A user other than root cannot read the second."""
+    """A missing or unreadable file gives no identity; only root can read the second."""
     assert not list(files.iterdir())
     assert this_machine() == UNKNOWN
 
@@ -47,16 +47,16 @@ def test_missing_files_are_unknown(files: Path) -> None:
     ],
     ids=repr,
 )
-def test_values_that_say_nothing_are_unknown(files: Path, text: bytes) -> None:
-    """They are the same on many machines."""
+def test_placeholder_values_are_unknown(files: Path, text: bytes) -> None:
+    """Placeholder identities are the same on many machines."""
     (files / "machine-id").write_bytes(text)
     (files / "product_uuid").write_bytes(text)
 
     assert this_machine() == UNKNOWN
 
 
-def test_size_of_what_is_read_is_bounded(files: Path) -> None:
-    """The file may be anything."""
+def test_size_of_identity_is_bounded(files: Path) -> None:
+    """A huge identity file is not read completely."""
     (files / "machine-id").write_bytes(b"a" * 1000)
 
     assert len(this_machine().machine_id or "") == 128
@@ -66,7 +66,7 @@ def test_size_of_what_is_read_is_bounded(files: Path) -> None:
 def test_container_is_an_unknown_machine(
     files: Path, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files are of its image or of its host, and it may run elsewhere tomorrow."""
+    """Identity files in a container are of its image or host, and it may move to another host."""
     (files / "machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     assert this_machine() != UNKNOWN
     if mark == "containerenv":
@@ -77,13 +77,13 @@ def test_container_is_an_unknown_machine(
     assert this_machine() == UNKNOWN
 
 
-def test_boot_has_a_number_that_stays() -> None:
-    """Without the line's end, so that it can stand in a row."""
+def test_boot_id_is_stable() -> None:
+    """The boot ID is one line without its line end."""
     assert machine.this_boot() == machine.this_boot() == machine.this_boot().strip() != ""
 
 
-def test_another_boot_has_another_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is read each time, from the file that tests put in its place."""
+def test_another_boot_has_another_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The file is read at each call, so a changed one is noticed."""
     monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "boot_id")
     machine.BOOT_ID.write_text("another\n")
 

@@ -1,4 +1,4 @@
-"""The states of a mount and the ways between them."""
+"""The states of a mount and the transitions between them."""
 
 import itertools
 
@@ -25,8 +25,8 @@ def _in_state(state: MountState) -> MountStatus:
 
 
 @pytest.mark.parametrize("before", MountState)
-def test_only_listed_ways_can_be_gone(before: MountState) -> None:
-    """Staying is allowed; everything else that the table lacks is a bug."""
+def test_unlisted_transitions_are_rejected(before: MountState) -> None:
+    """Only transitions in the table are allowed, and staying in a state."""
     for after in MountState:
         status = _in_state(before)
         if after is before or after in NEXT[before]:
@@ -38,7 +38,7 @@ def test_only_listed_ways_can_be_gone(before: MountState) -> None:
 
 
 def test_nothing_returns_to_serving() -> None:
-    """A new mount does; a follower has not served before."""
+    """Only a new mount serves again; a promoted follower has not served before."""
     before = {MountState.STARTING, MountState.FOLLOWING}
     reachable = set(
         itertools.chain.from_iterable(NEXT[one] for one in MountState if one not in before)
@@ -49,8 +49,8 @@ def test_nothing_returns_to_serving() -> None:
 
 
 @pytest.mark.parametrize("state", MountState)
-def test_changes_are_taken_only_while_serving(state: MountState) -> None:
-    """And never by a mount that is read-only."""
+def test_changes_are_accepted_only_while_serving(state: MountState) -> None:
+    """A read-only mount accepts no changes in any state."""
     assert _in_state(state).writable is (state is MountState.SERVING)
 
     status = MountStatus(read_only=True)
@@ -59,8 +59,8 @@ def test_changes_are_taken_only_while_serving(state: MountState) -> None:
         status.require_writable()
 
 
-def test_reason_of_a_worse_state_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """It is what every refused change says; one line of the log, too."""
+def test_first_reason_of_degradation_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """Refused changes report the first reason, which is logged once."""
     status = _in_state(MountState.SERVING)
     status.degrade("the disk failed")
     status.degrade("and again")
@@ -71,7 +71,7 @@ def test_reason_of_a_worse_state_is_kept(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_fenced_mount_is_not_called_degraded() -> None:
-    """It is worse already."""
+    """A fenced mount stays fenced: degraded would be a better state."""
     status = _in_state(MountState.FENCED)
     status.degrade("something")
 
@@ -80,7 +80,7 @@ def test_fenced_mount_is_not_called_degraded() -> None:
 
 @pytest.mark.parametrize("state", MountState)
 def test_mount_can_be_fenced_at_any_time(state: MountState) -> None:
-    """While it is opened or checked, and while it ends: it ships nothing more."""
+    """A fenced mount ships nothing, whether it was starting, serving or stopping."""
     status = _in_state(state)
     status.fence("taken over")
 
@@ -89,8 +89,8 @@ def test_mount_can_be_fenced_at_any_time(state: MountState) -> None:
     assert status.state in {MountState.FENCED, MountState.STOPPING}
 
 
-def test_trouble_before_serving_is_not_forgotten() -> None:
-    """A background task may fail while the mount point is still being made."""
+def test_failure_before_serving_degrades_the_mount() -> None:
+    """A background task may fail before the mountpoint is mounted."""
     status = MountStatus()
 
     status.degrade("the disk failed")
@@ -99,8 +99,8 @@ def test_trouble_before_serving_is_not_forgotten() -> None:
     assert not status.writable
 
 
-def test_remounted_state_refuses_what_the_kernel_does_not_see() -> None:
-    """Writes that the kernel accepted before it turned read-only are accepted."""
+def test_read_only_remount_refuses_new_changes() -> None:
+    """Writes that the kernel accepted before the remount are still accepted."""
     status = _in_state(MountState.SERVING)
     status.require_kernel_writable()
     status.kernel_read_only = True
@@ -110,8 +110,8 @@ def test_remounted_state_refuses_what_the_kernel_does_not_see() -> None:
     status.require_writable()
 
 
-def test_promoted_follower_takes_changes() -> None:
-    """It was mounted read-only, and ships only from then on."""
+def test_promoted_follower_accepts_changes() -> None:
+    """A follower is mounted read-only, and ships only after its promotion."""
     status = MountStatus(read_only=True)
     status.enter(MountState.FOLLOWING)
     assert not status.ships

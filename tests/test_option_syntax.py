@@ -1,4 +1,4 @@
-"""How values of options are written."""
+"""Syntax of option values."""
 
 import time
 
@@ -27,14 +27,14 @@ def test_sizes_have_binary_units(text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "K", "1X", "1 2", "0x10", "1e9"])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    """Nothing is guessed."""
+def test_invalid_size_is_refused(text: str) -> None:
+    """A value that is not a size raises an error."""
     with pytest.raises(UsageError, match="is not a size"):
         parse_size("x", text)
 
 
-def test_nearest_says_nothing_when_nothing_is_near() -> None:
-    """A far-fetched question would only confuse."""
+def test_distant_word_gets_no_suggestion() -> None:
+    """A suggestion that differs much from the input would confuse."""
     assert nearest("qqq", ["journal_mode"]) == ""
     assert nearest("Comit", ["commit"]) == "; did you mean 'commit'?"
 
@@ -46,8 +46,8 @@ NOW_NS = 1_700_000_000 * 10**9
     ("text", "back_s"),
     [("10m ago", 600), ("2h", 7200), ("1h30m", 5400), ("90 s ago", 90), ("1.5 min", 90), ("0s", 0)],
 )
-def test_moment_may_be_so_long_ago(text: str, back_s: int) -> None:
-    """With or without the word, in one unit or several."""
+def test_point_in_time_may_be_relative(text: str, back_s: int) -> None:
+    """A duration counts back from now, with or without "ago", in one unit or several."""
     assert option_syntax.parse_moment(text, NOW_NS) == Moment(
         text, NOW_NS - back_s * 10**9, is_ago=True
     )
@@ -63,8 +63,10 @@ def test_moment_may_be_so_long_ago(text: str, back_s: int) -> None:
         ("2023-11-15", NOW_NS - NOW_NS % (86_400 * 10**9) + 28 * 3600 * 10**9),
     ],
 )
-def test_moment_may_be_a_time(text: str, time_ns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ISO 8601; local if it names no zone; a day begins at midnight."""
+def test_point_in_time_may_be_a_date_or_time(
+    text: str, time_ns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time is ISO 8601, local without a zone; a date means its midnight."""
     monkeypatch.setenv("TZ", "XXX4")
     time.tzset()
     try:
@@ -74,8 +76,8 @@ def test_moment_may_be_a_time(text: str, time_ns: int, monkeypatch: pytest.Monke
         time.tzset()
 
 
-def test_time_counts_to_the_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A txg is dated in nanoseconds: the one before it is current a nanosecond earlier."""
+def test_fractions_of_a_second_are_exact_to_the_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Txgs are dated in nanoseconds, so rounding could select the wrong one."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     try:
@@ -96,8 +98,8 @@ def test_time_counts_to_the_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:
         time.tzset()
 
 
-def test_moment_may_be_a_txg() -> None:
-    """In the form that the log shows, and as an option of its own."""
+def test_point_in_time_may_be_a_txg() -> None:
+    """A txg is written as in the log, or as an option of its own."""
     assert moment("at", "txg=42") == Moment("txg=42", txg=Txg(42))
     assert moment_of_txg("txg", "42") == Moment("txg=42", txg=Txg(42))
     assert moment("at", "newest") == NEWEST
@@ -107,14 +109,14 @@ def test_moment_may_be_a_txg() -> None:
     "text", ["", "then", "10", "10x", "ago", "2023-13-01", "0001-01-01", "txg=", "txg=-1", "-5m"]
 )
 def test_invalid_point_in_time_is_refused_with_an_example(text: str) -> None:
-    """Nothing is guessed."""
+    """The error shows how a point in time is written."""
     with pytest.raises(UsageError, match="is not a point in time; write for example at=20"):
         moment("at", text)
 
 
 @pytest.mark.parametrize("time_ns", [NOW_NS, NOW_NS + 1, NOW_NS + 999_999, NOW_NS + 10**9 - 1])
-def test_written_moment_is_read_as_not_before_it(time_ns: int) -> None:
-    """A time that is copied from the output never means an earlier state."""
+def test_printed_time_is_not_parsed_as_an_earlier_one(time_ns: int) -> None:
+    """A time copied from the output never selects an earlier state."""
     read = moment("at", written_moment(time_ns))
 
     assert read.time_ns is not None
@@ -122,12 +124,12 @@ def test_written_moment_is_read_as_not_before_it(time_ns: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["5", "5:", ":abc", "5:abc", "5:" + "g" * 20, "x:" + "a" * 20])
-def test_what_is_no_mark_is_refused(text: str) -> None:
-    """A few digits of a hash would prove little."""
+def test_invalid_mark_is_refused(text: str) -> None:
+    """A mark is TXG:HASH; a few digits of a hash would prove little."""
     with pytest.raises(UsageError, match="must be TXG:HASH"):
         mark("at_least", text)
 
 
 def test_mark_may_be_the_beginning_of_a_hash() -> None:
-    """In any case of the digits."""
+    """The hash may be abbreviated, with digits in upper or lower case."""
     assert mark("at_least", "7:" + "AB" * 8) == Mark(Txg(7), "ab" * 8)

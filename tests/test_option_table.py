@@ -1,4 +1,4 @@
-"""The table of mount options agrees with the value that it fills."""
+"""The table of mount options agrees with the fields of MountOptions."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from s3fs_meta.settings import MountOptions
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.word)
 def test_documented_default_is_the_default(option: Option) -> None:
-    """The default in the row is that of MountOptions; an option with its default in words has None."""
+    """The default in the table equals that of MountOptions; a default in prose means None."""
     actual = getattr(MountOptions(), option.field)
 
     if option.default:
@@ -21,19 +21,19 @@ def test_documented_default_is_the_default(option: Option) -> None:
         assert actual != option.parse(option.word, "")
 
 
-def test_every_field_has_a_word_and_every_word_a_field() -> None:
-    """Nothing can be set that no word sets."""
+def test_every_field_has_an_option_and_every_option_a_field() -> None:
+    """Options and fields of MountOptions correspond one to one."""
     assert {option.field for option in OPTIONS} == {
         field.name for field in dataclasses.fields(MountOptions)
     }
 
 
-def test_words_are_unique() -> None:
-    """One row per word."""
+def test_option_names_are_unique() -> None:
+    """No option has two rows in the table."""
     assert len({option.word for option in OPTIONS}) == len(OPTIONS)
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.word)
-def test_every_word_says_what_it_does_costs_and_loses(option: Option) -> None:
+def test_every_option_documents_effect_cost_and_crash_loss(option: Option) -> None:
     """No column of the documentation is empty."""
     assert all(text.endswith(".") for text in (option.does, option.costs, option.crash))

@@ -17,13 +17,13 @@ from s3fs_meta.settings import (
 )
 
 
-def test_nothing_asked_for_gives_the_defaults() -> None:
+def test_no_options_give_the_defaults() -> None:
     """An empty string, and no string, mean the defaults."""
     assert parse_mount_options([]) == parse_mount_options([""]) == MountOptions()
 
 
 def test_values_are_parsed_by_their_kind() -> None:
-    """Sizes, times, paths, masks and words come out as values."""
+    """Sizes, times, paths, masks and words are parsed into Python values."""
     options = parse_mount_options(
         ["cachesize=2G,commit=0.5,image_interval=10m,cachedir=/srv/cache", "umask=027,uid=1000"]
     )
@@ -45,13 +45,13 @@ def test_page_cache_takes_the_notation_of_sqlite_and_sizes(text: str, expected: 
 
 
 @pytest.mark.parametrize("word", list(AccessTime))
-def test_access_time_words(word: AccessTime) -> None:
-    """The three words of mount(8) choose the policy."""
+def test_atime_options_choose_the_policy(word: AccessTime) -> None:
+    """The three atime options of mount(8) choose the atime policy."""
     assert parse_mount_options([word.value]).access_time is word
 
 
-def test_last_of_contrary_words_counts() -> None:
-    """As mount(8) does it, so that a command line can overrule fstab."""
+def test_last_of_contradicting_options_wins() -> None:
+    """A command line can override fstab, as with mount(8)."""
     assert parse_mount_options(["ro,nodev", "rw,dev"]) == MountOptions(nodev=False)
 
 
@@ -65,13 +65,13 @@ def test_last_of_contrary_words_counts() -> None:
         "noatime,atime,nodiratime,diratime,strictatime,atime",
     ],
 )
-def test_words_for_other_readers_of_fstab_are_passed_over(text: str) -> None:
-    """Words for mount(8) and systemd mean nothing here."""
+def test_options_for_other_readers_of_fstab_are_ignored(text: str) -> None:
+    """Options for mount(8) and systemd have no effect here."""
     assert parse_mount_options([text]) == MountOptions()
 
 
-def test_unknown_word_is_refused_with_the_nearest_known() -> None:
-    """A misspelt word is named together with what was probably meant."""
+def test_unknown_option_is_refused_with_a_suggestion() -> None:
+    """The error names the misspelt option and the most similar known one."""
     with pytest.raises(UsageError, match=r"'jornal_mode'; did you mean 'journal_mode'\?"):
         parse_mount_options(["jornal_mode=wal"])
 
@@ -100,7 +100,7 @@ def test_unknown_word_is_refused_with_the_nearest_known() -> None:
     ],
 )
 def test_bad_value_is_refused_by_name(text: str) -> None:
-    """The message begins with what the user wrote or names the word."""
+    """The error names the option with the invalid value."""
     with pytest.raises(UsageError, match=text.partition("=")[0]):
         parse_mount_options([text])
 
@@ -134,20 +134,20 @@ def test_backslash_keeps_a_comma() -> None:
     ]
 
 
-def test_options_are_a_value() -> None:
-    """They are not changed after parsing."""
+def test_options_are_immutable() -> None:
+    """Options are not changed after parsing."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         MountOptions().commit_interval_s = 1.0  # type: ignore[misc]  # that is the test
 
 
 @pytest.mark.parametrize("word", sorted(REFUSED_WORDS))
-def test_word_that_asks_for_what_is_not_done_is_refused_by_name(word: str) -> None:
-    """A mount that ignored it would not be what was asked for."""
+def test_unsupported_option_is_refused_by_name(word: str) -> None:
+    """A mount that ignored the option would behave differently than requested."""
     with pytest.raises(UsageError, match=f"option '{word}': "):
         parse_mount_options([f"noatime,{word}"])
 
 
-def test_no_word_has_two_meanings() -> None:
-    """One that is passed over, refused or understood is not one of the others."""
+def test_no_option_has_two_meanings() -> None:
+    """An option is ignored, refused or supported, never two of these."""
     words = [*BY_WORD, *REFUSED_WORDS, *IGNORED_WORDS]
     assert len(words) == len(set(words))

@@ -1,12 +1,12 @@
-"""Where local state goes, and notes of mounts."""
+"""Locations of local state and of notes of mounts."""
 
 from pathlib import Path
 
 from s3fs_meta.state_paths import default_cachedir, locate, runtime_dir
 
 
-def test_state_goes_where_xdg_says() -> None:
-    """Root has one place, others $XDG_STATE_HOME if it is absolute, else their home."""
+def test_state_location_follows_xdg() -> None:
+    """Root has a fixed path, other users an absolute $XDG_STATE_HOME, else their home."""
     assert default_cachedir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 0) == Path("/var/lib/s3fs-meta")
     assert default_cachedir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 9) == Path("/s/s3fs-meta")
     for state_home in ("", "relative"):
@@ -15,15 +15,15 @@ def test_state_goes_where_xdg_says() -> None:
         )
 
 
-def test_notes_of_mounts_go_where_a_boot_clears_them() -> None:
-    """Without a runtime directory, as under cron, they go beside the state."""
+def test_mount_notes_are_in_the_runtime_directory() -> None:
+    """A boot clears it; without a runtime directory, as under cron, notes are beside the state."""
     assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 0) == Path("/run/s3fs-meta")
     assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 9) == Path("/r/s3fs-meta")
     assert runtime_dir({"HOME": "/h"}, 9) == Path("/h/.local/state/s3fs-meta/run")
 
 
 def test_two_urls_never_share_a_directory(tmp_path: Path) -> None:
-    """The readable part may be equal, the hash is not."""
+    """The readable parts of two names may be equal, their hashes differ."""
     one = locate("s3://bucket/a-b", tmp_path)
     other = locate("s3://bucket/a/b", tmp_path)
 
@@ -37,7 +37,7 @@ def test_trailing_slash_is_the_same_place(tmp_path: Path) -> None:
 
 
 def test_symlink_in_the_path_of_the_cache_directory_is_followed(tmp_path: Path) -> None:
-    """Both ways to the directory are one place."""
+    """Both paths to a directory give the same state."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
 

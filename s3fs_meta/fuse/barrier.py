@@ -1,11 +1,11 @@
-"""A file that only the collecting process opens, and the writes that are under way.
+"""The barrier, a file that only the collecting process opens, and the writes that are under way.
 
-Owns: knowing that every write which the kernel sent before a point in time was carried out.
+Owns: the answer whether every write that the kernel sent before a point in time was carried out.
 Does not know: how the kernel is made to send them (``write_back``).
 
-The kernel sends the release of a file as it sends write-back, in the background, and keeps the
-order of that queue. So when a release of the barrier comes, each write that was queued before it
-has been read by us, and is carried out or among those that wait for room or for a block.
+The kernel sends the release of a file through the same background queue as write-back, in order.
+So when a release of the barrier arrives, the daemon has read each write that was queued before it:
+the write was carried out, or it waits for room or for a block.
 Source: Linux, fs/fuse/file.c, fuse_file_put; fs/fuse/dev.c, fuse_request_queue_background.
 
 The file has no row and is in no listing. Its name is a secret of the daemon and that process.
@@ -27,7 +27,7 @@ BARRIER_INO: Final = Ino((1 << 63) - 1)  # row numbers start at 1
 
 
 class Barrier:
-    """The file, as the handlers answer for it, and the writes under way of one mount."""
+    """The attributes and open count of the barrier, and the writes under way of one mount."""
 
     def __init__(self) -> None:
         self.name = f".s3fs-meta-{secrets.token_hex(16)}".encode()
@@ -69,7 +69,7 @@ class Barrier:
             done.set()
 
     async def passed(self) -> None:
-        """Return when all is carried out that was queued before the barrier was closed last."""
+        """Return when all writes queued before the last close of the barrier are carried out."""
         wanted = self._opened
         while self._released < wanted:
             await self._was_released.wait()

@@ -1,7 +1,7 @@
-"""From our values to pyfuse3's.
+"""Conversion of our values to pyfuse3's.
 
-Owns: what stat(2) and statfs(2) show of an inode and of the filesystem. Hot: one call for every
-lookup, getattr and directory entry, so attributes are set one by one without a loop.
+Owns: the values that stat(2) and statfs(2) show. Performance: one call for every lookup, getattr and
+directory entry, so attributes are set one by one without a loop.
 """
 
 import stat
@@ -22,7 +22,7 @@ IO_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Mount options that change what is shown, not what is stored."""
+    """Mount options that change the attributes shown by stat(2), not the stored ones."""
 
     uid: int | None = None
     gid: int | None = None
@@ -50,12 +50,12 @@ class Converter:
         self.no_entry.entry_timeout = timeout_s
 
     def let_remember(self, may: bool) -> None:
-        """Choose whether the kernel may remember the answers that are made from now on."""
+        """Choose whether the kernel may cache the replies that are made from now on."""
         self._timeout_s = self._timeout_most_s if may else 0.0
         self.no_entry.entry_timeout = self._timeout_s
 
     def entry(self, attributes: Attributes) -> pyfuse3.EntryAttributes:
-        """Return what the kernel is told about an inode."""
+        """Return the attributes of an inode in the form of a reply to the kernel."""
         (
             ino,
             mode,
@@ -93,7 +93,7 @@ class Converter:
         return entry
 
     def statfs(self, figures: SpaceFigures) -> pyfuse3.StatvfsData:
-        """Return what df shows."""
+        """Return the figures that df(1) shows."""
         data = pyfuse3.StatvfsData()
         data.f_bsize = IO_BYTES
         data.f_frsize = IO_BYTES
@@ -106,16 +106,16 @@ class Converter:
 
 
 def sectors(size_bytes: int, mapped_bytes: int) -> int:
-    """Return st_blocks: what is mapped, but no more than the size in whole pages.
+    """Return st_blocks: the mapped bytes, but no more than the size rounded up to pages.
 
-    Holes have no blocks, and a block counts in full only as far as the file reaches.
+    Holes have no blocks, and a last block counts only up to the end of the file.
     """
     whole = -(-size_bytes // ALLOCATION_BYTES) * ALLOCATION_BYTES
     return min(whole, mapped_bytes) // SECTOR_BYTES
 
 
 def caller(ctx: pyfuse3.RequestContext) -> Caller:
-    """Return who asks."""
+    """Return the process that sent a request."""
     return Caller(ctx.uid, ctx.gid, ctx.umask, ctx.pid)
 
 

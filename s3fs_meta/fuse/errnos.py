@@ -1,6 +1,6 @@
-"""From our errors to errno, and which of them the mount cannot simply continue from.
+"""Conversion of our errors to errno, and the errors after which a mount must take no changes.
 
-Owns: the only table that knows errno. Does not know: pyfuse3.
+Owns: the only table of errnos. Does not know: pyfuse3.
 ``tests/fuse/test_errnos.py`` walks the tree of errors and fails for a leaf without an errno.
 """
 

@@ -1,9 +1,9 @@
-"""The wrapper round every handler: nothing but FUSEError may leave it, or the mount would end.
+"""The wrapper of every handler: it raises only FUSEError, because others would end the mount.
 
-Owns: from our errors to pyfuse3's, the log line of a failure, degrading the mount, the counts of
-requests. Does not know: what the handlers do.
+Owns: converting our errors to pyfuse3's, the log line of a failure, degrading the mount, the counts
+of requests. Does not know: the handlers' work.
 Most handlers are plain functions: ``answered`` makes the coroutine that pyfuse3 wants, so a
-request costs one coroutine, not two; those that must wait return the coroutine of who waits.
+request costs one coroutine, not two. A handler that must wait returns a coroutine that does.
 """
 
 import functools
@@ -57,7 +57,7 @@ class Answering(Protocol):
 
 
 def answered(function: Callable[..., Any]) -> Handler:
-    """Make a handler of a function that answers, or that returns a coroutine which does."""
+    """Make a handler from a function that returns the answer, or a coroutine that returns it."""
     name = function.__name__
 
     @functools.wraps(function)
@@ -85,9 +85,9 @@ def failed(
     exc: S3fsError,
     begun: tuple[int, int] | None = None,
 ) -> int:
-    """Return the errno of an error on purpose; log what is not an ordinary answer.
+    """Return the errno of one of our errors; log it unless it is an ordinary answer.
 
-    A row that cannot be read costs its file alone, unless it was met in the middle of a change.
+    An unreadable row only fails the request, unless it was found in the middle of a change.
 
     Args:
         begun: ``MountStatus.progress`` when the request came; None: not known.
@@ -106,7 +106,7 @@ def failed(
 
 
 def _advice(exc: S3fsError) -> str:
-    """Return what to do about damage of the bucket; other errors say it themselves."""
+    """Return advice about damage in the bucket; the messages of other errors contain theirs."""
     if isinstance(exc, (FormatError, ObjectMissingError)) and not isinstance(exc, NewerFormatError):
         return "; s3fs-meta fsck -n --deep shows the damage, and fsck -y repairs it once unmounted"
     return ""
@@ -115,7 +115,7 @@ def _advice(exc: S3fsError) -> str:
 def broken(status: MountStatus, name: str, arguments: tuple[object, ...], exc: Exception) -> int:
     """Return the errno for an unexpected exception; the mount takes no more changes.
 
-    An OSError is the local disk's: every other layer below translates its exceptions.
+    An OSError comes from the local disk: the layers below convert all other exceptions.
     """
     if isinstance(exc, OSError):
         _log.error("%s%s: the local disk failed: %s", name, _described(arguments), exc)
@@ -127,7 +127,7 @@ def broken(status: MountStatus, name: str, arguments: tuple[object, ...], exc: E
 
 
 def _give_up(status: MountStatus, name: str, why: str) -> None:
-    """Take no more changes, and keep none of which only half was made."""
+    """Make the mount read-only, and undo a change that was made only in part."""
     if name in _CHANGES_NO_TWO_ROWS:
         status.degrade(why)
     else:

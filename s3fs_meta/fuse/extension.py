@@ -14,10 +14,10 @@ from s3fs_meta.errors import ExtensionMissingError
 
 @contextlib.contextmanager
 def _symbols_for_all_libraries() -> Iterator[None]:
-    """Load libraries so that later ones find their functions.
+    """Make libraries that are loaded inside visible to later ones.
 
     Raises:
-        ExtensionMissingError: it was not built, or not for this Python and libfuse.
+        ExtensionMissingError: the extension was not built, or not for this Python and libfuse.
     """
     flags = sys.getdlopenflags()
     sys.setdlopenflags(flags | os.RTLD_GLOBAL)

@@ -2,18 +2,17 @@
 
 Owns: the table of such requests, and putting a wait before their handlers.
 Does not know: which tree is frozen (``fs.freeze``).
-pyfuse3 looks handlers up by their names for each request, so a wait is an attribute of the object
-that hides the handler of its class, and exists only while a tree is frozen.
+pyfuse3 looks handlers up by name for each request. So during a freeze an attribute of the object,
+a handler that waits first, hides the handler of its class.
 
 With a writeback cache write(2) ends in the kernel's memory and reaches the daemon later, in any
-order. But before it takes a byte the kernel asks whether the file has a ``security.capability``: that
-request waits. The kernel asks once for a file, and once more when it has asked for the file's
-attributes again: ``Operations`` makes it do that. Programs that are run, or that show
-the attribute, cause the same request: the system call of the requesting thread distinguishes them
-from writers.
+order. But before the kernel accepts a byte it asks whether the file has a ``security.capability``:
+that request waits. The kernel asks once for each file, and again after it has requested the file's
+attributes, which ``Operations`` causes. Executing a program, or showing the attribute, causes the
+same request: the system call of the requesting thread distinguishes these from writers.
 A waiting request holds the kernel's lock of its directory or file. So requests that write-back could
-need pass until the kernel has handed everything over: writes and new lengths. The times that the
-kernel keeps come whenever it likes, and always pass.
+need pass until the kernel has sent all its dirty pages: writes and new sizes. The kernel sends the
+times that it keeps at any moment; these requests always pass.
 """
 
 import os
@@ -29,7 +28,7 @@ from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.model import Ino
 
 Arguments = Sequence[Any]
-# From the arguments of a request, and whether the write-back is collected: the inodes it changes.
+# A function of a request's arguments, and of whether write-back is collected: the changed inodes.
 Changed = Callable[[Arguments, bool], Sequence[Ino]]
 
 # getxattr, lgetxattr, fgetxattr, getxattrat, execve, execveat. Source: the kernel's syscall tables.
@@ -103,7 +102,7 @@ CHANGING: Final[Mapping[str, Changed]] = {
 
 
 def hold_back(operations: Answering, freeze: Freeze, *, is_held: bool) -> None:
-    """Put waits before the handlers that change something, or take them away."""
+    """Put waits before the handlers of changing requests, or remove them again."""
     for name in CHANGING:
         if is_held:
             setattr(operations, name, _waiting(operations, name, freeze))

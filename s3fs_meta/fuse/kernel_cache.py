@@ -1,20 +1,20 @@
 """Invalidating the kernel's dentry, attribute and page caches.
 
 Owns: notifications to the kernel; when a follower applies a txg, which of the changed names and
-inodes the kernel can have cached, and the order. Does not know: what a txg is, rows.
+inodes the kernel may have cached, and the order. Does not know: the content of a txg, rows.
 
-A txg is shown in four steps, so that no program sees something of the new one and then something
-of the old one out of the kernel's memory:
+A txg becomes visible in four steps, so that no program sees the new state and later the old one from
+the kernel's caches:
 
-    1. no answer may be remembered; what changed is forgotten, names and attributes
-    2. the database turns, in one slice of the loop
-    3. answers may be remembered again
-    4. what changed is forgotten once more, and content: an answer of before may have come late
+    1. replies forbid caching; changed names and attributes are invalidated
+    2. the database switches to the new state, without a schedule point
+    3. replies allow caching again
+    4. changed names, attributes and content are invalidated: an old reply may have arrived late
 
-Between 1 and 2 the kernel asks for whatever changed, and gets the old answer. Pages are read again
-when the attributes, asked for before each read(2), say that the content is another; step 4 is for
-content that changed and kept its time and size.
-Tasks: the follower's. Notifications are sent from a thread: the kernel may hold them up until a
+Between 1 and 2 the kernel requests changed entries, and gets the old state. It requests attributes
+before each read(2), and reads pages again if time or size have changed; step 4 is for content that
+changed and kept its time and size.
+Tasks: the follower's. Notifications are sent from a thread: the kernel may block them until a
 request under way is answered.
 Source: Linux, fs/fuse/inode.c, fuse_reverse_inval_inode; fs/fuse/dir.c, fuse_reverse_inval_entry.
 """
@@ -42,7 +42,7 @@ Names = Sequence[tuple[Ino, bytes]]
 
 
 class KernelCache:
-    """The memory of the kernel for one mount."""
+    """The kernel's caches for one mount."""
 
     def __init__(self, converter: Converter, filesystem: Filesystem) -> None:
         self._converter = converter
@@ -51,7 +51,7 @@ class KernelCache:
         self._read_directory = filesystem.read_directory
 
     async def before_turn(self, turned: Turned | None) -> None:
-        """Forget what is about to change, and let nothing be remembered until it has."""
+        """Forbid caching, and invalidate names and attributes that are about to change (step 1)."""
         self._converter.let_remember(False)
         if turned is None:
             await self._forget_all()
@@ -60,11 +60,11 @@ class KernelCache:
         await trio.to_thread.run_sync(_forget, names, inodes, ())
 
     def at_turn(self) -> None:
-        """Let answers be remembered again. Schedule point: never."""
+        """Allow caching again (step 3). Schedule point: never."""
         self._converter.let_remember(True)
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Forget what changed, content too."""
+        """Invalidate changed names, attributes and content (step 4)."""
         if turned is None:
             await self._forget_all()
             return
@@ -74,9 +74,9 @@ class KernelCache:
         await trio.to_thread.run_sync(_forget, names, inodes, contents)
 
     async def _forget_all(self) -> None:
-        """Forget every name that is in a directory that the kernel knows, and every inode.
+        """Invalidate every inode that the kernel knows, and every name in a directory that it knows.
 
-        Before a turn these are the old names; after it, names that the kernel may cache as missing.
+        Before the switch these are the old names; after it, names that it may cache as missing.
         """
         inodes = [ROOT_INO, *self._lookups.known()]
         self._forget_capabilities(inodes)
@@ -97,7 +97,7 @@ class KernelCache:
                 record.forget_capability()
 
     async def _known(self, inodes: Collection[Ino]) -> list[Ino]:
-        """Return those inodes that the kernel knows."""
+        """Return the inodes among *inodes* that the kernel knows."""
         known: list[Ino] = []
         for piece in slices(list(inodes), _SLICE_ROWS):
             known += [ino for ino in piece if self._knows(ino)]
@@ -105,7 +105,7 @@ class KernelCache:
         return known
 
     async def _known_names(self, turned: Turned) -> Names:
-        """Return those names that are in a directory that the kernel knows."""
+        """Return the changed names whose directory the kernel knows."""
         known: list[tuple[Ino, bytes]] = []
         for piece in slices(list(turned.names), _SLICE_ROWS):
             known += [entry for entry in piece if self._knows(entry[0])]
@@ -117,12 +117,12 @@ class KernelCache:
 
 
 async def forget_name(parent: Ino, name: bytes) -> None:
-    """Make the kernel forget a name and what it knows below it. Schedule point: always."""
+    """Invalidate a name, and everything cached below it. Schedule point: always."""
     await trio.to_thread.run_sync(_forget, [(parent, name)], (), ())
 
 
 def changed(lost: Lost) -> None:
-    """Make the kernel ask again for names and inodes. Schedule point: never.
+    """Invalidate names and inodes, so that the kernel requests them again. Schedule point: never.
 
     pyfuse3's thread invalidates names, because that may wait for requests under way; invalidating
     attributes never waits.
@@ -136,7 +136,7 @@ def changed(lost: Lost) -> None:
 
 
 def invalidate_inode(ino: Ino, *, attr_only: bool) -> None:
-    """Make the kernel ask again for attributes, or for all that it keeps of an inode."""
+    """Invalidate the attributes of an inode in the kernel, or also its pages."""
     try:
         pyfuse3.invalidate_inode(ino, attr_only=attr_only)
     except OSError as exc:  # the most frequent case: the kernel does not have it
@@ -147,10 +147,10 @@ NOTICES: Final = KernelNotices(changed, forget_name)
 
 
 def _forget(names: Names, inodes: Iterable[Ino], contents: Iterable[Ino]) -> None:
-    """Tell the kernel; in a thread. What it does not know is no error.
+    """Notify the kernel, in a thread. A name or inode that it has not cached is no error.
 
-    A listing that it keeps goes with any name of it: it would notice a change only by the time of
-    the directory, and two may fall into one tick of the clock.
+    The cached listing of a directory is invalidated with each of its names: the kernel notices changes
+    only by the directory's mtime, which two changes within one clock tick may share.
     """
     contents = [*contents, *{parent for parent, _name in names}]
     for parent, name in names:

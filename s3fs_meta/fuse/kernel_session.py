@@ -1,10 +1,10 @@
 """One FUSE session: mount, serve requests, unmount.
 
-Owns: the mount point and the request loop. Does not know: what requests mean.
-Ways to end: ``umount`` or ``fusermount3 -u`` by anybody; SIGTERM or SIGINT; cancellation.
-A signal unmounts *while requests are still served*: closing the kernel's side first would throw
-away what its writeback cache holds. A second signal, or a mount point that stays busy for
-UNMOUNT_GRACE_S, ends the loop anyway, but never before that was collected (COLLECT_S_MAX at most).
+Owns: the mount point and the request loop. Does not know: the meaning of requests.
+A session ends by ``umount`` or ``fusermount3 -u`` of any process, SIGTERM or SIGINT, or cancellation.
+A signal unmounts *while requests are still served*: closing /dev/fuse first would lose the dirty
+pages of the kernel. A second signal, or a mount point that stays busy for UNMOUNT_GRACE_S, ends the
+loop anyway, but not before the dirty pages were collected (COLLECT_S_MAX at most).
 Tasks: ``serve`` runs in its caller's task; pyfuse3 allows one session per process.
 """
 
@@ -71,11 +71,11 @@ class _Mounted(NamedTuple):
     """A mountpoint and the device that was mounted on it."""
 
     mountpoint: Path
-    place: str  # resolved before there is a mount that would have to answer
+    place: str  # resolved before mounting: afterwards the daemon itself would have to answer
     device: int | None
 
     def is_here(self) -> bool:
-        """Return whether it is: what else is mounted there by now is not ours to unmount."""
+        """Return whether our filesystem is still mounted there; another one must not be unmounted."""
         return device_number(self.place) == self.device
 
 
@@ -91,7 +91,7 @@ async def serve(
     Args:
         operations: the handlers.
         mountpoint: an existing directory.
-        options: what the kernel is told.
+        options: the mount options.
         on_ready: called once the mount point shows the filesystem.
 
     Raises:
@@ -122,7 +122,7 @@ async def serve(
 
 
 def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:
-    """Mount; return the resolved path, found before there is a mount that would have to answer."""
+    """Mount; return the path, resolved before mounting: afterwards we would have to answer."""
     place = os.path.realpath(mountpoint)
     try:
         pyfuse3.init(operations, str(mountpoint), set(words))
@@ -150,7 +150,7 @@ async def _unmount_on_signal(mounted: _Mounted, write_back: WriteBack) -> None:
 
 
 async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: trio.Event) -> None:
-    """Collect what the kernel holds, detach the mount point, wait for open files a while.
+    """Collect dirty pages, detach the mount point, and wait a while for open files to be closed.
 
     The loop ends by itself, and with it this task, when the last open file is closed.
     """
@@ -169,7 +169,7 @@ def end() -> None:
 
 
 async def detach(mountpoint: Path) -> None:
-    """Take the mount point out of sight; open files keep working until they are closed."""
+    """Unmount lazily; open files keep working until they are closed."""
     command = ["fusermount3", "-u", "-z", "--", str(mountpoint)]
     # close_fds would close in the child, before it runs the command, while vfork(2) keeps this
     # process waiting: a descriptor of a file on our own mount would then never be closed. All
@@ -182,8 +182,8 @@ async def detach(mountpoint: Path) -> None:
 async def _tune_kernel(place: str) -> None:
     """Let the kernel read ahead in larger steps and keep more requests under way, if allowed.
 
-    Its defaults are 128 KiB and 12 background requests: so few readers that wait for an
-    unreachable bucket would hold up the write-back of every other file.
+    The kernel's defaults are 128 KiB and 12 background requests: as few as 12 reads that wait for an
+    unreachable bucket would delay the write-back of every other file.
     """
     await trio.to_thread.run_sync(tune_mount, place, abandon_on_cancel=True)
 
@@ -191,8 +191,8 @@ async def _tune_kernel(place: str) -> None:
 def tune_mount(place: str) -> None:
     """Write the tunables of a mount that is being served; in a thread.
 
-    The kernel sets its own when the first request (INIT) is answered, so this waits for a later
-    one. The device is not taken from its answer: by then another filesystem may be in that place.
+    The kernel sets its own values when the first request (INIT) is answered, so this waits for a
+    later one. Its reply does not give the device: another filesystem may be mounted there by then.
     """
     try:
         os.stat(place)
@@ -210,7 +210,7 @@ def tune_mount(place: str) -> None:
 
 
 def device_number(place: str) -> int | None:
-    """Return the device number of our mount at a resolved path, None if it is gone again."""
+    """Return the device number of our mount at a resolved path, None if it is unmounted already."""
     found = None
     for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines():
         fields = line.split(" ")

@@ -3,12 +3,12 @@
 Owns: the table of operations, which replies count as look-ups. Does not know: rows, blocks.
 What pyfuse3 cannot pass on is in ``raw_operations``. Left out on purpose:
 
-- ``flush``: its ENOSYS is remembered, which saves a request for every close(2). The kernel still
-  writes back and reports errors of it; locks are its own.
-- ``access``: permissions are the kernel's work (default_permissions).
-- ``poll``: the kernel answers it itself from then on: always ready, as for any regular file.
+- ``flush``: the kernel remembers ENOSYS, which saves a request for every close(2). It still writes
+  back and reports errors of that, and handles file locks itself.
+- ``access``: the kernel checks permissions (default_permissions).
+- ``poll``: after ENOSYS the kernel answers it itself: always ready, as for any regular file.
 
-``fsync`` and ``fsyncdir`` must exist: left out, they would be reported as success ever after.
+``fsync`` and ``fsyncdir`` must exist: after ENOSYS the kernel would always report success.
 """
 
 import os
@@ -96,10 +96,10 @@ class Operations(pyfuse3.Operations):
         """Make the handlers of one mount.
 
         Args:
-            filesystem: answers.
-            converter: makes the answers' form.
-            writeback: the kernel collects writes, and keeps size and times of regular files
-                itself; never where another host changes them.
+            filesystem: carries out the requests.
+            converter: converts results to pyfuse3's types.
+            writeback: the kernel caches writes, and keeps size and times of regular files itself;
+                false on a follower, whose files another host changes.
         """
         self.enable_writeback_cache = writeback
         self.filesystem = self._fs = filesystem
@@ -133,7 +133,7 @@ class Operations(pyfuse3.Operations):
     def lookup(
         self, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        """Answer the inode of a name; the kernel also caches that there is none."""
+        """Answer the inode of a name; the kernel also caches the answer that there is none."""
         found = self._fs.lookup(parent, name)
         if found is None:
             if name == self._barrier.name and parent == ROOT_INO:
@@ -180,7 +180,7 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def unlink(self, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
-        """Remove a name of anything but a directory."""
+        """Remove a name of an inode that is not a directory."""
         self._namespace.unlink(parent, name)
 
     @override
@@ -260,8 +260,8 @@ class Operations(pyfuse3.Operations):
     def setxattr(self, ino: Ino, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Set one extended attribute.
 
-        pyfuse3 answers XATTR_CREATE and XATTR_REPLACE itself by calling getxattr first; nothing
-        comes in between, because neither handler waits.
+        pyfuse3 implements XATTR_CREATE and XATTR_REPLACE by calling getxattr first; no other request
+        is handled in between, because neither handler waits.
         """
         self._fs.xattrs.set(ino, name, value, caller(ctx))
 
@@ -284,7 +284,7 @@ class Operations(pyfuse3.Operations):
     def create(
         self, parent: Ino, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
-        """Make a regular file and open it. O_TMPFILE comes here, too."""
+        """Make a regular file and open it, also for O_TMPFILE."""
         if flags & _IS_NAMELESS:
             created = self._namespace.make_nameless(parent, mode, caller(ctx))
         else:
@@ -300,10 +300,10 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     async def open(self, ino: Ino, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        """Open a file. libfuse asks for O_TRUNC to be left to us.
+        """Open a file. libfuse makes the kernel leave O_TRUNC to us (FUSE_ATOMIC_O_TRUNC).
 
-        The kernel refuses to open for writing what is mounted read-only, but not a follower's
-        files, because a follower may be promoted.
+        The kernel refuses to open for writing on a read-only mount, but a follower is mounted
+        writable for the kernel, because it may be promoted.
         """
         if ino == BARRIER_INO:
             self._barrier.opened()
@@ -342,8 +342,8 @@ class Operations(pyfuse3.Operations):
         """Write bytes of a file, all of them.
 
         With a writeback cache the kernel keeps mtime and ctime of regular files and sends them
-        before fsync and close, also for direct and mapped writes. A time of our own would undo
-        what utimensat(2) set, because write-back may come later.
+        before fsync and close, also for direct and mapped writes. If we set the time here, a late
+        write-back would overwrite a time that utimensat(2) has set.
         """
         if not data:
             return 0
@@ -359,7 +359,7 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def release(self, ino: Ino) -> None:
-        """Close a file for good."""
+        """Close a file: the last descriptor of one open(2) is closed."""
         if ino == BARRIER_INO:
             self._barrier.released()
         else:
@@ -370,7 +370,7 @@ class Operations(pyfuse3.Operations):
     async def fsync(self, ino: Ino, _datasync: bool) -> None:
         """Make a file durable, its attributes and its name too.
 
-        The kernel asks how many blocks there are after close(2), but not after this.
+        The kernel requests the number of blocks again after close(2), but not after fsync(2).
         """
         await self._fs.sync_file(ino)
         record, blocks = self._fs.open_files.find(ino), self._fs.getattr(ino).mapped_blocks
@@ -425,7 +425,7 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def releasedir(self, _ino: Ino) -> None:
-        """Close a directory: nothing is held."""
+        """Close a directory, which needs no work: an open directory has no state."""
 
     @override
     @answered
@@ -433,7 +433,7 @@ class Operations(pyfuse3.Operations):
         """Make the names of a directory durable."""
         return self._fs.sync_file(ino)
 
-    # --- the whole -----------------------------------------------------------------------------
+    # --- the filesystem as a whole -------------------------------------------------------------
 
     @override
     @answered
@@ -464,8 +464,8 @@ class Operations(pyfuse3.Operations):
                 self._have_asked_again(ino)
 
     def _have_asked_again(self, ino: Ino) -> None:
-        """Let the kernel ask for ``security.capability`` before the next write(2) of an inode.
+        """Make the kernel ask for ``security.capability`` before the next write(2) to an inode.
 
-        It remembers that there is none, until it asks for the attributes.
+        The kernel caches that there is none until it requests the attributes, here invalidated.
         """
         invalidate_inode(ino, attr_only=True)

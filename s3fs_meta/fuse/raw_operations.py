@@ -1,11 +1,10 @@
 """The handlers of requests that libfuse or pyfuse3 does not pass on.
 
-Owns: their layouts, from the bytes of a request to a call and back, waiting outside the request
-loop. Does not know: what the operations mean (``fs.content.file_ranges``, ``fs.inode_flags``), C
-(``fuse_intercept.c``).
-The extension calls a method while a request is taken, so a method never waits: what must wait goes
-on as a task of its own, and answers when it is done.
-Source: linux/fuse.h. Handles are left out: a file's is its inode number.
+Owns: the layouts of requests and replies, and the tasks of requests that wait. Does not know: the
+semantics (``fs.content.file_ranges``, ``fs.inode_flags``), the C side (``fuse_intercept.c``).
+The extension calls a method while it receives a request, so a method never waits: a request that
+must wait is handled by a separate task, which answers when it is done.
+Source: linux/fuse.h. The layouts skip file handles: the handle of a file is its inode number.
 """
 
 import contextlib
@@ -52,7 +51,7 @@ WRITE_OUT: Final = struct.Struct("=I4x")
 IOCTL: Final = struct.Struct("=12xI8xI4x")  # command, bytes that follow
 IOCTL_OUT: Final = bytes(16)  # the result, and fields for unrestricted commands only
 
-# Fields that stay 0: the attributes, which the kernel ignores, the device, which it has, and
+# Fields that stay 0: the attributes, which the kernel ignores, the device, which it knows, and
 # reserved space. The mask is that of linux/stat.h.
 _STATX_OUT: Final = struct.Struct("=QI20xII8xIIIH2xQQQ8x" + 4 * "qI4x" + "II120x")
 _STATX_BASIC_STATS: Final = 0x7FF
@@ -70,10 +69,10 @@ Work = Callable[..., Coroutine[Any, Any, bytes]]
 
 
 def _in_a_task(layout: struct.Struct) -> Callable[[Work], Callable[..., None]]:
-    """Make a handler that starts a task of a coroutine function, which returns what is answered.
+    """Make a handler that runs a coroutine function in a task and answers with its result.
 
     Args:
-        layout: of the request; the function gets the inode, who asks and these values.
+        layout: of the request; the function gets the inode, the user ID and the decoded values.
     """
 
     def decorate(function: Work) -> Callable[..., None]:
@@ -94,7 +93,7 @@ def _answer(unique: int, code: int, content: bytes = b"") -> None:
 
 
 class RawOperations:
-    """Handlers of one mount, beside those that pyfuse3 calls."""
+    """Handlers of one mount for the requests that pyfuse3 does not know."""
 
     def __init__(self, operations: Operations, nursery: trio.Nursery, device: int) -> None:
         """Make the handlers of one mount.
@@ -128,7 +127,7 @@ class RawOperations:
         arguments: tuple[Any, ...],
         waits: contextlib.ExitStack,
     ) -> None:
-        """Run a handler and answer; the errno if it fails, or if the mount ends meanwhile."""
+        """Run a handler and answer with its result, or with an errno if it fails or is cancelled."""
         name, status = function.__name__.removeprefix("_"), self.operations.status
         code, content = errno.EIO, b""
         begun = status.progress
@@ -150,10 +149,11 @@ class RawOperations:
         self.start(RawOperations._lseek, unique, uid, arguments)
 
     async def _lseek(self, ino: Ino, pid: int, offset: int, whence: int) -> bytes:
-        """Answer where data or a hole is; *pid* asks.
+        """Answer where data or a hole is, for a request of process *pid*.
 
-        The kernel does not hand over what it holds before it asks. Of a file that may be written
-        all is data, up to the length that the kernel has, as it answers by itself elsewhere.
+        The kernel does not write back dirty pages before this request. So a file that is open for
+        writing counts as all data, up to the kernel's length of it; without this handler the kernel
+        would answer that for every file.
         """
         record = self._fs.open_files.find(ino)
         if self.operations.enable_writeback_cache and record is not None and record.was_written:
@@ -167,7 +167,7 @@ class RawOperations:
 
     @_in_a_task(FALLOCATE)
     async def fallocate(self, ino: Ino, uid: int, offset: int, length: int, mode: int) -> bytes:
-        """Look for room, or make holes."""
+        """Check for free space, or make holes."""
         if uid != 0:
             await self._fs.freeze.passed((ino,))
             self._clear_privileges(ino)
@@ -184,7 +184,7 @@ class RawOperations:
         at: int,
         length: int,
     ) -> bytes:
-        """Copy within the filesystem; the kernel has handed over what it held of both ranges."""
+        """Copy within the filesystem; the kernel has written back both ranges before."""
         if uid != 0:
             await self._fs.freeze.passed((target,))
             self._clear_privileges(target)
@@ -192,9 +192,9 @@ class RawOperations:
         return WRITE_OUT.pack(copied)
 
     def ioctl(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
-        """Tell or set the flags of an inode; ENOTTY, at once, is for every other command.
+        """Get or set the flags of an inode; answer every other command with ENOTTY at once.
 
-        Programs ask each file that they open whether it is a terminal.
+        Such commands are frequent: programs check whether a file that they open is a terminal.
         """
         self.operations.requests["ioctl"] += 1
         command, given_bytes = IOCTL.unpack_from(content)
@@ -210,7 +210,7 @@ class RawOperations:
         return IOCTL_OUT + told
 
     def statx(self, unique: int, ino: Ino, _uid: int, _content: bytes) -> None:
-        """Answer attributes with the birth time, which the kernel asks for only once."""
+        """Answer attributes with the birth time, which the kernel requests only once per inode."""
         code, content = 0, b""
         try:
             self.operations.requests["statx"] += 1
@@ -223,10 +223,10 @@ class RawOperations:
         _answer(unique, code, content)
 
     def clear_privileges(self, unique: int, ino: Ino, _uid: int, _content: bytes) -> bool:
-        """Clear set-user-ID bits before a write that the kernel says this of goes its way.
+        """Clear set-user-ID bits before a write whose request has the flag FUSE_WRITE_KILL_SUIDGID.
 
         Returns:
-            Whether the write is answered: it must not be done if they stay.
+            Whether the write was answered with an error: it must not be done if the bits stay.
         """
         code, begun = 0, self.operations.status.progress
         try:
@@ -241,7 +241,7 @@ class RawOperations:
         return code != 0
 
     def _clear_privileges(self, ino: Ino) -> None:
-        """Clear set-user-ID bits, and let the kernel know. Raises as ``AttributeStore``."""
+        """Clear set-user-ID bits, and invalidate the attributes. Raises as ``AttributeStore``."""
         if self._fs.attributes.clear_privileges(ino):
             invalidate_inode(ino, attr_only=True)
 
@@ -251,15 +251,15 @@ def install(handlers: RawOperations, *, read_only: bool) -> None:
 
     Args:
         handlers: of the mount.
-        read_only: the kernel refuses all changes. Then it may open files without a request: open
-            would only check for write access, which the kernel refuses itself.
+        read_only: the kernel refuses all changes. Then it may open files without a request: a
+            request would only check for write access, which the kernel refuses itself.
     """
     fuse_intercept.install(handlers, _FLAGS, NO_OPENDIR | (NO_OPEN if read_only else 0))
     handlers.operations.filesystem.open_files.expect_reports(not read_only)
 
 
 def uninstall() -> None:
-    """Call no handlers any more: the session has ended."""
+    """Stop calling the handlers: the session has ended."""
     fuse_intercept.install(None, 0, 0)
 
 
@@ -289,8 +289,8 @@ def kernel_size(pid: int, device: int, ino: Ino) -> int | None:
     """Return the length of a file that a process has open, None if it is not found. Blocking.
 
     With a writeback cache the kernel knows the length before the daemon does. A system call on the
-    mount would ask the daemon, and a killed daemon with a thread that waits for itself cannot end.
-    So the file is found in /proc, and statx(2) answers out of the kernel's memory.
+    mount would send a request to this daemon, and a daemon with a thread that waits for the daemon
+    itself cannot be killed. So the file is found in /proc, and statx(2) answers from the kernel's cache.
     Source: statx(2), AT_STATX_DONT_SYNC; proc_pid_fd(5); fs/fuse/dir.c, fuse_update_get_attr.
 
     Args:

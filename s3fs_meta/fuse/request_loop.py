@@ -1,11 +1,12 @@
-"""The way from one FUSE request to the next, without the scheduler where it is not needed.
+"""Receiving FUSE requests without trio's scheduler if the next one is already available.
 
-Owns: how pyfuse3's workers wait for requests. Does not know: what requests mean.
-pyfuse3 takes a lock and waits for its descriptor through trio, for every request: some 20 µs of
-interpreter. It looks these two up in its module attribute ``trio``, which its own asyncio layer
-replaces; here it holds ``DirectTrio``. A worker that has answered asks the kernel
-itself for the next request, and waits for it for a moment: a program that makes one system call
-after the other has it ready in less. Only when none comes does the worker wait through trio.
+Owns: how pyfuse3's workers wait for requests. Does not know: the meaning of requests.
+For every request pyfuse3 takes a lock and waits for its descriptor through trio, which costs about
+20 µs of interpreter time. It finds both functions through its module attribute ``trio``, which
+pyfuse3's own asyncio layer replaces; here the attribute is a ``DirectTrio``. A worker that has
+answered first polls the descriptor with select(2), for at most NEXT_REQUEST_S: a program that makes
+one system call after the other sends its next request within that time. Only if no request arrives
+does the worker wait through trio.
 
 Keeps: every other task runs at least once in ``STREAK_S_MAX``, however many requests come; there
 is always a worker that waits for requests, or is about to, while others are busy.
@@ -36,9 +37,9 @@ class Gate:
         self._fd = -1
         self._fds: list[int] = []
         self._someone_waits = False  # for the descriptor, through trio
-        self._is_closing = False  # trio wakes the workers that wait now, none that come later
+        self._is_closing = False  # trio wakes workers that wait already, not those that begin later
         self._is_direct = False  # the worker that has just passed the gate need not wait
-        self._has_answered = False  # the worker that took the last request, without waiting
+        self._has_answered = False  # the next worker at the gate has just answered a request
         self._streak_end_s = 0.0
 
     async def __aenter__(self) -> None:
@@ -54,7 +55,7 @@ class Gate:
             if not self._someone_waits:
                 return
             await self._parked.park()
-            self._has_answered = False  # it waits for something, or it was not this worker's turn
+            self._has_answered = False  # it was woken, so it has not just answered
 
     async def __aexit__(
         self,
@@ -62,7 +63,7 @@ class Gate:
         _exc: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Let another worker stand by: the request that was taken may take long."""
+        """Wake another worker to wait for requests: the received one may take long."""
         self._has_answered = True
         if self._parked and not self._someone_waits:
             self._parked.unpark()
@@ -92,7 +93,7 @@ class Gate:
             self._streak_end_s = time.perf_counter() + STREAK_S_MAX
 
     def notify_closing(self, fd: int) -> None:
-        """Wake waiting workers: the loop ends. Workers woken for a request check for the end, too."""
+        """Wake waiting workers, because the loop ends. Each checks ``_is_closing`` before it waits."""
         self._is_closing = True
         trio.lowlevel.notify_closing(fd)
 
@@ -101,7 +102,7 @@ class Gate:
 
 
 class DirectTrio:
-    """A replacement of pyfuse3's module attribute ``trio``: the library with another lock and wait."""
+    """A replacement of pyfuse3's module attribute ``trio``: the same, except for its lock and waits."""
 
     def __init__(self) -> None:
         self._gate = Gate()
@@ -126,7 +127,7 @@ class _Lowlevel:
 
 @contextlib.contextmanager
 def direct() -> Iterator[None]:
-    """Let pyfuse3's main loop, while it runs, take requests directly."""
+    """Replace ``trio`` in pyfuse3 while its main loop runs in this context."""
     module: Any = pyfuse3
     module.trio = DirectTrio()
     try:

@@ -1,22 +1,22 @@
-"""Collecting from the kernel what programs wrote to files that they hold open.
+"""Collecting dirty pages from the kernel: data that programs wrote to files that are still open.
 
-Owns: when the kernel handed over last, the process that makes it, how old the rest may be.
-Does not know: what is done with what was collected (``sync.durability``, ``sync.changelog.writer``).
+Owns: the time of the last collection, the process that triggers it, the age of uncollected data.
+Does not know: how collected data become durable (``sync.durability``, ``sync.changelog.writer``).
 
 With a write-back cache write(2) ends in the kernel's memory, and mapped pages are always there. The
-kernel sends them at close(2), at fsync(2), or when they are 30 s old. So that a killed daemon, a
-power cut or a lost machine costs no more than their intervals, everything dirty is asked for before
-each background sync and each cut. If no file is open for writing that costs nothing at all: close(2)
-has handed over the rest.
+kernel sends them at close(2), at fsync(2), or when they are 30 s old. The intervals of background
+syncs and of cuts must bound the loss by a killed daemon, a power cut or a lost machine. So all
+dirty pages are collected before each of these. If no file is open for writing that costs nothing:
+the kernel has written back everything at close(2).
 
 One *pass* is a syncfs(2), which starts write-back, and the barrier (``barrier``). Kernels since 2026
-start it without regard for pages that are already on their way, and skip files while many requests
-are queued, so a pass in which more than a few came is followed by another one. Collecting
-never takes the lock of a file, so that no writer waits for it.
+do not wait for pages that are already in transit, and skip files while many requests are queued,
+so a pass with more than COLLECT_QUIET_REQUESTS requests is followed by another one. Collecting never
+takes the lock of a file, so that no writer waits for it.
 Source: Linux, fs/fs-writeback.c, sync_inodes_sb; fs/fuse/file.c, fuse_writepages.
 
-Keeps: nothing that waits for the kernel runs in this process (``write_back_process``).
-Tasks: any may call ``collect``; one collection at a time serves all that wait for it.
+Keeps: system calls that wait for the kernel run in another process (``write_back_process``).
+Tasks: any may call ``collect``; one collection at a time serves all tasks that wait for it.
 Design: docs/design/durability.md, "From the kernel to the daemon".
 """
 
@@ -61,9 +61,9 @@ class WriteBack:
         """Make the object; nothing runs yet.
 
         Args:
-            barrier: which the handlers of the mount answer for.
+            barrier: the file that the handlers of the mount report as opened and released.
             open_files: of the mount.
-            requests: how many of each kind came, kept up to date.
+            requests: the number of requests of each kind; the handlers update it.
             is_still: whether writes are blocked for a copy of their tree.
         """
         self._barrier = barrier
@@ -79,11 +79,11 @@ class WriteBack:
         self.last_error = ""
 
     def begin(self, place: str, device: int) -> None:
-        """Take note of where the filesystem is mounted; it can be collected from then on."""
+        """Note the mount point and device; ``collect`` works from then on."""
         self._place, self._device, self._serves = place, device, True
 
     async def close(self) -> None:
-        """Collect no more, and end the process."""
+        """Stop collecting, and end the process."""
         self._serves = False
         if self._process is not None:
             process, self._process = self._process, None
@@ -95,7 +95,7 @@ class WriteBack:
         return None if self._process is None else self._process.pid
 
     def figures(self) -> dict[str, Any]:
-        """Return what ``status`` shows. Schedule point: never."""
+        """Return the figures for the command ``status``. Schedule point: never."""
         return {
             "open_files": len(self._open_files),
             "open_for_writing": self._open_files.writing,
@@ -106,14 +106,14 @@ class WriteBack:
         }
 
     def age_s(self) -> float:
-        """Return how old the oldest bytes can be that the kernel has and this process has not."""
+        """Return the largest possible age of dirty pages in the kernel."""
         return self._age_s(self._collected_s)
 
     def asked_age_s(self) -> float:
-        """Return how long ago everything was asked for, and all came that the kernel sent then.
+        """Return the time since the last pass: write-back was started, and all queued writes came.
 
-        While programs write without pause that is not everything for certain, so ``age_s`` goes on:
-        the kernel may have passed over a file whenever its queue was long.
+        If programs write without pause, the kernel may have skipped a file while its queue was long.
+        So a pass that was not quiet resets this figure, but not ``age_s``.
         """
         return self._age_s(self._asked_s)
 
@@ -124,14 +124,14 @@ class WriteBack:
         return max(time.monotonic() - max(since_s, done_s), 0.0)
 
     async def collect(self, limit_s: float = COLLECT_S_MAX) -> bool:
-        """Have the kernel hand over all that was written before this call.
+        """Make the kernel send all data that was written before this call.
 
         Args:
-            limit_s: for how long at most; the caller goes on without the rest then.
+            limit_s: the longest time to wait; then the caller continues without the rest.
 
         Returns:
-            Whether it did. If not the reason is in ``last_error``; it was asked to all the same,
-            unless the process that asks is stuck.
+            Whether everything was collected. If not, ``last_error`` has the reason; write-back was
+            started all the same, unless the collecting process is stuck.
 
         Schedule point: only if a file is open for writing.
         """
@@ -140,7 +140,7 @@ class WriteBack:
         called_s = time.monotonic()
         with trio.move_on_after(limit_s) as scope:
             async with self._lock:
-                # A collection that began later, while this one waited, has included it.
+                # A collection that began while this call waited for the lock has included its data.
                 if self._began_s <= called_s:
                     await self._collect()
         if scope.cancelled_caught:
@@ -166,18 +166,18 @@ class WriteBack:
             self._collected_s = self._began_s
             self.last_error = ""
         elif not is_quiet:
-            # Requested and in transit; only its end cannot be known.
+            # Write-back was started; but whether the kernel skipped a file cannot be known.
             self._failed("programs write faster than the kernel hands over")
 
     def _background(self) -> int:
-        """Return how many requests came of the kinds that share a queue with write-back."""
+        """Return the number of requests so far of the kinds that share a queue with write-back."""
         return self._requests["read"] + self._requests["write"]
 
     async def _ask(self) -> None:
-        """Make one request of the process, which is started if there is none.
+        """Send one request to the collecting process; start the process if there is none.
 
         Raises:
-            OSError: it failed, or the process ended.
+            OSError: the request failed, or the process ended.
         """
         if self._process is None:
             self._process = CollectingProcess(self._place, self._barrier.name)
@@ -204,13 +204,13 @@ class ProcessEndedError(OSError):
 
 
 class CollectingProcess:
-    """One process that collects, and the conversation with it."""
+    """One collecting process, and the connection to it."""
 
     def __init__(self, place: str, barrier_name: bytes) -> None:
-        """Start it. In the main thread: the process ends with the thread that started it.
+        """Start the process. Only in the main thread: it ends with the thread that started it.
 
         Raises:
-            OSError: it cannot be started.
+            OSError: the process cannot be started.
         """
         # This process is blocked until execve(2) has read the program, so the program must not lie on
         # our own mount. Not subprocess: it waits until the new process has closed inherited files.
@@ -223,7 +223,7 @@ class CollectingProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             streams = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), number) for number in (0, 1)]
-            # A session of its own: ^C at a foreground mount must reach only the daemon.
+            # In a separate session: ^C at a foreground mount must reach only the daemon.
             try:
                 self.pid = os.posix_spawn(
                     sys.executable, command, environment, file_actions=streams, setsid=True
@@ -236,13 +236,13 @@ class CollectingProcess:
         self._received = b""
 
     async def ask(self, device: int) -> None:
-        """Have it collect once; one caller at a time, who may give up waiting.
+        """Let the process collect once. One caller at a time; a caller may be cancelled.
 
         Raises:
             OSError: the kernel refused.
             ProcessEndedError: the process was killed.
         """
-        while self._answered < self._asked:  # of a caller that was cancelled
+        while self._answered < self._asked:  # skip answers for callers that were cancelled
             await self._answer()
         self._asked += 1
         try:
@@ -269,9 +269,9 @@ class CollectingProcess:
         return answer
 
     async def end(self) -> None:
-        """Kill it, and wait until it is gone, within a bound.
+        """Kill the process, and wait for its end, COLLECTOR_END_S_MAX at most.
 
-        It may wait in the kernel for an answer of ours; then it ends with the mount.
+        It may be blocked in the kernel by a request to this daemon; then it ends with the mount.
         """
         self._socket.close()
         os.kill(self.pid, signal.SIGKILL)

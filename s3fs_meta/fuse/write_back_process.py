@@ -1,10 +1,10 @@
-"""The process that has the kernel hand over dirty pages of one mount, when the daemon asks.
+"""The collecting process: at the daemon's request it makes the kernel write back one mount.
 
-Owns: the system calls that may wait for the daemon. Does not know: what the daemon does with them.
-The daemon must not make them itself: a thread that waits in the kernel for an answer of its own
-process keeps a killed daemon, and ``/dev/fuse``, from ending. This process is started by execve(2)
-and has no descriptor of the daemon but its socket. It may be killed at any time; it ends with its
-socket, and with its parent.
+Owns: the system calls that may wait for the daemon. Does not know: how the daemon handles the writes.
+The daemon must not make these calls itself: a thread that waits in the kernel for an answer of its own
+process keeps a killed daemon from exiting, and ``/dev/fuse`` open. This process is started by
+execve(2) and inherits no descriptor of the daemon but a socket. It may be killed at any time; it ends
+when the socket is closed, and with its parent.
 
 One line per request, one per answer, on standard input and output:
 
@@ -34,18 +34,18 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def collect(place: bytes, name: bytes, device: int) -> None:
-    """Start write-back of everything dirty on a mount, and pass its barrier.
+    """Start write-back of everything dirty on a mount, then open and close its barrier.
 
-    The barrier is a file of the daemon's own: the kernel queues the release of a closed file behind
-    all that it writes back, so when the daemon sees the release it has seen those writes.
+    The barrier is a hidden file of the daemon: the kernel queues the release of a closed file behind
+    all writes of write-back, so when the daemon sees the release it has seen those writes.
 
     Args:
-        place: where the filesystem was mounted.
-        name: of the barrier, in its root.
-        device: of the filesystem; 0: whatever is mounted there.
+        place: the mount point.
+        name: of the barrier, in the root of the filesystem.
+        device: of the filesystem; 0: use any filesystem that is mounted there.
 
     Raises:
-        OSError: it cannot be reached, or the kernel refused.
+        OSError: the filesystem cannot be reached, or a system call failed.
     """
     with _root(place, device) as root:
         _checked(_libc.syncfs(root), place)
@@ -57,7 +57,7 @@ def _root(place: bytes, device: int) -> Iterator[int]:
     """Open the root of the mount, if possible without making the mountpoint busy.
 
     Raises:
-        OSError: it is not mounted where this process could see it.
+        OSError: no mount of the filesystem is visible to this process.
     """
     why = OSError(errno.ENXIO, "not mounted there any more", os.fsdecode(place))
     for path in _candidates(place, device):
@@ -76,7 +76,7 @@ def _root(place: bytes, device: int) -> Iterator[int]:
 
 
 def _candidates(place: bytes, device: int) -> Iterator[bytes]:
-    """Yield where a filesystem may be mounted: also moved, also in another mount namespace."""
+    """Yield paths where a filesystem may be mounted: also if moved, or in another mount namespace."""
     yield place
     found = _mountpoints(b"self", device)
     yield from found
@@ -88,7 +88,7 @@ def _candidates(place: bytes, device: int) -> Iterator[bytes]:
 
 
 def open_root(path: bytes) -> int:
-    """Open a directory, through a mount of our own that is nowhere if the kernel lets us."""
+    """Open a directory; if allowed through a detached mount, so that the mount point is not busy."""
     tree = _libc.syscall(
         _OPEN_TREE, _AT_FDCWD, ctypes.c_char_p(path), _OPEN_TREE_CLONE | os.O_CLOEXEC
     )
@@ -101,7 +101,7 @@ def open_root(path: bytes) -> int:
 
 
 def _mountpoints(process: bytes, device: int) -> list[bytes]:
-    """Return where a process has a filesystem mounted. Source: proc_pid_mountinfo(5)."""
+    """Return the mount points of a filesystem that a process sees. Source: proc_pid_mountinfo(5)."""
     number = b"%d:%d" % (os.major(device), os.minor(device))
     try:
         with open(b"/proc/%s/mountinfo" % process, "rb") as lines:
@@ -122,7 +122,7 @@ def _checked(result: int, path: bytes) -> None:
 
 
 def serve(requests: int, answers: int, work: Callable[[int], None]) -> None:
-    """Do what each line asks for, until the other end is closed."""
+    """Run each request and answer it, until the other end is closed."""
     rest = b""
     while piece := os.read(requests, 4096):
         *lines, rest = (rest + piece).split(b"\n")
@@ -138,10 +138,10 @@ def serve(requests: int, answers: int, work: Callable[[int], None]) -> None:
 
 
 def main(place: str, name: str, parent: str) -> None:
-    """Serve the daemon that started this process, and do not outlive it."""
+    """Serve the daemon that started this process; end with it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the daemon needs this process until its own end
-    os.chdir("/")  # a mount that no user would unmount
+    os.chdir("/")  # a working directory on another mount would keep it from being unmounted
     os.closerange(2, os.sysconf("SC_OPEN_MAX"))
     os.open(os.devnull, os.O_WRONLY)
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

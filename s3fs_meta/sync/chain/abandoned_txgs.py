@@ -1,7 +1,7 @@
 """Abandoning unreadable txgs at the end of the chain, or publishing the local state instead.
 
-Owns: after which number the chain continues, which host may abandon txgs, the report about them,
-the row ``mend`` of ``local_state``.
+Owns: the number after which the chain continues, the rules which host may abandon txgs, the report
+about them, the row ``mend`` of ``local_state``.
 Does not know: which database becomes the next txg, how it is published (``image.writer``).
 Keeps: no object is overwritten or deleted: the chain continues after every name that is listed,
 with a fence record that names the last valid txg, and then a link of kind IMAGE.
@@ -49,7 +49,7 @@ class Mend:
     """The txgs that may be abandoned so that a filesystem can be opened for writing."""
 
     end_at: Txg | None = None  # abandon everything after this txg, of any writer
-    anything: bool = False  # the user has chosen an earlier txg
+    anything: bool = False  # also txgs of other hosts: the user has chosen an earlier txg
     publish_local: bool = False  # publish the local state if the bucket lacks its last txg
 
 
@@ -80,7 +80,7 @@ def want_after(db: Database, noticed: OlderBucketError) -> None:
 
 
 def put_back(why: str) -> str:
-    """Return the reason for an image where the bucket lacks changelogs of the local state."""
+    """Return the reason text for an image that replaces changelogs which the bucket lost."""
     return f"{_PUT_BACK}: {why}"
 
 
@@ -95,7 +95,7 @@ def done(db: Database) -> None:
 
 
 async def publish_nothing(_progress: Progress) -> None:
-    """Do nothing: the default of a writer until it is connected to a maker of images."""
+    """Do nothing: the default until a writer is connected to a maker of images."""
 
 
 # --- names -------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ async def behind_all(
     return Behind(last, created_ns)
 
 
-# --- what is abandoned -------------------------------------------------------------------------
+# --- abandoning --------------------------------------------------------------------------------
 
 
 class Right(NamedTuple):
@@ -189,7 +189,7 @@ async def require_right(
 async def describe(
     store: ObjectStore, keyring: Keyring, uuid: str, kept: Link, last: Txg
 ) -> list[str]:
-    """Return a line for each abandoned txg, with what is known about it."""
+    """Return a line for each abandoned txg, with the known facts about it."""
     sizes: dict[Txg, int] = {}
     async with aclosing(store.list(changelog_codec.PREFIX, after=_after(kept.txg))) as listing:
         async for info in listing:

@@ -92,7 +92,7 @@ class Replayer:
         """Apply the changelogs in the bucket that follow a link; return the last link applied.
 
         Args:
-            link: the one that the rows hold.
+            link: the link that the rows hold.
             upto: the last txg to apply; None for all.
             by_levels: apply a level object instead of its changelogs where one fits.
 
@@ -129,7 +129,7 @@ class Replayer:
         return fetched.link
 
     async def _way(self, link: Link, upto: Txg | None, *, by_levels: bool) -> "_Way":
-        """Find the end of the chain and the levels on the way, without a long listing."""
+        """Find the end of the chain and the levels up to it, without a long listing."""
         few = LEVEL_FAN_OUT if by_levels else None
         numbers = await numbers_from(self._store, link.next_txg, few)
         ends: dict[Txg, list[Txg]] = {}
@@ -237,4 +237,4 @@ class _Way(NamedTuple):
     """The last txg of a replay, and the level objects that shorten it."""
 
     end: Txg
-    ends: dict[Txg, list[Txg]]  # of level objects, by their first txg
+    ends: dict[Txg, list[Txg]]  # the last txgs of level objects, by their first txg

@@ -1,7 +1,7 @@
 """The chain of changelogs in the bucket: finding, fetching and verifying its links.
 
-Owns: what a link is, where this host records its own, reading the chain in order.
-Does not know: what a changelog does to rows, which host appends.
+Owns: the definition of a link, the record of this host's own link, reading the chain in order.
+Does not know: how a changelog is applied to rows, which host appends.
 Keeps: a changelog continues the chain only if it names the link before it by hash.
 Design: docs/design/durability.md, "The chain".
 """
@@ -107,10 +107,10 @@ def noted_own(db: Database) -> Txg | None:
 
 
 def own_txg(db: Database) -> Txg | None:
-    """Return the last txg that this host wrote itself, as far as its rows know.
+    """Return the last txg that this host may have written itself, by its rows.
 
-    Rows without that record (of an earlier program, or restored) may hold txgs of this host up to
-    their last one, so that one is returned.
+    Rows without a record of it (from an earlier program, or restored) may hold txgs of this host up
+    to the last one, so the last txg of the rows is returned.
     """
     noted = noted_own(db)
     if noted is not None:
@@ -190,7 +190,7 @@ def require_known(changelog: Changelog) -> None:
 
 
 async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fetched:
-    """Return the changelog of a txg, without a check of what it follows.
+    """Return the changelog of a txg, without a check of its predecessor.
 
     Raises:
         ObjectMissingError: there is none.
@@ -233,9 +233,10 @@ async def _link_of_image_alone(
 ) -> Link:
     """Return the link of an image whose changelog cannot be read.
 
-    A manifest holds the hash of its own changelog, or, if that one is of kind IMAGE, of the one
-    before. In the second case only the next changelog holds the hash; if there is none, the hash
-    of the one before serves as well, for the next writer names the hash that its rows hold.
+    A manifest holds the hash of its own changelog, or, if that changelog is of kind IMAGE, the hash
+    of the changelog before it. In the second case only the next changelog holds the wanted hash; if
+    there is no next changelog, the hash of the one before it serves as well: the next writer names
+    the hash that its rows hold.
     """
     own_hash = manifest.changelog
     floor = NO_FLOOR
@@ -274,9 +275,9 @@ async def bytes_of(store: ObjectStore, txg: Txg) -> bytes:
 
 
 async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
-    """Store a changelog; return false if its name holds another one.
+    """Store a changelog; return false if another changelog has its name.
 
-    The bytes are ours alone (they hold a nonce), so equal ones are those of an earlier attempt.
+    The bytes contain a nonce, so an object with equal bytes is an earlier attempt of this writer.
     """
     key = key_of(txg)
     with contextlib.suppress(PreconditionError):
@@ -289,7 +290,7 @@ async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
 
 
 def link_of(txg: Txg, data: bytes, keyring: Keyring) -> Link:
-    """Return the link that the object of a changelog is. Blocking for some milliseconds."""
+    """Return the link of an encoded changelog. Blocking for some milliseconds."""
     return _link(changelog_codec.decode(key_of(txg), data, keyring), data)
 
 

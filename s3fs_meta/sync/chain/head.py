@@ -39,12 +39,12 @@ def confirm(db: Database, head: Head, *, changed: bool) -> None:
 
 
 def want_image(db: Database) -> None:
-    """Record a change that only an image can carry. Transaction: inside a group."""
+    """Record that a change can be shipped only by an image. Transaction: inside a group."""
     local_state.put(db, "image_wanted", "1")
 
 
 def is_image_wanted(db: Database) -> bool:
-    """Return whether there is a change that only an image can carry."""
+    """Return whether a change waits that can be shipped only by an image."""
     return local_state.get(db, "image_wanted") is not None
 
 
@@ -57,7 +57,7 @@ async def load_manifest(
         store: the bucket.
         keyring: opens the manifest.
         key: its name.
-        content_hash: of its object; empty: any authentic object will do.
+        content_hash: the expected hash of the object; empty: any authentic object is accepted.
 
     Raises:
         FormatError: the object is damaged, or does not hash to *content_hash*.

@@ -3,7 +3,7 @@
 Owns: which level object a replay applies next; merging a run of objects into one.
 Does not know: rows, when a level is made.
 Keeps: a level object is used only if the link before it and its last link are those of the chain.
-Levels are additional: if one cannot be used, its changelogs are.
+Levels are optional: if one cannot be used, its changelogs are used instead.
 Design: docs/design/durability.md, "Levels".
 """
 
@@ -38,14 +38,14 @@ from s3fs_meta.sync.chain.chain import Fetched, Link
 
 
 class NotMergedError(Exception):
-    """These objects cannot become a level: too much, or an image among them. It is no damage."""
+    """These objects cannot become a level: too large, or one is an image. No damage is implied."""
 
 
 class Piece(NamedTuple):
     """The content of one changelog or level, as the input of a merge."""
 
     first: Txg
-    link: Link  # its last
+    link: Link  # its last link
     first_ns: int
     previous: str
     epoch: Epoch
@@ -76,7 +76,7 @@ async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None
     """Return the first txg of the earliest level object that includes a txg, None without one.
 
     Args:
-        upto: only those that end with this txg or before it; None: all.
+        upto: consider only level objects that end with this txg or before it; None: all.
     """
     earliest: Txg | None = None
     for level in range(1, LEVELS_MAX + 1):
@@ -94,8 +94,8 @@ async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None
 async def last_after(store: ObjectStore, txg: Txg) -> Txg:
     """Return the last txg in the name of a level object, at least *txg*; one request.
 
-    It was in the chain, even if its changelog is lost. Level 1 is enough: the levels above are
-    made of its objects.
+    That txg was in the chain, even if its changelog is lost. Only level 1 is listed, because
+    higher levels are made from its objects.
     """
     first = txg // LEVEL_FAN_OUT * LEVEL_FAN_OUT + 1  # the run of the next txg
     last, prefix = txg, level_codec.prefix_of(1)
@@ -142,8 +142,8 @@ async def fetch(
 async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Level) -> None:
     """Refuse a level whose last link is not in the chain.
 
-    The changelog of its last txg decides; if that cannot be read, the one after it, if there is
-    one.
+    The changelog of the level's last txg decides; if it cannot be read, the changelog after it, if
+    that exists.
 
     Raises:
         FormatError: the level belongs to another history of this filesystem.
@@ -239,8 +239,8 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
     """Merge consecutive pieces into one level object. Blocking.
 
     Raises:
-        NotMergedError: it would be too large, or some tables are of a newer program.
-        FormatError: one of them is damaged, or does not follow.
+        NotMergedError: the level would be too large, or some tables are of a newer program.
+        FormatError: a piece is damaged, or does not follow the one before it.
     """
     for one, other in itertools.pairwise(pieces):
         if other.previous != one.link.hash or other.first != one.link.next_txg:
@@ -254,7 +254,7 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
         last=last.txg,
         epoch=max(piece.epoch for piece in pieces),
         uuid=uuid,
-        schema_version=SCHEMA_VERSION,  # all changes are in the form of the present version now
+        schema_version=SCHEMA_VERSION,  # all changes were converted to this version
         first_ns=pieces[0].first_ns,
         created_ns=last.created_ns,
         previous=pieces[0].previous,

@@ -1,6 +1,6 @@
 """An image's objects: pieces of a database file, and the manifest that names them.
 
-Owns: cutting a finished copy into pieces, reusing those that the last image has, describing it.
+Owns: cutting a finished copy into pieces, reusing pieces of the last image, making the manifest.
 Does not know: cuts, leases, when an image is due.
 """
 
@@ -33,7 +33,7 @@ class NewImage(NamedTuple):
 
 
 def new_image(txg: Txg, epoch: Epoch) -> NewImage:
-    """Name a new image; no other attempt at the same txg has the same names."""
+    """Name a new image; the names differ from those of any other attempt at the same txg."""
     random_bytes = secrets.token_bytes(image_codec.RANDOM_BYTES)
     return NewImage(txg, epoch, image_codec.image_prefix(txg, epoch, random_bytes))
 
@@ -46,7 +46,7 @@ async def put_pieces(
     old: Sequence[Piece],
     progress: Progress,
 ) -> tuple[Piece, ...]:
-    """Store the pieces of a database file that *old* does not have in the same place.
+    """Store the pieces of a database file that differ from the piece of *old* at the same offset.
 
     Args:
         old: pieces that are in the store (``require_pieces``).
@@ -95,7 +95,7 @@ async def describe(
     previous: Head | None,
     changelog: str,
 ) -> tuple[Head, bytes]:
-    """Return the head that a finished copy becomes, and the bytes of its manifest."""
+    """Return the head for a finished copy, and the bytes of its manifest."""
     facts = await trio.to_thread.run_sync(image_copy.describe, copy)
     manifest = Manifest(
         txg=image.txg,

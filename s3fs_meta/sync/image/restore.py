@@ -60,19 +60,19 @@ class Restorer:
     async def restore(
         self, newest: ManifestRef | None, target: Path, upto: Txg | None = None
     ) -> Link:
-        """Write a database to *target*, which appears complete and synced or not at all.
+        """Write a database to *target* atomically: the file appears complete and synced.
 
         Args:
             newest: the image to begin with, if it is available and not later than *upto*.
             target: a path without a database.
-            upto: the txg wanted; None for the last one in the bucket.
+            upto: the wanted txg; None for the last one in the bucket.
 
         Raises:
             UnfinishedFilesystemError: there is no image.
             StoreError: an object is unavailable.
             BrokenChainError: a changelog cannot be read or replaced; the error names the last txg
                 that can be restored.
-            FormatError: an object is damaged, and no older image leads to the txg either.
+            FormatError: an object is damaged, and the txg cannot be reached from an older image.
         """
         unfinished = target.with_name(target.name + ".restoring")
         try:
@@ -87,7 +87,7 @@ class Restorer:
     async def _restore_from_some_image(
         self, newest: ManifestRef | None, unfinished: Path, upto: Txg | None
     ) -> Link:
-        """Try images from the newest on until one leads to the wanted txg."""
+        """Try images, the newest first, until the wanted txg can be reached from one."""
         first: S3fsError | None = None
         broken: BrokenChainError | None = None
         async with aclosing(self._candidates(newest, upto)) as candidates:
@@ -119,9 +119,10 @@ class Restorer:
     async def _may_lead_past(
         self, broken: BrokenChainError, ref: ManifestRef, upto: Txg | None
     ) -> bool:
-        """Return whether a restore from an image may get past a changelog that stopped another.
+        """Return whether a restore from an image may get past a changelog that stopped another one.
 
-        An older image replays the same changelogs, except where a level object takes their place.
+        A restore from an older image replays the same changelogs, unless a level object replaces
+        them.
         """
         name = image_codec.parse_manifest_key(ref.key)
         if broken.misfit or name is None or name.txg > broken.last_txg:
@@ -211,7 +212,7 @@ class Restorer:
 
 
 def _forget_frames(exc: S3fsError) -> None:
-    """Free the frames of an error that is kept: they hold its manifest, maybe a hostile one."""
+    """Free the frames of a stored error: they reference a manifest, which may be huge."""
     exc.__traceback__ = None
 
 
@@ -237,7 +238,7 @@ async def _fetch_all(
     """
     image_codec.require_places(manifest, key)
     if not await trio.to_thread.run_sync(has_room, unfinished, manifest.database_bytes):
-        # A hostile manifest names missing pieces: then another image may lead there.
+        # A hostile manifest names missing pieces: then the restore tries another image.
         await store.get_range(manifest.pieces[-1].key, 0, 1)
     done = 0
     failed: list[S3fsError | OSError] = []
@@ -254,7 +255,7 @@ async def _fetch_all(
             except (
                 S3fsError,
                 OSError,
-            ) as exc:  # raised below as itself, without an exception group
+            ) as exc:  # raised below without an exception group
                 failed.append(exc)
                 nursery.cancel_scope.cancel()
                 return

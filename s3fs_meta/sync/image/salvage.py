@@ -1,8 +1,8 @@
 """The intact pieces of an image that cannot be restored, laid out in a file.
 
-Owns: finding intact pieces, under other names too. Does not know: rows.
-Keeps: only proven damage leaves a gap, of zeros; an unavailable store is an error. At most
-SALVAGE_IMAGES_MAX images are read.
+Owns: finding intact pieces, also in other images. Does not know: rows.
+Keeps: only a proven damage leaves a gap, which is filled with zeros; an unavailable store is an
+error. At most SALVAGE_IMAGES_MAX images are read.
 """
 
 import logging
@@ -31,11 +31,11 @@ from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
 _DAMAGE = (CorruptionError, ObjectMissingError, ObjectTooLargeError)
-_PARTS_OF_ONE_LOST: Final = 10  # an image that lost more is used only if none lost less
+_PARTS_OF_ONE_LOST: Final = 10  # an image that lost a larger part is used only as a last resort
 
 
 class Remains(NamedTuple):
-    """An image of which the first piece is in a file, with the others that are intact."""
+    """An image whose first piece and other intact pieces were written to a file."""
 
     key: ObjectKey
     txg: Txg
@@ -44,7 +44,7 @@ class Remains(NamedTuple):
 
 
 class Salvager:
-    """Lays out the images of one filesystem, one after the other."""
+    """Writes the intact pieces of one filesystem's images to a file, one image after the other."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, progress: Progress) -> None:
         self._store = store
@@ -53,12 +53,13 @@ class Salvager:
         self._progress = progress
 
     async def lay_out(self, path: Path) -> AsyncGenerator[Remains, None]:
-        """Yield each image that has its first piece, the best first, when it is in the file.
+        """Write each image that has its first piece to the file and yield it, the best first.
 
-        The best is the newest of which nine tenths are intact, then the one with the fewest gaps.
+        Images with nine tenths of their pieces come first, the newest first; then the others, by
+        the share of missing pieces.
 
         Args:
-            path: of the file; each image takes the place of the one before.
+            path: of the file; each image replaces the one before it.
 
         Raises:
             NewerFormatError: an image is of a newer program.
@@ -79,7 +80,7 @@ class Salvager:
                 yield remains
 
     async def _lay_out(self, path: Path, key: ObjectKey, keys: list[ObjectKey]) -> Remains | None:
-        """Lay out one image; None: its first piece is lost."""
+        """Write one image to the file; None: its first piece is lost."""
         manifest = await self._manifest(key)
         if manifest is None:
             return None

@@ -2,8 +2,8 @@
 
 Owns: the copy, its pieces, the order in which they become the head.
 Does not know: FUSE, its callers, how a txg is shipped.
-Keeps: an image names only blocks that are in the store, and its txg is in the chain; the lease's
-head moves only after the manifest is in the store.
+Keeps: an image names only blocks that are in the store, and its txg is in the chain; the head in
+the lease changes only after the manifest is in the store.
 Tasks: ``make`` and ``make_anew`` by any; one at a time.
 Design: docs/design/durability.md, "From cut to head".
 """
@@ -71,7 +71,7 @@ class Imager:
         self._link_at_start: Link | None = volume.link  # None: txgs up to it were measured
 
     def note_last(self, created_ns: int) -> None:
-        """Note when the image was made that this mount continues from."""
+        """Record the creation time of the image that was the head when this mount began."""
         self.last_ns = created_ns
 
     def put_off(self, exc: Exception) -> None:
@@ -80,7 +80,7 @@ class Imager:
         _log.warning("image postponed: %s", exc)
 
     async def is_due(self) -> bool:
-        """Return whether what was shipped since the last image is a large part of its size.
+        """Return whether the changelogs since the last image are large, relative to its size.
 
         Raises:
             StoreError: the bucket cannot be listed.
@@ -91,7 +91,7 @@ class Imager:
         return self._shipper.since_image.bytes > wanted
 
     async def _measure(self) -> None:
-        """Measure by listings the last image and the changelogs after it up to this mount."""
+        """Measure, by listings, the last image and the changelogs of earlier mounts after it."""
         head, link = self._keeper.lease.head, self._link_at_start
         image_bytes, since = 0, list[int]()
         if head is not None:
@@ -155,7 +155,7 @@ class Imager:
     async def make_anew(self, progress: Progress = no_progress) -> Head:
         """Publish an image of the local state as the next txg. Raises as ``make``.
 
-        It carries rows that no recorded change describes, such as repairs by fsck.
+        The image also ships rows that no recorded change describes, such as repairs by fsck.
         """
         heads_made: list[Head] = []
 
@@ -199,7 +199,7 @@ class Imager:
         return self._db.size_bytes * (1 if self._db.pragmas.is_wal else 2)
 
     async def _settle_attempt(self) -> None:
-        """Find out whether the last attempt became the head, before another takes its row.
+        """Find out whether the last attempt became the head, before another replaces its row.
 
         Raises:
             FencedError, StoreError: as ``make``.
@@ -216,7 +216,7 @@ class Imager:
         """Upload the pieces of an image that are not in *old*; return its head and its manifest.
 
         Args:
-            link: its txg, and the hash that its manifest names.
+            link: the txg of the image, and the hash that the manifest names.
         """
         finish = functools.partial(image_copy.finish, txg=link.txg)
         await trio.to_thread.run_sync(
@@ -242,7 +242,7 @@ class Imager:
         image_head.note_attempt(self._db, head)
 
     async def _move_head(self, head: Head) -> None:
-        """Make an image that is in the bucket the head, and record that it is."""
+        """Make an image that is in the bucket the head, and record that on this host."""
         self._unsure = True
         try:
             await self._keeper.move_head(head)
@@ -254,7 +254,7 @@ class Imager:
         self._confirm(head)
 
     async def _pieces_of(self, newest: Head) -> tuple[Piece, ...]:
-        """Return the pieces of the last image, none if it cannot be restored any more."""
+        """Return the pieces of the last image; empty if it can no longer be restored."""
         try:
             manifest = await image_head.load_manifest(
                 self._store, self._keyring, newest.manifest_key, newest.manifest_hash

@@ -1,10 +1,10 @@
-"""Becoming the one writer: the lease with a new epoch, then a fence record at the end of the chain.
+"""Becoming the writer: the lease with a new epoch, then a fence record at the end of the chain.
 
 Owns: the order of these two, for a mount that opens for writing and for a follower that is
-promoted. Does not know: how a database is brought to the end of the chain.
+promoted. Does not know: how the txgs of the chain are applied to a database.
 Keeps: this host's holder name and nonce are on its disk before the lease has them, and the fence
-record is on its disk before it is sent. The former writer finds its next name taken; txgs that it
-appended late are applied before the fence record.
+record is on its disk before it is sent. The former writer's next append fails, because the name
+exists; txgs that it appended late are applied before the fence record.
 Design: docs/design/durability.md, "One writer".
 """
 
@@ -74,11 +74,11 @@ class Fencer:
             db: at the end of the chain, or one attempted txg ahead of it.
             held: this host's proof of a lease.
             force: take the lease from any host that holds it.
-            catch_up: brings a database to the end of the chain, or returns another one that is.
-            behind: returns what the fence record follows if unreadable txgs are abandoned.
+            catch_up: returns a database at the end of the chain: the given one, or another.
+            behind: returns the predecessor of the fence record if unreadable txgs are abandoned.
 
         Raises:
-            HeldError: another host holds it, or appends all the time.
+            HeldError: another host holds the lease, or keeps appending to the chain.
             FormatError: the epoch of the lease is higher than any host can have reached.
         """
         chain_epoch = await self._require_epoch(db)
@@ -102,7 +102,7 @@ class Fencer:
         raise HeldError(f"another host writes to {self._store.url} all the time")
 
     async def _require_epoch(self, db: Database) -> Epoch:
-        """Return the latest epoch of the end of the chain or of this host's own writes.
+        """Return the latest epoch found at the end of the chain or in this host's own writes.
 
         Raises:
             FormatError: the epoch of the lease is far too high; only fsck -y replaces the lease.
@@ -145,7 +145,7 @@ class Fencer:
         if await self._send(db):
             return True
         db.begin_local()
-        pending.clear_outbox(db)  # there is nothing in it
+        pending.clear_outbox(db)  # a fence record contains no changes
         db.commit()
         return False
 

@@ -1,4 +1,4 @@
-"""This host's proof that a lease is its own, and a check that its state directory is no copy.
+"""This host's proof that a lease belongs to it, and the detection of copied state directories.
 
 Owns: where the proof is stored (rows of ``local_state``, and a file in case the database is lost),
 and the comparison of an unreleased lease with the chain. Does not know: how a lease is written.
@@ -29,8 +29,8 @@ def known(db: Database | None, state_dir: StateDir, keyring: Keyring, *, doubtfu
     """Return this host's proof of a lease; a new identity if it never held one.
 
     Args:
-        db: the local database, if there is one; its rows decide.
-        state_dir: has a file that decides if the rows are missing or may be old.
+        db: the local database, if it exists; its rows have precedence.
+        state_dir: its ``holder`` file is used if the rows are missing or may be outdated.
         keyring: of the filesystem; the machine's identifiers are hashed with it.
         doubtful: the rows of *db* may be older than the last nonce.
     """
@@ -58,7 +58,7 @@ def machine_marks(keyring: Keyring) -> MachineMarks:
 
 
 def with_new_nonce(hold: Hold, lease: Lease) -> Hold:
-    """Return a hold with a nonce for the next acquisition; the lease's own nonce is kept."""
+    """Return a hold with a nonce for the next acquisition; the nonce of *lease* is retained."""
     drawn = [*hold.nonces, new_nonce()]
     kept = drawn[-LEASE_NONCES_MAX:]
     if lease.nonce in drawn and lease.nonce not in kept:
@@ -73,15 +73,15 @@ def note(db: Database, hold: Hold) -> None:
 
 
 def note_replaced(db: Database, lease: Lease) -> None:
-    """Record the lease that this host's own replaced. Transaction: inside a group."""
+    """Record the lease that this host replaced. Transaction: inside a group."""
     local_state.put(db, _REPLACED, _named(lease))
 
 
 def took_last(db: Database, lease: Lease) -> bool:
-    """Return whether no other host can have taken the lease since this one did.
+    """Return whether no other host can have taken the lease since this host did.
 
-    That is so if the lease is one of this state directory, of this acquisition or an earlier one,
-    or the one that this host's own replaced: then the bucket is an older copy, not used since.
+    This holds if this state directory wrote the lease, in this acquisition or an earlier one, or if
+    it is the lease that this host replaced: then the bucket is an older copy that no host has used.
     """
     if lease.epoch > int(local_state.get(db, "epoch") or 0):
         return False
@@ -108,9 +108,9 @@ async def refuse_copy(
 ) -> None:
     """Refuse an unreleased lease under which another process wrote to the chain.
 
-    The lease has the name and a nonce of this state directory. So a txg that this directory does
-    not know can only stem from a copy of the directory; an older writer that appended late did so
-    under an older epoch, which does not count.
+    The lease has the holder name and a nonce of this state directory. So a txg of its epoch that
+    this directory does not know can only come from a copy of the directory. Late appends of an
+    earlier writer have an older epoch and are ignored.
 
     Raises:
         HeldError: a copy wrote to the chain, and *force* is not set.

@@ -51,8 +51,8 @@ _LATE_WRITES_MAX: Final = 3  # our own writes that the store may apply after the
 class Hold(NamedTuple):
     """A state directory's proof that an unreleased lease is its own."""
 
-    holder: str  # its random identity
-    nonces: tuple[str, ...]  # its nonces, the latest last; a lease of its own has one of them
+    holder: str  # random name of the state directory
+    nonces: tuple[str, ...]  # the latest last; a lease of this state directory has one of them
     machine: MachineMarks = UNKNOWN_MACHINE  # the machine it runs on
 
 
@@ -62,7 +62,7 @@ def new_nonce() -> str:
 
 
 def refuse_held(lease: Lease, hold: Hold, *, force: bool) -> None:
-    """Refuse a lease that is not released and not this state directory's, unless by force.
+    """Refuse an unreleased lease of another state directory, unless *force* is set.
 
     Raises:
         HeldError: the text says who holds it, since when, and what to do.
@@ -85,8 +85,8 @@ class LeaseKeeper:
 
         Args:
             store: where the lease object is.
-            clock: for ``since``, which only people read.
-            conditional: whether the store honours conditions; if not, writes are blind.
+            clock: for ``since``, which is only displayed.
+            conditional: whether the store honours conditional writes.
         """
         self._store = store
         self._clock = clock
@@ -95,7 +95,7 @@ class LeaseKeeper:
         self._hold = Hold("", ())
         self._etag: ETag = ""
         self._lease: Lease | None = None
-        self._replaced: Lease | None = None  # by our acquisition
+        self._replaced: Lease | None = None  # the lease that our acquisition replaced
         self._looked_s = 0.0
         self.fenced: FencedError | None = None  # why we hold nothing any more
 
@@ -116,7 +116,7 @@ class LeaseKeeper:
         return self.lease.epoch
 
     async def require_conditions(self, *, unsafe_allowed: bool) -> None:
-        """Find out whether the store honours conditional writes; if not, writes are blind.
+        """Find out whether the store honours conditional writes; if not, overwrite blindly.
 
         Raises:
             UnconditionalStoreError: it does not, and the user did not accept that.
@@ -131,7 +131,7 @@ class LeaseKeeper:
         self._conditional = conditional
 
     def assume(self, lease: Lease) -> None:
-        """Use a lease that was derived or known before instead of reading it. It is not held."""
+        """Use a derived or remembered lease instead of reading it. It is not held."""
         self._lease = lease
 
     async def read(self) -> Lease:
@@ -164,8 +164,8 @@ class LeaseKeeper:
     async def confirm(self) -> None:
         """Check that we still hold the lease, unless that was done less than LEASE_LOOK_S ago.
 
-        It only limits how long a fenced mount uploads packs that no changelog will name. So if the
-        lease is unavailable, the check is postponed.
+        The check only limits how long a fenced mount uploads packs that no changelog will name. So
+        it is postponed if the lease is unavailable.
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
@@ -181,14 +181,14 @@ class LeaseKeeper:
             _log.info("the lease cannot be read now: %s", exc)
 
     async def require_hold(self) -> None:
-        """Read the lease and check that it is ours: only then do earlier writes count.
+        """Read the lease and check that it is ours; earlier writes are confirmed only then.
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
-            OlderBucketError: the lease is one from before ours: the bucket is an older copy. Our
-                lease was stored again.
-            LostLeaseError: it is missing or damaged.
-            StoreError: it cannot be read.
+            OlderBucketError: the lease is an earlier one than ours, so the bucket was reset to an
+                older copy. Our lease was stored again.
+            LostLeaseError: the lease is missing or damaged.
+            StoreError: the lease cannot be read.
         """
         found, etag = await self._found()
         self._looked_s = trio.current_time()
@@ -220,10 +220,10 @@ class LeaseKeeper:
             raise LostLeaseError(url, exc.what, etag) from exc
 
     async def put_back(self, lost: LostLeaseError) -> None:
-        """Store our lease where it was lost; the caller has seen that no other host wrote.
+        """Store our lost lease again; the caller has verified that no other host wrote.
 
-        It keeps its nonce: a host that took the lease from us, and lost its own before its fence
-        record, recognises the lease that it replaced and continues as the owner.
+        The nonce stays the same. If another host took the lease from us, and its lease was lost
+        before it appended a fence record, that host recognises ours as the lease that it replaced.
 
         Raises:
             PreconditionError: another host stored one meanwhile.
@@ -250,7 +250,7 @@ class LeaseKeeper:
         raise OlderBucketError(self._store.url, txg, what, "the local state becomes the next txg")
 
     def ended_by_object(self, key: ObjectKey) -> FencedError:
-        """Return the error for another writer's object under our next name."""
+        """Return the error for an object of another writer that has the name of our next txg."""
         self.fenced = FencedError(self.epoch, self.epoch, f"the writer of {key}")
         return self.fenced
 
@@ -275,8 +275,8 @@ class LeaseKeeper:
         Args:
             hold: of the state directory; the lease gets its latest nonce.
             force: take it from any host that holds it.
-            above: the latest epoch of the chain: the lease of an older copy of the bucket may have
-                an earlier one, and no epoch is used twice.
+            above: the latest epoch of the chain. The lease may have an earlier epoch if the bucket
+                is an older copy; no epoch is used twice.
 
         Raises:
             HeldError: another host holds it; the text says who, since when, and what to do.
@@ -296,7 +296,7 @@ class LeaseKeeper:
         return before
 
     async def move_head(self, head: Head) -> None:
-        """Make an image the head, if our epoch still stands.
+        """Make an image the head, if no newer epoch replaced ours.
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
@@ -356,20 +356,20 @@ def _lease_of_this_process(
 
 
 def _same_hold(one: Lease, other: Lease) -> bool:
-    """Return whether two leases are of one acquisition: then its holder wrote both.
+    """Return whether two leases belong to one acquisition, so that the same holder wrote both.
 
-    The server may apply a write after it timed out, so that the holder's next write finds it.
+    The server may apply a write after it timed out; then the holder's next write conflicts with it.
     """
     return replace(one, head=None, released=False) == replace(other, head=None, released=False)
 
 
 def describe_holder(lease: Lease) -> str:
-    """Return the line that a mount refused because of the lease shows."""
+    """Return the message of a mount that is refused because of the lease."""
     return f"{_held_by(lease)}; unmount it there, or if that host is gone for good use --takeover"
 
 
 def describe_copy(lease: Lease, why: str) -> str:
-    """Return the line that a mount from a copied state directory shows."""
+    """Return the message of a mount that is refused because its state directory is a copy."""
     return (
         f"{_held_by(lease)}, and the state directory here is not the one that it is held from, but"
         f" a copy or a backup of it ({why}); unmount the filesystem where it is in use, or if it is"

@@ -1,9 +1,9 @@
 """Replacing a lost or damaged lease by one derived from the images and epochs in the bucket.
 
-Owns: which image the new lease names. Only ``fsck -y`` stores it; a reader only needs the image
-that it names.
-Keeps: the new epoch is not below any that left a trace in the bucket; a host that still holds the
-old lease finds another one in its place, and is fenced.
+Owns: the choice of the image that the new lease names. Only ``fsck -y`` stores the lease; a reader
+only uses the name of the image.
+Keeps: the new epoch is not below any epoch of an object in the bucket; a host that still holds the
+old lease finds it replaced, and is fenced.
 """
 
 from contextlib import aclosing
@@ -34,13 +34,13 @@ from s3fs_meta.sync.lease.lease import LeaseKeeper, released
 async def mend_lease(
     store: ObjectStore, keyring: Keyring, clock: Clock, *, needs_image: bool = True
 ) -> str | None:
-    """Store a new lease, released, if there is none or one that cannot be read.
+    """Store a new, released lease if the present one is missing or cannot be read.
 
     Args:
-        needs_image: false: local state is published next, so the lease may name no image.
+        needs_image: false if local state is published next: then the lease need not name an image.
 
     Returns:
-        The fault, and the image that the new lease names; None if the lease is in order.
+        The fault, and the image that the new lease names; None if the lease is valid.
 
     Raises:
         UnfinishedFilesystemError: there is no complete image; nothing was changed.
@@ -82,16 +82,16 @@ async def read_or_derive(
 ) -> str | None:
     """Read the lease for a caller that only reads the filesystem; nothing is written.
 
-    The lease only names the newest image. Where it is missing or damaged the newest complete image
-    of the bucket takes its place.
+    Such a caller needs only the name of the newest image. If the lease is missing or damaged, it is
+    derived from the newest complete image in the bucket.
 
     Returns:
-        What is wrong with the lease; None if it is in order.
+        The fault of the lease; None if it is valid.
 
     Raises:
         UnfinishedFilesystemError: there is no lease, and no complete image either.
         NewerFormatError: the lease, or the last changelog, is of a newer program.
-        StoreError: the store is away, which says nothing about the lease.
+        StoreError: the store is unavailable, so the state of the lease is unknown.
     """
     try:
         await keeper.read()

@@ -2,7 +2,7 @@
 
 opening              the order: keys, lock, local state or bucket, lease, fence
 local_state_choice   continue from the local database, follow the bucket, or restore
-current_database     the resulting database: local, restored, or with the chain ended or replaced
+current_database     the resulting database: local, restored, or one that replaces the chain's end
 offline              read-only while the bucket is unreachable
 
 Start at ``opening``; the table of ``local_state_choice`` is the decision.

@@ -1,7 +1,7 @@
 """A database at the end of the chain: the local one, a restored one, or one that ends the chain.
 
-Owns: keeping local state until another database has replaced it; where the chain continues if its
-end cannot be read.
+Owns: keeping local state until another database has replaced it; choosing the last txg to retain if
+the end of the chain cannot be read.
 Does not know: the lease's rules, how the end of a chain is published.
 Design: docs/design/durability.md, "At mount".
 """
@@ -58,7 +58,7 @@ def _rules(lease: Lease, wanted: Wanted) -> Rules:
 
 
 class Bringer:
-    """Brings one database to the end of the chain, while the state directory is locked."""
+    """Opens or restores a database at the end of the chain; the state directory is locked."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Bringer:
         self._progress = progress
         self._wanted = wanted
         self.db: Database | None = None  # the opened database; after an error the caller closes it
-        self.behind = abandoned_txgs.NOTHING  # the next txg follows this and the link of the rows
+        self.behind = abandoned_txgs.NOTHING  # precedes the next txg, as does the rows' link
         self.notices: list[str] = []  # one-line facts to show to the user
         self.mended: list[str] = []  # faults of the chain, and the abandoned txgs
 
@@ -87,8 +87,8 @@ class Bringer:
 
         Args:
             local: the local state.
-            lease: as it was found.
-            holder: the name under which this host takes the lease.
+            lease: the lease in the bucket.
+            holder: this host's holder name.
 
         Raises:
             BrokenChainError: the end of the chain cannot be read; the local state is unchanged.
@@ -130,7 +130,7 @@ class Bringer:
             newest = await Moments(store, keyring, uuid, lease).newest()
         except NewerFormatError:
             raise
-        except (CorruptionError, UnfinishedFilesystemError):  # nothing there can be restored
+        except (CorruptionError, UnfinishedFilesystemError):  # the bucket has no txg to restore
             self.behind = await abandoned_txgs.behind_all(store, keyring, uuid, lease, ours)
             return
         behind = await abandoned_txgs.behind_all(store, keyring, uuid, lease, newest)
@@ -174,7 +174,7 @@ class Bringer:
             self.notices += restorer.notices
 
     def _put_in_place(self, path: Path, lease: Lease) -> Database:
-        """Move a restored database to the place of the local state, which was moved away before."""
+        """Move a restored database to the path of the local state, which was moved away before."""
         self.db = None
         database = self._state_dir.database
         if path != database:
@@ -193,7 +193,7 @@ class Bringer:
     async def _end_chain(
         self, chooser: Chooser, lease: Lease, holder: str, broken: S3fsError
     ) -> Database:
-        """Continue from the last txg available on this host or in the bucket, after all names.
+        """Continue from the last txg on this host or in the bucket, with a number above all used.
 
         Raises:
             SettingsError: another host wrote txgs that would be abandoned.

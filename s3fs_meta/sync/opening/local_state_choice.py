@@ -1,6 +1,6 @@
 """The choice between the local state of a filesystem and a restore from the bucket.
 
-Owns: the decision, by the positions of both in the chain of changelogs.
+Owns: the decision, based on the positions of both in the chain of changelogs.
 Does not know: the lease, the cache's internals.
 
     local state             the bucket                  decision
@@ -61,7 +61,7 @@ class Local(NamedTuple):
     """The local state of a filesystem."""
 
     db: Database | None
-    doubtful: bool  # the last run ended in a way that its settings do not survive
+    doubtful: bool  # committed rows may be lost: see ``volatility``
 
 
 def look(
@@ -70,7 +70,7 @@ def look(
     """Open the local database if there is one; nothing is moved.
 
     Raises:
-        SettingsError: it is another filesystem's.
+        SettingsError: the database belongs to another filesystem.
         FormatError: the database is damaged.
     """
     if not state_dir.database.exists():
@@ -91,14 +91,14 @@ def is_damage_of(exc: FormatError, state_dir: StateDir) -> bool:
 
 
 def with_advice(exc: FormatError) -> FormatError:
-    """Return an error about the local database with advice what to do."""
+    """Return an error about the local database, extended by advice on what to do."""
     what = exc.what if ADVICE in exc.what else f"{exc.what}; {ADVICE}"
     return FormatError(exc.key, what)
 
 
 @contextlib.contextmanager
 def advising(state_dir: StateDir) -> Iterator[None]:
-    """Add advice to errors about the local database, also to those that are found late."""
+    """Add advice to errors about the local database, also to those raised after opening."""
     try:
         yield
     except FormatError as exc:
@@ -108,14 +108,14 @@ def advising(state_dir: StateDir) -> Iterator[None]:
 
 
 def volatility(pragmas: Pragmas) -> str:
-    """Return the event that makes rows doubtful: ``crash``, loss of ``power``, or ``nothing``."""
+    """Return the event that may lose committed rows: ``crash``, ``power`` loss or ``nothing``."""
     if pragmas.journal_mode in {"off", "memory"}:
         return "crash"
     return "nothing" if pragmas.survives_power_loss else "power"
 
 
 def _is_doubtful(db: Database) -> bool:
-    """Return whether the last run ended in a way that its settings do not survive."""
+    """Return whether the last run ended in a way that may lose committed rows with its pragmas."""
     if local_state.get(db, "clean") == "1":
         return False
     volatile = local_state.get(db, "volatile")
@@ -128,7 +128,7 @@ class Left(NamedTuple):
 
     db: Database
     why: str
-    link: Link | None  # its link, if that is in the chain; None if not, or unknown
+    link: Link | None  # None: its link is unknown or not in the chain
     keep: bool  # it may hold the only copy of some data
 
 
@@ -138,11 +138,11 @@ class Rules(NamedTuple):
     lease: Lease  # as found
     follows: bool = False  # the chosen database must equal the bucket's state exactly
     mends: bool = False  # local state may replace the bucket's, if no other host wrote later
-    publishes: bool = False  # even if another host wrote later
+    publishes: bool = False  # local state may replace it even if another host wrote later
 
 
 class Chooser:
-    """Decides for one opening, and carries the decision out."""
+    """Makes the decision for one opening and carries it out."""
 
     def __init__(
         self,
@@ -171,9 +171,9 @@ class Chooser:
         self.notices: list[str] = []  # one-line facts to show to the user
 
     async def choose(self, local: Local) -> Database | None:
-        """Return the local database, brought to the end of the chain, if it can be continued.
+        """Return the local database at the end of the chain, if it can be continued.
 
-        Otherwise it stays unchanged in ``left`` until ``make_way``: a restore may fail.
+        Otherwise it stays unchanged in ``left`` until ``make_way``, because a restore may fail.
 
         Raises:
             OlderBucketError: the bucket was exchanged; nothing was changed.
@@ -292,7 +292,7 @@ class Chooser:
         if (head is not None and head.txg > link.txg) or (
             await abandoned_txgs.last_name(self._store) > link.txg
         ):
-            return None  # other hosts wrote, and their changelogs are lost
+            return None  # other hosts wrote later, and their changelogs are lost
         self._note_lost_end(key_of(link.txg), why)
         return newer
 
@@ -346,9 +346,10 @@ class Chooser:
         raise self._older(link, "another txg has that number there")
 
     async def _follows_there(self, txg: Txg) -> bool:
-        """Return whether the bucket's changelog of a txg follows the one before it, or may.
+        """Return false if a changelog in the bucket does not name the hash of the one before it.
 
-        If not, that object alone was exchanged. A fence record may name an earlier link.
+        Then only that object was exchanged. If one of the two is unreadable, or for a fence record,
+        which may name an earlier link, return true.
         """
         uuid = self._superblock.uuid
         try:
@@ -372,7 +373,7 @@ class Chooser:
         return True
 
     async def _leave_unknown(self, db: Database, link: Link) -> Database | None:
-        """Leave state whose link is not in the chain: it was reclaimed, or lies among lost ones."""
+        """Leave state whose link is not in the chain: its changelog was deleted or lost."""
         first = await chain.numbers_from(self._store, Txg(0), 1)
         is_reclaimed = bool(first) and first[0] > link.txg
         return self._leave(db, "another host has written since, long ago", keep=not is_reclaimed)
@@ -380,7 +381,7 @@ class Chooser:
     async def _adopt_fence_of_mend(self, db: Database, link: Link) -> Link:
         """Adopt the fence record of an interrupted mend if the bucket has it.
 
-        It comes behind all names, and after another link than that of the rows.
+        Its number is above all that were used, so it does not follow the link of the rows directly.
         """
         attempt = pending.outbox(db)
         if attempt is None or abandoned_txgs.wanted(db) is None:
@@ -405,7 +406,7 @@ class Chooser:
     ) -> tuple[Link, list[Txg]]:
         """Adopt our last attempt as our link if the bucket has it.
 
-        If no other host can have written it, a damaged object counts as our attempt, too.
+        A damaged object under its name counts as our attempt if no other host can have written it.
         """
         attempt = pending.outbox(db)
         if attempt is None or not newer or newer[0] != attempt[0]:
@@ -427,9 +428,9 @@ class Chooser:
         return ours, newer[1:]
 
     def _drop_fence(self, db: Database) -> None:
-        """Forget a fence record that is not in the bucket: it has no changes; in a thread.
+        """Forget a fence record that is not in the bucket; it contains no changes. In a thread.
 
-        If the store gets it after all, it is applied like another host's.
+        If the store applies its upload later, it is replayed like another host's record.
         """
         attempt = pending.outbox(db)
         if attempt is None:
@@ -459,7 +460,7 @@ def _is_settled(db: Database) -> bool:
 def is_exact(db: Database) -> bool:
     """Return whether the rows equal those of their link, so that later changelogs fit them.
 
-    Packs that no changelog has listed may have numbers that another host gave to its own.
+    Packs that no changelog lists yet may have IDs that another host has used for its own packs.
     """
     told = not pending.has_pack_news(db) and not packs.uploading(db)
     return _is_settled(db) and pending.is_empty(db) and told

@@ -1,10 +1,10 @@
 """Opening a filesystem to read it while its bucket cannot be reached.
 
-Owns: which local state is complete enough, and which part of it is shown. Does not know: FUSE, why
-the bucket cannot be reached.
-Keeps: only state that this host verified before is used. The superblock is the copy that was
-authentic at an earlier mount, the rows are those of a link that this host has applied. Later writes
-of another host are unknown, and the mount is read-only.
+Owns: the check whether local state is complete, and the choice of the part that is shown. Does not
+know: FUSE, why the bucket cannot be reached.
+Keeps: only state that this host verified before is used. The superblock is the copy that an earlier
+mount verified, the rows are those of a link that this host has applied. Later writes of another
+host are not visible, and the mount is read-only.
 Design: docs/decisions/0013-offline-mounts.md.
 """
 
@@ -75,18 +75,18 @@ async def open_offline(
     """Open complete local state, read-only; close with ``close_filesystem``.
 
     Args:
-        store: cannot be reached now; once it can, content that is not cached is read from it.
+        store: unreachable now; once it is reachable, content that is not cached is read from it.
         state_dir: of this filesystem.
         secret: opens its superblock.
         clock: for timestamps.
-        options: of these the pragmas, ``follow`` and the wait for the lock count.
+        options: only the pragmas, ``follow``, ``at_least`` and the wait for the lock are used.
         why: the reason why the store cannot be reached.
 
     Raises:
         OfflineError: the local state is not complete; nothing was changed.
-        OlderBucketError: it is older than ``at_least``.
-        PassphraseError: the secret does not open it.
-        HeldError: another process on this host uses it.
+        OlderBucketError: the local state is older than ``at_least``.
+        PassphraseError: the secret does not open the superblock.
+        HeldError: another process on this host uses the local state.
         FormatError: the database is damaged.
     """
     superblock, keyring = await _open_remembered(state_dir, secret, why)
@@ -133,9 +133,9 @@ async def open_offline(
 
 
 async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) -> Link:
-    """Return the link of local state that is complete and has these keys.
+    """Return the link of local state, if the state is complete and has these keys.
 
-    The state of a follower is complete after each txg; only its totals are counted now.
+    The state of a follower is complete after each txg, except for totals, which are counted here.
 
     Raises:
         OfflineError: it is not complete.
@@ -156,7 +156,7 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
 
 
 def _settle(db: Database) -> None:
-    """Recount totals that no changelog has; blocks for a second per ten million blocks."""
+    """Recount totals that no changelog has; takes a second per ten million blocks."""
     db.begin_local()
     apply_changeset.settle(db)
     pending.set_block_floor(db, pending.first_new_block(db))
@@ -169,12 +169,12 @@ def _notice(why: str, *, follows: bool) -> str:
 
 
 def _require_mark(url: str, link: Link, mark: Mark) -> None:
-    """Refuse local state that is older than a mark that the caller gave.
+    """Refuse local state that is older than a mark of the caller.
 
-    A later link passes: without the bucket the txg of the mark cannot be compared.
+    A later link is accepted: without the bucket the hash of the marked txg cannot be compared.
 
     Raises:
-        OlderBucketError: it is older, or has another txg under that number.
+        OlderBucketError: the state is older, or has another txg with that number.
     """
     is_other = link.txg == mark.txg and not link.hash.startswith(mark.hash)
     if link.txg < mark.txg or is_other:
@@ -201,7 +201,7 @@ async def _open_remembered(
 async def _restore_copies(
     db: Database, state_dir: StateDir, keyring: Keyring, store: ObjectStore, why: str
 ) -> None:
-    """Restore earlier content of blocks that lost theirs in a power cut, without the bucket."""
+    """Restore, without the bucket, earlier content of blocks that a power cut damaged."""
     try:
         files = BlockFiles(state_dir.blocks, state_dir.tmp)
         await restore_copies(db, files, keyring, store)
@@ -212,7 +212,7 @@ async def _restore_copies(
 
 
 def _last_known_lease(db: Database, holder: str) -> Lease:
-    """Return the lease as this host knew it last, for ``status``."""
+    """Return the lease as this host last read or wrote it, for ``status``."""
     return Lease(
         epoch=Epoch(int(local_state.get(db, "epoch") or 0)),
         holder=holder,

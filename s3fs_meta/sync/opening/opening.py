@@ -82,7 +82,7 @@ async def open_filesystem(
         if opening.db is not None:
             opening.db.close()
         state_dir.unlock()
-        for notice in opening.notices:  # the caller cannot show them
+        for notice in opening.notices:  # after an error the caller has no volume to read them from
             _log.warning("%s", notice)
         raise
     return volume
@@ -140,7 +140,7 @@ class _Opening:
             if self._store_clock.disagreement:
                 self.notices.append(self._store_clock.disagreement)
         elif options.repairing:
-            await self._store_clock.measure_for_reading()  # for the times of txgs
+            await self._store_clock.measure_for_reading()  # to compare the times of txgs
         await self._require_at_least(None)
         db = await self._bring(local, lease, held.holder)
         await self._require_at_least(db)
@@ -201,7 +201,7 @@ class _Opening:
         )
 
     async def _spread_superblock(self) -> None:
-        """Copy the superblock to this host and, with the lease, to where the bucket lacks it."""
+        """Copy the superblock to this host, and restore missing copies if the lease is held."""
         await trio.to_thread.run_sync(self._remembered.keep, self._keys.data)
         if self._options.read_only:
             return
@@ -236,8 +236,8 @@ class _Opening:
     async def _require_keys(self, local: Local) -> Local:
         """Refuse local state of other keys: it would be uploaded under the keys of the bucket.
 
-        State of an earlier program, without a record of its keys, passes if the bucket's keys open
-        an image there.
+        State of an earlier program, which has no record of its keys, is accepted if the keys of the
+        bucket's superblock open an image.
 
         Raises:
             ExchangedSuperblockError: the keys differ. If the user accepts the bucket's superblock,
@@ -318,8 +318,8 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
     """Record that a process uses this state; return whether the last run crashed or lost power.
 
     Args:
-        own: the last txg that this host wrote, by the database that was found. *db* may be another
-            one, or the same after it adopted its last attempt.
+        own: the last txg that this host wrote, read from the database that was found at opening.
+            *db* may be a restored one, or the same one after it adopted its last attempt.
     """
     boot_id = machine.this_boot()
     before = local_state.get(db, "boot_id")

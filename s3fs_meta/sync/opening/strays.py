@@ -2,9 +2,9 @@
 
 Owns: removing those whose content is in the bucket, quarantining the others, the line for the user.
 Does not know: which database is used.
-A kill leaves a few of them, made by the group of operations that it undid: they are removed. There
-are many if the database was restored from a backup: then they
-may be the only copy of data written after the backup, so they are quarantined.
+A killed process leaves a few, created by the last, uncommitted group of operations: they are
+removed. If the database was restored from a backup, there are many: they may be the only copy of
+data written after the backup, so they are quarantined.
 Design: docs/design/durability.md, "Life of a block".
 """
 
@@ -35,13 +35,13 @@ async def settle(
 
     Args:
         state_dir: locked.
-        db: its database, which nothing else uses meanwhile.
+        db: its database, which no other task uses meanwhile.
         keyring: of the filesystem.
         stamp: of the directory of quarantined files.
         first: files with smaller numbers are not touched. After a clean shutdown only files from
             ``next_block`` on can be strays, of another database; finding them costs one listing.
         killed: the last process that used the directory was killed, but the machine ran on; *db*
-            is its database. Then files of the operations that the kill undid are removed.
+            is its database. Then files of its uncommitted operations are removed.
 
     Raises:
         OSError: the disk refused.

@@ -41,7 +41,7 @@ class Changed(NamedTuple):
     """The result of a change."""
 
     superblock: Superblock
-    unreached: list[str]  # copies that were not changed, each with the reason
+    unreached: list[str]  # unchanged copies, each with the reason
 
 
 async def change(
@@ -51,13 +51,13 @@ async def change(
     mutate: Mutate,
     hook: Hook = no_hook,
 ) -> Changed:
-    """Change the superblock, in every copy that is reached.
+    """Change the superblock in every reachable copy.
 
     Args:
         store: the bucket of the filesystem.
         remembered: this host's copy.
         secret: opens the present superblock.
-        mutate: returns the next one; may take as long as deriving a key, or ask the user.
+        mutate: returns the new superblock; may be slow (derive a key, or ask the user).
         hook: called after each step.
 
     Raises:
@@ -71,9 +71,9 @@ async def change(
 
 
 async def accept_first(store: ObjectStore, remembered: Remembered, secret: Secret) -> Changed:
-    """Make the first object in the bucket the one in use, although a newer one was seen.
+    """Make the first object in the bucket the superblock in use, although a newer copy is known.
 
-    It gets a generation above every one that was seen, so that other hosts accept it, too.
+    It gets a generation above that of every known copy, so that other hosts accept it, too.
 
     Raises:
         As ``open_first`` and ``require_proof``.
@@ -114,7 +114,7 @@ async def _publish(
 async def put_back(store: ObjectStore, keys: Keys, hook: Hook = no_hook) -> list[str]:
     """Create missing objects in the bucket, and finish a change that was interrupted.
 
-    The caller holds the lease, so there is a filesystem, and no other host removes it.
+    The caller holds the lease, so the filesystem exists, and no other host can remove it.
 
     Returns:
         One line for each object that was created again.
@@ -128,7 +128,7 @@ async def put_back(store: ObjectStore, keys: Keys, hook: Hook = no_hook) -> list
         if keys.faults[1]:
             done.append(f"the object {second.key!r} was missing; it was put back")
     elif _is_late(keys):
-        with contextlib.suppress(PreconditionError):  # another change is on its way
+        with contextlib.suppress(PreconditionError):  # another process is changing it
             await _write(store, second, keys.data)
     hook("superblock copy put")
     return done
@@ -153,8 +153,8 @@ async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Cl
         One line for each fault and its repair.
 
     Raises:
-        PreconditionError: another process changed one meanwhile.
-        OSError: the bytes to replace cannot be kept on this host; the object is unchanged.
+        PreconditionError: another process changed an object meanwhile.
+        OSError: the replaced bytes cannot be saved on this host; the object is unchanged.
         As ``require_proof``.
     """
     await require_proof(store, keys)

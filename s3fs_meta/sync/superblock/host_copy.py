@@ -1,6 +1,6 @@
 """This host's copy of the superblock: the newest that it has seen, in the state directory.
 
-Owns: the file; an older generation never replaces a newer one by itself.
+Owns: the file; an older generation replaces a newer one only if the caller demands it.
 Does not know: the bucket, which of several copies is used (``selection``).
 Keeps: a crash leaves the old copy or the new one. The copy outlives the database of the directory,
 and is removed only with the directory.
@@ -43,7 +43,7 @@ class Remembered:
 
         Args:
             data: its bytes.
-            back: replace a newer one, too.
+            back: replace a newer copy, too.
         """
         present = self.read()
         if present == data or not self._state.is_dir():
@@ -60,7 +60,7 @@ class Remembered:
         sync_path(self._state)
 
     def keep_replaced(self, key: ObjectKey, data: bytes, stamp: str) -> Path:
-        """Keep the bytes of an object that a repair is about to replace; return where."""
+        """Save the bytes of an object that a repair is about to replace; return their path."""
         path = self._state / f"replaced-{key}-{stamp}"
         write_durably(path, data)
         sync_path(self._state)
@@ -68,10 +68,10 @@ class Remembered:
 
 
 def _is_older(data: bytes, present: bytes) -> bool:
-    """Return whether *data* is an older superblock of the filesystem that *present* is of.
+    """Return whether *data* is an older superblock than *present* of the same filesystem.
 
-    A different one of the same generation counts as older: it was exchanged, as every change raises
-    the generation. Early programs made changes without a generation (0).
+    Different bytes with the same generation count as older: every change raises the generation, so
+    the object was exchanged. Early programs made changes without a generation (0).
     """
     one = superblock_codec.decode(superblock_codec.KEY, data)
     try:

@@ -1,8 +1,8 @@
-"""The proof that keys are those of the filesystem in the bucket: they open one of its objects.
+"""The proof that keys belong to the filesystem in the bucket: they open one of its objects.
 
-Owns: which objects are tried, and how many. Does not know: where the keys come from.
-Keeps: a superblock proves only its own fields, so any writer of the bucket can put another
-filesystem's in its place. A command writes nothing under keys that open no other object.
+Owns: the choice and number of the objects that are tried. Does not know: the origin of the keys.
+Keeps: a superblock authenticates only its own fields, so any writer of the bucket can replace it by
+another filesystem's. A command writes nothing under keys that open no other object.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ from s3fs_meta.sync.upload.pack_index import read_index
 
 
 class _Try(NamedTuple):
-    """The object that keys are tried on."""
+    """Keys, and the object that they are tried on."""
 
     store: ObjectStore
     keyring: Keyring
@@ -44,7 +44,7 @@ class _Kind(NamedTuple):
     prefix: str
     parse: Callable[[str], object | None]
     opens: Callable[[_Try], Awaitable[bool]]  # may raise FormatError
-    newest: bool = False  # the last ones of the listing are tried first
+    newest: bool = False  # try the last objects of the listing first
 
 
 async def opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> bool:
@@ -56,10 +56,10 @@ async def opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> boo
 async def require_own_keys(store: ObjectStore, keyring: Keyring, uuid: str) -> None:
     """Refuse keys that open none of the objects in the bucket.
 
-    A bucket without any passes: ``mkfs`` was interrupted, or everything is lost.
+    A bucket without such objects is accepted: ``mkfs`` was interrupted, or all objects are lost.
 
     Raises:
-        LostSuperblockError: the superblock with these keys is another filesystem's.
+        LostSuperblockError: the superblock with these keys belongs to another filesystem.
         NewerFormatError: a newer program wrote the objects.
     """
     refused: list[CorruptionError] = []
@@ -79,7 +79,7 @@ async def require_own_keys(store: ObjectStore, keyring: Keyring, uuid: str) -> N
 async def _try(
     kind: _Kind, store: ObjectStore, keyring: Keyring, uuid: str
 ) -> tuple[bool, list[CorruptionError]]:
-    """Return whether the keys open one of a few objects; else why not, for each that exists."""
+    """Return whether the keys open one of a few objects, and the errors of the others."""
     chosen: deque[ObjectInfo] = deque(maxlen=PROOF_OBJECTS_MAX)
     async with aclosing(store.list(kind.prefix)) as listing:
         async for info in listing:

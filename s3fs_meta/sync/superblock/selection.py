@@ -3,9 +3,8 @@
 Owns: reading the copies, the decision between them, the proof that a filesystem exists at all.
 Does not know: how a copy is written again (``changes``), the use of the keys.
 Keeps: the decision is made once, on the bytes that are then used. The authentic copy of the highest
-generation is used. An encrypted filesystem is never taken for a plain one: not if a passphrase is
-given, and not if any copy of the same uuid is encrypted. A copy that cannot be read now is never
-taken for a damaged one.
+generation is used. A plain copy is refused if a passphrase is given, or if any copy of the same
+uuid is encrypted. A copy that cannot be read now is never treated as a damaged one.
 
     the bucket has            this host has seen      decision
     a copy, as new as any     nothing, or the same    the bucket's copy is used
@@ -63,7 +62,7 @@ class Copy(NamedTuple):
     data: bytes
     etag: ETag
     found: Superblock | None  # None: missing, damaged or unreachable; not authentic yet
-    fault: str  # why it is missing
+    fault: str  # why ``found`` is None
     missing: bool = False
     error: StoreError | None = None  # why it cannot be read now
 
@@ -76,9 +75,9 @@ class Keys:
     keyring: Keyring
     data: bytes  # its object
     copies: tuple[Copy, Copy]  # in the bucket: the first, and the second
-    faults: tuple[str, str]  # why each differs from the one in use; empty: same, or never made
+    faults: tuple[str, str]  # how each differs from the one in use; empty: equal, or never created
     retention_s: int  # the longest of all copies, unless both in the bucket agree
-    proven: bool  # this host has used these keys, or they opened an image
+    proven: bool  # this host has used these keys before, or they opened an image
 
     @property
     def notices(self) -> list[str]:
@@ -103,13 +102,13 @@ async def open_keys(
 
     Raises:
         NotAFilesystemError, BeingRemovedError: there is no filesystem, or it is being removed.
-        LostSuperblockError: there is one, and no copy can be used.
-        ExchangedSuperblockError: it is plain, and this host knows an encrypted one.
-        OlderSuperblockError: the bucket has only an older one than this host has seen.
-        PassphraseError: the secret does not open it, or opens only an older one.
-        FormatError: its fields are not authentic.
-        NewerFormatError: it is of a newer program.
-        StoreError: it cannot be read now.
+        LostSuperblockError: there is a filesystem, but no usable copy of its superblock.
+        ExchangedSuperblockError: the superblock is plain, and this host knows an encrypted one.
+        OlderSuperblockError: the bucket has only an older superblock than this host has seen.
+        PassphraseError: the secret does not open the superblock, or opens only an older copy.
+        FormatError: the fields of the superblock are not authentic.
+        NewerFormatError: a newer program wrote the superblock.
+        StoreError: the superblock cannot be read now.
     """
     primary, second, local = await _read_all(store, remembered)
     if not repairing:
@@ -141,7 +140,7 @@ async def open_first(
     """Open the first object in the bucket, even if another copy is newer.
 
     Returns:
-        It and its keys; the highest generation of any copy.
+        The superblock and its keys; the highest generation of any copy.
 
     Raises:
         LostSuperblockError: it is missing or damaged.
@@ -254,7 +253,7 @@ def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> Copy:
 async def find_trace(store: ObjectStore) -> ObjectKey | None:
     """Return an object that proves that the bucket holds a filesystem, None if there is none.
 
-    ``destroy`` removes the superblock after all other objects, so its remains prove nothing.
+    ``destroy`` deletes the superblock after all other objects, so a superblock alone is no proof.
     """
     try:
         await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
@@ -293,7 +292,7 @@ def _is_authentic(copy: Copy, keyring: Keyring) -> bool:
 
 
 def _with_block_size_of(local: Copy, authentic: list[Copy]) -> list[Copy]:
-    """Leave out copies with another block size than this host's copy has: it never changes.
+    """Leave out copies whose block size differs from this host's copy: a block size never changes.
 
     On a plain filesystem any writer of the bucket can make such a copy.
     """
@@ -321,17 +320,17 @@ def _fault(copy: Copy, best: Copy, authentic: Sequence[Copy]) -> str:
 
 
 def _agrees(local: Copy, best: Copy) -> bool:
-    """Return whether this host's copy is missing, the same, or of an earlier generation."""
+    """Return whether this host's copy is missing, equal, or of an earlier generation."""
     return local.found is None or local.data == best.data or _generation(local) < _generation(best)
 
 
 async def _open_group(
     store: ObjectStore, copies: tuple[Copy, Copy, Copy], secret: Secret
 ) -> tuple[list[Copy], Keyring, bool]:
-    """Return the copies of the filesystem that is in the bucket, its keys, and if they opened an image.
+    """Return the copies of the bucket's filesystem, its keys, and whether they opened an image.
 
-    If there are copies of several filesystems, or plain ones with several keys, one object was
-    replaced: then the filesystem is the one whose keys open the images.
+    If there are copies of several filesystems, or plain copies with different keys, an object was
+    exchanged: then the filesystem is the one whose keys open the images.
     """
     local = copies[2]
     _require_encrypted(store, copies, secret)
@@ -400,7 +399,7 @@ def _refuse_plain(store: ObjectStore, in_bucket: Sequence[Copy], local: Copy) ->
     """Refuse a plain bucket if this host's copy is encrypted.
 
     Raises:
-        ExchangedSuperblockError: it has plain copies of the same uuid, and no encrypted one.
+        ExchangedSuperblockError: the bucket has only plain copies of the same uuid.
     """
     if local.found is None or not local.found.encrypted:
         return

@@ -20,14 +20,14 @@ class Secret(Protocol):
 
     @property
     def given(self) -> bool:
-        """Return whether it was given in advance: then the filesystem must be encrypted."""
+        """Return whether the user gave the secret in advance: the filesystem must be encrypted."""
         ...
 
     def ask(self) -> None:
-        """Ask for the secret, unless that was done before; only for an encrypted filesystem.
+        """Ask for the secret, once; only called for an encrypted filesystem.
 
         Raises:
-            PassphraseError: there is none.
+            PassphraseError: no secret is available.
         """
         ...
 
@@ -48,8 +48,9 @@ class _Typed(Secret):
         """Make a secret that is asked for when it is needed.
 
         Args:
-            source: returns it, or asks the user.
-            given: an option, a file or the environment names it: the filesystem must be encrypted.
+            source: returns the secret, or asks the user for it.
+            given: an option, a file or the environment provides it, so the filesystem must be
+                encrypted.
         """
         self._source = source
         self._given = given
@@ -106,7 +107,7 @@ class HeldKeys(Secret):
 
     @override
     def ask(self) -> None:
-        """Do nothing: the keys are there."""
+        """Do nothing: the keys are known."""
 
     @override
     async def open(self, superblock: Superblock) -> Keyring:

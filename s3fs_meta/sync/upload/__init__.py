@@ -4,7 +4,7 @@ block       the unit of caching: dirty, sealed, uploaded, clean
 pack        one immutable object with many sealed blocks and their index
 cut         the blocks of one consistent snapshot, and where each of them ended up
 compaction  live blocks of a mostly dead pack, moved to new packs
-healing     damaged packs: marked once it is proven, their cached blocks uploaded again
+healing     marks packs with proven damage, and uploads their cached blocks again
 
 Start at ``uploader.Uploader.run``. ``packer`` makes packs of sealed blocks, ``pack_index`` reads
 the index of a pack in the bucket.

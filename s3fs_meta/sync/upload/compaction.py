@@ -83,11 +83,11 @@ class Compactor:
     async def run_once(self) -> int:
         """Start moving the live blocks of some packs; return how many blocks.
 
-        The uploader does the rest; reclaim deletes the packs after two more images. A pack that is
-        missing or damaged is left as it is, marked and reported; the others go on.
+        The uploader does the rest; garbage collection deletes the packs after two more images. A
+        missing or damaged pack is marked, reported and skipped.
 
         Raises:
-            StoreError: the store is away.
+            StoreError: the store is unavailable.
             NoSpaceLeftError: the disk has only its reserve left.
         """
         self.last_error = ""
@@ -107,7 +107,7 @@ class Compactor:
         return moved
 
     async def _leave(self, pack: PackRow, exc: ObjectMissingError | FormatError) -> None:
-        """Report a pack that cannot be emptied; mark it if that is damage of the bucket."""
+        """Report a pack that cannot be emptied; mark it if its object is missing or damaged."""
         self.last_error = str(exc)
         _log.error("compaction leaves %s as it is: %s", pack.object_key, exc)
         if isinstance(exc, NewerFormatError):
@@ -128,7 +128,7 @@ class Compactor:
         try:
             places = await self._fetch(pack, missing)
             for piece in slices(live):
-                self._db.begin()  # the next txg must report it: only then the old pack can be deleted
+                self._db.begin()  # so that the next txg ships it; then the old pack can be deleted
                 moved += sum(self._freeze(pack, row, places) for row in piece)
                 await trio.lowlevel.checkpoint()
         finally:
@@ -140,7 +140,7 @@ class Compactor:
     async def _fetch(
         self, pack: PackRow, missing: list[BlockRow]
     ) -> dict[int | None, tuple[Ino, BlockIndex]]:
-        """Fetch and unpack a pack; a missing or damaged one is fetched twice before that counts."""
+        """Fetch and unpack a pack; one retry before it is reported as missing or damaged."""
         try:
             return await self._fetch_once(pack, missing)
         except (ObjectMissingError, FormatError) as exc:
@@ -154,7 +154,7 @@ class Compactor:
         return await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
 
     async def _remove_strays(self, brought: list[BlockRow]) -> None:
-        """Remove fetched files without a row: their block died meanwhile, or the move failed."""
+        """Remove fetched files without a row: the block was deleted, or the move failed."""
         index = self._cache.index
         strays = [row.block for row in brought if index.get(row.block) is None]
         await self._cache.remove_files(strays)
@@ -162,18 +162,18 @@ class Compactor:
     def _freeze(
         self, pack: PackRow, row: BlockRow, places: dict[int | None, tuple[Ino, BlockIndex]]
     ) -> bool:
-        """Hand one block to the uploader, if it is still in the pack; return whether it is."""
+        """Seal one block for the uploader, if it is still in the pack; return whether it is."""
         now = blocks.find(self._db, row.block)
         if now is not None and now.pack == pack.pack:
             ino, index = places[row.pack_offset]
             self._cache.seal_for_move(row, ino, index)
             return True
-        return False  # it died while the pack was fetched
+        return False  # the block was deleted while the pack was fetched
 
     def _unpack(
         self, pack: PackRow, data: bytes, missing: list[BlockRow]
     ) -> dict[int | None, tuple[Ino, BlockIndex]]:
-        """Place blocks that are not local; return inode and index by offset. In a thread."""
+        """Write blocks that are not cached; return inode and index by offset. In a thread."""
         entries = pack_codec.read_index(self._keyring, pack.object_key, data, len(data))
         for row in missing:
             offset, length, content_hash = row.pack_offset, row.stored_bytes, row.hash
@@ -188,6 +188,6 @@ class Compactor:
 
 
 def _worthless(pack: PackRow, live: list[BlockRow]) -> bool:
-    """Return whether a new pack, with its index, would be hardly smaller."""
+    """Return whether a new pack, with its index, would hardly be smaller than the old one."""
     new_bytes = sum(row.stored_bytes or 0 for row in live) + len(live) * INDEX_ENTRY_BYTES
     return new_bytes > COMPACT_LIVE_FRACTION * (pack.object_bytes - PACK_OVERHEAD_BYTES)

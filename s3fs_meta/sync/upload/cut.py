@@ -1,6 +1,6 @@
 """The blocks of one cut of the filesystem, and the location of each in a pack.
 
-Owns: the locations, found after the cut, that its changelog or the copy for an image needs.
+Owns: the locations that are recorded after the cut, for its changelog or for the copy of an image.
 Does not know: uploads, rows.
 """
 
@@ -40,8 +40,8 @@ class Cut:
     def equal(self, block: BlockId, content_hash: bytes) -> tuple[Placed, PackRecord] | None:
         """Return the location of an equal block of the cut for a block that has none yet.
 
-        So blocks that only the cut names are stored once: zeros, which are holes by now, and
-        blocks of files that were removed since.
+        This deduplicates blocks that only the cut names: zero blocks, which became holes meanwhile,
+        and blocks of files that were removed meanwhile.
         """
         known = self._stored.get(content_hash) if block in self.pending else None
         return None if known is None else (known._replace(block=block), self.packs[known.pack])

@@ -1,15 +1,15 @@
-"""Damage in the bucket: it is marked once it is proven, and healed from any intact copy.
+"""Damage in the bucket: proven damage is marked, and healed from any intact copy.
 
     mark     a location whose content the store has lost; no block is deduplicated onto it
-    heal     give a damaged block the location of equal content: its references stay as they are,
-             so every file that shares the block is whole again, on every host with the next txg
+    heal     give a damaged block the location of equal content; its references do not change, so
+             the next txg repairs every file that shares the block, on every host
 
 Content that is written again heals when it is uploaded (``move_damaged``); so does a clean cached
 copy, which goes to the uploader as a block that compaction moves, and an equal block in another pack.
 
 Owns: when a mark is set, which blocks are healed. Does not know: how damage is proven
 (``cache.fetcher``), which marks are obsolete (fsck --deep).
-Keeps: only a mount that writes sets marks: they are rows of a replicated table.
+Keeps: only a writer sets marks, because they are rows of a replicated table.
 Tasks: ``run`` is one background task; ``note`` is called by any handler that fetches.
 """
 
@@ -38,7 +38,7 @@ _FIRST = FilePart(Ino(0), BlockIndex(0))
 def move_damaged(db: Database, placed: Placed) -> BlockId | None:
     """Give damaged blocks the location of equal content; return the oldest, None without one.
 
-    Transaction: inside a group, which becomes news for the next txg.
+    Transaction: inside a group, which the next txg ships.
     """
     if not damage_marks.exist(db):
         return None
@@ -56,7 +56,7 @@ def move_damaged(db: Database, placed: Placed) -> BlockId | None:
 
 
 class DamageMarker:
-    """Marks the damage that one mount meets, and wakes what heals it."""
+    """Marks the damage that one mount finds, and wakes the healer."""
 
     def __init__(self, db: Database, status: MountStatus) -> None:
         self._db = db
@@ -66,8 +66,8 @@ class DamageMarker:
     def note(self, located: Located, is_gone: bool) -> None:
         """Mark the pack of a missing or damaged block, unless this mount is read-only.
 
-        One damaged record proves little about the others: the object may be truncated, or be
-        another one. So no new block relies on that pack until fsck --deep has read all of it.
+        If one record is damaged, others may be, too: the object may be truncated or exchanged. So
+        no new block is deduplicated onto that pack until fsck --deep has read all of it.
         """
         row = blocks.find(self._db, located.block)
         if row is None or row.pack is None or not self._status.writable:
@@ -78,7 +78,7 @@ class DamageMarker:
         self.mark(Mark(row.pack, None), what)
 
     def mark(self, mark: Mark, what: str) -> None:
-        """Mark proven damage, and look for copies that heal it."""
+        """Mark proven damage, and start a search for copies that heal it."""
         self._db.begin()
         if damage_marks.add(self._db, mark):
             _log.error(
@@ -112,7 +112,7 @@ class Healer:
         self._marker = marker
 
     async def run(self) -> None:
-        """Heal what copies on this host can heal, whenever something was marked; until cancelled."""
+        """Heal damage with copies on this host after each new mark, until cancelled."""
         while True:
             await self._marker.wait()
             if self._status.writable:
@@ -161,7 +161,7 @@ class Healer:
         places = await self._places_of(rows)
         count = 0
         for piece in slices(rows):
-            self._db.begin()  # the next txg must report it, as after compaction
+            self._db.begin()  # so that the next txg ships it, as after compaction
             for row in piece:
                 now, place = self._still_damaged(row), places.get(row.block)
                 if now is not None and place is not None and self._is_cached(row.block):

@@ -1,8 +1,8 @@
 """The index of a pack in the bucket: reading it, and recognising packs of this filesystem by it.
 
-Owns: how few requests that takes. Does not know: rows, why a caller reads a pack.
+Owns: reading an index with at most two requests. Does not know: rows, why a caller reads a pack.
 Keeps: a pack is ours only if its index and trailer are authentic, under its own name, with the
-keys of this filesystem; an object that only has the name of a pack never is.
+keys of this filesystem; the form of the name alone proves nothing.
 """
 
 from s3fs_meta.codec import pack as pack_codec
@@ -36,7 +36,7 @@ async def is_ours(store: ObjectStore, keyring: Keyring, info: ObjectInfo) -> boo
     """Return whether a listed object is a pack that this filesystem wrote.
 
     Raises:
-        StoreError: that is not known.
+        StoreError: the object cannot be read.
     """
     if pack_codec.parse_key(info.key) is None:
         return False

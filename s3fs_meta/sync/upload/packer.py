@@ -1,4 +1,4 @@
-"""Making packs of sealed blocks: the work of a thread, values in, values out.
+"""Making packs of sealed blocks: pure functions of their arguments and files, run in a thread.
 
 Owns: hashing, finding zero blocks, filling packs. Does not know: rows, the store, the loop.
 """
@@ -46,7 +46,7 @@ class Packer:
         """Hash the content of each block, in order.
 
         Returns:
-            The blocks that could be read, and an error for each whose file is gone or short.
+            The blocks that could be read, and an error for each whose file is missing or short.
         """
         hashed: list[Hashed] = []
         lost: list[LostBlockError] = []
@@ -64,7 +64,7 @@ class Packer:
         """Put blocks into as many packs as they need, in order.
 
         Raises:
-            LostBlockError: a file is gone or short.
+            LostBlockError: a file is missing or short.
         """
         packs: list[pack_codec.Pack] = []
         writer: pack_codec.PackWriter | None = None

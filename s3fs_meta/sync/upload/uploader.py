@@ -2,8 +2,8 @@
 
 Owns: when blocks are sealed, which packs they get into, the order of writes to rows and store.
 Does not know: names, images (it only records locations for an open cut).
-Its changes are no news for the next txg: the operation that wrote a block is news already, and the
-cut gets the block's location itself.
+Its changes do not make a txg due: the operation that wrote a block already has, and the cut gets
+the block's location directly.
 Keeps: a location is recorded only after the store confirmed its pack; the intention to write a
 pack is durable before the pack can exist, so that no pack of ours is ever unknown.
 Tasks: ``run`` is one background task; ``drain`` may be called by any other. Packs of one batch
@@ -109,10 +109,10 @@ class Uploader:
     # --- what to upload ------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Seal and upload blocks that were not written for a while, by the pack, until cancelled.
+        """Seal and upload blocks that were not written for a while, in packs, until cancelled.
 
-        While writers wait for room all blocks are sealed at once, and the rows are synced after
-        each upload, because only then may its blocks be evicted.
+        While writers wait for cache space, all blocks are sealed immediately, and the rows are
+        synced after each upload, because only then the uploaded blocks may be evicted.
         """
         async with trio.open_nursery() as nursery:
             while True:
@@ -152,7 +152,7 @@ class Uploader:
             self._limiter.release_on_behalf_of(batch[0].block)
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something; a failure is reported, and ``run`` pauses before it tries again."""
+        """Call *work*; a failure is reported, and ``run`` pauses before it tries again."""
         try:
             await work()
         except (S3fsError, OSError) as exc:
@@ -168,7 +168,7 @@ class Uploader:
         return trio.current_time() < self._pause_until_s or not self._may_ship()
 
     def next_batch(self, age_s: float) -> list[Sealed]:
-        """Take blocks to ship: those sealed before and not under way, then old dirty ones."""
+        """Take blocks to upload: sealed blocks that no batch holds, then old dirty blocks."""
         chosen = self._waiting()
         if not chosen:
             ripe = self._ripe(age_s)
@@ -205,7 +205,7 @@ class Uploader:
         return sum(one.size_bytes for one in held if one is not None) < PACK_BYTES_TARGET
 
     def _waiting(self) -> list[BlockId]:
-        """Return sealed blocks that are not under way, up to one batch."""
+        """Return sealed blocks that no batch holds, at most as many as fit into one batch."""
         chosen: list[BlockId] = []
         total = 0
         for block in self._cache.index.sealed():
@@ -220,7 +220,7 @@ class Uploader:
         return chosen
 
     def _is_waiting(self) -> bool:
-        """Return whether there are sealed blocks that are not under way."""
+        """Return whether there are sealed blocks that no batch holds."""
         return any(
             block not in self._in_flight and block not in self.lost
             for block in self._cache.index.sealed()
@@ -229,7 +229,7 @@ class Uploader:
     async def seal_most(self) -> None:
         """Seal dirty blocks in slices, so that a cut has few left to seal in one slice.
 
-        Sealed blocks that no file names any more are removed: no later cut names them.
+        Sealed blocks that no file names any more are removed, as no later cut will name them.
         """
         index = self._cache.index
         for piece in slices(self._unnamed()):
@@ -259,7 +259,7 @@ class Uploader:
         self._cut = cut
 
     def end_cut(self) -> None:
-        """Record locations in rows alone again. Schedule point: never."""
+        """Stop recording locations in the cut. Schedule point: never."""
         self._cut = None
 
     async def drain(self, cut: Cut, report: Callable[[int], None]) -> None:
@@ -307,7 +307,7 @@ class Uploader:
         """Raise if files name a block whose only copy is lost.
 
         Raises:
-            LostBlockError: the first of them; it says what to do.
+            LostBlockError: for the first such block; the message says what to do.
         """
         for block, exc in self.lost.items():
             row = blocks.find(self._db, block)
@@ -385,7 +385,7 @@ class Uploader:
         return row if row is not None and row.pack is not None else None
 
     def _stay(self, row: BlockRow) -> None:
-        """Keep the old location of a moving block: its cached copy is missing or damaged."""
+        """Keep the old location of a block whose cached copy is missing or damaged."""
         _log.warning("block %d stays in its pack: its local copy is damaged or gone", row.block)
         assert row.hash is not None, "a block with a pack has a hash"
         assert row.pack is not None, "only moving blocks stay"
@@ -419,7 +419,7 @@ class Uploader:
             await trio.lowlevel.checkpoint()
 
     def _record_known(self, one: Hashed) -> bool:
-        """Settle a block that need not be stored; return whether it is one."""
+        """Settle a block if it need not be stored; return whether it was settled."""
         if self._record_unnamed(one):
             return True
         if one.is_zero:
@@ -427,7 +427,7 @@ class Uploader:
         return self._record_duplicate(one) or self._record_equal(one)
 
     def _record_unnamed(self, one: Hashed) -> bool:
-        """Remove a block that neither a file nor the open cut names; return whether it is one."""
+        """Remove a block if neither a file nor the open cut names it; return whether it was."""
         block = one.sealed.block
         row = blocks.find(self._db, block)
         if row is None or row.refs > 0 or (self._cut is not None and block in self._cut.pending):
@@ -451,7 +451,7 @@ class Uploader:
     def _record_zero(self, one: Hashed) -> bool:
         """Make a zero block a hole; return false if the open cut needs it in a pack first.
 
-        The rows of the cut name the block, and their readers cannot know that it is a hole.
+        The rows of the cut name the block, and readers of the cut do not see that it became a hole.
         """
         sealed = one.sealed
         if self._cut is not None and sealed.block in self._cut.pending:
@@ -549,7 +549,7 @@ class Uploader:
             self._cache.uploaded(place.block)
 
     async def _put(self, pack: Pack) -> None:
-        """Store a pack, with retries for the whole of an outage: no other copy is in the bucket.
+        """Store a pack, with retries until an outage ends: the bucket has no other copy.
 
         Raises:
             FencedError: another host took the filesystem over; the pack was not stored.

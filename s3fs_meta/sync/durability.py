@@ -115,7 +115,7 @@ class Durability:
         await self.sync()
 
     async def sync_all(self) -> None:
-        """Make every acknowledged operation durable; then uploaded and doomed blocks are settled."""
+        """Make every acknowledged operation durable, then settle uploaded and doomed blocks."""
         async with self._sync_lock:
             confirmed = self._cache.blocks_in(BlockState.UPLOADED)
             doomed = self._cache.blocks_in(BlockState.DOOMED)

@@ -11,7 +11,7 @@ from s3fs_meta.objects.contract import check_key, listing_of
     "key", ["a", "pack/3f/7-9a", "..a/b..", "a b+c%20&<>", "a/" * 249 + "ab", "c" * 255]
 )
 def test_valid_key_is_accepted(key: str) -> None:
-    """Printable ASCII, within both lengths."""
+    """A key is printable ASCII, within the limits of its length and of its components'."""
     check_key(key)
 
 
@@ -34,7 +34,7 @@ def test_valid_key_is_accepted(key: str) -> None:
     ],
 )
 def test_invalid_key_is_refused(key: str) -> None:
-    """The error quotes it."""
+    """The error quotes the invalid key."""
     with pytest.raises(InvalidRequestError) as caught:
         check_key(key)
 
@@ -43,5 +43,5 @@ def test_invalid_key_is_refused(key: str) -> None:
 
 @pytest.mark.parametrize(("prefix", "name"), [("", "listing of *"), ("pack/", "listing of pack/*")])
 def test_listing_has_a_name_for_errors(prefix: str, name: str) -> None:
-    """Of any prefix."""
+    """Errors name a listing by its prefix, also the listing of everything."""
     assert listing_of(prefix) == name

@@ -44,7 +44,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def store(root: Path) -> LocalStore:
-    """Return a store in it."""
+    """Return a store in an empty directory."""
     return LocalStore(root)
 
 
@@ -63,7 +63,7 @@ def empty_directories(root: Path) -> list[str]:
 
 
 async def test_keys_are_paths(root: Path, store: LocalStore) -> None:
-    """An object's path is its key; unfinished files have one directory."""
+    """The path of an object is its key; unfinished files are in one directory of their own."""
     await store.put(KEY, b"content")
     await store.create(LEASE, b"content")
 
@@ -83,7 +83,7 @@ async def test_reading_writes_nothing(root: Path, store: LocalStore) -> None:
 
 
 async def test_unfinished_files_are_not_objects(root: Path, store: LocalStore) -> None:
-    """They are not listed, and no key leads to them."""
+    """Unfinished files are not listed, and no key names them."""
     await store.put(KEY, b"content")
     (root / "tmp" / "unfinished").write_bytes(b"half")
 
@@ -108,7 +108,7 @@ async def test_symlinks_do_not_lead_out(root: Path, store: LocalStore, tmp_path:
 
 
 async def test_special_file_is_not_an_object(root: Path, store: LocalStore) -> None:
-    """Opening a FIFO would wait for a writer."""
+    """The store does not open a FIFO, which would block until a writer opens it."""
     os.mkfifo(root / "fifo")
 
     assert await keys_of(store) == []
@@ -173,7 +173,7 @@ async def test_object_behind_a_refusal_is_durable(
 
 
 async def test_huge_file_is_neither_read_nor_hashed(root: Path, store: LocalStore) -> None:
-    """It is refused and replaced using little memory."""
+    """A huge file is refused, and replaced, using little memory."""
     await store.put(KEY, b"content")
     os.truncate(root / KEY, 3 * GIB)
 
@@ -209,7 +209,7 @@ async def test_failed_sync_leaves_nothing(
 async def test_unresponsive_directory_can_be_abandoned(
     root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a network disk whose server is down: a cancelled caller continues at once."""
+    """A cancelled caller continues at once, for example if a network disk does not answer."""
     answer, stuck = threading.Event(), threading.Semaphore(0)
     fsync = os.fsync
 
@@ -298,7 +298,7 @@ async def leave_as_after_a_crash(root: Path) -> None:
 
 
 async def test_leftovers_of_a_crash_are_removed_at_opening(root: Path) -> None:
-    """Unfinished files and empty directories; objects stay."""
+    """Opening removes unfinished files and empty directories; objects stay."""
     await leave_as_after_a_crash(root)
 
     store = LocalStore(root)
@@ -308,7 +308,7 @@ async def test_leftovers_of_a_crash_are_removed_at_opening(root: Path) -> None:
 
 
 async def test_unfinished_files_of_another_open_store_stay(root: Path) -> None:
-    """They may be in use; the next process that is alone removes them."""
+    """They may be in use; the next process without a concurrent one removes them."""
     await leave_as_after_a_crash(root)
     with (root / "tmp" / "lock").open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_SH)
@@ -320,7 +320,7 @@ async def test_unfinished_files_of_another_open_store_stay(root: Path) -> None:
 
 
 async def test_directory_named_tmp_is_not_ours(root: Path) -> None:
-    """Foreign files in it are foreign objects: listed, and never removed."""
+    """Files in a directory "tmp" of the user are foreign objects: listed, and never removed."""
     (root / "tmp").mkdir()
     (root / "tmp" / "thesis.odt").write_text("x")
     store = LocalStore(root)
@@ -334,7 +334,7 @@ async def test_directory_named_tmp_is_not_ours(root: Path) -> None:
 
 
 async def test_reader_does_not_change_a_directory(root: Path) -> None:
-    """It may be any directory."""
+    """A reader may open any directory, so it removes and creates nothing."""
     await leave_as_after_a_crash(root)
     before = tree(root)
     store = LocalStore(root, look_only=True)
@@ -370,7 +370,7 @@ async def attempts(store: LocalStore) -> None:
 async def test_vanished_directory_is_a_transient_error(
     root: Path, store: LocalStore, mount_point_stays: bool
 ) -> None:
-    """It is not recreated, nothing is written to an empty mountpoint; later requests succeed."""
+    """Nothing is written to the empty mountpoint; later requests succeed."""
     await store.put(KEY, b"content")
     await trio.to_thread.run_sync(pull_away, root, mount_point_stays)
 
@@ -388,7 +388,7 @@ def pull_away(root: Path, mount_point_stays: bool) -> None:
 
 
 def bring_back(root: Path, mount_point_stays: bool) -> None:
-    """Restore it; no file may have been created meanwhile."""
+    """Mount it again; no file may have been created meanwhile."""
     assert root.exists() == mount_point_stays
     if mount_point_stays:
         root.rmdir()
@@ -396,7 +396,7 @@ def bring_back(root: Path, mount_point_stays: bool) -> None:
 
 
 def test_missing_directory_is_refused(tmp_path: Path) -> None:
-    """A file of that name is refused, too."""
+    """A missing directory, or a file of that name, is refused."""
     (tmp_path / "file").touch()
 
     for name in ("missing", "file"):
@@ -475,7 +475,7 @@ async def test_conditions_hold_across_processes(root: Path, store: LocalStore) -
 def test_system_errors_are_classified(
     root: Path, store: LocalStore, number: int, kind: type[S3fsError]
 ) -> None:
-    """The text names the error and the directory, in one line."""
+    """The message names the error and the directory, in one line."""
     error = store._translate(OSError(number, os.strerror(number)), KEY)
 
     assert type(error) is kind

@@ -1,4 +1,4 @@
-"""objects.memory: beyond the contract."""
+"""objects.memory: behaviour beyond the contract."""
 
 from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.model import ObjectKey
@@ -16,7 +16,7 @@ async def test_objects_outlive_close() -> None:
 
 
 async def test_listing_is_a_consistent_snapshot() -> None:
-    """Objects added or deleted meanwhile neither change nor break the listing."""
+    """Objects added or deleted during a listing neither change nor break it."""
     store = MemoryStore()
     store.objects = {ObjectKey(key): b"" for key in "abc"}
     keys = []

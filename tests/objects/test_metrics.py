@@ -13,7 +13,7 @@ KEY = ObjectKey("lease")
 
 
 async def test_requests_and_bytes_are_counted_by_method() -> None:
-    """Sent bytes for writes, received ones for reads; a memoryview counts by its bytes."""
+    """Writes count sent bytes, reads count received ones; a memoryview counts its bytes."""
     store = CountingStore(MemoryStore())
 
     etag = await store.create(KEY, b"12345")
@@ -38,7 +38,7 @@ async def test_requests_and_bytes_are_counted_by_method() -> None:
 
 
 async def test_failed_request_counts_as_request_and_error() -> None:
-    """No bytes are counted."""
+    """A failed request counts no bytes."""
     store = CountingStore(MemoryStore())
     await store.put(KEY, b"")
 

@@ -25,7 +25,7 @@ async def is_empty(store: FaultyStore) -> bool:
 
 
 async def test_correct_store_passes(faulty: FaultyStore) -> None:
-    """It is left unchanged."""
+    """The probe leaves no object in the store."""
     assert await probe(faulty, "c0ffee")
     assert await is_empty(faulty)
 
@@ -51,14 +51,14 @@ async def test_store_that_ignores_versions_fails() -> None:
 
 
 async def test_store_that_does_not_support_conditions_fails(faulty: FaultyStore) -> None:
-    """It answers NotImplemented."""
+    """The store answers NotImplemented."""
     faulty.fail("create", UnexpectedStoreError("probe/c0ffee", "NotImplemented: header"))
 
     assert not await probe(faulty, "c0ffee")
 
 
 async def test_failing_store_is_an_error(faulty: FaultyStore) -> None:
-    """This is different from unsupported conditions."""
+    """A failing store is distinguished from one without conditions."""
     faulty.fail("create", UnexpectedStoreError("probe/c0ffee", "Teapot"))
     with pytest.raises(UnexpectedStoreError):
         await probe(faulty, "c0ffee")
@@ -79,7 +79,7 @@ async def test_lost_reply_does_not_mislead_the_probe(
 
 
 async def test_cancelled_probe_removes_its_object(faulty: FaultyStore) -> None:
-    """Otherwise it would be left by an interrupted mkfs."""
+    """An interrupted mkfs must not leave the object of the probe."""
     gate = faulty.hold("replace")
 
     async with trio.open_nursery() as nursery:

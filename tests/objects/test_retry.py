@@ -80,7 +80,7 @@ async def test_every_method_is_retried(
     retrying: RetryingStore,
     method: str,
 ) -> None:
-    """The last allowed attempt still counts."""
+    """A request that succeeds at the last allowed attempt succeeds."""
     faulty.fail(method, times=STORE_ATTEMPTS_MAX - 1)
 
     await REQUESTS[method](retrying)
@@ -96,7 +96,7 @@ async def test_final_error_describes_the_attempts(
     retrying: RetryingStore,
     method: str,
 ) -> None:
-    """It has their number, the time, and the last error of the store."""
+    """The error has the number of attempts, the time, and the last error of the store."""
     faulty.fail(method, times=STORE_ATTEMPTS_MAX)
 
     with pytest.raises(StoreUnavailableError) as caught:
@@ -117,7 +117,7 @@ async def test_final_error_describes_the_attempts(
 async def test_permanent_errors_are_not_retried(
     faulty: FaultyStore, retrying: RetryingStore, method: str, error: StoreError
 ) -> None:
-    """Only transient errors are."""
+    """Only transient errors are retried."""
     faulty.fail(method, error)
 
     with pytest.raises(type(error)):
@@ -183,7 +183,7 @@ async def test_lost_reply_of_create_is_recognised(
 async def test_lost_reply_of_replace_is_recognised(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """Reading it back may fail for a while, too."""
+    """The retry reads the object back, which may fail for a while, too."""
     etag = (await retrying.get(KEY, PACK_BYTES_MAX)).etag
     faulty.lose_reply("replace", times=2)
     faulty.fail("get", times=3)
@@ -196,7 +196,7 @@ async def test_lost_reply_of_replace_is_recognised(
 async def test_taken_key_after_a_lost_reply_is_a_lost_race(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """Another host has written other bytes."""
+    """The object has other bytes, so another host has written it."""
     faulty.fail("create")
 
     with pytest.raises(PreconditionError):
@@ -239,7 +239,7 @@ async def test_interrupted_listing_resumes(
 async def test_failed_listing_is_named(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """Also that of an empty prefix."""
+    """The error names the listing, also that of an empty prefix."""
     faulty.fail("list", times=STORE_ATTEMPTS_MAX)
 
     with pytest.raises(StoreUnavailableError, match=r"for 'listing of \*' after"):
@@ -274,7 +274,7 @@ class _Distant(MemoryStore):
 async def test_unreachable_store_is_reported_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """With the reason and the time limit; once, for any number of failures."""
+    """The report has the reason and the time limit; further failures are not reported."""
     told: list[tuple[float, str]] = []
     began_s = trio.current_time()
     store = _Distant(fails=100)
@@ -294,7 +294,7 @@ async def test_unreachable_store_is_reported_at_once(
 async def test_silent_store_is_reported_after_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The request continues; a store that has answered before may be slow."""
+    """The request continues; a store that has answered before may just be slow."""
     told: list[tuple[float, str]] = []
     began_s = trio.current_time()
     store = _Distant(takes_s=60.0)
@@ -313,10 +313,10 @@ async def test_silent_store_is_reported_after_a_second(
 @pytest.mark.parametrize(
     "attempt_s", [STORE_CONNECT_TIMEOUT_S, STORE_READ_TIMEOUT_S, STORE_ATTEMPT_S]
 )
-async def test_silent_store_is_given_up_within_the_time_that_is_said(
+async def test_silent_store_is_abandoned_within_the_reported_limit(
     autojump_clock: trio.testing.MockClock, attempt_s: float
 ) -> None:
-    """No connection is made, or each is accepted and never answered."""
+    """The store accepts no connection, or accepts each and never answers."""
     told: list[str] = []
     began_s = trio.current_time()
     retrying = RetryingStore(_Distant(fails=100, takes_s=attempt_s), tell=told.append)
@@ -333,7 +333,7 @@ async def test_silent_store_is_given_up_within_the_time_that_is_said(
 async def test_store_that_has_answered_is_not_reported(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The waiting parts report an outage; a refusal is an answer, too."""
+    """Later outages are reported elsewhere; an error response counts as an answer."""
     told: list[str] = []
     store = _Distant()
     retrying = RetryingStore(store, tell=told.append)
@@ -349,7 +349,7 @@ async def test_store_that_has_answered_is_not_reported(
 async def test_unresolvable_name_is_tried_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Unless the store was reached before: then the resolver is temporarily down."""
+    """If the store was reached before, the resolver is down temporarily, so the name is retried."""
     told: list[str] = []
     store = _Distant(fails=2, unresolved=True)
     retrying = RetryingStore(store, tell=told.append)
@@ -369,7 +369,7 @@ async def test_unresolvable_name_is_tried_once(
 async def test_error_of_a_watched_attempt_is_not_grouped(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Callers catch it by its class; a cancelled attempt is cancelled."""
+    """Callers catch the error by its class, not in an exception group; cancellation propagates."""
     retrying = RetryingStore(_Distant(takes_s=60.0))
     with trio.move_on_after(5.0) as scope:
         await retrying.get(KEY, PACK_BYTES_MAX)

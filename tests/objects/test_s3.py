@@ -52,7 +52,7 @@ from tests.objects.s3_double import (
 
 
 async def test_cancelled_request_returns_at_once(double: S3Double, store: S3Store) -> None:
-    """The thread is left to its timeout; other requests continue."""
+    """The thread of a cancelled request ends by its timeout; other requests continue."""
     double.answer(Hang(), PUT_DONE)
 
     with trio.CancelScope() as scope:
@@ -67,7 +67,7 @@ async def test_cancelled_request_returns_at_once(double: S3Double, store: S3Stor
 
 
 async def test_hanging_requests_are_bounded(double: S3Double, store: S3Store) -> None:
-    """At most a fixed number of threads, for any number of tasks."""
+    """Hanging requests use a bounded number of threads, for any number of tasks."""
     double.answer_always(Hang())
 
     async with trio.open_nursery() as nursery:
@@ -75,7 +75,7 @@ async def test_hanging_requests_are_bounded(double: S3Double, store: S3Store) ->
             nursery.start_soon(store.get, KEY, PACK_BYTES_MAX)
         while len(double.seen) < STORE_THREADS_MAX:  # noqa: ASYNC110 - the server is a thread
             await trio.sleep(POLL_S)
-        await trio.sleep(5 * POLL_S)  # time in which one too many would arrive
+        await trio.sleep(5 * POLL_S)  # time for a request beyond the limit to arrive
         nursery.cancel_scope.cancel()
 
     assert len(double.seen) == STORE_THREADS_MAX
@@ -103,14 +103,14 @@ async def test_short_answer_is_retried(proxy: S3Double, real_store: S3Store) -> 
     [
         ("bytes 0-4/100", b"01234"),  # fewer than requested, with a correct Content-Length
         ("bytes 0-9/100", b"01234"),  # fewer than it says
-        ("bytes 5-14/100", b"0123456789"),  # others
+        ("bytes 5-14/100", b"0123456789"),  # a range other than the requested one
         ("", b"0123456789"),  # the complete object: that server ignores ranges
     ],
 )
 async def test_wrong_range_is_retried(
     double: S3Double, store: S3Store, content_range: str, body: bytes
 ) -> None:
-    """A correct Content-Length does not make it right."""
+    """The bytes of another range are refused, even with a correct Content-Length."""
     headers = {"Content-Range": content_range} if content_range else {}
     double.answer(Reply(206, body, headers))
 
@@ -127,13 +127,13 @@ async def test_object_that_ends_early_is_damage(double: S3Double, store: S3Store
 
 
 async def test_huge_object_is_not_read(double: S3Double, store: S3Store) -> None:
-    """Its reader would refuse it, so it uses neither memory nor network."""
+    """The reader would refuse it, so it is not downloaded."""
     double.answer(Reply(200, b"s3fs", {"ETag": '"1"'}, declared_bytes=3 * GIB))
 
     with traced() as peak, pytest.raises(ObjectTooLargeError, match=f"{3 * GIB}"):
         await store.get(KEY, TEXT_OBJECT_BYTES_MAX)
 
-    assert peak() < 64 * MIB  # of boto3, when it is loaded
+    assert peak() < 64 * MIB  # memory of boto3 when it is loaded
 
 
 def test_endless_body_takes_no_memory() -> None:
@@ -159,7 +159,7 @@ def test_trickling_answer_is_abandoned() -> None:
 async def test_corrupt_answer_of_the_right_length_is_returned(
     proxy: S3Double, real_store: S3Store
 ) -> None:
-    """The store does not check content: codec does."""
+    """The store does not verify content; the codec does."""
     await real_store.put(KEY, b"content")
     proxy.answer(Forward(flip=True), Forward(flip=True))
 
@@ -171,7 +171,7 @@ async def test_corrupt_answer_of_the_right_length_is_returned(
 
 
 async def test_conditions_are_sent_as_headers(double: S3Double, store: S3Store) -> None:
-    """Create requires a free key, replace the version that was read."""
+    """Create requires a free key; replace requires the version that was read."""
     double.answer_always(PUT_DONE)
 
     etag = await store.create(KEY, b"content")
@@ -220,7 +220,7 @@ async def test_lost_answer_after_a_foreign_write_is_a_lost_race(
 async def test_store_that_ignores_conditions_is_recognised(
     double: S3Double, store: S3Store
 ) -> None:
-    """It accepts the second create; a store without conditions reports that."""
+    """The probe reports a store that accepts a second create of a key."""
     double.answer(PUT_DONE, PUT_DONE, DELETED)
     assert not await probe(store, "c0ffee")
 
@@ -251,7 +251,7 @@ async def test_long_outage_does_not_exhaust_retries(double: S3Double, store: S3S
 async def test_duplicate_key_in_a_listing_is_returned_once(
     double: S3Double, store: S3Store
 ) -> None:
-    """Within a page, and across two."""
+    """A key is returned once if a page repeats it, or the next page does."""
     double.answer(listing(["a", "b", "b", "c"], token="t"), listing(["b", "c", "c", "d"]))
 
     assert await keys_of(store) == ["a", "b", "c", "d"]
@@ -276,7 +276,7 @@ async def test_listing_resumes_after_the_last_key(double: S3Double, store: S3Sto
 
 
 async def test_refused_listing_is_named(double: S3Double, store: S3Store) -> None:
-    """Also that of an empty prefix."""
+    """The error names the listing, also that of an empty prefix."""
     double.answer(error(403, "AccessDenied"), error(403, "AccessDenied"))
 
     for prefix, name in (("", "'listing of \\*'"), ("pack/", "'listing of pack/\\*'")):
@@ -285,7 +285,7 @@ async def test_refused_listing_is_named(double: S3Double, store: S3Store) -> Non
 
 
 async def test_folder_object_of_a_web_console_is_ignored(double: S3Double) -> None:
-    """It is named like the prefix with a slash."""
+    """Web consoles create an empty object named like the prefix with a slash."""
     double.answer(listing(["prefix/", "prefix/lease"]))
 
     assert await keys_of(S3Store(BUCKET, "prefix", S3Place(double.url))) == ["lease"]
@@ -293,7 +293,7 @@ async def test_folder_object_of_a_web_console_is_ignored(double: S3Double) -> No
 
 @pytest.mark.s3
 async def test_stores_of_two_prefixes_are_separate(proxy: S3Double) -> None:
-    """Also if one prefix begins like the other."""
+    """Stores are separate even if one prefix is the beginning of the other."""
     near, far = (S3Store(BUCKET, prefix, S3Place(proxy.url)) for prefix in ("two/ab", "two/a"))
     await near.put(KEY, b"near")
 
@@ -322,7 +322,7 @@ async def test_deletes_are_batched_with_a_checksum(double: S3Double, store: S3St
 
 @pytest.mark.s3
 async def test_large_object_is_uploaded_in_parts(proxy: S3Double, real_store: S3Store) -> None:
-    """It is one object afterwards."""
+    """The parts become one object."""
     real_store._multipart_bytes = 5 << 20
     data = os.urandom(11 << 20)
 
@@ -336,7 +336,7 @@ async def test_large_object_is_uploaded_in_parts(proxy: S3Double, real_store: S3
 
 @pytest.mark.s3
 async def test_failed_multipart_upload_is_aborted(proxy: S3Double, real_store: S3Store) -> None:
-    """Its parts are removed, and the key has no object."""
+    """The uploaded parts are removed, and the key has no object."""
     real_store._multipart_bytes = 5 << 20
     proxy.answer(Forward(), Forward(), error(503, "SlowDown"))
 
@@ -351,7 +351,7 @@ async def test_failed_multipart_upload_is_aborted(proxy: S3Double, real_store: S
 
 @pytest.mark.s3
 async def test_cancelled_multipart_upload_is_aborted(proxy: S3Double, real_store: S3Store) -> None:
-    """Its parts are removed within the time allowed for cleaning up."""
+    """The uploaded parts are removed within the time limit for cleanup."""
     real_store._multipart_bytes = 5 << 20
     proxy.answer(Forward(), Hang())
 

@@ -32,7 +32,7 @@ from tests.servers import Certificate
 
 
 async def test_put_sends_without_expect_header(double: S3Double, store: S3Store) -> None:
-    """It also has a checksum that every server verifies."""
+    """A put does not wait for "100 Continue"; it has a checksum that every server verifies."""
     double.answer(PUT_DONE)
 
     await store.put(KEY, b"content")
@@ -47,7 +47,7 @@ async def test_put_sends_without_expect_header(double: S3Double, store: S3Store)
 async def test_payload_is_signed_only_without_https(
     double: S3Double, store: S3Store, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over https the hash of each pack is saved."""
+    """Over https the payload is not hashed, which saves time for each pack."""
     monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate.authority))
     double.answer(PUT_DONE)
     await store.put(KEY, b"content")
@@ -86,7 +86,7 @@ async def test_slow_uplink_does_not_time_out(double: S3Double) -> None:
 
 
 async def test_unresponsive_server_times_out(double: S3Double) -> None:
-    """After the read timeout, as a transient error."""
+    """A request without an answer fails after the read timeout, as a transient error."""
     double.answer(Hang())
     store = S3Store(BUCKET, place=S3Place(double.url, read_timeout_s=0.05))
 
@@ -125,7 +125,7 @@ def expired_unless(access_key: str) -> Callable[[Seen], Reply]:
 async def test_expired_credentials_are_renewed(
     double: S3Double, credentials_file: Callable[[str], None]
 ) -> None:
-    """New ones in the configuration are used by the next attempt, without a restart."""
+    """The next attempt uses new credentials in the configuration, without a restart."""
     credentials_file("OLD")
     store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE)
     double.answer_always(expired_unless("OLD"))
@@ -141,7 +141,7 @@ async def test_expired_credentials_are_renewed(
 async def test_expired_credentials_without_newer_ones_are_reported(
     double: S3Double, credentials_file: Callable[[str], None]
 ) -> None:
-    """The same old ones are not retried; later new ones are still found."""
+    """Unchanged expired credentials are not retried; later new ones are still found."""
     credentials_file("OLD")
     store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE)
     double.answer_always(expired_unless("NEW"))
@@ -156,7 +156,7 @@ async def test_expired_credentials_without_newer_ones_are_reported(
 async def test_missing_credentials_are_named_in_the_error(
     double: S3Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No environment, no file, no instance: one line."""
+    """Without credentials in environment, file or instance the error is one line."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
 

@@ -1,4 +1,4 @@
-"""objects.s3_errors: one clear line for each refusal of a bucket."""
+"""objects.s3_errors: one clear line for each error of a bucket."""
 
 import os
 from email.utils import formatdate
@@ -46,7 +46,7 @@ from tests.servers import Certificate, S3Server
 async def test_transient_error_is_retried(
     double: S3Double, store: S3Store, status: int, code: str
 ) -> None:
-    """The error names the code and is transient; then the write succeeds."""
+    """The transient error names the S3 code; the retried write succeeds."""
     double.answer(error(status, code))
     with pytest.raises(TransientStoreError) as caught:
         await store.create(KEY, b"content")
@@ -69,7 +69,7 @@ async def test_transient_error_is_retried(
 async def test_permanent_error_names_a_remedy(
     double: S3Double, store: S3Store, status: int, code: str, advice: str
 ) -> None:
-    """One line with the code and the remedy, and no second attempt."""
+    """The error is one line with code and remedy, and there is no second attempt."""
     double.answer_always(error(status, code))
 
     with pytest.raises(StoreAccessError, match=advice) as caught:
@@ -80,7 +80,7 @@ async def test_permanent_error_names_a_remedy(
 
 
 async def test_unlisted_error_is_permanent(double: S3Double, store: S3Store) -> None:
-    """It is neither retried nor ignored, and its text is quoted."""
+    """An error with an unknown code is not retried, and its text is quoted."""
     double.answer(error(418, "Teapot"))
 
     with pytest.raises(UnexpectedStoreError, match="Teapot: as ordered"):
@@ -121,7 +121,7 @@ async def test_clock_skew_without_a_date_is_still_named(double: S3Double, store:
 
 
 def test_unlisted_exception_is_permanent() -> None:
-    """Its type and text are quoted, in one line."""
+    """The type and text of an unknown exception are quoted in one line."""
     error = translate(boto.UnknownSignatureVersionError(signature_version="v\n9"), KEY)
 
     assert type(error) is UnexpectedStoreError
@@ -166,7 +166,7 @@ async def test_missing_bucket_is_refused_by_a_real_server(proxy: S3Double) -> No
 async def test_uncorrected_region_error_names_the_right_one(
     double: S3Double, store: S3Store
 ) -> None:
-    """One line with the option to pass."""
+    """The error is one line with the option to pass."""
     double.answer_always(error(400, "AuthorizationHeaderMalformed", Region="eu-north-1"))
 
     with pytest.raises(StoreAccessError, match="pass --region eu-north-1"):
@@ -174,7 +174,7 @@ async def test_uncorrected_region_error_names_the_right_one(
 
 
 async def test_refused_connection_is_retried(store: S3Store) -> None:
-    """No server listens there."""
+    """A connection to a port without a server is retried."""
     with s3_double() as gone:
         url = gone.url
 
@@ -183,7 +183,7 @@ async def test_refused_connection_is_retried(store: S3Store) -> None:
 
 
 async def test_unresolvable_server_is_named() -> None:
-    """A name of RFC 6761 that no resolver knows."""
+    """The name is of RFC 6761, so no resolver knows it."""
     store = S3Store(BUCKET, place=S3Place("http://nowhere.invalid:9"))
 
     with pytest.raises(TransientStoreError, match="cannot be resolved") as failed:
@@ -200,7 +200,7 @@ def _is_resolution_trouble(exc: Exception) -> bool:
 
 
 async def test_untrusted_certificate_is_named_in_the_error(certificate: Certificate) -> None:
-    """It is not tried again, and no request is sent; the advice names the variable."""
+    """The error is not retried, no request is sent, and the advice names the variable."""
     with s3_double(certificate=certificate) as secure:
         store = S3Store(BUCKET, place=S3Place(secure.url))
 

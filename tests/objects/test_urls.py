@@ -34,7 +34,7 @@ from s3fs_meta.objects.urls import (
     ],
 )
 def test_url_is_parsed(url: str, address: StoreAddress) -> None:
-    """Slashes at the end do not matter; in a path every character stands for itself."""
+    """Trailing slashes are ignored; other characters of a path are taken literally."""
     assert parse(url) == address
 
 
@@ -60,7 +60,7 @@ def test_url_is_parsed(url: str, address: StoreAddress) -> None:
     ],
 )
 def test_wrong_url_is_refused_in_one_line(url: str) -> None:
-    """The line quotes the URL."""
+    """The error quotes the URL."""
     with pytest.raises(UsageError) as caught:
         parse(url)
 
@@ -78,12 +78,12 @@ def test_wrong_url_is_refused_in_one_line(url: str) -> None:
     ],
 )
 def test_prefixes_above_are_listed(url: str, places: list[str]) -> None:
-    """The nearest first."""
+    """The nearest prefix comes first."""
     assert above(url) == places
 
 
 def test_directory_above_a_symlink_is_above_its_target(tmp_path: Path) -> None:
-    """A directory is where the symlink leads."""
+    """A symbolic link to the bucket is resolved first."""
     (tmp_path / "bucket" / "inner").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "bucket" / "inner")
 
@@ -92,13 +92,13 @@ def test_directory_above_a_symlink_is_above_its_target(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("endpoint_url", ["minio:9000", "ftp://minio", "https://", "http://a b"])
 def test_wrong_endpoint_is_refused(endpoint_url: str) -> None:
-    """Before any network request."""
+    """An invalid endpoint is refused before any network request."""
     with pytest.raises(UsageError, match="endpoint"):
         open_store("s3://bucket", S3Options(endpoint_url))
 
 
 async def test_missing_directory_is_refused_unless_it_may_be_created(tmp_path: Path) -> None:
-    """A mistyped path is no empty filesystem; mkfs creates it."""
+    """A mistyped path must not look like an empty filesystem; mkfs creates the directory."""
     url = f"local://{tmp_path}/new/bucket"
     with pytest.raises(NotAFilesystemError, match="that directory does not exist"):
         open_store(url)
@@ -114,7 +114,7 @@ async def test_missing_directory_is_refused_unless_it_may_be_created(tmp_path: P
 
 
 def test_opened_store_has_counter_and_retry(tmp_path: Path) -> None:
-    """Every store has the same decorators."""
+    """Stores of each kind have the same decorators."""
     local = open_store(f"local://{tmp_path}")
     bucket = open_store("s3://bucket/prefix", S3Options("http://127.0.0.1:9000/", region="x-1"))
 

@@ -73,7 +73,7 @@ class Healthy:
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.rnd = random.Random(seed)
-        self.epoch = Epoch(100)  # of the host that checks: writers of earlier epochs are fenced
+        self.epoch = Epoch(100)  # of the checking host: earlier epochs are fenced
         self.keyring = keyring or Keyring(None, bytes(32))
         self.store = MemoryStore()
         self.db = Database.create(
@@ -224,7 +224,7 @@ class Healthy:
         return block
 
     def grow(self, ino: Ino, index: int, length: int) -> None:
-        """Let a file reach over a block."""
+        """Extend a file over a block."""
         size = max(inodes.get(self.db, ino).size_bytes, index * BLOCK_BYTES + length)
         inodes.set_size_and_mtime(self.db, ino, size, NOW_NS, 1)
 
@@ -252,7 +252,7 @@ class Healthy:
             cached_blocks.set_state(self.db, entry.block, BlockState.CLEAN)
 
     def write_uploaded(self, ino: Ino, *contents: bytes) -> list[BlockId]:
-        """Fill the first positions of a file with blocks that are alone in a pack, and commit."""
+        """Fill the first positions of a file with blocks in a pack of their own, and commit."""
         self.db.begin()
         made = [self.write(ino, index, content) for index, content in enumerate(contents)]
         self.upload(*made)
@@ -261,7 +261,7 @@ class Healthy:
         return made
 
     def evict(self, *chosen: BlockId) -> None:
-        """Evict local copies and commit."""
+        """Evict cached blocks and commit."""
         self.db.begin()
         for block in chosen:
             self.forget_copy(block)
@@ -269,16 +269,16 @@ class Healthy:
         self.before = self.dump()
 
     def forget_copy(self, block: BlockId) -> None:
-        """Evict the local copy of an uploaded block."""
+        """Evict the cached block of an uploaded block."""
         cached_blocks.delete(self.db, block)
         self.files.remove(block)
 
     def shorten(self, block: BlockId, length: int) -> None:
-        """Truncate the file of a block, as a lost write would."""
+        """Truncate the cache file of a block, as a lost write would."""
         os.truncate(NumberedDir(self.files.root).path(f"{block:x}"), length)
 
     def add_lease(self) -> None:
-        """Put the objects that a listing is compared with into the bucket."""
+        """Put the objects that fsck expects in a listing into the bucket."""
         lease = Lease(
             Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=None, nonce="00" * 16
         )

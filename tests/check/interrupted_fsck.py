@@ -1,4 +1,4 @@
-"""A program for tests: repair a database and be killed on the way.
+"""A program for tests: start a repair of a database and be killed before it ends.
 
     python interrupted_fsck.py DATABASE REPAIRS
 
@@ -17,7 +17,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 
 
 class Killer:
-    """Counts repairs by the notes of the report."""
+    """Counts repairs by the notes in the report."""
 
     def __init__(self, repairs: int) -> None:
         self.left = repairs

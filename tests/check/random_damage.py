@@ -1,4 +1,4 @@
-"""Random damage to rows, local copies and objects of a filesystem."""
+"""Random damage to rows, cached blocks and objects of a filesystem."""
 
 import random
 

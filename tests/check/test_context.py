@@ -12,7 +12,7 @@ def _examination(healthy: Healthy, *, mounted: bool = False) -> Examination:
 
 
 def test_sums_are_recomputed_after_a_change(healthy: Healthy) -> None:
-    """A repair is judged by the rows after it."""
+    """After a repair, findings are computed from the new rows."""
     exam = _examination(healthy)
     assert exam.broken(INVARIANTS) == {}
     healthy.db.begin()
@@ -22,7 +22,7 @@ def test_sums_are_recomputed_after_a_change(healthy: Healthy) -> None:
 
 
 def test_only_surveyed_parts_are_judged(healthy: Healthy) -> None:
-    """Without a listing, no object is missing; a mount may have packs without a row."""
+    """Without a listing no object counts as missing; beside a mount orphans are not judged."""
     unmounted, mounted = _examination(healthy), _examination(healthy, mounted=True)
     names = {one.name for one in INVARIANTS if unmounted.can_judge(one)}
     assert not names & {"I4", "I43", "I44", "I45", "I46", "I47", "I48", "I49", "I50", "I51"}

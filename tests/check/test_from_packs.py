@@ -1,4 +1,4 @@
-"""A filesystem made anew from its packs, and from an image of which pieces are lost."""
+"""Rebuild of a filesystem from its packs, and from an image with lost pieces."""
 
 import random
 from contextlib import suppress
@@ -137,7 +137,7 @@ async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
         await session.close()
     assert packs[0] in power.store.objects
 
-    for _ in range(2):  # the second epoch is the one after the floor's
+    for _ in range(2):  # the second epoch is the next one after that of the floor
         async with power.session("b", tasks=False) as session:
             for number in range(3):
                 write_file(session, b"later %d" % number)
@@ -300,7 +300,7 @@ async def test_local_state_is_moved_away_last(power: Power) -> None:
 
     power.store.objects.update(packs)
     await make()
-    assert moved == [1]  # a piece exists, but no manifest
+    assert moved == [1]  # a piece of an image is stored, but no manifest
 
 
 # --- names from intact pieces of an image --------------------------------------------------------
@@ -378,7 +378,7 @@ async def manifest_of(power: Power) -> image_codec.Manifest:
 
 
 async def outcome(power: Power, host: str, files: dict[Ino, Known]) -> tuple[int, int]:
-    """Return how many files are as they were, and how many have only their content."""
+    """Return how many files are unchanged, and how many have only their content."""
     whole = nameless = 0
     async with power.session(host, tasks=False) as session:
         db = session.db
@@ -418,7 +418,7 @@ async def with_names(power: Power, manifest: image_codec.Manifest) -> ObjectKey:
 
 @pytest.mark.usefixtures("small_pieces")
 async def test_lost_piece_of_an_image_costs_only_the_names_in_it(power: Power) -> None:
-    """All else is as it was, and the files without a name have their content, owner and mode."""
+    """Files without a name keep their content, owner and mode; everything else is intact."""
     files = await filled(power)
     manifest = await manifest_of(power)
     assert len(manifest.pieces) > 12
@@ -434,7 +434,7 @@ async def test_lost_piece_of_an_image_costs_only_the_names_in_it(power: Power) -
 
 @pytest.mark.usefixtures("small_pieces")
 async def test_image_without_its_schema_names_nothing(power: Power) -> None:
-    """As without any image."""
+    """The rebuild ignores the image and names files by inode number."""
     files = await filled(power)
     flip(power, (await manifest_of(power)).pieces[0].key)
 
@@ -444,7 +444,7 @@ async def test_image_without_its_schema_names_nothing(power: Power) -> None:
 
 
 async def test_image_of_one_damaged_piece_names_nothing(power: Power) -> None:
-    """As without any image."""
+    """The rebuild ignores the image and names files by inode number."""
     files = await filled(power)
     [piece] = (await manifest_of(power)).pieces
     flip(power, piece.key)

@@ -79,7 +79,7 @@ def test_clean_run_with_repair_does_not_count_as_a_change(healthy: Healthy) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("repairs", [0, 1, 5, 9])
 def test_killed_run_leaves_the_database_unchanged(healthy: Healthy, repairs: int) -> None:
-    """All repairs are one transaction."""
+    """All repairs are in one transaction."""
     _damage(healthy)
     before = healthy.dump()
     path = healthy.db.path
@@ -142,7 +142,7 @@ def test_snapshot_of_a_mounted_filesystem_can_be_checked(healthy: Healthy, tmp_p
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
 def test_repairs_work_in_every_journal_mode(tmp_path: Path, journal_mode: str) -> None:
-    """Also in those modes in which no second connection can read."""
+    """Some journal modes allow no second connection to read meanwhile."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
     db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
     db.begin()
@@ -151,12 +151,12 @@ def test_repairs_work_in_every_journal_mode(tmp_path: Path, journal_mode: str) -
 
     assert check_database(db, repair=Mode.ALL, report=Report()).exit_status == 1
     assert check_database(db, repair=Mode.ALL, report=Report()).lines() == ["clean"]
-    db.begin()  # and it takes further changes
+    db.begin()  # and it can be changed further
     db.close()
 
 
 def test_every_finding_is_counted_and_some_are_kept(healthy: Healthy) -> None:
-    """Memory holds at most the first hundred."""
+    """The report keeps at most the first hundred findings."""
     healthy.db.begin()
     for number in range(150):
         ino = inodes.create(healthy.db, 0o100644, 0, 0, ROOT_INO, 1).ino

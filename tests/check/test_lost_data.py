@@ -39,7 +39,7 @@ def test_later_losses_are_added(healthy: Healthy) -> None:
 
 
 def test_only_the_lost_end_of_a_block_is_recorded(healthy: Healthy) -> None:
-    """The block itself stays."""
+    """The remaining bytes of the block are kept."""
     exam = _examination(healthy)
     record_tails(exam, f"SELECT {healthy.dirty}, 1, 700")
     value = xattrs.get(healthy.db, healthy.dirty, ATTRIBUTE)

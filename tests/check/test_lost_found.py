@@ -30,14 +30,14 @@ def test_directory_is_made_once(healthy: Healthy, exam: Examination) -> None:
 
 
 def test_name_is_the_number(healthy: Healthy, exam: Examination) -> None:
-    """A number is never used for another inode."""
+    """A recovered inode is named by its number, which is never reused."""
     home = lost_found.directory(exam)
     lost_found.place(exam, home, healthy.fifo)
     assert dentries.find(healthy.db, home, b"#%d" % healthy.fifo) == healthy.fifo
 
 
 def test_longest_name_stays_within_its_bound(healthy: Healthy, exam: Examination) -> None:
-    """A variant is at most as long as the name."""
+    """A variant of a name is at most as long as the name."""
     wanted = b"n" * NAME_BYTES_MAX
     given = [
         lost_found.add_under_free_name(exam, healthy.inner, wanted, healthy.fifo) for _ in range(3)
@@ -46,7 +46,7 @@ def test_longest_name_stays_within_its_bound(healthy: Healthy, exam: Examination
 
 
 def test_search_for_a_free_name_ends(healthy: Healthy, exam: Examination) -> None:
-    """After a bounded number of attempts it is an error."""
+    """After a bounded number of attempts the search raises an error."""
     dentries.add(healthy.db, healthy.inner, b"same", healthy.fifo)
     for number in range(1, LOST_NAME_ATTEMPTS_MAX):
         dentries.add(healthy.db, healthy.inner, b"same~%d" % number, healthy.fifo)

@@ -25,7 +25,7 @@ def _two_blocks(healthy: Healthy) -> tuple[PackId, ObjectKey, int]:
 
 
 async def test_deep_check_marks_unreadable_blocks(healthy: Healthy) -> None:
-    """Only with repairs; the rest of the pack stays usable."""
+    """A block is marked only if fsck repairs; the rest of the pack stays usable."""
     pack, key, offset = _two_blocks(healthy)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
 
@@ -41,7 +41,7 @@ async def test_deep_check_marks_unreadable_blocks(healthy: Healthy) -> None:
 
 
 async def test_missing_pack_is_marked_by_every_repairing_check(healthy: Healthy) -> None:
-    """Both the listing and a request for the object say that it is missing."""
+    """Both the listing and a request must say that the object is missing."""
     pack, key, _offset = _two_blocks(healthy)
     del healthy.store.objects[key]
 
@@ -54,7 +54,7 @@ async def test_missing_pack_is_marked_by_every_repairing_check(healthy: Healthy)
 async def test_location_stays_marked_when_its_blocks_are_recorded_as_lost(
     healthy: Healthy,
 ) -> None:
-    """Earlier transaction groups still name it."""
+    """Earlier txgs still refer to the location."""
     pack, key, offset = _two_blocks(healthy)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
 
@@ -66,7 +66,7 @@ async def test_location_stays_marked_when_its_blocks_are_recorded_as_lost(
 
 
 async def test_deep_check_removes_refuted_marks(healthy: Healthy) -> None:
-    """The object is intact again, or the pack was deleted; only --deep can find that out."""
+    """--deep finds that the object is intact again, or that its pack was deleted."""
     pack, key, offset = _two_blocks(healthy)
     healthy.db.begin()
     for mark in (Mark(pack, offset), Mark(PackId(99), None)):
@@ -94,7 +94,7 @@ async def test_deep_check_removes_refuted_marks(healthy: Healthy) -> None:
 
 
 async def test_single_wrong_answer_is_no_damage(healthy: Healthy) -> None:
-    """Otherwise -y would replace blocks by holes because of a bad network card."""
+    """A transient read error must not make -y replace blocks by holes."""
     _pack, key, _offset = _two_blocks(healthy)
     for wrong in ("corrupt", "missing"):
         store = _WrongOnce(healthy.store, key, wrong)
@@ -122,7 +122,7 @@ class _WrongOnce(FaultyStore):
 
 
 def test_mark_is_refuted_by_its_own_object() -> None:
-    """The mark of a record by that record, the mark of a pack by the complete pack."""
+    """Only the record refutes the mark of a record, only the complete pack that of a pack."""
     marked = [Mark(PackId(1), None), Mark(PackId(1), 5), Mark(PackId(1), 6)]
     assert marks.refuted(marked, {5}, is_whole=False) == ["damaged/1/5"]
     assert marks.refuted(marked, {5, 6}, is_whole=True) == [one.name for one in marked]

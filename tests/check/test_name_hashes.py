@@ -13,7 +13,7 @@ from tests.check.healthy import PROPERTIES, Healthy
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
 def test_answer_is_the_same_in_every_journal_mode(tmp_path: Path, journal_mode: str) -> None:
-    """Where no second connection can read, the first one is used."""
+    """If no second connection can read, the check uses the first one."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
     db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
     for cookie, misplaced in ((db.name_hash(b"a") << 8, False), (512, True)):

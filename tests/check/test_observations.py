@@ -1,4 +1,4 @@
-"""Observations: rows of a survey outside the database."""
+"""Observations: rows that a survey keeps outside the database."""
 
 from s3fs_meta.check.observations import Evidence, SeenLocation
 from s3fs_meta.model import BlockId
@@ -14,7 +14,7 @@ def test_duplicate_keys_in_a_listing_count_once(healthy: Healthy) -> None:
 
 
 def test_new_run_has_no_observations(healthy: Healthy) -> None:
-    """Those of an earlier run on the same connection are dropped."""
+    """Observations of an earlier run on the same connection are dropped."""
     first = Evidence(healthy.db)
     first.note_files([(BlockId(1), 10)])
     first.note_strays(["/x"])
@@ -41,7 +41,7 @@ def test_new_run_has_no_observations(healthy: Healthy) -> None:
 
 
 def test_observations_are_not_in_the_database(healthy: Healthy) -> None:
-    """They are temporary: the tables of the file are those of the schema."""
+    """Observations are in temporary tables, not in the file."""
     Evidence(healthy.db).note_files([(BlockId(1), 10)])
     assert healthy.db.all("SELECT name FROM sqlite_schema WHERE name LIKE 'seen%'") == []
     assert healthy.check().lines() == ["clean"]

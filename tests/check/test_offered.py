@@ -1,4 +1,4 @@
-"""Intact copies that the user offers."""
+"""Intact copies of objects that the user provides."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +49,7 @@ async def written(power: Power) -> dict[int, Ino]:
 
 
 class Mended:
-    """The result of a run with the copies of one store."""
+    """The result of a repair with copies from another store."""
 
     def __init__(self, power: Power, copies: dict[ObjectKey, bytes]) -> None:
         self.power = power
@@ -74,13 +74,13 @@ class Mended:
 
 
 def mutable(key: str) -> bool:
-    """Return whether an object is of a kind that is not restored from a copy."""
+    """Return whether an object is of a kind that is rewritten, so that a copy may be stale."""
     return key.startswith(("superblock", "lease"))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_every_object_is_restored_from_its_copy(power: Power, damage: str) -> None:
-    """Byte for byte; the replaced object is kept, and no other object is touched."""
+    """The bytes are identical, the damaged object is kept, and no other object is changed."""
     await written(power)
     whole = dict(power.store.objects)
     keys = sorted(key for key in whole if not mutable(key))
@@ -105,7 +105,7 @@ async def test_every_object_is_restored_from_its_copy(power: Power, damage: str)
 
 
 async def test_many_lost_objects_are_restored(power: Power) -> None:
-    """Half of the bucket is lost."""
+    """Half of the objects of the bucket are lost."""
     inos = await written(power)
     whole = dict(power.store.objects)
     for number, key in enumerate(sorted(whole)):
@@ -119,7 +119,7 @@ async def test_many_lost_objects_are_restored(power: Power) -> None:
 
 
 async def test_copy_of_another_history_is_not_used(power: Power) -> None:
-    """It is authentic, but does not link to the changelogs before and after."""
+    """The copy is authentic, but does not link to the changelogs before and after it."""
     await written(power)
     whole = dict(power.store.objects)
     last = max(key for key in whole if key.startswith("changelog/"))
@@ -154,7 +154,7 @@ async def test_copy_of_another_history_is_not_used(power: Power) -> None:
 
 
 async def test_foreign_and_damaged_copies_are_not_used(power: Power, tmp_path: Path) -> None:
-    """Each copy is verified before it is stored."""
+    """Every copy is verified before it is stored."""
     await written(power)
     whole = dict(power.store.objects)
     other = Power(MemoryStore(), tmp_path / "other")

@@ -31,7 +31,7 @@ def _report(severity: Severity, *, found: int, left: int) -> Report:
 def test_exit_status_is_that_of_fsck(
     severity: Severity, found: int, left: int, status: int
 ) -> None:
-    """0 clean, 1 corrected, 4 left, 5 some of each; leftovers of a crash do not count."""
+    """The status is 0 clean, 1 corrected, 4 left or 5 both; leftovers of a crash do not count."""
     assert _report(severity, found=found, left=left).exit_status == status
 
 
@@ -58,7 +58,7 @@ def test_json_holds_everything_in_the_lines() -> None:
 
 
 def test_lines_name_the_broken_invariants() -> None:
-    """One line for each broken invariant, or "clean"."""
+    """The report has one line for each broken invariant, or "clean"."""
     assert Report().lines() == ["clean"]
     [line] = _report(Severity.DAMAGE, found=2, left=1).lines()
     assert line == "I1: all is well: broken 2 times, 1 corrected, 1 left; call support"

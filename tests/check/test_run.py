@@ -14,14 +14,14 @@ from tests.check.random_damage import Vandal
 
 
 async def test_host_without_local_copies_checks_the_rest(healthy: Healthy) -> None:
-    """If nothing is cached, only blocks that exist nowhere else are missing."""
+    """If nothing is cached, only dirty blocks are missing."""
     examined = Examined(healthy.db, healthy.store, healthy.keyring)
     report = await check_filesystem(examined, Wanted(), Report(), SystemClock())
     assert report.lines() == ["clean"]
 
 
 async def test_mounted_filesystem_is_checked_beside_its_daemon(healthy: Healthy) -> None:
-    """Read-only, without the cache directory that the daemon uses."""
+    """The check is read-only and leaves out the cache directory that the daemon uses."""
     healthy.db.begin()
     healthy.create(healthy.inner, b"not committed")
     reader = Database.open(healthy.db.path, Pragmas(), read_only=True)
@@ -35,7 +35,7 @@ async def test_mounted_filesystem_is_checked_beside_its_daemon(healthy: Healthy)
 
 
 async def test_empty_directories_of_a_crash_are_pruned(healthy: Healthy) -> None:
-    """Only with repairs; they are not reported."""
+    """Empty directories are removed only with repairs, and not reported."""
     left = healthy.files.root / "ee"
     left.mkdir()
 

@@ -1,4 +1,4 @@
-"""Sums that invariants join."""
+"""Temporary tables of sums that invariants join."""
 
 from s3fs_meta.check import scratch_tables
 from s3fs_meta.check.scratch_tables import Paths
@@ -32,7 +32,7 @@ def test_names_are_counted_by_inode_and_by_directory(healthy: Healthy) -> None:
 
 
 def test_directories_are_counted_and_reachable(healthy: Healthy) -> None:
-    """Entries, subdirectories, and reachability from the root."""
+    """Sums have entries, subdirectories and whether the root leads to a directory."""
     row = _row(healthy, f"SELECT * FROM temp.check_dirs WHERE ino = {healthy.directory}")
     size = inodes.get(healthy.db, healthy.directory).size_bytes
     assert row == (healthy.directory, scratch_tables.DIRECTORY, size, 1)
@@ -42,7 +42,7 @@ def test_directories_are_counted_and_reachable(healthy: Healthy) -> None:
 
 
 def test_blocks_are_counted_with_their_end(healthy: Healthy) -> None:
-    """The end of a file's last block."""
+    """Sums have the number of blocks of a file and the end of its last one."""
     row = _row(healthy, f"SELECT * FROM temp.check_mapped WHERE ino = {healthy.uploaded}")
     assert row == (healthy.uploaded, 3, 0, 3, 3 * BLOCK_BYTES + 3003)
 
@@ -55,7 +55,7 @@ def test_scratch_tables_are_dropped(healthy: Healthy) -> None:
 
 
 def test_sorted_sums_equal_inserted_sums(healthy: Healthy) -> None:
-    """A large filesystem is summed in another way, with the same result."""
+    """Large filesystems are summed by sorting, small ones by inserts, with equal results."""
     scratch_tables.make_tables(healthy.db)
     for table, statements in (
         ("check_names", (scratch_tables._NAMES_AS_THEY_COME, scratch_tables._NAMES_SORTED)),
@@ -79,7 +79,7 @@ def _paths(healthy: Healthy, *spoken_of: Ino) -> Paths:
 
 
 def test_path_leads_from_the_root(healthy: Healthy) -> None:
-    """Paths of directories are always known, others on request."""
+    """Paths of directories are always computed, paths of files on request."""
     paths = _paths(healthy, healthy.fifo)
     assert paths.of(ROOT_INO) == "/"
     assert paths.of(healthy.inner) == "/directory/inner"

@@ -22,7 +22,7 @@ def test_symlink_without_a_target_gets_a_placeholder(healthy: Healthy) -> None:
     "target", ["'text'", "x'6100'", "zeroblob(0)", "CAST(printf('%.5000c','a') AS BLOB)"]
 )
 def test_impossible_target_is_made_possible(healthy: Healthy, target: str) -> None:
-    """I19: as much of the target is kept as possible."""
+    """I19: an invalid target is changed as little as possible."""
     healthy.sql(f"UPDATE symlinks SET target = {target} WHERE ino = ?", healthy.symlink)
     healthy.assert_mended("I19", concerns={healthy.symlink})
 
@@ -38,7 +38,7 @@ def test_impossible_attributes_are_removed(healthy: Healthy) -> None:
 
 
 def test_attribute_of_text_becomes_bytes(healthy: Healthy) -> None:
-    """I20: a text in a column of bytes is converted, not dropped."""
+    """I20: text in a BLOB column is converted, not dropped."""
     healthy.sql("UPDATE xattrs SET value = 'blue' WHERE value = x'626c7565'")
 
     healthy.assert_mended("I20")

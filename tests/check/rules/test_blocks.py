@@ -48,7 +48,7 @@ async def test_wrong_location_is_looked_up_in_the_pack(healthy: Healthy, change:
 def test_wrong_location_stays_while_the_bucket_is_not_checked(
     healthy: Healthy, change: str
 ) -> None:
-    """I31, I32, I33: nothing is given up while a pack may have the location."""
+    """I31, I32, I33: no block is declared lost while a pack may contain it."""
     block = healthy.block_of(healthy.uploaded, 1)
     healthy.sql(f"UPDATE blocks SET {change} WHERE block = ?", block)
     damaged = healthy.dump()["block_map"]
@@ -60,7 +60,7 @@ def test_wrong_location_stays_while_the_bucket_is_not_checked(
 
 
 def test_partial_location_of_a_dirty_block_is_removed(healthy: Healthy) -> None:
-    """I31: the cached block is the only copy, whichever part of a location the row has."""
+    """I31: whichever column of a location is set, the cached block is the only copy."""
     block = healthy.block_of(healthy.dirty, 0)
     healthy.sql("UPDATE blocks SET pack_offset = 5 WHERE block = ?", block)
     healthy.assert_mended("I31")
@@ -112,7 +112,7 @@ def test_equal_blocks_may_share_their_bytes(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("state", [1, 3])
 def test_pack_with_live_blocks_is_stored(healthy: Healthy, state: int) -> None:
-    """I36: such a pack is neither being uploaded nor condemned."""
+    """I36: a pack with live blocks is neither uploading nor condemned."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     size = packs.object_bytes(healthy.db, pack)
     healthy.sql("UPDATE packs SET state = ? WHERE pack = ?", state, pack)

@@ -61,7 +61,7 @@ async def test_missing_pack_lists_every_damaged_file(healthy: Healthy) -> None:
 async def test_block_number_proves_nothing_about_its_content(
     healthy: Healthy, cached: bool, damage: str
 ) -> None:
-    """Another history of the filesystem used the number for other content, in an existing pack."""
+    """After a fork a pack may have other content under the same block number."""
     [block] = healthy.write_uploaded(healthy.attributed, b"ours")
     key = _key_of(healthy, healthy.attributed, 0)
     if not cached:
@@ -70,7 +70,7 @@ async def test_block_number_proves_nothing_about_its_content(
         del healthy.store.objects[key]
     else:
         healthy.store.objects[key] = flipped(healthy.store.objects[key], 1)
-    for number in range(5):  # whichever is read last
+    for number in range(5):  # in any order of reading
         random = bytes([number * 50]) * 16
         other, data = stray_pack(healthy.keyring, 1, random, block=block, content=b"theirs")
         healthy.store.objects[other] = data
@@ -128,7 +128,7 @@ async def test_truncated_pack_loses_only_blocks_beyond_its_end(healthy: Healthy)
 
 
 async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """I47: both objects contradict their rows; blocks that another host would lack are put into new packs."""
+    """I47: both objects contradict their rows; blocks that other hosts would lack get new packs."""
     healthy.db.begin()
     one, other = healthy.create(ROOT_INO, b"one"), healthy.create(ROOT_INO, b"other")
     contents = {one: (b"one" * 500, b"two" * 700), other: (b"three" * 900,)}
@@ -198,7 +198,7 @@ class _WrongListing(FaultyStore):
 
 
 async def test_missing_image_is_replaced_by_a_new_one(healthy: Healthy) -> None:
-    """I48: the local state is complete, so a complete image can be made of it."""
+    """I48: the local state is complete, so a new image is made from it."""
     manifest = ObjectKey("image/000000000001-1-0123456789abcdef/manifest")
     head = Head(Txg(1), manifest, "0" * 64)
     lease = Lease(Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=head, nonce="00" * 16)
@@ -290,7 +290,7 @@ async def test_pack_with_a_damaged_index_is_replaced(healthy: Healthy) -> None:
 
 
 async def test_unreadable_block_is_found_by_deep_check(healthy: Healthy) -> None:
-    """I51: a flipped bit in the store costs one block only."""
+    """I51: a flipped bit in the store damages one block only."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
     key = _key_of(healthy, healthy.attributed, 0)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], 2)

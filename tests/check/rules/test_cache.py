@@ -24,7 +24,7 @@ def clean(healthy: Healthy) -> BlockId:
 
 @pytest.mark.parametrize("state", [BlockState.DIRTY, BlockState.DOOMED, 9])
 def test_cached_uploaded_block_is_not_dirty(healthy: Healthy, clean: BlockId, state: int) -> None:
-    """I40: a block with a location is clean."""
+    """I40: an uploaded block with a cached copy is clean."""
     healthy.sql("UPDATE cached_blocks SET state = ? WHERE block = ?", int(state), clean)
 
     healthy.assert_mended("I40")
@@ -49,7 +49,7 @@ def test_cached_block_without_a_location_is_dirty(healthy: Healthy, clean: Block
 
 
 def test_cached_copy_of_no_block_is_doomed(healthy: Healthy) -> None:
-    """I40: it is not needed; the next mount removes the file."""
+    """I40: a cached copy of a block without a row is useless; the next mount removes it."""
     block = healthy.db.counters.take_block()
     healthy.db.begin()
     cached_blocks.put(healthy.db, block, BlockState.CLEAN, Ino(0), BlockIndex(0))
@@ -112,7 +112,7 @@ async def test_short_file_of_a_pending_block_keeps_its_bytes(healthy: Healthy) -
 
 
 async def test_long_file_of_a_pending_block_is_valid(healthy: Healthy) -> None:
-    """I43: the excess bytes are from a write whose row a crash undid."""
+    """I43: excess bytes are of a write whose row was lost in a crash."""
     healthy.files.write_within(healthy.block_of(healthy.dirty, 0), 2000, b"undone", 2000)
     assert (await healthy.check_all()).lines() == ["clean"]
 
@@ -147,7 +147,7 @@ async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
 
 
 async def test_new_block_never_uses_the_file_of_an_unknown_one(healthy: Healthy) -> None:
-    """I42, I45: a database older than the files gives out their numbers again."""
+    """I42, I45: a restored older database assigns numbers of existing files again."""
     block = healthy.block_of(healthy.dirty, 0)
     stray = BlockId(healthy.db.counters.next_block)
     healthy.files.create(stray, 0, b"only copy")
@@ -162,7 +162,7 @@ async def test_new_block_never_uses_the_file_of_an_unknown_one(healthy: Healthy)
 
 
 async def test_file_that_a_repair_needs_is_kept(healthy: Healthy) -> None:
-    """I45: -p removes only files that are certainly useless, and leaves those that -y would use."""
+    """I45: -p removes only useless files, and keeps those that -y would use."""
     first, second = (healthy.block_of(healthy.dirty, index) for index in (0, 1))
     healthy.sql("DELETE FROM cached_blocks WHERE block IN (?, ?)", first, second)
     healthy.sql("DELETE FROM blocks WHERE block = ?", second)
@@ -195,7 +195,7 @@ async def test_cached_block_without_a_row_of_an_uploaded_block_is_a_stray(
 
 
 def test_origin_row_of_an_uploaded_block_is_removed(healthy: Healthy, clean: BlockId) -> None:
-    """I66: after a power cut it would restore old content. A valid row stays."""
+    """I66: after a power cut the row would restore old content. A valid row stays."""
     only_here = healthy.block_of(healthy.attributed, 1)
     healthy.db.begin()
     block_origins.note_hole(healthy.db, only_here, 5)
@@ -212,7 +212,7 @@ def test_origin_row_of_an_uploaded_block_is_removed(healthy: Healthy, clean: Blo
 
 
 def test_origin_row_of_a_block_that_is_not_cached_is_removed(healthy: Healthy) -> None:
-    """I66: its number may be used again for a block with other content."""
+    """I66: the block number may be reused for other content."""
     healthy.db.begin()
     block_origins.note_hole(healthy.db, healthy.db.counters.take_block(), 5)
     healthy.db.commit()
@@ -223,7 +223,7 @@ def test_origin_row_of_a_block_that_is_not_cached_is_removed(healthy: Healthy) -
 
 
 async def test_origin_row_is_removed_with_a_lost_block(healthy: Healthy) -> None:
-    """I66: in the same run that gives up the block."""
+    """I66: the run that declares the block lost removes the row, too."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
     block_origins.note_hole(healthy.db, block, 5)

@@ -112,7 +112,7 @@ def test_missing_index_and_local_table_are_created(healthy: Healthy) -> None:
     ],
 )
 def test_foreign_schema_objects_without_data_are_dropped(healthy: Healthy, statement: str) -> None:
-    """I2: they never ran, and no other program uses them."""
+    """I2: foreign indexes, triggers and views hold no data, and no program uses them."""
     healthy.sql(statement)
 
     healthy.assert_mended("I2")
@@ -133,7 +133,7 @@ def test_foreign_table_is_reported_and_kept(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("name", ["uuid", "block_bytes"])
 async def test_missing_property_is_taken_from_the_superblock(healthy: Healthy, name: str) -> None:
-    """I5: the bucket has it, too; without the superblock nothing is guessed."""
+    """I5: the superblock has the property, too; without it fsck does not guess."""
     healthy.sql("DELETE FROM properties WHERE name = ?", name)
     report = healthy.check(Mode.ALL)
     assert (report.exit_status, report.broken) == (4, ["I5"])
@@ -144,7 +144,7 @@ async def test_missing_property_is_taken_from_the_superblock(healthy: Healthy, n
 
 
 async def test_names_get_new_positions_if_their_key_is_missing(healthy: Healthy) -> None:
-    """I5: any key is valid as long as every name has the position of its hash."""
+    """I5: fsck makes a new cookie key and gives every name the position of its hash."""
     healthy.sql("UPDATE properties SET value = x'' WHERE name = 'cookie_key'")
     names = {row[2] for row in healthy.before["dentries"]}
     assert (await healthy.check_all()).broken == ["I5"]
@@ -163,7 +163,7 @@ async def test_names_get_new_positions_if_their_key_is_missing(healthy: Healthy)
 
 @pytest.mark.parametrize("counter", ["next_ino", "next_block", "next_pack"])
 def test_next_number_is_raised_above_all_in_use(healthy: Healthy, counter: str) -> None:
-    """I6: a number is never used twice."""
+    """I6: no number is assigned twice."""
     before = getattr(healthy.db.counters, counter)
     healthy.db.begin()
     setattr(healthy.db.counters, counter, before - 1)
@@ -176,7 +176,7 @@ def test_next_number_is_raised_above_all_in_use(healthy: Healthy, counter: str) 
 
 @pytest.mark.parametrize("counter", COUNTED)
 def test_counters_are_corrected_by_a_scan(healthy: Healthy, counter: str) -> None:
-    """I65: statfs and status report true values."""
+    """I65: statfs and status report correct values."""
     healthy.db.begin()
     setattr(healthy.db.counters, counter, getattr(healthy.db.counters, counter) + 5)
     healthy.db.commit()
@@ -188,7 +188,7 @@ def test_counters_are_corrected_by_a_scan(healthy: Healthy, counter: str) -> Non
 
 @pytest.mark.parametrize("counter", ["capacity_bytes", "txg"])
 def test_setting_is_not_negative(healthy: Healthy, counter: str) -> None:
-    """I65: a negative capacity means none."""
+    """I65: a negative capacity is reset to none."""
     healthy.sql(f"UPDATE counters SET {counter} = -1")
 
     assert "I65" in healthy.check().broken
@@ -208,7 +208,7 @@ def spoil(healthy: Healthy, table: str, column: str, value: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("table", "column", "value"),
-    [  # each column with one value; in the slow tests with all
+    [  # each column with one value in fast tests, with all values in slow ones
         pytest.param(*one, value, marks=() if (at + row) % 3 == 0 else pytest.mark.slow)
         for row, one in enumerate(TYPED)
         for at, value in enumerate(VALUES)
@@ -217,13 +217,13 @@ def spoil(healthy: Healthy, table: str, column: str, value: str) -> None:
 async def test_value_of_another_type_is_found_and_repaired(
     healthy: Healthy, table: str, column: str, value: str
 ) -> None:
-    """I70: reported by -n, repaired before any other repair uses it; the result is clean."""
+    """I70: -n reports a value of the wrong type; a repair of it precedes all others."""
     healthy.add_lease()
     spoil(healthy, table, column, value)
 
     assert "I70" in (await healthy.check_all()).broken
     await healthy.check_all(Mode.ALL)
-    assert (await healthy.check_all(Mode.ALL)).exit_status in {0, 1}  # reads the file found again
+    assert (await healthy.check_all(Mode.ALL)).exit_status in {0, 1}  # reads the recovered file
 
     assert set((await healthy.check_all()).broken) <= {"I48"}
 

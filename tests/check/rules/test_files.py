@@ -93,7 +93,7 @@ def test_file_grows_to_its_last_block(healthy: Healthy) -> None:
 
 
 def test_mapped_blocks_are_counted(healthy: Healthy) -> None:
-    """I60: st_blocks is right about holes."""
+    """I60: st_blocks does not count holes."""
     healthy.sql("UPDATE inodes SET mapped_blocks = 7 WHERE ino = ?", healthy.uploaded)
     healthy.assert_mended("I60")
     assert healthy.dump() == healthy.before

@@ -30,7 +30,7 @@ def test_root_is_made_a_directory_again(healthy: Healthy, change: str) -> None:
 
 
 def test_root_without_a_row_gets_one(healthy: Healthy) -> None:
-    """I7: without its row, the root comes back with all its entries."""
+    """I7: the row of the root is recreated, and its entries stay."""
     healthy.sql("DELETE FROM inodes WHERE ino = 1")
 
     assert "I7" in healthy.check().broken
@@ -64,7 +64,7 @@ def test_impossible_size_is_computed_from_the_blocks(healthy: Healthy) -> None:
 def test_impossible_inode_number_becomes_a_new_one(
     healthy: Healthy, known: str, with_row: bool
 ) -> None:
-    """I8, I14, I15, I16: in every table; nothing is lost."""
+    """I8, I14, I15, I16: the inode is renumbered in every table; nothing is lost."""
     ino, new = getattr(healthy, known), healthy.db.counters.next_ino
     for table in ("inodes", "dentries", "symlinks", "xattrs", "block_map", "cached_blocks"):
         healthy.sql(f"UPDATE {table} SET ino = -5 WHERE ino = ?", ino)
@@ -109,7 +109,7 @@ def test_times_that_overflow_become_ctime(healthy: Healthy, change: str) -> None
 
 
 def test_entries_of_a_file_make_it_a_directory(healthy: Healthy) -> None:
-    """I11: the type was wrong, not the entries."""
+    """I11: an inode with entries and no blocks becomes a directory."""
     mode = stat.S_IFIFO | 0o755
     healthy.sql("UPDATE inodes SET mode = ? WHERE ino = ?", mode, healthy.inner)
 
@@ -135,7 +135,7 @@ def test_entries_of_a_file_with_blocks_move_to_lost_and_found(healthy: Healthy) 
 
 
 def test_blocks_of_a_fifo_make_it_a_file(healthy: Healthy) -> None:
-    """I12: the type was wrong, not the blocks."""
+    """I12: a FIFO with blocks becomes a regular file."""
     mode = inodes.get(healthy.db, healthy.dirty).mode
     healthy.sql("UPDATE inodes SET mode = ? WHERE ino = ?", stat.S_IFIFO | 0o644, healthy.dirty)
 
@@ -211,14 +211,14 @@ def test_symlink_without_an_inode_is_recreated(healthy: Healthy) -> None:
 
 
 def test_attributes_without_an_inode_are_removed(healthy: Healthy) -> None:
-    """I17: if nothing else refers to the inode."""
+    """I17: attributes are removed if nothing else refers to their inode."""
     healthy.sql("INSERT INTO xattrs VALUES (?, x'61', x'62')", healthy.db.counters.next_ino - 1)
     healthy.sql("UPDATE xattrs SET ino = 0 WHERE name = x'61'")
     healthy.assert_mended("I17")
 
 
 def test_attributes_and_names_of_a_lost_inode_are_kept(healthy: Healthy) -> None:
-    """I17: an empty file is recreated."""
+    """I17: an empty file is recreated for an inode that still has a name."""
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.attributed)
 
     assert "I17" in healthy.check().broken
@@ -252,7 +252,7 @@ def test_attribute_flag_is_corrected(healthy: Healthy, known: str) -> None:
 
 
 def _remove(healthy: Healthy, name: bytes, ino: Ino) -> None:
-    """Do the same as the command, without the background removal."""
+    """Remove a tree like the command, without the background task that purges it."""
     db = healthy.db
     db.begin()
     dentries.remove(db, ROOT_INO, name)

@@ -132,7 +132,7 @@ def test_name_of_the_root_is_removed(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("known", ["fifo", "inner", "uploaded"])
 def test_unnamed_inode_is_moved_to_lost_and_found(healthy: Healthy, known: str) -> None:
-    """I26: it is named once, by its number, with everything below it."""
+    """I26: the inode is named by its number, and keeps everything below it."""
     ino = getattr(healthy, known)
     parent = inodes.get(healthy.db, ino).parent
     healthy.sql("DELETE FROM dentries WHERE ino = ?", ino)
@@ -160,7 +160,7 @@ def test_lost_and_found_is_used_again(healthy: Healthy) -> None:
 
 
 def test_file_named_lost_and_found_is_left_alone(healthy: Healthy) -> None:
-    """I26: the directory then gets another name."""
+    """I26: the directory for recovered inodes then gets another name."""
     healthy.db.begin()
     healthy.create(ROOT_INO, b"lost+found")
     healthy.db.commit()
@@ -187,7 +187,7 @@ def test_unlinked_directory_with_entries_is_restored(healthy: Healthy) -> None:
 
 
 def test_cycle_of_directories_is_broken(healthy: Healthy) -> None:
-    """I27: a cycle without a link from the root is cut and moved to lost+found as a whole."""
+    """I27: an unreachable cycle is cut at one directory and moved to lost+found complete."""
     healthy.db.begin()
     outer = healthy.mkdir(healthy.inner, b"outer")
     healthy.db.commit()
@@ -208,7 +208,7 @@ def test_cycle_of_directories_is_broken(healthy: Healthy) -> None:
 
 
 def test_directory_in_itself_is_taken_out(healthy: Healthy) -> None:
-    """I27: the shortest ring is one directory."""
+    """I27: the shortest cycle is a directory that contains itself."""
     healthy.sql("UPDATE dentries SET parent = ?1 WHERE ino = ?1", healthy.inner)
 
     assert "I27" in healthy.check().broken

@@ -10,7 +10,7 @@ from tests.check.healthy import Healthy
 
 @pytest.mark.parametrize("change", ["state = 9", "object_bytes = 0"])
 async def test_impossible_pack_row_is_corrected(healthy: Healthy, change: str) -> None:
-    """I38: live blocks prove that a pack is stored, the listing has its size."""
+    """I38: live blocks prove that the pack is stored, and the listing has its size."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     healthy.sql(f"UPDATE packs SET {change} WHERE pack = ?", pack)
 
@@ -75,7 +75,7 @@ def test_live_bytes_are_corrected(healthy: Healthy) -> None:
 
 
 def test_living_pack_has_no_txg_of_death(healthy: Healthy) -> None:
-    """I64: a live pack is not reclaimed."""
+    """I64: reclaim would delete a live pack that has one."""
     healthy.sql("UPDATE packs SET died_txg = 1")
     healthy.assert_mended("I64")
     assert healthy.dump() == healthy.before
@@ -97,7 +97,7 @@ def test_pack_may_die_in_a_txg_above_the_counter(healthy: Healthy) -> None:
 
 
 def test_dead_pack_gets_a_txg_of_death(healthy: Healthy) -> None:
-    """I64: without one it would never be reclaimed."""
+    """I64: without one the pack would never be reclaimed."""
     healthy.db.begin()
     key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))
     dead = packs.create(healthy.db, type(key)(key[:-1] + ("0" if key[-1] != "0" else "1")), 10)

@@ -31,14 +31,14 @@ __all__ = ["power"]  # the fixture
 
 @pytest.fixture
 def exam(healthy: Healthy) -> Examination:
-    """Return a run without any survey yet."""
+    """Return a run without any survey."""
     return Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
 
 
 async def test_healthy_filesystem_costs_a_listing_and_the_lease(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """No pack is read when every row says where its block is."""
+    """No pack is read if every row of a block is consistent."""
     store = FaultyStore(healthy.store)
     told: list[tuple[str, int, int]] = []
 
@@ -67,7 +67,7 @@ async def test_unreachable_store_counts_no_object_as_missing(
 async def test_object_missing_in_a_listing_is_requested(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """Before a pack counts as missing, the store is asked for the object itself."""
+    """A pack counts as missing only if a request for the object fails, too."""
     key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))
 
     class Forgetful(FaultyStore):
@@ -87,7 +87,7 @@ async def test_object_missing_in_a_listing_is_requested(
 async def test_packs_are_searched_for_blocks_with_a_wrong_row(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """The survey notes their entries in the pack's index, and which blocks it searched for."""
+    """The survey records where pack indexes have these blocks, and which blocks it searched for."""
     block, _ = healthy.write_uploaded(healthy.attributed, b"one", b"two")
     row = healthy.db.one("SELECT pack_offset, stored_bytes FROM blocks WHERE block = ?", (block,))
     healthy.sql("UPDATE blocks SET pack_offset = -1 WHERE block = ?", block)
@@ -103,7 +103,7 @@ async def test_packs_are_searched_for_blocks_with_a_wrong_row(
 
 
 async def test_older_unreadable_image_is_named(healthy: Healthy, exam: Examination) -> None:
-    """It is no error: nothing needs it, and reclaim keeps it until it can prove that."""
+    """It is no error: no state depends on it, and reclaim keeps it until it proves that."""
     key = ObjectKey("image/000000000000-0-0123456789abcdef/manifest")
     healthy.store.objects[key] = b"rotten"
 
@@ -131,7 +131,7 @@ async def test_deletion_of_unknown_objects_works_in_batches(
 async def test_unreferenced_packs_are_checked_up_to_a_bound(
     healthy: Healthy, exam: Examination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others count as foreign and stay."""
+    """Packs beyond the limit count as foreign and are kept."""
     monkeypatch.setattr(bucket_survey, "FSCK_UNNAMED_PACKS_MAX", 3)
     for number in range(5):
         key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))
@@ -220,7 +220,7 @@ async def _before_and_after(
 async def test_image_made_meanwhile_by_another_host_is_no_damage(
     power: Power, method: str, deep: bool
 ) -> None:
-    """Its pieces are not in the earlier listing, and those of the image before are deleted."""
+    """The earlier listing lacks its pieces, and the pieces of the former image are deleted."""
     async with power.session("a", tasks=False) as session:
         power.store.objects, later = await _before_and_after(power, session)
         db, keyring = session.db, session.volume.keyring
@@ -234,7 +234,7 @@ async def test_image_made_meanwhile_by_another_host_is_no_damage(
 
 @pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
 async def test_missing_piece_of_an_image_is_noted(power: Power, deep: bool) -> None:
-    """The head is unchanged, so it is damage."""
+    """The head did not change meanwhile, so the missing piece is damage."""
     async with power.session("a", tasks=False) as session:
         _, power.store.objects = await _before_and_after(power, session)
         db, keyring = session.db, session.volume.keyring

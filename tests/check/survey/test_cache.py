@@ -14,7 +14,7 @@ def _survey(healthy: Healthy) -> Examination:
 
 
 def test_block_files_are_noted_with_their_sizes(healthy: Healthy) -> None:
-    """A block file is recognised by its name, in the right directory only."""
+    """A block file has the number of a block as its name, in the right directory."""
     exam = _survey(healthy)
     seen = {row[0]: row[1] for row in healthy.db.all("SELECT * FROM temp.seen_files")}
     assert seen[healthy.block_of(healthy.dirty, 1)] == 2001
@@ -24,7 +24,7 @@ def test_block_files_are_noted_with_their_sizes(healthy: Healthy) -> None:
 
 
 def test_everything_else_is_a_stray(healthy: Healthy) -> None:
-    """Names that are no numbers, numbers in a wrong directory, unfinished files."""
+    """Files with other names, in wrong directories, or unfinished are strays."""
     root = healthy.files.root
     strays = [root / "README", root / "0a", root / f"{1 << 70:x}", healthy.tmp / "fetch-9"]
     misplaced = root / "zz" / f"{healthy.block_of(healthy.dirty, 1):x}"
@@ -52,7 +52,7 @@ def test_cached_blocks_are_intact_if_they_match_their_hash(healthy: Healthy) -> 
 
 
 def test_without_a_cache_directory_nothing_is_verified(healthy: Healthy) -> None:
-    """A host without cached blocks cannot contribute any."""
+    """A host without cached blocks verifies none."""
     exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     cache_survey.verify_copies(exam, healthy.keyring, "SELECT block FROM blocks")
     assert healthy.db.all("SELECT * FROM temp.seen_sound_copies") == []

@@ -54,7 +54,7 @@ def _damage(power: Power, txg: Txg) -> None:
 
 
 async def test_intact_chain_is_clean(power: Power) -> None:
-    """Also with --deep."""
+    """An intact chain is clean, also with --deep."""
     async with power.session("a", tasks=False) as session:
         await _some_txgs(session)
         assert (await check(session)).lines() == ["clean"]
@@ -90,7 +90,7 @@ async def test_gap_after_the_last_image_causes_a_new_one(power: Power) -> None:
 
 
 async def test_gap_in_the_past_is_reported_and_left(power: Power) -> None:
-    """I68: points in time in the gap are unavailable; the current state is available, so it is no error."""
+    """I68: points in time in the gap are lost, which is reported without an error status."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         del power.store.objects[key_of(numbers[1])]
@@ -100,7 +100,7 @@ async def test_gap_in_the_past_is_reported_and_left(power: Power) -> None:
 
 
 async def test_damage_in_the_past_is_found_by_deep_check(power: Power) -> None:
-    """I68 reports it."""
+    """I68: --deep reads older changelogs and reports damage in them."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         _damage(power, numbers[2])
@@ -127,11 +127,11 @@ async def test_missing_part_is_found(power: Power, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("lost", ["damaged", "missing"])
 @pytest.mark.parametrize("deep", [False, True])
 async def test_repaired_chain_is_clean(power: Power, lost: str, deep: bool) -> None:
-    """I68 is for lost txgs that were not repaired; abandoned txgs are known."""
+    """I68: txgs abandoned by a repair are not reported as lost."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         await session.close()
-    for txg in numbers[4:5]:  # a readable one comes after it
+    for txg in numbers[4:5]:  # a readable changelog comes after it
         if lost == "missing":
             del power.store.objects[key_of(txg)]
         else:

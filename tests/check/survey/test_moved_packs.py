@@ -13,7 +13,7 @@ from tests.damage import flipped
 
 
 def _write(healthy: Healthy, first: bytes, second: bytes) -> tuple[ObjectKey, ObjectKey]:
-    """Write two files that are only in the bucket, each in a separate pack; return the keys."""
+    """Write two files, upload each in a separate pack and evict them; return the keys."""
     healthy.evict(*healthy.write_uploaded(healthy.linked, first))
     healthy.evict(*healthy.write_uploaded(healthy.attributed, second))
     one, other = (
@@ -70,7 +70,7 @@ async def test_exchanged_packs_of_one_size_lose_nothing(tmp_path: Path, key: byt
 
 
 async def test_pack_under_the_name_of_another_is_found(healthy: Healthy) -> None:
-    """Its own object is missing; the other pack is lost."""
+    """The object at its own key is missing; the overwritten pack is lost."""
     one, other = _write(healthy, b"kept", b"lost, and longer")
     healthy.store.objects[other] = healthy.store.objects.pop(one)
 
@@ -80,7 +80,7 @@ async def test_pack_under_the_name_of_another_is_found(healthy: Healthy) -> None
 
 
 async def test_damaged_pack_matches_no_other_name(healthy: Healthy) -> None:
-    """One bit of its index is wrong."""
+    """A pack with a flipped bit in its index is not identified."""
     one, other = _write(healthy, b"a first content", b"another content")
     healthy.store.objects[other] = flipped(healthy.store.objects[other], -20)
 
@@ -91,7 +91,7 @@ async def test_damaged_pack_matches_no_other_name(healthy: Healthy) -> None:
 
 
 async def test_check_without_repairs_caches_nothing(healthy: Healthy) -> None:
-    """-n only reports."""
+    """A run with -n reports the exchange and caches no block."""
     _exchange(healthy, *_write(healthy, b"short", b"a content that is longer"))
     before = sorted(healthy.files.numbers())
 

@@ -83,7 +83,7 @@ async def test_oversized_pack_keeps_its_blocks(healthy: Healthy) -> None:
 
 
 async def test_wrong_row_is_distinguished_from_a_damaged_pack(healthy: Healthy) -> None:
-    """The index has the location of the block."""
+    """The index of the pack has the correct location of the block."""
     one, two = healthy.write_uploaded(healthy.attributed, b"first block", b"second block")
     row = blocks.get(healthy.db, one)
     assert row.pack is not None

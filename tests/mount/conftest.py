@@ -1,4 +1,4 @@
-"""Fixtures for running the program as users do."""
+"""Fixtures for running the program as users run it."""
 
 from tests.cli.conftest import empty, mounted, place, program
 

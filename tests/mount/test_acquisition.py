@@ -19,7 +19,7 @@ from tests.programs import Program
 
 
 def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool = True) -> int:
-    """Open as a mount does, publish, close; return the page size at opening."""
+    """Open as a mount does, publish and close; return the page size found at opening."""
     plan = make_plan(
         place.url, place.mountpoint, parse_mount_options([f"cachedir={cachedir}", words])
     )
@@ -38,7 +38,7 @@ def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool =
 
 
 def test_size_is_changed_permanently(program: Program, place: Place) -> None:
-    """On this host, and wherever the bucket is restored."""
+    """The page size is changed on this host and in later restores from the bucket."""
     assert _page_size(place, program.cachedir) == 4096
     assert _page_size(place, program.cachedir, "page_size=16K") == 16384
 
@@ -56,7 +56,7 @@ def test_new_size_is_uploaded_later_if_not_at_once(program: Program, place: Plac
 
 
 def test_same_size_changes_nothing(program: Program, place: Place) -> None:
-    """The filesystem is opened once, so there is one epoch."""
+    """The filesystem is opened only once, so there is one epoch."""
     _page_size(place, program.cachedir, "page_size=4K")
 
     assert program.status(place.url)["epoch"] == 1
@@ -64,7 +64,7 @@ def test_same_size_changes_nothing(program: Program, place: Place) -> None:
 
 @pytest.mark.mount
 def test_restore_is_reported_only_if_there_was_one(place: Place, program: Program) -> None:
-    """Not by the first mount of a new filesystem, nor by one that continues from local state."""
+    """Neither a new filesystem nor one with local state reports a restore."""
 
     def mount(cachedir: Path) -> str:
         done = program.run("mount", place.url, place.mountpoint, "--cachedir", cachedir, here=False)

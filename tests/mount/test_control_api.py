@@ -28,7 +28,7 @@ class Watching(TerminalFront):
 
 
 async def test_absent_daemon_is_named_as_given_by_the_user(tmp_path: Path) -> None:
-    """Not by the path of a state directory."""
+    """The error has the URL or path of the user, not that of a state directory."""
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
         await control_api.request_status(Target("local:///a", tmp_path / "s", "/mnt/x"))
     with pytest.raises(NotMountedError, match=r"^local:///a is not mounted"):
@@ -36,7 +36,7 @@ async def test_absent_daemon_is_named_as_given_by_the_user(tmp_path: Path) -> No
 
 
 async def test_progress_of_a_flush_is_shown(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """The result is returned."""
+    """The call shows progress and returns the result."""
 
     async def flush(_arguments: Message, report: Report) -> Message:
         report({"what": "blocks", "done": 1, "total": 2})
@@ -80,7 +80,7 @@ async def test_mount_has_ended_when_its_lock_is_released(
 
 
 async def test_mount_that_is_gone_leaves_no_outcome(tmp_path: Path) -> None:
-    """The caller does not wait for ever, and no result is invented."""
+    """If the daemon died, the caller does not wait, and the result is incomplete."""
     waiting = trio.Event()
 
     result = await control_api.wait_finished(Target("local:///a", tmp_path), Watching(), waiting)

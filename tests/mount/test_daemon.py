@@ -69,7 +69,7 @@ def test_parent_returns_when_the_child_is_ready(tmp_path: Path) -> None:
 
 
 def test_child_has_standard_streams_in_any_case(tmp_path: Path) -> None:
-    """Files that it opens later must not get their numbers."""
+    """Otherwise a file opened later would get the number of a standard stream."""
     done = _run(
         tmp_path,
         """
@@ -91,7 +91,7 @@ def test_child_has_standard_streams_in_any_case(tmp_path: Path) -> None:
 
 
 def test_parent_ends_with_the_error_of_the_child(tmp_path: Path) -> None:
-    """One line and the same exit status, as without the fork."""
+    """The parent prints one line and has the exit status of the child."""
     done = _run(
         tmp_path,
         """
@@ -104,7 +104,7 @@ def test_parent_ends_with_the_error_of_the_child(tmp_path: Path) -> None:
 
 
 def test_bug_in_the_child_is_reported_and_its_traceback_logged(tmp_path: Path) -> None:
-    """The parent prints the path of the log."""
+    """The parent prints the path of the log that has the traceback."""
     done = _run(
         tmp_path,
         """
@@ -161,7 +161,7 @@ def test_failed_question_is_an_error(tmp_path: Path) -> None:
 
 
 def test_interrupt_of_the_parent_ends_the_child(tmp_path: Path) -> None:
-    """Ctrl-C during the start leaves no process."""
+    """^C during the start leaves no process."""
     done = _run(
         tmp_path,
         """
@@ -186,7 +186,7 @@ def test_interrupt_of_the_parent_ends_the_child(tmp_path: Path) -> None:
 
 
 def test_messages_may_be_any_text(tmp_path: Path) -> None:
-    """Notices may contain anything, also line breaks."""
+    """Notices may contain any text, also line breaks."""
     text = json.dumps("a\nb ü")
     done = _run(
         tmp_path,

@@ -6,14 +6,14 @@ from s3fs_meta.mount.mount_table import Mounted
 
 
 def test_unmounted_device_has_no_holders() -> None:
-    """Real mounts are in tests/end_to_end/test_namespaces.py."""
+    """A device that is not mounted is held by no process."""
     wanted = Mounted("/mnt", "0:0", mount_table.FS_TYPE, "local:///bucket")
     assert not mount_holders.is_mounted_here(wanted)
     assert mount_holders.find(wanted) == []
 
 
 def test_processes_in_other_filesystems_do_not_count() -> None:
-    """Although their mount table lists the device."""
+    """A process whose mount of that device has another filesystem type is no holder."""
     [proc] = [mounted for mounted in mount_table.read() if mounted.mountpoint == "/proc"]
     assert mount_holders.is_mounted_here(proc)
     assert not mount_holders.is_mounted_here(proc._replace(fs_type=mount_table.FS_TYPE))
@@ -30,7 +30,7 @@ def test_reused_device_number_does_not_count() -> None:
 
 
 def test_holders_are_described() -> None:
-    """Processes if there are any, else open files, else a general sentence."""
+    """The text names processes, or else open files, or else neither."""
     holder = Holder(7, "sh", "/mnt")
     assert (
         mount_holders.described([holder], 3) == "in another mount namespace by sh (pid 7) on /mnt"

@@ -1,4 +1,4 @@
-"""From paths to names within a mount."""
+"""Resolving paths to names within a mount."""
 
 import os
 import subprocess
@@ -23,14 +23,14 @@ from tests.programs import Program
 def test_path_without_a_name_is_refused(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is nothing to remove."""
+    """A path that does not end in a name cannot be removed."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError):
         mount_paths.existing(Path(path) if path != "some/.." else Path(f"{tmp_path}/.."), None)
 
 
 def test_path_of_another_filesystem_is_refused(tmp_path: Path) -> None:
-    """A mount of s3fs-meta is needed."""
+    """The path must be on a mount of s3fs-meta."""
     (tmp_path / "f").touch()
     with pytest.raises(NotMountedError):
         mount_paths.existing(tmp_path / "f", None)
@@ -63,7 +63,7 @@ def test_mountpoint_is_refused(program: Program, mounted: Place) -> None:
 
 @pytest.mark.mount
 def test_new_name_must_be_free(program: Program, mounted: Place) -> None:
-    """In an existing directory; a dangling symlink is taken."""
+    """The parent directory must exist; a dangling symlink counts as taken."""
     mnt = mounted.mountpoint
     (mnt / "nowhere").symlink_to("missing")
     found = mount_paths.free(mnt / "new", program.cachedir)
@@ -129,7 +129,7 @@ def test_effect_that_never_becomes_visible_is_an_error(
 def test_removal_and_copy_wait_for_visibility(
     program: Program, mounted: Place, words: list[str], what: str
 ) -> None:
-    """Both poll; here the effect never shows, which they report."""
+    """Both poll until the effect is visible; here it never is, so both raise."""
     (mounted.mountpoint / "f").touch()
     paths = [mounted.mountpoint / name for name in (["f"] if what == "removed" else ["f", "g"])]
     done = subprocess.run(
@@ -148,14 +148,14 @@ def test_removal_and_copy_wait_for_visibility(
 
 
 def test_absent_daemon_is_named_as_given_by_the_user(tmp_path: Path) -> None:
-    """Not by the path of a state directory."""
+    """The error has the path of the user, not that of a state directory."""
     place = Target("local:///a", tmp_path / "s", "/mnt/x")
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
         remove(Entry(place, Ino(1), b"name", Ino(2), "/mnt/x/name"))
 
 
 def test_names_of_any_bytes_are_encoded(tmp_path: Path) -> None:
-    """In a form that JSON can carry and the mount decodes."""
+    """Names are encoded for JSON, and the mount decodes them."""
     for name in (b"plain", "\u00e4".encode(), b"odd \xff\n"):
         entry = Entry(Target("local:///a", tmp_path), Ino(1), name, Ino(2), "/mnt/x")
         arrived = decode(encode(told(entry)))

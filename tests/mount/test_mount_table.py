@@ -21,7 +21,7 @@ def test_fields_are_found_around_optional_ones() -> None:
 
 
 def test_flags_of_the_topmost_mount_are_returned() -> None:
-    """Those of the mount and of the filesystem; by mountpoint, or anywhere."""
+    """The flags of the mount and of its filesystem are found by mountpoint, or anywhere."""
     ours = mount_table.parse(_LINES)[1]
     moved = ours._replace(mountpoint="/mnt/elsewhere")
     again = _LINES[1].replace("rw,nosuid", "ro,noexec").replace("rw,user_id=0", "ro,user_id=0")
@@ -45,7 +45,7 @@ def test_path_is_resolved_without_accessing_the_mountpoint(tmp_path: Path) -> No
 
 
 def test_unmounted_path_is_not_found(tmp_path: Path) -> None:
-    """The list is the only authority."""
+    """Only paths in the mount table count as mounted."""
     assert mount_table.find(str(tmp_path)) is None
 
 

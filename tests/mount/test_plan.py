@@ -15,7 +15,7 @@ URL = "local:///srv/store"
 
 
 def test_options_reach_their_parts(tmp_path: Path) -> None:
-    """Each part gets its own options."""
+    """Each component gets its own options."""
     options = parse_mount_options(
         [f"cachedir={tmp_path},cachesize=1G,ro,allow_other,commit=1,uid=5,synchronous=full"]
     )
@@ -35,7 +35,7 @@ def test_options_reach_their_parts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["compress=zstd-99", "compress=gzip", "mmap_size=9000T"])
 def test_unknown_option_is_refused(tmp_path: Path, text: str) -> None:
-    """Before anything is changed."""
+    """The option is refused before anything is changed."""
     with pytest.raises(UsageError):
         make_plan(URL, tmp_path, parse_mount_options([f"cachedir={tmp_path}", text]))
 
@@ -50,7 +50,7 @@ def test_wrong_url_is_refused(tmp_path: Path, url: str) -> None:
 
 
 def test_mountpoint_must_be_an_unused_directory(tmp_path: Path) -> None:
-    """A mount does not cover another one."""
+    """A mount does not cover another mount."""
     (tmp_path / "file").touch()
 
     for path in (tmp_path / "file", tmp_path / "missing"):
@@ -69,7 +69,7 @@ def test_mountpoint_must_be_an_unused_directory(tmp_path: Path) -> None:
     ],
 )
 def test_weak_settings_print_a_warning(tmp_path: Path, text: str, expected: str) -> None:
-    """At every mount."""
+    """The warning is printed at every mount."""
     plan = make_plan(URL, tmp_path, parse_mount_options([text]))
 
     assert len(plan.warnings) == 1
@@ -91,12 +91,12 @@ def test_options_of_the_previous_release_are_accepted_with_a_warning(
 
 
 def test_defaults_print_no_warning(tmp_path: Path) -> None:
-    """They give up nothing."""
+    """The default options give up no durability."""
     assert make_plan(URL, tmp_path, MountOptions()).warnings == ()
 
 
 def test_unreadable_state_directory_is_named(tmp_path: Path) -> None:
-    """With a remedy."""
+    """The error names the directory and a remedy."""
     options = parse_mount_options([f"cachedir={tmp_path / ('x' * 300)}"])
 
     with pytest.raises(SettingsError, match=r"too long; choose another with --cachedir"):
@@ -104,7 +104,7 @@ def test_unreadable_state_directory_is_named(tmp_path: Path) -> None:
 
 
 def test_passphrase_file_survives_a_change_of_directory(tmp_path: Path) -> None:
-    """A daemon changes its working directory."""
+    """The path is made absolute, because a daemon changes its working directory."""
     plan = make_plan(URL, tmp_path, parse_mount_options(["passphrase_file=p"]))
 
     assert plan.options.passphrase_file == Path.cwd() / "p"
@@ -120,7 +120,7 @@ def test_options_of_the_command_override_those_of_fstab() -> None:
 
 
 def test_defaults_of_pragmas_equal_those_of_options() -> None:
-    """There is one set of defaults."""
+    """The defaults of Pragmas and of MountOptions are equal."""
     assert pragmas_of(MountOptions()) == Pragmas()
 
 
@@ -134,13 +134,13 @@ def test_defaults_of_pragmas_equal_those_of_options() -> None:
     ],
 )
 def test_option_accepts_every_value_of_sqlite(word: str, values: tuple[str | int, ...]) -> None:
-    """The lists of the option and of the pragma are equal."""
+    """The option and the pragma accept the same values."""
     for value in values:
         assert BY_WORD[word].parse(word, str(value)) == value
 
 
 def test_point_in_time_is_read_only_and_has_separate_state(tmp_path: Path) -> None:
-    """One for each mountpoint, beside that of the current state; a notice says that ro is implied."""
+    """Each mountpoint has a state of its own; a notice says that ro is implied."""
     cachedir = f"cachedir={tmp_path}"
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()

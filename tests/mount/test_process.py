@@ -24,7 +24,7 @@ def bounds() -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("soft", [1024, OPEN_FILES_WANTED])
 def test_low_soft_limit_is_raised(bounds: tuple[int, int], soft: int) -> None:
-    """As far as needed."""
+    """The soft limit is raised only as far as needed."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, bounds[1]))
 
     process.raise_open_files()
@@ -65,7 +65,7 @@ def thaw() -> Iterator[None]:
 
 
 def test_older_objects_are_not_visited_again() -> None:
-    """The next collection visits only later objects; earlier garbage has been freed."""
+    """Earlier garbage is freed, and later collections visit only new objects."""
     garbage = weakref.ref(Node())
     process.exempt_objects()
 
@@ -75,7 +75,7 @@ def test_older_objects_are_not_visited_again() -> None:
 
 
 def test_later_objects_are_collected() -> None:
-    """Reference cycles of requests must not accumulate."""
+    """Reference cycles made by requests must not accumulate."""
     process.exempt_objects()
     later = weakref.ref(Node())
 
@@ -85,7 +85,7 @@ def test_later_objects_are_collected() -> None:
 
 
 def test_state_reaches_the_socket(tmp_path: Path) -> None:
-    """As one datagram."""
+    """The state is sent as one datagram."""
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(path)

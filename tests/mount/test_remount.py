@@ -1,4 +1,4 @@
-"""Arguments of ``mount -o remount``, before the daemon gets a request."""
+"""``mount -o remount``: parsing of its options, and the request to the daemon."""
 
 from pathlib import Path
 
@@ -24,14 +24,14 @@ MADE = "commit=3,noatime,cachedir=/var/tmp/state,at_least=4:aaaaaaaaaaaaaaaaaaaa
 
 
 def test_remount_is_a_separate_option() -> None:
-    """Also among others, and not as part of another word."""
+    """The option is found among others, but not inside another word."""
     assert remount.asks_for_it(["ro,remount"])
     assert remount.asks_for_it(["ro", "remount,commit=3"])
     assert not remount.asks_for_it(["ro", "x-remount,profile=remount"])
 
 
 def test_kernel_flags_are_ignored() -> None:
-    """mount(8) repeats them; other options are kept with their text."""
+    """mount(8) repeats flags of the kernel; other options are kept unchanged."""
     words = "ro,nosuid,nodev,relatime,remount,user_id=0,allow_other,commit=3,profile=a\\,b"
 
     given = remount._given([words], _FLAGS)
@@ -75,7 +75,7 @@ async def _ask(session: Session, *, read_only: bool | None, words: str = "") -> 
 
 
 async def test_writer_may_become_read_only_and_writable_again(power: Power) -> None:
-    """The kernel's flag is changed each time."""
+    """Each request for the other mode changes the flag in the kernel."""
     async with power.session() as session:
         assert await _ask(session, read_only=True) == {"change": True}
         assert await _ask(session, read_only=False) == {"change": True}
@@ -83,7 +83,7 @@ async def test_writer_may_become_read_only_and_writable_again(power: Power) -> N
 
 
 async def test_current_options_may_be_repeated(power: Power) -> None:
-    """mount(8) repeats those of fstab."""
+    """mount(8) passes the options of fstab again."""
     async with power.session() as session:
         assert await _ask(session, read_only=True, words=MADE) == {"change": True}
 
@@ -92,14 +92,14 @@ async def test_current_options_may_be_repeated(power: Power) -> None:
     "word", ["commit=4", "relatime", "cachedir=/var/tmp/other", "capacity=1G", "noexec", "follow"]
 )
 async def test_other_options_are_refused_by_name(power: Power, word: str) -> None:
-    """A running mount cannot change them."""
+    """A running mount cannot change other options than ro and rw."""
     async with power.session() as session:
         with pytest.raises(UsageError, match=f"option '{word}': a remount changes only ro and rw"):
             await _ask(session, read_only=True, words=word)
 
 
 async def test_mount_made_read_only_stays_read_only(power: Power) -> None:
-    """It has no lease."""
+    """A mount with ro has no lease, so it cannot become writable."""
     async with power.session(options=OpenOptions(read_only=True)) as session:
         assert await _ask(session, read_only=True) == {"change": True}
         with pytest.raises(UsageError, match="mounted with ro"):
@@ -126,7 +126,7 @@ async def test_degraded_mount_does_not_become_writable(power: Power) -> None:
 
 
 async def test_read_only_remount_makes_everything_durable(power: Power) -> None:
-    """As on ext4: power may be cut then. Reading changes no times any more."""
+    """A power loss after the remount loses nothing, as on ext4; reads update no atime."""
     async with power.session(tasks=False) as session:
         write_file(session, b"content")
         assert session.cache.index.bytes_in[BlockState.DIRTY] == 7

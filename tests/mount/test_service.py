@@ -1,4 +1,4 @@
-"""The wiring of one mount."""
+"""Construction of the parts of one mount."""
 
 import os
 import subprocess
@@ -13,12 +13,12 @@ from tests.programs import Program
 
 
 def test_groups_of_a_process_equal_getgroups() -> None:
-    """As getgroups(2) says of ourselves."""
+    """The groups found in /proc equal those of getgroups(2)."""
     assert supplementary_groups(os.getpid()) == frozenset(os.getgroups())
 
 
 def test_ended_process_has_no_groups() -> None:
-    """It may end between its request and the lookup."""
+    """A process may end between its request and the lookup of its groups."""
     assert supplementary_groups(2**22 + 1) == frozenset()
 
 
@@ -39,7 +39,7 @@ def test_refused_mount_quotes_libfuse(tmp_path: Path) -> None:
 
 @pytest.mark.mount
 def test_mount_applies_its_options(program: Program, place: Place) -> None:
-    """Visible ones: capacity, owner, mode; and the socket exists."""
+    """Capacity, owner and mode are visible; the control socket exists while mounted."""
     options = "capacity=1G,uid=12,gid=13,umask=027"
     program.ok("mount", "-o", options, place.url, place.mountpoint)
     (place.mountpoint / "f").touch()
@@ -58,7 +58,7 @@ def test_mount_applies_its_options(program: Program, place: Place) -> None:
 def test_new_mount_waits_for_a_running_upload(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """It continues from that state; the user need not retry."""
+    """The new mount continues from the uploaded state; the user need not retry."""
     (mounted.mountpoint / "f").write_bytes(os.urandom(20_000_000))
     (tmp_path / "again").mkdir()
     subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)

@@ -1,4 +1,4 @@
-"""An older state opened for one command."""
+"""A point in time opened for one command."""
 
 import os
 from pathlib import Path
@@ -30,7 +30,7 @@ async def use(place: Place, cachedir: Path, wanted: Moment) -> list[str]:
 
 
 def test_no_state_is_left(place: Place, tmp_path: Path) -> None:
-    """Not even that of a killed earlier command."""
+    """The command removes its local state, and that of a killed earlier command."""
     cachedir = tmp_path / "c"
     left = StateDir(locate_moment(of_url(place.url, cachedir).state, "process 0"))
     assert left.try_lock()

@@ -10,7 +10,7 @@ from s3fs_meta.objects.urls import S3Options
 
 
 async def test_store_is_open_inside_and_errors_come_out(tmp_path: Path) -> None:
-    """The caller sees the error that the body raised."""
+    """The block can use the store, and its errors are raised unchanged."""
     url = f"local://{tmp_path}"
 
     async def use() -> None:
@@ -22,7 +22,7 @@ async def test_store_is_open_inside_and_errors_come_out(tmp_path: Path) -> None:
 
 
 async def test_missing_directory_is_refused(tmp_path: Path) -> None:
-    """Only mkfs makes one."""
+    """Only mkfs creates a missing directory."""
     with pytest.raises(NotAFilesystemError, match="mount its disk"):
         async with opened_store(f"local://{tmp_path}/missing", S3Options()):
             pass

@@ -1,4 +1,4 @@
-"""From a URL or mountpoint to the local state."""
+"""Finding local state by a URL or mountpoint."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def test_mount_that_still_uploads_is_found_by_its_mountpoint(
 
 
 def test_end_of_a_mount_is_remembered_for_a_while(cachedir: Path, tmp_path: Path) -> None:
-    """An umount that comes slightly late still reads it; a later one does not."""
+    """An umount shortly after the end reads the outcome; a later one does not."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None
@@ -57,7 +57,7 @@ def test_end_of_a_mount_is_remembered_for_a_while(cachedir: Path, tmp_path: Path
 
 
 def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> None:
-    """A killed daemon cannot remove it; commands that read notes do, and the next mount."""
+    """A killed daemon leaves its note; the next mount, or a command that reads it, removes it."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     pid = os.posix_spawn("/bin/true", ["true"], {})
@@ -112,7 +112,7 @@ def test_note_of_another_version_is_ignored(cachedir: Path, tmp_path: Path, text
 
 
 def test_fields_of_a_later_version_are_ignored(cachedir: Path, tmp_path: Path) -> None:
-    """Known fields are read."""
+    """Unknown fields of a note are ignored, known ones are read."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None
@@ -158,7 +158,7 @@ def test_unwritable_note_does_not_stop_the_mount(cachedir: Path, tmp_path: Path)
 
 
 def test_urls_are_recognised(cachedir: Path) -> None:
-    """Everything else is a mountpoint."""
+    """A target that is not a URL is a mountpoint."""
     assert targets.of_either("s3://b/p", None).url == "s3://b/p"
     with pytest.raises(NotMountedError):
         targets.of_either("s3", None)
@@ -167,7 +167,7 @@ def test_urls_are_recognised(cachedir: Path) -> None:
 def test_mounted_point_in_time_is_found_without_its_note(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its state directory; the current state has its own."""
+    """It is found by its state directory, separate from that of the current state."""
     mounted = [Mounted(str(tmp_path / name), "0:99", FS_TYPE, "local:///a") for name in "xy"]
     monkeypatch.setattr(mount_table, "find", {one.mountpoint: one for one in mounted}.get)
     present = targets.of_url("local:///a", None)

@@ -16,7 +16,7 @@ from tests.fs.conftest import Volume, look, make_directory, make_file
 
 
 def test_name_may_have_any_bytes() -> None:
-    """As paths on the command line."""
+    """Names are bytes, like paths on the command line."""
     assert _entry({"parent": 1, "name": "a\udcff", "ino": 2}) == (1, b"a\xff", 2)
 
 
@@ -24,7 +24,7 @@ def test_name_may_have_any_bytes() -> None:
     "arguments", [{}, {"parent": "1", "name": "a", "ino": 2}, {"parent": 1, "name": 3, "ino": 2}]
 )
 def test_malformed_message_is_refused(arguments: Message) -> None:
-    """A client of another version gets an error that says so."""
+    """The error says that the client may be of another version."""
     with pytest.raises(UsageError):
         _entry(arguments)
 
@@ -50,7 +50,7 @@ def _tree(fs: Filesystem) -> dict[str, Any]:
 async def test_clone_and_lock_report_their_progress(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the client, and in the figures of status; the remainder is a lower bound."""
+    """The client and status get the progress; the total is a lower bound."""
     monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_NAMES", 4)
     monkeypatch.setattr("s3fs_meta.fs.trees.lock.TREE_SLICE_NAMES", 4)
     monkeypatch.setattr("s3fs_meta.mount.tree_handlers.TREE_PAUSE_S", 0)
@@ -92,7 +92,7 @@ async def test_removal_is_waited_for_only_while_it_can_continue(fs: Filesystem) 
 
 
 async def test_settling_a_freeze_that_has_ended_is_no_error(fs: Filesystem) -> None:
-    """The answer to the copy reports how it ended, and must not be hidden by another."""
+    """The answer to the clone reports how the freeze ended; another error must not hide it."""
     assert (
         await TreeHandlers(fs, look=bool, collect=trio.lowlevel.checkpoint).handlers()["settled"](
             {"number": 1}, print
@@ -102,7 +102,7 @@ async def test_settling_a_freeze_that_has_ended_is_no_error(fs: Filesystem) -> N
 
 
 async def test_frozen_copy_needs_a_time_limit_within_bounds(fs: Filesystem) -> None:
-    """Writers wait for a bounded time."""
+    """The time limit bounds how long writers are blocked."""
     handlers = TreeHandlers(fs, look=bool, collect=trio.lowlevel.checkpoint).handlers()
     for limit_s in (None, 0, 1e9, "60"):
         wish: Message = {"source": {}, "target": {}, "limit_s": limit_s}

@@ -5,7 +5,7 @@ from s3fs_meta.mount.watchers import Watchers
 
 
 def test_client_of_a_flush_hears_of_outages_only() -> None:
-    """It gets the progress of its own flush from the flush."""
+    """The flush itself reports its progress to the client."""
     watchers = Watchers()
     first: list[Message] = []
     second: list[Message] = []

@@ -78,7 +78,7 @@ async def build(home: Path, *, encrypted: bool) -> World:
 
 
 def _retained(superblock: Superblock, keyring: Keyring) -> Superblock:
-    """Ship a change, so that there is an older superblock."""
+    """Return the superblock with a retention of 30 days, so that there is an older version."""
     return superblock_codec.amend(superblock, keyring, retention_s=30 * 86_400)
 
 
@@ -101,7 +101,7 @@ async def _history(store: MemoryStore, state: Path, seed: int, *, encrypted: boo
         while writer.session.link.txg < LAST - 1:
             txg = Txg(writer.session.link.txg + 1)
             await _change(writer, rnd, txg)
-            if txg == IMAGE_AT - 1:  # its blocks are a txg before it
+            if txg == IMAGE_AT - 1:  # its blocks are shipped one txg earlier
                 await writer.session.leveler.make_due()
                 await writer.session.make_image()
             elif txg == PART_AT:
@@ -138,7 +138,7 @@ async def _change(writer: Host, rnd: random.Random, txg: Txg) -> None:
 
 
 async def _fork(early: Objects, home: Path, *, encrypted: bool) -> Objects:
-    """Return what another host would have made of the young bucket."""
+    """Return what another host would have made of the early bucket."""
     store = MemoryStore()
     store.objects = dict(early)
     rnd = random.Random(2)

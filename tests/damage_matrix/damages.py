@@ -1,4 +1,4 @@
-"""The kinds of objects, and what is done to one of them, or to all copies of one.
+"""The kinds of objects, and the damages to one of them, or to all copies of one.
 
 A damage returns what stands instead of an object (None: nothing), or no change at all where
 there is no such thing: an image cannot be replaced by an older version of itself, because its name

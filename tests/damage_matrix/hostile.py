@@ -41,7 +41,7 @@ def replacement(world: World, key: ObjectKey) -> Objects:
 
 
 def _superblock(world: World, key: ObjectKey) -> Objects:
-    """Plain filesystem: no retention. Encrypted filesystem: a plain superblock with the same uuid."""
+    """Disable the retention of a plain filesystem; claim that an encrypted one is plain."""
     data = world.objects[key]
     present = superblock_codec.decode(key, data)
     if not world.encrypted:
@@ -60,13 +60,13 @@ def _plain(present: Superblock) -> Superblock:
 
 
 def _lease(world: World, key: ObjectKey) -> Objects:
-    """There is no later epoch."""
+    """Set the highest epoch, so that there is no later one."""
     lease = lease_codec.decode(key, world.objects[key])
     return {key: lease_codec.encode(replace(lease, epoch=Epoch(2**63 - 1)))}
 
 
 def _changelog(world: World, key: ObjectKey) -> Objects:
-    """A row has a type that the program never writes."""
+    """Give a row a type that the program never writes."""
     keyring = world.keyring()
     changelog = changelog_codec.decode(key, world.objects[key], keyring)
     section = changelog.section._replace(changeset=_bad_changes(world, keyring))
@@ -76,14 +76,14 @@ def _changelog(world: World, key: ObjectKey) -> Objects:
 
 
 def _part(world: World, key: ObjectKey) -> Objects:
-    """Changes other than those named by the changelog."""
+    """Store other changes than those named by the changelog."""
     keyring = world.keyring()
     section = Section(_bad_changes(world, keyring), ())
     return {key: changelog_codec.seal_part(key, section, keyring)}
 
 
 def _level(world: World, key: ObjectKey) -> Objects:
-    """Its changes have a row of a wrong type."""
+    """Give a row of its changes a wrong type."""
     keyring = world.keyring()
     level = level_codec.decode(key, world.objects[key], keyring)
     section = level.section._replace(changeset=_bad_changes(world, keyring))
@@ -97,7 +97,7 @@ def _image(world: World, key: ObjectKey) -> Objects:
 
 
 def _long_manifest(world: World, key: ObjectKey) -> Objects:
-    """It names so many pieces that reading it would take too much memory."""
+    """Name so many pieces that reading the manifest would take too much memory."""
     keyring = world.keyring()
     manifest = image_codec.decode(key, world.objects[key], keyring)
     prefix = image_codec.image_of(key)
@@ -110,7 +110,7 @@ def _long_manifest(world: World, key: ObjectKey) -> Objects:
 
 
 def _trigger(world: World, key: ObjectKey) -> Objects:
-    """The database has a trigger."""
+    """Add a trigger to the database."""
     keyring = world.keyring()
     manifest_key = next(keys[0] for keys in oracle.images(world).values() if key in keys)
     manifest = image_codec.decode(manifest_key, world.objects[manifest_key], keyring)
@@ -140,7 +140,7 @@ def _with_head(world: World, key: ObjectKey, manifest: Manifest, keyring: Keyrin
 
 
 def _pack(world: World, key: ObjectKey) -> Objects:
-    """The same number of blocks, with other content."""
+    """Store the same number of blocks, with other content."""
     keyring = world.keyring()
     writer = pack_codec.PackWriter(key, keyring, "zstd-1")
     for entry, _content in pack_codec.open_pack(keyring, key, world.objects[key]):
@@ -151,7 +151,7 @@ def _pack(world: World, key: ObjectKey) -> Objects:
 
 
 def _bad_changes(world: World, keyring: Keyring) -> bytes:
-    """Return a changeset that gives a file a mode that is no number."""
+    """Return a changeset that sets the mode of a file to a BLOB."""
     keys = max(oracle.images(world).items())[1]
     manifest = image_codec.decode(keys[0], world.objects[keys[0]], keyring)
     content = b"".join(

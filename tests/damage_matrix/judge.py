@@ -99,7 +99,7 @@ class Judge:
         """Require that immutable objects are unchanged, and none is deleted."""
         hostile = self.where.kind == "both superblocks" and self.where.damage == "hostile"
         if hostile and not self.result.cached:
-            return  # to a host that has seen no other a plain one may say that nothing is retained
+            return  # a host without a former superblock believes one without retention
         for key, data in self.cell.damaged.items():
             if key in _MUTABLE:
                 continue
@@ -118,7 +118,7 @@ class Judge:
     def _all_points_are_there(self) -> None:
         """Require that every point in time reachable before is reachable now, from the bucket alone."""
         if self.where.damage == "hostile":
-            return  # what it says about the past is as good as what was written
+            return  # a hostile object is authentic: its history is as valid as the original
         for key in _MUTABLE:
             if key in self.keys and self.after.get(key) == self.cell.damaged.get(key):
                 self.after[key] = self.world.objects[key]
@@ -138,7 +138,7 @@ class Judge:
                 self._expect(not wrong, f"txg {txg} is made up: {wrong[:3]}")
 
     def _compare(self, txg: Txg, seen: Tree, *, cached: bool | None = None) -> None:
-        """Compare the shown tree with the history; lost content may be a hole, or healed."""
+        """Compare the shown tree with the history; lost content may be a hole, or repaired."""
         whole = self.world.points[txg]
         expected = self.oracle.tree(txg, cached=self.result.cached if cached is None else cached)
         seen = {path: _without_lost(expected, whole, path, seen[path]) for path in seen}
@@ -147,14 +147,14 @@ class Judge:
 
     @property
     def _end(self) -> Txg:
-        """Return where a listing says that the chain ends."""
+        """Return the end of the chain according to a listing."""
         gone = self.where.kind == "last changelog" and self.where.damage == "missing"
         return Txg(self.world.last - 1) if gone else self.world.last
 
     # --- verdicts --------------------------------------------------------------------------------
 
     def works(self) -> None:
-        """It succeeds, and shows the current state."""
+        """Require that it succeeds and shows the current state."""
         allowed = {0}
         if self.where.entrance == "restore" and None in _blocks(self.oracle.tree(self._end)):
             allowed = {int(ExitStatus.CORRUPTION)}
@@ -174,7 +174,7 @@ class Judge:
         return newest
 
     def by_way(self) -> None:
-        """As the oracle predicts."""
+        """Require success if the oracle finds a way to the current state, else a refusal."""
         if self._end in self.oracle.reachable:
             self.works()
             return
@@ -182,11 +182,11 @@ class Judge:
         self._expect("fsck" in self.result.said, "it does not name fsck")
 
     def points(self) -> None:
-        """All reachable points in time."""
+        """Require every reachable point in time."""
         self._compare_points(self.result)
 
     def found(self) -> None:
-        """Reported with the status of fsck(8)."""
+        """Require that damage is reported with the status of fsck(8)."""
         needed = self._end not in self.oracle.reachable or (
             self.where.kind == "pack" and self.where.damage in {"missing", "empty", "truncated"}
         )
@@ -194,7 +194,7 @@ class Judge:
         self._expect(self.result.status in allowed, f"status {self.result.status} not {allowed}")
 
     def repaired(self) -> None:
-        """A second run is clean, and another host sees the remaining content."""
+        """Require that a second run is clean, and that another host sees the remaining content."""
         if "--end-at" in self.result.said and self.oracle.newest is not None:
             # Txgs that another host may have acknowledged are abandoned only by number.
             words = self.where.entrance.split(",")[0].split()[1:]
@@ -213,7 +213,7 @@ class Judge:
             self._compare(newest, seen.tree)
 
     def refused(self) -> None:
-        """Nothing was changed."""
+        """Require a refusal that changed nothing."""
         if self.where.entrance == "mount -o ro,at=":
             opened = [txg for txg, seen in self.result.points.items() if not isinstance(seen, str)]
             self._expect(not opened, f"these points in time were opened: {opened}")
@@ -232,7 +232,7 @@ class Judge:
         self._expect(unchanged, "it was refused, and changed the bucket")
 
     def rebuilt(self) -> None:
-        """All content is there, under other names."""
+        """Require all content, possibly under other names."""
         self._expect(self.result.status == 1, f"status {self.result.status}")
         again = self.cell.command("fsck", "-n", self.cell.bucket.url)
         self._expect(again.status == 0, f"the second run has status {again.status}: {again.said}")
@@ -244,13 +244,13 @@ class Judge:
             self._expect(present[path] in there, f"the content of {path!r} is lost")
 
     def held(self) -> None:
-        """Another host may be writing."""
+        """Require a refusal because another host may be writing."""
         allowed = {8} if self.where.entrance.startswith("fsck") else {int(ExitStatus.HELD)}
         self._expect(self.result.status in allowed, f"status {self.result.status}")
         self._expect("--takeover" in self.result.said, "it does not name --takeover")
 
     def stops(self) -> None:
-        """Unshipped data stays on this host."""
+        """Require that the mount stops, and that unshipped data stays on this host."""
         self._expect(self.result.status != 0, "it went on without its lease")
         self._expect(not self.result.wrote, "it reported a success")
         self._expect(bool(re.search(r"fsck|takeover|fenced|epoch", self.result.said)), "no advice")
@@ -258,7 +258,7 @@ class Judge:
             self._compare(self.world.last, self.result.tree)
 
     def safe(self) -> None:
-        """Only what holds for all cells."""
+        """Require only what holds for all cells."""
 
 
 _VERDICTS: Final[Mapping[Verdict, Callable[[Judge], None]]] = {

@@ -9,7 +9,7 @@ from tests.damage_matrix.rules import Coordinates, Rule, Verdict
 
 
 class Known(NamedTuple):
-    """Some failing cells, and what will fix them."""
+    """Some failing cells, and the issue that will fix them."""
 
     kinds: tuple[str, ...]
     damages: tuple[str, ...]

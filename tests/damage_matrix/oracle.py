@@ -33,7 +33,7 @@ class Oracle:
         self._damaged = damaged
 
     def intact(self, key: ObjectKey) -> bool:
-        """Return whether an object is what was written."""
+        """Return whether an object is unchanged."""
         return self._damaged.get(key) == self._world.objects[key]
 
     @functools.cached_property
@@ -43,7 +43,7 @@ class Oracle:
         return self.reachable_from(whole)
 
     def reachable_from(self, starts: Iterable[Txg]) -> frozenset[Txg]:
-        """Return the points in time to which a way leads from any of some."""
+        """Return the points in time to which a way leads from any of *starts*."""
         found: set[Txg] = set()
         steps = self._steps()
         waiting = list(starts)
@@ -55,7 +55,7 @@ class Oracle:
         return frozenset(found)
 
     def _steps(self) -> dict[Txg, list[Txg]]:
-        """Return where each txg leads."""
+        """Return for each txg the txgs that one intact changelog or level leads to."""
         steps: dict[Txg, list[Txg]] = {}
         parts = parts_of(self._world)
         for key in self._world.objects:

@@ -17,7 +17,7 @@ from tests.damage_matrix.rules import ANY, RULES
 BEGIN: Final = "<!-- Made by `make docs` from tests/damage_matrix; do not edit by hand. -->\n"
 END: Final = "<!-- End of what `make docs` made. -->\n"
 
-# The content that each object alone holds, so the maximum loss.
+# The content that only this object holds: the maximum loss.
 _COSTS: Final = {
     "superblock": "nothing",
     "superblock-copy": "nothing",
@@ -40,7 +40,7 @@ _COSTS: Final = {
 
 
 def section() -> str:
-    """Return the section between the marks."""
+    """Return the section between its markers."""
     lines = [BEGIN, *_what_is_tried(), *_what_is_expected()]
     if KNOWN:
         lines += ["Not true yet:\n", *(f"- {_cells(one)}: {one.item}" for one in KNOWN), ""]
@@ -90,7 +90,7 @@ def _cells(one: Known) -> str:
 
 
 def page(present: str) -> str:
-    """Return a page with its section made anew."""
+    """Return a page with a newly generated section."""
     before, _, rest = present.partition(BEGIN)
     _, _, after = rest.partition(END)
     assert after, f"the page has no line {END!r} after {BEGIN!r}"

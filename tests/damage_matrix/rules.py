@@ -60,7 +60,7 @@ class Rule(NamedTuple):
     encrypted: bool | None = None  # None: any
 
     def covers(self, kind: str, damage: str, entrance: str, *, encrypted: bool) -> bool:
-        """Return whether the rule is about a cell."""
+        """Return whether the rule applies to a cell."""
         return (
             self.encrypted in {None, encrypted}
             and (self.kinds == ANY or kind in self.kinds)

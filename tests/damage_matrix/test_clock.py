@@ -1,4 +1,4 @@
-"""A host with a wrong clock, or one that jumps while it is mounted: no history is lost by it.
+"""A host whose clock is wrong, or jumps while it is mounted: no history is lost.
 
 It may refuse to mount, or mount and delete nothing. Every point in time from before is there
 afterwards, under its number and under its time, for a host whose clock is right.
@@ -56,7 +56,7 @@ def _at_wrong_time(cell: Cell, clock: WrongClock, jump_ns: int) -> Result:
 
 
 def _at_right_time(cell: Cell) -> Result:
-    """A host with a correct clock writes, and finds its txgs by time."""
+    """Write with a correct clock on another host, and find its txgs by time."""
 
     async def body(result: Result) -> None:
         async with cell.opened() as mounted:
@@ -74,7 +74,7 @@ def _at_right_time(cell: Cell) -> Result:
 
 
 def _times(cell: Cell, world: World) -> Result:
-    """Look for every point in time from before by its time."""
+    """Look up every earlier point in time by its time."""
 
     async def body(result: Result) -> None:
         clock = SystemClock()
@@ -96,7 +96,7 @@ def _times(cell: Cell, world: World) -> Result:
 def test_wrong_clock_costs_no_history(
     worlds: Worlds, tmp_path: Path, offset: str, jumps: bool, encrypted: bool
 ) -> None:
-    """All points in time are where they were; a right host goes on."""
+    """All points in time stay available; a host with a correct clock continues."""
     world = worlds[encrypted]
     cell = Cell(world, world.objects, tmp_path)
     cell.bucket.write(world.objects)
@@ -106,7 +106,7 @@ def test_wrong_clock_costs_no_history(
 
     assert result.wrote or "clock" in result.said, result.said
     after = cell.bucket.read()
-    # Of three images close in time one may go: the changelogs lead on.
+    # One of three images close in time may be deleted: changelogs replace it.
     gone = [key for key in world.objects if key not in after and not key.startswith("image/")]
     assert gone == []
     cell.program.cachedir.rename(tmp_path / "gone")

@@ -1,4 +1,4 @@
-"""Each kind of object × each damage × each entrance: what it costs, and that it costs no more.
+"""Each kind of object × each damage × each entrance: only the expected content is lost.
 
 ``make test`` runs a random sample, whose seed stands in each failure; S3FS_META_MATRIX_SEED repeats
 it. ``make test-slow`` runs every cell.
@@ -55,7 +55,7 @@ def failures(worlds: Worlds, cells: list[Coordinates], home: Path) -> list[str]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(SAMPLES))
 def test_random_cells_match_their_rules(worlds: Worlds, tmp_path: Path, part: int) -> None:
-    """A few of thousands, different ones in each run."""
+    """A few of thousands of cells are run, different ones in each run."""
     seed = os.environ.get(SEED) or str(random.SystemRandom().randrange(1 << 32))
     sys.stdout.write(f"{SEED}={seed}\n")
     cells = random.Random(f"{seed} {part}").sample(all_cells(), SAMPLE_CELLS)
@@ -72,7 +72,7 @@ def test_random_cells_match_their_rules(worlds: Worlds, tmp_path: Path, part: in
 def test_all_cells_match_their_rules(
     worlds: Worlds, tmp_path: Path, kind: str, damage: str
 ) -> None:
-    """All of them."""
+    """Every cell is run."""
     cells = [where for where in all_cells() if (where.kind, where.damage) == (kind, damage)]
 
     found = failures(worlds, cells, tmp_path)
@@ -81,7 +81,7 @@ def test_all_cells_match_their_rules(
 
 
 def test_history_has_every_kind_of_object(worlds: Worlds) -> None:
-    """Each damage changes something, where it is possible."""
+    """Every possible damage changes the bucket."""
     for world in worlds.values():
         for kind, find in KINDS.items():
             assert world.objects.keys() >= set(find(world)), kind
@@ -99,7 +99,7 @@ def test_healthy_bucket_has_all_points_in_time(worlds: Worlds) -> None:
 
 
 def test_every_rule_is_used() -> None:
-    """Unused rules and obsolete known failures are removed."""
+    """A rule or a known failure that no cell uses must be removed."""
     cells = all_cells()
     assert {where.rule for where in cells} == set(RULES)
     assert {one for one in map(known, cells) if one is not None} == set(KNOWN)

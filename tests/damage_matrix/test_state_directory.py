@@ -1,4 +1,4 @@
-"""Each file of a state directory missing, cut, older, of another filesystem, of another owner.
+"""Each file of a state directory missing, truncated, older, foreign, or of another owner.
 
 The bucket has everything that was shipped, so none of that may be lost; what was not shipped is
 continued from, or stays on this disk.
@@ -70,7 +70,7 @@ FILES: Final = (
     "clean block",
     "dirty block",
 )
-# The last rows are in the log alone until they are copied into the database.
+# The last rows are only in the WAL until a checkpoint copies them into the database.
 # What is known to fail, as in known.py: dirty blocks that an older database does not know are
 # removed; damage that is found after the database was opened is reported without advice.
 KNOWN: Final[set[tuple[str, str, bool]]] = set()
@@ -123,7 +123,7 @@ def _quarantined(cell: Cell) -> bool:
 
 
 def _mounted(cell: Cell, *, takeover: bool = False) -> Result:
-    """Mount for writing, look at everything, carry it to the bucket."""
+    """Mount for writing, read everything, upload everything."""
 
     async def body(result: Result) -> None:
         async with cell.opened(OpenOptions(force_takeover=takeover)) as mounted:
@@ -156,7 +156,7 @@ def _judge(cell: Cell, name: str, damage: Damage, *, killed: bool) -> list[str]:
 
 
 def _helped(cell: Cell, refused: Result) -> tuple[Result, list[str]]:
-    """Do what the message of a refused mount says, and mount again; return what was wrong."""
+    """Follow the advice of a refused mount, and mount again; return the problems."""
     if refused.status == 0:
         return refused, []
     if refused.status == ExitStatus.HELD and "copy or a backup" in refused.said:
@@ -190,7 +190,7 @@ def _changed(before: Objects, after: Objects) -> list[str]:
 def test_damaged_state_costs_only_what_it_held(
     worlds: Worlds, tmp_path: Path, name: str, damage: Damage, killed: bool
 ) -> None:
-    """Mounted at once, or after fsck -y; another host sees everything that was shipped."""
+    """The filesystem is mounted at once or after fsck -y; another host sees everything shipped."""
     if damage is of_another_user and os.geteuid() != 0:
         pytest.skip("only root gives files away")
     problems: list[str] = []

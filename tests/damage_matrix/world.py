@@ -60,11 +60,11 @@ Tree = dict[bytes, tuple[bytes | None, ...]]
 
 
 class Oversized(bytes):
-    """The beginning of an object that is followed by zeros, more than any object may have."""
+    """The beginning of an object that is followed by zeros beyond the maximum size."""
 
 
 def oversized(data: bytes) -> Oversized:
-    """Return an object as it begins when it is followed by zeros."""
+    """Return an object that is to be followed by zeros."""
     return Oversized(data.rstrip(b"\0") + bytes(9))
 
 
@@ -87,7 +87,7 @@ class Bucket:
 
     @property
     def url(self) -> str:
-        """Return what commands take."""
+        """Return the URL for commands."""
         return f"local://{self.root}"
 
     def write(self, objects: Objects) -> None:
@@ -99,7 +99,7 @@ class Bucket:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
             if isinstance(data, Oversized):
-                os.truncate(path, OVERSIZED_BYTES)  # a hole of the disk
+                os.truncate(path, OVERSIZED_BYTES)  # the zeros are a hole in the file
 
     def read(self) -> Objects:
         """Return all objects; the store's own files are left out."""
@@ -137,7 +137,7 @@ class World:
 
     @property
     def last(self) -> Txg:
-        """Return the txg of the present."""
+        """Return the txg of the current state."""
         return max(self.points)
 
     def keyring(self) -> Keyring:

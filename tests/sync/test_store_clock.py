@@ -412,7 +412,7 @@ async def test_relative_time_uses_the_store_s_clock(
 
 
 async def test_reader_with_a_correct_clock_gets_no_warning(power: Power, right: HandClock) -> None:
-    """A store without a clock is not asked: that would write to it."""
+    """The time of a store without its own clock is not requested, which would write an object."""
     async with released(power, "a") as session:
         await history(session, right, 3)
     asked = Moment("1d ago", right.ns - DAY * S, is_ago=True)

@@ -60,10 +60,8 @@ def test_setxattr_conditions_are_enforced(db: Database, ino: Ino) -> None:
     assert xattrs.get(db, ino, b"user.a") == b"3"
 
 
-def test_removing_a_missing_attribute_leaves_a_file_of_the_same_name(
-    db: Database, ino: Ino
-) -> None:
-    """The error is ENODATA, and nothing else happens."""
+def test_remove_of_missing_xattr_keeps_file_of_that_name(db: Database, ino: Ino) -> None:
+    """The error is ENODATA, and a directory entry of that name stays."""
     dentries.add(db, ROOT_INO, b"user.a", ino)
     with pytest.raises(NoAttributeError):
         xattrs.remove(db, ROOT_INO, b"user.a")

@@ -1,4 +1,4 @@
-"""Run for a time, one filesystem after another, until something is found: ``make soak``."""
+"""Run for a time, with one filesystem after another, until there is a finding: ``make soak``."""
 
 import argparse
 import os
@@ -54,7 +54,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run in namespaces of our own."""
+    """Run in process and mount namespaces of its own."""
     arguments = _arguments()
     if os.geteuid() != 0:
         print("soak: needs root, for namespaces of its own", file=sys.stderr)
@@ -106,7 +106,7 @@ def _round(
     deadline_s: float,
     chosen: dict[Callable[[Run], None], int],
 ) -> None:
-    """Let one filesystem live for a while."""
+    """Carry out random events on one filesystem for a while."""
     deadline_s = min(deadline_s, time.monotonic() + ROUND_S)
     run = Run(seed, home, journal)
     try:

@@ -1,4 +1,4 @@
-"""The two kinds of buckets: seen from behind, damaged, and away."""
+"""The two kinds of buckets, with direct access to objects and simulated outages."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ _UNFINISHED = "tmp/"
 
 
 class LocalBucket:
-    """A directory."""
+    """A bucket in a local directory."""
 
     def __init__(self, folder: Path) -> None:
         self._root = folder / "bucket"
@@ -45,12 +45,12 @@ class LocalBucket:
         (self._root / key).unlink()
 
     def go_away(self, how: int) -> None:
-        """Have no request answered."""
+        """Begin an outage: no request is answered."""
         del how
         self._root.rename(self._root.with_name("bucket-away"))
 
     def come_back(self) -> None:
-        """End that."""
+        """End the outage."""
         if self._root.with_name("bucket-away").exists():
             if self._root.exists():  # recreated by none of our commands
                 shutil.rmtree(self._root)
@@ -61,7 +61,7 @@ class LocalBucket:
 
 
 class S3Bucket:
-    """A bucket of a server of our own."""
+    """A bucket on an S3 server that the run starts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "server"
@@ -108,7 +108,7 @@ class S3Bucket:
         self._client.delete_object(Bucket="bucket", Key=f"soak/{key}")
 
     def go_away(self, how: int) -> None:
-        """End the server, or have it answer nothing."""
+        """Begin an outage: stop the server, or have it answer nothing."""
         assert self._server is not None
         assert self._server.process is not None
         if how % 2:
@@ -118,7 +118,7 @@ class S3Bucket:
             self._server = None
 
     def come_back(self) -> None:
-        """End that."""
+        """End the outage."""
         if self._server is None:
             server = running_versitygw(self._folder, port=self._port)
             self._server = self._context.enter_context(server)
@@ -128,7 +128,7 @@ class S3Bucket:
     def close(self) -> None:
         """End the server."""
         if self._server is not None and self._server.process is not None:
-            self._server.process.send_signal(signal.SIGCONT)  # empty if it has ended
+            self._server.process.send_signal(signal.SIGCONT)  # empty if the process has ended
         self._context.close()
 
 

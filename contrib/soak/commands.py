@@ -1,4 +1,4 @@
-"""Commands with a bound on their time, and the journal of a run."""
+"""Commands with a time limit, and the journal of a run."""
 
 import contextlib
 import os
@@ -15,17 +15,17 @@ from contrib.soak import hand
 from contrib.soak.states import Observed, Operation
 
 ROOT: Final = Path(__file__).parents[2]
-# Allows for a busy machine; a hang would last forever.
+# Long enough for a busy machine; a hang lasts forever.
 COMMAND_S_MAX: Final = 150.0
 OPERATION_S_MAX: Final = 100.0
 
 
 class FindingError(Exception):
-    """Something that must not be: what the run is for."""
+    """A violation of a guarantee of the filesystem: the run looks for these."""
 
 
 class Journal:
-    """A log of steps: in a file, and its end in memory."""
+    """A log of steps: all in a file, the last ones in memory."""
 
     def __init__(self, path: Path, *, loud: bool) -> None:
         self._file = path.open("a", buffering=1, encoding="utf-8")
@@ -42,7 +42,7 @@ class Journal:
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     status: int
     out: str
@@ -66,11 +66,11 @@ class Commands:
         """Run one command.
 
         Args:
-            words: the command.
+            words: the command and its arguments.
             shown: how the journal names it.
             environment: its variables.
-            folder: for what it prints.
-            expected: its statuses, None for any but that of a bug.
+            folder: directory for its output.
+            expected: the allowed statuses; None allows any but that of a bug.
 
         Raises:
             FindingError: it hangs, ends with another status, or with a traceback.
@@ -120,7 +120,7 @@ def _text(file: IO[str]) -> str:
 
 
 def _stacks() -> str:
-    """Return where every process here waits in the kernel."""
+    """Return for each process of this namespace the kernel function in which it waits."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -131,14 +131,14 @@ def _stacks() -> str:
 
 
 class Hand:
-    """Touches mounts, from a process of its own."""
+    """Uses mounts from a process of its own."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, message: tuple[Any, ...]) -> None:
-        """Begin something; ``answer`` has its outcome."""
+        """Begin an operation; ``answer`` returns its outcome."""
         if self._process is None:
             command = [sys.executable, "-m", "contrib.soak.hand"]
             self._process = subprocess.Popen(
@@ -170,7 +170,7 @@ class Hand:
         return int(result) if kind == "error" else 0
 
     def ask(self, kind: str, *arguments: str | bytes) -> Any:
-        """Have something done that must succeed.
+        """Carry out an operation that must succeed.
 
         Raises:
             FindingError: it fails, or hangs.
@@ -182,7 +182,7 @@ class Hand:
         return result
 
     def see(self, root: Path) -> Observed:
-        """Return all that is there.
+        """Return all entries and content below a directory.
 
         Raises:
             FindingError: something cannot be read, other than content with EIO.

@@ -1,4 +1,4 @@
-"""One object of the bucket is damaged, and repaired by fsck."""
+"""Events that damage one object of the bucket, which fsck then repairs."""
 
 import re
 import time
@@ -86,7 +86,7 @@ def _keyring(run: Run) -> Keyring:
 
 
 def _note_tainted(run: Run, damage: Damage) -> None:
-    """Note which content may be lost, and which points in time."""
+    """Record which content and which points in time may be lost."""
     if damage.kind == "pack":
         key = ObjectKey(damage.key)
         blocks = {
@@ -99,7 +99,7 @@ def _note_tainted(run: Run, damage: Damage) -> None:
 
 
 def damage(run: Run) -> None:
-    """An object is damaged; one host repairs it, and every host goes on."""
+    """Damage an object; one host repairs it, and every host continues."""
     if run.follower.pid:
         run.follower.umount()
     run.operate_somewhat()
@@ -155,7 +155,7 @@ def _while_unmounted(run: Run, chosen: Damage) -> None:
 
 
 def _look(run: Run) -> None:
-    """A new machine looks: it may refuse, or show what is right."""
+    """Mount on a new machine: it may refuse, or must show correct content."""
     cold = run.cold()
     done = cold.mount("ro", expected=None)
     if done.status == 0:
@@ -167,7 +167,7 @@ def _look(run: Run) -> None:
 
 
 def _repair_here(run: Run) -> None:
-    """The host that has everything in its cache repairs: nothing may be lost."""
+    """Repair on the host that has everything in its cache: nothing may be lost."""
     host = run.writer
     if run.rnd.random() < 0.3:
         host.on_bucket("fsck", "-y", expected=None)
@@ -179,7 +179,7 @@ def _repair_here(run: Run) -> None:
 
 
 def _by_another_host(run: Run, chosen: Damage) -> None:
-    """A machine without local state repairs: what only the damaged object held may be lost."""
+    """Repair on a machine without local state: only content of the damaged object may be lost."""
     before = run.history.fork()
     run.umount()
     old, new = run.writer, run.other
@@ -249,7 +249,7 @@ def _go_on(run: Run, observed: Observed, low: int) -> None:
 
 
 def _is_rest(observed: Observed, state: State, tainted: set[bytes]) -> bool:
-    """Return whether a tree is a state, but for blocks that are lost and reported."""
+    """Return whether a tree equals a state, except for lost blocks that are reported."""
     view = state.view()
     if observed.entries.keys() != view.keys():
         return False
@@ -273,7 +273,7 @@ def _is_rest(observed: Observed, state: State, tainted: set[bytes]) -> bool:
 
 
 def _judge_cold(run: Run) -> None:
-    """A machine that has never been here finds everything, and nothing wrong."""
+    """Check and read everything on a machine without local state."""
     cold = run.cold()
     cold.on_bucket("fsck", "-n", "--deep")
     cold.mount("ro")

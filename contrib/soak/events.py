@@ -1,4 +1,4 @@
-"""Events of hosts and their store: ends, moves, kills, outages, wrong clocks."""
+"""Events of hosts and their store: unmounts, failovers, kills, outages, wrong clocks."""
 
 import errno
 import time
@@ -21,7 +21,7 @@ _REFUSED: Final = frozenset({errno.EROFS, errno.EIO})
 
 
 def use(run: Run) -> None:
-    """Programs use the filesystem."""
+    """Let programs use the filesystem."""
     run.operate_somewhat(30)
     if run.rnd.random() < 0.5:
         time.sleep(run.rnd.random() * 2)
@@ -29,13 +29,13 @@ def use(run: Run) -> None:
 
 
 def flush(run: Run) -> None:
-    """Everything is carried to the bucket."""
+    """Flush everything to the bucket."""
     run.operate_somewhat()
     run.flush(*(["--image"] if run.rnd.random() < 0.3 else []))
 
 
 def use_while_busy(run: Run) -> None:
-    """Programs write while everything is carried to the bucket, or an image is made."""
+    """Let programs write during a flush, an image or a reclaim."""
     run.operate_somewhat()
     first = run.history.last
     words = run.rnd.choice((("flush",), ("flush", "--image"), ("reclaim",)))
@@ -52,7 +52,7 @@ def use_while_busy(run: Run) -> None:
 
 
 def hold_open(run: Run) -> None:
-    """A program appends to a file that it keeps open; what is old enough survives."""
+    """Append to a file that is kept open; lines older than the commit interval survive a kill."""
     name = f"{HELD}{run.rnd.getrandbits(32):x}"
     run.hand.ask("hold", f"{run.writer.mnt}/{name}")
     lines: list[tuple[float, bytes]] = []
@@ -89,7 +89,7 @@ def hold_open(run: Run) -> None:
 
 
 def reclaim(run: Run) -> None:
-    """Images, compaction, and the deletion of what is older than the retention."""
+    """Make an image, compact, and delete objects older than the retention."""
     for _ in range(run.rnd.randrange(1, 4)):
         run.operate_somewhat()
         run.flush("--image")
@@ -99,7 +99,7 @@ def reclaim(run: Run) -> None:
 
 
 def check(run: Run) -> None:
-    """Fsck looks, beside the mount or without it."""
+    """Run fsck, beside the mount or without it."""
     run.operate_somewhat()
     if run.rnd.random() < 0.5:
         run.flush()
@@ -117,7 +117,7 @@ def check(run: Run) -> None:
 
 
 def remount(run: Run) -> None:
-    """The same host, or its replacement without local state, mounts again."""
+    """Mount again on the same host, or on its replacement without local state."""
     run.operate_somewhat()
     run.umount()
     if run.rnd.random() < 0.3:
@@ -127,7 +127,7 @@ def remount(run: Run) -> None:
 
 
 def hand_over(run: Run) -> None:
-    """The other host writes from now on."""
+    """Unmount; the other host becomes the writer."""
     run.operate_somewhat()
     run.umount()
     if run.rnd.random() < 0.2:
@@ -137,7 +137,7 @@ def hand_over(run: Run) -> None:
 
 
 def kill(run: Run) -> None:
-    """The daemon is killed, perhaps in the middle of an operation; the next mount recovers."""
+    """Kill the daemon, perhaps in the middle of an operation; the next mount recovers."""
     run.operate_somewhat()
     if run.rnd.random() < 0.3:
         time.sleep(run.rnd.random() * 3)
@@ -154,7 +154,7 @@ def kill(run: Run) -> None:
 
 
 def stand_still(run: Run) -> None:
-    """The daemon stands still for a while, and goes on."""
+    """Stop the daemon with SIGSTOP for a while, and let it continue."""
     run.operate_somewhat()
     run.writer.stop()
     operation = run.begin_operation()
@@ -166,7 +166,7 @@ def stand_still(run: Run) -> None:
 
 
 def take_over(run: Run) -> None:
-    """The other host takes the filesystem over, from one that lives, stands still, or is dead."""
+    """Take over on the other host while the writer is running, stopped, or dead."""
     old, new = run.writer, run.other
     run.operate_somewhat()
     way = run.rnd.choice(("alive", "stopped", "killed"))
@@ -201,7 +201,7 @@ def take_over(run: Run) -> None:
 
 
 def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
-    """Let a writer go on that was taken over, and end it; return the number of its last state."""
+    """Continue and then end a fenced writer; return the number of its last state."""
     low = branch.last
     for _ in range(run.rnd.randrange(5)):
         operation = run.chooser.choose(branch.now, new=True)
@@ -226,7 +226,7 @@ def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
 
 
 def _require_quarantined(run: Run, old: Host, branch: History, low: int, taken: State) -> None:
-    """Require that what the bucket does not have is kept by the host that was taken over."""
+    """Require that the fenced host quarantined its unshipped changes."""
     before = set(old.kept())
     run.follow(old)
     old.umount()
@@ -237,7 +237,7 @@ def _require_quarantined(run: Run, old: Host, branch: History, low: int, taken: 
 
 
 def follow(run: Run) -> None:
-    """A follower shows what the writer has flushed."""
+    """Require that a follower shows everything that the writer has flushed."""
     run.operate_somewhat()
     run.follow(run.follower)
     if run.rnd.random() < 0.2:
@@ -245,7 +245,7 @@ def follow(run: Run) -> None:
 
 
 def promote(run: Run) -> None:
-    """A follower becomes the writer after an orderly end."""
+    """Promote a follower after the writer has unmounted."""
     new = run.other
     run.follow(new)
     run.operate_somewhat()
@@ -259,13 +259,13 @@ def promote(run: Run) -> None:
 
 
 def outage(run: Run) -> None:
-    """The store is away; what is new is written meanwhile, and nothing is lost."""
+    """Write during an outage of the store; nothing is lost."""
     run.operate_somewhat()
     run.check()  # from here on everything is cached
     run.bucket.go_away(run.rnd.randrange(2))
     run.journal.note("the store is away")
     killed_s = 0.0
-    run.chooser.syncs = not run.history.remote  # such an fsync would fail
+    run.chooser.syncs = not run.history.remote  # an fsync during the outage would fail
     try:
         run.operate(run.rnd.randrange(10))
         if run.rnd.random() < 0.3:
@@ -288,7 +288,7 @@ def outage(run: Run) -> None:
 
 
 def _look_offline(run: Run) -> None:
-    """The other host shows the names that it has, read-only, without the bucket."""
+    """List the names on the other host, read-only, without the bucket."""
     done = run.other.mount("ro", expected=(0, 2, 3, 9))  # 2: no such directory
     if done.status == 0:
         names = run.hand.ask("names", str(run.other.mnt))
@@ -301,12 +301,12 @@ def _look_offline(run: Run) -> None:
 
 
 def turn_clock(run: Run) -> None:
-    """The clock of the writer is turned, and turned back; no history is lost by it."""
+    """Change the clock of the writer and restore it; no history is lost."""
     run.operate_somewhat()
     run.flush()
     offset_s = run.rnd.choice((-10 * YEAR_S, -HOUR_S, HOUR_S, 10 * YEAR_S))
     host = run.writer
-    expected = (0,) if run.bucket.url.startswith("local:") else None  # S3 refuses such requests
+    expected = (0,) if run.bucket.url.startswith("local:") else None  # S3 refuses a wrong time
     run.clock_was_off = True
     run.chooser.syncs = expected is not None or not run.history.remote
     host.set_clock(offset_s)

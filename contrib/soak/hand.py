@@ -1,4 +1,4 @@
-"""A process that touches mounts for the run, which goes on when a mount hangs.
+"""A process that uses mounts for the run, so that a hanging mount does not block the run.
 
 Requests and answers are pickled, each with its length before it, on standard input and output.
 """
@@ -19,7 +19,7 @@ LENGTH: Final = struct.Struct(">I")
 MARK: Final = "user.soak"
 LOST: Final = "user.s3fs-meta.lost"
 IGNORED: Final = frozenset({"lost+found"})
-HELD: Final = "held-"  # names of files that are held open, which are compared separately
+HELD: Final = "held-"  # prefix of files that are held open, which are compared separately
 
 
 def receive(stream: IO[bytes]) -> Any:
@@ -80,13 +80,13 @@ def do(root: str, operation: Operation) -> None:
 
 
 class _Held:
-    """The file that is held open, as a program does that writes a log."""
+    """A file that is kept open, like the log of a program."""
 
     def __init__(self) -> None:
         self._fd = -1
 
     def open(self, path: str) -> None:
-        """Make the file and keep it open."""
+        """Create the file and keep it open."""
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, line: bytes) -> None:
@@ -108,7 +108,7 @@ def _content(path: str) -> bytes:
 
 
 def see(root: str) -> Observed:
-    """Return all that is below a directory.
+    """Return all entries and content below a directory.
 
     Raises:
         OSError: something cannot be read, other than content with EIO.
@@ -130,7 +130,7 @@ def see(root: str) -> Observed:
 
 
 def _names(root: str) -> set[str]:
-    """Return every path below a directory, without looking at content."""
+    """Return every path below a directory, without reading content."""
     found: set[str] = set()
     for above, folders, files in os.walk(root):
         found |= {os.path.relpath(f"{above}/{name}", root) for name in (*folders, *files)}
@@ -170,7 +170,7 @@ def _attribute(path: str, name: str) -> bytes:
 
 
 def _read(path: str, size: int, name: str, found: Observed) -> bytes:
-    """Return the content as the daemon has it; the kernel forgets its pages first."""
+    """Return the content from the daemon; the kernel's page cache is dropped first."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -191,7 +191,7 @@ def _read(path: str, size: int, name: str, found: Observed) -> bytes:
 
 
 def main() -> None:
-    """Do what is asked for until the run ends."""
+    """Carry out requests until the run ends."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
     held = _Held()
     work: dict[str, Callable[..., object]] = {

@@ -1,6 +1,6 @@
-"""The states that a filesystem went through, and which of them must still be there.
+"""The states that a filesystem went through, and which of them must still exist.
 
-States have numbers, rising with time. What a takeover or a kill made undone is *dead*: it must not
+States have ascending numbers. A state undone by a takeover or a kill is *dead*: it must not
 be seen again, but stays listed. A *point* is a txg whose state is known exactly.
 """
 
@@ -22,18 +22,18 @@ from contrib.soak.states import (
     state_of,
 )
 
-# A group commits after 5 ms, "later on a machine that is too busy".
+# A group commits after 5 ms, later on a busy machine.
 COMMIT_S_MAX: Final = 3.0
 _SHOWN_MAX: Final = 8
 
 
 @dataclass
 class Step:
-    """One state, and how it came to be."""
+    """One state, and the operation that led to it."""
 
     state: State
     operation: Operation | None
-    ended_s: float | None  # None: it may not have happened, or not completely
+    ended_s: float | None  # None: it may be missing or incomplete
     dead: bool = False
 
 
@@ -43,29 +43,29 @@ class History:
     def __init__(self) -> None:
         self.steps = [Step(State(), None, time.monotonic())]
         self.remote = False  # fsync waits for the bucket
-        self.local_floor = 0  # a killed daemon must not lose it
-        self.bucket_floor = 0  # a lost machine must not lose it
-        self.points: dict[int, int] = {}  # by txg
+        self.local_floor = 0  # number of the state that a kill must not lose
+        self.bucket_floor = 0  # number of the state that the bucket has
+        self.points: dict[int, int] = {}  # number of the state by txg
         self.tainted: set[bytes] = set()  # blocks of a pack that is damaged
-        self.past_tainted: set[bytes] = set()  # of all that ever existed
+        self.past_tainted: set[bytes] = set()  # blocks of all packs that were ever damaged
         self.holes: list[tuple[int, int]] = []  # txgs that damage made unreachable, both included
 
     @property
     def now(self) -> State:
-        """Return what should be there."""
+        """Return the expected current state."""
         return self.steps[-1].state
 
     @property
     def last(self) -> int:
-        """Return the number of that state."""
+        """Return the number of the current state."""
         return len(self.steps) - 1
 
     def begin(self, operation: Operation) -> None:
-        """Note an operation that is sent."""
+        """Record an operation that is sent."""
         self.steps.append(Step(self.now.after(operation), operation, None))
 
     def ended(self, operation: Operation) -> None:
-        """Note that it was acknowledged."""
+        """Record that the operation was acknowledged."""
         self.steps[-1].ended_s = time.monotonic()
         if operation.sync:
             self.local_floor = self.last
@@ -73,11 +73,11 @@ class History:
             self.bucket_floor = self.last
 
     def refused(self) -> None:
-        """Note that it was refused, and changed nothing."""
+        """Record that the operation was refused, and changed nothing."""
         self.steps.pop()
 
     def reached_bucket(self) -> None:
-        """Note that the present is in the bucket."""
+        """Record that the current state is in the bucket."""
         self.local_floor = self.bucket_floor = self.last
 
     def floor_before(self, seconds: float) -> int:
@@ -90,7 +90,7 @@ class History:
         return number
 
     def fork(self) -> "History":
-        """Return a history of its own that continues from here."""
+        """Return a separate history that continues from here."""
         other = copy.copy(self)
         other.steps = [copy.copy(step) for step in self.steps]
         other.points = dict(self.points)
@@ -99,7 +99,7 @@ class History:
     # --- comparing -----------------------------------------------------------------------------------
 
     def require_now(self, observed: Observed, what: str) -> None:
-        """Require that a tree is the present."""
+        """Require that a tree equals the current state."""
         self.require(observed, what, self.last, self.last, partly=False)
 
     def require(
@@ -108,20 +108,20 @@ class History:
         """Return the number of the state that was observed, or of the one before it.
 
         Args:
-            observed: what was seen.
-            what: for the finding.
-            low: the earliest state that is right.
-            high: the latest one.
-            partly: the one after the last that is complete may have begun.
+            observed: the tree as it was read.
+            what: a description for the finding.
+            low: the earliest allowed state.
+            high: the latest allowed state.
+            partly: the operation after that state may be partly visible.
 
         Raises:
-            FindingError: it is none of them.
+            FindingError: the tree is none of these states.
         """
         self._require_tainted(observed.failed, self.tainted, what)
         return self._find(observed, what, low, high, partly=partly)
 
     def require_past(self, observed: Observed, what: str, low: int, high: int) -> int:
-        """Do the same for a point in time: content of packs that were damaged may be lost."""
+        """Do the same for a point in time: content of damaged packs may be lost."""
         self._require_tainted(observed.failed, self.past_tainted, what)
         return self._find(observed, what, low, high, partly=True)
 
@@ -174,7 +174,7 @@ class History:
                         )
 
     def _was_tainted(self, path: Path, at: int, tainted: set[bytes]) -> bool:
-        """Return whether a state had a damaged block there; names change, so any state counts."""
+        """Return whether a block of the file at a path was damaged, in any state: names change."""
         for step in reversed(self.steps):
             name = step.state.names.get(path)
             if name is not None and name.kind == "f":
@@ -186,24 +186,24 @@ class History:
     # --- going on from what was found -------------------------------------------------------------------
 
     def adopt(self, number: int, observed: Observed) -> None:
-        """Continue from what was found: later states did not happen."""
+        """Continue from the observed tree: later states are undone."""
         for step in self.steps[number + 1 :]:
             step.dead = True
         self.steps.append(Step(state_of(observed), None, time.monotonic()))
 
     def go_on_from(self, observed: Observed) -> None:
-        """Continue from what was found, which does not make undone what happened."""
+        """Continue from the observed tree; earlier states are not undone."""
         self.steps.append(Step(state_of(observed), None, time.monotonic()))
         self.reached_bucket()
 
     def range_of(self, txg: int) -> tuple[int, int]:
-        """Return between which states a txg was cut."""
+        """Return the earliest and the latest state that a txg may have."""
         before = [number for known, number in self.points.items() if known <= txg]
         after = [number for known, number in self.points.items() if known >= txg]
         return max(before, default=0), min(after, default=self.last)
 
     def forget_points(self, first: int) -> None:
-        """Forget which states txgs from a number on were: it may be given to others."""
+        """Forget the states of txgs from a number on: the numbers may be used again."""
         self.points = {txg: number for txg, number in self.points.items() if txg < first}
 
     def in_hole(self, txg: int) -> bool:
@@ -212,12 +212,12 @@ class History:
 
 
 def trimmed(block: bytes) -> bytes:
-    """Return a block as it is compared: zeros at its end may be stored or not."""
+    """Return a block without trailing zeros, which may or may not be stored."""
     return block.rstrip(b"\0")
 
 
 def same(observed: Observed, view: Mapping[Path, Seen], state: State) -> bool:
-    """Return whether a tree is a state, but for what could not be read."""
+    """Return whether a tree equals a state, except for unreadable content."""
     if observed.entries.keys() != view.keys():
         return False
     return all(
@@ -227,7 +227,7 @@ def same(observed: Observed, view: Mapping[Path, Seen], state: State) -> bool:
 
 
 def _readable(observed: Observed, state: State, path: Path) -> bool:
-    """Return whether all of a file that could be read is right."""
+    """Return whether all readable bytes of a file are correct."""
     name = state.names[path]
     data, found = state.files[name.file].data if name.kind == "f" else b"", observed.data[path]
     if len(data) != len(found):

@@ -1,4 +1,4 @@
-"""A host: local state, a mountpoint, a clock of its own, and the commands that it runs."""
+"""A host: local state, a mountpoint, a clock of its own, and its commands."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ CLOCK_LIBRARY: Final = "wrong_clock.so"
 
 
 class Host:
-    """One machine, as far as the filesystem can tell."""
+    """One simulated machine."""
 
     def __init__(self, name: str, folder: Path, bucket: Bucket, journal: Journal) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class Host:
         self.cachedir = self.folder / "state"
         self.mnt = self.folder / "mnt"
         self.mnt.mkdir(parents=True)
-        self.pid = 0  # of the daemon, while it is mounted
+        self.pid = 0  # process of the daemon, while it is mounted
         self.bucket = bucket
         self._journal = journal
         self._commands = Commands(journal)
@@ -59,7 +59,7 @@ class Host:
     def on_bucket(
         self, command: str, *words: str | Path, expected: Collection[int] | None = (0,)
     ) -> Done:
-        """Run one command that takes the URL, as its first argument."""
+        """Run one command with the URL as its first argument."""
         words = (command, *self.bucket.options, self.bucket.url, *words)
         return self.run(*words, expected=expected)
 
@@ -80,7 +80,7 @@ class Host:
         return found
 
     def umount(self, *words: str, expected: Collection[int] | None = (0,)) -> Done:
-        """Unmount; the daemon must end."""
+        """Unmount, and wait until the daemon ends."""
         done = self.run("umount", *words, self.mnt, expected=expected)
         if not self.is_mounted():
             self.wait_until_gone()
@@ -96,18 +96,18 @@ class Host:
         )
 
     def kill(self) -> None:
-        """End the daemon as a crash does."""
+        """Kill the daemon, as a crash does."""
         self._journal.note(f"{self.name}: SIGKILL to {self.pid}")
         os.kill(self.pid, signal.SIGKILL)
         self.wait_until_gone()
 
     def stop(self) -> None:
-        """Let the daemon stand still."""
+        """Stop the daemon with SIGSTOP."""
         self._journal.note(f"{self.name}: SIGSTOP to {self.pid}")
         os.kill(self.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """End that."""
+        """Continue the stopped daemon."""
         self._journal.note(f"{self.name}: SIGCONT to {self.pid}")
         os.kill(self.pid, signal.SIGCONT)
 
@@ -129,7 +129,7 @@ class Host:
         self.pid = 0
 
     def end(self) -> Done:
-        """Unmount whatever the store answers; what it did not take is kept here.
+        """Unmount, by force if needed; unshipped changes stay on this host.
 
         Raises:
             FindingError: that does not end the mount.
@@ -142,7 +142,7 @@ class Host:
         return done
 
     def forget(self) -> None:
-        """Lose the local state, as a machine that is made anew."""
+        """Delete the local state, as on a new machine."""
         self._journal.note(f"{self.name}: its state directory is removed")
         shutil.rmtree(self.cachedir, ignore_errors=True)
 
@@ -151,7 +151,7 @@ class Host:
         return sorted(path.parent.name for path in self.cachedir.glob("*/kept-*/meta.db"))
 
     def log(self) -> str:
-        """Return what the daemon reported."""
+        """Return the log of the daemon."""
         return "".join(
             path.read_text(errors="replace") for path in self.cachedir.glob("*/mount.log")
         )
@@ -159,7 +159,7 @@ class Host:
     # --- time ------------------------------------------------------------------------------------------
 
     def set_clock(self, offset_s: float) -> None:
-        """Turn the clock of this host, also of what runs."""
+        """Set the clock of this host, also for running processes."""
         self._journal.note(f"{self.name}: the clock is {offset_s:+.0f} s off")
         with self._clock.open("r+b") as file:
             file.write(_OFFSET.pack(int(offset_s * 1e9)))

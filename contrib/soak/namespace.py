@@ -1,4 +1,4 @@
-"""A process and mount namespace of the run's own: nothing that it starts outlives it."""
+"""A process and mount namespace for the run: no process or mount outlives it."""
 
 import ctypes
 import os
@@ -22,8 +22,8 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 def run_inside(main: Callable[[], int], folder: Path) -> int:
     """Run *main* inside, with ^C reaching it; return its status. Needs root.
 
-    At the end nothing is mounted below *folder*. Three processes: this one waits; the second one is the namespace's first, whose end is the end
-    of all in it; the third one does the work.
+    At the end nothing is mounted below *folder*. This process waits for the first one of the namespace,
+    whose end kills all others in it; a third process runs *main*.
     """
     _check(_libc.unshare(_NEWPID | _NEWNS))
     _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
@@ -64,7 +64,7 @@ def _check(result: int) -> None:
 
 
 def others() -> dict[int, str]:
-    """Return the processes here, but for the first one and this one."""
+    """Return the processes of the namespace other than its first one and this one."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         if int(folder.name) in {1, os.getpid()}:

@@ -1,4 +1,4 @@
-"""Events of the past: mounts of a txg or a time, restores, rollbacks."""
+"""Events with points in time: mounts of a txg or a time, restores, rollbacks."""
 
 import shutil
 from typing import Any
@@ -19,19 +19,19 @@ def _known(run: Run) -> list[dict[str, Any]]:
 
 
 def _one_of(run: Run, found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return one of them, most often one that must be there."""
+    """Return one of the txgs, most often one within the retention."""
     retained = [txg for txg in found if run.is_retained(txg)]
     return run.rnd.choice(retained if retained and run.rnd.random() < 0.7 else found)
 
 
 def _require_then(run: Run, txg: dict[str, Any], observed: Observed, what: str) -> None:
-    """Require that a tree is what a txg was."""
+    """Require that a tree equals the state of a txg."""
     low, high = run.history.range_of(txg["txg"])
     run.history.require_past(observed, f"{what} of txg {txg['txg']}", low, high)
 
 
 def look_back(run: Run) -> None:
-    """A mount of a point in time shows the tree of that time."""
+    """Mount a point in time, and require the tree of that time."""
     run.operate_somewhat()
     run.flush()
     found = _known(run)
@@ -58,7 +58,7 @@ def look_back(run: Run) -> None:
 
 
 def restore(run: Run) -> None:
-    """Files are copied out of the present, or of a point in time."""
+    """Copy files out of the current state or a point in time."""
     run.operate_somewhat()
     run.flush()
     txg = _one_of(run, _known(run))
@@ -81,7 +81,7 @@ def restore(run: Run) -> None:
 
 
 def roll_back(run: Run) -> None:
-    """The past becomes the present."""
+    """Roll back to a point in time."""
     run.operate_somewhat()
     run.umount()
     found = _known(run)[1:]  # the first one is the current txg

@@ -1,6 +1,6 @@
-"""The program ``s3fs-meta`` with small limits, so that an hour sees what takes weeks otherwise.
+"""The program ``s3fs-meta`` with small limits, so that an hour covers the events of weeks.
 
-Packs, levels and images come earlier and are smaller, and reclaim looks every few seconds.
+Packs, levels and images are made earlier and smaller, and reclaim runs every few seconds.
 """
 
 from s3fs_meta import limits

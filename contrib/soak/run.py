@@ -1,4 +1,4 @@
-"""One filesystem under test: its hosts, its bucket and its history, and what events are made of."""
+"""One filesystem under test: its hosts, bucket and history, and the steps of events."""
 
 import errno
 import json
@@ -71,16 +71,16 @@ class Run:
 
     @property
     def follows(self) -> str:
-        """Return the options of a follower; once promoted it keeps the others."""
+        """Return the options of a follower; a promoted follower keeps the others."""
         return f"{FOLLOWS},{self.options}"
 
     @property
     def other(self) -> Host:
-        """Return the host that could write and does not."""
+        """Return the host that can write and is not the writer."""
         return self.b if self.writer is self.a else self.a
 
     def cold(self) -> Host:
-        """Return a machine that has never seen the filesystem."""
+        """Return a machine without local state."""
         self._colds += 1
         return self._host(f"cold-{self._colds}")
 
@@ -125,7 +125,7 @@ class Run:
         return kind == "done"
 
     def flush(self, *words: str, expected: Collection[int] | None = (0,)) -> int | None:
-        """Carry everything to the bucket; return the txg, None if that failed."""
+        """Flush everything to the bucket; return the txg, None if that failed."""
         done = self.writer.run("flush", "--json", *words, self.writer.mnt, expected=expected)
         if done.status != 0:
             return None
@@ -140,7 +140,7 @@ class Run:
         return txg
 
     def observe(self, host: Host) -> Observed:
-        """Return what a host shows."""
+        """Return the tree that a host shows."""
         observed = self.hand.see(host.mnt)
         self.journal.note(f"{host.name}: saw {len(observed.entries)} entries")
         return observed
@@ -152,17 +152,17 @@ class Run:
     # --- mounting ------------------------------------------------------------------------------------
 
     def mount(self, host: Host, *words: str) -> None:
-        """Mount for writing; from now on it is the writer."""
+        """Mount for writing; the host becomes the writer."""
         host.mount(self.options, *words)
         self.writer = host
 
     def umount(self) -> None:
-        """Unmount the writer, after which the bucket has everything."""
+        """Unmount the writer; the bucket then has everything."""
         self.writer.umount()
         self.history.reached_bucket()
 
     def recover(self, what: str, low: int) -> None:
-        """Compare what a kill or takeover left with what may be left, and continue from it."""
+        """Compare the tree after a kill or takeover with the allowed states; continue from it."""
         observed = self.observe(self.writer)
         number = self.history.require(observed, what, low, self.history.last)
         lost = self.history.last - number
@@ -171,14 +171,14 @@ class Run:
         self.history.local_floor = self.history.last
 
     def shipped_floor(self, figures: dict[str, Any], asked_s: float) -> int:
-        """Return the last state that the bucket has, by the figures of the writer."""
+        """Return the last state that is surely in the bucket, from the figures of the writer."""
         if self.writer.clock_off:
             return self.history.bucket_floor
         age_s = figures["chain"]["unshipped_age_s"] + figures["kernel"]["age_s"]
         return self.history.floor_before(asked_s - age_s - 0.1)
 
     def follow(self, host: Host) -> None:
-        """Have a host follow, and compare what it shows with what the writer shipped."""
+        """Mount a host as a follower, and require that it shows everything shipped."""
         if not host.pid:
             host.mount(self.follows)
         txg = self.flush()
@@ -189,7 +189,7 @@ class Run:
     def require_kept(
         self, host: Host, before: set[str], branch: History, low: int, base: State
     ) -> None:
-        """Require that a host kept its states from *low* on, if they are not *base*.
+        """Require that a host quarantined a state from *low* on, unless one equals *base*.
 
         Raises:
             FindingError: it kept nothing, or something else.
@@ -217,14 +217,14 @@ class Run:
         return list(json.loads(host.on_bucket("log", "--json", "-n", "40").out)["txgs"])
 
     def is_retained(self, txg: dict[str, Any]) -> bool:
-        """Return whether a txg is so young that it must be there."""
+        """Return whether a txg is young enough that it must exist."""
         age_s = time.time() - txg["created_ns"] / 1e9
         return age_s < self.retention_s and not self.history.in_hole(txg["txg"])
 
     # --- the end -------------------------------------------------------------------------------------
 
     def judge_at_end(self) -> None:
-        """Unmount everywhere; a new machine must find everything, and fsck nothing."""
+        """Unmount everywhere; a new machine must find everything, and fsck no damage."""
         self.journal.note("the end of this filesystem")
         if self.follower.pid:
             self.follower.umount()
@@ -249,6 +249,6 @@ class Run:
                 raise FindingError(f"a traceback in the log of {host.name}:\n{log[-6000:]}")
 
     def close(self) -> None:
-        """End what was started here."""
+        """End every mount and process that the run started."""
         self.hand.end()
         self.bucket.close()

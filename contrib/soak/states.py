@@ -1,4 +1,4 @@
-"""The content of a filesystem, how one operation changes it, and what an interrupted one may leave."""
+"""The content of a filesystem, the effect of each operation, and results of interrupted ones."""
 
 import hashlib
 import random
@@ -21,14 +21,14 @@ class Operation(NamedTuple):
 
     act: str
     path: Path
-    other: str = ""  # a second path, or the target of a link
+    other: str = ""  # the second path, or the target of a link
     offset: int = 0
     data: bytes = b""
     sync: bool = False
 
     @override
     def __str__(self) -> str:
-        """Return it in one short line."""
+        """Return the operation in one short line."""
         more = f" {self.other}" if self.other else ""
         size = f" {len(self.data)} bytes at {self.offset}" if self.data or self.offset else ""
         return f"{self.act} {self.path}{more}{size}{' fsync' if self.sync else ''}"
@@ -74,7 +74,7 @@ class Name(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file, whatever its names are."""
+    """A file, independent of its names."""
 
     data: bytes = b""
     mode: int = _FILE_MODE
@@ -90,7 +90,7 @@ class State:
     next_file: int = 1
 
     def view(self) -> dict[Path, Seen]:
-        """Return what a program sees."""
+        """Return the tree as a program sees it."""
         if not hasattr(self, "_view"):
             links: dict[int, int] = {}
             for name in self.names.values():
@@ -113,7 +113,7 @@ class State:
         return self.files[self.names[path].file].data
 
     def after(self, operation: Operation) -> "State":
-        """Return the state that an operation leads to; it must be possible."""
+        """Return the state after an operation, which must be possible."""
         names, files = dict(self.names), dict(self.files)
         state = replace(self, names=names, files=files)
         result = _ACTS[operation.act](state, operation)
@@ -201,7 +201,7 @@ _ACTS: Final = {
 
 
 def state_of(observed: Observed) -> State:
-    """Return what was observed as a state."""
+    """Return the state that an observed tree has."""
     names: dict[Path, Name] = {}
     files: dict[int, File] = {}
     for path, seen in observed.entries.items():
@@ -219,9 +219,9 @@ def state_of(observed: Observed) -> State:
 
 
 def is_between(observed: Observed, before: State, operation: Operation, after: State) -> bool:
-    """Return whether a tree is what an operation may leave that was not finished.
+    """Return whether a tree may be the result of an interrupted operation.
 
-    Only the file that it concerns may differ from both sides, and each of its bytes is the old one,
+    Only the file of the operation may differ from both states, and each of its bytes is the old one,
     the new one, or zero behind the old end, where a later page came first.
     """
     if operation.act not in SIZED:
@@ -269,7 +269,7 @@ class Chooser:
 
     def __init__(self, rnd: random.Random) -> None:
         self._rnd = rnd
-        # Content that comes again, so that it is deduplicated; zeros, and what compresses.
+        # Repeated content, which is deduplicated; zeros; and compressible content.
         self._pool = [rnd.randbytes(BLOCK_BYTES) for _ in range(4)]
         self._pool += [bytes(BLOCK_BYTES), b"the same line\n" * (BLOCK_BYTES // 14)]
         self._number = 0
@@ -285,7 +285,7 @@ class Chooser:
         return found[:size] if self._rnd.random() < 0.5 else found[: FILE_BYTES_MAX // 2]
 
     def choose(self, state: State, *, new: bool = False) -> Operation:
-        """Return an operation; *new*: one that needs no content that is there."""
+        """Return an operation; *new*: one that needs no existing content."""
         acts = ["put", "put", "mkdir", "symlink", "rename", "unlink", "link", "chmod", "mark"]
         if not new:
             acts += ["put", "write", "write", "append", "append", "truncate", "rmdir"]
@@ -309,7 +309,7 @@ class Chooser:
             return Operation("symlink", self._fresh(state, "l"), f"to-{self._number}")
         if act == "rmdir":
             return self._empty_directory(state)
-        if act == "unlink":  # symbolic links, too: most names may be links
+        if act == "unlink":  # also of symbolic links: most names may be links
             paths = [path for path, name in state.names.items() if name.kind != "d"]
             return Operation("unlink", self._rnd.choice(paths)) if paths else None
         if not files:

@@ -1,1 +1,1 @@
-"""Conformance: other people's test programs, run on a real mount and judged. See README.md."""
+"""Conformance: external test suites, run on a real mount and judged. See README.md."""

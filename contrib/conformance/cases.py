@@ -1,4 +1,4 @@
-"""The report of a suite: one case with its outcome, judged against the failures that are expected."""
+"""The report of a suite: one case with its outcome, judged against the expected failures."""
 
 import configparser
 import enum
@@ -57,7 +57,7 @@ def is_excluded(name: str, patterns: Mapping[str, str]) -> str | None:
 
 
 def judged(cases: Iterable[Case], expected: Mapping[str, str]) -> Iterator[Case]:
-    """Yield the cases with what was expected taken into account."""
+    """Yield the cases, judged against the expected failures."""
     for case in cases:
         reason = expected.get(case.name)
         if reason is None:

@@ -19,7 +19,7 @@ from contrib.conformance.cases import BAD, Case, Outcome, expected_failures, jud
 from contrib.conformance.places import Place
 
 SUITES: Final = (pjdfstest.SUITE, fsx.SUITE, stress_ng.SUITE, fio.SUITE)
-# Large ones, whose checkouts the user names; part of "all" where that is done.
+# Large suites, whose location the user sets; part of "all" if it is set.
 NAMED: Final = {xfstests.SUITE: xfstests, ltp.SUITE: ltp}
 
 
@@ -108,7 +108,7 @@ def _table(cases: Sequence[Case]) -> None:
 
 @contextmanager
 def _target(arguments: argparse.Namespace) -> Iterator[Path | None]:
-    """Make a folder of our own in --target, so that nothing else there is touched."""
+    """Make a directory for the run in --target, so that nothing else there is touched."""
     if arguments.target is None:
         yield None
         return

@@ -31,7 +31,7 @@ def sections() -> dict[str, bool]:
 
 
 def run(place: Place, only: str | None) -> Iterator[Case]:
-    """Run every section on its own files: write and verify, then verify once more from cold."""
+    """Run every section on its own files: write and verify, then verify with cold caches."""
     program = programs.find(SUITE)
     for name, repeatable in sections().items():
         if only is None or only in name:
@@ -45,7 +45,7 @@ def run(place: Place, only: str | None) -> Iterator[Case]:
 
 
 def _forget_pages(place: Place, name: str) -> None:
-    """Make the kernel drop its pages of the files, so that the filesystem is asked for them."""
+    """Drop the kernel's pages of the files, so that reads reach the filesystem."""
     for path in place.directory.glob(f"{name}.*"):
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""fsx: random reads, writes, truncates and mapped accesses of one file against a copy in memory.
+"""fsx: random reads, writes, truncates and mmap accesses of one file, compared with a copy.
 
 Every configuration of jobs/fsx-*.toml is run with several seeds. A failure names both, so it can be
 repeated: the same seed gives the same operations.

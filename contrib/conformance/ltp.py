@@ -1,7 +1,7 @@
 """LTP: the Linux Test Project's tests of filesystems, from an installation that $LTP names.
 
-Scenarios ``fs`` and ``fs_perms_simple``, and of ``syscalls`` the families that ask a filesystem
-something. Every test works below $TMPDIR, a directory of the filesystem under test. The excluded
+Scenarios ``fs`` and ``fs_perms_simple``, and of ``syscalls`` the families that concern a filesystem.
+Every test works below $TMPDIR, a directory of the filesystem under test. The excluded
 tests are in ``exclusions.ini``, each with its reason.
 
 Source: https://github.com/linux-test-project/ltp, runtest/ and doc/users/setup_tests.rst.

@@ -21,7 +21,7 @@ _MS_PRIVATE: Final = 1 << 18
 
 
 def own_mounts() -> None:
-    """Give this process mounts that no other sees: a copy elsewhere would keep each one in use.
+    """Give this process a mount namespace: a copy of a mount elsewhere would keep it in use.
 
     Raises:
         OSError: the kernel refuses.
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 @contextmanager
 def prepared(subject: Subject, suite: str, scratch: Path) -> Iterator[Place]:
-    """Make room for one suite on a mounted subject."""
+    """Prepare a directory for one suite on a mounted subject."""
     directory = subject.mountpoint / suite
     directory.mkdir()
     directory.chmod(0o755)
@@ -53,7 +53,7 @@ def prepared(subject: Subject, suite: str, scratch: Path) -> Iterator[Place]:
 
 
 def choose(kind: str, scratch: Path, directory: Path | None, options: dict[str, str]) -> Subject:
-    """Return what to test, made and not yet mounted."""
+    """Return the subject of the test, made and not yet mounted."""
     if directory is not None:
         return PlainDirectory("directory", directory)
     if kind == "null":
@@ -64,7 +64,7 @@ def choose(kind: str, scratch: Path, directory: Path | None, options: dict[str, 
 
 
 def afterwards(subject: Subject) -> Iterator[Case]:
-    """Unmount, and yield whether the daemon ended well and fsck finds nothing."""
+    """Unmount, and yield whether the daemon ended successfully and fsck finds nothing."""
     subject.stop()
     if isinstance(subject, DaemonSubject):
         ended = Outcome.FAILED if subject.exit_status else Outcome.PASSED

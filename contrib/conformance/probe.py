@@ -24,7 +24,7 @@ YES = "yes"
 
 
 def answer(operation: Operation, place: Path) -> str:
-    """Try one operation in a directory of its own, which is gone afterwards."""
+    """Try one operation in a temporary directory of its own."""
     with tempfile.TemporaryDirectory(dir=place, prefix="probe-") as folder:
         try:
             operation.check(Path(folder))
@@ -50,7 +50,7 @@ def table(answers: Sequence[tuple[Operation, Sequence[str]]], places: Sequence[P
 
 
 def main(words: Sequence[str]) -> int:
-    """Ask and print."""
+    """Try every operation and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("place", nargs="+", type=Path, help="a directory of a filesystem")
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")

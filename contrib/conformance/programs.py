@@ -1,4 +1,4 @@
-"""The foreign programs: found, never installed; run with a bound on their time."""
+"""External programs: found, never installed; run with a time limit."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ class MissingProgramError(Exception):
 
 
 class Finished(NamedTuple):
-    """A program that came to its end, or was ended."""
+    """A program that ended, or was killed after its time limit."""
 
     status: int | None  # None: killed after its time limit
     output: str
@@ -119,7 +119,7 @@ def pieces(
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove what a test left, as far as that is possible."""
+    """Remove the files that a test left, as far as possible."""
     subprocess.run(["rm", "-rf", str(directory)], capture_output=True, check=False)
 
 

@@ -1,4 +1,4 @@
-"""stress-ng: its filesystem jobs that can verify what they did, each on its own for some seconds."""
+"""stress-ng: its filesystem jobs that verify their results, each run alone for some seconds."""
 
 import os
 from collections.abc import Iterator

@@ -131,7 +131,7 @@ def members(groups: str) -> list[str]:
 
 
 def _prepare(scratch: Path, options: Mapping[str, str]) -> dict[str, str]:
-    """Make both filesystems and what stands before PATH; return the environment."""
+    """Make both filesystems and the programs at the front of PATH; return the environment."""
     (scratch / "bin").mkdir()
     for name in ("test", "scratch"):
         (scratch / name).mkdir()
@@ -167,7 +167,7 @@ def _prepare(scratch: Path, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _call(checkout: Path, names: Sequence[str], environment: Mapping[str, str]) -> Iterator[Case]:
-    """Run tests until all are done, one takes too long, or ``check`` ends early; yield the cases."""
+    """Run tests until all are done, one hangs, or ``check`` ends early; yield the cases."""
     pieces = programs.pieces(
         ["./check", *names], directory=checkout, seconds_max=SECONDS_MAX, environment=environment
     )
@@ -197,7 +197,7 @@ def reports(text: str) -> list[str]:
 
 
 def parse(report: str) -> Case:
-    """Return the case that a report is: a line with the outcome, and below it the reason."""
+    """Return the case of a report: a line with the outcome, followed by the reason."""
     first, _, below = report.partition("\n")
     if ended := ENDED.match(first):
         return Case(SUITE, ended[1], Outcome.PASSED, seconds=float(ended[2]))

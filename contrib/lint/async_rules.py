@@ -2,7 +2,7 @@
 
     python contrib/lint/async_rules.py
 
-A file passes again unread while its content, the configuration and the versions of the rules are
+A file is not checked again while its content, the configuration and the versions of the rules are
 the same; ``.flake8_cache`` has the digests. Files without async code are left out.
 
 Of the enabled rules only ASYNC101 walks the concrete syntax tree, which takes nine tenths of the
@@ -30,17 +30,17 @@ SCOPE: Final = re.compile(r"open_nursery|CancelScope|fail_at|fail_after|move_on_
 
 
 class QuickRunner(flake8_async.Flake8AsyncRunner_cst):  # type: ignore[misc, name-defined]
-    """Walks the concrete syntax tree only of a file that ASYNC101 can be about."""
+    """Walks the concrete syntax tree only of files that ASYNC101 can apply to."""
 
     def run(self) -> Iterable[Any]:
-        """Yield what is wrong."""
+        """Yield the problems found."""
         code = self.module.code
         if YIELD.search(code) and SCOPE.search(code):
             yield from super().run()
 
 
 def digests() -> dict[Path, str]:
-    """Return a digest of all that decides, for each file with async code."""
+    """Return a digest of content, configuration and rules for each file with async code."""
     rules = [(ROOT / "setup.cfg").read_bytes(), metadata.version("flake8-async").encode()]
     found = {}
     for path in sorted(each for folder in FOLDERS for each in (ROOT / folder).rglob("*.py")):
@@ -53,7 +53,7 @@ def digests() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Check what changed; return the status of flake8."""
+    """Check the changed files; return the status of flake8."""
     passed = set(CACHE.read_text().split()) if CACHE.exists() else set()
     found = digests()
     changed = [path for path, digest in found.items() if digest not in passed]

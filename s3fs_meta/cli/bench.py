@@ -1,4 +1,4 @@
-"""``s3fs-meta bench``: how fast a directory is, for people."""
+"""``s3fs-meta bench``: measure the speed of a directory."""
 
 import contextlib
 import os
@@ -63,7 +63,7 @@ Report = Callable[[str, int, int], None]  # what, done, total
 
 
 class Sizes(NamedTuple):
-    """How much is done; each thread has its own large file and its own small ones."""
+    """The amount of work; each thread has its own large file and its own small files."""
 
     big_bytes: int  # 0: no large files
     block_bytes: int  # of each read and write of a large file
@@ -73,7 +73,7 @@ class Sizes(NamedTuple):
 
     @property
     def needed_bytes(self) -> int:
-        """Return what lies there at once."""
+        """Return the largest number of bytes that exist in the directory at the same time."""
         return self.threads * (self.big_bytes + self.files * self.small_bytes)
 
 
@@ -91,16 +91,16 @@ class _Phase(NamedTuple):
     what: str
     steps: Callable[[int], Steps]  # one operation of one thread; yields its bytes
     operations: int  # for one thread
-    cold: bool = False  # begins with kernel caches dropped, if that is possible
+    cold: bool = False  # drop kernel caches first, if that is possible
 
 
 def can_drop_caches() -> bool:
-    """Return whether reading can be made to ask the filesystem instead of the kernel's memory."""
+    """Return whether this process may drop kernel caches, so that reads reach the filesystem."""
     return os.access(_DROP_CACHES, os.W_OK)
 
 
 class Workload:
-    """One run in a directory."""
+    """One run of the benchmark in a directory."""
 
     def __init__(self, parent: Path, sizes: Sizes, report: Report) -> None:
         self._parent = parent
@@ -110,10 +110,10 @@ class Workload:
         self._folder = parent  # set by run
 
     def run(self) -> list[Result]:
-        """Do everything and remove it.
+        """Run all phases, then remove the files.
 
         Raises:
-            OSError: the filesystem refused something.
+            OSError: an operation on the filesystem failed.
         """
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._parent))
         try:
@@ -161,7 +161,7 @@ class Workload:
     def _wait(
         self, phase: _Phase, futures: Sequence[Future[int]], taken: Sequence["array[float]"]
     ) -> None:
-        """Wait for all, or for the first that fails."""
+        """Wait for all threads, or for the first failure."""
         total = phase.operations * len(futures)
         left = set(futures)
         while left:
@@ -171,7 +171,7 @@ class Workload:
             self._report(phase.what, sum(map(len, taken)), total)
 
     def _work(self, phase: _Phase, thread: int, taken: "array[float]") -> int:
-        """Go through the steps of a phase until they end or all shall stop; return the bytes."""
+        """Run the steps of a phase until they end or the run is stopped; return the bytes."""
         size_bytes = 0
         with contextlib.closing(phase.steps(thread)) as steps:
             before_s = time.perf_counter()
@@ -242,7 +242,7 @@ class Workload:
 
 
 def _stamp(content: bytearray) -> None:
-    """Make each MiB of *content* one that was never there before."""
+    """Make each MiB of *content* unique by random bytes, to prevent deduplication."""
     for start in range(0, len(content), MIB):
         stamp = os.urandom(min(_STAMP_BYTES, len(content) - start))
         content[start : start + len(stamp)] = stamp
@@ -314,10 +314,10 @@ COLUMNS = ("", "in all", "a second", "median", "99 %", "longest")
 
 
 def the_mount(mounts: Iterable[Mounted]) -> Path:
-    """Return where the only one that is ours is mounted.
+    """Return the mountpoint of the only mounted s3fs-meta filesystem.
 
     Raises:
-        UsageError: there is none, or more than one.
+        UsageError: no such filesystem is mounted, or more than one.
     """
     found = [one.mountpoint for one in mounts if one.fs_type == mount_table.FS_TYPE]
     if len(found) != 1:
@@ -327,7 +327,7 @@ def the_mount(mounts: Iterable[Mounted]) -> Path:
 
 
 def _check(where: Path, sizes: Sizes) -> None:
-    """Refuse what cannot be measured, before anything is written."""
+    """Refuse invalid sizes and a directory without enough space, before anything is written."""
     if not where.is_dir():
         raise UsageError(f"{where} is not a directory")
     if not 0 < sizes.block_bytes <= BENCH_BLOCK_BYTES_MAX:

@@ -1,6 +1,6 @@
-"""The texts about a command: the source of help, generated pages and man pages.
+"""The help texts of a command: the source of ``--help``, generated pages and man pages.
 
-Owns: their form. Does not know: any command.
+Owns: their structure. Does not know: any command.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ OF_MOUNT: Final = (ExitStatus.NOT_MOUNTED, ExitStatus.REQUEST, ExitStatus.CONTRO
 
 
 class Example(NamedTuple):
-    """One line to type and what it does."""
+    """One command line and its effect."""
 
     command: str
     does: str
@@ -39,12 +39,12 @@ class CommandHelp(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return what stands above the options in ``--help``."""
+        """Return the text above the options in ``--help``."""
         return escape("\n\n".join([self.summary, *self.description]))
 
     @property
     def epilog(self) -> str:
-        """Return what stands below the options in ``--help``."""
+        """Return the text below the options in ``--help``."""
         examples = [f"  {escape(one.command)}\n      {escape(one.does)}" for one in self.examples]
         exits = [f"  {status:>3}  {escape(meaning)}" for status, meaning in self.exits.items()]
         # The letter \\b keeps the lines of a paragraph as they are.

@@ -145,7 +145,7 @@ async def _destroy(
 
 
 async def _refuse_held(store: ObjectStore, *, force_takeover: bool) -> None:
-    """Raise HeldError if a host writes, also where objects are damaged."""
+    """Raise HeldError if a host holds the lease; a missing or damaged lease is ignored."""
     if force_takeover:
         return
     with contextlib.suppress(ObjectMissingError, CorruptionError):
@@ -162,7 +162,7 @@ async def _find(
     secret: Secret | None,
     front: Front,
 ) -> _Found:
-    """Find out what is to be removed, also where mkfs or an earlier removal was interrupted.
+    """Find the objects to remove, also after an interrupted mkfs or an interrupted removal.
 
     Raises:
         As ``open_keys``, ``removal.keys_of_removed`` and ``own_objects``.
@@ -194,7 +194,7 @@ async def _find(
 
 
 async def _label(store: ObjectStore) -> str:
-    """Return what a filesystem is called; empty where no superblock says it: then its URL does."""
+    """Return the label of a filesystem; empty if no superblock can be read or it has no label."""
     for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
         with contextlib.suppress(ObjectMissingError, CorruptionError):
             data = (await store.get(key, TEXT_OBJECT_BYTES_MAX)).data
@@ -204,7 +204,7 @@ async def _label(store: ObjectStore) -> str:
 
 
 def _require_name(url: str, found: _Found, confirm: str | None) -> None:
-    """Raise UsageError unless the name was given or is typed now."""
+    """Raise UsageError unless the user confirms by the filesystem's name: an option, or typed."""
     typed = confirm
     if typed is None:
         if not sys.stdin.isatty():

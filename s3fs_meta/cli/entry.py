@@ -1,8 +1,8 @@
-"""The program ``s3fs-meta``: its commands, put together.
+"""The program ``s3fs-meta``: its command-line parser, built from the commands.
 
-Owns: the list of commands. Does not know: what they do.
-Only the module of the command that is called is loaded: all of them, with SQLite, FUSE and
-cryptography behind them, take twice as long to import as most commands take to run.
+Owns: the list of commands. Does not know: the effect of a command.
+Only the module of the requested command is loaded: importing all of them, with SQLite, FUSE and
+cryptography, takes twice as long as most commands take to run.
 """
 
 import importlib
@@ -47,7 +47,7 @@ COMMANDS: Final = (
 
 
 def load(command: str) -> tuple[CommandHelp, Callable[..., Any]]:
-    """Return the words about a command and its function."""
+    """Return the help text of a command and its function."""
     name = command.replace("-", "_")
     module = importlib.import_module(f"s3fs_meta.cli.{name}")
     assert module.HELP.name == command, "a module has the name of its command"
@@ -110,7 +110,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Take the options that stand before a command."""
+    """Handle the options that precede a command."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def program() -> NoReturn:
-    """Be the program: run, and end the process."""
+    """Run the program and end the process."""
     status = main()
     if status in {exits.ExitStatus.INTERRUPTED, exits.FSCK_CANCELLED}:
         # An interrupt may come between the start of a thread and its registration for joining;

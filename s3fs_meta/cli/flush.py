@@ -1,4 +1,4 @@
-"""``s3fs-meta flush``: upload everything that a mount holds to the bucket."""
+"""``s3fs-meta flush``: upload all changes of a mount to the bucket."""
 
 from typing import Annotated
 

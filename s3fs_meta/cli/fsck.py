@@ -66,7 +66,7 @@ AcceptSuperblock = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Which of -n, -p, -y was given."""
+    """The option -n, -p or -y that was given."""
 
     mode: Mode
     ask: bool
@@ -195,14 +195,14 @@ def _checked(plan: CheckPlan, access: options.Access, *, ask: bool, json: bool) 
 
 
 def _require_all(answer: _Answer, given: Sequence[bool]) -> None:
-    """Refuse options that change what only -y may."""
+    """Refuse options that need -y if it was not given."""
     for option, is_given in zip(_ONLY_ALL, given, strict=True):
         if is_given and answer.mode is not Mode.ALL:
             raise UsageError(f"{option} needs -y")
 
 
 def _refuse_quarantined(place: Target) -> None:
-    """Refuse to delete packs that only quarantined state of this host may name."""
+    """Refuse to delete packs that quarantined state of this host may still name."""
     kept = quarantine_list.find_all(place.state)
     if kept:
         raise UsageError(
@@ -242,7 +242,7 @@ def _rebuilt_line(made: Rebuilt) -> str:
 
 
 def _check(plan: CheckPlan, access: options.Access, *, ask: bool, json: bool) -> int:
-    """Run once, and once more with repairs if they were asked for; show the result."""
+    """Check, and check again with repairs if they are wanted; show the result."""
     with TerminalFront(quiet=json) as front:
         secret = access.secret(front.ask)
         report = trio.run(run_check, plan, secret, front)
@@ -270,7 +270,7 @@ def _show(plan: CheckPlan, report: Report, *, json: bool) -> None:
 
 
 def _list(lines: Sequence[str], number: int, *, everything: bool) -> None:
-    """Print a list of lines, shortened where it is too long to read."""
+    """Print a list of lines, shortened if it is too long to read."""
     shown = lines if everything else lines[:_SHOWN_MAX]
     for line in shown:
         output.print_text(f"  {line}")

@@ -1,10 +1,10 @@
-"""One run of fsck from opening to the end: how each kind of filesystem is opened for it.
+"""One run of fsck, from opening the filesystem to closing it.
 
     mounted here      its database read-only, beside the daemon; nothing can be repaired
     -n                opened read-only: the lease is not touched
-    -p, -y            opened for writing; what was repaired is carried to the bucket
+    -p, -y            opened for writing; repairs are uploaded to the bucket
 
-Owns: this choice, and what to do when the local database cannot be read at all.
+Owns: this choice, and the handling of a local database that cannot be read at all.
 Does not know: invariants, terminals.
 """
 
@@ -69,7 +69,7 @@ from s3fs_meta.sync.volume import OpenOptions, Volume
 
 CLOSE_S_MAX = 60.0
 _CLOSED: Final = "I0"
-_FUTURE: Final = "times"  # not about rows, so it has no number
+_FUTURE: Final = "times"  # a check outside the numbered invariants of rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class CheckPlan:
     s3: S3Options
     open: OpenOptions
     wanted: Wanted
-    accept_superblock: bool = False  # accept the one in the bucket, although a newer one was seen
+    accept_superblock: bool = False  # accept the bucket's, although this host knows a newer one
     verbose: bool = False
     publish_local: bool = False  # use the local state if the bucket lacks its last txg
     objects_from: str | None = None  # URL of a copy of the bucket
@@ -88,12 +88,12 @@ class CheckPlan:
 
 
 async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
-    """Check a filesystem and repair what was asked for; return what was found.
+    """Check a filesystem, and repair it if the plan demands that; return the report.
 
     Raises:
-        HeldError: it is mounted, and repairs are wanted or the journal admits no other reader.
+        HeldError: it is mounted, and repairs are wanted or the journal mode excludes other readers.
         CorruptionError: the metadata cannot be read, and no repair was wanted.
-        S3fsError: it could not be checked.
+        S3fsError: the filesystem could not be checked.
     """
     report = Report(on_note=front.notice) if plan.verbose else Report()
     async with opened_store(plan.place.url, plan.s3, tell=front.notice) as store:
@@ -113,11 +113,11 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
 
 
 async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
-    """Rebuild metadata from the packs alone, if no other can be read.
+    """Rebuild metadata from the packs alone, if no other metadata can be read.
 
     Raises:
-        UsageError: there is; nothing was changed.
-        HeldError: it is mounted here.
+        UsageError: other metadata can be read; nothing was changed.
+        HeldError: the filesystem is mounted on this host.
     """
     state_dir = StateDir(plan.place.state)
     async with opened_store(plan.place.url, plan.s3, tell=front.notice) as store:
@@ -153,7 +153,7 @@ async def _refuse_readable(
     state_dir: StateDir,
     front: Front,
 ) -> None:
-    """Refuse to lose names while any image can be restored, whatever comes after it."""
+    """Refuse a rebuild, which loses names, while any image in the bucket can be restored."""
     target = state_dir.tmp / "restorable.db"
     restorer = Restorer(store, keyring, superblock.uuid, front.progress)
     try:
@@ -184,10 +184,10 @@ def _advice_without_images(place: Target) -> str:
 
 
 def _refuse_local(place: Target, superblock: Superblock) -> None:
-    """Refuse to lose names that the local state has.
+    """Refuse a rebuild, which loses names, while the local state has them.
 
     Raises:
-        UsageError: its database opens.
+        UsageError: the local database can be opened.
     """
     state_dir = StateDir(place.state)
     if not state_dir.database.exists():
@@ -220,10 +220,10 @@ async def _status_if_mounted(place: Target) -> Mapping[str, Any] | None:
 
 
 def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
-    """Refuse what cannot be done beside a mount.
+    """Refuse a check that is impossible while the filesystem is mounted.
 
     Raises:
-        HeldError: repairs, or a journal under which only one process can have the database open.
+        HeldError: repairs are wanted, or the journal mode lets only one process open the database.
     """
     if plan.wanted.repair is not Mode.REPORT:
         raise HeldError(f"{plan.place.url} is mounted here; unmount it before repairs")
@@ -274,9 +274,9 @@ async def _check_readable(
     report: Report,
     front: Front,
 ) -> None:
-    """Check; under -y the bucket's state replaces a local database that cannot be read.
+    """Check; with -y the bucket's state replaces a local database that cannot be read.
 
-    The damage may be met on opening, or late in the check; then the check begins again.
+    The damage may be found at opening or later during the check; then the check starts again.
     """
     state_dir = StateDir(plan.place.state)
     try:
@@ -317,7 +317,7 @@ async def _check_alone(
         await _note_superblock(volume, report)
         future = _note_future(volume, report)
         for notice in volume.notices:
-            if notice not in volume.superblock_faults:  # they are findings already
+            if notice not in volume.superblock_faults:  # those are reported as findings
                 report.remember(notice)
         state_dir = volume.state_dir
         cache = CacheDirectory(state_dir.blocks, state_dir.tmp)
@@ -349,7 +349,7 @@ async def _open(
     report: Report,
     front: Front,
 ) -> Volume:
-    """Open for the check. What keeps it from being opened is mended first, under -y."""
+    """Open for the check. With -y, faults that prevent opening are repaired first."""
     options = replace(
         plan.open,
         read_only=plan.wanted.repair is Mode.REPORT,
@@ -401,7 +401,7 @@ async def _mend_superblock(
 
 
 async def _note_superblock(volume: Volume, report: Report) -> None:
-    """Note which copies of the superblock were invalid, and which of them still are."""
+    """Report which copies of the superblock were invalid, and which of them still are."""
     if not volume.superblock_faults:
         return
     remembered, held = Remembered(volume.state_dir.path), HeldKeys(volume.keyring)
@@ -411,7 +411,7 @@ async def _note_superblock(volume: Volume, report: Report) -> None:
 
 
 def _note_future(volume: Volume, report: Report) -> Verdict | None:
-    """Note that the end of the chain has a time in the future, by clocks that agree."""
+    """Report that the end of the chain has a time in the future, if host and store clocks agree."""
     if volume.clock.difference or not is_later(volume.link.created_ns, volume.clock.now_ns()):
         return None
     verdict = report.open(Verdict(_FUTURE, "no txg is of a time to come", Severity.DAMAGE))
@@ -426,7 +426,7 @@ def _span_was_begun(volume: Volume) -> bool:
 
 
 def _note_closed(report: Report, *findings: str) -> Verdict:
-    """Note what keeps the filesystem from being opened; return the verdict, for its remainder."""
+    """Report the fault that prevents opening; return the verdict, which the caller completes."""
     verdict = report.open(Verdict(_CLOSED, "the filesystem can be opened", Severity.DAMAGE))
     for finding in findings:
         report.add(verdict, Finding(_CLOSED, finding))
@@ -435,7 +435,7 @@ def _note_closed(report: Report, *findings: str) -> Verdict:
 
 
 async def _carry(volume: Volume, front: Front) -> bool:
-    """Upload repairs; return whether the bucket holds everything then."""
+    """Upload repairs; return whether the bucket has all changes afterwards."""
     session = Session(volume, SessionOptions(), SystemClock())
     session.recover()
     await session.publish_anew(front.progress)  # the report lists the losses

@@ -1,4 +1,4 @@
-"""Changing the superblock, whichever way it was opened, and saying which copies were not reached."""
+"""Changing the superblock, and reporting the copies that could not be changed."""
 
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console.boundary import PROGRAM, print_line
@@ -17,10 +17,10 @@ async def change_superblock(
     """Change the superblock of a filesystem, in every copy that is reached; return the new one.
 
     Args:
-        place: which filesystem.
-        s3: for buckets.
-        secret: opens it as it is now.
-        mutate: returns the next superblock; may ask the user.
+        place: the filesystem.
+        s3: options for buckets.
+        secret: opens the present superblock.
+        mutate: returns the new superblock; may ask the user.
 
     Raises:
         PreconditionError: another process changed it meanwhile; nothing was changed.
@@ -34,10 +34,10 @@ async def change_superblock(
 
 
 def require_encrypted(superblock: Superblock) -> None:
-    """Refuse to change a passphrase or recovery key where there is none.
+    """Refuse to change the passphrase or recovery key of a plain filesystem.
 
     Raises:
-        PassphraseError: it is a plain filesystem.
+        PassphraseError: the filesystem is not encrypted.
     """
     if not superblock.encrypted:
         raise PassphraseError("this filesystem is not encrypted, so it has no passphrase")

@@ -59,7 +59,7 @@ HELP = CommandHelp(
 
 
 class _Wanted(NamedTuple):
-    """Which part of the history."""
+    """The part of the history that is shown."""
 
     names: list[bytes]  # of the path; empty: everything
     since: Moment | None
@@ -132,7 +132,7 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
             reading.front.notice(notice)
 
         async def restore(link: Link) -> Database:
-            await stack.aclose()  # the one before
+            await stack.aclose()  # close the database before this one
             exact = Moment(f"txg={link.txg}", txg=link.txg)
             return (await stack.enter_async_context(opened_moment(reading, bucket, exact))).db
 
@@ -151,7 +151,7 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
 
 
 async def _last(bucket: Bucket, until: Moment) -> Link:
-    """Return where to begin; what cannot be read at the end of the chain is a notice."""
+    """Return the link to begin with; show a notice if the end of the chain is unreadable."""
     if until.txg is not None or until.time_ns is not None:
         return await bucket.find(until)
     newest = await bucket.moments.newest()
@@ -170,7 +170,7 @@ async def _entry(bucket: Bucket, fetched: Fetched | Gap) -> TxgRecord | Gap:
         return await txg_log.describe(bucket, fetched)
     except NewerFormatError:
         raise
-    except (FormatError, ObjectMissingError) as exc:  # a part
+    except (FormatError, ObjectMissingError) as exc:  # of a part object
         return Gap(fetched.link.txg, exc.message)
 
 

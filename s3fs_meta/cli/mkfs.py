@@ -125,17 +125,17 @@ async def _make(
 
 
 async def _refuse_below_another(url: str, s3: S3Options) -> None:
-    """Refuse a URL below another filesystem, whose tools would take the new objects for garbage.
+    """Refuse a URL below another filesystem's: its tools would treat the new objects as garbage.
 
     Raises:
-        NotEmptyError: a filesystem lies above; nothing was made.
+        NotEmptyError: there is a filesystem at a URL above; nothing was created.
     """
     for parent in urls.above(url):
         async with opened_store(parent, s3, look_only=True) as store:
             try:
                 found = await has_superblock(store)
             except StoreAccessError:
-                continue  # without permission to read it, it is unknown
+                continue  # no permission to read this prefix
         if found:
             raise NotEmptyError(
                 f"{url} lies below the filesystem {parent}; choose a prefix that is not inside it"

@@ -1,4 +1,4 @@
-"""``mount.s3fs-meta``: what mount(8) and /etc/fstab call.
+"""``mount.s3fs-meta``: the helper that mount(8) calls, also for /etc/fstab.
 
 Owns: mount(8)'s calling convention and exit statuses. Does not know: how a mount is made.
 Source: mount(8), "EXTERNAL HELPERS": ``mount.type spec dir [-sfnv] [-N namespace] [-o options]
@@ -35,10 +35,10 @@ class Call(NamedTuple):
 
 
 def parse(arguments: list[str]) -> Call:
-    """Return what mount(8) asks for.
+    """Return the parsed arguments of mount(8).
 
     Raises:
-        UsageError: this is not how mount(8) calls.
+        UsageError: the arguments do not have the form that mount(8) uses.
     """
     try:
         found, operands = getopt.gnu_getopt(arguments, "sfnvN:o:t:")
@@ -57,7 +57,7 @@ def parse(arguments: list[str]) -> Call:
 
 
 def run(arguments: list[str]) -> int:
-    """Mount, or remount, as mount(8) asks."""
+    """Mount or remount, as mount(8) requests."""
     # Within the error boundary: these load the compiled extension, which may be missing.
     from s3fs_meta.cli.mount import start
     from s3fs_meta.mount.plan import make_plan

@@ -1,7 +1,7 @@
-"""Copies of objects that fsck is given with --objects-from: where they are, and when they are used.
+"""Copies of objects that the user offers to fsck with --objects-from, and when fsck uses them.
 
-Metadata objects are put back before the filesystem is opened, which needs them; packs are put back
-once rows name those that should exist.
+Metadata objects are restored before the filesystem is opened, because opening reads them; packs are
+restored afterwards, because the rows show which ones are missing.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ def url_of(words: str) -> str:
 
 
 async def mend_metadata(source: Source, filesystem: Filesystem, *, lock_wait_s: float) -> list[str]:
-    """Put back changelogs, levels and images; return what was done.
+    """Restore changelogs, levels and images from copies; return a line for each.
 
     Raises:
         As ``Offer.mend_metadata``. HeldError: another process uses the state directory.
@@ -68,7 +68,7 @@ async def mend_metadata(source: Source, filesystem: Filesystem, *, lock_wait_s: 
 async def mend_packs(
     source: Source, filesystem: Filesystem, db: Database, *, deep: bool
 ) -> list[str]:
-    """Put back packs; return what was done. As ``Offer.mend_packs``."""
+    """Restore packs from copies; return a line for each. As ``Offer.mend_packs``."""
     async with _offer(source, filesystem) as offer:
         await offer.mend_packs(db, deep=deep)
         return offer.done

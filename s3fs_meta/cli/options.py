@@ -106,7 +106,7 @@ class Access:
 
     @property
     def s3(self) -> S3Options:
-        """Return the options of a bucket as the store takes them."""
+        """Return the S3 options, in the form that the store expects."""
         return S3Options(self.endpoint_url, self.region, self.profile)
 
     def secret(self, ask: Ask = ask_terminal) -> Passphrase:

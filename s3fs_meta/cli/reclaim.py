@@ -87,10 +87,10 @@ async def _reclaim(
     secret: Secret,
     front: Front,
 ) -> dict[str, Any]:
-    """Ask the mount of this host; without one, open the filesystem as a mount does.
+    """Send the request to this host's mount; if there is none, open the filesystem directly.
 
     Raises:
-        NotMountedError: a mountpoint was named where nothing is mounted.
+        NotMountedError: the user named a mountpoint, and nothing is mounted there.
     """
     try:
         return await request_reclaim(place, front, dry_run=wanted.read_only)

@@ -162,7 +162,7 @@ async def _copy(wanted: _Wanted, access: options.Access, front: Front) -> tuple[
 async def _newest(
     wanted: _Wanted, store: ObjectStore, superblock: Superblock, keyring: Keyring
 ) -> AsyncIterator[FindElsewhere | None]:
-    """Give a search for content by hash in the newest state, restored if needed; None without one."""
+    """Yield a search for lost content in the newest state of the bucket, or None."""
     clock = SystemClock()
     keeper = LeaseKeeper(store, clock)
     try:
@@ -188,10 +188,10 @@ async def _base(
     keyring: Keyring,
     front: Front,
 ) -> AsyncIterator[Database | None]:
-    """Give the database that the state continued; None if all files are wanted.
+    """Yield the database that the quarantined state was based on; None if all files are wanted.
 
     Raises:
-        SettingsError: it is no longer available.
+        SettingsError: that database is no longer available.
     """
     link = chain.recorded(db)
     if wanted.everything or link is None:

@@ -48,7 +48,7 @@ def rm(
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
-    """Carry out the command: all paths are looked at before the first one goes."""
+    """Carry out the command: all paths are checked before the first one is removed."""
     found = [mount_paths.existing(path, cachedir) for path in paths]
     with TerminalFront() as front:
         trio.run(_remove, found, front, locked, wait)

@@ -136,9 +136,9 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
     """Find the point in time, and ask for confirmation; nothing is changed.
 
     Raises:
-        HeldError: it is mounted here. (Who else holds it is found when it is opened.)
-        SettingsError: there is no such moment, or it is the present.
-        UsageError: it was not confirmed, or there is no terminal.
+        HeldError: the filesystem is mounted on this host. (Other hosts are checked at opening.)
+        SettingsError: the point in time is unavailable, or is the present state.
+        UsageError: the user did not confirm, or there is no terminal.
     """
     if is_locked(wanted.place.state):
         raise HeldError(f"{store.url} is in use on this host; unmount it first")

@@ -1,8 +1,8 @@
-"""The program ``s3fs-meta``: the short way for what must be quick, for all else the command line.
+"""The program ``s3fs-meta``: a fast path for ``rm PATH…``, and the command line for all else.
 
-Owns: which way. Does not know: commands, but that ``rm PATH…`` without options is to be as quick as
-rm(1) of one file, however large the tree. Parser, tables and event loop of the command line take
-five times as long to load as that takes to do.
+Owns: the choice between the two. Does not know: other commands.
+``rm PATH…`` without options must be as fast as rm(1) of one file, independent of the size of the
+tree. Loading the parser, tables and event loop takes five times as long as the removal itself.
 """
 
 import os
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-_INTERRUPTED: Final = 130  # as in ``exits``, which takes longer to import than all others
+_INTERRUPTED: Final = 130  # copied from ``exits``, whose import is slow
 
 
 def program() -> NoReturn:
-    """Be the program: run, and end the process."""
+    """Run the program and end the process."""
     if "S3FS_META_PASSPHRASE" in os.environ:
         from s3fs_meta.console import secret_environment
 
@@ -38,7 +38,7 @@ def is_plain_removal(words: Sequence[str]) -> bool:
 
 
 def _remove(paths: Sequence[Path]) -> int:
-    """Carry out the command: all paths are looked at before the first one goes."""
+    """Carry out the command: all paths are checked before the first one is removed."""
     try:
         from s3fs_meta.mount import mount_paths
 
@@ -55,7 +55,7 @@ def _remove(paths: Sequence[Path]) -> int:
 
 
 def _report(exc: BaseException) -> int:
-    """Say what went wrong as every command does; return the exit status."""
+    """Print an error as all commands do; return the exit status."""
     from s3fs_meta.console import boundary  # loads the command line
 
     def again() -> int:

@@ -1,4 +1,4 @@
-"""``s3fs-meta status``: figures of a mount, or what a bucket says about itself."""
+"""``s3fs-meta status``: figures of a mount, or of the objects in a bucket."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -80,7 +80,7 @@ def status(
 
 
 def _show_unshipped(target: str | None, cachedir: Path | None, *, json: bool) -> None:
-    """Print the paths of which something is not in the bucket."""
+    """Print the paths with changes that are not in the bucket."""
     if target is None:
         raise UsageError("--unshipped needs a mountpoint or a URL")
     found = trio.run(request_unshipped, targets.of_either(target, cachedir))
@@ -129,7 +129,7 @@ async def _figures(place: Target, access: options.Access) -> dict[str, Any]:
 async def _of_bucket(
     store: ObjectStore, remembered: Remembered, access: options.Access
 ) -> dict[str, Any]:
-    """Return the figures of the objects in the bucket; read only."""
+    """Return the figures of the objects in the bucket; nothing is written."""
     superblock, keyring = await _open(store, remembered, access)
     lease = lease_codec.decode(
         lease_codec.KEY, (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
@@ -153,7 +153,7 @@ async def _of_bucket(
 async def _open(
     store: ObjectStore, remembered: Remembered, access: options.Access
 ) -> tuple[Superblock, Keyring | None]:
-    """Return the superblock and its keys; no keys where a passphrase is needed and none is given."""
+    """Return the superblock and its keys; no keys if a needed passphrase was not given."""
     if access.passphrase_file is None and passphrase_source.from_environment() is None:
         superblock = await peek(store, remembered)
         return superblock, None if superblock.encrypted else unlock_plain(superblock)
@@ -162,7 +162,7 @@ async def _open(
 
 
 async def _last_txg(store: ObjectStore, lease: lease_codec.Lease) -> Txg | None:
-    """Return where the chain ends; its links are not verified."""
+    """Return the facts about the end of the chain; its links are not verified."""
     if lease.head is None:
         return None
     newer = await chain.numbers_from(store, lease.head.txg)
@@ -172,7 +172,7 @@ async def _last_txg(store: ObjectStore, lease: lease_codec.Lease) -> Txg | None:
 async def _image(
     store: ObjectStore, keyring: Keyring | None, lease: lease_codec.Lease
 ) -> dict[str, Any] | None:
-    """Return the facts of the last image; None without one, or without keys."""
+    """Return the facts about the last image; None if there is no image or no keys are known."""
     if lease.head is None or keyring is None:
         return None
     manifest = await image_head.load_manifest(

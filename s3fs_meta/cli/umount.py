@@ -1,4 +1,4 @@
-"""``s3fs-meta umount``: unmount, and return when the bucket holds everything."""
+"""``s3fs-meta umount``: unmount, and return when the bucket has all changes."""
 
 import os
 import subprocess
@@ -128,10 +128,10 @@ async def _is_detached(place: Target) -> bool:
 
 
 async def _used_by(place: Target) -> str:
-    """Return which processes still use a filesystem that was unmounted here, "" if it ends.
+    """Return which processes still use an unmounted filesystem; empty if its daemon is ending.
 
-    A process of another mount namespace is certain. Else the mount gets some time: the kernel may
-    not have reported the unmount to it yet.
+    A process in another mount namespace is reported at once. Otherwise the daemon gets some time:
+    the kernel may not have reported the unmount to it yet.
     """
     deadline_s = trio.current_time() + HELD_S_MAX
     while True:
@@ -147,7 +147,7 @@ async def _used_by(place: Target) -> str:
 
 
 def _judge(outcome: Mapping[str, object]) -> None:
-    """Raise unless the bucket holds everything: StoreError, or a more specific error."""
+    """Raise StoreError, or a more specific error, unless the bucket has all changes."""
     if outcome.get("kind") == FencedError.__name__:
         raise ControlError(
             FencedError.__name__,
@@ -167,7 +167,7 @@ def _judge(outcome: Mapping[str, object]) -> None:
 
 
 def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None:
-    """Judge the end of a mount; show why the upload before it failed, unless the end says that."""
+    """Do as ``_judge``; show the error of the earlier upload (*left*), unless it is the same."""
     try:
         _judge(outcome)
     except S3fsError as exc:
@@ -180,7 +180,7 @@ def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None
 
 
 async def _flush(place: Target, front: Front, force: bool) -> str:
-    """Upload while it is still mounted; return why not, if that does not keep it mounted."""
+    """Upload before the unmount; return an error that does not prevent the unmount, or empty."""
     try:
         await request_flush(place, front)
     except NotMountedError:
@@ -212,7 +212,7 @@ def _unmount(mountpoint: str | None, force: bool) -> None:
 
 
 def _why_not(command: Sequence[str]) -> str:
-    """Run a command; return why it failed, in English, and nothing if it did not."""
+    """Run a command; return its error message in English, empty if it succeeded."""
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=os.environ | {"LC_ALL": "C"}
     )

@@ -1,4 +1,4 @@
-"""``s3fs-meta version``: what is installed."""
+"""``s3fs-meta version``: the installed version."""
 
 import platform
 from importlib import metadata

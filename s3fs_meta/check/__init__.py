@@ -1,13 +1,13 @@
 """fsck: numbered invariants over the complete database, and their repairs.
 
-invariant      a query for the rows that break one sentence, and what to do with them
+invariant      a sentence that always holds, a query for the rows that break it, and the repair
 rules/         the invariants, by the table that they are about
-observations   what surveys saw outside the database, as rows beside it
+observations   the results of surveys, as temporary rows beside the database
 survey/        reading the bucket, packs, the cache and the chain of changelogs
 lost_found     the directory for inodes without a name; ``lost_data``: the record of parts of files
                whose bytes are lost
-from_packs     a filesystem made anew from its packs and intact pieces of an image (--rebuild)
-marks          damage marks: set and removed by what fsck read
+from_packs     a filesystem rebuilt from its packs and the intact pieces of an image (--rebuild)
+marks          damage marks: set and removed after fsck has read the packs
 report         findings, and the exit status that they mean
 
 Start at ``run``, then ``context`` (the form of an invariant) and ``rules.names``.

@@ -1,13 +1,13 @@
 """One run of fsck over one database, and the form of the invariants that it judges.
 
-Owns: the form of an invariant; the order *derive, count, list*; knowing when sums are out of date.
+Owns: the form of an invariant; the order *derive, count, list*; whether derived sums are up to date.
 Does not know: which invariants there are.
 Transaction: reading needs a stable view (a read transaction, or no other user of the database);
 repairs need a group. Schedule point: never.
 
-An invariant is a query over the whole database that yields the rows that break it. It is given
-in two parts, ``source`` (the rows it is about) and ``damaged`` (which of them break it), so that
-one scan of a source serves all invariants about it.
+An invariant is a query over the complete database that yields the rows that break it. It has two
+parts, ``source`` (the rows it is about) and ``damaged`` (the condition of those that break it), so
+that one scan of a source serves all invariants about it.
 """
 
 from collections import defaultdict
@@ -43,7 +43,7 @@ class Invariant:
         columns: the values of ``text``; the first is an inode number if ``about_inode``.
         text: of a finding; ``{0}`` is the first column.
         repair: corrects every damaged row, or leaves it; None: only the user can.
-        safe: the repaired rows follow from other rows, or are garbage: -p may repair them.
+        safe: the repair computes rows from other rows, or removes garbage: -p may do it.
         listing: a query for the findings if they are not the damaged rows themselves.
         scan: finds the damaged rows if SQL alone cannot.
         advice: what the user can do about findings that were not repaired.
@@ -76,7 +76,7 @@ class Invariant:
 
     @property
     def uses_sums(self) -> bool:
-        """Return whether the query needs what ``scratch_tables`` computes."""
+        """Return whether the query needs the tables of ``scratch_tables``."""
         return "temp.check_" in self.source + self.query
 
     def select(self, columns: str) -> str:
@@ -85,7 +85,7 @@ class Invariant:
 
 
 class Examination:
-    """The database under examination and what was seen around it."""
+    """The database under examination, and the observations of surveys."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class Examination:
         """Prepare to examine; nothing is read yet.
 
         Args:
-            db: open; its counters are those of its row.
-            evidence: what surveys have seen.
+            db: open; its counters in memory equal their row.
+            evidence: the observations of surveys.
             report: takes findings and the notes of repairs.
             now_ns: the time of new rows.
             mounted: processes may have files open, so inodes without a name are valid.
@@ -114,7 +114,7 @@ class Examination:
         self.report = report
         self.now_ns = now_ns
         self.files: BlockFiles | None = None  # repairs that need local copies work only with it
-        self.block_hash: BlockHash | None = None  # without it no local file is known to be stored
+        self.block_hash: BlockHash | None = None  # None: local files cannot be compared with packs
         self.mounted = mounted
         self.changed = False  # a repair changed something
         self._new_files: list[BlockId] = []
@@ -128,7 +128,7 @@ class Examination:
         return int(properties.get(self.db, "block_bytes"))
 
     def note_new_files(self, made: Iterable[tuple[BlockId, int]]) -> None:
-        """Note block files that this run has made: they are evidence, and are to be synced."""
+        """Note block files that this run has made: they are evidence, and ``commit`` syncs them."""
         rows = list(made)
         self.evidence.note_files(rows)
         self._new_files.extend(block for block, _ in rows)
@@ -137,7 +137,7 @@ class Examination:
         """Make all repairs durable: first new files, then the rows that name them.
 
         Raises:
-            OSError, DatabaseError: the disk refused; the rows are as they were.
+            OSError, DatabaseError: the disk failed; the rows are unchanged.
         """
         if self.files is not None and self._new_files:
             self.files.sync(self._new_files)
@@ -145,7 +145,7 @@ class Examination:
         self.db.sync_wal()
 
     def can_judge(self, invariant: Invariant) -> bool:
-        """Return whether everything was looked at that an invariant is about."""
+        """Return whether all surveys were made that an invariant needs."""
         available = self.evidence.surveyed
         if not self.mounted:
             available |= Need.UNMOUNTED
@@ -153,16 +153,16 @@ class Examination:
 
     @property
     def quarantine(self) -> Path:
-        """Return the directory for files of this host that nothing knows; it may not exist."""
+        """Return the directory for unknown files of this host; it may not exist."""
         assert self.files is not None, "only files of the cache directory are quarantined"
         return self.files.root.parent / f"kept-{self.now_ns}"
 
     def look_at(self, files: BlockFiles) -> None:
-        """Take the cache directory, whose files were noted as evidence."""
+        """Allow repairs to use the cache directory, whose files were noted as evidence."""
         self.files = files
         self.evidence.surveyed |= Need.FILES
 
-    # --- looking -------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------
 
     def derive(self) -> None:
         """Compute the sums that invariants join, unless they are up to date."""
@@ -173,7 +173,7 @@ class Examination:
             self._paths = None
 
     def broken(self, invariants: Iterable[Invariant]) -> dict[int, int]:
-        """Count the damaged rows of each invariant; those in order are left out.
+        """Count the damaged rows of each invariant; leave out invariants without damaged rows.
 
         One scan serves all invariants about the same source.
         """
@@ -201,7 +201,7 @@ class Examination:
 
     @contextmanager
     def hashing_names(self) -> Iterator[None]:
-        """Hash names in a thread beside the queries inside; nothing is changed meanwhile."""
+        """Hash names in a thread while the context runs queries; it must change no rows."""
         self._name_hashes = NameHashes(self.db, beside=not self.changed)
         try:
             yield
@@ -210,13 +210,13 @@ class Examination:
             self._name_hashes = None
 
     def any_name_misplaced(self) -> bool:
-        """Return whether some name stands elsewhere than its hash says."""
+        """Return whether a name has another position than its hash gives."""
         if self._name_hashes is None:
             return any_misplaced(self.db)
         return self._name_hashes.any_misplaced()
 
     def rows(self, invariant: Invariant) -> Iterator[Row]:
-        """Yield the rows that break an invariant, as its text wants them."""
+        """Yield the rows that break an invariant, with the columns that its text needs."""
         if invariant.uses_sums:
             self.derive()
         if invariant.scan is not None:
@@ -226,18 +226,18 @@ class Examination:
     def collected(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
         """Yield the rows of a query from a copy, so that the tables may change meanwhile.
 
-        Not to be nested: there is one copy, which stays until the next.
+        Calls must not be nested: there is only one copy, which the next call replaces.
         """
         self.db.all("DROP TABLE IF EXISTS temp.check_collected")
         self.db.all(f"CREATE TEMP TABLE check_collected AS {sql}", arguments)
         yield from self.db.iterate("SELECT * FROM temp.check_collected")
 
-    # --- changing ------------------------------------------------------------------------------
+    # --- changes -------------------------------------------------------------------------------
 
     def run(self, sql: str, arguments: Arguments = ()) -> int:
-        """Change rows and count them; the sums are out of date then. Inside a group.
+        """Change rows; return their number. The sums are out of date then. Inside a group.
 
-        A repair goes on with the sums as they were when it began.
+        The sums are not computed again until the repair ends.
         """
         count = self.db.run(sql, arguments)
         if count:
@@ -256,17 +256,17 @@ class Examination:
         self.touched()
 
     def flush_counters(self) -> None:
-        """Write the counters' row, so that queries see what is in memory. Inside a group."""
+        """Write the counters' row, so that queries see the values in memory. Inside a group."""
         for sql, row in counters.updates(self.db.counters.values(), ()):
             self.db.run(sql, row)
 
     def owner(self) -> tuple[int, int]:
-        """Return uid and gid for what has to be made: those of the root directory."""
+        """Return uid and gid for new inodes: those of the root directory."""
         row = self.db.one("SELECT uid, gid FROM inodes WHERE ino = 1")
         return (0, 0) if row is None else (row[0], row[1])
 
     def found(self, invariant: Invariant) -> Iterator[tuple[Row, str | None]]:
-        """Yield the rows that break an invariant, each with the path of the inode it is about."""
+        """Yield the rows that break an invariant, each with the path of its inode."""
         if invariant.scan is not None or not invariant.about_inode:
             for row in self.rows(invariant):
                 about = invariant.about_inode and isinstance(row[0], int)
@@ -289,11 +289,11 @@ class Examination:
         return self._paths
 
     def close(self) -> None:
-        """Remove what was derived."""
+        """Remove the derived tables."""
         scratch_tables.drop_tables(self.db)
         self.forget()
 
     def forget(self) -> None:
-        """Note that what was derived is gone with its transaction."""
+        """Note that the derived tables were rolled back with their transaction."""
         self._derived = False
         self._paths = None

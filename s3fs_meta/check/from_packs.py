@@ -4,8 +4,8 @@ Owns: which objects are used, and the order in which the new image and lease are
 ``fsck --rebuild`` does this, and only if no image can be restored. The newest image whose first
 piece is intact gives the rows that its other intact pieces hold.
 Does not know: rows (``meta.offline.rebuild``).
-Keeps: no object is deleted or replaced but a lease that names nothing; the new epoch is above any
-that left a trace, so a host that still writes is fenced.
+Keeps: no object is deleted; only a lease that names no object is replaced; the new epoch is higher than
+any that an object's name shows, so a host that still writes is fenced.
 """
 
 import logging
@@ -66,7 +66,7 @@ class Rebuilt(NamedTuple):
     unreadable: list[ObjectKey]  # packs whose indexes cannot be read
     image: ObjectKey | None = None  # manifest of the damaged image that gave the names
     txg: Txg | None = None  # of that image: later names are lost
-    named: int = 0  # files that are not in lost+found
+    named: int = 0  # files outside lost+found
     missing_pieces: int = 0  # of that image
 
 
@@ -266,10 +266,10 @@ def _create(new: _New, damaged: DamagedDatabase | None) -> Database:
 
 
 def _mend(db: Database, clock: Clock) -> None:
-    """Let fsck make a tree of the rows that were read.
+    """Let fsck repair the restored rows, so that they form a tree.
 
     Raises:
-        FormatError: it cannot; the rebuilt database is of no use.
+        FormatError: fsck cannot repair them; the rebuilt database is unusable.
     """
     report = check_database(db, repair=Mode.ALL, report=Report(), clock=clock)
     left = [verdict.invariant for verdict in report.verdicts if verdict.left]

@@ -1,4 +1,4 @@
-"""fsck: judge every invariant, repair what may be repaired, in one transaction.
+"""fsck: judge every invariant, and repair as far as the mode allows, in one transaction.
 
 Owns: the order of a run and its transaction. Does not know: single invariants.
 Keeps: nothing changes under Mode.REPORT; otherwise either all repairs are committed or none, so a
@@ -31,7 +31,7 @@ def check_database(
     mounted: bool = False,
     clock: Clock | None = None,
 ) -> Report:
-    """Check and repair the rows of one database, and nothing beside it.
+    """Check and repair the rows of one database, but not the cache directory or the bucket.
 
     Args:
         db: outside a group. May be open read-only (also beside a writer) under Mode.REPORT.
@@ -92,7 +92,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
 
 
 def _foundation_holds(exam: Examination, mode: Mode) -> bool:
-    """Judge and repair what all else relies on, one after the other; stop at what stays broken."""
+    """Judge and repair the FOUNDATION, one by one; stop at an invariant that stays broken."""
     for invariant in FOUNDATION:
         if not _find(exam, [invariant]):
             continue
@@ -143,7 +143,7 @@ def _may_repair(invariant: Invariant, mode: Mode) -> bool:
 
 
 def _repair(exam: Examination, mode: Mode) -> None:
-    """Repair, in the order of the table, until everything that may be repaired is in order."""
+    """Repair in the order of the table, until every invariant that the mode may repair holds."""
     allowed = [one for one in INVARIANTS if _may_repair(one, mode)]
     for _ in range(FSCK_ROUNDS_MAX):
         for invariant in allowed:

@@ -1,11 +1,11 @@
 """The table of invariants, in the order in which they are repaired.
 
-Owns: the order. What each says, and how it is repaired, stands in ``rules``, by noun.
-docs/design/invariants.md explains each: who keeps it, who checks it, who attacks it.
+Owns: the order. The invariants and their repairs are in the modules of ``rules``, by subject.
+docs/design/invariants.md explains each: the code that keeps it, and the tests that check or attack it.
 
-Order: what others rely on comes first (pages, tables, numbers), then what has lost its place is
-given one, then data, then everything that is computed from other rows. A repair may break what
-comes after it, and only that; what comes before is seen in the next round.
+Order: first the invariants that others rely on (pages, tables, numbers), then repairs that give lost
+rows a place in the tree, then data, then values that are computed from other rows. A repair may break
+later invariants, but no earlier ones; the next pass would find a broken earlier one.
 """
 
 from typing import Final

@@ -1,9 +1,9 @@
-"""Parts of files whose bytes are nowhere: how a repair records them.
+"""The record of lost data: parts of files whose bytes are neither in the cache nor in the bucket.
 
-Owns: the extended attribute that lists what a file has lost.
-Does not know: why the bytes are gone.
-Keeps: nothing is invented in silence: the part becomes a hole only with an entry in the attribute,
-and the path is reported; the rest of the file stays as it was.
+Owns: the extended attribute that lists the lost ranges of a file.
+Does not know: why the bytes are lost.
+Keeps: no silent zeros: a part becomes a hole only with an entry in the attribute, and the path is
+reported; the rest of the file is unchanged.
 """
 
 from itertools import groupby
@@ -20,7 +20,7 @@ _RANGES_MAX: Final = XATTR_VALUE_BYTES_MAX // len(b"0-1\n")  # no value has more
 
 
 def record_holes(exam: Examination, places_query: str) -> None:
-    """Turn parts of files into holes that the files remember. Transaction: inside a group.
+    """Turn parts of files into holes, and record these as lost. Transaction: inside a group.
 
     Args:
         exam: the run.
@@ -37,11 +37,11 @@ def record_holes(exam: Examination, places_query: str) -> None:
 
 
 def record_tails(exam: Examination, places_query: str) -> None:
-    """Let files remember that blocks of theirs end early. Transaction: inside a group.
+    """Record the missing ends of blocks as lost. Transaction: inside a group.
 
     Args:
         exam: the run.
-        places_query: yields (ino, block_index, bytes that are there).
+        places_query: yields (ino, block_index, number of available bytes).
     """
     size = exam.block_bytes
     rows = exam.collected(f"SELECT * FROM ({places_query}) ORDER BY 1, 2")
@@ -53,7 +53,7 @@ def record_tails(exam: Examination, places_query: str) -> None:
 
 
 class _Ranges:
-    """Half-open ranges of bytes, ascending; neighbours become one, too many become *more*."""
+    """Half-open ranges of bytes, ascending; neighbours are merged, surplus ones become *more*."""
 
     def __init__(self) -> None:
         self.blocks = 0

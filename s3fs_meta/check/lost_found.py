@@ -1,8 +1,8 @@
-"""lost+found: where goes what has lost its place.
+"""lost+found: the directory for inodes that have lost their name.
 
-Owns: the directory, the names in it, and giving content without an inode a number of its own.
-Does not know: why something has no place.
-Keeps: an inode is placed once, under ``#`` and its number, which no other inode ever has.
+Owns: the directory, the names in it, and giving content without an inode a new inode number.
+Does not know: why a name or an inode is lost.
+Keeps: an inode gets one name, ``#`` and its number, which no other inode ever has.
 """
 
 import stat
@@ -32,9 +32,9 @@ _INODE_COLUMNS: Final = (
 
 
 def directory(exam: Examination) -> Ino:
-    """Return the inode of lost+found, made if there is none. Transaction: inside a group.
+    """Return the inode of lost+found; make it if there is none. Transaction: inside a group.
 
-    If that name belongs to something else, the first free one of ``lost+found~1`` and so on.
+    If that name is not a directory, use the first free one of ``lost+found~1`` and so on.
     """
     for name in _names(NAME):
         ino = dentries.find(exam.db, ROOT_INO, name)
@@ -62,8 +62,8 @@ def place(exam: Examination, home: Ino, ino: Ino) -> None:
 
     Args:
         exam: the run.
-        home: what ``directory`` returned.
-        ino: has no name.
+        home: the inode of lost+found, from ``directory``.
+        ino: an inode without a name.
     """
     add_under_free_name(exam, home, b"#%d" % ino, ino)
 
@@ -81,7 +81,7 @@ def add_under_free_name(exam: Examination, parent: Ino, wanted: bytes, ino: Ino)
 
 
 def _names(wanted: bytes) -> Iterator[bytes]:
-    """Yield a name and variants of it, none longer than a name may be."""
+    """Yield a name and variants of it, none longer than NAME_BYTES_MAX."""
     yield wanted[:NAME_BYTES_MAX]
     for number in range(1, LOST_NAME_ATTEMPTS_MAX):
         ending = b"~%d" % number
@@ -89,7 +89,7 @@ def _names(wanted: bytes) -> Iterator[bytes]:
 
 
 def renumber(exam: Examination, ino: Ino) -> None:
-    """Give an inode whose number cannot be one a new number, wherever it stands."""
+    """Replace an impossible inode number by a new one, in every table."""
     new = _new_number(exam, ino, "everything")
     for table, column in _INODE_COLUMNS:
         exam.run(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (new, ino))
@@ -108,7 +108,7 @@ def move_map(exam: Examination, ino: Ino) -> None:
 
 
 def move_block(exam: Examination, ino: Ino, index: int) -> None:
-    """Make one block of an inode the first block of a new number."""
+    """Move one block of an inode to index 0 of a new number."""
     new = _new_number(exam, ino, f"the block at place {index}")
     exam.run(
         "UPDATE block_map SET ino = ?, block_index = 0 WHERE ino = ? AND block_index = ?",
@@ -121,7 +121,7 @@ def move_block(exam: Examination, ino: Ino, index: int) -> None:
 
 
 def move_entries(exam: Examination, ino: Ino) -> None:
-    """Move the dentries of an inode, names and all, to a new number."""
+    """Move the entries of a directory to a new number."""
     new = _new_number(exam, ino, "directory entries")
     exam.run("UPDATE dentries SET parent = ? WHERE parent = ?", (new, ino))
 
@@ -133,7 +133,7 @@ def move_target(exam: Examination, ino: Ino) -> None:
 
 
 def _follow(exam: Examination, ino: Ino, new: Ino) -> None:
-    """Let local copies that wait for their upload know where they belong now."""
+    """Update the inode number of cached blocks that are not uploaded yet."""
     exam.run("UPDATE cached_blocks SET ino = ? WHERE ino = ?", (new, ino))
 
 

@@ -1,8 +1,8 @@
-"""Marks of damage in the bucket, set and removed by what fsck has seen there.
+"""Damage marks in the bucket, set and removed after fsck has read packs.
 
-Owns: which marks reading a pack refutes, and which it asks for.
-Does not know: how packs are read (``survey.packs``), what a mark is good for (``sync.upload.healing``).
-Transaction: ``settle`` has its own, after all repairs.
+Owns: which marks the content of a pack refutes, and which it requires.
+Does not know: how packs are read (``survey.packs``), the use of marks (``sync.upload.healing``).
+Transaction: ``settle`` opens its own, after all repairs.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,12 +24,12 @@ _IS_REFUTED: Final = (
 
 
 def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_whole: bool) -> list[str]:
-    """Return the names of marks that the bytes of their pack refute.
+    """Return the names of marks that are wrong, because the marked bytes were read.
 
     Args:
-        marked: all of this pack.
-        readable: where records were read.
-        is_whole: the index and everything in it was read.
+        marked: all marks of one pack.
+        readable: offsets of the records that were read.
+        is_whole: the index and every record in it were read.
     """
     return [
         mark.name
@@ -39,15 +39,15 @@ def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_whole: bool
 
 
 def note_packs(exam: Examination) -> None:
-    """Note packs that are missing, or torn, before a repair takes their blocks elsewhere."""
+    """Note packs that are missing or torn, before a repair moves their blocks to other packs."""
     exam.evidence.note_damage(f"SELECT pack, -1 FROM ({MISSING_PACKS})")
     exam.evidence.note_damage(f"SELECT pack, -1 FROM ({TORN_PACKS})")
 
 
 def settle(exam: Examination) -> None:
-    """Set the marks of what is missing or unreadable; remove those that are refuted.
+    """Mark missing packs and unreadable records; remove wrong marks.
 
-    Locations that a repair has left are marked, too: earlier transaction groups name them.
+    Locations that a repair has replaced are marked, too: earlier transaction groups refer to them.
     """
     found = [
         Mark(PackId(pack), None if offset < 0 else offset) for pack, offset in exam.db.all(_SEEN)

@@ -1,12 +1,12 @@
-"""Do all names stand where their hashes say? The one question that SQL cannot answer by itself.
+"""Checking that every name has the position that its hash gives, which SQL alone cannot check.
 
-Owns: hashing every name, on a connection and in a thread of its own beside the other queries:
-Python hashes while SQLite, which holds no interpreter lock, scans. On two cores that takes a third
-off a check. Does not know: what to do about a misplaced name.
+Owns: hashing every name, in a separate thread with a separate connection, during the other queries:
+Python hashes while SQLite scans without the interpreter lock. With two cores a check takes a third
+less time. Does not know: the repair of a misplaced name.
 Tasks: one thread; ``close`` ends it.
 
-The other connection may see a later moment than the check does. Every name is judged by itself,
-so that makes no difference but in which names there are.
+The separate connection may see a later state than the check. Each name is judged independently of
+all others, so only the set of names can differ.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _NAMES: Final = f"SELECT cookie >> {COOKIE_COLLISION_BITS}, name FROM dentries W
 
 
 def any_misplaced(db: Database) -> bool:
-    """Return whether some name stands elsewhere. The hottest loop of a check: about 1 us a name."""
+    """Return whether a name is misplaced. The hottest loop of a check: about 1 us a name."""
     name_hash = db.name_hash
     for place, name in db.iterate(_NAMES):  # noqa: SIM110 - any() costs a fifth more
         if name_hash(name) != place:
@@ -31,14 +31,14 @@ def any_misplaced(db: Database) -> bool:
 
 
 class NameHashes:
-    """An answer that is being worked out; asked for once."""
+    """The result of a check that runs in a thread; it is requested at most once."""
 
     def __init__(self, db: Database, *, beside: bool) -> None:
-        """Begin, if the journal mode lets a second connection read.
+        """Start the thread, if the journal mode lets a second connection read.
 
         Args:
             db: the connection of the check.
-            beside: a second one sees the same rows: nothing was changed that is not committed.
+            beside: a second connection sees the same rows: there are no uncommitted changes.
         """
         self._db = db
         self._other: Database | None = None
@@ -50,13 +50,13 @@ class NameHashes:
             self._answer = self._executor.submit(any_misplaced, self._other)
 
     def any_misplaced(self) -> bool:
-        """Return whether some name stands elsewhere, when that is known."""
+        """Wait for the result; return whether a name is misplaced."""
         if self._answer is None:
             return any_misplaced(self._db)
         return self._answer.result()
 
     def close(self) -> None:
-        """End the thread, whether or not it has the answer."""
+        """End the thread, even without a result."""
         if self._executor is None or self._other is None or self._answer is None:
             return
         if not self._answer.done():

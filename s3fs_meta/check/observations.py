@@ -2,7 +2,7 @@
 
 Owns: temporary tables with listings of the cache directory and the bucket, and the results of
 reading packs; so that invariants about them are queries like the others, in bounded memory.
-Does not know: how observations are made (``survey``), what is wrong (``invariants``).
+Does not know: how observations are made (``survey``), which of them are faults (``invariants``).
 """
 
 import enum
@@ -115,10 +115,10 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_strays VALUES (?)", rows)
 
     def note_packs(self, *, mounted: bool) -> None:
-        """Remember which packs a listing that follows must hold.
+        """Note the packs that the following listing must contain.
 
-        Beside a mount those that are stored now: others may be while the listing goes on. Else
-        all: a state may be what is wrong.
+        During a mount these are the packs in state STORED: the mount may upload or delete others
+        meanwhile. Otherwise all packs, because their state may be wrong.
         """
         where = f" WHERE state = {PackState.STORED:d}" if mounted else ""
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_packs SELECT pack FROM packs{where}")
@@ -128,12 +128,12 @@ class Evidence:
         self._add("INSERT OR REPLACE INTO temp.seen_objects VALUES (?, ?)", objects)
 
     def note_foreign(self, keys: Iterable[str]) -> None:
-        """Add objects that are not of this filesystem."""
+        """Add objects that do not belong to this filesystem."""
         rows = ((key,) for key in keys)
         self._add("INSERT OR IGNORE INTO temp.seen_foreign VALUES (?)", rows)
 
     def note_unnamed(self, keys: Iterable[str]) -> None:
-        """Add packs of ours that nothing names."""
+        """Add packs of this filesystem that no row names."""
         rows = ((key,) for key in keys)
         self._add("INSERT OR IGNORE INTO temp.seen_unnamed VALUES (?)", rows)
 
@@ -142,13 +142,14 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_image_faults VALUES (?, ?)", faults)
 
     def note_chain_faults(self, faults: Iterable[tuple[str, int, str]]) -> None:
-        """Add changelogs that are missing or damaged, and whether only past moments need them."""
+        """Add missing or damaged changelogs, and whether only earlier points in time need them."""
         self._add("INSERT OR IGNORE INTO temp.seen_chain_faults VALUES (?, ?, ?)", faults)
 
     def note_locations(self, locations: Iterable[SeenLocation]) -> None:
-        """Add what indexes of packs say about blocks with a wrong row, unless reading refuted it.
+        """Add locations, from pack indexes, of blocks with a wrong row, unless found unreadable.
 
-        Of several the one with the hash of the row stays: a number may have other content elsewhere.
+        Of several locations keep the one with the hash of the row: another history may have used the
+        block's number for other content.
         """
         self._add(
             "INSERT OR REPLACE INTO temp.seen_locations SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"
@@ -160,7 +161,7 @@ class Evidence:
         )
 
     def forget_locations(self, object_key: str, blocks: Iterable[BlockId]) -> None:
-        """Take back what the index of a pack says, or will say: the blocks are not there."""
+        """Remove and refuse locations from the index of a pack: its blocks cannot be read there."""
         rows = [(object_key, block) for block in blocks]
         self._add("DELETE FROM temp.seen_locations WHERE object_key = ? AND block = ?", rows)
         self._add("INSERT OR IGNORE INTO temp.seen_not_there VALUES (?, ?)", rows)
@@ -170,11 +171,11 @@ class Evidence:
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_searched {blocks_query}")
 
     def note_unreadable(self, blocks: Iterable[tuple[BlockId, str]]) -> None:
-        """Add blocks that the store does not give back."""
+        """Add blocks that cannot be read from the store."""
         self._add("INSERT OR IGNORE INTO temp.seen_unreadable VALUES (?, ?)", blocks)
 
     def note_damage(self, query: str) -> None:
-        """Add locations that the bucket does not give back."""
+        """Add locations that cannot be read from the bucket."""
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_damage {query}")
 
     def note_damaged_records(self, pack: int, offsets: Iterable[int]) -> None:
@@ -183,7 +184,7 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_damage VALUES (?, ?)", rows)
 
     def note_false_marks(self, names: Iterable[str]) -> None:
-        """Add marks of damage that reading has refuted."""
+        """Add damage marks whose locations were read without error."""
         rows = ((name,) for name in names)
         self._add("INSERT OR IGNORE INTO temp.seen_false_marks VALUES (?)", rows)
 

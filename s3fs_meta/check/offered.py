@@ -1,12 +1,12 @@
-"""Intact copies of objects that the user offers, put where the bucket has a damaged one or none.
+"""Restoring missing or damaged objects of the bucket from copies that the user offers.
 
-Owns: which objects are compared, what proves that a copy is the object that was lost.
-Does not know: where the copies come from, what is mended without them.
-Keeps: nothing in the bucket is deleted. What is missing is created; what is damaged is replaced by
-compare-and-set, after its bytes were kept in the state directory, and only by what it was: a pack,
-a part or an object of an image has random digits in its name, so what is authentic under that name
-is it; a changelog or a level has to be named by its neighbours, or to share random bytes with what
-is left of it.
+Owns: which objects are compared, and the proof that a copy is the lost object.
+Does not know: the origin of the copies, repairs without copies.
+Keeps: no object of the bucket is deleted. A missing object is created. A damaged object is replaced by
+compare-and-set, after its bytes were saved in the state directory, and only by the original: a pack,
+a part or an object of an image has random digits in its name, so any authentic copy under that name
+is the original; a changelog or a level must be named by its neighbours, or share random bytes with
+the damaged object.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -59,19 +59,19 @@ class _Found(NamedTuple):
 
 
 class Offer:
-    """The copies of one place, for one bucket."""
+    """The copies in one store, offered for one bucket."""
 
     def __init__(
         self, store: ObjectStore, copies: ObjectStore, keyring: Keyring, uuid: str, keep: Keep
     ) -> None:
-        """Begin with nothing compared.
+        """Make the object; nothing is compared yet.
 
         Args:
             store: the bucket.
-            copies: the other place; it is only read.
+            copies: the store with the copies; it is only read.
             keyring: of the filesystem.
             uuid: of the filesystem.
-            keep: keeps the bytes of an object that is replaced next; returns where.
+            keep: saves the bytes of an object before it is replaced; returns where it saved them.
         """
         self._store = store
         self._copies = copies
@@ -87,7 +87,7 @@ class Offer:
     async def _look(
         self, key: ObjectKey, decode: Decode[_T], max_bytes: int
     ) -> tuple[_Found, _T | None]:
-        """Return what the bucket has under a name, and what it says if it is in order."""
+        """Return the object of the bucket under a name, and its decoded content if it is valid."""
         try:
             fetched = await self._store.get(key, max_bytes)
         except ObjectMissingError:
@@ -116,7 +116,7 @@ class Offer:
             return None
 
     async def _put(self, key: ObjectKey, found: _Found, data: bytes) -> None:
-        """Put a copy where an object is missing or damaged."""
+        """Store a copy in place of a missing or damaged object."""
         kept = ""
         with contextlib.suppress(PreconditionError):  # another process wrote the object
             if found.data is None:
@@ -132,7 +132,7 @@ class Offer:
     async def _mend(
         self, key: ObjectKey, decode: Decode[_T], max_bytes: int = SEALED_BYTES_MAX
     ) -> _T | None:
-        """Return what an object says whose name has random digits, from its copy if need be."""
+        """Return the content of an object with random digits in its name; restore it if needed."""
         found, decoded = await self._look(key, decode, max_bytes)
         if decoded is not None:
             return decoded
@@ -145,15 +145,15 @@ class Offer:
     # --- metadata ------------------------------------------------------------------------------
 
     async def mend_metadata(self, lease: Lease | None) -> None:
-        """Compare changelogs, levels and images; before the filesystem is opened.
+        """Restore changelogs, levels and images, before the filesystem is opened.
 
         Args:
-            lease: None: it is lost.
+            lease: None if it is lost.
 
         Raises:
-            StoreError: one of the two places is away.
-            NewerFormatError: an object is of a newer program.
-            OSError: what is to be replaced cannot be kept.
+            StoreError: one of the two stores is unavailable.
+            NewerFormatError: an object was written by a newer version of the program.
+            OSError: a damaged object cannot be saved before its replacement.
         """
         first = await self._first_retained()
         numbers = sorted({*await self._txgs(self._store), *await self._txgs(self._copies)})
@@ -165,7 +165,7 @@ class Offer:
         return await chain.numbers_from(store, Txg(0))
 
     async def _first_retained(self) -> Txg:
-        """Return the txg of the image with which what is retained begins; 0 if all is."""
+        """Return the txg of the oldest retained image; 0 if the complete history is retained."""
         floor = NO_FLOOR
         for store in (self._store, self._copies):
             for txg in reversed(await self._txgs(store)):
@@ -186,7 +186,7 @@ class Offer:
         return max(bases, default=Txg(0))
 
     async def _mend_changelogs(self, numbers: Sequence[Txg]) -> list[ObjectKey]:
-        """Mend changelogs and their parts; return the manifests that changelogs name."""
+        """Restore changelogs and their parts; return the manifests that changelogs name."""
         waiting: list[Txg] = []
         named: list[ObjectKey] = []
         for txg in reversed(numbers):
@@ -199,7 +199,7 @@ class Offer:
         return named
 
     async def _note(self, changelog: Changelog | None) -> list[ObjectKey]:
-        """Mend the parts of a changelog that is in order; return the manifest that it names."""
+        """Restore the parts of a valid changelog; return the manifest that it names."""
         if changelog is None:
             return []
         for part in changelog.parts:
@@ -210,7 +210,7 @@ class Offer:
         return lambda data: changelog_codec.open_part(part, data, self._keyring)
 
     async def _changelog(self, txg: Txg, *, follows: bool) -> Changelog | None:
-        """Return a changelog that is in order, from its copy if that is proven to be it."""
+        """Return a valid changelog; restore it from its copy if that is proven to be the original."""
         key = changelog_codec.key_of(txg)
 
         def decode(data: bytes) -> Changelog:
@@ -247,7 +247,7 @@ class Offer:
         self._hashes[changelog.txg] = digest
         if (
             changelog.kind is not Kind.FENCE
-        ):  # which may refer to an earlier one than its predecessor
+        ):  # a fence record may refer to an earlier changelog than its predecessor
             self._named[Txg(changelog.txg - 1)] = changelog.previous
         return changelog
 
@@ -274,9 +274,9 @@ class Offer:
     async def _mend_images(
         self, first: Txg, lease: Lease | None, named: Iterable[ObjectKey]
     ) -> None:
-        """Mend the images that the bucket should have; all that are offered if it has none.
+        """Restore the images that the bucket should have; if it has none, all that are offered.
 
-        These are the ones that are listed or named, and that with which what is retained begins.
+        These are the images that are listed or named, and the oldest retained one.
         """
         wanted = {*named, *await _keys(self._store, _IMAGES)}
         if lease is not None and lease.head is not None:
@@ -291,7 +291,7 @@ class Offer:
             await self._mend_manifests(first, offered)
 
     async def _mend_manifests(self, first: Txg, keys: Iterable[ObjectKey]) -> int:
-        """Mend images; return how many manifests are in order."""
+        """Restore images; return the number of valid manifests."""
         count = 0
         anywhere = set(await self._union(_IMAGES))
         for key in sorted(keys):
@@ -303,7 +303,7 @@ class Offer:
                 count += 1
                 for piece in manifest.pieces:
                     if piece.key not in anywhere:
-                        continue  # a hostile manifest names thousands
+                        continue  # a hostile manifest could name thousands of pieces
                     await self._mend(
                         piece.key,
                         self._piece(piece),
@@ -329,11 +329,11 @@ class Offer:
     # --- packs ---------------------------------------------------------------------------------
 
     async def mend_packs(self, db: Database, *, deep: bool) -> None:
-        """Compare the packs that rows name; the filesystem is open.
+        """Restore the packs that rows name, after the filesystem was opened.
 
         Args:
-            db: its rows.
-            deep: read each pack; otherwise those that are missing or of another size count.
+            db: the rows of the filesystem.
+            deep: read each pack; otherwise only a missing or wrong-sized pack counts as damaged.
 
         Raises:
             As ``mend_metadata``.
@@ -369,8 +369,8 @@ async def _keys(store: ObjectStore, prefix: str) -> list[ObjectKey]:
 def _shares_random_bytes(damaged: bytes | None, copy: bytes) -> bool:
     """Return whether a damaged object still has the salt, the beginning or the end of a copy.
 
-    The salt is random, the end is a tag or a checksum, and at the beginning is the time of the cut,
-    to the nanosecond: so it was that object.
+    The salt is random, the end is a tag or a checksum, and the beginning has the time of the cut in
+    nanoseconds. So equal bytes prove that the copy is the original.
     """
     if not damaged:
         return False

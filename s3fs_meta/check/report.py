@@ -56,7 +56,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Verdict:
-    """The findings about one invariant."""
+    """The findings about one invariant, counted; some are kept as examples."""
 
     invariant: str
     title: str
@@ -68,7 +68,7 @@ class Verdict:
 
     @property
     def corrected(self) -> int:
-        """Return how many were repaired."""
+        """Return the number of repaired findings."""
         return max(self.found - self.left, 0)
 
     def as_json(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Report:
         self.foreign_keys: list[str] = []
 
     def note(self, text: str) -> None:
-        """Say what is being done."""
+        """Pass on a line about the progress of the run."""
         self._on_note(text)
 
     def remember(self, text: str) -> None:
@@ -133,11 +133,11 @@ class Report:
             self.remember(f"{count} objects are not of this filesystem and stay: {shown}")
 
     def open(self, verdict: Verdict) -> Verdict:
-        """Begin an invariant; its findings follow. Returns the verdict that is kept."""
+        """Add the verdict of an invariant before its findings; return the stored verdict."""
         return self._verdicts.setdefault(verdict.invariant, verdict)
 
     def add(self, verdict: Verdict, finding: Finding) -> None:
-        """Count a finding and keep it while there is room."""
+        """Count a finding; keep it as an example if fewer than EXAMPLES_MAX are kept."""
         verdict.found += 1
         verdict.left += 1
         if len(verdict.examples) < FSCK_EXAMPLES_MAX:
@@ -151,7 +151,7 @@ class Report:
         }
 
     def settle(self, invariant: str, left: int) -> None:
-        """Note how many findings of an invariant are left, once it is known."""
+        """Set the number of findings of an invariant that were not repaired."""
         if invariant in self._verdicts:
             self._verdicts[invariant].left = left
 
@@ -167,7 +167,7 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        """Return fsck(8)'s exit status, a sum, for what was found: leftovers do not count."""
+        """Return the exit status of fsck(8), a sum of bits; leftovers of a crash do not count."""
         damage = [one for one in self.verdicts if one.severity is Severity.DAMAGE]
         left = EXIT_LEFT if any(one.left for one in damage) else EXIT_CLEAN
         return left + (EXIT_CORRECTED if any(one.corrected for one in damage) else EXIT_CLEAN)
@@ -182,7 +182,7 @@ class Report:
         }
 
     def lines(self) -> list[str]:
-        """Return the result for people: one line per broken invariant, or one that all is well."""
+        """Return the result as text: a line per broken invariant, or one line if all invariants hold."""
         lines = [_line(verdict) for verdict in self.verdicts]
         return lines or ["clean"]
 

@@ -1,6 +1,6 @@
 """A complete check of one filesystem: fsck without its command line.
 
-Owns: which survey comes when. Does not know: how a filesystem is opened, terminals.
+Owns: the order of surveys. Does not know: how a filesystem is opened, terminals.
 Tasks: one. Schedule point: always, except while rows are judged.
 """
 

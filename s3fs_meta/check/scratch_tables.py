@@ -1,20 +1,20 @@
 """Sums over the rows of names and block maps, computed once for many invariants.
 
 Owns: temporary tables with one row per inode, directory or block, and the FROM clauses that join
-them; paths of inodes for reports. Does not know: what is wrong.
+them; paths of inodes for reports. Does not know: which rows are damaged.
 
     check_names    how many dentries name an inode, and from where
     check_links    the same by directory, only where there is more than one name
     check_edges    names of directories
     check_dirs     every directory and everything that has dentries: how many, of what kind
-    check_tops     where the search for directories begins: the root, and what nothing names
+    check_tops     the starts of the search for directories: the root, and those without a name
     check_reached  every directory that the search finds
-    check_mapped   how many blocks a file has, the first, the last, and where their bytes end
+    check_mapped   number of blocks of a file, the first, the last, and the end of their content
     check_refs     how many map rows name a block
     path_*         names of all directories, and of the inodes in the report
     check_live     how many stored bytes of a pack are in use
 
-They live in temporary files, not in memory, but for a page cache of FSCK_SUMS_CACHE_KIB.
+The tables are in temporary files; only a page cache of FSCK_SUMS_CACHE_KIB is in memory.
 """
 
 import stat
@@ -157,14 +157,14 @@ def _is_small(db: Database, table: str) -> bool:
 
 
 def drop_tables(db: Database) -> None:
-    """Remove the tables, and whatever else a run has put beside them."""
+    """Remove the tables, and all other temporary tables of a run."""
     for (name,) in db.all("SELECT name FROM temp.sqlite_schema WHERE type = 'table'"):
         if not name.startswith("seen_"):
             db.all(f"DROP TABLE temp.{name}")
 
 
 class Paths:
-    """Paths as they are when it is made. Needs the tables of sums.
+    """The paths of inodes at the time of construction. Needs the tables of sums.
 
     One scan of the dentries each for directories and for the inodes in the report, so that a report of
     many files costs no more than one of few. ``inodes.parent`` may be wrong, and is not used.
@@ -178,7 +178,7 @@ class Paths:
         db.all(_DIRECTORIES)
 
     def look_up(self, inodes_query: str) -> None:
-        """Learn the names of the inodes that a query yields in its only column."""
+        """Read the names of the inodes that a query yields in its only column."""
         self._db.all("DELETE FROM temp.path_others")
         self._db.all(
             "INSERT OR IGNORE INTO temp.path_others SELECT d.ino, d.parent, d.name"

@@ -1,7 +1,7 @@
-"""Looking at the bucket: the listing, the kept images, and where blocks with a wrong row are.
+"""The survey of the bucket: the listing, the kept images, and locations of blocks with a wrong row.
 
-Owns: reading. Nothing in the bucket is changed, but by ``delete_unknown``, which is asked for.
-Does not know: what is wrong (``rules.bucket``).
+Owns: reading. No object is changed, except by ``delete_unknown`` if the user requests it.
+Does not know: which observations are faults (``rules.bucket``).
 Tasks: one; each request ends before the next begins. Transaction: must be outside one.
 """
 
@@ -68,19 +68,19 @@ async def survey(
     epoch: Epoch = NO_EPOCH,
     rescue: bool = False,
 ) -> None:
-    """Note what the bucket holds, and read packs that have a wrong size.
+    """Note the objects of the bucket, and read packs that have a wrong size.
 
     Args:
-        exam: takes it.
+        exam: the run, which takes the observations.
         store: the bucket.
         keyring: of the filesystem.
-        progress: told objects.
+        progress: called with the number of objects.
         deep: read the pieces of the kept images, too.
-        epoch: the writers of earlier ones are shut out, and can name nothing more.
-        rescue: put what can be read of packs that are not intact into the cache directory.
+        epoch: writers of earlier epochs are fenced, so no later row can name their packs.
+        rescue: put readable blocks of damaged packs into the cache directory.
 
     Raises:
-        StoreError: the store is away or refuses; nothing can be said about objects.
+        StoreError: the store is unavailable or refuses; objects cannot be judged.
 
     Schedule point: always.
     """
@@ -121,7 +121,7 @@ def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
 
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
-    """Do not believe a listing alone that objects are gone: ask for some, for all if it was wrong."""
+    """Verify missing objects by requests: some of them, and all if the listing was wrong."""
     while True:  # bounded: each pass but the last finds at least one of them
         missing = exam.db.all(f"{MISSING_KEYS} LIMIT {FSCK_EXAMPLES_MAX}")
         there = [row for row in missing if await _is_there(store, row[0])]
@@ -131,7 +131,7 @@ async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
 
 
 async def _is_there(store: ObjectStore, key: object) -> bool:
-    """Ask for what a row says is a key: it may be anything."""
+    """Return whether an object exists; *key* comes from a row, and may have any type or value."""
     if not isinstance(key, str) or pack_codec.parse_key(key) is None:
         return False
     try:
@@ -147,9 +147,9 @@ async def _is_there(store: ObjectStore, key: object) -> bool:
 async def _note_unnamed(
     exam: Examination, store: ObjectStore, keyring: Keyring, epoch: Epoch
 ) -> None:
-    """Tell packs of ours that nothing names from objects that only have the name of a pack.
+    """Separate packs of this filesystem that no row names from foreign objects named like a pack.
 
-    What is not authentic, or was not looked at because there is too much of it, is foreign.
+    An object that is not authentic, or was not read because there are too many, counts as foreign.
     """
     rows = exam.db.all(f"SELECT object_key, size_bytes FROM temp.seen_objects WHERE {IS_UNNAMED}")
     found = [ObjectInfo(ObjectKey(key), size_bytes) for key, size_bytes in rows]
@@ -178,7 +178,7 @@ async def _note_unnamed(
 
 
 def count_foreign(exam: Examination) -> None:
-    """Report how many objects are not of this filesystem; nothing is done to them."""
+    """Report the number of foreign objects; they are not changed."""
     count = exam.db.one("SELECT count(*) FROM temp.seen_foreign")
     assert count is not None, "a count has a row"
     sql = "SELECT object_key FROM temp.seen_foreign ORDER BY object_key LIMIT ?"
@@ -192,10 +192,10 @@ def count_foreign(exam: Examination) -> None:
 async def _note_images(
     exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
 ) -> set[ObjectKey]:
-    """Follow the chain of images from the head as far as they are kept; return their manifests.
+    """Follow the chain of kept images from the newest one; return their manifests.
 
-    A writer on another host may make an image meanwhile, and delete an older one: what is missing
-    counts only if the head is the same afterwards.
+    A writer on another host may make an image meanwhile, and delete an older one: missing objects
+    count as faults only if the lease is the same afterwards.
     """
     found = await _kept_images(exam, store, keyring, deep=deep)
     for _ in range(FSCK_HEADS_MAX):
@@ -207,7 +207,7 @@ async def _note_images(
 
 
 class _KeptImages(NamedTuple):
-    """The images that are kept: by which lease, their manifests, and what is wrong with them."""
+    """The kept images: the lease that names them, their manifests, and their faults."""
 
     lease: bytes | None  # as stored; None: missing or too large
     manifests: set[ObjectKey]
@@ -224,7 +224,7 @@ async def _lease(store: ObjectStore) -> bytes | None:
 async def _kept_images(
     exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
 ) -> _KeptImages:
-    """Read the lease, and look at the images that are kept by it."""
+    """Read the lease, and check the images that it keeps."""
     data: bytes | None = None
     try:
         data = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
@@ -258,7 +258,7 @@ async def _piece_faults(
     *,
     deep: bool,
 ) -> list[tuple[str, str]]:
-    """Return which pieces of an image are not intact, a few of them: one takes a new image."""
+    """Return some damaged pieces of an image; a single one already requires a new image."""
     faults: list[tuple[str, str]] = []
     for number, piece in enumerate(manifest.pieces):
         why = await _piece_fault(exam, store, keyring, piece, deep=deep)
@@ -274,7 +274,7 @@ async def _piece_faults(
 async def _piece_fault(
     exam: Examination, store: ObjectStore, keyring: Keyring, piece: Piece, *, deep: bool
 ) -> str:
-    """Return what is wrong with a piece, nothing if it is in the bucket, with *deep* intact."""
+    """Return the fault of a piece; empty if the piece exists and, with *deep*, is intact."""
     sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
     try:
         if deep:
@@ -292,7 +292,7 @@ async def _piece_fault(
 async def _name_damaged_images(
     exam: Examination, store: ObjectStore, keyring: Keyring, kept: set[ObjectKey]
 ) -> None:
-    """Name the older images that cannot be read: points in time have other ways, and reclaim waits."""
+    """Report unreadable older images: points in time do not need them, but reclaim waits."""
     rows = exam.db.all("SELECT object_key FROM temp.seen_objects WHERE object_key GLOB 'image/*'")
     for (key,) in rows:
         manifest = ObjectKey(str(key))
@@ -312,11 +312,11 @@ async def _name_damaged_images(
             )
 
 
-# --- where blocks are --------------------------------------------------------------------------
+# --- locations of blocks -----------------------------------------------------------------------
 
 
 def _note_wanted(exam: Examination, keyring: Keyring) -> None:
-    """Note which blocks have a row that does not say where they are, and verify local copies."""
+    """Note the blocks whose row has no valid location, and verify their cached copies."""
     exam.derive()
     for blocks in (block_rules.TROUBLED, block_rules.overlaps(exam), IN_MISSING_PACKS):
         exam.evidence.note_searched(blocks)
@@ -327,7 +327,7 @@ def _note_wanted(exam: Examination, keyring: Keyring) -> None:
 async def _search_indexes(
     exam: Examination, store: ObjectStore, keyring: Keyring, progress: Progress
 ) -> None:
-    """Read the index of every pack, if there is a block to look for."""
+    """Read the index of every pack, if a block must be searched for."""
     if exam.db.one(f"{_WANTED} LIMIT 1") is None:
         return
     exam.report.note("searching the packs for blocks with a wrong row")
@@ -353,11 +353,11 @@ async def _search_indexes(
         )
 
 
-# --- deleting, when asked ----------------------------------------------------------------------
+# --- deletion at the user's request ------------------------------------------------------------
 
 
 async def delete_unknown(exam: Examination, store: ObjectStore) -> int:
-    """Delete the packs of ours that nothing names; return how many. Only if the user asked for it.
+    """Delete this filesystem's packs that no row names; return their number. On request only.
 
     Schedule point: always.
     """

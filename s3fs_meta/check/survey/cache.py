@@ -1,7 +1,7 @@
-"""Looking at the cache directory: which files there are, and whether copies are sound.
+"""The survey of the cache directory: its files, and whether cached copies are valid.
 
-Owns: the walk, and what a name there means. Does not know: what is wrong (``rules.cache``).
-Blocking: reads the directory tree; nothing in it is changed.
+Owns: the walk, and the meaning of file names. Does not know: which files are faults (``rules.cache``).
+Blocking: reads the directory tree, and changes no file.
 """
 
 import os
@@ -44,7 +44,7 @@ def _batches(paths: Iterator[Path]) -> Iterator[list[Path]]:
 
 
 def _block(path: Path, directory: NumberedDir) -> BlockId | None:
-    """Return the block that a file is for, None if it is not named and placed like one."""
+    """Return the number of a block file, None if name and directory are not those of one."""
     try:
         number = int(path.name, 16)
     except ValueError:
@@ -54,9 +54,9 @@ def _block(path: Path, directory: NumberedDir) -> BlockId | None:
 
 
 def verify_copies(exam: Examination, keyring: Keyring, blocks_query: str) -> None:
-    """Hash the local copies of some uploaded blocks, and note those that are what they should be.
+    """Hash the local copies of some uploaded blocks, and note those whose content is correct.
 
-    Whether they have a row does not matter: the hash says what they are.
+    A copy needs no row in ``cached_blocks``: the hash of the block proves its content.
     """
     if exam.files is None:
         return

@@ -1,8 +1,8 @@
-"""Looking at the chain in the bucket: from the base image to its end, every changelog and part.
+"""The survey of the chain in the bucket: every changelog and part from the base image to the end.
 
-Owns: reading. What leads from the last image to now is read; what only past moments need is looked
-for in the listing, and read with --deep.
-Does not know: what is wrong (``rules.bucket``).
+Owns: reading. Changelogs after the last image are read; older ones, which only earlier points in time
+need, are searched for in the listing, and read with --deep.
+Does not know: which observations are faults (``rules.bucket``).
 Tasks: one. Transaction: must be outside one.
 """
 
@@ -36,12 +36,12 @@ async def survey(
     *,
     deep: bool = False,
 ) -> None:
-    """Note what is missing or damaged between the base image and the end of the chain.
+    """Note missing or damaged objects between the base image and the end of the chain.
 
-    Needs ``bucket.survey``. Without an image that can be read nothing is said: I48 is.
+    Needs ``bucket.survey``. Without a readable image no fault is noted; I48 reports that.
 
     Raises:
-        StoreError: the store is away or refuses.
+        StoreError: the store is unavailable or refuses.
 
     Schedule point: always.
     """
@@ -50,7 +50,7 @@ async def survey(
 
 
 class _Chain:
-    """One look at the chain."""
+    """One survey of the chain."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class _Chain:
         self._past: dict[Txg, str] = {}  # changelogs of the past that cannot be read, and why
 
     async def look(self) -> None:
-        """Look at what leads to now, then at what leads to past moments."""
+        """Check the changelogs that lead to the current state, then those of earlier points in time."""
         head = await self._head()
         if head is None:
             return
@@ -125,7 +125,7 @@ class _Chain:
         return max((name.txg for name in names if name and name.txg <= floor), default=None)
 
     async def _note_past(self, head: Txg) -> None:
-        """Note what is wrong with the past, but for txgs that a mend has given up: that is known."""
+        """Note faults of old changelogs, except txgs that an earlier repair has abandoned."""
         mended = Txg(0)  # the chain was repaired at this txg, the last readable one
         for txg in sorted(self._past):
             if txg < mended:
@@ -140,10 +140,10 @@ class _Chain:
                 self._fault(changelog_codec.key_of(txg), self._past[txg], past=True)
 
     async def _mended_after(self, txg: Txg, head: Txg) -> Txg:
-        """Return where a mended chain goes on after a txg that cannot be read, 0 if it does not.
+        """Return the txg at which a repaired chain continues after an unreadable one, 0 if none.
 
-        That is a link of kind IMAGE that follows, by its fence record or itself, none of the links
-        after that txg.
+        That is a link of kind IMAGE that does not continue any link after the unreadable txg, neither
+        directly nor through its fence record.
         """
         hashes: set[str] = set()  # of the links after the txg
         skips = False  # the link before is a fence record that follows none of them
@@ -167,7 +167,7 @@ class _Chain:
             return None
 
     async def _read(self, link: Link, end: Txg, *, past: bool) -> Link:
-        """Read what follows a link, and note what does not; return the last that can be read."""
+        """Read the links after a link, and note those that do not follow; return the last valid one."""
         for start in range(link.txg + 1, end + 1, FETCHES_MAX):
             self._progress("changelogs", start - link.txg, end - link.txg)
             found: dict[Txg, Fetched | None] = {}
@@ -202,7 +202,7 @@ class _Chain:
                 self._fault(changelog_codec.key_of(txg), str(exc), past=False)
 
     async def _require_part(self, part: PartRef) -> None:
-        """Raise ObjectMissingError or FormatError if a part is not what its changelog names."""
+        """Raise ObjectMissingError or FormatError if a part is not the one that its changelog names."""
         sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
         if self._deep:
             data = (await self._store.get(part.key, changelog_codec.PART_SEALED_BYTES_MAX)).data

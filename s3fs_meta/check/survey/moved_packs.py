@@ -1,11 +1,12 @@
-"""Packs that lie under the name of another pack: an exchange, or a copy in the wrong place.
+"""Packs stored under the name of another pack: they were swapped, or copied to a wrong name.
 
-A pack is bound to its name, so its bytes under another name read as damage. Both names are known
-here, so what such an object is can be tried: the index of a pack verifies under one name only.
+A pack is bound to its name, so under another name its bytes cannot be verified. The names of all
+packs are known here, so each can be tried: the index of a pack verifies under one name only.
 
-Owns: which names are tried, and rescuing the content. Does not know: what is damaged (``packs``).
-Keeps: nothing in the bucket is changed; the content goes into the cache directory, and from there
-into another pack.
+Owns: which names are tried, and rescuing the content. Does not know: which packs are damaged
+(``packs``).
+Keeps: no object is changed; the content is put into the cache directory, and uploaded in another pack
+from there.
 """
 
 from typing import Final, NamedTuple
@@ -37,7 +38,7 @@ _NO_PACK_OF_THEIR_NAME: Final = (
 
 
 class _Candidate(NamedTuple):
-    """A pack that an object may be."""
+    """A pack whose bytes an object may contain."""
 
     pack: PackId
     key: ObjectKey
@@ -47,16 +48,16 @@ class _Candidate(NamedTuple):
 async def rescue(
     exam: Examination, store: ObjectStore, keyring: Keyring, files: BlockFiles
 ) -> None:
-    """Put the content of packs that lie under other names into the cache directory, as evidence.
+    """Put the content of packs stored under other names into the cache directory, as evidence.
 
     Args:
         exam: the run, after packs with a bad index were noted.
         store: the bucket.
         keyring: of the filesystem.
-        files: of the cache directory, which was looked at.
+        files: the cache directory, after its survey.
 
     Raises:
-        StoreError: the store is away.
+        StoreError: the store is unavailable.
 
     Schedule point: always.
     """
@@ -96,7 +97,7 @@ def _rows(exam: Examination, pack: PackId) -> list[BlockRow]:
 def _first_that_fits(
     keyring: Keyring, data: bytes, candidates: list[_Candidate]
 ) -> _Candidate | None:
-    """Return the pack that an object is, by the name that its index verifies under."""
+    """Return the pack whose bytes an object contains: its index verifies under that pack's name."""
     for candidate in candidates:
         try:
             pack_codec.read_index(keyring, candidate.key, data, len(data))
@@ -107,7 +108,7 @@ def _first_that_fits(
 
 
 def _save(keyring: Keyring, data: bytes, found: _Candidate, files: BlockFiles) -> list[BlockRow]:
-    """Put the blocks that hash to their rows into the cache directory; return them."""
+    """Put the blocks whose content has the hash in their row into the cache directory; return them."""
     saved = []
     for row in found.rows:
         if row.hash is None or row.pack_offset is None or row.stored_bytes is None:

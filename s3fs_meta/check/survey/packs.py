@@ -1,7 +1,8 @@
-"""Reading packs: the index, and every block that a row places in it. All, or those of a wrong size.
+"""The survey of packs: reads the index, and every block that rows locate there.
 
-Owns: download and verification, a few packs at a time. Nothing in the bucket is changed.
-Does not know: what is wrong (``rules.bucket``).
+It reads all packs, or only those of a wrong size.
+Owns: download and verification, a few packs at a time. No object is changed.
+Does not know: which observations are faults (``rules.bucket``).
 Tasks: at most FSCK_DEEP_PACKS_MAX at once; content is verified in threads.
 Transaction: must be outside one.
 """
@@ -66,18 +67,18 @@ async def survey(
     *,
     rescue: bool = False,
 ) -> None:
-    """Fetch every stored pack and verify what rows say of it; ``bucket.survey`` came first.
+    """Fetch every stored pack and compare it with its rows, after ``bucket.survey``.
 
     Args:
         exam: the run.
         store: the bucket.
         keyring: of the filesystem.
-        progress: told bytes.
+        progress: called with the number of bytes.
         rescue: put readable blocks of packs with a damaged index into the cache directory, for
             the repair; needs ``cache.survey`` before.
 
     Raises:
-        StoreError: the store is away; what was not read is not known.
+        StoreError: the store is unavailable; the remaining packs were not read.
 
     Schedule point: always.
     """
@@ -94,9 +95,9 @@ async def survey_wrong_sizes(
     *,
     rescue: bool = False,
 ) -> None:
-    """As ``survey``, of packs whose objects are not as long as their rows say: packs never change.
+    """As ``survey``, but only packs whose object has another length than the row: packs never change.
 
-    Comes after the listing. One that has the right length after all, when it is read, is in order.
+    Needs the listing. A pack that has the right length when it is read is valid after all.
     """
     if exam.db.one(f"{_WRONG_SIZES} LIMIT 1") is not None:
         exam.report.note("reading packs of a wrong size")
@@ -112,7 +113,7 @@ async def _read(
     *,
     rescue: bool,
 ) -> None:
-    """Fetch and verify packs, a few at once, and the local copies of what they do not give back."""
+    """Fetch and verify packs, a few at once, and verify the cached copies of unreadable blocks."""
     found = [(PackId(row[0]), ObjectKey(row[1]), int(row[2])) for row in exam.db.all(query)]
     total = sum(size_bytes for _, _, size_bytes in found)
     done = 0
@@ -160,18 +161,18 @@ async def _read_pack(
 
     async def read(rescue: BlockFiles | None) -> PackVerdict:
         data = await _fetch(store, key)
-        if len(data) == object_bytes:  # whatever a listing says
+        if len(data) == object_bytes:  # the listing may have shown another size
             exam.evidence.note_objects([(key, len(data))])
         return await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, rescue, marked)
 
     verdict = await read(None)
-    if verdict.index_fault or verdict.unreadable:  # it is fetched once more before it counts
+    if verdict.index_fault or verdict.unreadable:  # fetch it once more before it counts as damaged
         verdict = await read(files)
     _note(exam, pack, key, rows, verdict)
 
 
 async def _fetch(store: ObjectStore, key: ObjectKey) -> bytes:
-    """Return a pack; nothing if it is gone."""
+    """Return the bytes of a pack; none if the object is missing."""
     try:
         return (await store.get(key, PACK_BYTES_MAX)).data
     except ObjectMissingError:
@@ -207,11 +208,11 @@ def verify_pack(
     rescue: BlockFiles | None = None,
     marked: Sequence[Mark] = (),
 ) -> PackVerdict:
-    """Compare a whole pack with the rows of the blocks in it. Blocking: in a thread.
+    """Compare a complete pack with the rows of its blocks. Blocking: in a thread.
 
     Args:
-        rescue: takes readable blocks if the index is damaged.
-        marked: what is marked as damaged in this pack.
+        rescue: stores readable blocks if the index is damaged.
+        marked: the damage marks of this pack.
     """
     entries, fault = _entries(keyring, key, data)
     by_hash = {entry.hash: entry for entry in entries}
@@ -246,7 +247,7 @@ def _refuted(
     entries: Sequence[PackEntry],
     rows: Sequence[BlockRow],
 ) -> list[str]:
-    """Return which marks are not true: of records that rows or the index read, or of all of it."""
+    """Return the names of wrong marks: those of readable records, or of a pack that is all readable."""
     found = {entry.offset for entry in entries if _reads(keyring, key, data, entry)}
     is_whole = bool(entries) and len(found) == len(entries)
     found.update(row.pack_offset for row in rows if row.pack_offset is not None)
@@ -256,7 +257,7 @@ def _refuted(
 def _rescue(
     keyring: Keyring, key: ObjectKey, data: bytes, rows: Sequence[BlockRow], files: BlockFiles
 ) -> list[BlockId]:
-    """Put readable blocks into the cache directory; they are read once more for that."""
+    """Read the readable blocks once more, and put them into the cache directory."""
     for row in rows:
         files.adopt(row.block, _content(keyring, key, data, row))
     return [row.block for row in rows]
@@ -270,13 +271,13 @@ def _entries(keyring: Keyring, key: ObjectKey, data: bytes) -> tuple[list[PackEn
 
 
 def _incomplete(hashes: Collection[bytes], rows: Sequence[BlockRow]) -> str:
-    """Return what the index lacks of the blocks that can be read."""
+    """Return a message if the index lacks readable blocks; otherwise an empty string."""
     lacking = sum(1 for row in rows if row.hash is not None and row.hash not in hashes)
     return f"{lacking} of its blocks are not in its index" if lacking else ""
 
 
 def _content(keyring: Keyring, key: ObjectKey, data: bytes, row: BlockRow) -> bytes:
-    """Return the content of a block. Raises FormatError if it is not what the row says."""
+    """Return the content of a block. Raises FormatError if its bytes do not match the row."""
     if row.hash is None or row.pack_offset is None or row.stored_bytes is None:
         raise FormatError(key, "its row lacks a part of the location")
     if row.pack_offset < 0 or row.stored_bytes <= 0:

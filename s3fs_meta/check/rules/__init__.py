@@ -1,4 +1,4 @@
-"""The numbered invariants, each in the module of what it is about.
+"""The numbered invariants, grouped into modules by subject.
 
 names, inodes, attributes, files   the tree, and the block map of each file
 blocks, packs                      content and what is derived from it

@@ -1,4 +1,4 @@
-"""Invariants of what hangs on single inodes: targets of symbolic links, extended attributes."""
+"""Invariants of data of single inodes: targets of symbolic links, extended attributes."""
 
 from typing import Final
 
@@ -36,7 +36,7 @@ _BAD_TARGET: Final = (
 
 
 def _mend_targets(exam: Examination, invariant: Invariant) -> None:
-    """Make text bytes, end targets at a NUL or at the longest length."""
+    """Convert targets of type text to bytes; cut targets at a NUL or at the maximum length."""
     exam.run("UPDATE symlinks SET target = CAST(target AS BLOB) WHERE typeof(target) <> 'blob'")
     exam.run(
         "UPDATE symlinks SET target = substr(target, 1, instr(target, x'00') - 1)"
@@ -67,7 +67,7 @@ _BAD_XATTR: Final = (
 
 
 def _mend_xattrs(exam: Examination, invariant: Invariant) -> None:
-    """Make text bytes; drop what no system call could name or carry."""
+    """Convert text to bytes; delete attributes that no system call could name or transfer."""
     exam.run(
         "UPDATE OR IGNORE xattrs SET name = CAST(name AS BLOB), value = CAST(value AS BLOB)"
         " WHERE typeof(name) <> 'blob' OR typeof(value) <> 'blob'"

@@ -1,8 +1,8 @@
-"""Invariants of blocks: that their bytes are somewhere, and exactly where their rows say.
+"""Invariants of blocks: their bytes exist, and are at the location in their rows.
 
-A row whose location is wrong is mended, in this order, from the index of the pack that holds the
-block (if the bucket was looked at), or by uploading the verified local copy again. What cannot be
-mended is left until the bucket was searched; only then the bytes count as lost.
+A row with a wrong location is repaired from the index of the pack that holds the block (if the bucket
+was surveyed), or else by uploading the verified cached copy again. Other rows are left unchanged until
+the bucket was searched; only then the bytes count as lost.
 """
 
 from collections.abc import Iterator
@@ -36,11 +36,11 @@ CONFIRMED: Final = f"({BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
 BESIDE_THE_PACK: Final = f"({BlockState.SEALED:d}, {BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
 
 
-# --- mending a location ------------------------------------------------------------------------
+# --- repairing a location ----------------------------------------------------------------------
 
 
 def mend_locations(exam: Examination, invariant: Invariant) -> None:
-    """Find the blocks of an invariant elsewhere, or upload them again, or record the loss."""
+    """Locate damaged blocks in other packs, or upload them again, or record them as lost."""
     damaged = invariant.select("b.block")
     relocate(exam, damaged)
     upload_again(exam, damaged)
@@ -48,10 +48,10 @@ def mend_locations(exam: Examination, invariant: Invariant) -> None:
 
 
 def relocate(exam: Examination, damaged: str) -> None:
-    """Take over what the index of a pack says about blocks.
+    """Copy the locations of damaged blocks from the indexes of packs into their rows.
 
-    Another history of this filesystem may have given a number to other content: an index counts
-    where it has the same hash, or is that of the pack in the row, or the row tells neither.
+    Another history of this filesystem may have used a block's number for other content. So an index
+    is used only if it has the hash of the row, belongs to the row's pack, or the row lacks hash or pack.
     """
     rows = exam.collected(
         "SELECT s.block, s.object_key, s.object_bytes, s.hash, s.plain_bytes, s.pack_offset,"
@@ -71,7 +71,7 @@ def relocate(exam: Examination, damaged: str) -> None:
 
 
 def _pack(exam: Examination, key: str, object_bytes: int) -> PackId:
-    """Return the stored pack of a key, made if no row has it."""
+    """Return the pack with a key, in state STORED; make its row if there is none."""
     row = exam.db.one("SELECT pack FROM packs WHERE object_key = ? ORDER BY pack", (key,))
     number = packs.create(exam.db, ObjectKey(key), object_bytes) if row is None else row[0]
     exam.run(
@@ -84,7 +84,7 @@ def _pack(exam: Examination, key: str, object_bytes: int) -> PackId:
 def upload_again(exam: Examination, damaged: str) -> None:
     """Turn verified cached blocks dirty again: the next mount uploads them.
 
-    A dirty block belongs to one place in one file, so each further place gets a copy.
+    A dirty block belongs to one index of one file, so each further use of the block gets a copy.
     """
     rows = exam.collected(
         f"SELECT b.block, b.plain_bytes, m.ino, m.block_index FROM ({damaged}) AS x"
@@ -107,7 +107,7 @@ def upload_again(exam: Examination, damaged: str) -> None:
 
 
 def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: BlockIndex) -> None:
-    """Give one place of a block a block of its own with the same content."""
+    """Replace one use of a shared block by a new block with the same content."""
     assert exam.files is not None, "copies are sound only after the cache directory was looked at"
     copy = exam.db.counters.take_block()
     while (
@@ -121,7 +121,7 @@ def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: B
 
 
 def record_lost(exam: Examination, damaged: str) -> None:
-    """Turn blocks that are nowhere into holes: those that the bucket was searched for."""
+    """Turn damaged blocks into holes if the search of the bucket has not found them."""
     lost_data.record_holes(
         exam,
         f"SELECT ino, block_index FROM block_map WHERE block IN ({damaged})"
@@ -153,7 +153,7 @@ def _overlapping(exam: Examination) -> Iterator[Row]:
 
 
 def _overlapping_in(exam: Examination, pack: int) -> Iterator[Row]:
-    """Yield the blocks of one pack that overlap; equal content may share its place."""
+    """Yield the blocks of one pack that overlap; blocks of equal content may share a location."""
     other, other_hash, begin, end = 0, b"", -1, 0
     for block, digest, offset, stored_bytes in exam.db.iterate(
         "SELECT block, hash, pack_offset, stored_bytes FROM blocks WHERE pack = ?"
@@ -167,13 +167,13 @@ def _overlapping_in(exam: Examination, pack: int) -> Iterator[Row]:
 
 
 def _mend_overlaps(exam: Examination, _invariant: Invariant) -> None:
-    """Which of two is right only the pack knows: both are looked up in its index."""
+    """Look up both of two overlapping blocks in the index of their pack: either may be wrong."""
     for mend in (relocate, upload_again, record_lost):
         mend(exam, overlaps(exam))
 
 
 def overlaps(exam: Examination) -> str:
-    """Return a query for the blocks that overlap now, both of each two."""
+    """Return a query for the blocks that overlap now, both blocks of each pair."""
     exam.db.all("DROP TABLE IF EXISTS temp.check_overlaps")
     exam.db.all("CREATE TEMP TABLE check_overlaps (block INTEGER PRIMARY KEY)")
     for block, other, _pack_number, _offset in _overlapping(exam):
@@ -197,7 +197,7 @@ def _mend_lengths(exam: Examination, invariant: Invariant) -> None:
 
 
 def _mark_stored(exam: Examination, invariant: Invariant) -> None:
-    """A pack with live blocks counts as stored; the listing says whether it is there."""
+    """Set the state of packs with live blocks to STORED; the listing shows whether they exist."""
     exam.run(
         f"UPDATE packs SET state = {PackState.STORED:d}, died_txg = NULL"
         f" WHERE pack IN ({invariant.select('b.pack')})"
@@ -205,7 +205,7 @@ def _mark_stored(exam: Examination, invariant: Invariant) -> None:
 
 
 def _find_again(exam: Examination, invariant: Invariant) -> None:
-    """Look for a block that its row places nowhere: among files, then in indexes of packs."""
+    """Search for blocks without a location: among cached files, then in the indexes of packs."""
     damaged = invariant.select("b.block")
     _readopt(exam, damaged)
     relocate(exam, damaged)
@@ -213,7 +213,7 @@ def _find_again(exam: Examination, invariant: Invariant) -> None:
 
 
 def _readopt(exam: Examination, damaged: str) -> None:
-    """Give files in the cache directory the rows that they lost."""
+    """Add the missing rows of files in the cache directory."""
     rows = exam.collected(
         f"SELECT b.block, m.ino, m.block_index FROM ({damaged}) AS x"
         " JOIN blocks AS b ON b.block = x.block JOIN block_map AS m ON m.block = b.block"
@@ -242,7 +242,7 @@ def _count_refs(exam: Examination, invariant: Invariant) -> None:
 
 
 def _free_unnamed(exam: Examination, invariant: Invariant) -> None:
-    """Remove blocks that no file names; their local copies go with the next mount."""
+    """Remove blocks that no file uses; the next mount removes their cached copies."""
     unnamed = invariant.select("b.block")
     exam.run(f"UPDATE cached_blocks SET state = {BlockState.DOOMED:d} WHERE block IN ({unnamed})")
     # The condition includes the state of the cached block, so no further query is needed.

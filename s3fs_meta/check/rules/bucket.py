@@ -1,4 +1,4 @@
-"""Invariants of the bucket against rows: objects, and, with --deep, every byte of them.
+"""Invariants of objects in the bucket against rows; with --deep, of every byte.
 
 They need ``survey.bucket`` and ``survey.packs``.
 """
@@ -60,10 +60,10 @@ def _mend_missing(exam: Examination, invariant: Invariant) -> None:
 
 
 def _mend_size(exam: Examination, invariant: Invariant) -> None:
-    """Leave a pack that is another object, or torn; a row that is wrong about an intact one is mended.
+    """Correct the size of intact packs in their rows; upload the blocks of damaged ones again.
 
-    The survey has read these packs: what can be read of one that is not intact is in the cache
-    directory now, and goes into another pack. What cannot be read is mended as such.
+    The survey has read these packs: the readable blocks of a damaged one are in the cache directory.
+    Unreadable blocks are left to their own invariant.
     """
     wrong = invariant.select("p.pack")
     torn = (
@@ -92,12 +92,12 @@ def _mend_unreadable(exam: Examination, invariant: Invariant) -> None:
 
 
 def _leave_pack(exam: Examination, invariant: Invariant) -> None:
-    """Upload the blocks of a pack again that a survey put into the cache directory."""
+    """Upload the rescued blocks of a damaged pack again, from the cache directory."""
     block_rules.upload_again(exam, _SOUND_COPIES.format(packs=invariant.select("x.pack")))
 
 
 def _publish_anew(exam: Examination, _invariant: Invariant) -> None:
-    """Have a complete image made, which names none before it; that comes at the end."""
+    """Request a complete image, independent of earlier ones, to be made at the end of the run."""
     exam.run("DELETE FROM temp.seen_image_faults")
     exam.run("UPDATE temp.seen_chain_faults SET past = 1")  # the new image follows them
     exam.report.remember("a complete image of the metadata is put into the bucket")

@@ -1,6 +1,6 @@
-"""Invariants of cached blocks: their rows against blocks, their files against their rows.
+"""Invariants of cached blocks: rows against blocks, files against rows.
 
-Those about files need ``survey.cache``. Of a dirty block the available part is kept; the rest is
+Invariants about files need ``survey.cache``. The available part of a dirty block is kept; the rest is
 recorded as lost.
 """
 
@@ -27,7 +27,7 @@ _IS_PENDING: Final = f"c.state IN {PENDING} AND {NULLS} = 4 AND r.refs > 0"
 
 
 def _mend_states(exam: Examination, invariant: Invariant) -> None:
-    """Let the state follow from the location: with one the store has the block, without not."""
+    """Derive the state from the location: UPLOADED with one, DIRTY without, DOOMED without a block."""
     exam.run(
         "UPDATE cached_blocks SET state = coalesce("
         f" (SELECT CASE {NULLS} WHEN 0 THEN {BlockState.UPLOADED:d} ELSE {BlockState.DIRTY:d} END"
@@ -44,7 +44,7 @@ def _mend_places(exam: Examination, invariant: Invariant) -> None:
 
 
 def _part_places(exam: Examination, invariant: Invariant) -> None:
-    """Give each further place a block of its own; without the cache directory nothing happens."""
+    """Give each further use of a dirty block a copy; without the cache directory do nothing."""
     if exam.files is None:
         return
     rows = exam.collected(
@@ -59,7 +59,7 @@ def _part_places(exam: Examination, invariant: Invariant) -> None:
 
 
 def _keep_what_is_there(exam: Examination, invariant: Invariant) -> None:
-    """A short file keeps its bytes, the rest is lost; without a file the whole block is."""
+    """Keep the bytes of short files and record the rest as lost; without a file, all of the block."""
     lost_data.record_tails(
         exam,
         "SELECT m.ino, m.block_index, f.size_bytes FROM block_map AS m"
@@ -82,12 +82,12 @@ def _forget_copies(exam: Examination, invariant: Invariant) -> None:
 
 
 def _forget_origins(exam: Examination, invariant: Invariant) -> None:
-    """Forget what was instead of blocks that need it no more."""
+    """Delete the recorded origins of blocks that do not need them any more."""
     exam.run(f"DELETE FROM copies WHERE block IN ({invariant.select('k.block')})")
 
 
 # A file without a row is no stray if a repair may need it: for a dirty block, for a block that
-# lost its row, for one that packs were searched for or that was verified.
+# lost its row, for a block that was searched for in packs, or as a verified copy.
 _STRAY_FILES: Final = (
     "(SELECT f.block, NULL AS path FROM temp.seen_files AS f"
     " LEFT JOIN blocks AS b ON b.block = f.block"
@@ -102,7 +102,7 @@ _STRAY_FILES: Final = (
 
 
 def _put_away(path: Path, root: Path, quarantine: Path) -> None:
-    """Remove an unfinished file; quarantine one that is among the block files and is none."""
+    """Remove an unfinished file; quarantine a foreign file in the directory of block files."""
     if not path.is_relative_to(root):
         path.unlink(missing_ok=True)
         return
@@ -112,9 +112,9 @@ def _put_away(path: Path, root: Path, quarantine: Path) -> None:
 
 
 def _remove_strays(exam: Examination, invariant: Invariant) -> None:
-    """Remove files that nothing names and that are in the bucket; quarantine the others.
+    """Remove unused files whose content is in the bucket; quarantine the others.
 
-    Undoing the group later takes nothing from any file that is used.
+    No row uses these files, so a later rollback of the group is harmless.
     """
     files = exam.files
     assert files is not None, "strays are known only after the cache directory was looked at"

@@ -1,6 +1,6 @@
-"""Invariants of the database as such: SQLite's own, tables, facts, numbers, types, counters.
+"""Invariants of the database itself: SQLite's checks, tables, facts, numbers, types, counters.
 
-Everything after them relies on them; ``fsck`` stops if one of the first three cannot be repaired.
+All later invariants rely on these; ``fsck`` stops if one of FOUNDATION cannot be repaired.
 """
 
 import os
@@ -78,7 +78,7 @@ def _reindex(exam: Examination, _invariant: Invariant) -> None:
 
 
 def _mend_rows(exam: Examination, invariant: Invariant) -> None:
-    """Give rows the values that they must have, then build the indexes anew."""
+    """Replace NULL in columns that forbid it, then rebuild the indexes."""
     for table, column, declared in exam.db.all(_REQUIRED_COLUMNS):
         # typeof(), because SQLite takes IS NULL for false where the schema forbids NULL.
         exam.run(
@@ -97,7 +97,7 @@ _DROPPABLE: Final = (
 
 
 def _schema_faults(exam: Examination) -> Iterator[Row]:
-    """Yield what is missing, different or extra, by name."""
+    """Yield missing, different and surplus tables and indexes, by name."""
     wanted = _wanted_objects()
     rows = exam.db.all(
         "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite\\_%'"
@@ -132,9 +132,9 @@ def _normal(sql: str) -> str:
 
 
 def _mend_schema(exam: Examination, _invariant: Invariant) -> None:
-    """Make missing indexes and local tables, drop what holds no data and is not ours.
+    """Make missing indexes and local tables; drop foreign objects that hold no data.
 
-    A table that held data cannot be made again, and one of others may hold some.
+    A lost table of ours cannot be made again with its data, and a foreign table may hold data.
     """
     wanted = _wanted_objects()
     for name, fault in list(_schema_faults(exam)):
@@ -167,7 +167,7 @@ _PROPERTY_FAULTS: Final = (
 
 
 def _mend_facts(exam: Examination, invariant: Invariant) -> None:
-    """Take facts from the superblock; a new key for names lets I23 move every name."""
+    """Take facts from the superblock; if the key for name hashes is new, I23 moves every name."""
     for (name,) in list(exam.rows(invariant)):
         value = exam.facts.get(name)
         if name == "cookie_key":
@@ -329,7 +329,7 @@ def _wrong(column: str) -> str:
 
 
 def _type_faults(exam: Examination) -> Iterator[Row]:
-    """Yield table, column and how many values of it are no whole numbers; one scan of a table."""
+    """Yield table, column and the number of values that are no whole numbers; one scan per table."""
     for table, columns in integer_columns().items():
         sums = ", ".join(f"total({_wrong(column)})" for column in columns)
         [counts] = exam.db.all(f"SELECT {sums} FROM {table}")
@@ -357,7 +357,7 @@ def _mend_types(exam: Examination, _invariant: Invariant) -> None:
 
 
 def _value(table: str, column: str) -> str:
-    """Return what stands in for a value: for what cannot be known, one that others find wrong."""
+    """Return the substitute for a value; if it is unknown, one that other invariants will report."""
     number = f"CAST({column} AS INTEGER)"
     if table == "block_map":  # the cached block may know its number
         found = "SELECT c.block FROM cached_blocks AS c WHERE c.ino = block_map.ino"
@@ -368,7 +368,7 @@ def _value(table: str, column: str) -> str:
 
 
 def _move_blocks(exam: Examination, column: str) -> None:
-    """Give blocks of an unknown place a file of their own, which has no inode yet."""
+    """Move blocks with an unknown inode or index to a new file, which has no inode yet."""
     found = exam.db.all(f"SELECT ino, block_index, block FROM block_map WHERE {_wrong(column)}")
     exam.run(f"DELETE FROM block_map WHERE {_wrong(column)}")
     ino = Ino(max(exam.db.counters.next_ino, _highest_ino(exam) + 1))

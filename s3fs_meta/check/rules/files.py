@@ -1,4 +1,4 @@
-"""Invariants of the block map: which blocks a file has, and how far it reaches."""
+"""Invariants of the block map: the blocks of a file, and its size."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ _NO_BLOCK: Final = "temp.check_refs AS r LEFT JOIN blocks AS b ON b.block = r.bl
 
 
 def _move_far_blocks(exam: Examination, invariant: Invariant) -> None:
-    """Give each block at an impossible place a file of its own."""
+    """Move each block at an impossible index to a separate file."""
     far = (
         "SELECT ino, block_index FROM block_map WHERE ino IN"
         f" ({invariant.select('m.ino')}) AND block_index NOT BETWEEN 0 AND {_LAST_PLACE}"
@@ -24,7 +24,7 @@ def _move_far_blocks(exam: Examination, invariant: Invariant) -> None:
 
 
 def _find_missing(exam: Examination, invariant: Invariant) -> None:
-    """Make rows again for blocks with a file here or an entry in a pack; the others are lost."""
+    """Make missing rows of blocks that are cached or in a pack's index; record the others as lost."""
     damaged = invariant.select("r.block")
     exam.run(
         "INSERT INTO blocks SELECT f.block, 0,"
@@ -40,7 +40,7 @@ def _find_missing(exam: Examination, invariant: Invariant) -> None:
 
 
 def _grow_files(exam: Examination, invariant: Invariant) -> None:
-    """Extend files to the end of their last block: its content was written once."""
+    """Extend files to the end of their last block, because its content was written."""
     exam.run(
         "UPDATE inodes SET size_bytes = (SELECT m.reach FROM temp.check_mapped AS m"
         f" WHERE m.ino = inodes.ino) WHERE ino IN ({invariant.select('i.ino')})"

@@ -1,7 +1,7 @@
 """Invariants of inodes: the root, numbers, types, times, content that needs an inode, removed trees.
 
-Repairs keep everything that still has bytes: content of an inode that cannot have it, or that is
-gone, gets an inode of its own, which then goes to lost+found.
+Repairs keep all content: if its inode is missing, or is of a type without content, the content gets a
+new inode in lost+found.
 """
 
 import stat
@@ -50,7 +50,7 @@ IS_TOP: Final = f"(i.nlink = 0 AND i.flags & {_REMOVED} AND {IS_DIRECTORY})"
 
 
 def _make_root(exam: Examination, _invariant: Invariant) -> None:
-    """Make the root a directory again; what hangs on its number comes back with it."""
+    """Make the root a directory again; rows that refer to its number become valid with it."""
     mode = stat.S_IFDIR | 0o755
     exam.run(
         "INSERT OR IGNORE INTO inodes VALUES (?1, ?2, 2, 0, 0, 0, 0, ?3, 0, 0, 0, ?1, 0, 0)",
@@ -81,7 +81,7 @@ _OUT_OF_RANGE: Final = " OR ".join(
 
 
 def _clamp(exam: Examination, invariant: Invariant) -> None:
-    """Bring numbers into range; those that follow from rows are computed by later repairs."""
+    """Bring numbers into range; later repairs compute those that are derived from other rows."""
     _renumber(exam, invariant, "i.ino")
     uid, gid = exam.owner()
     size = f"CASE WHEN size_bytes BETWEEN 0 AND {FILE_BYTES_MAX} THEN CAST(size_bytes AS INTEGER)"
@@ -100,7 +100,7 @@ def _clamp(exam: Examination, invariant: Invariant) -> None:
 
 
 def _renumber(exam: Examination, invariant: Invariant, column: str) -> None:
-    """Give what has a number that cannot be one a new number."""
+    """Replace impossible inode numbers by new ones."""
     for (ino,) in exam.collected(f"{invariant.select(column)} AND {column} < 1"):
         lost_found.renumber(exam, ino)
 
@@ -109,7 +109,7 @@ def _renumber(exam: Examination, invariant: Invariant, column: str) -> None:
 
 
 def _retype(exam: Examination, invariant: Invariant) -> None:
-    """Give inodes the type that their content shows; content that does not fit is moved off."""
+    """Set the type of inodes that fits their content; move other content to new inodes."""
     damaged = invariant.select("i.ino")
     contents = f"{_HAS_ENTRIES}, {_HAS_MAP}, {_HAS_TARGET}"
     for ino, old, entries, mapped, target in exam.collected(
@@ -127,7 +127,7 @@ def _retype(exam: Examination, invariant: Invariant) -> None:
 
 
 def _fitting_type(kind: int, entries: int, mapped: int, target: int) -> int:
-    """Return the type of an inode whose present type its content contradicts."""
+    """Return the type that fits the content of an inode; its present type does not."""
     shown = [
         shown_kind
         for shown_kind, present in (
@@ -143,7 +143,7 @@ def _fitting_type(kind: int, entries: int, mapped: int, target: int) -> int:
 
 
 def _reset_times(exam: Examination, invariant: Invariant) -> None:
-    """Let times that overflow be those of ctime; a ctime before 1970 becomes now."""
+    """Replace times that overflow by ctime; replace a ctime before 1970 by now."""
     exam.run(
         "UPDATE inodes AS i SET ctime_ns = CASE WHEN i.ctime_ns BETWEEN 0 AND ?1 THEN"
         " CAST(i.ctime_ns AS INTEGER) ELSE ?1 END,"
@@ -153,7 +153,7 @@ def _reset_times(exam: Examination, invariant: Invariant) -> None:
     )
 
 
-# --- what hangs on an inode that is gone -------------------------------------------------------
+# --- rows of missing inodes --------------------------------------------------------------------
 
 
 def _make_directories(exam: Examination, invariant: Invariant) -> None:
@@ -161,7 +161,7 @@ def _make_directories(exam: Examination, invariant: Invariant) -> None:
 
 
 def _make_files(exam: Examination, invariant: Invariant) -> None:
-    """Make a file for each map without one; a later repair makes it as long as it reaches."""
+    """Make a file for each block map without an inode; a later repair sets its size."""
     _make_inodes(exam, stat.S_IFREG | 0o600, 1, "0", invariant, "m.ino")
 
 
@@ -172,7 +172,7 @@ def _make_symlinks(exam: Examination, invariant: Invariant) -> None:
 def _make_inodes(
     exam: Examination, mode: int, nlink: int, size: str, invariant: Invariant, ino: str
 ) -> None:
-    """Make inodes for rows that lost theirs; without a name they go to lost+found."""
+    """Make inodes for rows that lost theirs; those without a name are put into lost+found."""
     _renumber(exam, invariant, ino)
     exam.derive()
     uid, gid = exam.owner()
@@ -184,7 +184,7 @@ def _make_inodes(
 
 
 def _mend_xattrs(exam: Examination, invariant: Invariant) -> None:
-    """Make an empty file where a name is left as well; attributes of nothing go."""
+    """Make an empty file if a missing inode still has a name; else delete its attributes."""
     uid, gid = exam.owner()
     exam.run(
         "INSERT OR IGNORE INTO inodes SELECT n.ino, ?1, n.names, ?2, ?3, 0, 0, ?4, 0, 0, 0, n.low,"
@@ -198,7 +198,7 @@ def _mend_xattrs(exam: Examination, invariant: Invariant) -> None:
 
 
 def _purge_orphans(exam: Examination, invariant: Invariant) -> None:
-    """Remove what was unlinked while it was open; later repairs free the blocks."""
+    """Remove files that were unlinked while they were open; later repairs free the blocks."""
     orphans = f"(SELECT i.ino FROM inodes AS i WHERE i.ino IN ({invariant.select('i.ino')}))"
     for table in ("block_map", "symlinks", "xattrs", "hard_links"):
         exam.run(f"DELETE FROM {table} WHERE ino IN {orphans}")
@@ -216,7 +216,7 @@ _RIGHT_FLAGS: Final = (
 
 
 def _set_flags(exam: Examination, invariant: Invariant) -> None:
-    """Set the flag where there are attributes; bits that mean nothing go."""
+    """Correct the flags HAS_XATTRS and REMOVED; clear unknown bits."""
     exam.run(
         f"UPDATE inodes AS i SET flags = {_RIGHT_FLAGS}"
         f" WHERE i.ino IN ({invariant.select('i.ino')})"
@@ -365,7 +365,7 @@ FLAGS: Final = (
 
 
 def _purge_trees(exam: Examination, invariant: Invariant) -> None:
-    """Remove tops and what has no name but below them; later repairs count links and blocks.
+    """Remove tops, and inodes whose only names are below them; later repairs count links and blocks.
 
     A directory with a further name stays: another invariant decides which name is right.
     """

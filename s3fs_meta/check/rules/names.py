@@ -1,6 +1,6 @@
-"""Invariants of names: what they may be, where they stand, that they make one tree.
+"""Invariants of names: valid bytes, the right position in the directory, one tree.
 
-Also what follows from names: link counts, sizes of directories, parents, the table of hard links.
+Also of values derived from names: link counts, directory sizes, parents, the table of hard links.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def _drop_names(exam: Examination, invariant: Invariant) -> None:
 
 
 def _rename(exam: Examination, invariant: Invariant) -> None:
-    """Give bad names the nearest good one, in the same directory."""
+    """Replace an invalid name by the most similar valid one, in the same directory."""
     for parent, cookie, name, ino in exam.collected(
         invariant.select("e.parent, e.cookie, e.name, e.ino")
     ):
@@ -51,7 +51,7 @@ def _good_name(name: object) -> bytes:
 
 
 def _move(exam: Examination, parent: Ino, cookie: int, name: bytes, ino: Ino) -> None:
-    """Take a dentry away and add it again where its name belongs."""
+    """Remove a dentry, and add it again at the position that the hash of its name gives."""
     exam.run("DELETE FROM dentries WHERE parent = ? AND cookie = ?", (parent, cookie))
     given = lost_found.add_under_free_name(exam, parent, name, ino)
     if given != name:
@@ -59,7 +59,7 @@ def _move(exam: Examination, parent: Ino, cookie: int, name: bytes, ino: Ino) ->
 
 
 def _misplaced(exam: Examination) -> Iterator[Row]:
-    """Yield names whose position is not the one that their hash gives."""
+    """Yield names at another position than their hash gives."""
     if not exam.any_name_misplaced():
         return
     name_hash = exam.db.name_hash
@@ -71,7 +71,7 @@ def _misplaced(exam: Examination) -> Iterator[Row]:
 
 
 def _put_in_place(exam: Examination, _invariant: Invariant) -> None:
-    """Move names to their positions. A name that is already there keeps its place."""
+    """Move misplaced names to their positions; names at the right position are not changed."""
     exam.db.all("DROP TABLE IF EXISTS temp.check_misplaced")
     exam.db.all("CREATE TEMP TABLE check_misplaced (parent, name, cookie, ino)")
     for row in _misplaced(exam):
@@ -83,7 +83,7 @@ def _put_in_place(exam: Examination, _invariant: Invariant) -> None:
 
 
 def _rename_doubles(exam: Examination, invariant: Invariant) -> None:
-    """Keep the name that a lookup finds; another inode gets a name of its own."""
+    """Keep the duplicate that a lookup finds; give the other a new name if its inode is another."""
     for parent, cookie, name, ino, first_ino in exam.collected(
         invariant.select("e.parent, e.cookie, e.name, e.ino, f.ino")
     ):
@@ -97,7 +97,7 @@ def _rename_doubles(exam: Examination, invariant: Invariant) -> None:
 
 
 def _keep_one_name(exam: Examination, invariant: Invariant) -> None:
-    """Leave each directory one name, where its parent is if that has one; the root gets none."""
+    """Leave each directory one name, if possible the one in its recorded parent; the root has none."""
     exam.run("DELETE FROM dentries WHERE ino = ?", (ROOT_INO,))
     for ino, parent in exam.collected(
         f"SELECT i.ino, i.parent FROM inodes AS i WHERE i.ino IN ({invariant.select('i.ino')})"
@@ -126,7 +126,7 @@ def _place_unnamed(exam: Examination, invariant: Invariant) -> None:
 
 
 def _break_cycles(exam: Examination, invariant: Invariant) -> None:
-    """Take one directory out of each cycle, to lost+found; the others hang below it."""
+    """Move one directory of each cycle to lost+found; the others stay below it."""
     home = lost_found.directory(exam)
     exam.derive()
     while (row := exam.db.one(f"{invariant.query} ORDER BY 1 LIMIT 1")) is not None:
@@ -142,7 +142,7 @@ def _break_cycles(exam: Examination, invariant: Invariant) -> None:
 
 
 def _on_cycle(exam: Examination, ino: Ino) -> Ino:
-    """Return a directory on the cycle that lies above one that is not reached."""
+    """Return a directory of the cycle above a directory that the search has not reached."""
     seen = set()
     while ino not in seen:  # bounded by the number of directories above
         seen.add(ino)
@@ -152,7 +152,7 @@ def _on_cycle(exam: Examination, ino: Ino) -> Ino:
     return ino
 
 
-# --- what follows from names -------------------------------------------------------------------
+# --- values derived from names -----------------------------------------------------------------
 
 
 def _set_parents(exam: Examination, invariant: Invariant) -> None:

@@ -1,4 +1,4 @@
-"""Invariants of the rows of packs: keys, states, how much of them lives."""
+"""Invariants of the rows of packs: keys, states, live bytes."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -16,7 +16,7 @@ _SHARED_KEYS: Final = (
 )
 
 # A txg without changes, such as a fence record, does not change the counters' row. While one is
-# being shipped the next is open, so the open txg is at most two after the last one in the bucket.
+# shipped the next is open already, so the open txg is at most two after the last one in the bucket.
 _LAST_OPEN_TXG: Final = (
     "(SELECT max(txg, coalesce((SELECT json_extract(value, '$.txg') + 2 FROM local_state"
     " WHERE name = 'chain'), 0)) FROM counters)"
@@ -24,7 +24,7 @@ _LAST_OPEN_TXG: Final = (
 
 
 def _bad_rows(exam: Examination) -> Iterator[Row]:
-    """Yield packs with an impossible value; keys have a form that only the codec knows."""
+    """Yield packs with an impossible value; only the codec can check the form of keys."""
     for pack, key, state, object_bytes in exam.db.iterate(
         "SELECT pack, object_key, state, object_bytes FROM packs"
     ):
@@ -35,9 +35,10 @@ def _bad_rows(exam: Examination) -> Iterator[Row]:
 
 
 def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
-    """Set state and size from what else is known.
+    """Derive state and size from other rows.
 
-    A key cannot be guessed, but the bucket can be searched for the blocks: a row that has none goes.
+    A lost key cannot be derived, but the blocks can be searched for in the bucket. Rows without blocks
+    are deleted.
     """
     for pack, _key, state, object_bytes in list(_bad_rows(exam)):
         exam.run(
@@ -63,7 +64,7 @@ def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
 
 
 def _merge_rows(exam: Examination, invariant: Invariant) -> None:
-    """Let one row stand for an object; the blocks of the others become its."""
+    """Keep one row per object; assign it the blocks of the other rows."""
     for key, first in exam.collected(invariant.select("k.object_key, k.first")):
         others = "(SELECT pack FROM packs WHERE object_key = ?1 AND pack <> ?2)"
         exam.run(
@@ -84,7 +85,7 @@ def _count_live(exam: Examination, invariant: Invariant) -> None:
 
 
 def _date_death(exam: Examination, invariant: Invariant) -> None:
-    """A pack counts as dead from now on, so that no image that may name it is older."""
+    """Set died_txg of packs without live bytes to the open txg, the latest possible; else clear it."""
     exam.run(
         "UPDATE packs SET died_txg = CASE WHEN live_bytes = 0 THEN ?1 END"
         f" WHERE pack IN ({invariant.select('p.pack')})",

@@ -1,4 +1,4 @@
-"""One mount from its plan to its end, and the ways to reach a running one.
+"""One mount from its plan to its end, and the requests to a running mount.
 
 plan           options, checked before anything is touched
 acquisition    the filesystem opened for the mount: local state, bucket, lease
@@ -9,7 +9,8 @@ figures        what ``status`` reports
 remount        both ends of ``mount -o remount,ro``
 targets        from a URL or a mountpoint to the filesystem and its local state; ``mount_paths``:
                from a path to a directory entry, and its removal
-mount_holders  processes that still use an unmounted filesystem; ``mount_table``: what is mounted
+mount_holders  processes that still use an unmounted filesystem
+mount_table    the filesystems mounted on this host
 
 Start at ``service``.
 Below: fuse, fs, control, sync, console.

@@ -1,8 +1,8 @@
-"""Opening a filesystem for a mount, with another page size if that was asked for.
+"""Opening a filesystem for a mount, with another page size if the options demand it.
 
-Owns: the order *open, close, rewrite, open again*: only an open filesystem knows that its
-database is the one that counts, and only a closed database can be rewritten.
-Does not know: how it is rewritten (``meta.offline.page_size``).
+Owns: the order *open, close, rewrite, open again*: opening decides which database is used, and only
+a closed database can be rewritten.
+Does not know: how a database is rewritten (``meta.offline.page_size``).
 """
 
 import logging
@@ -46,15 +46,15 @@ async def open_for_mount(
     """Open the filesystem of a plan.
 
     Args:
-        plan: says how.
-        store: where it is.
-        secret: opens it.
+        plan: the plan of the mount.
+        store: the bucket of the filesystem.
+        secret: opens the superblock.
         clock: for the lease.
-        front: shown what takes long.
+        front: shows notices and progress.
 
     Raises:
-        As ``open_filesystem``; UsageError, DatabaseError: the page size could not be changed,
-        and the filesystem is as it was.
+        As ``open_filesystem``; UsageError, DatabaseError: the page size could not be changed;
+        the filesystem is unchanged.
     """
     state_dir = StateDir(plan.place.state)
 
@@ -91,10 +91,10 @@ async def open_for_mount(
 
 
 async def why_offline(plan: MountPlan, store: ObjectStore) -> str:
-    """Return why a mount shows local state alone; empty: it does not.
+    """Return why a mount must begin with local state alone; empty if it need not.
 
-    Only one that takes no changes may, and only where there is local state. One that follows begins
-    with it, and goes on when the bucket answers.
+    Only a read-only mount may, and only if local state exists. A follower begins with local state,
+    and applies new txgs as soon as the bucket answers.
     """
     only_reads = plan.open.read_only and plan.options.at is None
     if not only_reads or not StateDir(plan.place.state).database.exists():
@@ -103,14 +103,14 @@ async def why_offline(plan: MountPlan, store: ObjectStore) -> str:
 
 
 def page_size_of(db: Database) -> int:
-    """Return the page size that a database has."""
+    """Return the page size of a database."""
     row = db.one("PRAGMA page_size")
     assert row is not None, "SQLite always answers"
     return int(row[0])
 
 
 async def _tell_superblock(volume: Volume, page_size: int) -> list[str]:
-    """Note the new size where status looks; nothing relies on it. Return notices for the user."""
+    """Record the page size in the superblock, for ``status`` only. Return notices for the user."""
 
     def amend(present: Superblock, keyring: Keyring) -> Superblock:
         return superblock_codec.amend(present, keyring, page_size=page_size)

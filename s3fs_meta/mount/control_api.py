@@ -1,6 +1,6 @@
-"""The control requests of a running mount, seen from the commands: names, messages, waiting.
+"""The client side of the control requests to a running mount: names, messages, waiting.
 
-Owns: the commands of the control socket, but ``remove`` (``mount_paths``).
+Owns: the commands of the control socket, except ``remove`` (``mount_paths``).
 
     status    → figures (``figures``)
     flush     {"image": bool} → {"published": bool, "txg": number}, with progress
@@ -54,7 +54,7 @@ SETTLED: Final = "settled"
 LOCK: Final = "lock"
 
 ENDING: Final = "ending"  # state of a mount that is unmounted and still uploads
-DETACHED: Final = "detached"  # and of one that is unmounted here and still in use elsewhere
+DETACHED: Final = "detached"  # state of a mount that only other mount namespaces still use
 READ_ONLY: Final = "read_only"  # kind of an end that left changes of an earlier mount on this host
 
 
@@ -68,7 +68,7 @@ async def request_status(place: Target) -> dict[str, Any]:
 
 
 async def request_unshipped(place: Target) -> dict[str, Any]:
-    """Return the paths of which a mount has something that the bucket has not.
+    """Return the paths that have changes which are not in the bucket.
 
     Raises:
         NotMountedError: there is none.
@@ -81,13 +81,13 @@ async def request_promotion(place: Target, *, takeover: bool) -> dict[str, Any]:
 
     Raises:
         NotMountedError: there is none.
-        ControlError: it cannot; it follows on.
+        ControlError: the promotion failed; the mount remains a follower.
     """
     return await _ask(place, PROMOTE, {"takeover": takeover})
 
 
 async def request_end(place: Target) -> None:
-    """Have a mount take no more changes, and end, even while programs use it.
+    """Have a mount refuse further changes, and end, even while programs use it.
 
     Raises:
         NotMountedError: there is none.
@@ -96,17 +96,17 @@ async def request_end(place: Target) -> None:
 
 
 def used_by(figures: Mapping[str, Any]) -> str:
-    """Return who uses a mount that is unmounted here, by its figures, for a message."""
+    """Return, for a message, which processes still use an unmounted filesystem, by its figures."""
     holders = [Holder(**one) for one in figures.get("holders", ())]
     return mount_holders.described(holders, figures.get("kernel", {}).get("open_files", 0))
 
 
 async def request_flush(place: Target, front: Front, image: bool = False) -> dict[str, Any]:
-    """Have a mount carry everything to the bucket, and make an image if that is wanted.
+    """Have a mount upload all changes, and make an image if *image* is set.
 
     Raises:
-        NotMountedError: there is none.
-        ControlError: it could not.
+        NotMountedError: there is no mount.
+        ControlError: the upload failed.
     """
     return await _ask(place, FLUSH, {"image": image}, front)
 
@@ -128,9 +128,9 @@ async def request_removal(
 
     Args:
         entry: the name.
-        front: is shown how far the background is.
-        locked: also what is locked.
-        wait: until the background has nothing left to do.
+        front: shows the progress of the background removal.
+        locked: also remove locked files.
+        wait: return only when the background removal has ended.
 
     Raises:
         NotMountedError: there is none.
@@ -168,7 +168,7 @@ async def request_frozen_clone(
     Raises:
         NotMountedError: there is none.
         ControlError: it refused, or it took longer than *limit_s*; there is no copy.
-        OSError: what the kernel had taken could not be handed over; there is no copy.
+        OSError: the kernel could not write back dirty pages; there is no copy.
     """
     arguments = {"source": told(source), "target": told(target), "limit_s": limit_s}
     state, show = source.place.state, _shown(front)
@@ -194,13 +194,13 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
     """Wait until a mount that is ending, or is about to, has ended; return how.
 
     Args:
-        place: whose mount.
-        front: is shown how far the last upload is.
+        place: the filesystem of the mount.
+        front: shows the progress of the last upload.
         waiting: set when the mount knows of the waiting client, or has ended already.
 
     Returns:
-        ``complete``: the bucket holds everything; ``why``: what was in the way; ``kind``: the
-        class of that error, where there was one.
+        ``complete``: the bucket has all changes; ``why``: the error that prevented it; ``kind``:
+        the class of that error, if there was one.
     """
     show = _shown(front)
 

@@ -1,4 +1,4 @@
-"""Going into the background: a child does the work, the parent stays until it is ready.
+"""Running in the background: a child does the work, the parent waits until it is ready.
 
 Owns: the fork, and the conversation over a socket between the two. Does not know: mounts.
 Keeps: the fork comes before any thread and before trio (a forked thread's locks stay locked for
@@ -45,10 +45,10 @@ class RemoteFront:
         self._send({"progress": [what, done, total]})
 
     def ask(self, prompt: str) -> str:
-        """Have the parent ask.
+        """Let the parent ask the user for a secret.
 
         Raises:
-            PassphraseError: no terminal to ask on.
+            PassphraseError: the parent has no terminal.
         """
         self._send({"ask": prompt})
         reply = _parse(self._lines.readline())
@@ -57,17 +57,17 @@ class RemoteFront:
         return str(reply["answer"])
 
     def ready(self) -> None:
-        """Let the parent go with success."""
+        """Let the parent exit with success."""
         self._send({"ready": True})
         self.close()
 
     def failed(self, text: str, status: int) -> None:
-        """Let the parent go with an error."""
+        """Let the parent exit with an error."""
         self._send({"failed": text, "status": status})
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection to the parent."""
         self._open = False
         self._lines.close()
         self._connection.close()
@@ -82,9 +82,9 @@ def run_in_background(body: Callable[[Front], None], log: Path, front: Front) ->
     """Run *body* in a child process; return when it called ``ready``, or failed.
 
     Args:
-        body: gets the front to speak to; runs on after it said ready.
-        log: file that the child's standard output and error go to.
-        front: of this process, which shows and asks what the child wants.
+        body: gets a front that talks to the parent; continues to run after it called ``ready``.
+        log: file for the child's standard output and error.
+        front: of this process; shows the child's messages and asks its questions.
 
     Returns:
         Exit status for the parent: that of the child's error if it failed.
@@ -107,7 +107,7 @@ def run_in_background(body: Callable[[Front], None], log: Path, front: Front) ->
 
 
 def _be_child(body: Callable[[Front], None], log: Path, front: RemoteFront) -> None:
-    """Run the body in a session of its own; never returns."""
+    """Run the body in a new process session (setsid(2)); never returns."""
     status: int = exits.ExitStatus.BUG
     try:
         os.setsid()
@@ -116,7 +116,7 @@ def _be_child(body: Callable[[Front], None], log: Path, front: RemoteFront) -> N
         _redirect(log)
         body(front)
         status = exits.ExitStatus.DONE
-    except BaseException as exc:  # noqa: BLE001, ASYNC103  # nothing of the parent's may run in the child
+    except BaseException as exc:  # noqa: BLE001, ASYNC103  # no parent code may run in the child
         status = report(exc)
         front.failed(_summary(exc, log), status)
     finally:
@@ -137,13 +137,13 @@ def _redirect(log: Path) -> None:
     log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for wanted, fd in ((0, null_fd), (1, log_fd), (2, log_fd)):
         os.dup2(fd, wanted)
-    # A new descriptor took one of the three numbers if the caller had closed that: it stays open.
+    # If the caller had closed one of the three, the new descriptor has its number and stays open.
     for fd in {null_fd, log_fd} - {0, 1, 2}:
         os.close(fd)
 
 
 def _attend(child: socket.socket, front: Front) -> int:
-    """Show and ask what the child wants until it is ready or has failed."""
+    """Show the child's messages and ask its questions until it is ready or has failed."""
     for message in _messages(child):
         match message:
             case {"notice": str(text)}:

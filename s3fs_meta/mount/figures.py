@@ -20,10 +20,10 @@ def figures(
     """Return the figures of a mount. Schedule point: never.
 
     Args:
-        session: what is mounted.
-        url: of which bucket.
-        mountpoint: where.
-        at: the point in time that was asked for; None for the present.
+        session: the session of the mount.
+        url: URL of the bucket.
+        mountpoint: path of the mountpoint.
+        at: the requested point in time; None for the present.
     """
     counters = session.db.counters
     head = session.volume.keeper.lease.head
@@ -65,7 +65,7 @@ def figures(
 
 
 def ratio(whole: int, part: int) -> float | None:
-    """Return how many times *part* goes into *whole*, None where that says nothing."""
+    """Return *whole* divided by *part*, None if that is meaningless."""
     return round(whole / part, 3) if part else None
 
 
@@ -94,7 +94,7 @@ def _upload(session: Session) -> dict[str, Any]:
 
 
 def _chain(session: Session) -> dict[str, Any]:
-    """Return how far the bucket is, and since when it lacks something."""
+    """Return the last shipped txg, and the time of the oldest unshipped change."""
     shipper, link = session.shipper, session.volume.position.link
     oldest_ns = shipper.oldest_ns
     return {
@@ -109,7 +109,7 @@ def _chain(session: Session) -> dict[str, Any]:
 
 
 def _follow(session: Session) -> dict[str, Any]:
-    """Return how far behind a follower is; nothing but names for a mount that does not follow."""
+    """Return a follower's lag; empty values for a mount that does not follow."""
     follower = session.follower
     if follower is None or not session.db.follows:
         return dict.fromkeys(("polled_ns", "behind_s", "last_error"))
@@ -121,7 +121,7 @@ def _follow(session: Session) -> dict[str, Any]:
 
 
 def _store(store: ObjectStore) -> dict[str, Any]:
-    """Return requests, errors and bytes, by method; nothing when they are not counted."""
+    """Return requests, errors and bytes, by method; empty if the store does not count them."""
     if not isinstance(store, CountingStore):
         return {}
     return {

@@ -1,8 +1,8 @@
-"""The kernel, as the session and the control socket of one mount reach it.
+"""The interface of a mount's session and control socket to the kernel.
 
-Owns: what is done before the mountpoint exists: nothing. Does not know: how the kernel is asked.
-The session is made before the filesystem on top of it, and that before the handlers that the kernel
-talks to. So the session gets this object, and ``serve`` hands over the handlers' side later.
+Owns: doing nothing before the mountpoint exists. Does not know: how requests reach the kernel.
+The session is created before the FUSE handlers. So it gets this object, which forwards to the
+kernel once ``serve`` has been called.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from s3fs_meta.sync.kernel import Turned
 
 
 class _Served(NamedTuple):
-    """The two ways in which a mount asks its kernel."""
+    """The two kinds of requests of a mount to its kernel."""
 
     write_back: WriteBack
     cache: KernelCache
@@ -26,11 +26,11 @@ class KernelSide:
         self._served: _Served | None = None
 
     def serve(self, write_back: WriteBack, cache: KernelCache) -> None:
-        """Ask the kernel from now on."""
+        """Forward requests to the kernel from now on."""
         self._served = _Served(write_back, cache)
 
     async def collect(self) -> bool:
-        """Have the kernel hand over written data; return whether it did."""
+        """Make the kernel write back dirty pages; return whether it did."""
         return self._served is None or await self._served.write_back.collect()
 
     async def before_turn(self, turned: Turned | None) -> None:

@@ -1,11 +1,11 @@
 """Which processes still use a filesystem that is unmounted here: those of other mount namespaces.
 
-Owns: reading /proc. Does not know: what is done about them.
+Owns: reading /proc. Does not know: the reaction of the caller.
 A container, ``unshare -m`` or a systemd unit with private mounts gets a copy of every mount. The
-filesystem goes on until the last copy is unmounted. Reading ``mountinfo`` of a process never looks
-into a mounted filesystem.
-The kernel gives the device number of a filesystem that has ended to the next one, so a mount counts
-only if its source (our URL) is the same, too.
+filesystem stays in use until the last copy is unmounted. Reading ``mountinfo`` of a process never
+accesses a mounted filesystem.
+The kernel reuses the device number of a filesystem that has ended, so a mount counts only if its
+source (our URL) is the same, too.
 Source: mount_namespaces(7), proc_pid_mountinfo(5).
 """
 
@@ -35,13 +35,13 @@ def is_mounted_here(wanted: Mounted) -> bool:
 
 
 def find(wanted: Mounted) -> list[Holder]:
-    """Return who has a filesystem mounted, lowest process first, at most HOLDERS_SHOWN_MAX.
+    """Return processes that have a filesystem mounted, by PID, at most HOLDERS_SHOWN_MAX.
 
-    Empty if no process has it, or none that this process may see. Takes some milliseconds for each
-    hundred processes: in a thread.
+    Processes that this one may not inspect are missing. Takes some milliseconds for each hundred
+    processes, so call it in a thread.
 
     Args:
-        wanted: the filesystem, as it was mounted first; its mountpoint does not matter.
+        wanted: the filesystem, as it was mounted first; its mountpoint is ignored.
     """
     found = []
     for pid in sorted(int(name) for name in os.listdir(_PROC) if name.isdigit()):
@@ -55,7 +55,7 @@ def find(wanted: Mounted) -> list[Holder]:
 
 
 def described(holders: list[Holder], open_files: int) -> str:
-    """Return who uses a filesystem, for a message."""
+    """Return the processes that use a filesystem, as text for a message."""
     if holders:
         named = [f"{one.name} (pid {one.pid}) on {one.mountpoint}" for one in holders]
         more = " and more" if len(holders) == HOLDERS_SHOWN_MAX else ""

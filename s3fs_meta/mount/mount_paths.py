@@ -1,9 +1,9 @@
-"""From a path that the user names to the name in a directory that a mount has for it.
+"""Mapping a path of the user to a directory entry of a mounted filesystem.
 
-Owns: finding the mount that a path is on, refusing what is not one name of one filesystem, waiting
-until programs see what became of it, and the request that removes it, without an event loop, because
-``rm`` must start fast. Does not know: the other requests (``control_api``).
-Links in the path are followed, one at its end is not, as rm(1) does.
+Owns: finding the mount of a path, refusing paths that are no single directory entry, waiting until
+programs see a change, and the request that removes an entry. No event loop is used, because ``rm``
+must start fast. Does not know: the other requests (``control_api``).
+Symbolic links in the path are followed, except at its end, as rm(1) does.
 """
 
 import os
@@ -35,11 +35,11 @@ class Entry(NamedTuple):
 
 
 def existing(path: Path, cachedir: Path | None) -> Entry:
-    """Return the entry of something that is there, and that nothing is mounted on or below.
+    """Return the entry of an existing path, on or below which nothing is mounted.
 
     Raises:
-        UsageError: it is not there, or is no name of its own.
-        NotMountedError: it is not on a filesystem of ours.
+        UsageError: the path does not exist, ends in no name, or has a mountpoint on or below it.
+        NotMountedError: the path is not on a filesystem of s3fs-meta.
     """
     parent, name = _split(path)
     absolute = os.path.join(parent, name)
@@ -56,11 +56,11 @@ def existing(path: Path, cachedir: Path | None) -> Entry:
 
 
 def free(path: Path, cachedir: Path | None) -> Entry:
-    """Return the entry of a name that is not taken, in a directory that is there.
+    """Return the entry of a new name in an existing directory.
 
     Raises:
-        UsageError: the name is taken, or its directory is not there.
-        NotMountedError: it is not on a filesystem of ours.
+        UsageError: the name exists, or its directory does not.
+        NotMountedError: the directory is not on a filesystem of s3fs-meta.
     """
     parent, name = _split(path)
     absolute = os.path.join(parent, name)
@@ -72,10 +72,10 @@ def free(path: Path, cachedir: Path | None) -> Entry:
 
 
 def hand_over(entry: Entry) -> None:
-    """Let the kernel hand over what programs have written to a filesystem: syncfs(2).
+    """Make the kernel write back the dirty pages of a filesystem: syncfs(2).
 
     Raises:
-        OSError: something that was written could not be.
+        OSError: some data could not be written back.
     """
     import ctypes  # a removal needs no system call that Python lacks
 
@@ -97,8 +97,8 @@ def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
     invalidating a tree with 100,000 cached names delays every lookup in it by some tenths of a second.
 
     Raises:
-        ControlError: they do not see it in time, though it is so.
-        OSError: nothing can be looked up: the mount has ended meanwhile.
+        ControlError: the change was made, but programs do not see it in time.
+        OSError: lookups fail, because the mount has ended meanwhile.
     """
     deadline_s, pause_s = time.monotonic() + KERNEL_TOLD_S_MAX, 0.001
     for entry in wanted:
@@ -124,7 +124,7 @@ def _split(path: Path) -> tuple[str, str]:
     """Return the directory of a name, without links, and the name.
 
     Raises:
-        UsageError: the path ends in no name, or its directory is not there.
+        UsageError: the path does not end in a name, or its directory does not exist.
     """
     above, name = os.path.split(os.fspath(path))
     if name in {"", ".", ".."}:
@@ -143,7 +143,7 @@ def _place(mounts: list[Mounted], directory: str, device: int, cachedir: Path | 
     """Return the filesystem that a directory is on.
 
     Raises:
-        NotMountedError: it is none of ours.
+        NotMountedError: it is no filesystem of s3fs-meta.
     """
     number = f"{os.major(device)}:{os.minor(device)}"
     for one in reversed(mounts):
@@ -155,7 +155,7 @@ def _place(mounts: list[Mounted], directory: str, device: int, cachedir: Path | 
 
 
 def remove(entry: Entry) -> None:
-    """Have a mount remove a name and all that is below it, unless it is locked.
+    """Have a mount remove an entry and everything below it, unless it is locked.
 
     Raises:
         NotMountedError: there is none.
@@ -171,5 +171,5 @@ def removal(entry: Entry, *, locked: bool = False, wait: bool = False) -> dict[s
 
 
 def told(entry: Entry) -> dict[str, int | str]:
-    """Return an entry as control messages have it."""
+    """Return an entry in the form of control messages."""
     return {"parent": entry.parent, "name": os.fsdecode(entry.name), "ino": entry.ino}

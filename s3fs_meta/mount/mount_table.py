@@ -1,7 +1,7 @@
 """Filesystems mounted on this host, from the kernel's list.
 
-Owns: reading /proc/self/mountinfo. It never looks into a mounted filesystem, since one whose
-daemon is stuck would make the reader wait with it.
+Owns: reading /proc/self/mountinfo. It never accesses a mounted filesystem, because that would block
+if its daemon is stuck.
 Source: proc_pid_mountinfo(5).
 """
 
@@ -25,7 +25,7 @@ class Mounted(NamedTuple):
 
 
 def parse(lines: Iterable[str]) -> list[Mounted]:
-    """Return the mounts in the order of the list: of two on one place the later one shows."""
+    """Return the mounts in the order of the list; a later one hides an earlier one at its path."""
     found = []
     for line in lines:
         before, _, after = line.rstrip("\n").partition(" - ")
@@ -42,7 +42,7 @@ def parse(lines: Iterable[str]) -> list[Mounted]:
 
 
 def read() -> list[Mounted]:
-    """Return what is mounted now."""
+    """Return the present mounts."""
     return parse(_lines())
 
 
@@ -59,7 +59,7 @@ def flags(wanted: Mounted, lines: Iterable[str], *, anywhere: bool = False) -> F
     Args:
         wanted: the mount.
         lines: of mountinfo.
-        anywhere: its mountpoint does not matter.
+        anywhere: ignore its mountpoint.
     """
     found = None
     for line in lines:
@@ -81,7 +81,7 @@ def flags_here(wanted: Mounted, *, anywhere: bool = False) -> Flags | None:
 
 
 def find(mountpoint: str) -> Mounted | None:
-    """Return our mount at an absolute path, None if it is not there or lies below another."""
+    """Return our mount at an absolute path, None if there is none or another mount hides it."""
     for mounted in reversed(read()):
         if mounted.mountpoint == mountpoint:
             return mounted if mounted.fs_type == FS_TYPE else None
@@ -89,7 +89,7 @@ def find(mountpoint: str) -> Mounted | None:
 
 
 def resolve(mountpoint: Path) -> str:
-    """Return the absolute path of a mountpoint without touching what is mounted there."""
+    """Return the absolute path of a mountpoint without an access to the mounted filesystem."""
     absolute = os.path.abspath(mountpoint)
     parent, name = os.path.split(absolute)
     return os.path.join(os.path.realpath(parent), name) if name else parent

@@ -1,7 +1,7 @@
 """The plan of a mount, checked before anything is changed.
 
-Owns: from words on the command line to values of the parts below; refusals; what the user must
-hear about the chosen settings. Does not know: how it is done (``service``).
+Owns: converting command-line options to settings of the modules below; refusals; warnings about
+the chosen settings. Does not know: how a plan is carried out (``service``).
 """
 
 import os
@@ -40,7 +40,7 @@ _ABANDONED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MountPlan:
-    """One mount, as the parts below take it."""
+    """The settings of one mount, in the form that the modules below expect."""
 
     place: Target
     mountpoint: Path  # absolute
@@ -56,8 +56,8 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
     """Return the plan of a mount.
 
     Raises:
-        UsageError: an option, the URL or the mountpoint cannot be used; nothing was touched.
-        SettingsError: nor can the state directory.
+        UsageError: an option, the URL or the mountpoint cannot be used; nothing was changed.
+        SettingsError: the state directory cannot be used; nothing was changed.
     """
     urls.parse(url)
     _check_mountpoint(mountpoint)
@@ -102,7 +102,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
 
 
 def _with_what_follows(options: MountOptions) -> MountOptions:
-    """Return options with those that others imply: the past is read-only."""
+    """Return options with those that they imply: a snapshot is read-only."""
     return options if options.at is None else replace(options, read_only=True)
 
 
@@ -111,7 +111,7 @@ def _of_moment(said: MountOptions) -> tuple[str, ...]:
 
 
 def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
-    """Return what ``-o`` says, overruled by what options of the command say.
+    """Return the ``-o`` options, overridden by the command's own options.
 
     Raises:
         UsageError: as ``parse_mount_options``.
@@ -131,7 +131,7 @@ def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
 
 
 def pragmas_of(options: MountOptions) -> Pragmas:
-    """Return SQLite's settings; what no option says has its default there."""
+    """Return SQLite's settings; settings without an option have the default."""
     pragmas = Pragmas(
         journal_mode=options.journal_mode,
         synchronous=options.synchronous,
@@ -158,10 +158,10 @@ def _absolute(options: MountOptions) -> MountOptions:
 
 
 def _check_mountpoint(mountpoint: Path) -> None:
-    """Refuse a place where nothing can be mounted; one that a dead mount left is taken.
+    """Refuse an unusable mountpoint; accept one that a killed mount left behind.
 
     Raises:
-        UsageError: not a directory, or something else is mounted there.
+        UsageError: it is no directory, or another filesystem is mounted on it.
     """
     path = mount_table.resolve(mountpoint)
     if any(one.mountpoint == path for one in mount_table.read()):
@@ -176,8 +176,8 @@ def _check_disk_of(place: Target) -> None:
     """Refuse a disk on which a write-ahead log is not safe.
 
     Raises:
-        UsageError: it is not.
-        SettingsError: it cannot be looked at.
+        UsageError: a write-ahead log is not safe on it.
+        SettingsError: it cannot be examined.
     """
     try:
         refuse_wal_on_network(place.state)
@@ -203,7 +203,7 @@ def _without_effect(options: MountOptions) -> tuple[str, ...]:
 
 
 def _warnings(pragmas: Pragmas) -> tuple[str, ...]:
-    """Return what the chosen settings give up, for the user to hear at every mount."""
+    """Return warnings about guarantees that the chosen settings lose, shown at every mount."""
     if pragmas.journal_mode in {"off", "memory"}:
         return (_VOLATILE.format(pragmas.journal_mode),)
     if pragmas.synchronous == "off":

@@ -1,8 +1,8 @@
-"""``mount -o remount,ro`` and ``remount,rw``: whether the kernel takes changes of a mount.
+"""``mount -o remount,ro`` and ``remount,rw``: whether the kernel allows changes on a mount.
 
-Owns: both ends of the conversation between the command and the daemon, and mount(2).
-The kernel refuses ``ro`` while a file is open for writing, and hands over what it holds before it
-turns. mount(2) may wait for the daemon, so the daemon does not call it.
+Owns: both ends of the requests between the command and the daemon, and mount(2).
+The kernel refuses ``ro`` while a file is open for writing, and writes back dirty pages before it
+changes the flag. mount(2) may wait for the daemon, so the daemon does not call it.
 Source: mount(2), MS_REMOUNT; Linux, fs/namespace.c, do_remount; fs/fuse/inode.c, fuse_reconfigure.
 """
 
@@ -54,9 +54,9 @@ def remount(url: str, directory: Path, options: Sequence[str]) -> None:
     """Make a mount read-only for the kernel, or writable again.
 
     Raises:
-        NotMountedError: nothing of ours is mounted there.
-        UsageError: an option is given that a remount does not change.
-        ControlError: the daemon refuses: it is read-only for good, or has other options.
+        NotMountedError: no filesystem of s3fs-meta is mounted there.
+        UsageError: an option is given that a remount cannot change.
+        ControlError: the daemon refuses: it is permanently read-only, or has other options.
         SettingsError: the kernel refuses.
     """
     path = mount_table.resolve(directory)
@@ -86,9 +86,9 @@ def remount(url: str, directory: Path, options: Sequence[str]) -> None:
 
 
 def _given(options: Sequence[str], flags: Flags) -> dict[str, GivenOption]:
-    """Return the options that are given, without those that the kernel's list already shows.
+    """Return the given options, without those that the kernel's mount table already has.
 
-    mount(8) adds what it finds there to what the user wrote.
+    mount(8) adds the options of the mount table to those of the user.
     """
     shown = (flags.mount | flags.filesystem) - {"ro", "rw"} | {WORD}
     return given_options(
@@ -102,7 +102,7 @@ def _escaped(part: str) -> str:
 
 
 def _place(path: str, given: Mapping[str, GivenOption]) -> Target:
-    """Return where the daemon is asked; ``cachedir`` counts only if no note of the mount says it."""
+    """Return the target of the mount; ``cachedir`` is used only if the mount has no note."""
     place = targets.of_mountpoint(Path(path), None)
     cachedir: Any = given["cachedir"].value if "cachedir" in given else None
     if cachedir is None or place.state.exists():
@@ -131,18 +131,18 @@ def _mount(path: str, flags: Flags, *, read_only: bool) -> None:
 
 
 class RemountHandlers:
-    """The daemon's end: which remounts are refused, and what follows one."""
+    """The daemon's end: refuses remounts, and syncs after one."""
 
     def __init__(self, options: MountOptions, session: Session) -> None:
         self._options = options
         self._session = session
 
     def handlers(self) -> dict[str, Handler]:
-        """Return what each command does."""
+        """Return the handler of each command."""
         return {REMOUNT: self._on_remount, REMOUNTED: self._on_remounted}
 
     def refresh(self, mounted: Mounted) -> bool:
-        """Look at the kernel's list: who calls mount(2) need not report it. Return if it is ro."""
+        """Read the kernel's mount table, as remounts may be unreported; return whether it is ro."""
         flags = mount_table.flags_here(mounted, anywhere=True)
         status = self._session.status
         if flags is not None:  # else it is mounted elsewhere only
@@ -150,7 +150,7 @@ class RemountHandlers:
         return status.kernel_read_only
 
     async def _on_remount(self, arguments: Message, _report: Report) -> Message:
-        """Refuse a remount, or say whether the kernel is to be asked for it."""
+        """Refuse a remount, or return whether the client must call mount(2)."""
         for field, one in arguments["given"].items():
             if field not in _FIELDS or shown_value(getattr(self._options, field)) != one["value"]:
                 raise UsageError(
@@ -175,7 +175,7 @@ class RemountHandlers:
         return {"change": True}
 
     async def _on_remounted(self, arguments: Message, _report: Report) -> Message:
-        """Take note, and sync what the kernel handed over, as other filesystems do."""
+        """Record the new flag, and sync the written-back data, as other filesystems do."""
         status = self._session.status
         status.remount(read_only=arguments["read_only"] is True)
         if status.kernel_read_only and status.writable:

@@ -1,7 +1,7 @@
 """One mount from opening to the end: wires the parts together and keeps their order.
 
     wait for an earlier mount → open → recover → control socket, background tasks → serve
-    → (unmounted) → carry the rest to the bucket → release → close
+    → (unmounted) → upload remaining changes → release → close
 
 Owns: this order, and the answers to the control socket. Does not know: argv, terminals, forks.
 Design: docs/design/architecture.md, "A mount's life".
@@ -74,7 +74,7 @@ _GROUPS: Final = re.compile(rb"^Groups:[ \t]*([0-9 ]*)$", re.MULTILINE)
 
 
 async def run_mount(plan: MountPlan, front: Front) -> None:
-    """Mount, serve, and return when the filesystem is unmounted and everything is settled.
+    """Mount, serve, and return when the filesystem is unmounted and closed.
 
     Raises:
         S3fsError: it could not be mounted.
@@ -100,10 +100,10 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
 
 
 async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
-    """Let an earlier mount of the same filesystem end, and take away what a killed one left.
+    """Wait until an earlier mount of the same filesystem has ended; remove a killed one's mount.
 
     Raises:
-        HeldError: it is mounted and serves.
+        HeldError: the filesystem is mounted and in service.
     """
     state_dir = StateDir(plan.place.state)
     if state_dir.is_locked_by_other:
@@ -132,7 +132,7 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
 async def _open(
     plan: MountPlan, store: ObjectStore, front: Front, kernel: KernelSide, watchers: Watchers
 ) -> Session:
-    """Open the filesystem and bring its state in order."""
+    """Open the filesystem and recover its state."""
     secret = passphrase_source.secret(plan.options.passphrase_file, front.ask)
     clock = SystemClock()
     offline = await why_offline(plan, store)
@@ -160,7 +160,7 @@ async def _open(
 
 @contextlib.contextmanager
 def _advising(plan: MountPlan, front: Front) -> Iterator[None]:
-    """Say what is possible without the bucket if it cannot be reached."""
+    """Show a notice about offline mounts if the bucket cannot be reached."""
     try:
         yield
     except StoreUnavailableError:
@@ -170,7 +170,7 @@ def _advising(plan: MountPlan, front: Front) -> Iterator[None]:
 
 
 async def _learn_last_image(session: Session) -> None:
-    """Find out when the image was made that this mount continues from; only status wants to know."""
+    """Read the creation time of the image that is the head now; only ``status`` shows it."""
     volume = session.volume
     head = volume.keeper.lease.head
     if head is None or volume.offline:
@@ -223,7 +223,7 @@ class Mount:
         self._control = ControlServer(plan.place.state, self._handlers(), bound=tree_handlers.BOUND)
 
     async def run(self) -> None:
-        """Serve until unmounted, then carry the rest to the bucket."""
+        """Serve until unmounted, then upload the remaining changes."""
         session = self._session
         converter = Converter(self._filesystem.block_bytes, overrides=self._plan.overrides)
         follower = session.follower
@@ -243,7 +243,7 @@ class Mount:
             nursery.cancel_scope.cancel()
 
     def _ready(self) -> None:
-        """Begin to take changes and tell everybody who waits. Schedule point: never."""
+        """Begin to accept changes; notify parent and supervisor. Schedule point: never."""
         self._session.start()
         capacity_bytes = self._plan.options.capacity_bytes
         if capacity_bytes is not None and not self._plan.options.read_only:
@@ -260,11 +260,11 @@ class Mount:
         self._front.ready()
 
     def _is_kernel_read_only(self) -> bool:
-        """Return whether it was remounted read-only, and take note of that."""
+        """Return whether it was remounted read-only, and record that."""
         return self._mounted is not None and self._remounts.refresh(self._mounted)
 
     def _report_state(self) -> None:
-        """Report which state of the filesystem is served, and how another mount can require it."""
+        """Report the served state, and the option with which another mount can require it."""
         link = self._session.volume.position.link
         self._front.notice(
             f"serving {told(link)}; later mounts can require this state with"
@@ -303,7 +303,7 @@ class Mount:
 
     @property
     def _only_reads(self) -> bool:
-        """Return whether nothing is to be carried: read-only, and no killed mount left anything."""
+        """Return whether a read-only mount has no changes to upload, e.g. of a killed mount."""
         session = self._session
         return session.status.read_only and not session.db.changed and not session.uploader.pending
 
@@ -341,7 +341,7 @@ class Mount:
         return found
 
     async def _on_end(self, _arguments: Message, _report: Report) -> Message:
-        """Take no more changes, even if the mountpoint is in use, and end."""
+        """Refuse further changes, even if the mountpoint is in use, and end."""
         if not self._ending:
             assert self._write_back is not None, "it serves"
             await self._write_back.collect()
@@ -396,7 +396,7 @@ class Mount:
 
 
 def _progress_to(report: Report) -> Progress:
-    """Return what tells one client how far its work is."""
+    """Return a function that reports the progress of its request to one client."""
 
     def progress(what: str, done: int, total: int) -> None:
         report({"what": what, "done": done, "total": total})
@@ -406,7 +406,7 @@ def _progress_to(report: Report) -> Progress:
 
 @contextlib.contextmanager
 def _libfuse_heard(log: Path) -> Iterator[None]:
-    """Add to a refused mount what libfuse wrote to standard error, which a daemon's log took."""
+    """Add libfuse's messages, which went to the daemon's log, to the error of a refused mount."""
     before_bytes = log.stat().st_size if log.exists() else 0
     try:
         yield
@@ -425,7 +425,7 @@ async def _cancel_on_signal(scope: trio.CancelScope) -> None:
 
 
 def supplementary_groups(pid: int) -> frozenset[int]:
-    """Return a process's supplementary groups, none when it is gone. Source: proc_pid_status(5)."""
+    """Return a process's supplementary groups; empty if it ended. Source: proc_pid_status(5)."""
     try:
         status = Path(f"/proc/{pid}/status").read_bytes()
     except OSError:

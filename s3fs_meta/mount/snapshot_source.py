@@ -1,6 +1,6 @@
-"""A moment of the past, open for one command: nothing is mounted, and nothing is left.
+"""A point in time, open for one command, without a mount; temporary files are removed.
 
-Owns: the passphrase, the store, the place of the database. Does not know: what is done with it.
+Owns: the passphrase, the store, the path of the database. Does not know: its callers.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _PRAGMAS = Pragmas(journal_mode="off", synchronous="off")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Which filesystem is read, and how."""
+    """The filesystem that is read, and the options for reading it."""
 
     place: Target
     s3: S3Options
@@ -43,7 +43,7 @@ class Reading:
 
 @contextlib.asynccontextmanager
 async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
-    """Give a filesystem to read from.
+    """Open a filesystem for reading, for the duration of a context.
 
     Raises:
         As ``read_bucket``.
@@ -56,7 +56,7 @@ async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
 
 @contextlib.asynccontextmanager
 async def opened_moment(reading: Reading, bucket: Bucket, wanted: Moment) -> AsyncIterator[Volume]:
-    """Give a moment of a filesystem; its database is gone afterwards.
+    """Open a point in time for the duration of a context; then its database is removed.
 
     Raises:
         As ``open_moment``.

@@ -26,11 +26,11 @@ async def opened_store(
     look_only: bool = False,
     tell: Callable[[str], None] = _print,
 ) -> AsyncIterator[ObjectStore]:
-    """Give the store at *url*.
+    """Open the store at *url* for the duration of a context.
 
     Args:
-        url: names it.
-        options: of a bucket.
+        url: URL of the store.
+        options: S3 options, used for a bucket.
         make_root: make the directory of a local store.
         look_only: as ``open_store``.
         tell: shows one line if the store cannot be reached at first.

@@ -1,4 +1,4 @@
-"""From what the user names, a URL or a mountpoint, to the filesystem and its local state.
+"""Mapping a URL or a mountpoint, as the user names it, to the filesystem and its local state.
 
 Owns: that mapping, and a note of each running mount: without it a command would find a mount with
 another ``cachedir`` only if the option is repeated, and a mount that was unmounted and still uploads
@@ -7,11 +7,11 @@ not at all.
     <runtime directory>/<pid>    JSON: url, state directory, mountpoint, device, when the process
                                  started, and, when the mount has ended, how
 
-Another PID namespace than the machine's first has a folder of its own there, ``namespace-<inode>``:
-a container that shares /run has other processes under the same numbers, and would take the notes of
-living mounts for those of killed ones. Source: pid_namespaces(7), namespaces(7).
+Each PID namespace except the machine's first uses a separate folder there, ``namespace-<inode>``:
+in a container that shares /run the same PIDs are other processes, so it would mistake the notes of
+running mounts for those of killed ones. Source: pid_namespaces(7), namespaces(7).
 
-The note of an ended mount stays a while, for an ``umount`` that comes a moment too late.
+The note of an ended mount is kept for a while, for an ``umount`` that starts just after the end.
 """
 
 import contextlib
@@ -53,12 +53,12 @@ class Target(NamedTuple):
 
 
 def own_cachedir() -> Path:
-    """Return the default directory of local state for who runs this."""
+    """Return the default directory of local state for the current user."""
     return default_cachedir(os.environ, os.geteuid())
 
 
 def _notes_dir() -> Path:
-    """Return where notes of the mounts are whose processes this one can see."""
+    """Return the directory of the notes of mounts in this process's PID namespace."""
     notes = runtime_dir(os.environ, os.geteuid())
     namespace = os.stat("/proc/self/ns/pid").st_ino
     return notes if namespace == _FIRST_PID_NAMESPACE else notes / f"namespace-{namespace}"
@@ -75,10 +75,10 @@ def of_moment(place: Target, mountpoint: str) -> Target:
 
 
 def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
-    """Return the place of a filesystem that is mounted, or was and still uploads.
+    """Return the target of a mounted filesystem, or of an unmounted one that still uploads.
 
     Raises:
-        NotMountedError: neither.
+        NotMountedError: the mountpoint has neither.
     """
     path = mount_table.resolve(mountpoint)
     mounted = mount_table.find(path)
@@ -98,10 +98,10 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
 
 
 def of_either(target: str, cachedir: Path | None) -> Target:
-    """Return the place of what is a URL if it looks like one, else a mountpoint.
+    """Return the target for text that is a URL if it has the form of one, else a mountpoint.
 
     Raises:
-        NotMountedError: it is no URL, and nothing of ours is mounted there.
+        NotMountedError: it is no URL, and no filesystem of s3fs-meta is mounted there.
     """
     if "://" in target:
         return of_url(target, cachedir)
@@ -110,7 +110,7 @@ def of_either(target: str, cachedir: Path | None) -> Target:
 
 @contextlib.contextmanager
 def named(place: Target) -> Iterator[None]:
-    """Name the filesystem as the user does if no mount answers."""
+    """Make a NotMountedError name the filesystem as the user named it."""
     try:
         yield
     except NotMountedError as exc:
@@ -118,15 +118,15 @@ def named(place: Target) -> Iterator[None]:
 
 
 def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
-    """Return whether a living mount's note is about this one, wherever that shows or is moved to.
+    """Return whether a running mount's note describes this mount, at any mountpoint.
 
-    The number of a device alone says little: the next mount gets that of one that has ended.
+    The device number alone is not enough: a new mount reuses the number of one that has ended.
     """
     return bool(note["device"] == mounted.device and note["url"] == unquoted(mounted.source))
 
 
 def all_mounted() -> list[Target]:
-    """Return every filesystem of ours that is mounted here, or was and still uploads."""
+    """Return all s3fs-meta filesystems that are mounted here, or unmounted and still uploading."""
     found = [
         of_mountpoint(Path(one.mountpoint), None)
         for one in mount_table.read()
@@ -138,11 +138,11 @@ def all_mounted() -> list[Target]:
 
 
 def write_note(place: Target, mounted: Mounted) -> Path | None:
-    """Note where this process has what it mounted; None if that cannot be written.
+    """Write the note of this process's mount; return its path, None if it cannot be written.
 
-    Removes notes of processes that have ended.
+    Also removes notes of processes that have ended.
     """
-    _notes()  # and there are never more than the mounts of an hour
+    _notes()  # removes outdated notes, which bounds their number
     path = _notes_dir() / str(os.getpid())
     note = {
         "url": place.url,
@@ -165,7 +165,7 @@ def write_note(place: Target, mounted: Mounted) -> Path | None:
 
 
 def end_note(path: Path, outcome: dict[str, Any]) -> None:
-    """Note how a mount ended."""
+    """Record in its note how a mount ended."""
     with contextlib.suppress(OSError):
         note = _read_note(path)
         if note is not None:
@@ -173,7 +173,7 @@ def end_note(path: Path, outcome: dict[str, Any]) -> None:
 
 
 def _write(path: Path, note: Mapping[str, Any]) -> None:
-    """Replace a note atomically: no reader gets half of one."""
+    """Replace a note atomically: no reader sees an incomplete one."""
     tmp = path.with_name(f"{path.name}.new")
     tmp.write_text(json.dumps(note))
     tmp.replace(path)
@@ -189,7 +189,7 @@ def _ending(note: dict[str, Any]) -> Target:
 
 
 def _living_notes() -> list[dict[str, Any]]:
-    """Return the notes of mounts that live. Of the many that may have ended none is read."""
+    """Return the notes of running mounts; the notes of ended ones, maybe many, are not read."""
     found = []
     processes = set(os.listdir("/proc"))
     for path in _note_paths():
@@ -202,7 +202,7 @@ def _living_notes() -> list[dict[str, Any]]:
 
 
 def _notes() -> list[dict[str, Any]]:
-    """Return the notes of mounts that live, then of those that ended, the last first.
+    """Return the notes of running mounts, then those of ended mounts, the latest first.
 
     Notes of killed processes, and old ones, are removed.
     """
@@ -224,7 +224,7 @@ def _notes() -> list[dict[str, Any]]:
 
 
 def _read_note(path: Path) -> dict[str, Any] | None:
-    """Return a note, None if it is not one of this version: then there is none."""
+    """Return a note, None if it is missing or its fields are not those of this version."""
     try:
         note = json.loads(path.read_text())
     except ValueError:
@@ -248,7 +248,7 @@ def _note_paths() -> list[Path]:
 def _started(pid: int) -> int:
     """Return when a process started, in ticks since boot, 0 if there is none.
 
-    A number alone is soon another process's. Source: proc_pid_stat(5), field 22.
+    A PID alone is not enough, because it is reused. Source: proc_pid_stat(5), field 22.
     """
     try:
         status = Path(f"/proc/{pid}/stat").read_bytes()

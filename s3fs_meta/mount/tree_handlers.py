@@ -1,7 +1,7 @@
 """Operations on complete trees, requested through the control socket of a mount.
 
-Owns: from messages to calls, what the client is told meanwhile. Does not know: how trees are
-removed, copied or locked.
+Owns: converting messages to calls, and reporting progress to the client. Does not know: how trees
+are removed, copied or locked.
 """
 
 import itertools
@@ -35,12 +35,12 @@ class TreeHandlers:
         look: Callable[[], object],
         collect: Callable[[], Awaitable[object]],
     ) -> None:
-        """Begin nothing yet.
+        """Begin no operation yet.
 
         Args:
             filesystem: has the trees.
-            look: learns whether the kernel was remounted read-only.
-            collect: has the kernel hand over written data.
+            look: finds out whether the mount was remounted read-only.
+            collect: makes the kernel write back dirty pages.
         """
         self._status = filesystem.status
         self._removal = filesystem.tree_removal
@@ -53,7 +53,7 @@ class TreeHandlers:
         self._collect = collect
 
     def handlers(self) -> dict[str, Handler]:
-        """Return what each command does."""
+        """Return the handler of each command."""
         return {
             mount_paths.REMOVE: self._on_remove,
             control_api.CLONE: self._on_clone,
@@ -63,16 +63,16 @@ class TreeHandlers:
         }
 
     def _require_kernel_writable(self) -> None:
-        """Refuse a change that the kernel would refuse: it does not see these.
+        """Refuse changes of a mount that is read-only for the kernel: it does not see requests.
 
         Raises:
-            ReadOnlyStateError: remounted read-only.
+            ReadOnlyStateError: the mount was remounted read-only.
         """
         self._look()
         self._status.require_kernel_writable()
 
     def figures(self) -> dict[str, Any]:
-        """Return how far the trees are that are worked on; None where there is none."""
+        """Return the progress of each running tree operation; None if there is none."""
         return {
             "copying": _shown(self._clone.progress),
             "locking": _shown(self._lock.progress),
@@ -103,7 +103,7 @@ class TreeHandlers:
         return await self._copy(arguments, report, None)
 
     async def _on_clone_frozen(self, arguments: Message, report: Report) -> Message:
-        """Copy with writers blocked; the client makes the kernel write back what it took before."""
+        """Copy with writers blocked; the client makes the kernel write back earlier dirty pages."""
         limit_s = arguments.get("limit_s")
         if not isinstance(limit_s, int | float) or not 0 < limit_s <= FREEZE_S_MAX:
             raise UsageError(f"writers can be blocked for up to {FREEZE_S_MAX:g} s")
@@ -121,7 +121,7 @@ class TreeHandlers:
             del self._settling[number]
 
     async def _on_settled(self, arguments: Message, _report: Report) -> Message:
-        """Go on with a copy; a freeze that has ended meanwhile has an answer of its own."""
+        """Continue a copy; if its freeze has ended meanwhile, that request reports the error."""
         settled = self._settling.get(arguments.get("number", 0))
         if settled is not None:
             settled.set()
@@ -174,7 +174,7 @@ def _told_now_and_then(report: Report, what: str) -> Callable[[TreeProgress], No
 
 
 def _entry(arguments: Message) -> tuple[Ino, bytes, Ino]:
-    """Return the name that a message is about, and what it stands for.
+    """Return the directory entry in a message: parent, name and inode number.
 
     Raises:
         UsageError: the message is not of this form.

@@ -1,6 +1,7 @@
 """The clients of a mount that wait until its changes are in the bucket.
 
-Owns: whom to report progress and outages to. Does not know: the uploads, the control socket.
+Owns: the list of clients that get reports of progress and outages. Does not know: the uploads, the
+control socket.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ class Watchers:
             self._of_a_flush.discard(report)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Report how far the last upload is."""
+        """Report the progress of the last upload."""
         for report in self._of_the_end:
             report({"what": what, "done": done, "total": total})
 

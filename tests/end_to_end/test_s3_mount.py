@@ -136,5 +136,6 @@ def test_refusal_by_the_server_is_one_clear_line(
     for words in (["mount", url, empty.mountpoint], ["mkfs", "--plain", url], ["status", url]):
         done = program.run(*words)
         assert says in done.stderr
-        assert done.stderr.count("\n") == 1
+        # A busy machine may first say that the server has not answered yet.
+        assert len([one for one in done.stderr.splitlines() if "answered yet" not in one]) == 1
         assert done.returncode == ExitStatus.STORE_ACCESS

@@ -69,12 +69,18 @@ def unseal(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
     """Return the payload of the object *data*, which was read under the name *key*.
 
     Raises:
-        NewerFormatError: of a version that this program does not know.
+        NewerFormatError: of a version that this program does not know; an object of the present
+            version whose version was damaged is corrupt instead.
         FormatError: corrupt, of another kind, name or filesystem, or plain on an encrypted
             filesystem, or encrypted on a plain one.
     """
     view = memoryview(data)
-    header = _parse_header(kind, key, view)
+    try:
+        header = _parse_header(kind, key, view)
+    except NewerFormatError as exc:
+        if _is_of_this_version(key, view, keyring):
+            raise FormatError(key, "its version or its flags are damaged") from exc
+        raise
     if header.encrypted != keyring.encrypted:
         raise FormatError(key, "encrypted, or not, unlike its filesystem")
     body = view[HEADER.size :]
@@ -121,6 +127,23 @@ def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
     if payload_bytes > ENVELOPE_BYTES_MAX:
         raise FormatError(key, f"a payload of {payload_bytes} bytes is too large")
     return _Header(bool(flags & _ENCRYPTED), payload_bytes, salt, raw)
+
+
+def _is_of_this_version(key: ObjectKey, view: memoryview, keyring: Keyring) -> bool:
+    """Return whether an object of an unknown version is authentic once it has the present one.
+
+    Then this program wrote it, and its version or flags were damaged afterwards.
+    """
+    _, _, _, kind, payload_bytes, salt = HEADER.unpack(view[: HEADER.size])
+    flags = _ENCRYPTED if keyring.encrypted else 0
+    raw = HEADER.pack(_MAGIC, VERSION, flags, kind, payload_bytes, salt)
+    header = _Header(keyring.encrypted, payload_bytes, salt, raw)
+    check = _decrypted if keyring.encrypted else _checked
+    try:
+        check(key, header, view[HEADER.size :], keyring)
+    except FormatError:
+        return False
+    return True
 
 
 def _decrypted(key: ObjectKey, header: _Header, body: memoryview, keyring: Keyring) -> bytes:

@@ -22,7 +22,7 @@ import os
 import re
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -228,15 +228,19 @@ def read_index(
     *tail* is at least the last ``index_tail_bytes`` bytes of the object of *object_bytes*.
 
     Raises:
+        NewerFormatError: of a version that this program does not know; a pack of the present
+            version whose version was damaged is corrupt instead.
         FormatError: corrupt, truncated, extended, or of another filesystem or name.
     """
     trailer = _parse_trailer(key, tail, object_bytes)
     if len(tail) < trailer.tail_bytes:
         raise FormatError(key, f"{len(tail)} bytes hold only a part of its index")
-    if trailer.encrypted != keyring.encrypted:
-        raise FormatError(key, "encrypted, or not, unlike its filesystem")
     view = memoryview(tail)[len(tail) - trailer.tail_bytes :]
     record = view[: trailer.index_bytes]
+    if not trailer.is_known:
+        _refuse_version(keyring, key, record, trailer)
+    if bool(trailer.flags & _ENCRYPTED) != keyring.encrypted:
+        raise FormatError(key, "encrypted, or not, unlike its filesystem")
     if trailer.checksum != trailer_checksum(keyring, key, record, trailer.fields):
         raise FormatError(key, "wrong checksum of its index")
     index_at = object_bytes - trailer.tail_bytes
@@ -267,13 +271,18 @@ def open_pack(
 class _Trailer(NamedTuple):
     index_bytes: int
     entries: int
-    encrypted: bool
+    version: int
+    flags: int
     fields: bytes
     checksum: bytes
 
     @property
     def tail_bytes(self) -> int:
         return self.index_bytes + TRAILER_BYTES
+
+    @property
+    def is_known(self) -> bool:
+        return self.version == VERSION and not self.flags & ~_ENCRYPTED
 
 
 def _parse_trailer(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) -> _Trailer:
@@ -284,13 +293,28 @@ def _parse_trailer(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) 
     raw = bytes(tail[-TRAILER_BYTES:])
     fields, checksum = raw[: FIELDS.size], raw[FIELDS.size : -len(_MAGIC)]
     index_bytes, entries, version, flags = FIELDS.unpack(fields)
-    if version != VERSION or flags & ~_ENCRYPTED:
-        raise NewerFormatError(key, f"pack version {version} with flags {flags}")
-    if not 0 < entries <= PACK_BLOCKS_MAX:
-        raise FormatError(key, f"{entries} entries in its index")
-    if not 0 < index_bytes < object_bytes - TRAILER_BYTES:
-        raise FormatError(key, f"an index of {index_bytes} bytes")
-    return _Trailer(index_bytes, entries, bool(flags & _ENCRYPTED), fields, checksum)
+    trailer = _Trailer(index_bytes, entries, version, flags, fields, checksum)
+    if 0 < entries <= PACK_BLOCKS_MAX and 0 < index_bytes < object_bytes - TRAILER_BYTES:
+        return trailer
+    if trailer.is_known:
+        raise FormatError(key, f"an index of {entries} entries in {index_bytes} bytes")
+    raise NewerFormatError(key, f"pack version {version} with flags {flags}")
+
+
+def _refuse_version(
+    keyring: Keyring, key: ObjectKey, record: memoryview, trailer: _Trailer
+) -> NoReturn:
+    """Refuse a pack of an unknown version.
+
+    Raises:
+        FormatError: it is authentic once it has the present version, so its version is damaged.
+        NewerFormatError: it is not.
+    """
+    flags = _ENCRYPTED if keyring.encrypted else 0
+    fields = FIELDS.pack(trailer.index_bytes, trailer.entries, VERSION, flags)
+    if trailer.checksum == trailer_checksum(keyring, key, record, fields):
+        raise FormatError(key, "its version or its flags are damaged")
+    raise NewerFormatError(key, f"pack version {trailer.version} with flags {trailer.flags}")
 
 
 def _parse_entries(key: ObjectKey, index: bytes, index_at: int) -> list[PackEntry]:

@@ -100,14 +100,26 @@ def test_every_truncation_and_extension_is_found(keyring: Keyring) -> None:
 
 @both
 def test_newer_versions_say_to_upgrade(keyring: Keyring) -> None:
-    """An unknown version or flag is not damage."""
+    """An unknown version or flag is not damage if no version of ours makes the object authentic."""
     data = seal(b"piece", KEY, PAYLOAD, keyring)
 
     for at in (9, 10, 11):
         newer = bytearray(data)
         newer[at] |= 2
+        newer[-1] ^= 1  # the last byte of what a newer program computes over its header
         with pytest.raises(NewerFormatError, match="upgrade"):
             unseal(b"piece", KEY, bytes(newer), keyring)
+
+
+@both
+def test_damaged_version_is_no_reason_to_upgrade(keyring: Keyring) -> None:
+    """All else proves that this program wrote the object."""
+    data = seal(b"piece", KEY, PAYLOAD, keyring)
+
+    for at in range(8, 12):  # version and flags
+        with pytest.raises(FormatError) as refused:
+            unseal(b"piece", KEY, flipped(data, at, 3), keyring)
+        assert not isinstance(refused.value, NewerFormatError)
 
 
 def test_declared_size_is_bounded() -> None:

@@ -11,6 +11,7 @@ from s3fs_meta.codec import pack as pack_module
 from s3fs_meta.codec.compression import COMPRESSION_NAMES
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.pack import (
+    FIELDS,
     TRAILER_BYTES,
     Pack,
     PackEntry,
@@ -21,6 +22,7 @@ from s3fs_meta.codec.pack import (
     open_pack,
     parse_key,
     read_index,
+    trailer_checksum,
 )
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.limits import (
@@ -230,11 +232,27 @@ def test_every_truncation_and_extension_is_found(keyring: Keyring) -> None:
 
 def test_newer_packs_say_to_upgrade() -> None:
     """An unknown version is not damage."""
-    data = bytearray(make_pack(PLAIN, contents(1)).data)
-    data[-TRAILER_BYTES + 9] = 2
+    data = bytes(make_pack(PLAIN, contents(1)).data)
+    index_bytes, entries, _, _ = FIELDS.unpack(data[-TRAILER_BYTES:][: FIELDS.size])
+    record = data[-TRAILER_BYTES - index_bytes : -TRAILER_BYTES]
+    for version, flags, number in [(2, 0, entries), (1, 2, entries), (2, 0, 0)]:
+        fields = FIELDS.pack(index_bytes, number, version, flags)
+        checksum = trailer_checksum(PLAIN, KEY, record, fields)
+        newer = data[:-TRAILER_BYTES] + fields + checksum + data[-8:]
 
-    with pytest.raises(NewerFormatError, match="upgrade"):
-        read_index(PLAIN, KEY, bytes(data), len(data))
+        with pytest.raises(NewerFormatError, match="upgrade"):
+            read_index(PLAIN, KEY, newer, len(newer))
+
+
+@both
+def test_damaged_version_is_no_reason_to_upgrade(keyring: Keyring) -> None:
+    """All else proves that this program wrote the pack."""
+    data = bytes(make_pack(keyring, contents(3)).data)
+
+    for at in range(-TRAILER_BYTES + 8, -TRAILER_BYTES + 12):  # version and flags
+        with pytest.raises(FormatError) as refused:
+            read_index(keyring, KEY, flipped(data, at, 3), len(data))
+        assert not isinstance(refused.value, NewerFormatError)
 
 
 def test_names_contain_only_the_epoch() -> None:

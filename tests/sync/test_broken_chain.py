@@ -37,7 +37,14 @@ def lose(power: Power, txg: Txg) -> None:
     del power.store.objects[key_of(txg)]
 
 
-DAMAGES = pytest.mark.parametrize("damage", [rot, lose], ids=["rotten", "missing"])
+def rot_version(power: Power, txg: Txg) -> None:
+    """Change one bit of the version of a changelog."""
+    power.store.objects[key_of(txg)] = flipped(power.store.objects[key_of(txg)], 9, 3)
+
+
+DAMAGES = pytest.mark.parametrize(
+    "damage", [rot, lose, rot_version], ids=["rotten", "missing", "rotten version"]
+)
 
 
 async def nine_txgs(power: Power, *, image_at: int = 6, levels: bool = False) -> dict[int, Link]:

@@ -14,6 +14,7 @@ from s3fs_meta.check.report import Report
 from s3fs_meta.check.run import Examined, Wanted, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.lease import KEY as LEASE
+from s3fs_meta.codec.pack import TRAILER_BYTES
 from s3fs_meta.codec.superblock import KEY as SUPERBLOCK
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import LEVEL_FAN_OUT
@@ -33,6 +34,13 @@ Objects = dict[ObjectKey, bytes]
 def flip(objects: Objects, key: ObjectKey) -> None:
     """Change one bit in the middle."""
     objects[key] = flipped(objects[key], len(objects[key]) // 2)
+
+
+def flip_version(objects: Objects, key: ObjectKey) -> None:
+    """Change one bit of the version, at the place where the kind of object has it."""
+    data = objects[key]
+    at = len(data) - TRAILER_BYTES + 9 if key.startswith("pack/") else 9
+    objects[key] = flipped(data, at, 3)
 
 
 def shorten(objects: Objects, key: ObjectKey) -> None:
@@ -65,6 +73,7 @@ def exchange(objects: Objects, key: ObjectKey) -> None:
 
 DAMAGES: list[Callable[[Objects, ObjectKey], None]] = [
     flip,
+    flip_version,
     shorten,
     lengthen,
     empty,

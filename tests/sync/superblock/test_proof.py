@@ -67,7 +67,7 @@ async def test_objects_of_a_newer_program_are_not_reported_as_foreign(power: Pow
     """The error asks for an upgrade."""
     for key, data in power.store.objects.items():
         if "/" in key:
-            power.store.objects[key] = data[:8] + b"\0\7" + data[10:]
+            power.store.objects[key] = data[:8] + b"\0\7" + data[10:-1] + b"?"
 
     with pytest.raises(NewerFormatError):
         await _require(power)

@@ -22,7 +22,7 @@ from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.local_disk import sync_directory
 from s3fs_meta.meta.offline import rollback as rollback_rows
-from s3fs_meta.meta.tables import local_state, pending
+from s3fs_meta.meta.tables import cached_blocks, local_state, pending
 from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.chain import chain
@@ -68,16 +68,15 @@ async def roll_back(
     """
     session = Session(volume, SessionOptions(), clock, hook)
     notices: list[str] = []
-    stamp = ""  # of the quarantine, if the current state has blocks that could not be uploaded
+    stamp = ""  # of the quarantine, if the bucket lacks blocks of the current state
     aside: Session | None = None
     try:
         session.recover()
-        try:
-            await session.flush_at_end(progress)
-        except LostBlockError as exc:
+        why = await _ship(session, progress)
+        if why:
             stamp = str(clock.now_ns())
             kept = volume.state_dir.quarantine(stamp)
-            notices.append(f"{exc.message}; the present is quarantined in {kept}")
+            notices.append(f"{why}; the present is quarantined in {kept}")
         before = volume.position.link
         _require_kept(past, before)
         beside = StateDir(volume.state_dir.rollback)
@@ -102,6 +101,17 @@ async def roll_back(
     finally:
         let_go(volume)
     return RolledBack(before, now, notices)
+
+
+async def _ship(session: Session, progress: Progress) -> str:
+    """Ship all changes; return why this host may have the only copy of a block, empty if not."""
+    try:
+        await session.flush_at_end(progress)
+    except LostBlockError as exc:
+        return exc.message
+    if cached_blocks.are_marked(session.db, session.db):
+        return "this host has cached copies of packs that are damaged in the bucket"
+    return ""
 
 
 def _require_kept(past: Link, before: Link) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from s3fs_meta.errors import LostBlockError, SettingsError
 from s3fs_meta.meta.tables import inodes, packs
+from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockIndex, Ino, PackState
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.hooks import ROLLBACK_STEPS
@@ -166,6 +167,28 @@ async def test_rest_of_a_torn_block_is_quarantined(power: Power) -> None:
     assert str(kept) in done.notices[0]
     assert b"half" in [path.read_bytes() for path in kept.glob("blocks/**/*") if path.is_file()]
     assert await contents(power, "b", old) == [b"old"]
+
+
+async def test_cached_copies_of_a_damaged_pack_are_quarantined(power: Power) -> None:
+    """The bucket has no intact copy of them."""
+    async with power.session("a", tasks=False) as session:
+        past = session.link
+        write_file(session, b"only cached")
+        await session.flush_at_end()
+        [pack] = packs.iterate(session.db)
+        session.damage.mark(Mark(pack.pack, None), "is missing")
+        session.durability.commit()
+        del power.store.objects[pack.object_key]
+        await session.flush_at_end()
+        await session.close()
+
+    done = await roll_back(power, past)
+
+    [kept] = (power.home / "a").glob("kept-*")
+    assert str(kept) in done.notices[0]
+    assert b"only cached" in [
+        path.read_bytes() for path in kept.glob("blocks/**/*") if path.is_file()
+    ]
 
 
 async def test_content_lost_before_stays_lost(power: Power) -> None:

@@ -8,10 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import blocks
-from s3fs_meta.model import BlockId, BlockIndex, BlockState, CachedRow, Ino
+from s3fs_meta.meta.tables import blocks, damage_marks, packs
+from s3fs_meta.model import BlockId, BlockIndex, BlockState, CachedRow, Ino, PackId
 
 _STATES: Final = tuple(BlockState)
+_STORED_IN: Final = (
+    "SELECT b.pack_offset FROM blocks AS b JOIN cached_blocks AS c ON c.block = b.block"
+    f" WHERE b.pack = ? AND c.state IN ({BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
+)
 
 
 class StateTotal(NamedTuple):
@@ -166,3 +170,30 @@ def totals(db: Database) -> dict[BlockState, StateTotal]:
     ):
         found[BlockState(state)] = StateTotal(count, plain_bytes)
     return found
+
+
+def are_marked(db: Database, marked: Database) -> bool:
+    """Return whether a cached block is at a location that *marked* marks as damaged.
+
+    The two may be of different histories, so packs are compared by their object keys.
+
+    Args:
+        db: has the cached blocks.
+        marked: another database of the filesystem, or the same one.
+    """
+    offsets: dict[str, set[int | None]] = {}
+    for mark in damage_marks.marks(marked):
+        row = packs.find(marked, mark.pack)
+        if row is not None:
+            offsets.setdefault(row.object_key, set()).add(mark.pack_offset)
+    if not offsets:
+        return False
+    return any(
+        None in offsets[key] or not offsets[key].isdisjoint(_cached_in(db, pack))
+        for pack, key in packs.all_keys(db)
+        if key in offsets and _cached_in(db, pack)
+    )
+
+
+def _cached_in(db: Database, pack: PackId) -> set[int]:
+    return {row[0] for row in db.all(_STORED_IN, (pack,))}

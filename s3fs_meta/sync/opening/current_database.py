@@ -151,7 +151,7 @@ class Bringer:
                 raise
             broken: S3fsError = exc
         else:
-            await chooser.make_way()
+            await chooser.make_way(path)
             return self._put_in_place(path, lease)
         return await self._end_chain(chooser, lease, holder, broken)
 
@@ -213,7 +213,7 @@ class Bringer:
         else:
             await self._require_right(last, lease, holder)
             path, kept = await self._restore(lease, beside=left is not None, upto=last)
-            await chooser.make_way()
+            await chooser.make_way(path)
             db = self._put_in_place(path, lease)
         store, keyring, uuid = self._store, self._keyring, self._superblock.uuid
         self.behind = await abandoned_txgs.behind_all(store, keyring, uuid, lease, kept)

@@ -18,6 +18,7 @@ Design: docs/design/durability.md, "At mount".
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import trio
@@ -199,12 +200,19 @@ class Chooser:
             local.db.close()
             raise
 
-    async def make_way(self) -> None:
-        """Remove the state in ``left``, or quarantine it if it may be the only copy."""
+    async def make_way(self, restored: Path) -> None:
+        """Remove the state in ``left``, or quarantine it if it may be the only copy.
+
+        Args:
+            restored: the database that takes its place.
+        """
         left, self.left = self.left, None
         if left is None:
             return
         stamp = str(self._clock.now_ns())
+        if not left.keep and await trio.to_thread.run_sync(_has_last_copies, left.db, restored):
+            why = f"{left.why}; it has cached copies of packs that are damaged in the bucket"
+            left = left._replace(why=why, keep=True)
         if not left.keep:
             try:
                 self.notices += await strays.settle(self._state_dir, left.db, self._keyring, stamp)
@@ -455,6 +463,15 @@ def _is_settled(db: Database) -> bool:
         db, BlockState.SEALED, 1
     )
     return not waiting and pending.outbox(db) is None and not pending.has_news(db)
+
+
+def _has_last_copies(db: Database, restored: Path) -> bool:
+    """Return whether blocks are cached of packs that either database marks as damaged. In a thread."""
+    newest = Database.open(restored, Pragmas(), read_only=True)
+    try:
+        return any(cached_blocks.are_marked(db, one) for one in (newest, db))
+    finally:
+        newest.close()
 
 
 def is_exact(db: Database) -> bool:

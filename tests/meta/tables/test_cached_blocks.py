@@ -3,8 +3,9 @@
 import pytest
 
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import blocks, cached_blocks, packs
+from s3fs_meta.meta.tables import blocks, cached_blocks, damage_marks, packs
 from s3fs_meta.meta.tables.cached_blocks import StateTotal
+from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, CachedRow, Ino, ObjectKey
 
 
@@ -117,3 +118,21 @@ def test_unsealing_after_a_crash(db: Database) -> None:
     }
     assert blocks.find(db, let_go) is None
     assert db.counters.block_bytes == 300
+
+
+@pytest.mark.parametrize(("offset", "found"), [(None, True), (7, True), (8, False)])
+def test_cached_copies_of_marked_locations_are_found(
+    db: Database, offset: int | None, found: bool
+) -> None:
+    """A mark of a record concerns that record alone, and a dirty block is in no pack."""
+    key = ObjectKey("pack/00/1-" + "0" * 32)
+    packs.create(db, ObjectKey("pack/11/1-" + "1" * 32), 100)
+    pack = packs.create(db, key, 100)
+    make_block(db, BlockState.DIRTY)
+    damage_marks.add(db, Mark(pack, offset))
+    assert not cached_blocks.are_marked(db, db)
+
+    block = make_block(db, BlockState.CLEAN)
+    db.run("UPDATE blocks SET pack = ?, pack_offset = 7 WHERE block = ?", (pack, block))
+
+    assert cached_blocks.are_marked(db, db) == found

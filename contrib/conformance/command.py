@@ -112,7 +112,7 @@ def _target(arguments: argparse.Namespace) -> Iterator[Path | None]:
     if arguments.target is None:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="conformance-", dir=arguments.target) as name:
+    with tempfile.TemporaryDirectory(prefix="conf-", dir=arguments.target) as name:
         directory = Path(name)
         directory.chmod(0o755)
         yield directory
@@ -146,7 +146,7 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     cases = []
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="conformance-", dir=arguments.scratch) as name:
+    with tempfile.TemporaryDirectory(prefix="conf-", dir=arguments.scratch) as name:
         scratch = Path(name)
         scratch.chmod(0o755)  # other users must reach the mount point
         try:

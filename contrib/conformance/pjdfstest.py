@@ -23,6 +23,9 @@ SUITE: Final = "pjdfstest"
 SECONDS_MAX: Final = 1800.0
 REMOUNT_PATTERN: Final = "erofs"
 USERS: Final = ("nobody", "daemon")  # exist everywhere; the default of the suite and of its tests
+# The address of a socket holds 108 bytes with the NUL at its end. Below the directory stand two
+# temporary directories, a random name of 32 bytes, and in some cases a file in it.
+DIRECTORY_BYTES_MAX: Final = 107 - 2 * len("/.tmpXXXXXX") - len("/") - 32 - len("/file")
 LINE: Final = re.compile(r"^(\S+::\S+)\s+(ok|skipped|FAILED)$")
 OUTCOMES: Final = {"ok": Outcome.PASSED, "skipped": Outcome.SKIPPED, "FAILED": Outcome.FAILED}
 
@@ -51,6 +54,13 @@ entries = [{entries}]
 
 def run(place: Place, only: str | None) -> Iterator[Case]:
     """Run the suite on *place*; *only* selects cases by a part of their name."""
+    if len(os.fsencode(place.directory)) > DIRECTORY_BYTES_MAX:
+        detail = (
+            f"{place.directory} has more than {DIRECTORY_BYTES_MAX} bytes: sockets below it would fail"
+            " with ENAMETOOLONG; name a shorter directory with --scratch or --target"
+        )
+        yield Case(SUITE, "(the run itself)", Outcome.FAILED, detail)
+        return
     program = programs.find(SUITE)
     cases = _run(place, program, only, allow_remount=False)
     remounts = {name for name in cases if REMOUNT_PATTERN in name}

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from contrib.conformance import cases, ltp, programs, xfstests
+from contrib.conformance import cases, ltp, pjdfstest, programs, xfstests
 from contrib.conformance.cases import Case, Outcome
+from contrib.conformance.places import Place
 
 PRINTED = """FSTYP         -- fuse
 PLATFORM      -- Linux/x86_64
@@ -104,6 +105,16 @@ def test_every_exclusion_and_expected_failure_has_a_reason() -> None:
         for reason in [*excluded.values(), *expected.values()]:
             assert len(reason.split()) > 2
         assert not [name for name in expected if cases.is_excluded(name, excluded)]
+
+
+def test_pjdfstest_refuses_a_directory_too_long_for_its_sockets(tmp_path: Path) -> None:
+    """The run says why, rather than that single cases fail with ENAMETOOLONG."""
+    place = Place(tmp_path / ("x" * 60), tmp_path, own_mount=False)
+
+    found = list(pjdfstest.run(place, None))
+
+    assert [(one.name, one.outcome) for one in found] == [("(the run itself)", Outcome.FAILED)]
+    assert "--scratch" in found[0].detail
 
 
 def test_program_is_killed_with_its_children() -> None:

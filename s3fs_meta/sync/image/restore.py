@@ -211,9 +211,12 @@ class Restorer:
         return link
 
 
-def _forget_frames(exc: S3fsError) -> None:
-    """Free the frames of a stored error: they reference a manifest, which may be huge."""
+def _forget_frames(exc: BaseException) -> None:
+    """Free the frames of a stored error and of those before it: some hold a manifest, maybe huge."""
     exc.__traceback__ = None
+    for before in (exc.__cause__, exc.__context__):
+        if before is not None:
+            _forget_frames(before)
 
 
 def _is_within(manifest_key: str, upto: Txg | None) -> bool:

@@ -1,5 +1,6 @@
 """Levels: merged changelogs equal the single ones and shorten a restore."""
 
+import gc
 import itertools
 import random
 from collections.abc import Iterator
@@ -11,9 +12,9 @@ import pytest
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import NO_CHANGES, Section
-from s3fs_meta.codec.image import NO_HASH, content_hash
+from s3fs_meta.codec.image import NO_HASH, Manifest, content_hash
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError
+from s3fs_meta.errors import BrokenChainError, FormatError
 from s3fs_meta.limits import LEVEL_FAN_OUT, LEVELS_MAX
 from s3fs_meta.meta.apply_changeset import Replica
 from s3fs_meta.meta.db.database import Database
@@ -188,6 +189,29 @@ async def test_level_that_does_not_fit_is_replaced_by_changelogs(power: Power) -
         with without_levels(power.store):
             single, _ = await _restored(power, session, "single.db")
         require_equal(contents_at(path), contents_at(single))
+
+
+async def test_error_after_a_level_does_not_keep_its_manifest(power: Power) -> None:
+    """The restore is tried twice, by levels and without: neither error keeps a manifest in memory."""
+    async with power.session("a", tasks=False) as session:
+        await _work(session, 1, RUN)
+        await session.leveler.make_due()
+        await _work(session, 2, 2)
+        del power.store.objects[changelog_codec.key_of(Txg(session.link.txg - 1))]
+        keyring, uuid = session.volume.keyring, session.volume.superblock.uuid
+        await session.close()
+    del session
+    gc.collect()
+    others = [one for one in gc.get_objects() if isinstance(one, Manifest)]
+    restorer = Restorer(power.store, keyring, uuid, no_progress)
+
+    with pytest.raises(BrokenChainError) as refused:
+        await restorer.restore(None, power.home / "restored.db")
+
+    assert refused.value.__context__ is not None, "it was tried without levels, too"
+    gc.collect()
+    kept = [one for one in gc.get_objects() if isinstance(one, Manifest)]
+    assert [one for one in kept if not any(one is other for other in others)] == []
 
 
 @pytest.mark.parametrize("later", [0, 2])

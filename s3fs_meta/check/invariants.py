@@ -1,11 +1,12 @@
-"""The table of invariants, in the order in which they are repaired.
+"""The table of invariants, in the order of their repairs; those of FOUNDATION come before all others.
 
 Owns: the order. The invariants and their repairs are in the modules of ``rules``, by subject.
 docs/design/invariants.md explains each: the code that keeps it, and the tests that check or attack it.
 
 Order: first the invariants that others rely on (pages, tables, numbers), then repairs that give lost
-rows a place in the tree, then data, then values that are computed from other rows. A repair may break
-later invariants, but no earlier ones; the next pass would find a broken earlier one.
+rows a place in the tree, then data, then values that are computed from other rows. The last groups
+depend on no order. A repair should break later invariants only; ``fsck`` repeats all repairs until
+none of these invariants is broken.
 """
 
 from typing import Final

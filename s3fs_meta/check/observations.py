@@ -115,10 +115,10 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_strays VALUES (?)", rows)
 
     def note_packs(self, *, mounted: bool) -> None:
-        """Note the packs that the following listing must contain.
+        """Note the packs of which a missing object will count as a fault.
 
-        During a mount these are the packs in state STORED: the mount may upload or delete others
-        meanwhile. Otherwise all packs, because their state may be wrong.
+        Beside a mount these are the packs that are STORED before the listing begins: the mount may
+        upload others while it goes on. Otherwise all packs: a repair may make any of them STORED.
         """
         where = f" WHERE state = {PackState.STORED:d}" if mounted else ""
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_packs SELECT pack FROM packs{where}")

@@ -8,11 +8,12 @@ a handler that waits first, hides the handler of its class.
 With a writeback cache write(2) ends in the kernel's memory and reaches the daemon later, in any
 order. But before the kernel accepts a byte it asks whether the file has a ``security.capability``:
 that request waits. The kernel asks once for each file, and again after it has requested the file's
-attributes, which ``Operations`` causes. Executing a program, or showing the attribute, causes the
-same request: the system call of the requesting thread distinguishes these from writers.
+attributes: when a freeze begins, ``Operations`` invalidates those of all files open for writing.
+Executing a program, or showing the attribute, causes the same request: the system call of the
+requesting thread distinguishes these from writers.
 A waiting request holds the kernel's lock of its directory or file. So requests that write-back could
-need pass until the kernel has sent all its dirty pages: writes and new sizes. The kernel sends the
-times that it keeps at any moment; these requests always pass.
+need pass until the kernel has sent all its dirty pages: writes, new sizes, and open(2) with O_TRUNC.
+The kernel may send the times that it keeps (mtime, ctime) at any time; these requests always pass.
 """
 
 import os

@@ -292,7 +292,7 @@ async def _piece_fault(
 async def _name_damaged_images(
     exam: Examination, store: ObjectStore, keyring: Keyring, kept: set[ObjectKey]
 ) -> None:
-    """Report unreadable older images: points in time do not need them, but reclaim waits."""
+    """Report unreadable images older than the kept ones; reclaim keeps them until it may judge."""
     rows = exam.db.all("SELECT object_key FROM temp.seen_objects WHERE object_key GLOB 'image/*'")
     for (key,) in rows:
         manifest = ObjectKey(str(key))

@@ -165,7 +165,9 @@ class Shelf:
         return _Facts(image, content_hash, pieces, manifest.previous, info)
 
     async def _is_txg(self, manifest: Manifest, ref: ManifestRef) -> bool:
-        """Return whether an image is the only way to its txg: of kind IMAGE, or unreadable.
+        """Return whether an image may be the only way to its txg.
+
+        It is if its changelog is of kind IMAGE; an unreadable changelog may be of that kind.
 
         Raises:
             FormatError, ObjectMissingError: the image does not belong to the chain.
@@ -254,7 +256,8 @@ class Shelf:
     async def _is_ours(self, piece: ObjectKey) -> bool:
         """Return whether this filesystem wrote the image of a piece.
 
-        If no readable manifest decides it, the piece itself is read and verified.
+        A manifest that opens decides that for its own image, and for those whose pieces it names.
+        Without one the piece itself is read and verified.
         """
         image = image_codec.image_of(piece)
         if image not in self._ours:

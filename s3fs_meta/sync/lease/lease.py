@@ -220,13 +220,14 @@ class LeaseKeeper:
             raise LostLeaseError(url, exc.what, etag) from exc
 
     async def put_back(self, lost: LostLeaseError) -> None:
-        """Store our lost lease again; the caller has verified that no other host wrote.
+        """Store our lost lease again; the caller has verified that the chain ends with our link.
 
-        The nonce stays the same. If another host took the lease from us, and its lease was lost
-        before it appended a fence record, that host recognises ours as the lease that it replaced.
+        The nonce stays the same. Another host may have taken the lease from us, and lost its own
+        before it appended a fence record: it recognises ours as the one that it replaced, and
+        replaces it again.
 
         Raises:
-            PreconditionError: another host stored one meanwhile.
+            PreconditionError: the lease is not the lost one any more (in a store with conditions).
         """
         data = lease_codec.encode(self.lease)
         if not self._conditional:

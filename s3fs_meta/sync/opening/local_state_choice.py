@@ -354,10 +354,10 @@ class Chooser:
         raise self._older(link, "another txg has that number there")
 
     async def _follows_there(self, txg: Txg) -> bool:
-        """Return false if a changelog in the bucket does not name the hash of the one before it.
+        """Return whether the changelog of a txg names the hash of the one before it in the bucket.
 
-        Then only that object was exchanged. If one of the two is unreadable, or for a fence record,
-        which may name an earlier link, return true.
+        If not, that object was exchanged, not the bucket. The answer is yes, too, if one of the two
+        cannot be read, and for a fence record, which may name an earlier link.
         """
         uuid = self._superblock.uuid
         try:

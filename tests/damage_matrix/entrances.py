@@ -168,7 +168,7 @@ async def _work(result: Result, mounted: Host) -> None:
 
 
 def fresh_mount(cell: Cell) -> Result:
-    """Another host, for writing."""
+    """Another host mounts for writing."""
     cell.bucket.write(cell.damaged)
 
     async def body(result: Result) -> None:
@@ -207,7 +207,7 @@ def running_writer(cell: Cell) -> Result:
 
 
 def running_follower(cell: Cell) -> Result:
-    """It shows an early state of the bucket; the later objects are damaged."""
+    """It shows an early state of the bucket, and then reads the damaged one."""
     cell.bucket.write(cell.world.early)
 
     async def body(result: Result) -> None:
@@ -224,7 +224,7 @@ def running_follower(cell: Cell) -> Result:
 
 
 def promotion(cell: Cell) -> Result:
-    """A follower at the end of the chain becomes the writer."""
+    """A follower at the end of the chain becomes the writer after the damage."""
     cell.bucket.write(cell.world.objects)
 
     async def body(result: Result) -> None:
@@ -238,7 +238,7 @@ def promotion(cell: Cell) -> Result:
 
 
 def read_only_mount(cell: Cell) -> Result:
-    """Another host, read-only."""
+    """Another host mounts read-only."""
     cell.bucket.write(cell.damaged)
 
     async def body(result: Result) -> None:
@@ -301,7 +301,7 @@ def restore(cell: Cell) -> Result:
 
 
 def rollback(cell: Cell) -> Result:
-    """To a point before the image and before the last changelogs."""
+    """To a point after the newest image and before the last changelogs."""
     cell.bucket.write(cell.damaged)
     return cell.command("rollback", "--yes", "--at", "txg=12", cell.bucket.url)
 
@@ -326,11 +326,18 @@ def reclaim(cell: Cell) -> Result:
 
 
 def passphrase(cell: Cell) -> Result:
-    """Set another passphrase, then the old one again: both work."""
+    """Set another passphrase, then with that one the old one again."""
     cell.bucket.write(cell.damaged)
-    new = cell.home / "new"
-    new.write_bytes(PASSPHRASE)
-    return cell.command("passphrase", "--new-passphrase-file", new, cell.bucket.url)
+    old, new = cell.home / "old", cell.home / "new"
+    old.write_bytes(PASSPHRASE)
+    new.write_bytes(b"another passphrase")
+    changed = cell.command("passphrase", "--new-passphrase-file", new, cell.bucket.url)
+    if changed.status:
+        return changed
+    cell.program.environment["S3FS_META_PASSPHRASE"] = new.read_text()
+    again = cell.command("passphrase", "--new-passphrase-file", old, cell.bucket.url)
+    again.said = changed.said + again.said
+    return again
 
 
 ENTRANCES: Final[Mapping[str, Callable[[Cell], Result]]] = {
@@ -343,13 +350,15 @@ ENTRANCES: Final[Mapping[str, Callable[[Cell], Result]]] = {
     "mount -o ro,at=": all_points,
     "restore": restore,
     "rollback": rollback,
-    "fsck -n": _fsck("Another host looks.", "-n"),
+    "fsck -n": _fsck("Another host checks.", "-n"),
     "fsck -y": _fsck("Another host repairs.", "-y"),
     "fsck -y --deep": _fsck("The same, and every pack is read.", "-y", "--deep"),
     "fsck -y --deep, local state": _fsck(
         "The host that wrote everything repairs.", "-y", "--deep", state=True
     ),
-    "fsck --rebuild -y": _fsck("Metadata are made of the packs alone.", "--rebuild", "-y"),
+    "fsck --rebuild -y": _fsck(
+        "Another host rebuilds metadata from packs and parts of images.", "--rebuild", "-y"
+    ),
     "reclaim": reclaim,
     "passphrase": passphrase,
 }

@@ -69,7 +69,7 @@ def faulty(memory: MemoryStore) -> FaultyStore:
 
 @pytest.fixture
 def retrying(faulty: FaultyStore) -> RetryingStore:
-    """Return the store under test, with normal pauses but no randomness."""
+    """Return the store under test, with normal pauses that are the same in each run."""
     return RetryingStore(faulty, jitter=random.Random(1))
 
 
@@ -80,7 +80,7 @@ async def test_every_method_is_retried(
     retrying: RetryingStore,
     method: str,
 ) -> None:
-    """A request that succeeds at the last allowed attempt succeeds."""
+    """The caller sees no error if the last allowed attempt succeeds."""
     faulty.fail(method, times=STORE_ATTEMPTS_MAX - 1)
 
     await REQUESTS[method](retrying)
@@ -239,7 +239,7 @@ async def test_interrupted_listing_resumes(
 async def test_failed_listing_is_named(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """The error names the listing, also that of an empty prefix."""
+    """The error names the listing, here that of an empty prefix."""
     faulty.fail("list", times=STORE_ATTEMPTS_MAX)
 
     with pytest.raises(StoreUnavailableError, match=r"for 'listing of \*' after"):
@@ -316,7 +316,7 @@ async def test_silent_store_is_reported_after_a_second(
 async def test_silent_store_is_abandoned_within_the_reported_limit(
     autojump_clock: trio.testing.MockClock, attempt_s: float
 ) -> None:
-    """The store accepts no connection, or accepts each and never answers."""
+    """Attempts may each take the time to connect, to read, or both."""
     told: list[str] = []
     began_s = trio.current_time()
     retrying = RetryingStore(_Distant(fails=100, takes_s=attempt_s), tell=told.append)

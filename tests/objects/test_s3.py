@@ -107,10 +107,10 @@ async def test_short_answer_is_retried(proxy: S3Double, real_store: S3Store) -> 
         ("", b"0123456789"),  # the complete object: that server ignores ranges
     ],
 )
-async def test_wrong_range_is_retried(
+async def test_wrong_range_is_a_transient_error(
     double: S3Double, store: S3Store, content_range: str, body: bytes
 ) -> None:
-    """The bytes of another range are refused, even with a correct Content-Length."""
+    """Other bytes than the requested ones are refused, even with a correct Content-Length."""
     headers = {"Content-Range": content_range} if content_range else {}
     double.answer(Reply(206, body, headers))
 
@@ -183,7 +183,7 @@ async def test_conditions_are_sent_as_headers(double: S3Double, store: S3Store) 
 
 @pytest.mark.s3
 async def test_lost_answer_of_a_create_is_recognised(proxy: S3Double, real_store: S3Store) -> None:
-    """The write was executed; its repetition is refused, and finds our bytes."""
+    """The write was executed; its repetition is refused, and then the object has our bytes."""
     proxy.answer(Forward(lose=True))
 
     etag = await RetryingStore(real_store, AT_ONCE).create(KEY, b"nonce 1")
@@ -220,7 +220,7 @@ async def test_lost_answer_after_a_foreign_write_is_a_lost_race(
 async def test_store_that_ignores_conditions_is_recognised(
     double: S3Double, store: S3Store
 ) -> None:
-    """The probe reports a store that accepts a second create of a key."""
+    """The store accepts a second create of a key, or answers that it knows no conditions."""
     double.answer(PUT_DONE, PUT_DONE, DELETED)
     assert not await probe(store, "c0ffee")
 
@@ -285,7 +285,7 @@ async def test_refused_listing_is_named(double: S3Double, store: S3Store) -> Non
 
 
 async def test_folder_object_of_a_web_console_is_ignored(double: S3Double) -> None:
-    """Web consoles create an empty object named like the prefix with a slash."""
+    """A listing leaves out the object named like the prefix with a slash."""
     double.answer(listing(["prefix/", "prefix/lease"]))
 
     assert await keys_of(S3Store(BUCKET, "prefix", S3Place(double.url))) == ["lease"]

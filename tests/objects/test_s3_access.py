@@ -148,6 +148,7 @@ async def test_expired_credentials_without_newer_ones_are_reported(
 
     with pytest.raises(StoreAccessError, match="ExpiredToken; the credentials have expired"):
         await store.put(KEY, b"1")
+    assert [seen.body for seen in double.seen] == [b"1"]
 
     credentials_file("NEW")
     await store.put(KEY, b"2")
@@ -156,7 +157,7 @@ async def test_expired_credentials_without_newer_ones_are_reported(
 async def test_missing_credentials_are_named_in_the_error(
     double: S3Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without credentials in environment, file or instance the error is one line."""
+    """Without credentials in environment, file or instance no request is sent."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
 
@@ -208,7 +209,7 @@ async def test_named_region_is_used(double: S3Double) -> None:
 
 
 async def test_connections_are_closed_and_reopened(double: S3Double) -> None:
-    """A closed store has no socket; a later request works."""
+    """Closing twice is no error, and a later request connects again."""
     double.answer_always(PUT_DONE)
     store = S3Store(BUCKET, place=S3Place(double.url))
     await store.put(KEY, b"")

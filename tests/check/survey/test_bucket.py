@@ -38,7 +38,7 @@ def exam(healthy: Healthy) -> Examination:
 async def test_healthy_filesystem_costs_a_listing_and_the_lease(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """No pack is read if every row of a block is consistent."""
+    """If every row of a block is consistent, only the listing and the lease are read."""
     store = FaultyStore(healthy.store)
     told: list[tuple[str, int, int]] = []
 
@@ -67,7 +67,7 @@ async def test_unreachable_store_counts_no_object_as_missing(
 async def test_object_missing_in_a_listing_is_requested(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """A pack counts as missing only if a request for the object fails, too."""
+    """A pack that the listing lacks is requested, and counts as present if that succeeds."""
     key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))
 
     class Forgetful(FaultyStore):
@@ -103,7 +103,7 @@ async def test_packs_are_searched_for_blocks_with_a_wrong_row(
 
 
 async def test_older_unreadable_image_is_named(healthy: Healthy, exam: Examination) -> None:
-    """It is no error: no state depends on it, and reclaim keeps it until it proves that."""
+    """It is a note, not a fault: it is not one of the kept images."""
     key = ObjectKey("image/000000000000-0-0123456789abcdef/manifest")
     healthy.store.objects[key] = b"rotten"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.cli import entry, mkfs
+from s3fs_meta.codec import superblock
 from s3fs_meta.errors import StoreAccessError
 from s3fs_meta.objects.contract import ObjectStore
 from tests.cli.conftest import Place
@@ -152,12 +153,15 @@ def test_impossible_settings_are_refused_before_any_change(
 
 
 def test_encrypted_filesystem_shows_its_recovery_key_once(program: Program, empty: Place) -> None:
-    """It opens the filesystem if the passphrase is lost."""
+    """Encryption needs no option; the key is shown, and the superblock has it only wrapped."""
     program.environment["S3FS_META_PASSPHRASE"] = "correct horse"
 
     shown = program.ok("mkfs", empty.url)
 
-    assert re.search(r"^    [A-Z0-9-]{30,}$", shown, re.MULTILINE)
+    [key] = re.findall(r"^    ([A-Z0-9-]{30,})$", shown, re.MULTILINE)
+    stored = (empty.bucket / "superblock").read_bytes()
+    assert superblock.decode(superblock.KEY, stored).encrypted
+    assert key.encode() not in stored
 
 
 def test_without_passphrase_or_terminal_the_error_names_the_option(

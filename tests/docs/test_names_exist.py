@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+_CODE = re.compile(r"`([^`\n]*)`")
 _FILE = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|sql|ini|fio))(?:::\w+)?`")
 
 
@@ -19,10 +20,16 @@ def _relative(path: Path) -> str:
 
 
 @cache
-def _functions(module: Path) -> frozenset[str]:
-    nodes = ast.walk(ast.parse(module.read_text()))
+def _tests(module: Path) -> frozenset[str]:
+    """Return the functions of a module that pytest or the contract of stores runs."""
     return frozenset(
-        node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        node.name
+        for node in ast.parse(module.read_text()).body
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and (
+            node.name.startswith("test_")
+            or any(isinstance(one, ast.Name) and one.id == "case" for one in node.decorator_list)
+        )
     )
 
 
@@ -32,10 +39,23 @@ def test_named_tests_exist(page: Path) -> None:
     missing = [
         f"{module}::{name}"
         for module, name in _TEST.findall(page.read_text())
-        if not (ROOT / module).exists() or name not in _functions(ROOT / module)
+        if not (ROOT / module).exists() or name not in _tests(ROOT / module)
     ]
 
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_relative)
+def test_tests_are_named_in_the_form_that_is_checked(page: Path) -> None:
+    """Another form, such as a class, a parameter or a path below tests, would not be looked for."""
+    code = _CODE.findall(page.read_text())
+    named = [one for one in code if "::" in one or one.startswith(("test_", "tests/"))]
+
+    assert [
+        one
+        for one in named
+        if not _TEST.fullmatch(f"`{one}`") and "<" not in one and not (ROOT / one).exists()
+    ] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_relative)

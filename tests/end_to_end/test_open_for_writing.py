@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,13 +16,14 @@ import pytest
 
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place, wait_until_gone
+from tests.end_to_end.another_user import AS_ANOTHER_USER, AnotherUser, another_user
 from tests.programs import PROCESS_S_MAX, QuickProgram
 
 pytestmark = pytest.mark.mount
 
+__all__ = ["another_user"]  # the fixture
+
 LINES = 5
-UNPRIVILEGED = 65534
-AS_ANOTHER = ("setpriv", f"--reuid={UNPRIVILEGED}", f"--regid={UNPRIVILEGED}", "--clear-groups")
 
 # Executes each line of its input, and answers with a line; it closes nothing until its end.
 _WRITER = """
@@ -193,40 +193,13 @@ def test_open_file_survives_the_machine_after_the_sync_interval(
     other.ok("umount", mnt)
 
 
-@pytest.fixture
-def folder_of_another() -> Iterator[Path]:
-    """Return a directory of a user who can mount, and unmount at the end."""
-    can = "import os, s3fs_meta; os.close(os.open('/dev/fuse', os.O_RDWR))"
-    able = [*AS_ANOTHER, sys.executable, "-c", can]
-    if os.geteuid() != 0 or subprocess.run(able, capture_output=True, check=False).returncode:
-        pytest.skip("no other user can run the program and open /dev/fuse here")
-    with tempfile.TemporaryDirectory() as name:
-        os.chown(name, UNPRIVILEGED, UNPRIVILEGED)
-        yield Path(name)
-        if mount_table.find(f"{name}/mnt") is not None:
-            subprocess.run(["fusermount3", "-u", "-z", f"{name}/mnt"], check=True)
-
-
-def test_mount_of_another_user_is_collected(folder_of_another: Path) -> None:
+def test_mount_of_another_user_is_collected(another_user: AnotherUser) -> None:
     """An unprivileged user has no detached mount, and owns none of root's files."""
-    home = folder_of_another
-
-    def run(*words: str) -> str:
-        command = [*AS_ANOTHER, sys.executable, *words]
-        done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def program(*words: str) -> str:
-        return run("-m", "s3fs_meta", *words, "--cachedir", str(home / "state"))
-
-    url, mnt = f"local://{home}/bucket", home / "mnt"
-    run("-c", "import os; os.mkdir('mnt')")
-    program("mkfs", "--plain", url)
-    program("mount", "-o", "commit=0.2,sync_interval=1h", url, str(mnt))
+    program, mnt = another_user.program, another_user.mountpoint
+    program("mount", "-o", "commit=0.2,sync_interval=1h", another_user.url, str(mnt))
     hold = "import sys; f = open(sys.argv[1], 'wb', 0); f.write(b'x'); print(flush=True); input()"
     with subprocess.Popen(
-        [*AS_ANOTHER, sys.executable, "-c", hold, str(mnt / "f")],
+        [*AS_ANOTHER_USER, sys.executable, "-c", hold, str(mnt / "f")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

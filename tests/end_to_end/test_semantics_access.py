@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import select
+import shutil
 import socket
 import stat
 import subprocess
@@ -19,10 +20,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Place
+from tests.end_to_end.another_user import AnotherUser, another_user
 from tests.end_to_end.system_calls import as_user, drop_page_cache, refused, wait_for_clock_tick
 from tests.programs import Program
 
 pytestmark = pytest.mark.mount
+
+__all__ = ["another_user"]  # the fixture
 
 ALICE, BOB, TEAM = 51_001, 51_002, 51_100
 
@@ -113,6 +117,16 @@ def test_without_allow_other_every_other_user_is_refused(mounted: Place) -> None
     for work in (lambda: os.stat("f"), lambda: append("f"), lambda: os.listdir(".")):
         with refused(errno.EACCES):
             as_user(ALICE, mounted.mountpoint, work)
+
+
+def test_without_allow_other_root_is_refused(another_user: AnotherUser) -> None:
+    """Root's power over permission bits does not count: the kernel refuses before it asks."""
+    another_user.program("mount", another_user.url, str(another_user.mountpoint))
+
+    with refused(errno.EACCES):
+        os.listdir(another_user.mountpoint)
+
+    another_user.program("umount", str(another_user.mountpoint))
 
 
 @pytest.mark.usefixtures("as_root")
@@ -483,6 +497,20 @@ def test_device_has_its_number_and_is_inactive_under_nodev(folder: Path) -> None
         assert stat.S_IFMT((folder / name).stat().st_mode) == kind
         with refused(errno.EACCES):
             os.close(os.open(folder / name, os.O_RDONLY))
+
+
+@pytest.mark.usefixtures("as_root")
+def test_set_user_id_bit_has_no_power_under_nosuid(folder: Path) -> None:
+    """``nosuid`` is the command's default: the program runs as the user who executes it."""
+    program = folder / "id"
+    shutil.copyfile("/usr/bin/id", program)
+    program.chmod(0o4755)
+
+    done = subprocess.run(
+        ["./id", "--user"], cwd=folder, user=ALICE, capture_output=True, text=True, check=True
+    )
+
+    assert int(done.stdout) == ALICE
 
 
 # --- access times and figures ----------------------------------------------------------------------

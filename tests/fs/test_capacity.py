@@ -60,6 +60,20 @@ async def test_existing_attributes_are_counted(fs: Filesystem, volume: Volume) -
         assert counted(again) == 3006
 
 
+async def test_stored_content_takes_no_space_again(fs: Filesystem, volume: Volume) -> None:
+    """SECURITY.md says so: after the upload of equal content ``df`` shows as much as before."""
+    await fs.write(make_file(fs, b"secret"), 0, b"x" * 3000)
+    await volume.upload()
+    before = fs.statfs().free_bytes
+    await fs.write(make_file(fs, b"guess"), 0, b"x" * 3000)
+    await fs.write(make_file(fs, b"wrong"), 0, b"y" * 2000)
+    assert fs.statfs().free_bytes == before - 5000
+
+    await volume.upload()
+
+    assert fs.statfs().free_bytes == before - 2000
+
+
 async def test_inherited_acls_count_against_the_capacity(fs: Filesystem) -> None:
     """Otherwise one large default ACL would give every new file uncounted data."""
     top = make_directory(fs, b"d")

@@ -107,7 +107,7 @@ async def test_birth_time_outlives_every_change(fs: Filesystem, volume: Volume) 
 
 
 async def test_figures_come_from_counters(fs: Filesystem) -> None:
-    """Shared content counts once; a capacity can be set."""
+    """Without a capacity it is unlimited; with one, written bytes and inodes are counted."""
     empty = fs.statfs()
     assert (empty.capacity_bytes, empty.inodes) == (UNLIMITED_CAPACITY_BYTES, 1)
     assert empty.free_bytes == empty.capacity_bytes

@@ -159,8 +159,9 @@ def test_trickling_answer_is_abandoned() -> None:
 async def test_corrupt_answer_of_the_right_length_is_returned(
     proxy: S3Double, real_store: S3Store
 ) -> None:
-    """The store does not verify content; the codec does."""
+    """A proxy, here over http, sees and changes content; only the codec verifies it."""
     await real_store.put(KEY, b"content")
+    assert proxy.seen[0].body == b"content"
     proxy.answer(Forward(flip=True), Forward(flip=True))
 
     assert (await real_store.get(KEY, PACK_BYTES_MAX)).data == b"bontent"

@@ -265,6 +265,21 @@ async def test_rows_that_may_be_stale_do_not_decide(power: Power) -> None:
         assert session.status.writable
 
 
+async def test_chain_is_not_compared_if_rows_may_be_stale(power: Power) -> None:
+    """SECURITY.md says so: a copy that other pragmas would refuse takes the lease from the writer."""
+    options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
+    async with power.session("a", options=options, tasks=False) as writer:
+        copy_state(power, "a", "copy")
+        write_file(writer, b"goes on")
+        await writer.flush()
+
+        async with power.session("copy", options=options) as session:
+            assert session.status.writable
+            write_file(writer, b"too late")
+            with pytest.raises(FencedError):
+                await writer.flush()
+
+
 async def test_last_txg_of_a_killed_writer_is_recognised_after_a_read_only_command(
     power: Power,
 ) -> None:

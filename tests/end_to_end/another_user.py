@@ -1,0 +1,56 @@
+"""A mount of a user who is not root."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from s3fs_meta.mount import mount_table
+
+_UID: Final = 65534
+AS_ANOTHER_USER: Final = ("setpriv", f"--reuid={_UID}", f"--regid={_UID}", "--clear-groups")
+# setpriv may reach a program that its user cannot: the daemon starts it once more.
+_CAN: Final = """
+import os, subprocess, sys, s3fs_meta
+os.close(os.open("/dev/fuse", os.O_RDWR))
+subprocess.run([sys.executable, "-c", ""], check=True)
+"""
+
+
+class AnotherUser:
+    """A directory of a user without privileges, with an empty filesystem and a mountpoint."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.url, self.mountpoint = f"local://{home}/bucket", home / "mnt"
+        self._run("-c", "import os; os.mkdir('mnt')")
+        self.program("mkfs", "--plain", self.url)
+
+    def program(self, *words: str) -> str:
+        """Run one command as that user; it must succeed. Return what it prints."""
+        return self._run("-m", "s3fs_meta", *words, "--cachedir", str(self.home / "state"))
+
+    def _run(self, *words: str) -> str:
+        command = [*AS_ANOTHER_USER, sys.executable, *words]
+        done = subprocess.run(command, cwd=self.home, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def another_user() -> Iterator[AnotherUser]:
+    """Return a user who can mount, and unmount at the end."""
+    able = [*AS_ANOTHER_USER, sys.executable, "-c", _CAN]
+    if os.geteuid() != 0 or subprocess.run(able, capture_output=True, check=False).returncode:
+        pytest.skip("no other user can run the program and open /dev/fuse here")
+    with tempfile.TemporaryDirectory() as name:
+        os.chown(name, _UID, _UID)
+        made = AnotherUser(Path(name))
+        yield made
+        if mount_table.find(str(made.mountpoint)) is not None:
+            subprocess.run(["fusermount3", "-u", "-z", made.mountpoint], check=True)

@@ -105,11 +105,11 @@ class InodeTable:
             made, changed = self._take_changes()
             self._db.run_many(_INSERT, made)
             self._db.run_many(_UPDATE, changed)
+            written = total_changes() - before
+            assert written == len(made) + len(changed), "whatever was changed is a row of the table"
         except BaseException:  # also a number that no column can hold
             self._db.rollback()  # else names would be there without their inodes
             raise
-        written = total_changes() - before
-        assert written == len(made) + len(changed), "whatever was changed is a row of the table"
         self.unwritten_changes -= written
 
     def settle(self) -> None:

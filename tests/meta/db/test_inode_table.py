@@ -150,6 +150,22 @@ def test_number_out_of_range_undoes_the_whole_group(db: Database) -> None:
     assert db.counters.inodes == 1
 
 
+def test_change_of_a_missing_row_undoes_the_whole_group(db: Database) -> None:
+    """The other changes of the group belong to one that the table cannot hold."""
+    lost = make_file(db, b"lost")
+    db.commit()
+    made = make_file(db, b"f")
+    inodes.add_links(db, lost.ino, 1, T0)
+    db.connection.execute("DELETE FROM inodes WHERE ino = ?", (lost.ino,))
+    with pytest.raises(AssertionError, match="a row of the table"):
+        dentries.page(db, ROOT_INO, Cookie(0), 9)
+    db.commit()
+
+    assert dentries.find(db, ROOT_INO, b"f") is None
+    assert inodes.find(db, made.ino) is None
+    assert inodes.get(db, lost.ino) == lost
+
+
 def test_rows_stay_in_memory_when_a_group_commits(db: Database) -> None:
     """Writing the counters changes no inode row, although a counter is named like the table."""
     made = make_file(db, b"f")

@@ -276,9 +276,10 @@ class BlockFiles:
         except FileNotFoundError:
             return None
 
-    def changed_ns(self, block: BlockId) -> int:
-        """Return the ctime of a file (ns). Raises FileNotFoundError."""
-        return self._directory.path(_name(block)).stat().st_ctime_ns
+    def times_ns(self, block: BlockId) -> tuple[int, int]:
+        """Return the mtime and the ctime of a file (ns). Raises FileNotFoundError."""
+        found = self._directory.path(_name(block)).stat()
+        return found.st_mtime_ns, found.st_ctime_ns
 
     def numbers(self, first: BlockId = _FIRST) -> Iterable[BlockId]:
         """Yield the numbers of all files from *first* on; skip directories with lower numbers."""

@@ -2,7 +2,7 @@
 
 Owns: how much of a file is trusted after a power cut; files without a row; which bytes restore a
 copied block; which blocks have a row in ``copies``. Does not know: when copies are made.
-Keeps: a file without a row is removed only if a pack has its content, or if it was made after the
+Keeps: a file without a row is removed only if a pack has its content, or if it was written after the
 database last changed; else it is quarantined.
 All but ``content_before``, which also serves read-only tools, runs at mount, before any task.
 
@@ -55,15 +55,16 @@ def let_strays_go(
     block_hash: Callable[[bytes], bytes] | None,
     *,
     first: BlockId = _FIRST,
-    undone_after_ns: int | None = None,
+    undone_ns: range | None = None,
 ) -> int:
     """Remove files without a row if the bucket has their content; quarantine all others.
 
     A group that was rolled back leaves such files. So does restoring the database from a backup,
-    and then the files may be the only copies. The ctimes distinguish the two: the group that a kill
+    and then the files may be the only copies. Their times distinguish the two: the group that a kill
     undid was the last, so its files are newer than the database and its log; a database that was
-    put back is newer than all files. The time grows with the number of files, which is bounded; in
-    a thread.
+    put back is newer than all files. A copy or a change of owner gives files another ctime, but not
+    another mtime, and a clock that was set back leaves files of the future: so both times of each
+    file must agree. The time grows with the number of files, which is bounded; in a thread.
 
     Args:
         db: not used by other tasks meanwhile.
@@ -71,8 +72,9 @@ def let_strays_go(
         quarantine: a directory for block files on the same disk, made if needed.
         block_hash: the keyring's; None: no content can be verified.
         first: files of smaller numbers are ignored.
-        undone_after_ns: the ctime of the database after a kill. If no stray file is older, one
-            undone group made all of them, and they are removed. None: ctimes prove nothing.
+        undone_ns: after a kill, the times since the last change of the database. If those of all
+            stray files are in it, one undone group made all of them, and they are removed. None:
+            times prove nothing.
 
     Returns:
         How many files were quarantined.
@@ -84,8 +86,8 @@ def let_strays_go(
         if block not in known and not _may_be_needed(db, block)
     ]
     kept = [block for block in strays if not is_stored(db, files, block, block_hash)]
-    if undone_after_ns is not None and all(
-        files.changed_ns(block) >= undone_after_ns for block in kept
+    if undone_ns is not None and all(
+        time_ns in undone_ns for block in kept for time_ns in files.times_ns(block)
     ):
         kept = []
     for block in set(strays).difference(kept):

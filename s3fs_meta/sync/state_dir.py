@@ -33,6 +33,7 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import HeldError, SettingsError
 from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, make_durably, sync_path, write_durably
 from s3fs_meta.limits import HOLDER_BYTES_MAX
@@ -51,7 +52,7 @@ class StateDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.database_changed_ns: int | None = None
+        self.since_change_ns: range | None = None
         self._lock_fd = -1
         try:
             make_durably(path)
@@ -133,14 +134,16 @@ class StateDir:
     def try_lock(self) -> bool:
         """Take the lock if it is free; return whether it was.
 
-        ``database_changed_ns`` is then the time of the database's last change before.
+        ``since_change_ns`` is then the times from the database's last change until now.
         """
         fd = os.open(self.path / "lock", _LOCK | os.O_CREAT, FILE_MODE)
         if not _can_lock(fd):
             os.close(fd)
             return False
         self._lock_fd = fd
-        self.database_changed_ns = last_change_ns(self.database)
+        changed_ns = last_change_ns(self.database)
+        if changed_ns is not None:
+            self.since_change_ns = range(changed_ns, SystemClock().now_ns() + 1)
         return True
 
     def unlock(self) -> None:

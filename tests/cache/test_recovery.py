@@ -15,6 +15,7 @@ from s3fs_meta.model import BlockId, BlockIndex
 from tests.cache.conftest import INO, CacheBench
 
 FIRST: Final = BlockId(0)
+FUTURE_NS: Final = 1 << 62
 OLD = b"synced long before"
 
 
@@ -62,16 +63,20 @@ async def test_file_of_an_unknown_block_is_quarantined(bench: CacheBench, tmp_pa
     assert BlockFiles(tmp_path / "aside", tmp_path).read(unknown, 0, 6) == b"undone"
 
 
-@pytest.mark.parametrize(("newer", "quarantined"), [(False, 1), (True, 0)])
-async def test_ctime_distinguishes_a_kill_from_an_old_database(
-    bench: CacheBench, tmp_path: Path, newer: bool, quarantined: int
+@pytest.mark.parametrize(
+    ("changed", "now", "quarantined"),
+    [(0, 0, 0), (1, 5, 1), (-5, -1, 1)],
+    ids=["undone", "database put back", "clock set back"],
+)
+async def test_times_distinguish_a_kill_from_an_old_database(
+    bench: CacheBench, tmp_path: Path, changed: int, now: int, quarantined: int
 ) -> None:
     """An undone group is newer than the database; a restored database is the newest."""
     unknown = bench.write(1, b"undone")
     bench.db.rollback()
-    made_ns = bench.files.changed_ns(unknown)
+    made_ns = max(bench.files.times_ns(unknown))
 
-    count = _let_go(bench, tmp_path, undone_after_ns=made_ns if newer else made_ns + 1)
+    count = _let_go(bench, tmp_path, range(made_ns + changed, made_ns + now + 1))
 
     assert count == quarantined
     assert (tmp_path / "aside").exists() == bool(quarantined)
@@ -81,13 +86,13 @@ async def test_ctime_distinguishes_a_kill_from_an_old_database(
 async def test_one_older_file_quarantines_all(bench: CacheBench, tmp_path: Path) -> None:
     """Then the files are not from one group that a kill undid."""
     older = bench.write(1, b"older")
-    made_ns = bench.files.changed_ns(older)
+    made_ns = max(bench.files.times_ns(older))
     indexes = itertools.count(2)
-    while bench.files.changed_ns(newer := bench.write(next(indexes), b"newer")) == made_ns:
+    while min(bench.files.times_ns(newer := bench.write(next(indexes), b"newer"))) <= made_ns:
         bench.files.remove(newer)
     bench.db.rollback()
 
-    assert _let_go(bench, tmp_path, undone_after_ns=made_ns + 1) == len({older, newer})
+    assert _let_go(bench, tmp_path, range(made_ns + 1, FUTURE_NS)) == len({older, newer})
 
 
 async def test_file_whose_content_is_in_a_pack_is_removed(
@@ -158,8 +163,9 @@ async def test_file_that_fsck_could_use_stays(bench: CacheBench, tmp_path: Path)
 def _let_go(
     bench: CacheBench,
     tmp_path: Path,
+    undone_ns: range | None = None,
+    *,
     first: BlockId = FIRST,
-    undone_after_ns: int | None = None,
 ) -> int:
     return recovery.let_strays_go(
         bench.db,
@@ -167,7 +173,7 @@ def _let_go(
         tmp_path / "aside",
         bench.keyring.block_hash,
         first=first,
-        undone_after_ns=undone_after_ns,
+        undone_ns=undone_ns,
     )
 
 

@@ -55,7 +55,7 @@ async def settle(
             kept / state_dir.blocks.name,
             keyring.block_hash,
             first=first,
-            undone_after_ns=state_dir.database_changed_ns if killed else None,
+            undone_ns=state_dir.since_change_ns if killed else None,
         )
     )
     if not count:

@@ -145,6 +145,24 @@ async def test_files_are_quarantined_if_the_log_is_missing(power: Power) -> None
     assert DIRTY in _quarantined(power)
 
 
+async def test_newer_ctimes_of_old_files_prove_nothing(power: Power) -> None:
+    """After the database was put back, the owner or mode of all files was changed."""
+    async with power.session("a") as session:
+        write_file(session, b"shipped")
+        await session.flush_at_end()
+    _copy_database(power, power.home / "backup")
+    await _write_and_kill(power)
+    _put_back(power, power.home / "backup")
+    (power.home / "a" / "meta.db-wal").touch()
+    for path in (power.home / "a" / "blocks").rglob("*"):
+        path.chmod(path.stat().st_mode)
+
+    async with power.session("a", options=TAKEOVER, tasks=False):
+        pass
+
+    assert _quarantined(power) == [DIRTY]
+
+
 async def test_files_are_quarantined_after_a_power_cut(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -305,6 +305,30 @@ async def test_failing_disk_leaves_correct_rows(
     assert (await whole(fs, ino))[-6:] == b"\0" + b"x" * 5
 
 
+@pytest.mark.parametrize("is_settled", [False, True], ids=["uploaded", "clean"])
+async def test_failing_disk_leaves_the_block_that_was_copied(
+    fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch, *, is_settled: bool
+) -> None:
+    """No row of the unfinished copy remains."""
+    ino = make_file(fs, b"f")
+    await fs.write(ino, 0, b"a" * 100)
+    await volume.upload()
+    if is_settled:
+        await volume.evict()
+        await fs.read(ino, 0, 1)
+
+    def fails(*_arguments: object) -> None:
+        raise NoSpaceLeftError("a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(volume.session.files, "write_within", fails)
+        with pytest.raises(NoSpaceLeftError):
+            await fs.write(ino, 5, b"b")
+
+    assert await whole(fs, ino) == b"a" * 100
+    assert fs.db.one("SELECT count(*), sum(refs) FROM blocks") == (1, 1)
+
+
 async def test_metadata_requests_always_find_a_worker(fs: Filesystem, volume: Volume) -> None:
     """The number of readers that wait for the store is bounded; one more gets EAGAIN."""
     ino = make_file(fs, b"f")

@@ -137,6 +137,14 @@ async def power(request: pytest.FixtureRequest, tmp_path: Path) -> Power:
     return made
 
 
+@pytest.fixture
+async def plain(tmp_path: Path) -> Power:
+    """Return a new filesystem without encryption, for statements about such ones alone."""
+    made = Power(MemoryStore(), tmp_path)
+    await made.make()
+    return made
+
+
 class HandClock:
     """A clock that is set by hand; each reading takes a millisecond."""
 

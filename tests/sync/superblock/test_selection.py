@@ -237,21 +237,19 @@ async def test_host_that_knows_nothing_takes_a_plain_superblock(encrypted: Power
         await require_proof(encrypted.store, keys)
 
 
-async def test_plain_superblock_of_a_higher_generation_counts(power: Power) -> None:
+async def test_plain_superblock_of_a_higher_generation_counts(plain: Power) -> None:
     """Its label and retention are no secret's; a host that knows the keys and the block size keeps them."""
-    if power.encrypted:
-        return
-    await _mount_once(power, "a")
-    present = (await power.keys("a")).superblock
+    await _mount_once(plain, "a")
+    present = (await plain.keys("a")).superblock
     higher = replace(present, generation=9, retention_s=0, label="forged")
     for forged, counts in (
         (higher, True),
         (replace(higher, hash_key="11" * 32), False),
         (replace(higher, block_bytes=present.block_bytes // 2), False),
     ):
-        power.store.objects |= dict.fromkeys((KEY, COPY_KEY), superblock_codec.encode(forged))
+        plain.store.objects |= dict.fromkeys((KEY, COPY_KEY), superblock_codec.encode(forged))
 
-        keys = await power.keys("a")
+        keys = await plain.keys("a")
 
         assert (keys.superblock.label, keys.retention_s) == (
             ("forged", 0) if counts else ("test", 7 * 86_400)
@@ -261,15 +259,13 @@ async def test_plain_superblock_of_a_higher_generation_counts(power: Power) -> N
 
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
-async def test_plain_superblock_with_other_keys_costs_nothing(power: Power, key: ObjectKey) -> None:
+async def test_plain_superblock_with_other_keys_costs_nothing(plain: Power, key: ObjectKey) -> None:
     """Instead of one object, whatever generation it claims, on a host that knows nothing."""
-    if power.encrypted:
-        return
-    good = await power.keys()
+    good = await plain.keys()
     forged = replace(good.superblock, generation=9, hash_key="11" * 32)
-    power.store.objects[key] = superblock_codec.encode(forged)
+    plain.store.objects[key] = superblock_codec.encode(forged)
 
-    keys = await power.keys("new")
+    keys = await plain.keys("new")
 
     assert keys.data == good.data
     assert [bool(fault) for fault in keys.faults] == [key == KEY, key == COPY_KEY]

@@ -64,7 +64,8 @@ def main(paths: list[str]) -> int:
     listed = subprocess.run(
         ["git", "ls-files", "--", *paths], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split("\n")
-    found = [
+    found = [f"{path}: no such file or folder" for path in paths if not (ROOT / path).exists()]
+    found += [
         line
         for name in listed
         if name and Path(name).suffix in SUFFIXES and name not in EXCEPT and (ROOT / name).is_file()

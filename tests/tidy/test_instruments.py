@@ -1,0 +1,148 @@
+"""The instruments of the tests: one that fails silently would let every test that uses it pass."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contrib.lint import prose
+from s3fs_meta.option_syntax import parse_size
+from s3fs_meta.settings import parse_mount_options
+from tests import forked
+from tests.calls import counting
+from tests.sampled import sampled
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "S3FS_META_PASSPHRASE": "one"}
+
+
+# --- tests.sampled ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [1, 3, 4])
+def test_slow_cases_are_all_that_are_not_fast(every: int) -> None:
+    """No value is left out of both, and none loses its place or its parts."""
+    values = [(number, str(number)) for number in range(10)]
+    found = sampled(values, every)
+
+    plain = [one if isinstance(one, tuple) and len(one) == 2 else one.values for one in found]
+    assert plain == values
+    slow = [one.values for one in found if hasattr(one, "marks")]
+    assert slow == [value for value in values if value[0] % every]
+    assert all(mark.name == "slow" for one in found if hasattr(one, "marks") for mark in one.marks)
+
+
+# --- tests.forked ----------------------------------------------------------------------------------
+
+
+def _run(
+    script: Path, text: str, *words: str, s_max: float = 50
+) -> "subprocess.CompletedProcess[str]":
+    return forked.run(script.stem, words, ENVIRONMENT | {"FOLDER": str(script.parent)}, text, s_max)
+
+
+def test_forked_command_has_its_own_streams_environment_and_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is like ``python -m module``: input, output, arguments, variables, directory, status."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "said_in_a_test.py").write_text(
+        "import os, sys\n"
+        "print(sys.stdin.read(), sys.argv[1:], os.getcwd(), sorted(os.environ))\n"
+        "print('wrong', file=sys.stderr)\n"
+        "os.system('echo a child')\n"
+        "sys.exit(7)\n"
+    )
+
+    done = _run(tmp_path / "said_in_a_test.py", "typed", "a", "b")
+
+    names = sorted([*ENVIRONMENT, "FOLDER"])
+    assert sorted(done.stdout.splitlines()) == ["a child", f"typed ['a', 'b'] {tmp_path} {names}"]
+    assert (done.returncode, done.stderr) == (7, "wrong\n")
+
+
+def test_forked_command_that_raises_or_is_killed_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A traceback on stderr and status 1; the number of the signal; a timeout."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    raises, dies, hangs = (
+        tmp_path / f"{name}_in_a_test.py" for name in ("raises", "dies", "hangs")
+    )
+    raises.write_text("raise RuntimeError('oops')\n")
+    dies.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    hangs.write_text("import signal\nsignal.pause()\n")
+
+    done = _run(raises, "")
+    assert (done.returncode, "RuntimeError: oops" in done.stderr) == (1, True)
+    assert _run(dies, "").returncode == -9
+    with pytest.raises(subprocess.TimeoutExpired):
+        _run(hangs, "", s_max=0.2)
+
+
+# --- tests.calls -----------------------------------------------------------------------------------
+
+
+def test_calls_and_moves_are_counted() -> None:
+    """Only those of the package; a generator that resumes is not called again."""
+    with counting() as none:
+        prose.offences("x", "text")
+    assert (none.calls, none.moves, none.trip) == (0, 0, [])
+
+    with counting() as one:
+        parse_size("cachesize", "1G")
+    assert one.trip == [("option_syntax.py", "parse_size")]
+    assert (one.calls, one.moves) == (1, 0)
+    with counting() as many:
+        parse_mount_options(["cachesize=1G"])
+    assert {"settings.py", "option_syntax.py"} <= {file for file, _ in many.trip}
+    assert 1 <= many.moves < many.calls == len(many.trip)
+
+
+# --- contrib.lint ----------------------------------------------------------------------------------
+
+
+def test_wording_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    """In sentences, in names of tests and at the beginning of a summary; not in good ones."""
+    bad = {
+        "x = 1  # some" + "body else": "the caller",
+        "def test_no" + "body_hears_it(): pass": "the passive",
+        '    """What it does."""': "question word",
+        "the remains are set" + " aside": "quarantined",
+    }
+    for line, hint in bad.items():
+        assert any(hint in found for found in prose.offences("x.py", line)), line
+    assert prose.offences("x.py", '"""Return the caller\'s state."""') == []
+    assert prose.main(["no/such/file.md"]) == 1, "a path that names nothing checks nothing"
+    assert "no/such/file.md" in capsys.readouterr().out
+
+
+def test_rules_about_async_code_are_applied(tmp_path: Path) -> None:
+    """One of each engine: the syntax tree, and the concrete one, which is left out of most files."""
+    (tmp_path / "bad.py").write_text(
+        "import time\nimport trio\n\n\nasync def f():\n    time.sleep(1)\n    await g()\n\n\n"
+        "def h():\n    with trio.fail_after(1):\n        yield 1\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", _CHECK, str(tmp_path / "bad.py")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "ASYNC251" in done.stdout + done.stderr
+    assert "ASYNC101" in done.stdout
+
+
+_CHECK = """
+import sys
+import flake8_async
+from contrib.lint import async_rules
+from flake8.main import cli
+flake8_async.Flake8AsyncRunner_cst = async_rules.QuickRunner
+sys.exit(cli.main(sys.argv[1:]))
+"""

@@ -2,8 +2,8 @@
 
 Owns: how much of a file is trusted after a power cut; files without a row; which bytes restore a
 copied block; which blocks have a row in ``copies``. Does not know: when copies are made.
-Keeps: a file without a row is removed only if a pack has its content, or if it was written after the
-database last changed; else it is quarantined.
+Keeps: a file without a row is removed only if a pack has its content, and no mark says that it is
+damaged there, or if it was written after the database last changed; else it is quarantined.
 All but ``content_before``, which also serves read-only tools, runs at mount, before any task.
 
 A write to a frozen block makes a copy, and the rows are committed before the copy's file is synced.
@@ -73,8 +73,8 @@ def let_strays_go(
         block_hash: the keyring's; None: no content can be verified.
         first: files of smaller numbers are ignored.
         undone_ns: after a kill, the times since the last change of the database. If those of all
-            stray files are in it, one undone group made all of them, and they are removed. None:
-            times prove nothing.
+            stray files are in it, and none of their blocks has a row, one undone group made all of
+            them, and they are removed. None: times prove nothing.
 
     Returns:
         How many files were quarantined.
@@ -86,9 +86,7 @@ def let_strays_go(
         if block not in known and not _may_be_needed(db, block)
     ]
     kept = [block for block in strays if not is_stored(db, files, block, block_hash)]
-    if undone_ns is not None and all(
-        time_ns in undone_ns for block in kept for time_ns in files.times_ns(block)
-    ):
+    if undone_ns is not None and all(_is_undone(db, files, block, undone_ns) for block in kept):
         kept = []
     for block in set(strays).difference(kept):
         files.remove(block)
@@ -102,17 +100,24 @@ def is_stored(
     block: BlockId,
     block_hash: Callable[[bytes], bytes] | None,
 ) -> bool:
-    """Return whether a pack has the content of a file, by its hash; true for an empty file."""
+    """Return whether an intact pack has the content of a file, by its hash; true for an empty file."""
     size_bytes = files.size(block)
     row = blocks.find(db, block)
     if not size_bytes or block_hash is None or row is None or row.hash is None:
         return not size_bytes
-    if size_bytes != row.plain_bytes:
+    if size_bytes != row.plain_bytes or blocks.is_damaged(db, row):
         return False
     try:
         return block_hash(files.read(block, 0, size_bytes)) == row.hash
     except LostBlockError:
         return False
+
+
+def _is_undone(db: Database, files: BlockFiles, block: BlockId, undone_ns: range) -> bool:
+    """Return whether a group that a kill undid can have made a file: its block has no row."""
+    return blocks.find(db, block) is None and all(
+        time_ns in undone_ns for time_ns in files.times_ns(block)
+    )
 
 
 def _may_be_needed(db: Database, block: BlockId) -> bool:

@@ -10,7 +10,8 @@ from s3fs_meta.cache import recovery
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.recovery import restore_copies
 from s3fs_meta.errors import LostBlockError, TransientStoreError
-from s3fs_meta.meta.tables import block_map, block_origins, blocks
+from s3fs_meta.meta.tables import block_map, block_origins, blocks, damage_marks
+from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockIndex
 from tests.cache.conftest import INO, CacheBench
 
@@ -106,6 +107,22 @@ async def test_file_whose_content_is_in_a_pack_is_removed(
     assert _let_go(bench, tmp_path) == 0
     assert bench.files.size(block) is None
     assert not (tmp_path / "aside").exists()
+
+
+@pytest.mark.parametrize("undone_ns", [None, range(FUTURE_NS)], ids=["power cut", "killed"])
+async def test_file_whose_pack_is_damaged_is_quarantined(
+    bench: CacheBench, tmp_path: Path, undone_ns: range | None
+) -> None:
+    """Its location is marked, so this is the last copy, however new the file is."""
+    block = await bench.upload_content(b"content")
+    pack, offset = bench.located(0).pack, bench.located(0).pack_offset
+    assert pack is not None
+    bench.db.begin_local()
+    damage_marks.add(bench.db, Mark(pack, offset))
+    bench.db.run("DELETE FROM cached_blocks")
+
+    assert _let_go(bench, tmp_path, undone_ns) == 1
+    assert BlockFiles(tmp_path / "aside", tmp_path).read(block, 0, 7) == b"content"
 
 
 @pytest.mark.parametrize("content", [b"another", b"content and more", b"cont"])

@@ -18,6 +18,7 @@ from s3fs_meta.check.rules.bucket import UNKNOWN_NAME
 from s3fs_meta.check.survey import bucket as bucket_survey
 from s3fs_meta.check.survey import cache as cache_survey
 from s3fs_meta.check.survey import chain as chain_survey
+from s3fs_meta.check.survey import indexes
 from s3fs_meta.check.survey import packs as pack_survey
 from s3fs_meta.check.survey.bucket import NO_EPOCH
 from s3fs_meta.clock import Clock
@@ -109,6 +110,8 @@ async def check_filesystem(
     await chain_survey.survey(exam, store, keyring, progress, deep=wanted.deep)
     if wanted.deep:
         await pack_survey.survey(exam, store, keyring, progress, rescue=rescue)
+        unreadable = indexes.UNREADABLE
+        await indexes.search(exam, store, keyring, progress, wanted=unreadable, rescue=rescue)
     marks.note_packs(exam)
     if judge(exam, wanted.repair) and repairs:
         marks.settle(exam)

@@ -57,6 +57,7 @@ class Vandal:
 
     def rage(self) -> None:
         """Do random damage of any kind, and reopen the database, as fsck does."""
+        self.healthy.db.inodes.write_through()  # rows are damaged as fsck repairs them
         for _ in range(self.rnd.randrange(1, 6)):
             self.damage_a_row()
         if self.rnd.random() < 0.7:

@@ -11,15 +11,15 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta.check.context import Examination
-from s3fs_meta.check.observations import Need, SeenLocation
+from s3fs_meta.check.observations import Need
 from s3fs_meta.check.rules import blocks as block_rules
 from s3fs_meta.check.rules.bucket import (
     IN_MISSING_PACKS,
-    IS_PACK_KEY,
     IS_UNNAMED,
     MISSING_KEYS,
     UNKNOWN,
 )
+from s3fs_meta.check.survey import indexes
 from s3fs_meta.check.survey.cache import verify_copies
 from s3fs_meta.check.survey.packs import survey_wrong_sizes
 from s3fs_meta.codec import image as image_codec
@@ -52,10 +52,9 @@ from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.mkfs import is_own
 from s3fs_meta.sync.progress import Progress, no_progress
-from s3fs_meta.sync.upload.pack_index import is_ours, read_index
+from s3fs_meta.sync.upload.pack_index import is_ours
 
 NO_EPOCH: Final = Epoch(0)  # no host wrote in an earlier epoch
-_WANTED: Final = "SELECT block FROM temp.seen_searched"
 
 
 async def survey(
@@ -94,7 +93,7 @@ async def survey(
     await _name_damaged_images(exam, store, keyring, kept)
     await survey_wrong_sizes(exam, store, keyring, progress, rescue=rescue)
     _note_wanted(exam, keyring)
-    await _search_indexes(exam, store, keyring, progress)
+    await indexes.search(exam, store, keyring, progress, rescue=rescue)
     exam.evidence.surveyed |= Need.OBJECTS
 
 
@@ -321,36 +320,7 @@ def _note_wanted(exam: Examination, keyring: Keyring) -> None:
     for blocks in (block_rules.TROUBLED, block_rules.overlaps(exam), IN_MISSING_PACKS):
         exam.evidence.note_searched(blocks)
     exam.close()
-    verify_copies(exam, keyring, _WANTED)
-
-
-async def _search_indexes(
-    exam: Examination, store: ObjectStore, keyring: Keyring, progress: Progress
-) -> None:
-    """Read the index of every pack, if a block must be searched for."""
-    if exam.db.one(f"{_WANTED} LIMIT 1") is None:
-        return
-    exam.report.note("searching the packs for blocks with a wrong row")
-    packs = exam.db.all(f"SELECT object_key, size_bytes FROM temp.seen_objects WHERE {IS_PACK_KEY}")
-    for number, (key, object_bytes) in enumerate(packs):
-        progress("packs searched", number, len(packs))
-        try:
-            entries = await read_index(store, keyring, ObjectKey(key), object_bytes)
-        except (ObjectMissingError, CorruptionError):
-            continue
-        exam.evidence.note_locations(
-            SeenLocation(
-                entry.block,
-                key,
-                object_bytes,
-                entry.hash,
-                entry.plain_bytes,
-                entry.offset,
-                entry.stored_bytes,
-            )
-            for entry in entries
-            if exam.db.one(f"{_WANTED} WHERE block = ?", (entry.block,))
-        )
+    verify_copies(exam, keyring, indexes.SEARCHED)
 
 
 # --- deletion at the user's request ------------------------------------------------------------

@@ -1,0 +1,158 @@
+"""The search for blocks that are not where their rows say: in the indexes of all packs.
+
+A pack has a block if its index lists the block's number, or content with the hash of the block's row:
+compaction leaves the old pack until the retention has passed, and equal content may have been
+written again after its first block was freed.
+
+Owns: reading the indexes, and the proof that a block found under another number is readable.
+Does not know: why a block is searched for, the use of the locations (``rules.blocks``).
+Keeps: no object is changed. A block in a pack whose deletion was decided gets no location there, but a
+file in the cache directory: a late request may still delete that pack.
+"""
+
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.check.context import Examination
+from s3fs_meta.check.observations import SeenLocation
+from s3fs_meta.check.rules.bucket import IS_PACK_KEY
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.pack import PackEntry
+from s3fs_meta.errors import CorruptionError, ObjectMissingError
+from s3fs_meta.model import BlockId, ObjectKey, PackState
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.upload.pack_index import read_index
+
+SEARCHED: Final = "SELECT block FROM temp.seen_searched"
+UNREADABLE: Final = "SELECT block FROM temp.seen_unreadable"
+_IS_CONDEMNED: Final = (
+    "EXISTS (SELECT 1 FROM packs AS p WHERE p.object_key = o.object_key"
+    f" AND p.state = {PackState.CONDEMNED:d})"
+)
+_PACKS: Final = (
+    f"SELECT o.object_key, o.size_bytes, {_IS_CONDEMNED} FROM temp.seen_objects AS o"
+    f" WHERE o.{IS_PACK_KEY} ORDER BY 3, 1"
+)
+_LEFT: Final = (  # of the blocks that a query yields
+    "SELECT x.block FROM ({0}) AS x WHERE x.block NOT IN"
+    " (SELECT s.block FROM temp.seen_locations AS s JOIN blocks AS b ON b.block = s.block"
+    " WHERE s.hash = b.hash)"
+)
+_WITH_NUMBER: Final = "{0} WHERE block = ?"
+_WITH_HASH: Final = (
+    "SELECT b.block FROM blocks AS b INDEXED BY blocks_by_hash"
+    " WHERE b.hash = ? AND b.block <> ? AND b.block IN ({0})"
+    " AND b.block NOT IN (SELECT c.block FROM temp.seen_sound_copies AS c)"
+)
+
+
+class _Pack(NamedTuple):
+    """A pack of the listing."""
+
+    key: ObjectKey
+    object_bytes: int
+    condemned: bool
+
+
+async def search(
+    exam: Examination,
+    store: ObjectStore,
+    keyring: Keyring,
+    progress: Progress = no_progress,
+    *,
+    wanted: str = SEARCHED,
+    rescue: bool = False,
+) -> None:
+    """Read the index of every pack, if a block must be searched for, and note where it is.
+
+    Args:
+        exam: the run, after the listing.
+        store: the bucket.
+        keyring: of the filesystem.
+        progress: called with the number of packs.
+        wanted: a query for the blocks; of ``UNREADABLE`` ones each location is read.
+        rescue: put blocks of condemned packs into the cache directory.
+
+    Raises:
+        StoreError: the store is unavailable.
+    """
+    left = _LEFT.format(wanted)
+    if exam.db.one(f"{left} LIMIT 1") is None:
+        return
+    exam.report.note("searching the packs for blocks with a wrong row")
+    found = [_Pack(ObjectKey(row[0]), row[1], bool(row[2])) for row in exam.db.all(_PACKS)]
+    for number, pack in enumerate(found):
+        progress("packs searched", number, len(found))
+        try:
+            entries = await read_index(store, keyring, pack.key, pack.object_bytes)
+        except (ObjectMissingError, CorruptionError):
+            continue
+        files = exam.files if rescue and pack.condemned else None
+        for entry in entries:
+            for block in _wanted_of(exam, wanted, entry):
+                proves = wanted == UNREADABLE or block != entry.block or files is not None
+                if not proves:
+                    exam.evidence.note_locations([_location(block, pack, entry)])
+                    continue
+                content = await _content(store, keyring, pack.key, entry)
+                if content is not None:
+                    _note(exam, block, _location(block, pack, entry), content, files)
+
+
+def _wanted_of(exam: Examination, wanted: str, entry: PackEntry) -> list[BlockId]:
+    """Return the blocks that an entry of an index may be."""
+    numbered = exam.db.all(_WITH_NUMBER.format(wanted), (entry.block,))
+    hashed = exam.db.all(_LEFT.format(_WITH_HASH.format(wanted)), (entry.hash, entry.block))
+    return [BlockId(row[0]) for row in (*numbered, *hashed)]
+
+
+async def _content(
+    store: ObjectStore, keyring: Keyring, key: ObjectKey, entry: PackEntry
+) -> bytes | None:
+    """Return the content of a block, None if it cannot be read."""
+    try:
+        stored = await store.get_range(key, entry.offset, entry.offset + entry.stored_bytes)
+        return await trio.to_thread.run_sync(
+            pack_codec.open_block,
+            keyring,
+            key,
+            stored,
+            entry.offset,
+            entry.plain_bytes,
+            entry.hash,
+        )
+    except (ObjectMissingError, CorruptionError):
+        return None
+
+
+def _note(
+    exam: Examination,
+    block: BlockId,
+    location: SeenLocation,
+    content: bytes,
+    files: BlockFiles | None,
+) -> None:
+    """Note a location that was read; of a condemned pack rather the content, if it is the row's."""
+    row = exam.db.one("SELECT hash FROM blocks WHERE block = ?", (block,))
+    if files is None or row is None or row[0] != location.hash:
+        exam.evidence.note_locations([location])
+        return
+    files.adopt(block, content)
+    exam.note_new_files([(block, len(content))])
+    exam.evidence.note_sound_copies([block])
+
+
+def _location(block: BlockId, pack: _Pack, entry: PackEntry) -> SeenLocation:
+    return SeenLocation(
+        block,
+        pack.key,
+        pack.object_bytes,
+        entry.hash,
+        entry.plain_bytes,
+        entry.offset,
+        entry.stored_bytes,
+    )

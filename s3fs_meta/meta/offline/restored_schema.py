@@ -22,8 +22,12 @@ import apsw
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.meta.db import connections, schema
 from s3fs_meta.meta.db.connections import translated
+from s3fs_meta.meta.offline.page_trees import SCHEMA_ROOT, PageTrees
 
 _OBJECTS: Final = "SELECT type, name, tbl_name, sql FROM main.sqlite_schema"
+_ROOTS: Final = (
+    "SELECT rootpage FROM main.sqlite_schema WHERE typeof(rootpage) = 'integer' AND rootpage <> 0"
+)
 _KIND: Final = "SELECT type, wr FROM pragma_table_list(?) WHERE schema = 'main'"
 _COLUMNS: Final = 'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)'
 _VERSION: Final = "SELECT value FROM properties WHERE name = 'schema_version'"
@@ -51,12 +55,13 @@ class _Schema(NamedTuple):
     indexes: dict[str, str]  # of these tables: definitions
 
 
-def require_ours(path: Path, key: str) -> None:
+def require_ours(path: Path, key: str, *, authentic: bool = False) -> None:
     """Refuse a database whose tables are not those of its schema version; in a thread.
 
     Args:
         path: of the file; nothing is changed but a missing index.
         key: of the object that it came from, for the error.
+        authentic: a writer of this filesystem made the file; if not, its pages must form trees.
 
     Raises:
         NewerFormatError: of a version that this program does not know.
@@ -64,7 +69,7 @@ def require_ours(path: Path, key: str) -> None:
         DatabaseError: the disk.
     """
     try:
-        _require(path, key)
+        _require(path, key, authentic=authentic)
     except (apsw.SQLError, UnicodeDecodeError) as exc:  # no such table, or no definition
         raise FormatError(key, str(exc)) from exc
     except apsw.Error as exc:
@@ -94,12 +99,29 @@ def require_ours_damaged(connection: apsw.Connection, key: str) -> int:
     return schema.SCHEMA_VERSION
 
 
-def _require(path: Path, key: str) -> None:
+def _require(path: Path, key: str, *, authentic: bool) -> None:
+    if not authentic:
+        _require_trees(path, key)
     connection = connections.connect(path, read_only=False, defensive=True)
     try:
         _compare(connection, key)
     finally:
         connection.close()
+
+
+def _require_trees(path: Path, key: str) -> None:
+    """Refuse a file in which a page occurs twice: SQLite would read it repeatedly."""
+    trees = PageTrees(path, key)
+    try:
+        trees.require_trees([SCHEMA_ROOT])  # before SQLite reads the schema
+        connection = connections.connect(path, read_only=True, defensive=True)
+        try:
+            roots = connection.execute(_ROOTS).fetchall()
+        finally:
+            connection.close()
+        trees.require_trees(row[0] for row in roots if isinstance(row[0], int))
+    finally:
+        trees.close()
 
 
 def _compare(connection: apsw.Connection, key: str) -> None:

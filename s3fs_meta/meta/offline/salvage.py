@@ -28,6 +28,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta.db import connections
 from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.meta.offline import restored_schema
+from s3fs_meta.meta.offline.page_trees import require_schema_tree
 from s3fs_meta.meta.tables import row_types
 
 _NUMBER_MAX: Final = (1 << 63) - 1
@@ -90,6 +91,7 @@ class DamagedDatabase:
         Raises:
             FormatError: its schema cannot be read, or is not ours.
         """
+        require_schema_tree(path, key)
         try:
             self._connection = connections.connect_damaged(path, SALVAGE_VALUE_BYTES_MAX)
         except apsw.Error as exc:

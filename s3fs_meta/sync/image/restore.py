@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -188,7 +189,9 @@ class Restorer:
     ) -> Link:
         manifest = await image_head.load_manifest(self._store, self._keyring, ref.key, ref.hash)
         await _fetch_all(self._store, self._keyring, manifest, ref.key, unfinished, self._progress)
-        await trio.to_thread.run_sync(restored_schema.require_ours, unfinished, ref.key)
+        authentic = self._keyring.encrypted
+        require_ours = partial(restored_schema.require_ours, authentic=authentic)
+        await trio.to_thread.run_sync(require_ours, unfinished, ref.key)
         link = await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, ref.key)
         db = await trio.to_thread.run_sync(Database.open, unfinished, _THROWAWAY)
         replayer = Replayer(self._store, self._keyring, self._uuid, db)

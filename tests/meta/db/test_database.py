@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -292,6 +293,19 @@ def test_recorder_sees_the_complete_group(make_database: MakeDatabase) -> None:
     db.commit()
     assert seen == [("opened", 1), ("committing", 3)]
     assert local_state.get(db, "recorded") == "in the same transaction"
+
+
+def test_lost_group_is_reported_in_the_order_of_its_steps(make_database: MakeDatabase) -> None:
+    """Whatever the order in which the listeners registered."""
+    db = make_database()
+    called: list[LossStep] = []
+    for step in (LossStep.REPORT, LossStep.REFUSE, LossStep.RELOAD, LossStep.REFUSE):
+        db.listeners.when_lost(step, partial(called.append, step))
+    create_file(db, b"lost")
+
+    db.rollback()
+
+    assert called == [LossStep.REFUSE, LossStep.REFUSE, LossStep.RELOAD, LossStep.REPORT]
 
 
 # --- errors ------------------------------------------------------------------------------------

@@ -1,0 +1,132 @@
+"""Pages of a hostile database file."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+from s3fs_meta.errors import FormatError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.offline import image_copy
+from s3fs_meta.meta.offline.page_trees import PageTrees, require_schema_tree
+from s3fs_meta.meta.offline.restored_schema import require_ours
+from s3fs_meta.meta.offline.salvage import DamagedDatabase
+
+KEY = "image/1/manifest"
+FACTS = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
+_LAST_CHILD_AT = 108  # in the header of the first page
+_FIRST_CELL_AT = 112
+
+
+@pytest.fixture(params=[512, 4096, 65536])
+def image(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return the database of an image with a few thousand rows."""
+    path = tmp_path / "image.db"
+    made = Database.create(path, Pragmas(journal_mode="delete", page_size=request.param), FACTS)
+    made.begin()
+    rows = [(number, b"name %d" % number, bytes(50)) for number in range(2, 4000)]
+    made.run_many("INSERT INTO xattrs VALUES (?, ?, ?)", rows)
+    made.commit()
+    made.close()
+    image_copy.finish(path, (), ())
+    return path
+
+
+def root_of(path: Path, table: str) -> tuple[int, int]:
+    """Return the page size, and the first page of a table."""
+    connection = apsw.Connection(str(path))
+    sql = "SELECT rootpage FROM sqlite_schema WHERE name = ?"
+    [[root]] = connection.execute(sql, (table,)).fetchall()
+    page_bytes = connection.pragma("page_size")
+    connection.close()
+    assert isinstance(page_bytes, int)
+    assert isinstance(root, int)
+    return page_bytes, root
+
+
+def put(path: Path, at: int, number: int) -> None:
+    """Write a page number."""
+    data = bytearray(path.read_bytes())
+    data[at : at + 4] = struct.pack(">I", number)
+    path.write_bytes(data)
+
+
+def test_pages_of_an_image_form_trees(image: Path) -> None:
+    """Interior pages of tables and of indexes, with all page sizes."""
+    before = image.read_bytes()
+
+    require_ours(image, KEY)
+
+    assert image.read_bytes() == before
+
+
+def test_page_that_names_itself_is_refused(image: Path) -> None:
+    """SQLite would read a table of such pages repeatedly."""
+    page_bytes, root = root_of(image, "xattrs")
+    put(image, (root - 1) * page_bytes + 8, root)
+
+    with pytest.raises(FormatError, match=f"{KEY}.*page {root} is named twice"):
+        require_ours(image, KEY)
+    require_ours(image, KEY, authentic=True)
+
+
+def test_page_of_two_tables_is_refused(image: Path) -> None:
+    """Each table has its own pages."""
+    page_bytes, root = root_of(image, "xattrs")
+    _, other = root_of(image, "symlinks")
+    put(image, (root - 1) * page_bytes + 8, other)
+
+    with pytest.raises(FormatError, match=f"page {other} is named twice"):
+        require_ours(image, KEY)
+
+
+@pytest.mark.parametrize("image", [512, 4096], indirect=True)  # with more than a page of tables
+@pytest.mark.parametrize(
+    "use", [require_ours, DamagedDatabase, require_schema_tree], ids=lambda use: use.__name__
+)
+def test_schema_with_a_repeated_page_is_refused(
+    image: Path, use: Callable[[Path, str], object]
+) -> None:
+    """It is read when the file is opened; three hundred such names on nine levels take for ever."""
+    data = image.read_bytes()
+    [cell] = struct.unpack_from(">H", data, _FIRST_CELL_AT)
+    [child] = struct.unpack_from(">I", data, cell)
+    put(image, _LAST_CHILD_AT, child)
+
+    with pytest.raises(FormatError, match=f"page {child} is named twice"):
+        use(image, KEY)
+
+
+@pytest.mark.parametrize("image", [512], indirect=True)
+@pytest.mark.parametrize(
+    ("at", "value", "why"),
+    [
+        (_LAST_CHILD_AT, b"\xff\xff\xff\xff", "names page 4294967295"),
+        (_LAST_CHILD_AT, b"\0\0\0\0", "names page 0"),
+        (103, b"\xff\xff", "65535 cells"),
+        (_FIRST_CELL_AT, b"\xff\xff", "a cell at byte 65535"),
+        (100, b"\0", "page 1 is none of a tree"),
+        (16, b"\0\7", "pages of 7 bytes"),
+        (0, b"?", "does not begin like a database"),
+    ],
+)
+def test_impossible_page_is_refused(image: Path, at: int, value: bytes, why: str) -> None:
+    """Nothing outside the page is read."""
+    data = image.read_bytes()
+    image.write_bytes(data[:at] + value + data[at + len(value) :])
+
+    with pytest.raises(FormatError, match=why):
+        require_schema_tree(image, KEY)
+
+
+@pytest.mark.parametrize("data", [b"", b"SQLite format 3\0", b"SQLite format 3\0" + bytes(84)])
+def test_short_file_is_refused(tmp_path: Path, data: bytes) -> None:
+    """It has no page."""
+    path = tmp_path / "short.db"
+    path.write_bytes(data)
+
+    with pytest.raises(FormatError, match=KEY):
+        PageTrees(path, KEY)

@@ -4,8 +4,8 @@ Owns: which objects are used, and the order in which the new image and lease are
 ``fsck --rebuild`` does this, and only if no image can be restored. The newest image whose first
 piece is intact gives the rows that its other intact pieces hold.
 Does not know: rows (``meta.offline.rebuild``).
-Keeps: no object is deleted; only a lease that names no object is replaced; the new epoch is higher than
-any that an object's name shows, so a host that still writes is fenced.
+Keeps: no object is deleted; only the lease that was read at the beginning is replaced, so a host that
+took the filesystem meanwhile keeps it; the new epoch is higher than any that an object's name shows.
 """
 
 import logging
@@ -47,7 +47,7 @@ from s3fs_meta.meta.offline import rebuild as rebuilt_rows
 from s3fs_meta.meta.offline.image_rows import ImageRows
 from s3fs_meta.meta.offline.salvage import DamagedDatabase
 from s3fs_meta.model import Epoch, ObjectKey, Txg
-from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+from s3fs_meta.objects.contract import ETag, ObjectInfo, ObjectStore
 from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.image.salvage import Remains, Salvager
 from s3fs_meta.sync.lease.lease import released
@@ -76,6 +76,7 @@ class _Traces(NamedTuple):
     packs: list[ObjectInfo]  # of the latest epoch first
     epoch: Epoch
     txg: Txg
+    lease: ETag | None  # of the lease as it was read; None: it is missing
 
 
 async def rebuild(
@@ -98,7 +99,7 @@ async def rebuild(
         NewerFormatError: the lease is of a newer program; nothing was changed.
         FormatError: no pack can be read with these keys; nothing in the bucket was changed.
         StoreError: the store is unavailable; nothing was changed.
-        PreconditionError: another process stored a lease meanwhile.
+        PreconditionError: another process stored a lease meanwhile; it is unchanged.
     """
     traces = await _look(store)
     path, damaged_path = tmp / "rebuilt.db", tmp / "damaged.db"
@@ -134,13 +135,17 @@ async def rebuild(
     quarantine()
     await store.create(head.manifest_key, manifest)
     lease = released(Epoch(traces.epoch + 1), head, clock)
-    await _put_lease(store, lease_codec.encode(lease))
+    data = lease_codec.encode(lease)
+    if traces.lease is None:
+        await store.create(lease_codec.KEY, data)
+    else:
+        await store.replace(lease_codec.KEY, data, traces.lease)
     return made
 
 
 async def _look(store: ObjectStore) -> _Traces:
     packs: list[tuple[Epoch, ObjectInfo]] = []
-    last_epoch, last_txg = await _lease_epoch(store), Txg(0)
+    (last_epoch, lease), last_txg = await _lease(store), Txg(0)
     async with aclosing(store.list("")) as listing:
         async for info in listing:
             epoch, txg = _trace(info.key)
@@ -148,7 +153,7 @@ async def _look(store: ObjectStore) -> _Traces:
             if pack_codec.parse_key(info.key) is not None:
                 packs.append((epoch, info))
     packs.sort(key=lambda pack: pack[0], reverse=True)
-    return _Traces([info for _epoch, info in packs], last_epoch, Txg(last_txg + 1))
+    return _Traces([info for _epoch, info in packs], last_epoch, Txg(last_txg + 1), lease)
 
 
 def _trace(key: ObjectKey) -> tuple[Epoch, Txg]:
@@ -165,14 +170,20 @@ def _trace(key: ObjectKey) -> tuple[Epoch, Txg]:
     return pack_codec.parse_key(key) or Epoch(0), changelog_codec.parse_key(key) or Txg(0)
 
 
-async def _lease_epoch(store: ObjectStore) -> Epoch:
+async def _lease(store: ObjectStore) -> tuple[Epoch, ETag | None]:
+    """Return the epoch of the lease, 0 if it cannot be read, and what a replacement compares."""
     try:
-        data = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
-        return lease_codec.decode(lease_codec.KEY, data).epoch
+        fetched = await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
+    except ObjectMissingError:
+        return Epoch(0), None
+    except ObjectTooLargeError as exc:
+        return Epoch(0), exc.etag
+    try:
+        return lease_codec.decode(lease_codec.KEY, fetched.data).epoch, fetched.etag
     except NewerFormatError:
         raise
-    except (CorruptionError, ObjectMissingError):
-        return Epoch(0)
+    except CorruptionError:
+        return Epoch(0), fetched.etag
 
 
 async def _make_from_images(
@@ -275,14 +286,3 @@ def _mend(db: Database, clock: Clock) -> None:
     left = [verdict.invariant for verdict in report.verdicts if verdict.left]
     if left:
         raise FormatError(str(db.path), f"fsck cannot mend {', '.join(left)} of what was read")
-
-
-async def _put_lease(store: ObjectStore, data: bytes) -> None:
-    try:
-        etag = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).etag
-    except ObjectMissingError:
-        await store.create(lease_codec.KEY, data)
-        return
-    except ObjectTooLargeError as exc:
-        etag = exc.etag
-    await store.replace(lease_codec.KEY, data, etag)

@@ -22,6 +22,7 @@ from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesyst
 from s3fs_meta.cli import offered_objects
 from s3fs_meta.cli.offered_objects import Filesystem, Source
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console.ui import Front
@@ -37,7 +38,7 @@ from s3fs_meta.errors import (
     UnfinishedFilesystemError,
     UsageError,
 )
-from s3fs_meta.limits import CLEANUP_S_MAX
+from s3fs_meta.limits import CLEANUP_S_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.local_disk import refuse_wal_on_network
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -54,6 +55,8 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.history.points_in_time import told
 from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.lease import hold
+from s3fs_meta.sync.lease.lease import refuse_held
 from s3fs_meta.sync.lease.lease_repair import mend_lease
 from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.opening.local_state_choice import is_damage_of, with_advice
@@ -117,7 +120,8 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
 
     Raises:
         UsageError: other metadata can be read; nothing was changed.
-        HeldError: the filesystem is mounted on this host.
+        HeldError: the filesystem is mounted on this host, or another host holds it: the local state
+            there has all names.
     """
     state_dir = StateDir(plan.place.state)
     async with opened_store(plan.place.url, plan.s3, tell=front.notice) as store:
@@ -129,6 +133,7 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
             state_dir.tmp.mkdir(mode=0o700, exist_ok=True)
             await _refuse_readable(plan, store, keyring, superblock, state_dir, front)
             await trio.to_thread.run_sync(_refuse_local, plan.place, superblock)
+            await _refuse_held(plan, store, keyring, state_dir)
             quarantine = partial(_quarantine, state_dir, front)
             clock = SystemClock()
             return await rebuild(
@@ -208,6 +213,26 @@ def _refuse_local(place: Target, superblock: Superblock) -> None:
             " --publish-local, puts it into the bucket; --rebuild would lose them, and is possible"
             " once you have moved that directory away"
         )
+
+
+async def _refuse_held(
+    plan: CheckPlan, store: ObjectStore, keyring: Keyring, state_dir: StateDir
+) -> None:
+    """Refuse a rebuild while another host holds the lease, unless it is taken from that host.
+
+    Raises:
+        HeldError: the text says which host, and what to do.
+        NewerFormatError: a newer program wrote the lease.
+    """
+    try:
+        data = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
+        lease = lease_codec.decode(lease_codec.KEY, data)
+    except NewerFormatError:
+        raise
+    except (CorruptionError, ObjectMissingError):
+        return
+    held = hold.known(None, state_dir, keyring, doubtful=True)
+    refuse_held(lease, held, force=plan.open.force_takeover)
 
 
 async def _status_if_mounted(place: Target) -> Mapping[str, Any] | None:

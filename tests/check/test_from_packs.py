@@ -16,7 +16,7 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Piece
 from s3fs_meta.codec.lease import KEY as LEASE
-from s3fs_meta.errors import FormatError
+from s3fs_meta.errors import FormatError, PreconditionError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.offline.image_rows import LOST_FOUND
 from s3fs_meta.meta.tables import dentries, inodes
@@ -206,6 +206,39 @@ async def test_leftovers_of_metadata_do_no_harm(power: Power, left: str) -> None
         assert await read_file(session, ino) == b"content"
         write_file(session, b"more")
         await session.flush()
+
+
+@pytest.mark.parametrize("before", ["none", "released"])
+async def test_host_that_took_the_filesystem_meanwhile_keeps_it(power: Power, before: str) -> None:
+    """It may have published its local state, with all names."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"content")
+        await session.flush()
+        await session.close()
+    lease = power.store.objects[LEASE]
+    for key in list(power.store.objects):
+        if not key.startswith(("pack/", "superblock")):
+            del power.store.objects[key]
+    if before == "released":
+        power.store.objects[LEASE] = lease
+    keys = await power.keys()
+    (power.home / "scratch").mkdir()
+
+    def take(_what: str, _done: int, _total: int) -> None:
+        power.store.objects[LEASE] = b"another"
+
+    with pytest.raises(PreconditionError):
+        await rebuild(
+            power.store,
+            keys.keyring,
+            keys.superblock,
+            power.home / "scratch",
+            SystemClock(),
+            take,
+            lambda: None,
+        )
+
+    assert power.store.objects[LEASE] == b"another"
 
 
 async def test_leftovers_of_the_old_chain_do_not_mislead_readers(power: Power) -> None:

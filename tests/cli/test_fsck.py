@@ -275,3 +275,25 @@ def test_rebuild_recovers_content_without_any_metadata(program: Program, mounted
     assert (mounted.mountpoint / "lost+found" / f"#{ino}").read_bytes() == content
     program.ok("umount", mounted.mountpoint)
     program.ok("fsck", "-n", mounted.url)
+
+
+@pytest.mark.mount
+def test_rebuild_is_refused_while_another_host_holds_the_filesystem(
+    program: Program, mounted: Place
+) -> None:
+    """Its local state has all names; it publishes them with its next image."""
+    (mounted.mountpoint / "f").write_bytes(b"precious")
+    program.ok("flush", mounted.mountpoint)
+    for folder in ("image", "changelog"):
+        shutil.rmtree(mounted.bucket / folder)
+    other = Program(program.cachedir.with_name("other"))
+    before = (mounted.bucket / "lease").read_bytes()
+
+    refused = other.run("fsck", "--rebuild", "-y", mounted.url)
+
+    assert refused.returncode == 8
+    assert "use --takeover" in refused.stderr
+    assert (mounted.bucket / "lease").read_bytes() == before
+    assert not (mounted.bucket / "image").exists()
+    made = other.run("fsck", "--rebuild", "-y", "--takeover", mounted.url)
+    assert made.returncode == 1, made.stderr

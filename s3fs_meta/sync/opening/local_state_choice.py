@@ -209,10 +209,11 @@ class Chooser:
         left, self.left = self.left, None
         if left is None:
             return
-        stamp = str(self._clock.now_ns())
+        stamp, how = str(self._clock.now_ns()), ""
         if not left.keep and await trio.to_thread.run_sync(_has_last_copies, left.db, restored):
             why = f"{left.why}; it has cached copies of packs that are damaged in the bucket"
             left = left._replace(why=why, keep=True)
+            how = "--everything "
         if not left.keep:
             try:
                 self.notices += await strays.settle(self._state_dir, left.db, self._keyring, stamp)
@@ -224,7 +225,7 @@ class Chooser:
         kept = self._state_dir.set_aside(stamp)
         self.notices.append(
             f"local changes were not continued because {left.why}; they are kept in {kept}, and"
-            f" s3fs-meta recover-state copies files out of it"
+            f" s3fs-meta recover-state {how}copies files out of it"
         )
 
     async def _compare(self, db: Database, link: Link) -> Database | None:

@@ -266,6 +266,7 @@ async def test_last_copies_of_a_damaged_pack_are_quarantined(power: Power) -> No
         assert await read_file(session, ino) == bytes(len(b"only cached"))
         [notice] = session.volume.notices
         assert "cached copies of packs that are damaged in the bucket" in notice
+        assert "recover-state --everything copies" in notice
         await session.close()
 
     [kept] = (power.home / "a").glob("kept-*")

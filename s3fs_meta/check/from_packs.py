@@ -207,6 +207,8 @@ async def _make_from_image(
 ) -> Rebuilt:
     damaged = await trio.to_thread.run_sync(DamagedDatabase, path, remains.key)
     try:
+        if not remains.listed:
+            await trio.to_thread.run_sync(damaged.require_intact)
         return await _make_database(store, keyring, new, remains, damaged)
     finally:
         damaged.close()

@@ -176,7 +176,23 @@ def open_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> byte
 
 def require_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> None:
     """Refuse an object that is no piece of an image of this filesystem. Raises FormatError."""
-    envelope.unseal(_PIECE_KIND, key, data, keyring)
+    open_unlisted_piece(key, data, keyring)
+
+
+def open_unlisted_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> bytes:
+    """Return the database bytes of a piece that no readable manifest lists. Raises FormatError."""
+    return envelope.unseal(_PIECE_KIND, key, data, keyring)
+
+
+def piece_number(key: ObjectKey) -> int:
+    """Return the number of a piece, which gives its offset."""
+    return int(key[-PIECE_DIGITS:])
+
+
+def piece_sizes(database_bytes: int) -> list[int]:
+    """Return the sizes of the pieces of a database."""
+    full, rest = divmod(database_bytes, IMAGE_PIECE_BYTES)
+    return [IMAGE_PIECE_BYTES] * full + ([rest] if rest else [])
 
 
 def require_places(manifest: Manifest, key: ObjectKey) -> None:

@@ -26,7 +26,7 @@ from s3fs_meta.sync.image import pieces, restore
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import Power, power, read_file, write_file
+from tests.sync.conftest import Power, power, read_file, remove_file, write_file
 
 pytestmark = pytest.mark.thorough
 
@@ -359,9 +359,13 @@ class Known(NamedTuple):
     owner: tuple[int, int]
 
 
-async def filled(power: Power) -> dict[Ino, Known]:
-    """Fill a filesystem with a tree, make an image of it, and damage the chain after it."""
+async def filled(power: Power, *, twice: bool = False) -> dict[Ino, Known]:
+    """Fill a filesystem with a tree, make an image of it, and damage the chain after it.
+
+    With *twice* the last image shares most of its pieces with the one before it.
+    """
     files: dict[Ino, Known] = {}
+    fillers: list[Ino] = []
     async with power.session("a", tasks=False) as session:
         db = session.db
         db.begin()
@@ -384,16 +388,27 @@ async def filled(power: Power) -> dict[Ino, Known]:
             dentries.add(db, homes[which], name, ino)
             inodes.change_directory(db, homes[which], 0, entries=1)
             files[ino] = Known((b"dir %d" % which, name), content, mode, owner)
+            if twice:
+                fillers.append(write_file(session, b"filler %d" % number))
         await session.flush()
         await session.make_image()
+        for ino in fillers:
+            remove_file(session, ino)
+        if twice:
+            await session.make_image()
         await session.close()
+    keep_last_image(power)
+    return files
+
+
+def keep_last_image(power: Power) -> None:
+    """Delete the chain, and all manifests but the last."""
     newest = max(key for key in power.store.objects if key.endswith("/manifest"))
     for key in [key for key in power.store.objects if key.startswith(("changelog/", "lease"))]:
         del power.store.objects[key]
     for key in [key for key in power.store.objects if key.endswith("/manifest")]:
         if key != newest:
             del power.store.objects[key]
-    return files
 
 
 def flip(power: Power, key: ObjectKey) -> None:
@@ -485,6 +500,45 @@ async def test_image_of_one_damaged_piece_names_nothing(power: Power) -> None:
     await run(power)
 
     assert await outcome(power, "b", files) == (0, FILES)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("damage", ["missing", "one bit"])
+async def test_image_without_its_manifest_gives_all_names(power: Power, damage: str) -> None:
+    """The names of its pieces give their positions, those that it shares with an older image, too."""
+    files = await filled(power, twice=True)
+    [key] = [key for key in power.store.objects if key.endswith("/manifest")]
+    images = {image_codec.image_of(piece.key) for piece in (await manifest_of(power)).pieces}
+    assert len(images) > 1
+    if damage == "missing":
+        del power.store.objects[key]
+    else:
+        flip(power, key)
+
+    await run(power)
+
+    assert await outcome(power, "b", files) == (FILES, 0)
+
+
+@pytest.mark.usefixtures("small_pieces")
+async def test_pieces_that_are_no_consistent_database_are_passed_over(
+    power: Power, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those of an interrupted image, together with older ones; an older image is used."""
+    files = await filled(power, twice=True)
+    [key] = [key for key in power.store.objects if key.endswith("/manifest")]
+    keyring = (await power.keys()).keyring
+    del power.store.objects[key]
+    for name in [name for name in power.store.objects if name[:-6] == key[:-8]]:
+        content = image_codec.open_unlisted_piece(name, power.store.objects[name], keyring)
+        if not name.endswith("/000000"):
+            zeros = bytes(len(content))
+            power.store.objects[name] = image_codec.seal_piece(name, zeros, keyring)
+
+    await run(power)
+
+    assert f"{key}' is damaged: its pieces are no consistent database" in caplog.text
+    assert await outcome(power, "b", files) == (FILES, 0)
 
 
 _HOSTILE = (0, -1, (1 << 62) - 1, (1 << 63) - 1, -(1 << 63), b"", b"..", b"\xff" * 300, 0o120777)

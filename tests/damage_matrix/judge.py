@@ -19,7 +19,7 @@ from s3fs_meta.model import ObjectKey, Txg
 from tests.damage_matrix import build, entrances
 from tests.damage_matrix.damages import KINDS, damaged
 from tests.damage_matrix.entrances import ENTRANCES, Cell, Result
-from tests.damage_matrix.oracle import Oracle, differences
+from tests.damage_matrix.oracle import Oracle, differences, images
 from tests.damage_matrix.rules import Coordinates, Verdict
 from tests.damage_matrix.world import Objects, Tree, World
 
@@ -232,14 +232,19 @@ class Judge:
         self._expect(unchanged, "it was refused, and changed the bucket")
 
     def rebuilt(self) -> None:
-        """Require all content, possibly under other names."""
+        """Require all content, and its names as the newest image has them."""
         self._expect(self.result.status == 1, f"status {self.result.status}")
         again = self.cell.command("fsck", "-n", self.cell.bucket.url)
         self._expect(again.status == 0, f"the second run has status {again.status}: {again.said}")
         seen = entrances.other_host(self.cell)
         self._expect(seen.tree is not None, f"another host cannot mount: {seen.said[:300]}")
-        there = set((seen.tree or {}).values())
+        tree = seen.tree or {}
+        there = set(tree.values())
         present = self.world.points[self.world.last]
+        image = self.world.points[max(images(self.world))]
+        for path in self.world.records[self.world.last].keys() & image.keys():
+            if image[path] == present[path]:
+                self._expect(tree.get(path) == present[path], f"the name {path!r} is lost")
         for path in self.world.records[self.world.last]:
             self._expect(present[path] in there, f"the content of {path!r} is lost")
 

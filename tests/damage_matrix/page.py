@@ -33,7 +33,7 @@ _COSTS: Final = {
     "level": "nothing: the changelogs take its place",
     "manifest": "nothing: an older image and the changelogs after it take its place",
     "piece": "nothing: as a manifest",
-    "all manifests": "names, directories and history; `fsck --rebuild -y` finds the content",
+    "all manifests": "history, and names since the newest image; `fsck --rebuild -y` finds the rest",
     "pack": "the content of the blocks whose records are damaged, where no host has them cached",
     "pack of the past": "the same, at points in time of the past",
 }

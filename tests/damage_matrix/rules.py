@@ -44,7 +44,7 @@ class Verdict(enum.Enum):
     REPAIRED = "repaired; a second run is clean, and another host sees all that is left"
     REFUSED = "refused, with what to do; changes nothing"
     HELD = "refused: another host holds the filesystem; --takeover overrides"
-    REBUILT = "all content that packs hold is in lost+found"
+    REBUILT = "names and content come back, as the newest image has them"
     STOPS = "ships nothing more, keeps everything here, and reports it"
     SAFE = "no crash, no hang, bounded memory; intact objects stay"
 
@@ -139,7 +139,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ANY,
         ("fsck --rebuild -y",),
         Verdict.REBUILT,
-        "every image is lost, and with them names and directories",
+        "without a manifest, the names of its pieces show where they belong",
     ),
     Rule(
         ("all manifests",),

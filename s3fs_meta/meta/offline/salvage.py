@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
-from s3fs_meta.errors import BadRowError
+from s3fs_meta.errors import BadRowError, FormatError
 from s3fs_meta.limits import (
     SALVAGE_PROBES_MAX,
     SALVAGE_PROBES_OF_GAP,
@@ -78,6 +78,22 @@ _COUNTERS: Final = Table("counters", ("id", "next_ino", "next_block", "capacity_
 _COOKIE_KEY: Final = "SELECT value FROM properties WHERE name = 'cookie_key'"
 
 
+_MAGIC: Final = b"SQLite format 3\0"
+_PAGE_SIZE: Final = slice(16, 18)  # of the header of a database
+_PAGES: Final = slice(28, 32)
+_LARGEST_PAGE: Final = (1, 1 << 16)  # how the header writes it, and what it means
+
+
+def size_in_header(start: bytes) -> int:
+    """Return the size of a database from its first bytes, 0 if they are of no database."""
+    if not start.startswith(_MAGIC) or len(start) < _PAGES.stop:
+        return 0
+    page_bytes = int.from_bytes(start[_PAGE_SIZE], "big")
+    if page_bytes == _LARGEST_PAGE[0]:
+        page_bytes = _LARGEST_PAGE[1]
+    return page_bytes * int.from_bytes(start[_PAGES], "big")
+
+
 class DamagedDatabase:
     """A database file with missing pages, open for reading."""
 
@@ -101,11 +117,21 @@ class DamagedDatabase:
         except BaseException:
             self._connection.close()
             raise
+        self._key = key
         self.inodes = INODES if version > 1 else INODES_FORMER
 
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
+
+    def require_intact(self) -> None:
+        """Refuse a file that is not one consistent database. Raises FormatError."""
+        try:
+            [(found,)] = self._connection.execute("PRAGMA integrity_check(1)").fetchall()
+        except apsw.Error as exc:
+            raise connections.translated(exc, self._key) from exc
+        if found != "ok":
+            raise FormatError(self._key, f"its pieces are no consistent database: {found}")
 
     def cookie_key(self) -> bytes | None:
         """Return the key of the positions of names, if it can be read."""

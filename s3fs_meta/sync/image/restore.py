@@ -303,10 +303,14 @@ def allocate(path: Path, size_bytes: int) -> None:
 
 def place_piece(path: Path, number: int, piece: Piece, data: bytes, keyring: Keyring) -> None:
     """Write one piece at its offset; in a thread. Raises FormatError: it is damaged."""
-    payload = image_codec.open_piece(piece, data, keyring)
+    write_piece(path, number, image_codec.open_piece(piece, data, keyring))
+
+
+def write_piece(path: Path, number: int, content: bytes) -> None:
+    """Write the bytes of a piece at its offset; in a thread."""
     with path.open("r+b") as file:
         file.seek(number * IMAGE_PIECE_BYTES)
-        file.write(payload)
+        file.write(content)
 
 
 def _finish(path: Path, target: Path) -> None:

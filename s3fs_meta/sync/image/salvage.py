@@ -1,8 +1,14 @@
 """The intact pieces of an image that cannot be restored, laid out in a file.
 
-Owns: finding intact pieces, also in other images. Does not know: rows.
+Owns: finding intact pieces, also in other images, and the pieces of an image without a manifest. Does
+not know: rows.
 Keeps: only a proven damage leaves a gap, which is filled with zeros; an unavailable store is an
 error. At most SALVAGE_IMAGES_MAX images are read.
+
+The name of a piece has the txg of its image and its number, which gives its offset. An image stores
+only the pieces that differ from those of the image before it. So the newest piece of each number, up
+to a txg, gives the database of that txg. This is true unless an image was interrupted: the caller
+checks that the database is consistent.
 """
 
 import logging
@@ -22,11 +28,12 @@ from s3fs_meta.errors import (
     ObjectMissingError,
     ObjectTooLargeError,
 )
-from s3fs_meta.limits import SALVAGE_IMAGES_MAX
-from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.limits import IMAGE_PIECE_BYTES, IMAGE_PIECES_MAX, SALVAGE_IMAGES_MAX
+from s3fs_meta.meta.offline.salvage import size_in_header
+from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import head as image_head
-from s3fs_meta.sync.image.restore import allocate, has_room, place_piece
+from s3fs_meta.sync.image.restore import allocate, has_room, place_piece, write_piece
 from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
@@ -34,13 +41,22 @@ _DAMAGE = (CorruptionError, ObjectMissingError, ObjectTooLargeError)
 _PARTS_OF_ONE_LOST: Final = 10  # an image that lost a larger part is used only as a last resort
 
 
+class _Name(NamedTuple):
+    """The name of an image; a later image is greater."""
+
+    txg: Txg
+    epoch: Epoch
+    prefix: str
+
+
 class Remains(NamedTuple):
     """An image whose first piece and other intact pieces were written to a file."""
 
-    key: ObjectKey
+    key: ObjectKey  # of its manifest
     txg: Txg
     pieces: int
     missing: int
+    listed: bool = True  # False: its manifest is lost, so the pieces are those that names suggest
 
 
 class Salvager:
@@ -55,8 +71,9 @@ class Salvager:
     async def lay_out(self, path: Path) -> AsyncGenerator[Remains, None]:
         """Write each image that has its first piece to the file and yield it, the best first.
 
-        Images with nine tenths of their pieces come first, the newest first; then the others, by
-        the share of missing pieces.
+        Images with nine tenths of their pieces come first, the newest first; then those without a
+        manifest that fits, if all of their pieces are there; then the others, by the share of
+        missing pieces.
 
         Args:
             path: of the file; each image replaces the one before it.
@@ -67,13 +84,19 @@ class Salvager:
             OSError: the disk has no room.
         """
         keys = await self._manifests()
+        good: set[str] = set()
         poor = []
         for key in keys:
             remains = await self._lay_out(path, key, keys)
             if remains is not None and remains.missing * _PARTS_OF_ONE_LOST <= remains.pieces:
+                good.add(image_codec.image_of(key))
                 yield remains
             elif remains is not None:
                 poor.append(remains)
+        for name in await self._without(good):
+            remains = await self._lay_out_unlisted(path, name)
+            if remains is not None:
+                yield remains
         for one in sorted(poor, key=lambda remains: remains.missing / remains.pieces):
             remains = await self._lay_out(path, one.key, keys)
             if remains is not None:
@@ -100,6 +123,68 @@ class Salvager:
         if gaps[:1] == [0]:
             return None
         return Remains(key, manifest.txg, len(manifest.pieces), len(gaps))
+
+    async def _lay_out_unlisted(self, path: Path, name: _Name) -> Remains | None:
+        """Write an image without its manifest to the file; None: a piece is lost."""
+        keys = await self._newest_pieces(name)
+        start = await self._content(keys[0]) if 0 in keys else None
+        size_bytes = 0 if start is None else size_in_header(start)
+        if not 0 < size_bytes <= IMAGE_PIECES_MAX * IMAGE_PIECE_BYTES:
+            return None
+        sizes = image_codec.piece_sizes(size_bytes)
+        if not keys.keys() >= set(range(len(sizes))):
+            return None
+        await trio.to_thread.run_sync(allocate, path, size_bytes)
+        for number, wanted_bytes in enumerate(sizes):
+            self._progress("metadata", number, len(sizes))
+            content = await self._content(keys[number])
+            if content is None:
+                return None
+            if len(content) != wanted_bytes:
+                _log.warning("%s has %d bytes, not %d", keys[number], len(content), wanted_bytes)
+                return None
+            await trio.to_thread.run_sync(write_piece, path, number, content)
+        key = ObjectKey(f"{name.prefix}/manifest")
+        return Remains(key, name.txg, len(sizes), 0, listed=False)
+
+    async def _without(self, good: set[str]) -> list[_Name]:
+        """Return the images of which pieces are there, except for these, the newest first."""
+        found = set()
+        async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
+            async for info in listing:
+                image = image_codec.parse_piece_key(info.key)
+                if image is not None and image_codec.image_of(info.key) not in good:
+                    found.add(_Name(image.txg, image.epoch, image_codec.image_of(info.key)))
+        return sorted(found, reverse=True)[:SALVAGE_IMAGES_MAX]
+
+    async def _newest_pieces(self, name: _Name) -> dict[int, ObjectKey]:
+        """Return the newest piece of each number up to an image, by number."""
+        newest: dict[int, tuple[_Name, ObjectKey]] = {}
+        async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
+            async for info in listing:
+                image = image_codec.parse_piece_key(info.key)
+                if image is None:
+                    continue
+                one = _Name(image.txg, image.epoch, image_codec.image_of(info.key))
+                number = image_codec.piece_number(info.key)
+                is_earlier = (one.txg, one.epoch) < (name.txg, name.epoch)
+                if (is_earlier or one == name) and (
+                    number not in newest or newest[number][0] < one
+                ):
+                    newest[number] = one, info.key
+        return {number: key for number, (_name, key) in newest.items()}
+
+    async def _content(self, key: ObjectKey) -> bytes | None:
+        try:
+            fetched = await self._store.get(key, image_codec.PIECE_SEALED_BYTES_MAX)
+            return await trio.to_thread.run_sync(
+                image_codec.open_unlisted_piece, key, fetched.data, self._keyring
+            )
+        except NewerFormatError:
+            raise
+        except _DAMAGE as exc:
+            _log.warning("%s", exc)
+            return None
 
     async def _manifests(self) -> list[ObjectKey]:
         found = []

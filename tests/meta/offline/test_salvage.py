@@ -9,7 +9,7 @@ import pytest
 
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.offline.salvage import INODES, NAMING, DamagedDatabase, Table
+from s3fs_meta.meta.offline.salvage import INODES, NAMING, DamagedDatabase, Table, size_in_header
 from s3fs_meta.meta.tables import dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, Ino
 
@@ -207,3 +207,37 @@ def test_cookie_key_and_counters(filled: Database, tmp_path: Path) -> None:
     finally:
         damaged.close()
     assert inodes.get(filled, Ino(2)).uid == 1
+
+
+def test_only_a_consistent_database_is_intact(filled: Database, tmp_path: Path) -> None:
+    """A page of an earlier or later state makes it inconsistent; its size is in the header."""
+    path = copied(filled, tmp_path / "copy.db")
+    data = path.read_bytes()
+    assert size_in_header(data[:PAGE]) == len(data)
+    damaged = DamagedDatabase(path, "image/x")
+    damaged.require_intact()
+    damaged.close()
+    first, second, *_ = pages_of(path, "dentries")
+    with path.open("r+b") as file:
+        file.seek(first * PAGE)
+        file.write(data[second * PAGE :][:PAGE])
+    damaged = DamagedDatabase(path, "image/x")
+    try:
+        with pytest.raises(FormatError, match="no consistent database"):
+            damaged.require_intact()
+    finally:
+        damaged.close()
+
+
+@pytest.mark.parametrize(
+    ("start", "size_bytes"),
+    [
+        (b"", 0),
+        (b"noise" * 20, 0),
+        (b"SQLite format 3\0" + bytes(10), 0),
+        (b"SQLite format 3\0" + b"\0\1" + bytes(10) + b"\0\0\0\3" + bytes(68), 3 << 16),
+    ],
+)
+def test_size_of_a_database_is_read_from_its_header(start: bytes, size_bytes: int) -> None:
+    """0 if it is none."""
+    assert size_in_header(start) == size_bytes

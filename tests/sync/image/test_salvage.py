@@ -143,3 +143,69 @@ async def test_image_that_does_not_exist_needs_no_room(
         await laid_out(store, tmp_path / "damaged.db")
     del store.objects[image_codec.piece_key(PREFIX, 3)]
     assert await laid_out(store, tmp_path / "damaged.db") == []
+
+
+def header(pieces: int) -> bytes:
+    """Return a first piece that begins like a database of so many pieces, with one page each."""
+    magic = b"SQLite format 3\0" + PIECE.to_bytes(2, "big")
+    return (magic + bytes(10) + pieces.to_bytes(4, "big")).ljust(PIECE, b"\1")
+
+
+def put_piece(store: MemoryStore, prefix: str, number: int, content: bytes) -> None:
+    """Store a piece."""
+    name = image_codec.piece_key(prefix, number)
+    store.objects[name] = image_codec.seal_piece(name, content, PLAIN)
+
+
+async def test_pieces_without_a_manifest_are_laid_out_by_their_names(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    """Each position has the newest piece up to that image; the size is in the header."""
+    store.objects.clear()
+    old = [header(4), *CONTENTS[1:], b"left over" * 9]
+    for number, content in enumerate(old):
+        put_piece(store, OLDER, number, content)
+    put_piece(store, NEWER, 2, CONTENTS[0])
+    path = tmp_path / "damaged.db"
+    async with aclosing(Salvager(store, PLAIN, UUID, no_progress).lay_out(path)) as images:
+        seen = [(remains, path.read_bytes()) async for remains in images]
+    newer, older = seen
+    assert newer[0] == Remains(ObjectKey(f"{NEWER}/manifest"), Txg(2), 4, 0, listed=False)
+    assert newer[1] == old[0] + old[1] + CONTENTS[0] + old[3]
+    assert older[0].key == f"{OLDER}/manifest"
+    assert older[1] == b"".join(old[:4])
+
+
+@pytest.mark.parametrize("lost", ["missing", "damaged", "short", "first"])
+async def test_pieces_without_a_manifest_are_used_only_if_all_are_there(
+    store: MemoryStore, tmp_path: Path, lost: str
+) -> None:
+    """Without a manifest no object says which bytes belong together."""
+    store.objects.clear()
+    for number, content in enumerate([header(4), *CONTENTS[1:]]):
+        put_piece(store, OLDER, number, content)
+    if lost == "missing":
+        del store.objects[image_codec.piece_key(OLDER, 3)]
+    elif lost == "damaged":
+        store.objects[image_codec.piece_key(OLDER, 3)] = b"noise"
+    elif lost == "short":
+        put_piece(store, OLDER, 3, b"short")
+    else:
+        put_piece(store, OLDER, 0, CONTENTS[0])
+    assert await laid_out(store, tmp_path / "damaged.db") == []
+
+
+async def test_images_with_a_manifest_come_first_unless_they_lost_much(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    """A newer image without a manifest is better than an older one with most pieces lost."""
+    older, newer = await put_both(store)
+    del store.objects[newer]
+    for number, content in enumerate([header(20), *[CONTENTS[1]] * 19]):
+        put_piece(store, NEWER, number, content)
+    found = await laid_out(store, tmp_path / "damaged.db")
+    assert [one.key for one in found] == [older, newer]
+    for number in range(2, 20):
+        del store.objects[image_codec.piece_key(OLDER, number)]
+    found = await laid_out(store, tmp_path / "damaged.db")
+    assert [one.key for one in found] == [newer, older]

@@ -70,9 +70,7 @@ ENVELOPE_BYTES_MAX: Final = (
 )  # larger than any metadata object; parsing is refused beyond it
 
 # --- changelogs --------------------------------------------------------------------------------
-SYNC_INTERVAL_S_DEFAULT: Final = 5.0  # the sync_interval= option: time between changelogs
 SYNC_BYTES_MAX: Final = 16 * MIB  # size of recorded changes at which a changelog is due at once
-POLL_INTERVAL_S_DEFAULT: Final = 2.0  # the poll= option: time between requests of a follower
 FOLLOW_LISTING_POLLS: Final = (
     30  # polls without an answer after which a follower checks whether the
 )
@@ -160,8 +158,6 @@ STORE_CLEANUP_S_MAX: Final = 10.0  # time for deleting a probe or an unfinished 
 GROUP_DELAY_S: Final = 0.005  # a group commits this long after its first operation
 GROUP_OPERATIONS_MAX: Final = 500  # operations in a group: bounds the loss on SQLITE_FULL
 WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync checkpoints, in a thread
-COMMIT_INTERVAL_S_DEFAULT: Final = 5.0  # the commit= option: cache files, then the WAL, to disk
-IMAGE_INTERVAL_S_DEFAULT: Final = 86400.0  # maximum time between images, if anything was shipped
 COLLECT_S_MAX: Final = 5.0  # time that a sync or a cut waits for the kernel's dirty data
 COLLECT_PASSES_MAX: Final = 3  # each requests everything; more help only while programs write fast
 COLLECT_QUIET_REQUESTS: Final = 8  # lower than the kernel's own bound at which it skips files
@@ -181,7 +177,6 @@ UPLOADS_MAX: Final = 2  # batches packed or uploaded at once; each holds all its
 #                         memory for 2 x SEAL_BATCH_BYTES, plain and packed
 
 # --- cache -------------------------------------------------------------------------------------
-CACHE_BYTES_DEFAULT: Final = 10 * GIB
 CACHE_BYTES_MIN: Final = 64 * MIB
 DISK_RESERVE_BYTES: Final = 32 * MIB  # reserved for SQLite: many times the largest group
 OPEN_BLOCKS_MAX: Final = 2048  # files kept open; at most a fourth of the process limit
@@ -222,8 +217,6 @@ RUN_SLICE_BLOCKS: Final = 4  # bytes of a run unpacked before its readers contin
 READAHEAD_GROWTH: Final = (
     4  # a window begins with one run, and grows by this for each run that is read
 )
-READ_TIMEOUT_S_DEFAULT: Final = 60.0
-WRITE_TIMEOUT_S_DEFAULT: Final = 60.0
 
 # --- fuse --------------------------------------------------------------------------------------
 FUSE_TASKS_MAX: Final = 480  # pyfuse3 stops reading requests at this number of waiting handlers

@@ -1,12 +1,13 @@
 """The table of mount options (``-o``): one row each, with its complete documentation.
 
-Owns: the words, their defaults, meaning and price; docs/reference/settings.md is made from it.
+Owns: the words, their defaults, meaning and price; docs/reference/settings.md is made from it, and
+``settings`` takes each default from it.
 Does not know: how a value is used.
 Source: mount(8), "FILESYSTEM-INDEPENDENT MOUNT OPTIONS"; fstab(5).
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from s3fs_meta.model import AccessTime
 from s3fs_meta.option_syntax import (
@@ -103,7 +104,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         "mmap_size",
-        "mmap_size_bytes",
+        "mmap_size",
         "SIZE",
         parse_size,
         "0",
@@ -574,3 +575,15 @@ OPTIONS: Final[tuple[Option, ...]] = (
 )
 
 BY_WORD: Final[Mapping[str, Option]] = {option.word: option for option in OPTIONS}
+
+
+def default_of(field: str) -> Any:
+    """Return the default of a field of MountOptions, from the row that has one.
+
+    Without such a row it is None; for a flag, which no row switches off, it is the opposite.
+    """
+    rows = [option for option in OPTIONS if option.field == field]
+    for option in rows:
+        if option.default:
+            return option.parse(option.word, option.default)
+    return None if rows[0].takes else not rows[0].parse(rows[0].word, "")

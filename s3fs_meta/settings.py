@@ -1,7 +1,7 @@
 """The parsed mount options (``-o``), as one frozen value.
 
-Owns: the value, its defaults, parsing of fstab-style strings, words that are no options of ours.
-Does not know: the command line around it, SQLite (``meta.db.pragmas`` checks what its values can
+Owns: the value, the slices of it that the parts take, parsing of fstab-style strings, words that are no options of ours.
+Does not know: defaults (``option_table``), the command line around it, SQLite (``meta.db.pragmas`` checks what its values can
 be), the codec (``codec.compression`` knows its methods).
 """
 
@@ -12,18 +12,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import (
-    CACHE_BYTES_DEFAULT,
-    COMMIT_INTERVAL_S_DEFAULT,
-    IMAGE_INTERVAL_S_DEFAULT,
-    POLL_INTERVAL_S_DEFAULT,
-    READ_TIMEOUT_S_DEFAULT,
-    SYNC_INTERVAL_S_DEFAULT,
-    WRITE_TIMEOUT_S_DEFAULT,
-)
 from s3fs_meta.model import AccessTime, Mark, Moment
 from s3fs_meta.option_syntax import nearest
-from s3fs_meta.option_table import BY_WORD, Option
+from s3fs_meta.option_table import BY_WORD, Option, default_of
 
 # Options of fstab(5) and mount(8) that are meant for other programs, or ask for the only behaviour.
 IGNORED_WORDS: Final = frozenset(
@@ -67,77 +58,90 @@ REFUSED_WORDS: Final[Mapping[str, str]] = {
 }
 
 
-# MountOptions has every field of the slices below, so it is passed where a part takes its slice; the
-# name and the default of an option are written there alone.
+# MountOptions has every field of the slices below, so it is passed where a part takes its slice; a
+# part that needs more extends its slice.
 
 
 @dataclass(frozen=True)
 class CacheOptions:
     """The slice of the block cache."""
 
-    cache_bytes: int = CACHE_BYTES_DEFAULT
-    read_timeout_s: float = READ_TIMEOUT_S_DEFAULT
-    write_timeout_s: float = WRITE_TIMEOUT_S_DEFAULT
+    cache_bytes: int = default_of("cache_bytes")
+    read_timeout_s: float = default_of("read_timeout_s")
+    write_timeout_s: float = default_of("write_timeout_s")
 
 
 @dataclass(frozen=True)
 class SessionOptions(CacheOptions):
     """The slice of everything between the database and the bucket."""
 
-    compression: str = "zstd-1"
-    commit_interval_s: float = COMMIT_INTERVAL_S_DEFAULT
-    sync_interval_s: float = SYNC_INTERVAL_S_DEFAULT
-    image_interval_s: float = IMAGE_INTERVAL_S_DEFAULT
-    poll_interval_s: float = POLL_INTERVAL_S_DEFAULT
-    fsync: str = "local"  # or "remote": it waits for the bucket
-    follow: bool = False
+    compression: str = default_of("compression")
+    commit_interval_s: float = default_of("commit_interval_s")
+    sync_interval_s: float = default_of("sync_interval_s")
+    image_interval_s: float = default_of("image_interval_s")
+    poll_interval_s: float = default_of("poll_interval_s")
+    fsync: str = default_of("fsync")  # "remote": it waits for the bucket
+    follow: bool = default_of("follow")
 
 
 @dataclass(frozen=True)
 class FilesystemOptions:
     """The slice of the POSIX semantics."""
 
-    access_time: AccessTime = AccessTime.RELATIVE
-    directory_times: bool = True
-    allow_other: bool = False  # several users may use it
+    access_time: AccessTime = default_of("access_time")
+    directory_times: bool = default_of("directory_times")
+    allow_other: bool = default_of("allow_other")  # several users may use it
 
 
 @dataclass(frozen=True)
-class MountOptions(SessionOptions, FilesystemOptions):
+class SqliteOptions:
+    """The slice of SQLite's settings that do not depend on the database."""
+
+    journal_mode: str = default_of("journal_mode")
+    synchronous: str = default_of("synchronous")
+    cache_size: int | None = default_of("cache_size")  # as SQLite's pragma: pages, or -KiB
+    mmap_size: int = default_of("mmap_size")
+    wal_autocheckpoint: int = default_of("wal_autocheckpoint")  # pages
+    temp_store: str = default_of("temp_store")
+
+
+@dataclass(frozen=True)
+class KernelOptions:
+    """The slice of the mount options for the kernel."""
+
+    read_only: bool = default_of("read_only")
+    allow_other: bool = default_of("allow_other")
+    nodev: bool = default_of("nodev")
+    nosuid: bool = default_of("nosuid")
+    noexec: bool = default_of("noexec")
+
+
+@dataclass(frozen=True)
+class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptions):
     """Every option of a mount. None: as the documentation of the option says."""
 
     # SQLite
-    journal_mode: str = "wal"
-    synchronous: str = "normal"
-    page_size: int | None = None
-    cache_size: int | None = None  # as SQLite's pragma: pages, or -KiB
-    mmap_size_bytes: int = 0
-    wal_autocheckpoint: int = 0  # pages
-    journal_size_limit_bytes: int | None = None
-    temp_store: str = "memory"
+    page_size: int | None = default_of("page_size")
+    journal_size_limit_bytes: int | None = default_of("journal_size_limit_bytes")
     # local state
-    cachedir: Path | None = None
+    cachedir: Path | None = default_of("cachedir")
     # data
-    capacity_bytes: int | None = None
+    capacity_bytes: int | None = default_of("capacity_bytes")
     # mount
-    read_only: bool = False
-    at: Moment | None = None
-    at_least: Mark | None = None
-    nodev: bool = True
-    nosuid: bool = True
-    noexec: bool = False
-    uid: int | None = None
-    gid: int | None = None
-    umask: int | None = None
-    request_loop: str | None = None  # without effect: option_table.WITHOUT_EFFECT
-    extension: str | None = None
+    at: Moment | None = default_of("at")
+    at_least: Mark | None = default_of("at_least")
+    uid: int | None = default_of("uid")
+    gid: int | None = default_of("gid")
+    umask: int | None = default_of("umask")
+    request_loop: str | None = default_of("request_loop")  # without effect: WITHOUT_EFFECT
+    extension: str | None = default_of("extension")
     # bucket
-    endpoint_url: str | None = None
-    region: str | None = None
-    profile: str | None = None
-    passphrase_file: Path | None = None
-    unsafe_single_writer: bool = False
-    force_takeover: bool = False
+    endpoint_url: str | None = default_of("endpoint_url")
+    region: str | None = default_of("region")
+    profile: str | None = default_of("profile")
+    passphrase_file: Path | None = default_of("passphrase_file")
+    unsafe_single_writer: bool = default_of("unsafe_single_writer")
+    force_takeover: bool = default_of("force_takeover")
 
 
 class GivenOption(NamedTuple):

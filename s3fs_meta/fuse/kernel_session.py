@@ -13,7 +13,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -33,6 +33,7 @@ from s3fs_meta.limits import (
     KERNEL_READAHEAD_KIB,
     UNMOUNT_GRACE_S,
 )
+from s3fs_meta.settings import KernelOptions
 
 _log = logging.getLogger(__name__)
 
@@ -42,16 +43,11 @@ SUBTYPE: Final = "s3fs-meta"
 _PRINTABLE: Final = "/:@+~=%._-"  # kept in fsname; a comma would end the option
 
 
-@dataclass(frozen=True, slots=True)
-class FuseOptions:
+@dataclass(frozen=True)
+class FuseOptions(KernelOptions):
     """The mount options for the kernel."""
 
-    source: str  # shown as the device
-    read_only: bool = False
-    allow_other: bool = False
-    nodev: bool = True
-    nosuid: bool = True
-    noexec: bool = False
+    source: str = field(kw_only=True)  # shown as the device
 
     def words(self) -> set[str]:
         """Return libfuse's mount options. Permissions are always the kernel's work."""

@@ -6,9 +6,9 @@ the chosen settings. Does not know: how a plan is carried out (``service``).
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from s3fs_meta.codec.compression import Compressor
 from s3fs_meta.errors import SettingsError, UsageError
@@ -21,7 +21,12 @@ from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.option_table import BY_WORD, WITHOUT_EFFECT
-from s3fs_meta.settings import MountOptions, parse_mount_options
+from s3fs_meta.settings import (
+    KernelOptions,
+    MountOptions,
+    SqliteOptions,
+    parse_mount_options,
+)
 from s3fs_meta.sync.volume import OpenOptions
 
 LOCK_WAIT_S: Final = 10.0  # for a process that is about to end; longer waits are reported
@@ -86,14 +91,10 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
             lock_wait_s=LOCK_WAIT_S,
             at_least=options.at_least,
         ),
-        fuse=FuseOptions(
-            source=url,
-            read_only=options.read_only
-            and not options.follow,  # otherwise it could not be promoted
-            allow_other=options.allow_other,
-            nodev=options.nodev,
-            nosuid=options.nosuid,
-            noexec=options.noexec,
+        fuse=replace(
+            FuseOptions(source=url, **_slice(options, KernelOptions)),
+            # A follower could not be promoted if the kernel refused writes.
+            read_only=options.read_only and not options.follow,
         ),
         overrides=Overrides(options.uid, options.gid, options.umask),
         warnings=_without_effect(options)
@@ -130,16 +131,14 @@ def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
     )
 
 
+def _slice(options: MountOptions, kind: type[SqliteOptions | KernelOptions]) -> dict[str, Any]:
+    """Return the values of the options that a slice has."""
+    return {one.name: getattr(options, one.name) for one in fields(kind)}
+
+
 def pragmas_of(options: MountOptions) -> Pragmas:
     """Return SQLite's settings; settings without an option have the default."""
-    pragmas = Pragmas(
-        journal_mode=options.journal_mode,
-        synchronous=options.synchronous,
-        cache_size=options.cache_size,
-        mmap_size=options.mmap_size_bytes,
-        wal_autocheckpoint=options.wal_autocheckpoint,
-        temp_store=options.temp_store,
-    )
+    pragmas = Pragmas(**_slice(options, SqliteOptions))
     if options.page_size is not None:
         pragmas = replace(pragmas, page_size=options.page_size)
     if options.journal_size_limit_bytes is not None:

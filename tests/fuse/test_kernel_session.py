@@ -35,7 +35,7 @@ def test_kernel_always_checks_permissions() -> None:
         "nosuid",
         "exec",
     }
-    chosen = FuseOptions("x", read_only=True, allow_other=True, nodev=False, nosuid=False)
+    chosen = FuseOptions(source="x", read_only=True, allow_other=True, nodev=False, nosuid=False)
     assert {"ro", "allow_other", "dev", "suid"} < chosen.words()
 
 

@@ -1,7 +1,7 @@
 """The pragmas of SQLite that are mount options.
 
-Owns: their names, values, defaults and which combinations are refused.
-Does not know: option strings (``settings``), connections (``database``).
+Owns: the values that they can have, which combinations are refused, what a new database gets.
+Does not know: option strings and their defaults (``settings``), connections (``database``).
 Design: docs/guide/tuning.md says what a crash costs under each.
 """
 
@@ -11,6 +11,7 @@ from typing import Final
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import KIB, PAGE_CACHE_BYTES_MAX, PAGE_CACHE_BYTES_MIN
+from s3fs_meta.settings import SqliteOptions
 
 JOURNAL_MODES: Final = ("wal", "delete", "truncate", "persist", "memory", "off")
 SYNCHRONOUS: Final = ("off", "normal", "full", "extra")  # SQLite's numbers are the positions
@@ -21,24 +22,19 @@ _RAM_SHARE: Final = 256  # of the machine's memory; bounded on both sides by lim
 
 
 @dataclass(frozen=True)
-class Pragmas:
+class Pragmas(SqliteOptions):
     """One set of SQLite settings.
 
     Attributes:
         cache_size: pages if positive, KiB if negative, None: from the machine's memory.
         wal_autocheckpoint: pages after which a commit checkpoints by itself; 0: never, the owner
             of the database checkpoints in a thread.
+        page_size: of a new database; an existing one keeps its own.
         journal_size_limit: bytes of journal or WAL kept after use; -1: no limit.
     """
 
-    journal_mode: str = "wal"
-    synchronous: str = "normal"
     page_size: int = 4096
-    cache_size: int | None = None
-    mmap_size: int = 0
-    wal_autocheckpoint: int = 0
     journal_size_limit: int = 64 * KIB * KIB
-    temp_store: str = "memory"
 
     def validate(self) -> None:
         """Refuse settings that SQLite does not support or would silently ignore.

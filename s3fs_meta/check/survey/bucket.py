@@ -299,10 +299,10 @@ async def _name_damaged_images(
             continue
         try:
             await image_head.load_manifest(store, keyring, manifest, "")
-        except NewerFormatError:
-            raise
         except ObjectMissingError:
             continue  # deleted since the listing
+        except NewerFormatError as exc:  # the kept images and the chain say whether that is so
+            exam.report.remember(f"an older image is foreign, or of a newer program: {exc}")
         except (ObjectTooLargeError, FormatError) as exc:
             exam.report.remember(
                 f"an older image is damaged or foreign: {exc}; nothing needs it, and reclaim "

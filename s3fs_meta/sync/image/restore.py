@@ -90,6 +90,7 @@ class Restorer:
     ) -> Link:
         """Try images, the newest first, until the wanted txg can be reached from one."""
         first: S3fsError | None = None
+        newer: NewerFormatError | None = None
         broken: BrokenChainError | None = None
         async with aclosing(self._candidates(newest, upto)) as candidates:
             async for ref in candidates:
@@ -97,8 +98,12 @@ class Restorer:
                     continue
                 try:
                     link = await self._restore_from(ref, unfinished, upto)
-                except NewerFormatError:
-                    raise
+                except NewerFormatError as exc:
+                    if exc.key != ref.key or ref == newest:
+                        raise
+                    _forget_frames(exc)
+                    newer = newer or exc  # only its name says that it is an image of ours
+                    continue
                 except BrokenChainError as exc:
                     _forget_frames(exc)
                     if broken is None or exc.last_txg > broken.last_txg:
@@ -110,12 +115,24 @@ class Restorer:
                     first = first or exc
                     self._note_damage(ref.key, exc)
                     continue
-                if broken is not None:
-                    self.notices.append(f"level objects replace what cannot be read: {broken.key}")
-                if first is not None or broken is not None:
-                    self.notices.append(f"restored from the older image {ref.key}")
+                self._note_detour(ref.key, newer, broken, first)
                 return link
-        raise broken or first or UnfinishedFilesystemError(self._store.url)
+        raise newer or broken or first or UnfinishedFilesystemError(self._store.url)
+
+    def _note_detour(
+        self,
+        key: ObjectKey,
+        newer: NewerFormatError | None,
+        broken: BrokenChainError | None,
+        first: S3fsError | None,
+    ) -> None:
+        """Note the errors of other images, although this one leads to the wanted txg."""
+        if newer is not None:
+            self.notices.append(f"an image that the lease does not name was left out: {newer}")
+        if broken is not None:
+            self.notices.append(f"level objects replace what cannot be read: {broken.key}")
+        if first is not None or broken is not None:
+            self.notices.append(f"restored from the older image {key}")
 
     async def _may_lead_past(
         self, broken: BrokenChainError, ref: ManifestRef, upto: Txg | None

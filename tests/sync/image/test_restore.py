@@ -15,10 +15,10 @@ from typing_extensions import override
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece, parse_piece_key
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError, ObjectMissingError
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
 from s3fs_meta.limits import FETCHES_MAX, IMAGE_PIECE_BYTES, IMAGE_PIECES_MAX, KIB, MIB
 from s3fs_meta.meta.offline import image_copy
-from s3fs_meta.model import ObjectKey
+from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import Fetched, ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain
@@ -137,6 +137,46 @@ async def test_manifest_of_missing_pieces_is_ignored(
         assert await read_file(session, ino) == b"hello"
         assert any("older image" in notice for notice in session.volume.notices)
         await session.close()
+
+
+def _claim_newer(power: Power, key: ObjectKey, data: bytes) -> None:
+    """Store an object that a newer program may have written."""
+    power.store.objects[key] = data[:9] + b"\7" + data[10:-1] + bytes([data[-1] ^ 1])
+
+
+async def test_newer_image_that_the_lease_does_not_name_is_left_out(power: Power) -> None:
+    """One object under the name of an image does not lock everybody out; a named one does."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"hello")
+        head = await session.make_image()
+        await session.close()
+    data = power.store.objects[head.manifest_key]
+    keys = [image_codec.manifest_key(Txg(txg), Epoch(1), b"foreign!") for txg in (1, 1000)]
+    for key in keys:
+        _claim_newer(power, key, data)
+    power.store.objects[head.manifest_key] = b"damaged"
+
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == b"hello"
+        assert any("does not name was left out" in notice for notice in session.volume.notices)
+        await session.close()
+
+    named = ManifestRef(keys[1], image_codec.content_hash(power.store.objects[keys[1]]))
+    opened = await power.keys()
+    restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
+    with pytest.raises(NewerFormatError):
+        await restorer.restore(named, power.home / "restored.db")
+
+
+async def test_newer_image_is_the_error_if_no_other_one_leads_there(power: Power) -> None:
+    """A newer program can restore it, so the metadata do not count as lost."""
+    for key in [key for key in power.store.objects if key.endswith("/manifest")]:
+        _claim_newer(power, key, power.store.objects[key])
+
+    keys = await power.keys()
+    restorer = Restorer(power.store, keys.keyring, keys.superblock.uuid, no_progress)
+    with pytest.raises(NewerFormatError):
+        await restorer.restore(None, power.home / "restored.db")
 
 
 async def test_error_of_an_image_does_not_keep_its_manifest(

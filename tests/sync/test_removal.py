@@ -39,6 +39,26 @@ async def test_removal_leaves_no_own_object(power: Power) -> None:
     assert power.store.objects == {}
 
 
+async def test_keys_go_after_all_other_objects_and_the_tombstone_last(power: Power) -> None:
+    """After an interruption only the keys show which of the remaining objects are the filesystem's."""
+    await use(power)
+    before = set(power.store.objects)
+    left: dict[str, set[str]] = {}
+
+    def note(step: str) -> None:
+        left[step] = set(power.store.objects)
+
+    await remove(power, note)
+
+    assert left == {
+        "removal prepared": before,
+        "removal noted": before,
+        "objects removed": {"superblock", "superblock-copy", "lease"},
+        "keys removed": {"superblock"},
+        "superblock removed": set(),
+    }
+
+
 async def test_interrupted_mkfs_is_named_and_can_be_removed(power: Power) -> None:
     """A superblock without a lease is refused by mount; destroy removes it."""
     del power.store.objects[lease_codec.KEY]

@@ -8,9 +8,10 @@ import trio.testing
 
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.errors import DatabaseError, PermanentStoreError
-from s3fs_meta.meta.tables import cached_blocks, dentries
-from s3fs_meta.model import BlockState, Ino
+from s3fs_meta.meta.tables import cached_blocks, dentries, inodes, pending
+from s3fs_meta.model import ROOT_INO, BlockState, Ino
 from s3fs_meta.mount_state import MountState, MountStatus
+from s3fs_meta.sync.chain import abandoned_txgs
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 
@@ -128,6 +129,31 @@ async def test_upkeep_ends_before_the_last_upload(power: Power) -> None:
 
     lease = lease_codec.decode(lease_codec.KEY, power.store.objects[lease_codec.KEY])
     assert lease.released
+
+
+@pytest.mark.parametrize("left", ["nothing", "operation", "block", "attempt", "repair"])
+async def test_lease_is_kept_while_the_bucket_lacks_something(power: Power, left: str) -> None:
+    """A released lease is free for every host, which would continue without it."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"one")
+        await session.flush_at_end()
+        db = session.db
+        if left == "operation":
+            db.begin()
+            inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5)
+        elif left == "block":
+            write_file(session, b"two")
+            db.mark_changed(False)
+        elif left == "attempt":
+            db.begin_local()
+            pending.put_outbox(db, session.link.next_txg, b"attempted")
+        elif left == "repair":
+            db.begin_local()
+            abandoned_txgs.want(db, "its changelog is damaged")
+        await session.close()
+
+    lease = lease_codec.decode(lease_codec.KEY, power.store.objects[lease_codec.KEY])
+    assert lease.released == (left == "nothing")
 
 
 async def test_unmount_that_cannot_release_leaves_clean_local_state(power: Power) -> None:

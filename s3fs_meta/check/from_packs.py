@@ -118,15 +118,8 @@ async def rebuild(
             )
         await trio.to_thread.run_sync(image_copy.finish, path, (), ())
         image = image_pieces.new_image(traces.txg, traces.epoch)
-        pieces = await image_pieces.put_pieces(store, keyring, image, path, (), progress)
-        head, manifest = await image_pieces.describe(
-            keyring,
-            image,
-            path,
-            pieces,
-            created_ns=clock.now_ns(),
-            previous=None,
-            changelog=image_codec.NO_HASH,
+        head, manifest = await image_pieces.put_first(
+            store, keyring, image, path, clock.now_ns(), progress
         )
     finally:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):

@@ -90,15 +90,8 @@ async def make_filesystem(
     try:
         await trio.to_thread.run_sync(_new_database, database, superblock)
         image = image_pieces.new_image(Txg(0), Epoch(0))
-        pieces = await image_pieces.put_pieces(store, keyring, image, database, (), no_progress)
-        head, manifest = await image_pieces.describe(
-            keyring,
-            image,
-            database,
-            pieces,
-            created_ns=clock.now_ns(),
-            previous=None,
-            changelog=image_codec.NO_HASH,
+        head, manifest = await image_pieces.put_first(
+            store, keyring, image, database, clock.now_ns(), no_progress
         )
     finally:
         image_copy.remove(database)

@@ -33,6 +33,13 @@ pytestmark = pytest.mark.thorough
 __all__ = ["power"]
 
 
+def lose_metadata(power: Power) -> None:
+    """Delete every object but packs and the superblock."""
+    for key in list(power.store.objects):
+        if not key.startswith(("pack/", "superblock")):
+            del power.store.objects[key]
+
+
 async def burnt(power: Power) -> dict[Ino, bytes]:
     """Fill a filesystem, delete all of its metadata, and return the content."""
     contents: dict[Ino, bytes] = {}
@@ -43,9 +50,7 @@ async def burnt(power: Power) -> dict[Ino, bytes]:
             await session.flush()
         await session.make_image()
         await session.close()
-    for key in list(power.store.objects):
-        if not key.startswith(("pack/", "superblock")):
-            del power.store.objects[key]
+    lose_metadata(power)
     return contents
 
 
@@ -164,9 +169,7 @@ async def test_newest_version_of_a_block_wins(power: Power) -> None:
         session.cache.write_in_place(renewed, 0, b"new" * 1000)
         await session.flush()
         await session.close()
-    for key in list(power.store.objects):
-        if not key.startswith(("pack/", "superblock")):
-            del power.store.objects[key]
+    lose_metadata(power)
 
     await run(power)
 
@@ -290,9 +293,7 @@ async def test_blocks_of_a_fenced_host_get_into_no_file_of_the_next_writer(power
             contents[write_file(session, content)] = content
             await session.flush()
         await session.close()
-    for key in list(power.store.objects):
-        if not key.startswith(("pack/", "superblock")):
-            del power.store.objects[key]
+    lose_metadata(power)
 
     await run(power)
 

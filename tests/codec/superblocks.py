@@ -1,14 +1,7 @@
-"""Superblocks that several tests use."""
+"""Superblocks of earlier versions, byte by byte."""
 
-SUPERBLOCK_1 = b"""\
-s3fs-meta superblock 1
-{
- "authenticator": "ea59d70e394f50309977871804506fb49588daa02631229caacd4b28bd794576",
- "block_bytes": 1048576,
- "features": [],
- "hash_key": null,
- "label": "b\\u00fcro",
- "page_size": 4096,
+# The uuid and both key slots are the same.
+_KEYS = b"""\
  "unsafe_single_writer": false,
  "uuid": "01234567-89ab-cdef-0123-456789abcdef",
  "wrapped_by_passphrase": {
@@ -21,5 +14,35 @@ s3fs-meta superblock 1
  },
  "wrapped_by_recovery": "34fa467ca27c061060bacec5aa20b07938921e7921012fbbc4c739524e004573e7e4af7c8d1fabfbeda74bea357b808b"
 }
-blake3 4980a2907774fc6a7ea6efb3ec9432ced28803e1a6e07ba7294d47a8d5b374c8
 """
+
+SUPERBLOCK_1 = (
+    b"""\
+s3fs-meta superblock 1
+{
+ "authenticator": "ea59d70e394f50309977871804506fb49588daa02631229caacd4b28bd794576",
+ "block_bytes": 1048576,
+ "features": [],
+ "hash_key": null,
+ "label": "b\\u00fcro",
+ "page_size": 4096,
+"""
+    + _KEYS
+    + b"blake3 4980a2907774fc6a7ea6efb3ec9432ced28803e1a6e07ba7294d47a8d5b374c8\n"
+)
+
+SUPERBLOCK_2 = (
+    b"""\
+s3fs-meta superblock 2
+{
+ "authenticator": "104331b1842a646e3b2fab35e5ab7c02f6d63594f36f846e09f7dbd28ec4dca8",
+ "block_bytes": 1048576,
+ "features": [],
+ "hash_key": null,
+ "label": "b\\u00fcro",
+ "page_size": 4096,
+ "retention_s": 3600,
+"""
+    + _KEYS
+    + b"blake3 d6a9173a5c3284954543e82399df66c9fe65bc751bf571fd1131368113379c30\n"
+)

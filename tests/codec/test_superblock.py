@@ -30,7 +30,7 @@ from s3fs_meta.codec.superblock import (
 from s3fs_meta.errors import FormatError, NewerFormatError, PassphraseError, UsageError
 from s3fs_meta.limits import RETENTION_S_DEFAULT
 from s3fs_meta.model import ObjectKey
-from tests.codec.superblocks import SUPERBLOCK_1
+from tests.codec.superblocks import SUPERBLOCK_1, SUPERBLOCK_2
 from tests.damage import flipped
 
 json_values = st.recursive(
@@ -460,30 +460,6 @@ def test_any_superblock_round_trips(
     assert same_keys(opened, keyring)
 
 
-SUPERBLOCK_2 = b"""\
-s3fs-meta superblock 2
-{
- "authenticator": "104331b1842a646e3b2fab35e5ab7c02f6d63594f36f846e09f7dbd28ec4dca8",
- "block_bytes": 1048576,
- "features": [],
- "hash_key": null,
- "label": "b\\u00fcro",
- "page_size": 4096,
- "retention_s": 3600,
- "unsafe_single_writer": false,
- "uuid": "01234567-89ab-cdef-0123-456789abcdef",
- "wrapped_by_passphrase": {
-  "iterations": 1,
-  "kdf": "argon2id",
-  "lanes": 1,
-  "memory_kib": 8,
-  "salt": "03030303030303030303030303030303",
-  "wrapped": "736f8de732d48f1afd7477bdaa3ab76934a1d723284b687e5eb9d973570c1d144da730331e7da7bebd705342916b693c"
- },
- "wrapped_by_recovery": "34fa467ca27c061060bacec5aa20b07938921e7921012fbbc4c739524e004573e7e4af7c8d1fabfbeda74bea357b808b"
-}
-blake3 d6a9173a5c3284954543e82399df66c9fe65bc751bf571fd1131368113379c30
-"""
 SUPERBLOCKS = {"1": SUPERBLOCK_1, "2": SUPERBLOCK_2}
 RECOVERY_KEY_1 = "AQCAIB-AEAQCA-IBAEAQ-CAIBAE-AQCAIB-AERD2Y"
 BLOCK_HASH_1 = "2fe273040873b53b94a5775ebf8daa64f835dff39a765c64a4e2d92cfd9192d3"

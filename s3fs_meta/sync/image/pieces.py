@@ -85,6 +85,34 @@ async def require_pieces(store: ObjectStore, pieces: Sequence[Piece]) -> None:
         raise ObjectMissingError(min(missing))
 
 
+async def put_first(
+    store: ObjectStore,
+    keyring: Keyring,
+    image: NewImage,
+    copy: Path,
+    created_ns: int,
+    progress: Progress,
+) -> tuple[Head, bytes]:
+    """Store the pieces of an image without a predecessor, neither an image nor a changelog.
+
+    Returns:
+        As ``describe``; its manifest is not stored yet.
+
+    Raises:
+        As ``put_pieces``.
+    """
+    pieces = await put_pieces(store, keyring, image, copy, (), progress)
+    return await describe(
+        keyring,
+        image,
+        copy,
+        pieces,
+        created_ns=created_ns,
+        previous=None,
+        changelog=image_codec.NO_HASH,
+    )
+
+
 async def describe(
     keyring: Keyring,
     image: NewImage,

@@ -440,6 +440,29 @@ async def test_writer_gets_enospc_after_write_timeout(
     assert cache.read_local(bench.located(0), 0, 3) == b"xxx"
 
 
+async def test_number_of_blocks_is_bounded_too(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that finds free bytes checks both numbers: of dirty blocks, and of all."""
+    for module in ("block_cache", "index"):
+        monkeypatch.setattr(f"s3fs_meta.cache.{module}.DIRTY_BLOCKS_MAX", 2)
+    monkeypatch.setattr("s3fs_meta.cache.block_cache.CACHED_BLOCKS_MAX", 1)
+    cache = bench.cache
+    bench.write(0, b"a")
+    assert cache.has_room(1)
+
+    await bench.upload(0)
+    bench.write(1, b"b")
+    assert not cache.has_room(1)
+    assert cache.find_room(1), "the first block is evicted"
+    assert cache.has_room(1)
+
+    monkeypatch.setattr("s3fs_meta.cache.block_cache.CACHED_BLOCKS_MAX", 9)
+    bench.write(2, b"c")
+    assert not cache.has_room(1)
+    assert not cache.find_room(1)
+
+
 async def test_index_follows_a_lost_group(bench: CacheBench) -> None:
     """After a rollback the index has only what is in the rows."""
     bench.write(0, b"kept")

@@ -43,6 +43,14 @@ def test_dirty_block_can_grow_and_shrink(db: Database) -> None:
     assert (blocks.get(db, block).plain_bytes, db.counters.block_bytes) == (3, 3)
 
 
+def test_block_is_resized_only_from_the_length_that_it_has(db: Database) -> None:
+    """A caller that read an older row would spoil the counter."""
+    block = make_block(db, 100)
+    with pytest.raises(MetadataError):
+        blocks.resize(db, block, 99, 500)
+    assert (blocks.get(db, block).plain_bytes, db.counters.block_bytes) == (100, 100)
+
+
 def test_reference_count_follows_references(db: Database) -> None:
     """At 0 the row stays, because the block may be in a pack being uploaded."""
     block = make_block(db)

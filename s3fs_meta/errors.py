@@ -316,7 +316,7 @@ class ObjectTooLargeError(FormatError):
     def __init__(self, key: str, size_bytes: int, max_bytes: int, etag: str) -> None:
         super().__init__(key, f"it is larger than {max_bytes} bytes: {size_bytes}")
         self.size_bytes, self.max_bytes = size_bytes, max_bytes
-        self.etag = etag  # for a caller that overwrites the file
+        self.etag = etag  # needed by a caller that overwrites the object
 
 
 class NewerFormatError(FormatError):
@@ -336,7 +336,7 @@ class BrokenChainError(FormatError):
     ) -> None:
         super().__init__(key, what)
         self.last_txg, self.end_txg = last_txg, end_txg
-        self.misfit = misfit  # it is readable, but does not fit the rows
+        self.misfit = misfit  # True: the changelog is readable, but does not fit the rows
         first = last_txg + 1
         lost = f"txg {first}" if first == end_txg else f"txgs {first} to {end_txg}"
         self.message = (
@@ -415,7 +415,7 @@ class BadRowError(CorruptionError):
     def __init__(self, what: str, ino: int) -> None:
         super().__init__(f"{what} of inode {ino} has values of another type; run fsck -y")
         self.what, self.ino = what, ino
-        self.changed_nothing = False  # it was raised before the request changed a row
+        self.changed_nothing = False  # set to True if the error was raised before any row changed
 
 
 class LostBlockError(CorruptionError):
@@ -448,7 +448,7 @@ class LostLeaseError(CorruptionError):
     def __init__(self, url: str, why: str, etag: str | None, advice: str = "") -> None:
         super().__init__(f"{url} has lost its lease ({why})" + (f"; {advice}" if advice else ""))
         self.url, self.why = url, why
-        self.etag = etag  # of the damaged object; None if there is none
+        self.etag = etag  # ETag of the damaged object; None if there is no object
 
 
 # --- configuration -----------------------------------------------------------------------------
@@ -548,4 +548,4 @@ class ControlError(S3fsError):
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
-        self.kind = kind  # name of the error's class in the daemon
+        self.kind = kind  # class name of the error in the daemon

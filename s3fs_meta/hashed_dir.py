@@ -170,13 +170,13 @@ class PrunedTree:
                 self._prune_above(place)
                 raise
             self._make_parents(place)
-        raise FileNotFoundError(errno.ENOENT, "its directory is pruned repeatedly", place)
+        raise FileNotFoundError(errno.ENOENT, "another thread keeps removing its directory", place)
 
     def _make_parents(self, place: str) -> None:
         """Make the missing directories above *place*, or return early for the caller to repeat."""
         directories = self._directories_above(place)
         if not directories:
-            raise FileNotFoundError(errno.ENOENT, "root directory is gone", self._root)
+            raise FileNotFoundError(errno.ENOENT, "the root directory was removed", self._root)
         for directory in reversed(directories):
             try:
                 os.mkdir(directory, DIRECTORY_MODE)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 # Constants, except in tests.
-MACHINE_ID = Path("/etc/machine-id")  # copied together with a disk
+MACHINE_ID = Path("/etc/machine-id")  # identifier in a file, copied together with a disk
 PRODUCT_UUID = Path(
     "/sys/class/dmi/id/product_uuid"
-)  # of the (virtual) hardware; only root can read it
+)  # identifier of the (virtual) hardware; only root can read it
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CONTAINER_MARKS = (
     Path("/.dockerenv"),
@@ -23,7 +23,7 @@ CONTAINER_MARKS = (
     Path("/run/systemd/container"),
 )
 _CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST")
-_BYTES_MAX = 128  # of either file; both hold about 36
+_BYTES_MAX = 128  # maximum size of either file; both have about 36 bytes
 
 
 class Machine(NamedTuple):

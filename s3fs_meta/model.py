@@ -14,7 +14,7 @@ BlockIndex = NewType("BlockIndex", int)  # position of a block in its file, coun
 PackId = NewType("PackId", int)
 Txg = NewType("Txg", int)  # transaction group; until changelogs exist, one image is one txg
 Epoch = NewType("Epoch", int)  # raised by every read-write mount
-Cookie = NewType("Cookie", int)  # readdir position of a dentry within its directory
+Cookie = NewType("Cookie", int)  # position of a dentry in its directory, for readdir
 ObjectKey = NewType("ObjectKey", str)  # full key within a bucket prefix, e.g. pack/3f/7-9a...
 
 ROOT_INO: Final = Ino(1)
@@ -29,7 +29,7 @@ class Attributes(NamedTuple):
     uid: int
     gid: int
     size_bytes: int
-    mapped_blocks: int  # rows in the block map: what is not a hole
+    mapped_blocks: int  # number of rows in the block map: blocks that are not holes
     ctime_ns: int
     mtime_ns: int
     atime_ns: int
@@ -46,17 +46,17 @@ class InodeFlag:
     REMOVED: Final = 2  # a directory without a name, emptied in the background; nlink is 0
     LOCKED: Final = 4  # the inode cannot change any more, nor can any name in it
     HOLDS_LOCKED: Final = 8  # a directory that has, or had, something protected below it
-    IMMUTABLE: Final = 16  # the same for this inode alone, until chattr -i
-    APPEND_ONLY: Final = 32  # it only grows, until chattr -a
+    IMMUTABLE: Final = 16  # the inode and its names cannot change until chattr -i
+    APPEND_ONLY: Final = 32  # the file can only grow, until chattr -a
     PROTECTED: Final = LOCKED | IMMUTABLE | APPEND_ONLY
 
 
 class Moment(NamedTuple):
     """A point in time as the user gives it: by the clock, or by the number of its txg."""
 
-    text: str  # as it was written
+    text: str  # as the user wrote it
     time_ns: int | None = None  # the state at this time; None: another field is used
-    txg: Txg | None = None  # if neither is set: the newest one
+    txg: Txg | None = None  # if neither this nor the time is set: the newest txg
     is_ago: bool = False  # the time was counted back from now, by this host's clock
 
 
@@ -67,7 +67,7 @@ class Mark(NamedTuple):
     """A position in the chain of changelogs that a user has noted."""
 
     txg: Txg
-    hash: str  # the first digits of the hash of its changelog
+    hash: str  # first digits of the changelog's hash
 
 
 class Caller(NamedTuple):
@@ -82,8 +82,8 @@ class Caller(NamedTuple):
 class BlockState(enum.IntEnum):
     """The state of a cached block (DESIGN: life of a block)."""
 
-    DIRTY = 1  # not yet in the bucket, writable in place
-    SEALED = 2  # not yet in the bucket, frozen, waits for its pack
+    DIRTY = 1  # dirty: not yet in the bucket, writable in place
+    SEALED = 2  # frozen, not yet in the bucket, waits for its pack
     UPLOADED = 3  # the store confirmed it; the local row is not yet synced
     CLEAN = 4  # evictable
     DOOMED = 5  # no row references it; its file is deleted after the next background sync
@@ -94,7 +94,7 @@ class PackState(enum.IntEnum):
 
     UPLOADING = 1  # recorded before the PUT: the object may or may not exist
     STORED = 2  # confirmed by the store
-    CONDEMNED = 3  # may not be referenced any more; DELETE is sent when no retained image names it
+    CONDEMNED = 3  # deletion decided: no new references; deleted when no retained image names it
 
 
 class BlockRow(NamedTuple):

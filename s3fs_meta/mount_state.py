@@ -71,7 +71,7 @@ class MountStatus:
         self.why = ""
         self._writable = False
         self._troubled = False
-        self.changes_begun = 0  # by requests and tasks: one that fails may have left half of one
+        self.changes_begun = 0  # number of changes begun; a failed request may leave one incomplete
         self._rows_changed = rows_changed or (lambda: self.changes_begun)
         self._undo = undo or _nothing
 

@@ -87,7 +87,7 @@ def moment(word: str, text: str) -> Moment:
     if found is None:
         raise UsageError(
             f"{word}={text} is not a point in time; write for example {word}=2026-05-09T14:30,"
-            f" {word}=10m (so long ago) or txg=42"
+            f" {word}=10m (ten minutes ago) or txg=42"
         )
     return found
 
@@ -211,7 +211,7 @@ def cache_bytes(word: str, text: str) -> int:
     """Return a size that is enough for the block cache."""
     size = parse_size(word, text)
     if size < CACHE_BYTES_MIN:
-        raise UsageError(f"{word}={text} is below the least, {CACHE_BYTES_MIN >> 20}M")
+        raise UsageError(f"{word}={text} is below the minimum, {CACHE_BYTES_MIN >> 20}M")
     return size
 
 

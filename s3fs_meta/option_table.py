@@ -40,7 +40,7 @@ class Option(NamedTuple):
     field: str  # of MountOptions
     takes: str  # metavar after "=", empty for a flag
     parse: Callable[[str, str], object]  # (name, text) to value; raises UsageError
-    default: str  # as the user would write it; if empty, the parser is not called
+    default: str  # default value as text; if empty, the parser is not called
     does: str
     costs: str
     crash: str

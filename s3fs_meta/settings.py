@@ -147,7 +147,7 @@ class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptio
 class GivenOption(NamedTuple):
     """One option of a ``-o`` string."""
 
-    text: str  # as written by the user
+    text: str  # as the user wrote it
     value: Any
 
 

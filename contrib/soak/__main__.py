@@ -134,11 +134,11 @@ def _require_nothing_left(home: Path) -> None:
     deadline_s = time.monotonic() + LEFT_S_MAX
     while left := namespace.others():
         if time.monotonic() > deadline_s:
-            raise FindingError(f"processes are left: {left}")
+            raise FindingError(f"the run left processes behind: {left}")
         time.sleep(0.1)
     mounts = namespace.mountpoints(home)
     if mounts:
-        raise FindingError(f"mounts are left: {mounts}")
+        raise FindingError(f"the run left mounts behind: {mounts}")
 
 
 def _report(

@@ -92,7 +92,7 @@ class Commands:
         last = " | ".join(done.err.strip().splitlines()[-3:])
         self._journal.note(f"{shown} -> {done.status} ({taken_s:.1f} s) {last[:600]}")
         if "Traceback (most recent call last)" in done.err or "this is a bug" in done.err:
-            raise FindingError(f"a traceback: {shown}\n{done.err}")
+            raise FindingError(f"a traceback on standard error of {shown}\n{done.err}")
         if expected is not None and done.status not in expected:
             raise FindingError(
                 f"{shown}\nended with {done.status}, expected {sorted(expected)}:\n"

@@ -197,7 +197,7 @@ def _by_another_host(run: Run, chosen: Damage) -> None:
         run.history.forget_points(int(number[0]))
     observed = run.observe(new)
     if observed.failed:
-        raise FindingError(f"repaired, and not readable: {observed.failed}")
+        raise FindingError(f"the repaired filesystem cannot be read: {observed.failed}")
     _go_on(run, observed, low)
     taken = run.history.now
     run.flush()
@@ -214,7 +214,7 @@ def _by_another_host(run: Run, chosen: Damage) -> None:
         old.forget()
     else:
         raise FindingError(
-            f"{old.name} has nothing that the bucket has not, and is refused: {done.err}"
+            f"the bucket has all changes of {old.name}, but its mount is refused: {done.err}"
         )
 
 
@@ -225,7 +225,8 @@ def _repair_there(run: Run, host: Host) -> None:
     named = re.search(r"--end-at[= ](\d+)", done.out + done.err)
     if named is None:
         raise FindingError(
-            f"fsck -y ends with {done.status} and names no way out:\n{done.out}{done.err}"
+            f"fsck -y ended with {done.status} and does not suggest "
+            f"--end-at=TXG:\n{done.out}{done.err}"
         )
     host.on_bucket("fsck", "-y", "--deep", "--end-at", named[1], expected=_REPAIRED)
     run.history.forget_points(int(named[1]) + 1)
@@ -245,7 +246,9 @@ def _go_on(run: Run, observed: Observed, low: int) -> None:
             history.reached_bucket()
             return
     history.require(observed, "after the repair by another host", low, history.last)
-    raise FindingError("content is lost that the damaged object did not hold, or without a report")
+    raise FindingError(
+        "content is lost that was not in the damaged object, or a loss is not reported"
+    )
 
 
 def _is_rest(observed: Observed, state: State, tainted: set[bytes]) -> bool:

@@ -85,7 +85,7 @@ def hold_open(run: Run) -> None:
     all_of_it = b"".join(line for _, line in lines)
     run.journal.note(f"a file held open: {len(found)} of {len(all_of_it)} bytes, {len(sure)} sure")
     if not found.startswith(sure) or not all_of_it.startswith(found):
-        raise FindingError(f"{name}, held open: it is {found!r}, and should begin with {sure!r}")
+        raise FindingError(f"the open file {name} holds {found!r}, expected a prefix {sure!r}")
 
 
 def reclaim(run: Run) -> None:
@@ -161,7 +161,7 @@ def stand_still(run: Run) -> None:
     time.sleep(run.rnd.random() * 6)
     run.writer.go_on()
     if not run.end_operation(operation):
-        raise FindingError(f"{operation} failed while the daemon stood still")
+        raise FindingError(f"{operation} failed while the daemon was stopped")
     run.check()
 
 
@@ -210,7 +210,9 @@ def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
         if code in _REFUSED:
             break
         if code:
-            raise FindingError(f"{old.name} was taken over: {operation}: {errno.errorcode[code]}")
+            raise FindingError(
+                f"{operation} on the fenced {old.name} failed: {errno.errorcode[code]}"
+            )
         branch.ended(operation)
         low = branch.last
     unshipped = branch.steps[low].state.view() != taken.view()
@@ -221,7 +223,7 @@ def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
         )
     done = old.end()
     if done.status == 0 and unshipped:
-        raise FindingError(f"{old.name} was taken over, and its unmount says that nothing is lost")
+        raise FindingError(f"{old.name} was fenced, but its unmount reports that nothing is lost")
     return low
 
 

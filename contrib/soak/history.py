@@ -169,8 +169,8 @@ class History:
                 for at in range(first - first % BLOCK_BYTES, last, BLOCK_BYTES):
                     if not self._was_tainted(path, at, tainted):
                         raise FindingError(
-                            f"{what}: {path} lost the block at {at} (of {first} to {last}), which"
-                            " no damaged object held"
+                            f"{what}: {path} lost the block at byte {at} (range {first} to"
+                            f" {last}), which no damaged object held"
                         )
 
     def _was_tainted(self, path: Path, at: int, tainted: set[bytes]) -> bool:

@@ -123,7 +123,7 @@ class Host:
             fd = os.pidfd_open(self.pid)
             try:
                 if not select.select([fd], [], [], COMMAND_S_MAX)[0]:
-                    raise FindingError(f"the daemon {self.pid} of {self.name} does not end")
+                    raise FindingError(f"the daemon {self.pid} of {self.name} did not exit in time")
             finally:
                 os.close(fd)
         self.pid = 0
@@ -177,5 +177,5 @@ class Host:
             if figures["chain"]["txg"] >= txg:
                 return figures
             if time.monotonic() > deadline_s:
-                raise FindingError(f"{self.name} does not follow to txg {txg}: {figures}")
+                raise FindingError(f"{self.name} did not reach txg {txg} in time: {figures}")
             time.sleep(0.3)

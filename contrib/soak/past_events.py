@@ -14,7 +14,7 @@ def _known(run: Run) -> list[dict[str, Any]]:
     """Return the newest txgs whose changelogs can be read."""
     found = [txg for txg in run.txgs(run.writer) if "created_ns" in txg and txg.get("kind")]
     if not found:
-        raise FindingError("the log is empty")
+        raise FindingError("s3fs-meta log lists no txg")
     return found
 
 
@@ -48,7 +48,7 @@ def look_back(run: Run) -> None:
     done = cold.mount(f"ro,at={when}", expected=_REFUSED)
     if done.status:
         if retained and run.is_retained(txg):
-            raise FindingError(f"{when} is within the retention, and refused: {done.err}")
+            raise FindingError(f"the mount of the retained {when} was refused: {done.err}")
     else:
         observed = run.observe(cold)
         if not observed.failed or run.is_retained(txg):
@@ -75,7 +75,7 @@ def restore(run: Run) -> None:
         else:
             _require_then(run, txg, observed, "restore")
     elif run.is_retained(txg) and not run.history.past_tainted:
-        raise FindingError(f"{when} is within the retention, and not restored: {done.err}")
+        raise FindingError(f"the restore of the retained {when} failed: {done.err}")
     shutil.rmtree(target, ignore_errors=True)
     run.discard(cold)
 
@@ -93,7 +93,7 @@ def roll_back(run: Run) -> None:
     words = ("--yes", "--at", f"txg={txg['txg']}")
     done = host.on_bucket("rollback", *words, expected=_REFUSED)
     if done.status and run.is_retained(txg) and not run.history.past_tainted:
-        raise FindingError(f"txg {txg['txg']} is within the retention, and not rolled back to")
+        raise FindingError(f"the rollback to the retained txg {txg['txg']} failed")
     run.mount(host)
     if done.status:
         run.check()

@@ -198,7 +198,9 @@ class Run:
         if not kept:
             states = [step.state for step in branch.steps[low:] if not step.dead]
             if all(state.view() != base.view() for state in states):
-                raise FindingError(f"{host.name} had unshipped changes, and kept none")
+                raise FindingError(
+                    f"{host.name} had unshipped changes, but did not quarantine them"
+                )
             return
         target = host.folder / "rescued"
         words = ("--everything", "--kept", kept[-1], "--to", str(target))
@@ -246,7 +248,9 @@ class Run:
         for host in (self.a, self.b, self.follower):
             log = host.log()
             if "Traceback (most recent call last)" in log:
-                raise FindingError(f"a traceback in the log of {host.name}:\n{log[-6000:]}")
+                raise FindingError(
+                    f"there is a traceback in the log of {host.name}:\n{log[-6000:]}"
+                )
 
     def close(self) -> None:
         """End every mount and process that the run started."""

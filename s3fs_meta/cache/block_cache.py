@@ -256,7 +256,7 @@ class BlockCache:
         """
         if self.index.get(located.block) is not None:
             return
-        if not blocks.has_hash(self._db, located.block, located.hash):  # other rows meanwhile
+        if not blocks.has_hash(self._db, located.block, located.hash):  # the rows changed meanwhile
             self._files.remove(located.block)
             return
         self._db.begin_local()
@@ -373,7 +373,8 @@ class BlockCache:
         held = self.index.get(block)
         if held is not None and held.state is BlockState.SEALED:
             self.index.unnamed.add(block)
-            return  # it is being packed, and an image may refer to it: the uploader deletes it
+            # The block is being packed and an image may refer to it, so the uploader deletes it.
+            return
         blocks.delete(self._db, block)
         self.doom(block)
 
@@ -544,7 +545,8 @@ class BlockCache:
         its reader notices, as with any missing file. Schedule point: only if a block is evicted.
         """
         while victims := self._take_victims(size_bytes, LOOP_SLICE_ROWS):
-            with trio.CancelScope(shield=True):  # the rows are deleted, so the files must follow
+            # The rows are deleted already, so the files must be deleted too.
+            with trio.CancelScope(shield=True):
                 await self.remove_files(victims)
 
     async def remove_files(self, blocks_gone: Sequence[BlockId]) -> None:

@@ -101,7 +101,7 @@ class BlockFiles:
         self._directory = NumberedDir(root)
         self._directory.gather()
         self._open = OpenBlocks()
-        self._adoptions = itertools.count()  # its next() is atomic between threads
+        self._adoptions = itertools.count()  # next() of a count is atomic between threads
 
     def read(self, block: BlockId, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of a block's content. In any thread.

@@ -60,7 +60,7 @@ async def _nowhere(_located: Located) -> None:
 class DamageHandlers(NamedTuple):
     """The reactions to a block that is missing or damaged in its pack."""
 
-    note: Callable[[Located, bool], None] = _ignore  # True: the pack is missing
+    note: Callable[[Located, bool], None] = _ignore  # True if the pack is missing
     find_elsewhere: Callable[[Located], Awaitable[Found | None]] = _nowhere
 
 
@@ -137,7 +137,8 @@ class Fetcher:
         except S3fsError as exc:
             fetch.error = exc
             if isinstance(exc, StoreUnavailableError):
-                unasked.error = exc  # readers of neighbours have waited nearly as long
+                # Readers of neighbours have waited nearly as long, so they get the error, too.
+                unasked.error = exc
             raise
         except trio.Cancelled:
             fetch.error = StoreUnavailableError(object_key, 1, 0.0, "the reader went away")
@@ -165,7 +166,8 @@ class Fetcher:
                 raise self._timeout(object_key)
         except StoreUnavailableError as exc:
             for fetch in fetches.values():
-                fetch.error = exc  # its readers have waited nearly as long
+                # The readers have waited nearly as long, so they get the error, too.
+                fetch.error = exc
             raise
         finally:
             for each in wanted:
@@ -224,7 +226,7 @@ class Fetcher:
                 unpacked = await trio.to_thread.run_sync(
                     self._unpack_quietly, piece, object_key, first, stored
                 )
-                for each in unpacked:  # with no schedule point since their files were written
+                for each in unpacked:  # no schedule point since the files were written
                     self._arrived_unasked(each)
                 self.fetched_blocks += len(unpacked)
 

@@ -29,14 +29,14 @@ class CacheIndex:
 
     def __init__(self) -> None:
         self._held: dict[BlockId, Held] = {}
-        self.total_bytes = 0  # of all cached blocks
+        self.total_bytes = 0  # bytes of all cached blocks
         self.total_count = 0
         self.bytes_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self.count_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self._clean: OrderedDict[BlockId, None] = OrderedDict()
         self._unasked: OrderedDict[BlockId, None] = OrderedDict()  # clean, and never used yet
         self.unasked_bytes = 0
-        self._dirty: OrderedDict[BlockId, float] = OrderedDict()  # by time of the last write
+        self._dirty: OrderedDict[BlockId, float] = OrderedDict()  # in the order of the last write
         self._sealed: dict[BlockId, None] = {}  # in the order in which they were sealed
         self.unnamed: set[BlockId] = set()  # sealed blocks that no file refers to any more
         self._unsynced: set[BlockId] = set()

@@ -114,7 +114,8 @@ class Examination:
         self.report = report
         self.now_ns = now_ns
         self.files: BlockFiles | None = None  # repairs that need local copies work only with it
-        self.block_hash: BlockHash | None = None  # None: local files cannot be compared with packs
+        # None if local files cannot be compared with packs.
+        self.block_hash: BlockHash | None = None
         self.mounted = mounted
         self.changed = False  # a repair changed something
         self._new_files: list[BlockId] = []

@@ -64,16 +64,17 @@ class Rebuilt(NamedTuple):
     files: int
     packs: int
     unreadable: list[ObjectKey]  # packs whose indexes cannot be read
-    image: ObjectKey | None = None  # manifest of the damaged image that gave the names
-    txg: Txg | None = None  # of that image: later names are lost
+    # Manifest of the damaged image from which the names were salvaged.
+    image: ObjectKey | None = None
+    txg: Txg | None = None  # txg of the salvaged image; names created later are lost
     named: int = 0  # files outside lost+found
-    missing_pieces: int = 0  # of that image
+    missing_pieces: int = 0  # unreadable pieces of the salvaged image
 
 
 class _Traces(NamedTuple):
     """The packs, and the latest epoch and txg, that a listing shows."""
 
-    packs: list[ObjectInfo]  # of the latest epoch first
+    packs: list[ObjectInfo]  # sorted by epoch, the latest first
     epoch: Epoch
     txg: Txg
     lease: ETag | None  # of the lease as it was read; None: it is missing

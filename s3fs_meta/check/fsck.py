@@ -87,7 +87,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
             db.commit()
             db.mark_changed(changed_before)
     finally:
-        db.rollback()  # after a commit there is nothing to undo
+        db.rollback()  # undoes nothing after a commit
     return holds
 
 
@@ -154,7 +154,7 @@ def _repair(exam: Examination, mode: Mode) -> None:
     left = exam.broken(INVARIANTS)
     for verdict in exam.report.verdicts:
         if not verdict.invariant[1:].isdigit():
-            continue  # not about rows: the code that reported it decides
+            continue  # not about rows; the code that reported it decides about repair
         exam.report.settle(verdict.invariant, left.pop(int(verdict.invariant[1:]), 0))
     for number in left:  # found during the repairs, and could not be repaired
         _list(exam, _BY_NUMBER[number])

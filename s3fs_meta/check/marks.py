@@ -62,7 +62,7 @@ def settle(exam: Examination) -> None:
         added = sum(damage_marks.add(exam.db, mark) for mark in found)
         exam.commit()
     finally:
-        exam.db.rollback()  # after a commit there is nothing to undo
+        exam.db.rollback()  # undoes nothing after a commit
     if added:
         exam.report.remember(
             f"{added} damaged locations in the bucket are marked: no content is deduplicated onto"

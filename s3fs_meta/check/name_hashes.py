@@ -61,7 +61,7 @@ class NameHashes:
             return
         if not self._answer.done():
             self._other.connection.interrupt()
-        with contextlib.suppress(S3fsError):  # this stops the thread early
+        with contextlib.suppress(S3fsError):  # the closed connection stops the thread early
             self._answer.result()
         self._executor.shutdown()
         self._other.close()

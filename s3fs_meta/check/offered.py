@@ -78,9 +78,10 @@ class Offer:
         self._keyring = keyring
         self._uuid = uuid
         self._keep = keep
-        self._hashes: dict[Txg, str] = {}  # of the intact changelogs
-        self._named: dict[Txg, str] = {}  # the hash in the following changelog
-        self.done: list[str] = []  # restored objects, one line each
+        self._hashes: dict[Txg, str] = {}  # hash of each intact changelog
+        # The hash that the next changelog records for each changelog.
+        self._named: dict[Txg, str] = {}
+        self.done: list[str] = []  # one line for each restored object
 
     # --- one object ----------------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ class Offer:
     async def _put(self, key: ObjectKey, found: _Found, data: bytes) -> None:
         """Store a copy in place of a missing or damaged object."""
         kept = ""
-        with contextlib.suppress(PreconditionError):  # another process wrote the object
+        with contextlib.suppress(PreconditionError):  # another process wrote the object first
             if found.data is None:
                 await self._store.create(key, data)
             else:
@@ -194,7 +195,8 @@ class Offer:
             if changelog is None:
                 waiting.insert(0, txg)
             named += await self._note(changelog)
-        for txg in waiting:  # if no object names its hash, it must follow its predecessor
+        # If no object records the hash, the changelog must follow its predecessor.
+        for txg in waiting:
             named += await self._note(await self._changelog(txg, follows=True))
         return named
 

@@ -25,7 +25,7 @@ class Mode(enum.Enum):
 
     REPORT = "n"  # nothing
     SAFE = "p"  # values computed from other rows, and leftovers of a crash
-    ALL = "y"  # all possible repairs
+    ALL = "y"  # every possible repair
 
 
 class Severity(enum.Enum):
@@ -42,7 +42,7 @@ class Finding:
     invariant: str  # I12
     what: str  # one line, lower case, without a full stop
     ino: int | None = None
-    path: str | None = None  # of the inode, if it has one
+    path: str | None = None  # path of the inode, if it has a name
 
     def as_json(self) -> dict[str, Any]:
         """Return the finding for --json."""
@@ -62,7 +62,7 @@ class Verdict:
     title: str
     severity: Severity
     found: int = 0
-    left: int = 0  # not repaired at the end
+    left: int = 0  # number of findings that were not repaired
     advice: str = ""  # what the user can do about findings that were not repaired
     examples: list[Finding] = field(default_factory=list)
 

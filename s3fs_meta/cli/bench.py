@@ -59,16 +59,16 @@ _DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
 _STAMP_BYTES: Final = 16
 
 Steps = Generator[int, None, None]
-Report = Callable[[str, int, int], None]  # what, done, total
+Report = Callable[[str, int, int], None]  # description, bytes done, bytes in total
 
 
 class Sizes(NamedTuple):
     """The amount of work; each thread has its own large file and its own small files."""
 
     big_bytes: int  # 0: no large files
-    block_bytes: int  # of each read and write of a large file
+    block_bytes: int  # size of each read and write of a large file
     small_bytes: int
-    files: int  # 0: no small ones
+    files: int  # number of small files; 0: none
     threads: int
 
     @property
@@ -82,7 +82,7 @@ class Result(NamedTuple):
 
     what: str
     operations: int
-    size_bytes: int  # read or written
+    size_bytes: int  # bytes read or written
     seconds: float
     latencies_s: Sequence[float]  # ascending, one for each operation
 
@@ -90,7 +90,7 @@ class Result(NamedTuple):
 class _Phase(NamedTuple):
     what: str
     steps: Callable[[int], Steps]  # one operation of one thread; yields its bytes
-    operations: int  # for one thread
+    operations: int  # number of operations of one thread
     cold: bool = False  # drop kernel caches first, if that is possible
 
 
@@ -262,11 +262,13 @@ def bench(
     ] = None,
     big_size: Annotated[
         str,
-        typer.Option("--big-size", metavar="SIZE", help="Size of a large file; 0 leaves them out."),
+        typer.Option("--big-size", metavar="SIZE", help="Size of a large file; 0: no large files."),
     ] = "1G",
     block_size: Annotated[
         str,
-        typer.Option("--block-size", metavar="SIZE", help="Of each read and write of it."),
+        typer.Option(
+            "--block-size", metavar="SIZE", help="Size of each read and write of a large file."
+        ),
     ] = "1M",
     small_size: Annotated[
         str, typer.Option("--small-size", metavar="SIZE", help="Size of a small file.")
@@ -278,13 +280,17 @@ def bench(
             metavar="N",
             min=0,
             max=BENCH_FILES_MAX,
-            help="Small files, and empty ones; 0 leaves them out.",
+            help="Number of small files, and of empty ones; 0: none.",
         ),
     ] = 1000,
     threads: Annotated[
         int,
         typer.Option(
-            "--threads", metavar="N", min=1, max=BENCH_THREADS_MAX, help="At the same time."
+            "--threads",
+            metavar="N",
+            min=1,
+            max=BENCH_THREADS_MAX,
+            help="Threads that work in parallel.",
         ),
     ] = 1,
     json: options.Json = False,
@@ -299,7 +305,7 @@ def bench(
     )
     where = path or the_mount(mount_table.read())
     _check(where, sizes)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it cleans up, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM also cleans up
     with TerminalFront(quiet=json) as front:
         results = Workload(where, sizes, front.progress).run()
     if json:
@@ -322,7 +328,7 @@ def the_mount(mounts: Iterable[Mounted]) -> Path:
     found = [one.mountpoint for one in mounts if one.fs_type == mount_table.FS_TYPE]
     if len(found) != 1:
         which = f"mounted are {', '.join(found)}" if found else "nothing is mounted"
-        raise UsageError(f"name a directory: {which}")
+        raise UsageError(f"give a directory as an argument: {which}")
     return Path(found[0])
 
 
@@ -333,11 +339,11 @@ def _check(where: Path, sizes: Sizes) -> None:
     if not 0 < sizes.block_bytes <= BENCH_BLOCK_BYTES_MAX:
         raise UsageError(f"--block-size: 1 to {output.human_bytes(BENCH_BLOCK_BYTES_MAX)}")
     if sizes.big_bytes % sizes.block_bytes:
-        raise UsageError("--big-size is not so many times --block-size")
+        raise UsageError("--big-size is not a multiple of --block-size")
     if sizes.small_bytes > BENCH_BLOCK_BYTES_MAX:
         raise UsageError(f"--small-size: at most {output.human_bytes(BENCH_BLOCK_BYTES_MAX)}")
     if not sizes.big_bytes and not sizes.files:
-        raise UsageError("neither large files nor small ones: nothing to measure")
+        raise UsageError("nothing to measure: both --big-size and --files are 0")
     figures = os.statvfs(where)
     free_bytes = figures.f_bavail * figures.f_frsize
     if sizes.needed_bytes > free_bytes:

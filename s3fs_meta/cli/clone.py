@@ -43,12 +43,13 @@ HELP = CommandHelp(
 
 def clone(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="What to copy.", show_default=False)
+        Path,
+        typer.Argument(metavar="SOURCE", help="File or directory to copy.", show_default=False),
     ],
     target: Annotated[
         Path,
         typer.Argument(
-            metavar="TARGET", help="Its new name, in a directory that exists.", show_default=False
+            metavar="TARGET", help="Path of the copy, in an existing directory.", show_default=False
         ),
     ],
     freeze: Annotated[

@@ -63,10 +63,10 @@ _LOCK_WAIT_S: Final = 0.0
 
 class _Found(NamedTuple):
     label: str
-    name: str  # the text that must be typed
+    name: str  # the text that the user must type
     own: list[ObjectKey]
     foreign: list[ObjectKey]
-    superblock: bytes | None  # content of its second copy; None: unchanged
+    superblock: bytes | None  # bytes of the second copy of the superblock; None: unchanged
 
 
 def destroy(
@@ -76,7 +76,7 @@ def destroy(
         typer.Option(
             "--confirm",
             metavar="NAME",
-            help="Label or URL, instead of typing it.",
+            help="Label or URL of the filesystem; confirms without a question.",
             show_default=False,
         ),
     ] = None,
@@ -84,7 +84,7 @@ def destroy(
         bool,
         typer.Option(
             "--by-name",
-            help="Read nothing and need no passphrase; remove all that has a name of ours.",
+            help="Remove every object whose name has our form, without a passphrase and unread.",
         ),
     ] = False,
     force_takeover: options.ForceTakeover = False,
@@ -177,13 +177,15 @@ async def _find(
         label = await _label(store)
         opened = await removal.keys_of_removed(store, remembered, secret)
     except LostSuperblockError:
-        front.notice("destroy --by-name removes every object with a name of ours, without its keys")
+        front.notice(
+            "destroy --by-name removes every object whose name has our form, without using the keys"
+        )
         raise
     else:
         removal.require_own_superblock(keys)
         label = keys.superblock.label
         opened = keys.keyring, keys.data
-    if opened is None:  # only the lease and the tombstone are left
+    if opened is None:  # only the lease and the tombstone exist
         own = [key for key in contents.keys if key in removal.LAST]
         superblock = None
     else:
@@ -214,7 +216,7 @@ def _require_name(url: str, found: _Found, confirm: str | None) -> None:
         sys.stderr.flush()
         typed = sys.stdin.readline()
     if typed.strip() not in {found.name, url}:
-        raise UsageError(f"that is not its name, {found.name!r}; nothing was removed")
+        raise UsageError(f"the typed text is not {found.name!r}; nothing was removed")
 
 
 def _remove_state(path: Path) -> None:

@@ -96,7 +96,7 @@ def flat(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib import metadata  # for this option only
+        from importlib import metadata  # imported only for this option
 
         sys.stdout.write(f"s3fs-meta {metadata.version('s3fs-meta')}\n")
         raise typer.Exit

@@ -42,7 +42,9 @@ def flush(
     cachedir: options.Cachedir = None,
     image: Annotated[
         bool,
-        typer.Option("--image", help="Also make a complete image, from which restores begin."),
+        typer.Option(
+            "--image", help="Also upload a complete metadata image; restores start from it."
+        ),
     ] = False,
     json: options.Json = False,
 ) -> None:

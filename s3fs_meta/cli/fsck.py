@@ -58,7 +58,7 @@ AcceptSuperblock = Annotated[
     bool,
     typer.Option(
         "--accept-superblock",
-        help="With -y: take the superblock that is in the bucket, although this host has seen a "
+        help="With -y: accept the superblock in the bucket, although this host has seen a "
         "newer one, or an encrypted one.",
     ),
 ]
@@ -76,7 +76,7 @@ Rebuild = Annotated[
     bool,
     typer.Option(
         "--rebuild",
-        help="When no image can be restored: make new metadata from the packs, with the names that "
+        help="If no image can be restored: make new metadata from the packs, with the names that "
         "intact pieces of an image hold, and the rest in lost+found.",
     ),
 ]
@@ -86,8 +86,8 @@ EndAt = Annotated[
         "--end-at",
         metavar="TXG",
         min=0,
-        help="With -y: give up what comes after this transaction group, the last that can be "
-        "restored, also if another host wrote it.",
+        help="With -y: abandon the transaction groups after this one, the last that can be "
+        "restored, even if another host wrote them.",
         show_default=False,
     ),
 ]
@@ -95,8 +95,8 @@ PublishLocal = Annotated[
     bool,
     typer.Option(
         "--publish-local",
-        help="With -y: where the bucket does not have the last transaction group of this host's "
-        "local state, put that state into the bucket, although another host may have written since.",
+        help="With -y: if the bucket lacks the last transaction group of this host's local "
+        "state, upload that state, although another host may have written since.",
     ),
 ]
 ObjectsFrom = Annotated[
@@ -104,8 +104,9 @@ ObjectsFrom = Annotated[
     typer.Option(
         "--objects-from",
         metavar="URL|DIRECTORY",
-        help="With -y: a copy of the bucket, or of a part of it. What is missing or damaged in the "
-        "bucket and intact there is put back; what it replaces is kept in the state directory.",
+        help="With -y: a copy of the bucket, or of a part of it. Objects that are missing or "
+        "damaged in the bucket are restored from it; replaced ones are kept in the state "
+        "directory.",
         show_default=False,
     ),
 ]
@@ -116,18 +117,19 @@ def fsck(
     report_only: Annotated[bool, typer.Option("-n", help="Change nothing, only report.")] = False,
     safe: Annotated[
         bool,
-        typer.Option("-p", help="Repair what can be computed anew, and leftovers of a crash."),
+        typer.Option(
+            "-p", help="Repair only values that can be recomputed, and leftovers of a crash."
+        ),
     ] = False,
-    everything: Annotated[
-        bool, typer.Option("-y", help="Repair all that can be repaired.")
-    ] = False,
+    everything: Annotated[bool, typer.Option("-y", help="Make every possible repair.")] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Download and verify every pack; takes long.")
+        bool, typer.Option("--deep", help="Download and verify every pack; slow.")
     ] = False,
     delete_unknown: Annotated[
         bool,
         typer.Option(
-            "--delete-unknown", help="With -y: delete packs of this filesystem that nothing names."
+            "--delete-unknown",
+            help="With -y: delete packs of this filesystem to which no metadata refers.",
         ),
     ] = False,
     accept_superblock: AcceptSuperblock = False,
@@ -178,7 +180,7 @@ def fsck(
 
 def _answer(*, report_only: bool, safe: bool, everything: bool) -> _Answer:
     if report_only + safe + everything > 1:
-        raise UsageError("of -n, -p and -y only one can be given")
+        raise UsageError("-n, -p and -y exclude each other")
     if everything:
         return _Answer(Mode.ALL, ask=False)
     if safe:
@@ -206,8 +208,8 @@ def _refuse_quarantined(place: Target) -> None:
     kept = quarantine_list.find_all(place.state)
     if kept:
         raise UsageError(
-            f"the quarantined state {kept[0].path} may need packs that nothing else names; copy "
-            "what you need with s3fs-meta recover-state, remove it, and run this again"
+            f"the quarantined state {kept[0].path} may need packs that no other metadata names; "
+            "copy its files with s3fs-meta recover-state, remove it, and run this again"
         )
 
 

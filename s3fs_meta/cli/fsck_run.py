@@ -83,11 +83,12 @@ class CheckPlan:
     s3: S3Options
     open: OpenOptions
     wanted: Wanted
-    accept_superblock: bool = False  # accept the bucket's, although this host knows a newer one
+    # Accept the superblock of the bucket, although this host knows a newer one.
+    accept_superblock: bool = False
     verbose: bool = False
     publish_local: bool = False  # use the local state if the bucket lacks its last txg
     objects_from: str | None = None  # URL of a copy of the bucket
-    end_at: Txg | None = None  # the last valid txg, if the end of the chain is abandoned
+    end_at: Txg | None = None  # the last valid txg, if the txgs after it are abandoned
 
 
 async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
@@ -103,7 +104,7 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
         mounted = await _status_if_mounted(plan.place)
         if mounted is not None:
             _refuse_beside(plan, mounted["journal_mode"])
-            front.notice("it is mounted: checking beside the running mount")
+            front.notice("the filesystem is mounted: checking it beside the running mount")
             await _check_beside(plan, store, secret, report, front)
         else:
             try:
@@ -147,7 +148,9 @@ def _quarantine(state_dir: StateDir, front: Front) -> None:
     """Quarantine the remains of the local state: they may have metadata that packs lack."""
     if state_dir.database.exists() or state_dir.has_remains:
         kept = state_dir.set_aside(str(SystemClock().now_ns()))
-        front.notice(f"the local state is kept in {kept}; s3fs-meta recover-state reads it")
+        front.notice(
+            f"the local state was quarantined in {kept}; s3fs-meta recover-state copies files out"
+        )
 
 
 async def _refuse_readable(
@@ -174,8 +177,8 @@ async def _refuse_readable(
             await trio.to_thread.run_sync(image_copy.remove, target)
     raise UsageError(
         f"the metadata of {plan.place.url} can be restored up to txg {last_txg}: mount it, or run "
-        f"fsck -y, with --end-at={last_txg} if it asks for that; --rebuild would lose names, "
-        "and is for when no image can be restored"
+        f"fsck -y, with --end-at={last_txg} if it asks for that; --rebuild loses names "
+        "and is only for a bucket without a restorable image"
     )
 
 
@@ -209,9 +212,9 @@ def _refuse_local(place: Target, superblock: Superblock) -> None:
         db.close()
     if known in {None, superblock.uuid}:
         raise UsageError(
-            f"the local state in {state_dir.path} has the names: fsck -y, if need be with"
-            " --publish-local, puts it into the bucket; --rebuild would lose them, and is possible"
-            " once you have moved that directory away"
+            f"the local state in {state_dir.path} has the names: fsck -y, if necessary with"
+            " --publish-local, uploads it; --rebuild would lose them, and is possible only"
+            " after you have moved that directory away"
         )
 
 
@@ -241,7 +244,7 @@ async def _status_if_mounted(place: Target) -> Mapping[str, Any] | None:
     try:
         return await request_status(place)
     except (NotMountedError, ControlError):
-        return None  # another process about to end, or another fsck: opening waits for the lock
+        return None  # a process that is about to end, or another fsck: opening waits for the lock
 
 
 def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
@@ -342,7 +345,8 @@ async def _check_alone(
         await _note_superblock(volume, report)
         future = _note_future(volume, report)
         for notice in volume.notices:
-            if notice not in volume.superblock_faults:  # those are reported as findings
+            # Faults of the superblock are reported as findings.
+            if notice not in volume.superblock_faults:
                 report.remember(notice)
         state_dir = volume.state_dir
         cache = CacheDirectory(state_dir.blocks, state_dir.tmp)

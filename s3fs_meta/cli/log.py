@@ -61,7 +61,7 @@ HELP = CommandHelp(
 class _Wanted(NamedTuple):
     """The part of the history that is shown."""
 
-    names: list[bytes]  # of the path; empty: everything
+    names: list[bytes]  # names on the wanted path; empty: everything
     since: Moment | None
     until: Moment
     most: int | None
@@ -74,7 +74,7 @@ def log(
         typer.Option(
             "--path",
             metavar="PATH",
-            help="Only what concerns this path, from the root, or lies below it.",
+            help="Only changes of this path, given from the root, and of paths below it.",
             show_default=False,
         ),
     ] = None,
@@ -97,7 +97,7 @@ def log(
             "-n",
             metavar="N",
             min=1,
-            help=f"At most so many; default: {HISTORY_SHOWN_DEFAULT}, with --since all.",
+            help=f"Maximum number; default: {HISTORY_SHOWN_DEFAULT}, with --since all.",
             show_default=False,
         ),
     ] = None,
@@ -132,7 +132,7 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
             reading.front.notice(notice)
 
         async def restore(link: Link) -> Database:
-            await stack.aclose()  # close the database before this one
+            await stack.aclose()  # close the database before the directory is removed
             exact = Moment(f"txg={link.txg}", txg=link.txg)
             return (await stack.enter_async_context(opened_moment(reading, bucket, exact))).db
 
@@ -170,7 +170,7 @@ async def _entry(bucket: Bucket, fetched: Fetched | Gap) -> TxgRecord | Gap:
         return await txg_log.describe(bucket, fetched)
     except NewerFormatError:
         raise
-    except (FormatError, ObjectMissingError) as exc:  # of a part object
+    except (FormatError, ObjectMissingError) as exc:  # a part object is damaged or missing
         return Gap(fetched.link.txg, exc.message)
 
 

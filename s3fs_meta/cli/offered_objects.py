@@ -41,7 +41,7 @@ class Filesystem(NamedTuple):
     store: ObjectStore
     keyring: Keyring
     uuid: str
-    state: Path  # its state directory, which keeps replaced objects
+    state: Path  # state directory of the filesystem, where replaced objects are kept
 
 
 def url_of(words: str) -> str:

@@ -15,12 +15,17 @@ Url = Annotated[
     str,
     typer.Argument(
         metavar="URL",
-        help="Where the filesystem is: local:///absolute/path or s3://bucket/prefix.",
+        help="Location of the filesystem: local:///absolute/path or s3://bucket/prefix.",
         show_default=False,
     ),
 ]
 Mountpoint = Annotated[
-    Path, typer.Argument(metavar="MOUNTPOINT", help="Where it is mounted.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="MOUNTPOINT",
+        help="Directory on which the filesystem is mounted.",
+        show_default=False,
+    ),
 ]
 Cachedir = Annotated[
     Path | None,
@@ -71,8 +76,8 @@ ForceTakeover = Annotated[
     typer.Option(
         "--takeover",
         "--force-takeover",
-        help="Take the filesystem from the host that holds it; what that host had not uploaded "
-        "stays there.",
+        help="Take the filesystem over from the host that holds it; changes that it had not "
+        "uploaded stay on that host.",
     ),
 ]
 At = Annotated[
@@ -87,8 +92,8 @@ NoPrivileges = Annotated[
     bool,
     typer.Option(
         "--no-privileges",
-        help="Leave out what gives power to users of the copy: set-user-ID and set-group-ID bits "
-        "of files, file capabilities, devices.",
+        help="Do not copy what grants privileges to users of the copy: set-user-ID and "
+        "set-group-ID bits of files, file capabilities, devices.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]

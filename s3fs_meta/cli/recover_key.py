@@ -46,7 +46,8 @@ def recover_key(
         bool,
         typer.Option(
             "--renew",
-            help="Replace the recovery key, which the passphrase or the old key opens; print the new one.",
+            help="Replace the recovery key and print the new one; needs the passphrase or the old "
+            "key.",
         ),
     ] = False,
     recovery_key_file: Annotated[

@@ -93,7 +93,7 @@ def recover_state(
         typer.Option(
             "--kept",
             metavar="NAME",
-            help="Which of several directories, by its name.",
+            help="Name of the quarantined directory, if there are several.",
             show_default=False,
         ),
     ] = None,
@@ -110,7 +110,7 @@ def recover_state(
     place = targets.of_url(url, access.cachedir)
     found = [one for one in quarantine_list.find_all(place.state) if name in {None, one.path.name}]
     if name is not None and not found:
-        raise UsageError(f"there is no {name!r} in {place.state}")
+        raise UsageError(f"{place.state} has no quarantined state {name!r}")
     if target is None:
         _list(place, found, json=json)
         return ExitStatus.DONE
@@ -136,7 +136,7 @@ def _only(found: list[Kept], place: targets.Target) -> Kept:
 def _require_database(kept: Kept) -> None:
     if not kept.database.exists():
         why = quarantine_list.without_database(kept)
-        raise SettingsError(f"nothing can be copied out of {kept.path}: {why}")
+        raise SettingsError(f"no file can be copied out of {kept.path}: {why}")
 
 
 async def _copy(wanted: _Wanted, access: options.Access, front: Front) -> tuple[Tally, Copier]:
@@ -148,7 +148,7 @@ async def _copy(wanted: _Wanted, access: options.Access, front: Front) -> tuple[
         superblock, keyring = keys.superblock, keys.keyring
         with contextlib.closing(quarantine_list.open_database(wanted.kept)) as db:
             if local_state.get(db, "uuid") not in {None, superblock.uuid}:
-                raise SettingsError(f"{wanted.kept.path} is of another filesystem")
+                raise SettingsError(f"{wanted.kept.path} belongs to another filesystem")
             async with _base(wanted, db, store, superblock, keyring, front) as base:
                 inos = await trio.to_thread.run_sync(quarantine_list.changed, db, base)
             async with _newest(wanted, store, superblock, keyring) as find:
@@ -204,8 +204,8 @@ async def _base(
             await restorer.restore(None, path, upto=link.txg)
         except (ObjectMissingError, UnfinishedFilesystemError) as exc:
             raise SettingsError(
-                "what it went on from is no longer in the bucket, so what changed "
-                "cannot be told; --everything copies all files"
+                "the state on which it was based is no longer in the bucket, so its changes "
+                "are unknown; --everything copies all files"
             ) from exc
         with contextlib.closing(Database.open(path, Pragmas(), read_only=True)) as base:
             yield base

@@ -66,7 +66,7 @@ def restore(
         list[str] | None,
         typer.Argument(
             metavar="PATH",
-            help="What to copy, from the root; default: all.",
+            help="Path to copy, from the root; default: everything.",
             show_default=False,
         ),
     ] = None,

@@ -82,7 +82,7 @@ def rollback(
             show_default=False,
         ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     *,
     access: options.Access,
     unsafe_single_writer: options.UnsafeSingleWriter = False,
@@ -150,7 +150,7 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
         raise SettingsError(f"{told(past)} is the current txg: there is nothing to roll back")
     if bucket.moments.unreadable_end:
         last = bucket.moments.unreadable_end[-1]
-        front.notice(f"what comes after it, up to txg {last}, cannot be read and is given up")
+        front.notice(f"txgs after it, up to txg {last}, cannot be read and are abandoned")
     front.notice(f"{store.url} is rolled back from {told(present)}")
     front.notice(f"to {told(past)}: {present.txg - past.txg} transaction groups")
     if not wanted.confirmed:

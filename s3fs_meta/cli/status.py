@@ -51,7 +51,9 @@ def status(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MOUNTPOINT|URL]", help="Default: every mount.", show_default=False
+            metavar="[MOUNTPOINT|URL]",
+            help="What to show; default: every mount.",
+            show_default=False,
         ),
     ] = None,
     *,
@@ -59,9 +61,7 @@ def status(
     json: options.Json = False,
     unshipped: Annotated[
         bool,
-        typer.Option(
-            "--unshipped", help="List what would be lost with this machine now, of a mount here."
-        ),
+        typer.Option("--unshipped", help="List files whose changes are not yet in the bucket."),
     ] = False,
 ) -> None:
     """Carry out the command."""

@@ -77,8 +77,9 @@ def umount(
         bool,
         typer.Option(
             "--force",
-            help="Also if programs, or other mount namespaces, use it: they get errors; also if "
-            "the store does not take everything: the next mount on this host continues with the rest.",
+            help="Unmount even if programs or other mount namespaces use it (they get errors), and "
+            "if "
+            "the store does not accept all changes: the next mount on this host uploads the rest.",
         ),
     ] = False,
 ) -> None:
@@ -115,7 +116,7 @@ async def _umount(place: Target, front: Front, force: bool) -> None:
                 front.notice(left)
             raise InUseError(used, str(place.mountpoint))
         if used:
-            front.notice(f"in use {used}: ending it there, too")
+            front.notice(f"in use {used}: ending the mount there, too")
             await request_end(place)
     _judge_after(left, result, front)
 
@@ -151,9 +152,11 @@ def _judge(outcome: Mapping[str, object]) -> None:
     if outcome.get("kind") == FencedError.__name__:
         raise ControlError(
             FencedError.__name__,
-            f"unmounted, but another host has taken the filesystem over ({outcome['why']}); what is "
-            "not in the bucket is kept here, and if that host has written since, the next mount "
-            "sets it aside and says where",
+            f"unmounted, but another host has taken the filesystem over ({outcome['why']}); "
+            "changes "
+            "that are not in the bucket stay on this host, and if that host has written since, the "
+            "next "
+            "mount quarantines them and prints the directory",
         )
     if outcome.get("kind") == LostBlockError.__name__:
         raise ControlError(LostBlockError.__name__, f"unmounted; {outcome['why']}")
@@ -161,8 +164,8 @@ def _judge(outcome: Mapping[str, object]) -> None:
         raise StoreError(f"unmounted; {outcome['why']}")
     if not outcome["complete"]:
         raise StoreError(
-            f"unmounted, but not everything is in the bucket ({outcome['why']}); the rest is kept "
-            "here, and the next mount continues from it"
+            f"unmounted, but not everything is in the bucket ({outcome['why']}); the rest stays on "
+            "this host, and the next mount uploads it"
         )
 
 
@@ -184,13 +187,13 @@ async def _flush(place: Target, front: Front, force: bool) -> str:
     try:
         await request_flush(place, front)
     except NotMountedError:
-        front.notice("its daemon is gone")
+        front.notice("its daemon is no longer running")
     except ControlError as exc:
         goes_on = (FencedError, LostLeaseError, ReadOnlyStateError, LostBlockError)
         if is_kind(exc, *goes_on):
             return exc.message
         if not force:
-            why = f"still mounted: {exc.message}; --force unmounts, and the rest is kept here"
+            why = f"still mounted: {exc.message}; --force unmounts and keeps the rest on this host"
             raise ControlError(exc.kind, why) from exc
         front.notice(exc.message)
     return ""

@@ -43,7 +43,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, PackState, Txg
 
 VERSION: Final = 1
-SPAN_VERSION: Final = 2  # only of a changelog that begins a time span
+SPAN_VERSION: Final = 2  # version of a changelog that begins a time span
 NO_FLOOR: Final = Txg(0)  # 0: everything is retained
 PREFIX: Final = "changelog/"
 PART_PREFIX: Final = "changelog-part/"
@@ -93,7 +93,7 @@ class Location(NamedTuple):
     block: BlockId
     plain_bytes: int
     hash: bytes  # keyring.block_hash of the content; zeros if the content is lost
-    pack: PackId | None  # None, like the next two, if the content is lost
+    pack: PackId | None  # None if the content is lost, as are the next two fields
     pack_offset: int | None
     stored_bytes: int | None
 
@@ -130,14 +130,15 @@ class Changelog:
 
     kind: Kind
     txg: Txg
-    epoch: Epoch  # of the writer that cut it
+    epoch: Epoch  # epoch of the writer that cut the txg
     nonce: str  # 32 random hexadecimal digits, so that no two writers make the same bytes
-    uuid: str  # of the filesystem
+    uuid: str  # identifier of the filesystem
     schema_version: int
-    created_ns: int  # greater than its predecessor's within a span; for people and time travel
-    previous: str  # content_hash of its predecessor, NO_HASH if there is none
+    created_ns: int  # time of the cut; ascending within a time span
+    previous: str  # content_hash of the previous changelog, NO_HASH if there is none
     image: ManifestRef | None = None  # kind IMAGE: the image
-    parts: tuple[PartRef, ...] = ()  # sections to apply before its own
+    # Sections in other objects, applied before the own section.
+    parts: tuple[PartRef, ...] = ()
     packs: tuple[PackNote, ...] = ()
     forgotten: tuple[PackId, ...] = ()  # packs whose objects are deleted
     section: Section = NO_CHANGES
@@ -187,7 +188,7 @@ def encode(changelog: Changelog, keyring: Keyring) -> bytes:
     section = section_payload(key, changelog.section)
     payload = b"".join((_COUNT.pack(len(header)), header, section))
     if _parse(key, payload) != changelog:
-        raise FormatError(key, "the changelog does not read back as written")
+        raise FormatError(key, "the encoded changelog decodes to another one")
     return envelope.seal(_KIND, key, payload, keyring)
 
 
@@ -217,7 +218,7 @@ def open_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Sect
         FormatError: anything but the bytes that the changelog names.
     """
     if content_hash(data) != part.hash:
-        raise FormatError(part.key, "other content than its changelog says")
+        raise FormatError(part.key, "its content does not match the hash in its changelog")
     return decode_section(part.key, envelope.unseal(_PART_KIND, part.key, data, keyring))
 
 
@@ -244,14 +245,14 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
         FormatError: corrupt.
     """
     if len(data) > CHANGELOG_SECTION_BYTES_MAX or len(data) < _COUNT.size:
-        raise FormatError(key, "a section of an impossible length")
+        raise FormatError(key, "a section has an impossible length")
     view = memoryview(data)
     (count,) = _COUNT.unpack_from(view)
     if count > CHANGELOG_LOCATIONS_MAX:
-        raise FormatError(key, f"{count} locations in one section")
+        raise FormatError(key, f"a section has too many locations: {count}")
     end = _COUNT.size + count * LOCATION.size
     if end > len(view):
-        raise FormatError(key, "a section that ends among its locations")
+        raise FormatError(key, "a section ends before its last location")
     # A copy: without the fix of its issue 77894, CPython crashes when it frees a traceback that
     # refers to an iterator over a memoryview.
     rows = LOCATION.iter_unpack(bytes(view[_COUNT.size : end]))
@@ -270,22 +271,22 @@ def section_payload(key: ObjectKey, section: Section) -> bytes:
     try:
         data = encode_section(section)
     except struct.error as exc:
-        raise FormatError(key, "a location with an impossible number") from exc
+        raise FormatError(key, "a location has a number out of range") from exc
     if decode_section(key, data) != section:
-        raise FormatError(key, "the section does not read back as written")
+        raise FormatError(key, "the encoded section decodes to another one")
     return data
 
 
 def _location(key: str, row: tuple[int, int, int, int, int, bytes]) -> Location:
     block, plain_bytes, pack, offset, stored_bytes, content_hash_ = row
     if not 0 < plain_bytes <= BLOCK_BYTES_MAX or not 0 < block <= NUMBER_MAX:
-        raise FormatError(key, "a block that cannot be")
+        raise FormatError(key, "a block has an invalid number or length")
     if not pack:
         if offset or stored_bytes or any(content_hash_):
-            raise FormatError(key, "a lost block with a location")
+            raise FormatError(key, "a lost block has a location")
         return Location(BlockId(block), plain_bytes, content_hash_, None, None, None)
     if pack > NUMBER_MAX or stored_bytes == 0 or offset + stored_bytes > PACK_BYTES_MAX:
-        raise FormatError(key, "a block without a location in its pack")
+        raise FormatError(key, "a block has an invalid location in its pack")
     return Location(BlockId(block), plain_bytes, content_hash_, PackId(pack), offset, stored_bytes)
 
 
@@ -315,17 +316,17 @@ def dump_header(changelog: Changelog) -> bytes:
 
 def _parse(key: ObjectKey, payload: bytes) -> Changelog:
     if len(payload) < _COUNT.size:
-        raise FormatError(key, "too short for a changelog")
+        raise FormatError(key, "it is too short for a changelog")
     (header_bytes,) = _COUNT.unpack_from(payload)
     end = _COUNT.size + header_bytes
     if end > len(payload) or header_bytes > HEADER_BYTES_MAX:
-        raise FormatError(key, "a changelog that ends in its header")
+        raise FormatError(key, "it ends within its header")
     fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
     version = fields.integer("version", 1)
     if version not in {VERSION, SPAN_VERSION}:
         raise NewerFormatError(key, f"changelog version {version}")
     if version == SPAN_VERSION and not fields.boolean("begins_span"):
-        raise FormatError(key, "an unnecessary version")
+        raise FormatError(key, "its version is higher than its fields require")
     changelog = Changelog(
         kind=Kind(fields.matching("kind", _KINDS)),
         txg=Txg(fields.integer("txg", 1, NUMBER_MAX)),
@@ -351,17 +352,17 @@ def _parse(key: ObjectKey, payload: bytes) -> Changelog:
 def _check(key: ObjectKey, changelog: Changelog) -> None:
     """Refuse fields that contradict each other or the name of the object."""
     if key != key_of(changelog.txg):
-        raise FormatError(key, "a changelog that does not match its name")
+        raise FormatError(key, "its txg does not match its name")
     if changelog.floor > changelog.txg:
-        raise FormatError(key, "a floor in the future")
+        raise FormatError(key, "its retention floor is later than its txg")
     if changelog.begins_span and changelog.kind is not Kind.IMAGE:
-        raise FormatError(key, "a time span that begins within a run of changes")
+        raise FormatError(key, "it begins a time span but is not an image")
     if (changelog.kind is Kind.IMAGE) != (changelog.image is not None):
-        raise FormatError(key, "an unexpected or a missing image")
+        raise FormatError(key, "it has an image although its kind has none, or lacks one")
     if changelog.image is not None:
         name = parse_manifest_key(changelog.image.key)
         if name is None or name.txg != changelog.txg or name.epoch > changelog.epoch:
-            raise FormatError(key, "the image of another txg")
+            raise FormatError(key, "its image is that of another txg")
     changes = changelog.parts or changelog.packs or changelog.forgotten
     if changelog.kind is not Kind.GROUP and (changes or changelog.section != NO_CHANGES):
         raise FormatError(key, "unexpected changes")
@@ -372,7 +373,7 @@ def _check_lists(key: ObjectKey, changelog: Changelog) -> None:
     """Refuse parts of another changelog, and packs that occur twice or are of a later epoch."""
     for part in changelog.parts:
         if part_name(part.key) != (changelog.txg, changelog.epoch):
-            raise FormatError(key, "a part of another changelog")
+            raise FormatError(key, "it names a part of another changelog")
     require_distinct(key, "part", [part.key for part in changelog.parts])
     check_packs(key, changelog.packs, changelog.forgotten, changelog.epoch)
 
@@ -384,7 +385,7 @@ def check_packs(
     for pack in packs:
         epoch = parse_pack_key(pack.object_key)
         if epoch is None or epoch > epoch_max:
-            raise FormatError(key, "a pack with an invalid name, or of a later epoch")
+            raise FormatError(key, "it names a pack with an invalid name or a later epoch")
     require_distinct(key, "pack's name", [pack.object_key for pack in packs])
     require_distinct(key, "pack", [*(pack.pack for pack in packs), *forgotten])
 

@@ -78,12 +78,14 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
         DecompressionError: corrupt, of another length, or followed by further bytes.
     """
     if len(data) < METHOD_BYTES:
-        raise DecompressionError("no compression method")
+        raise DecompressionError("the byte with the compression method is missing")
     payload = memoryview(data)[METHOD_BYTES:]
     match data[0]:
         case Method.STORED:
             if len(payload) != plain_bytes:
-                raise DecompressionError(f"{len(payload)} bytes, not {plain_bytes}")
+                raise DecompressionError(
+                    f"the content has {len(payload)} bytes, expected {plain_bytes}"
+                )
             return bytes(payload)
         case Method.ZSTD:
             return _decompress_zstd(payload, plain_bytes)
@@ -99,14 +101,18 @@ def _decompress_zstd(payload: memoryview, plain_bytes: int) -> bytes:
     try:
         frame = zstandard.get_frame_parameters(payload)
         if frame.content_size != plain_bytes or plain_bytes == 0:
-            raise DecompressionError(f"frame of {frame.content_size} bytes, not {plain_bytes}")
+            raise DecompressionError(
+                f"the zstd frame declares {frame.content_size} bytes, expected {plain_bytes}"
+            )
         if frame.window_size > plain_bytes:
-            raise DecompressionError(f"a window of {frame.window_size} bytes")
+            raise DecompressionError(
+                f"the zstd window is larger than the content: {frame.window_size} bytes"
+            )
         content = _decompressor().decompress(payload, allow_extra_data=False)
     except zstandard.ZstdError as exc:
-        raise DecompressionError("damaged zstd frame") from exc
+        raise DecompressionError("the zstd frame is damaged") from exc
     if len(content) != plain_bytes:
-        raise DecompressionError(f"{len(content)} bytes, not {plain_bytes}")
+        raise DecompressionError(f"the content has {len(content)} bytes, expected {plain_bytes}")
     return content
 
 

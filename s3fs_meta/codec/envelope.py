@@ -33,9 +33,11 @@ LEVEL_DEFAULT: Final = 1
 _MAGIC: Final = b"S3FSMETA"
 _ENCRYPTED: Final = 1  # the only flag
 HEADER: Final = struct.Struct(">8sHH8sI16s")  # magic, version, flags, kind, payload bytes, salt
-_KIND_AT: Final = len(_MAGIC) + 4  # behind version and flags
-SALT_RANGE: Final = slice(HEADER.size - SALT_BYTES, HEADER.size)  # of an object
-OVERHEAD_BYTES: Final = METHOD_BYTES + HEADER.size + HASH_BYTES  # of an object, at the most
+_KIND_AT: Final = len(_MAGIC) + 4  # position of the kind, after version and flags
+# Position of the salt in an object.
+SALT_RANGE: Final = slice(HEADER.size - SALT_BYTES, HEADER.size)
+# Maximum overhead of an object over its payload.
+OVERHEAD_BYTES: Final = METHOD_BYTES + HEADER.size + HASH_BYTES
 SEALED_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + OVERHEAD_BYTES
 PURPOSE: Final = b"s3fs-meta envelope 1"
 
@@ -82,7 +84,7 @@ def unseal(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
             raise FormatError(key, "its version or its flags are damaged") from exc
         raise
     if header.encrypted != keyring.encrypted:
-        raise FormatError(key, "encrypted, or not, unlike its filesystem")
+        raise FormatError(key, "it is encrypted and its filesystem is not, or the reverse")
     body = view[HEADER.size :]
     packed = (
         _decrypted(key, header, body, keyring)
@@ -92,7 +94,7 @@ def unseal(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
     try:
         return decompress(packed, header.payload_bytes)
     except DecompressionError as exc:
-        raise FormatError(key, f"does not decompress: {exc}") from exc
+        raise FormatError(key, f"its payload cannot be decompressed: {exc}") from exc
 
 
 def require_authentic(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> None:
@@ -115,17 +117,17 @@ class _Header(NamedTuple):
 
 def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
     if len(view) < HEADER.size or bytes(view[: len(_MAGIC)]) != _MAGIC:
-        raise FormatError(key, "does not begin like a metadata object")
+        raise FormatError(key, "it does not begin with the magic of a metadata object")
     if len(view) > SEALED_BYTES_MAX:
-        raise FormatError(key, f"{len(view)} bytes are too many for a metadata object")
+        raise FormatError(key, f"it is too large for a metadata object: {len(view)} bytes")
     raw = bytes(view[: HEADER.size])
     _, version, flags, stored_kind, payload_bytes, salt = HEADER.unpack(raw)
     if version != VERSION or flags & ~_ENCRYPTED:
         raise NewerFormatError(key, f"envelope version {version} with flags {flags}")
     if stored_kind != kind.ljust(KIND_BYTES_MAX, b"\0"):
-        raise FormatError(key, f"another kind of object than {kind.decode('ascii', 'replace')}")
+        raise FormatError(key, f"it is not of the kind {kind.decode('ascii', 'replace')}")
     if payload_bytes > ENVELOPE_BYTES_MAX:
-        raise FormatError(key, f"a payload of {payload_bytes} bytes is too large")
+        raise FormatError(key, f"its payload is too large: {payload_bytes} bytes")
     return _Header(bool(flags & _ENCRYPTED), payload_bytes, salt, raw)
 
 

@@ -51,7 +51,7 @@ class Fields:
             FormatError: no JSON object, one with a duplicate name, or too many values.
         """
         if sum(text.count(mark) for mark in (b",", b"[", b"{")) > values_max:
-            raise FormatError(key, "more values than it can have")
+            raise FormatError(key, "its JSON has too many values")
 
         def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
             fields = dict(pairs)

@@ -31,21 +31,21 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 
 VERSION: Final = 2
-NO_HASH: Final = "0" * (2 * HASH_BYTES)  # stands for the hash of a missing object
-RANDOM_BYTES: Final = 8  # in the name of an image
-TXG_DIGITS: Final = 12  # keeps listings in order for the first 10^12 groups
+NO_HASH: Final = "0" * (2 * HASH_BYTES)  # placeholder for the hash of a missing object
+RANDOM_BYTES: Final = 8  # random bytes in the name of an image
+TXG_DIGITS: Final = 12  # digits of a txg in names: listings are sorted up to txg 10^12
 
 _MANIFEST_KIND: Final = b"manifest"
 _PIECE_KIND: Final = b"piece"
 PREFIX: Final = "image/"
 _PREFIX: Final = r"image/([0-9]{12}|[1-9][0-9]{12,18})-(0|[1-9][0-9]{0,18})-([0-9a-f]{16})"
 _MANIFEST_KEY: Final = re.compile(_PREFIX + "/manifest", re.ASCII)
-PIECE_DIGITS: Final = 6  # of its number
+PIECE_DIGITS: Final = 6  # digits of a piece's number in its key
 _PIECE_KEY: Final = re.compile(_PREFIX + f"/([0-9]{{{PIECE_DIGITS}}})", re.ASCII)
 _HASH: Final = re.compile(f"[0-9a-f]{{{2 * HASH_BYTES}}}", re.ASCII)
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 PIECE_SEALED_BYTES_MAX: Final = IMAGE_PIECE_BYTES + envelope.OVERHEAD_BYTES
-_PIECE_JSON_BYTES: Final = 200  # one entry with the longest key
+_PIECE_JSON_BYTES: Final = 200  # JSON of one piece with the longest key
 _VALUES_MAX: Final = 4 * IMAGE_PIECES_MAX + VALUES_MAX
 
 assert IMAGE_PIECES_MAX <= 10**PIECE_DIGITS, "piece names have so many digits"
@@ -80,17 +80,17 @@ class ManifestRef(NamedTuple):
 class Manifest:
     """One image of the metadata database."""
 
-    txg: Txg  # the last one that the image includes
-    epoch: Epoch  # of the writer that made it
-    uuid: str  # of the filesystem
+    txg: Txg  # the last txg that the image includes
+    epoch: Epoch  # epoch of the writer that made the image
+    uuid: str  # identifier of the filesystem
     schema_version: int
     page_size: int
-    database_bytes: int  # sum over pieces
+    database_bytes: int  # sum of plain_bytes of all pieces
     created_ns: int  # for people
     previous: ManifestRef | None  # the image that was the head before
     pieces: tuple[Piece, ...]  # never empty
     inodes: int  # for people
-    file_bytes: int  # for people: sum of the sizes of regular files
+    file_bytes: int  # sum of the sizes of regular files; only shown to users
     changelog: str = NO_HASH  # content_hash of the changelog of the same txg, NO_HASH if none
 
 
@@ -142,7 +142,7 @@ def encode(manifest: Manifest, key: ObjectKey, keyring: Keyring) -> bytes:
     """
     payload = dump_manifest(manifest)
     if _parse(key, payload) != manifest:
-        raise FormatError(key, "the manifest does not read back as written")
+        raise FormatError(key, "the encoded manifest decodes to another one")
     return envelope.seal(_MANIFEST_KIND, key, payload, keyring)
 
 
@@ -170,7 +170,7 @@ def open_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> byte
     """
     content = envelope.unseal(_PIECE_KIND, piece.key, data, keyring)
     if len(content) != piece.plain_bytes or content_hash(content) != piece.hash:
-        raise FormatError(piece.key, "other content than its manifest says")
+        raise FormatError(piece.key, "its content does not match the hash in its manifest")
     return content
 
 
@@ -203,7 +203,7 @@ def require_places(manifest: Manifest, key: ObjectKey) -> None:
     """
     for number, piece in enumerate(manifest.pieces[:-1]):
         if piece.plain_bytes != IMAGE_PIECE_BYTES:
-            raise FormatError(key, f"its piece {number} has {piece.plain_bytes} bytes")
+            raise FormatError(key, f"its piece {number} is not full: {piece.plain_bytes} bytes")
 
 
 def dump_manifest(manifest: Manifest) -> bytes:
@@ -255,15 +255,15 @@ def _check(key: ObjectKey, manifest: Manifest) -> None:
     """Refuse fields that contradict each other or the name of the object."""
     name = parse_manifest_key(key)
     if name is None or (name.txg, name.epoch) != (manifest.txg, manifest.epoch):
-        raise FormatError(key, "an image that does not match its name")
+        raise FormatError(key, "its txg or epoch does not match its name")
     if manifest.previous is not None and manifest.previous.key == key:
-        raise FormatError(key, "an image that follows itself")
+        raise FormatError(key, "it names itself as the previous image")
     if manifest.page_size & (manifest.page_size - 1):
-        raise FormatError(key, "a page size that is no power of two")
+        raise FormatError(key, "its page size is not a power of two")
     if manifest.database_bytes % manifest.page_size:
-        raise FormatError(key, "a database that ends within a page")
+        raise FormatError(key, "its database size is not a multiple of the page size")
     if sum(piece.plain_bytes for piece in manifest.pieces) != manifest.database_bytes:
-        raise FormatError(key, "pieces that do not add up to the database")
+        raise FormatError(key, "its pieces do not add up to its database size")
 
 
 def _ref(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:
@@ -283,14 +283,14 @@ def _pieces(key: ObjectKey, items: list[object]) -> tuple[Piece, ...]:
     for number, item in enumerate(items):
         piece = _piece(key, item)
         if int(piece.key[-PIECE_DIGITS:]) != number:
-            raise FormatError(key, f"its piece {number} is {piece.key}")
+            raise FormatError(key, f"its piece {number} has the name {piece.key}")
         found.append(piece)
     return tuple(found)
 
 
 def _piece(key: ObjectKey, item: object) -> Piece:
     if not isinstance(item, list) or len(item) != len(Piece._fields):
-        raise FormatError(key, "a piece is something else than key, plain_bytes, hash")
+        raise FormatError(key, "a piece is not an array of key, plain_bytes and hash")
     name, plain_bytes, digest = item
     if not isinstance(name, str) or _PIECE_KEY.fullmatch(name) is None:
         raise FormatError(key, "the key of a piece has a wrong value")
@@ -304,7 +304,7 @@ def _piece(key: ObjectKey, item: object) -> Piece:
 def named_fields(key: ObjectKey, item: object, names: tuple[str, ...]) -> Fields:
     """Return the values of a JSON array as fields with *names*. Raises FormatError."""
     if not isinstance(item, list) or len(item) != len(names):
-        raise FormatError(key, f"something else than {', '.join(names)}")
+        raise FormatError(key, f"an array does not have the values {', '.join(names)}")
     return Fields(key, dict(zip(names, item, strict=True)))
 
 

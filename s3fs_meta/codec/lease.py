@@ -27,7 +27,7 @@ VERSION: Final = 2
 _WITHOUT_NONCE: Final = 1  # older version, still accepted
 HOLDER_CHARS_MAX: Final = 64
 NONCE_BYTES: Final = 16
-MARK_BYTES: Final = 16  # of a keyed hash of a machine's identifier
+MARK_BYTES: Final = 16  # length of a keyed hash of a machine's identifier
 
 
 class Head(NamedTuple):
@@ -61,13 +61,13 @@ class Lease:
 
     epoch: Epoch  # raised by every read-write mount; 0: never mounted
     holder: str  # random identity of a state directory; printable
-    host: str  # for people
-    pid: int  # for people
-    since_ns: int  # for people: when the epoch began
+    host: str  # only shown to users
+    pid: int  # only shown to users
+    since_ns: int  # when the epoch began; only shown to users
     released: bool  # the holder has released it; any host may take the next epoch
-    head: Head | None  # None: no image yet
-    nonce: str | None  # new for each acquisition; None: written by a program of version 1
-    machine: MachineMarks = UNKNOWN_MACHINE  # of the holder
+    head: Head | None  # None if there is no image yet
+    nonce: str | None  # random for each acquisition; None in a lease of format version 1
+    machine: MachineMarks = UNKNOWN_MACHINE  # machine of the holder
 
 
 def encode(lease: Lease) -> bytes:
@@ -92,7 +92,7 @@ def encode(lease: Lease) -> bytes:
         },
     )
     if decode(KEY, data) != lease:
-        raise FormatError(KEY, "the lease does not read back as written")
+        raise FormatError(KEY, "the encoded lease decodes to another one")
     return data
 
 
@@ -149,7 +149,7 @@ def _head(key: str, fields: Fields) -> Head:
     fields.finish()
     name = parse_manifest_key(head.manifest_key)
     if name is None or name.txg != head.txg:
-        raise FormatError(key, "a head that does not match the name of its image")
+        raise FormatError(key, "the txg of its head does not match the name of the image")
     return head
 
 

@@ -53,16 +53,16 @@ assert len(str(LEVELS_MAX)) == 1, "a level has one digit"
 class Level:
     """The changes of a run of txgs."""
 
-    level: int  # of LEVEL_FAN_OUT ** level txgs
+    level: int  # the object merges LEVEL_FAN_OUT ** level txgs
     last: Txg
-    epoch: Epoch  # the latest epoch of the changelogs
-    uuid: str  # of the filesystem
+    epoch: Epoch  # the latest epoch of the merged changelogs
+    uuid: str  # identifier of the filesystem
     schema_version: int
-    first_ns: int  # created_ns of the first changelog
-    created_ns: int  # of the last one
-    previous: str  # content_hash of the changelog before the first one
-    hash: str  # content_hash of the last changelog
-    floor: Txg  # of the last one
+    first_ns: int  # created_ns of the first merged changelog
+    created_ns: int  # value of the last merged changelog
+    previous: str  # content_hash of the changelog before the first merged one
+    hash: str  # content_hash of the last merged changelog
+    floor: Txg  # value of the last merged changelog
     packs: tuple[PackNote, ...]
     forgotten: tuple[PackId, ...]
     section: Section
@@ -122,7 +122,7 @@ def encode(level: Level, keyring: Keyring) -> bytes:
     section = section_payload(level.key, level.section)
     payload = b"".join((_COUNT.pack(len(header)), header, section))
     if _parse(level.key, payload) != level:
-        raise FormatError(level.key, "the level does not read back as written")
+        raise FormatError(level.key, "the encoded level object decodes to another one")
     return envelope.seal(_KIND, level.key, payload, keyring)
 
 
@@ -159,13 +159,13 @@ def dump_header(level: Level) -> bytes:
 
 def _parse(key: ObjectKey, payload: bytes) -> Level:
     if len(payload) < _COUNT.size:
-        raise FormatError(key, "too short for a level")
+        raise FormatError(key, "it is too short for a level object")
     (header_bytes,) = _COUNT.unpack_from(payload)
     end = _COUNT.size + header_bytes
     if end > len(payload) or header_bytes > HEADER_BYTES_MAX:
-        raise FormatError(key, "a level that ends in its header")
+        raise FormatError(key, "it ends within its header")
     if len(payload) - end > LEVEL_SECTION_BYTES_MAX:
-        raise FormatError(key, "more changes than a level can have")
+        raise FormatError(key, "it has more changes than a level object may have")
     fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
     version = fields.integer("version", 1)
     if version != VERSION:
@@ -187,8 +187,8 @@ def _parse(key: ObjectKey, payload: bytes) -> Level:
     )
     fields.finish()
     if parse_key(key) != (level.level, level.last):
-        raise FormatError(key, "a level that does not match its name")
+        raise FormatError(key, "its level or last txg does not match its name")
     if level.floor > level.last or level.first_ns >= level.created_ns:
-        raise FormatError(key, "a time or a floor that lies in its future")
+        raise FormatError(key, "its first time or retention floor is later than its last txg")
     check_packs(key, level.packs, level.forgotten, level.epoch)
     return level

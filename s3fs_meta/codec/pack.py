@@ -40,7 +40,7 @@ from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
 
 VERSION: Final = 1
 SALT_BYTES: Final = 8
-RANDOM_BYTES: Final = 16  # in the name of a pack
+RANDOM_BYTES: Final = 16  # random bytes in the name of a pack
 
 _MAGIC: Final = b"S3FSPACK"
 _ENCRYPTED: Final = 1  # the only flag
@@ -168,7 +168,7 @@ class PackWriter:
         self._write(fields + checksum + _MAGIC)
         data = self._buffer[: self._size_bytes].toreadonly()
         if read_index(self._keyring, self._key, data[index_at:], len(data)) != self._entries:
-            raise FormatError(self._key, "its index does not read back as written")
+            raise FormatError(self._key, "the encoded index decodes to another one")
         return Pack(self._key, data, self._entries)
 
     def _append(self, data: bytes | memoryview, kind: bytes) -> int:
@@ -201,10 +201,12 @@ def open_block(
         FormatError: corrupt, or another block than the one with *hash*.
     """
     if not 0 < plain_bytes <= BLOCK_BYTES_MAX:
-        raise FormatError(key, f"a block of {plain_bytes} bytes at offset {offset}")
+        raise FormatError(
+            key, f"the block at offset {offset} has an invalid length: {plain_bytes} bytes"
+        )
     content = _open_record(keyring, key, stored, offset, plain_bytes, b"block")
     if keyring.block_hash(content) != hash:
-        raise FormatError(key, f"the block at offset {offset} has other content than its hash says")
+        raise FormatError(key, f"the block at offset {offset} does not match its hash")
     return content
 
 
@@ -234,15 +236,15 @@ def read_index(
     """
     trailer = _parse_trailer(key, tail, object_bytes)
     if len(tail) < trailer.tail_bytes:
-        raise FormatError(key, f"{len(tail)} bytes hold only a part of its index")
+        raise FormatError(key, f"the last {len(tail)} bytes do not contain its complete index")
     view = memoryview(tail)[len(tail) - trailer.tail_bytes :]
     record = view[: trailer.index_bytes]
     if not trailer.is_known:
         _refuse_version(keyring, key, record, trailer)
     if bool(trailer.flags & _ENCRYPTED) != keyring.encrypted:
-        raise FormatError(key, "encrypted, or not, unlike its filesystem")
+        raise FormatError(key, "it is encrypted and its filesystem is not, or the reverse")
     if trailer.checksum != trailer_checksum(keyring, key, record, trailer.fields):
-        raise FormatError(key, "wrong checksum of its index")
+        raise FormatError(key, "its index has a wrong checksum")
     index_at = object_bytes - trailer.tail_bytes
     index_plain_bytes = trailer.entries * ENTRY.size
     index = _open_record(keyring, key, record, index_at, index_plain_bytes, b"index")
@@ -287,9 +289,9 @@ class _Trailer(NamedTuple):
 
 def _parse_trailer(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) -> _Trailer:
     if len(tail) < TRAILER_BYTES or bytes(tail[-len(_MAGIC) :]) != _MAGIC:
-        raise FormatError(key, "does not end like a pack")
+        raise FormatError(key, "it does not end with the magic of a pack")
     if not len(tail) <= object_bytes <= PACK_BYTES_MAX:
-        raise FormatError(key, f"{object_bytes} bytes cannot be a pack")
+        raise FormatError(key, f"it has an impossible size for a pack: {object_bytes} bytes")
     raw = bytes(tail[-TRAILER_BYTES:])
     fields, checksum = raw[: FIELDS.size], raw[FIELDS.size : -len(_MAGIC)]
     index_bytes, entries, version, flags = FIELDS.unpack(fields)
@@ -297,7 +299,9 @@ def _parse_trailer(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) 
     if 0 < entries <= PACK_BLOCKS_MAX and 0 < index_bytes < object_bytes - TRAILER_BYTES:
         return trailer
     if trailer.is_known:
-        raise FormatError(key, f"an index of {entries} entries in {index_bytes} bytes")
+        raise FormatError(
+            key, f"its index has an impossible size: {entries} entries in {index_bytes} bytes"
+        )
     raise NewerFormatError(key, f"pack version {version} with flags {flags}")
 
 
@@ -307,8 +311,8 @@ def _refuse_version(
     """Refuse a pack of an unknown version.
 
     Raises:
-        FormatError: it is authentic once it has the present version, so its version is damaged.
-        NewerFormatError: it is not.
+        FormatError: with the current version it is authentic, so its version is damaged.
+        NewerFormatError: it is not authentic with the current version.
     """
     flags = _ENCRYPTED if keyring.encrypted else 0
     fields = FIELDS.pack(trailer.index_bytes, trailer.entries, VERSION, flags)
@@ -367,7 +371,9 @@ def _open_record(
     packed: bytes | memoryview = stored
     if keyring.encrypted:
         if len(stored) < SALT_BYTES + TAG_BYTES:
-            raise FormatError(key, f"a record of {len(stored)} bytes at offset {offset}")
+            raise FormatError(
+                key, f"the record at offset {offset} is too short: {len(stored)} bytes"
+            )
         view = memoryview(stored)
         cipher = pack_cipher(keyring, key, bytes(view[:SALT_BYTES]))
         try:
@@ -377,7 +383,9 @@ def _open_record(
     try:
         return decompress(packed, plain_bytes)
     except DecompressionError as exc:
-        raise FormatError(key, f"the record at offset {offset} does not decompress: {exc}") from exc
+        raise FormatError(
+            key, f"the record at offset {offset} cannot be decompressed: {exc}"
+        ) from exc
 
 
 def pack_cipher(keyring: Keyring, key: ObjectKey, salt: bytes) -> AESGCM:

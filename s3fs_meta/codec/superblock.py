@@ -35,14 +35,15 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import ObjectKey
 
 KEY: Final = ObjectKey("superblock")
-COPY_KEY: Final = ObjectKey("superblock-copy")  # the same bytes, in case KEY is lost
+COPY_KEY: Final = ObjectKey("superblock-copy")  # second copy of the superblock, in case KEY is lost
 COPIED_SINCE: Final = 3  # filesystems of earlier versions were made without COPY_KEY
 FORMAT_VERSION: Final = 3
 _RETENTION_SINCE: Final = 2  # earlier versions retain for RETENTION_S_DEFAULT
 _GENERATION_SINCE: Final = 3  # earlier versions are of generation 0
 _TOMBSTONE: Final = "tombstone"
 _TOMBSTONE_VERSION: Final = 1
-KNOWN_FEATURES: Final[frozenset[str]] = frozenset()  # none yet; format.md says when to add one
+# Empty: no feature is defined; format.md says when to add one.
+KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
 FEATURES_MAX: Final = 32
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
@@ -57,13 +58,14 @@ class Superblock:
     label: str
     block_bytes: int
     page_size: int
-    unsafe_single_writer: bool  # the store cannot fence a second writer, which the user accepted
+    unsafe_single_writer: bool  # the store cannot fence a second writer, and the user accepted that
     features: tuple[str, ...]  # ascending, no duplicates
     hash_key: str | None  # 32 bytes, hexadecimal
     wrapped_by_passphrase: PassphraseLock | None
     wrapped_by_recovery: str | None  # 48 bytes, hexadecimal
     authenticator: str | None  # 32 bytes, hexadecimal; over all other fields
-    retention_s: int = RETENTION_S_DEFAULT  # how long old states are retained; 0: not at all
+    # How long old states are retained, in seconds; 0: not retained.
+    retention_s: int = RETENTION_S_DEFAULT
     format_version: int = FORMAT_VERSION
     generation: int = 1  # raised by every change; of several authentic copies the highest counts
 
@@ -254,7 +256,7 @@ def encode(superblock: Superblock) -> bytes:
     """
     data = text_object.encode("superblock", superblock.format_version, _fields(superblock))
     if decode(KEY, data) != superblock:
-        raise FormatError(KEY, "the superblock does not read back as written")
+        raise FormatError(KEY, "the encoded superblock decodes to another one")
     return data
 
 
@@ -301,12 +303,12 @@ def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
     features = []
     for item in fields.array("features", FEATURES_MAX):
         if not isinstance(item, str) or _FEATURE.fullmatch(item) is None:
-            raise FormatError(key, "an invalid name of a feature")
+            raise FormatError(key, "a feature has an invalid name")
         if item not in KNOWN_FEATURES:
             raise NewerFormatError(key, f"feature {item!r}")
         features.append(item)
     if features != sorted(set(features)):
-        raise FormatError(key, "features that are not in order")
+        raise FormatError(key, "its features are not sorted, or one occurs twice")
     return tuple(features)
 
 
@@ -318,16 +320,16 @@ def _check(key: ObjectKey, superblock: Superblock) -> None:
         superblock.authenticator,
     )
     if [secret is not None for secret in secrets] != [superblock.encrypted] * len(secrets):
-        raise FormatError(key, "half encrypted")
+        raise FormatError(key, "it has only some of the fields of an encrypted filesystem")
     if not _is_power_of_two(superblock.block_bytes) or not _is_power_of_two(superblock.page_size):
-        raise FormatError(key, "a size that is no power of two")
+        raise FormatError(key, "its block size or page size is not a power of two")
 
 
 def _check_arguments(label: str, block_bytes: int, page_size: int, retention_s: int) -> None:
     if not 0 <= retention_s <= RETENTION_S_MAX:
-        raise UsageError(f"a retention of {retention_s} seconds is not between none and 100 years")
+        raise UsageError(f"the retention must be from 0 to 100 years, not {retention_s} seconds")
     if len(label) > LABEL_CHARS_MAX or not label.isprintable():
-        raise UsageError(f"a label has at most {LABEL_CHARS_MAX} printable characters")
+        raise UsageError(f"a label must have at most {LABEL_CHARS_MAX} characters, all printable")
     if not BLOCK_BYTES_MIN <= block_bytes <= BLOCK_BYTES_MAX or not _is_power_of_two(block_bytes):
         raise UsageError(
             f"block size {block_bytes} is not a power of two from {BLOCK_BYTES_MIN} "

@@ -40,7 +40,7 @@ def version_of(noun: str, key: str, data: bytes | memoryview) -> int:
     """
     first = _FIRST.match(data)
     if first is None or first[1] != noun.encode("ascii"):
-        raise FormatError(key, f"does not begin like a {noun}")
+        raise FormatError(key, f"it does not begin with the first line of a {noun}")
     return int(first[2])
 
 
@@ -53,11 +53,12 @@ def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Field
         FormatError: corrupt, or another noun.
     """
     if len(data) > TEXT_OBJECT_BYTES_MAX:
-        raise FormatError(key, f"{len(data)} bytes are too many for a {noun}")
+        raise FormatError(key, f"it is too large for a {noun}: {len(data)} bytes")
     text = bytes(data)
     found = version_of(noun, key, text)
     body, last = text[:-LAST_BYTES], text[-LAST_BYTES:]
-    if last != last_line(body):  # first: a flipped bit in the version is damage
+    # Checked before the version: a flipped bit in the version is damage.
+    if last != last_line(body):
         raise FormatError(key, "wrong checksum")
     if found != version:
         raise NewerFormatError(key, f"{noun} version {found}")

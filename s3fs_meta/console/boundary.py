@@ -43,7 +43,8 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
         return _usage(program, exc)
     except BaseException as exc:  # noqa: ASYNC103  # the outermost frame
         if any(isinstance(leaf, KeyboardInterrupt) for leaf in exits.leaves(exc)):
-            print_line(program, "interrupted")  # in a nursery, which wraps it in an exception group
+            # A nursery wraps KeyboardInterrupt in an exception group.
+            print_line(program, "interrupted")
             return ExitStatus.INTERRUPTED  # noqa: ASYNC104  # no event loop runs any more
         if not isinstance(exc, Exception):
             raise

@@ -14,7 +14,7 @@ from s3fs_meta.console import secret_environment
 from s3fs_meta.errors import PassphraseError, UsageError
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 
-PASSPHRASE_BYTES_MAX: Final = 64 << 10  # in case the user names a disk image by mistake
+PASSPHRASE_BYTES_MAX: Final = 64 << 10  # limit in case the user names a disk image by mistake
 
 Ask = Callable[[str], str]
 """Shows a prompt and returns what was typed; raises EOFError without a terminal."""

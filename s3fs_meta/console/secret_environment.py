@@ -14,11 +14,11 @@ from typing import Final
 
 VARIABLE: Final = "S3FS_META_PASSPHRASE"
 
-_FIELDS_BEFORE: Final = 3  # the first field after the name of the program
+_FIELDS_BEFORE: Final = 3  # number of the first field after the program's name, in proc(5)
 _ENV_START: Final = 50
 _ENV_END: Final = 51
 
-_taken: dict[str, str] = {}  # in this process and its forks, not in programs that it starts
+_taken: dict[str, str] = {}  # kept in this process and its forks, not in programs that it starts
 
 
 def take() -> None:

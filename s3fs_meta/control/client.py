@@ -58,7 +58,7 @@ async def _connect(directory: Path) -> trio.SocketStream:
     try:
         await trio.to_thread.run_sync(connect_waiting, abandon_on_cancel=True)
     except trio.Cancelled:
-        abandoned.set()  # this task or the thread, whichever ends later, closes the connection
+        abandoned.set()  # the later of this task and the thread closes the connection
         for connection in made:
             connection.close()
         raise

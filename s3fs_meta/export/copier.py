@@ -32,9 +32,9 @@ _log = logging.getLogger(__name__)
 
 _SHOWN_MAX: Final = 20  # incomplete files that are listed
 _ENTERED: Final = stat.S_IRUSR | stat.S_IXUSR
-_OWNERS: Final = "owners"  # in Copier.refused, beside the names of attributes
+_OWNERS: Final = "owners"  # key in Copier.refused, beside the names of attributes
 _SPECIAL: Final = "special files"
-_DEVICES: Final = "devices"  # and in Copier.left_out
+_DEVICES: Final = "devices"  # key in Copier.refused and in Copier.left_out
 _BITS: Final = "set-user-ID and set-group-ID bits"
 _CAPABILITIES: Final = "file capabilities"
 _DEVICE_TYPES: Final = (stat.S_IFCHR, stat.S_IFBLK)
@@ -46,8 +46,8 @@ class CopiedFile(NamedTuple):
 
     path: bytes
     size_bytes: int
-    missing: list[tuple[int, int]]  # a hole now
-    unsure: list[tuple[int, int]]  # copied, but never synced before power was lost
+    missing: list[tuple[int, int]]  # the missing range is a hole in the copy
+    unsure: list[tuple[int, int]]  # copied, but the content was not synced before a power loss
 
 
 class Source(Protocol):
@@ -86,12 +86,13 @@ class Copier:
         self._target = os.fsencode(target)
         self._block_bytes = int(properties.get(db, "block_bytes"))
         self._batch_blocks = max(1, CONTENT_RUN_BYTES // self._block_bytes)
-        self._firsts: dict[Ino, bytes] = {}  # paths of those that have more than one name
+        self._firsts: dict[Ino, bytes] = {}  # paths of inodes with more than one name
         self._put_off: list[tuple[Attributes, bytes]] = []
         self._is_root = os.geteuid() == 0
         self._privileges = privileges
-        self.left_out: Counter[str] = Counter()  # dropped privileges, with their number
-        self.refused: Counter[str] = Counter()  # entries that the target refused, with their number
+        self.left_out: Counter[str] = Counter()  # number of dropped privileges of each kind
+        # Number of entries and attributes of each kind that the target refused.
+        self.refused: Counter[str] = Counter()
 
     # --- names -----------------------------------------------------------------------------------
 
@@ -157,8 +158,8 @@ class Copier:
         else:
             try:
                 os.mknod(place, stat.S_IFMT(attributes.mode) | 0o600, attributes.rdev)
-            except PermissionError as exc:  # devices are for root
-                _log.info("not copied, no file: %s: %s", os.fsdecode(place), exc)
+            except PermissionError as exc:  # only root may create devices
+                _log.info("cannot create the special file %s: %s", os.fsdecode(place), exc)
                 self.refused[_SPECIAL] += 1
                 return False
         self._set_attributes(place, attributes)
@@ -259,7 +260,7 @@ class Copier:
         try:
             yield
         except OSError as exc:
-            _log.info("%s not set: %s", what, exc)
+            _log.info("cannot set %s: %s", what, exc)
             self.refused[what] += 1
 
 
@@ -289,7 +290,8 @@ class Tally:
         self.files = 0
         self.size_bytes = 0
         self.incomplete_files = 0
-        self.incomplete: list[CopiedFile] = []  # the first of them
+        # The first incomplete files; the others are only counted.
+        self.incomplete: list[CopiedFile] = []
 
     def add(self, copied: CopiedFile) -> None:
         """Count one file."""

@@ -45,7 +45,7 @@ class KeptContent:
         """
         self._db = db
         self._blocks = NumberedDir(blocks)
-        if blocks.is_dir():  # a state without block files is quarantined without a directory
+        if blocks.is_dir():  # a state without block files has no directory of blocks
             self._blocks.gather()
         self._store = store
         self._keyring = keyring

@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
     attributes: Attributes
     path: bytes
-    left: bool = False  # all names of this directory were copied
+    left: bool = False  # True when all names of the directory were copied
 
 
 def find(db: Database, path: bytes) -> list[Step]:
@@ -46,7 +46,7 @@ def find(db: Database, path: bytes) -> list[Step]:
     for name in names_of(path):
         found = dentries.find_attributes(db, parent, name)
         if found is None:
-            raise UsageError(f"there was no {os.fsdecode(path)!r} then")
+            raise UsageError(f"{os.fsdecode(path)!r} did not exist at that point in time")
         at, parent = os.path.join(at, name), found.ino
         steps.append(Step(found, at))
     return steps
@@ -72,7 +72,11 @@ def walk(db: Database, top: Step) -> Iterator[Step]:
         page = dentries.page(db, directory.attributes.ino, after, _PAGE)
         for name, cookie, attributes in page:
             if not is_name(name):
-                _log.error("directory %d names %r: left out", directory.attributes.ino, name)
+                _log.error(
+                    "directory %d has the invalid name %r: not copied",
+                    directory.attributes.ino,
+                    name,
+                )
                 continue
             step = Step(attributes, os.path.join(directory.path, name))
             yield step

@@ -139,7 +139,7 @@ class Names:
     def paths(self, ino: Ino) -> list[bytes]:
         """Return all paths of an inode below the root; one below ``lost+found`` if it has none."""
         if ino in self._directories:
-            self._directory(ino)  # it is one of ``directories`` then
+            self._directory(ino)  # then the inode is one of ``directories``
         found = [self._path(parent, name) for parent, name in self._names.get(ino, ())]
         return [path for path in found if path is not None] or [LOST + b"/#%d" % ino]
 

@@ -22,9 +22,9 @@ from s3fs_meta.model import AccessTime, Attributes, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
 _DAY_NS: Final = 24 * 3600 * 1_000_000_000
-_NOW_NS: Final = 60 * 10**9  # a request may have waited, for example for the copy of a tree
+_NOW_NS: Final = 60 * 10**9  # the request may have waited since it was sent, for example for a copy
 _LOOK_AGAIN_S: Final = (
-    0.05  # for this long, a file whose atime needed no change is not checked again
+    0.05  # seconds for which a file whose atime needed no change is not checked again
 )
 _SETTABLE: Final = 0o7777
 _GROUP_EXECUTE: Final = stat.S_IXGRP

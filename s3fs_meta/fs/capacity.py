@@ -40,7 +40,9 @@ class Capacity:
             return
         self.count()
         if added_bytes > self.free_bytes:
-            raise NoSpaceLeftError(f"the filesystem holds its {counters.capacity_bytes} bytes")
+            raise NoSpaceLeftError(
+                f"it would exceed the capacity of {counters.capacity_bytes} bytes"
+            )
 
     def require_free(self, wanted_bytes: int) -> None:
         """Refuse more bytes than statfs shows as free, also if no capacity is set.
@@ -50,7 +52,7 @@ class Capacity:
         """
         self.count()
         if wanted_bytes > self.free_bytes:
-            raise NoSpaceLeftError(f"{wanted_bytes} bytes are more than the {self.free_bytes} free")
+            raise NoSpaceLeftError(f"{wanted_bytes} bytes are needed, {self.free_bytes} are free")
 
     def require_kept(self) -> None:
         """Refuse if the capacity is exceeded: for changes whose size is known only afterwards.
@@ -63,7 +65,7 @@ class Capacity:
             return
         self.count()
         if counters.block_bytes + (counters.xattr_bytes or 0) > counters.capacity_bytes:
-            raise NoSpaceLeftError(f"the filesystem holds its {counters.capacity_bytes} bytes")
+            raise NoSpaceLeftError(f"the capacity of {counters.capacity_bytes} bytes is exceeded")
 
     def count(self) -> None:
         """Add up the extended attributes once, if a capacity is set: 0.25 s for a million of them."""

@@ -143,7 +143,7 @@ class Freeze:
             if at == ROOT_INO or found is None or not found.nlink:
                 return False
             at = found.parent
-        raise MetadataError("its directories form a loop", ino)
+        raise MetadataError("its parent directories form a loop", ino)
 
 
 def _nobody(_why: str) -> None:

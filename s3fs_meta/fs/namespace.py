@@ -248,7 +248,7 @@ class Namespace:
         """
         before = inodes.get(self._db, ino)
         if stat.S_ISDIR(before.mode):
-            raise NotPermittedError("a hard link to a directory")
+            raise NotPermittedError("hard link to a directory")
         require_unprotected(before)
         if not before.nlink and not is_linkable:
             raise NoEntryError(parent, name)
@@ -385,11 +385,11 @@ class Namespace:
             raise TooManyLinksError(new_parent)
         for _ in range(DIRECTORY_DEPTH_MAX):
             if directory.ino == moved.ino:
-                raise InvalidRequestError("rename below itself of directory", moved.ino)
+                raise InvalidRequestError("rename into its own subtree of directory", moved.ino)
             if directory.ino in {ROOT_INO, parent}:
                 return
             directory = inodes.get(self._db, directory.parent)
-        raise MetadataError("its directories form a loop", new_parent)
+        raise MetadataError("its parent directories form a loop", new_parent)
 
     def _check_replace(self, moved: Attributes, target: Attributes) -> None:
         if not stat.S_ISDIR(target.mode):

@@ -95,7 +95,8 @@ class Orphans:
             return
         row = inodes.find(self._db, ino)
         if row is None or row.nlink:
-            self._known.discard(ino)  # its group was lost: it has a name again
+            # The group that removed the last name was lost: the inode has a name again.
+            self._known.discard(ino)
         elif row.flags & InodeFlag.REMOVED:
             self._known.discard(ino)
             self.trees.add(ino, row.size_bytes)
@@ -161,7 +162,7 @@ class Orphans:
 
     def _leave(self, ino: Ino, exc: BadRowError) -> None:
         """Leave an orphan to fsck; the next mount tries to purge it once more."""
-        _log.error("the removed inode %d keeps its space: %s", ino, exc)
+        _log.error("cannot free the space of the removed inode %d: %s", ino, exc)
         self._known.discard(ino)
 
     def purge_piece(self, row: Attributes) -> bool:

@@ -39,7 +39,7 @@ class RemovedTrees:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._tops: dict[Ino, None] = {}  # in order of removal
+        self._tops: dict[Ino, None] = {}  # tops in the order of their removal
         self._arrived = trio.Event()
         self._progress = TreeProgress(0, 0)
 
@@ -101,4 +101,4 @@ class RemovedTrees:
             if at.ino == ROOT_INO:
                 return False
             at = inodes.find(self._db, at.parent)
-        raise MetadataError("its directories form a loop", ino)
+        raise MetadataError("its parent directories form a loop", ino)

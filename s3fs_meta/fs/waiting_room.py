@@ -18,7 +18,7 @@ from s3fs_meta.errors import BusyError
 from s3fs_meta.limits import WAITING_HANDLERS_MAX, WRITE_BACK_WAITING_MAX
 
 UNKNOWN: Final = -1  # user of a request without a known caller
-WRITE_BACK: Final = -2  # not a user: the kernel, writing back data of all users
+WRITE_BACK: Final = -2  # stands for the kernel, which writes back data of all users
 
 caller: Final[ContextVar[int]] = ContextVar("caller", default=UNKNOWN)
 """The user ID of the current request, UNKNOWN or WRITE_BACK."""

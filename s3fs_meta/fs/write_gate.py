@@ -129,5 +129,8 @@ class Changes:
     def _lost(self) -> None:
         lost = Lost(self._names, sorted(set(self._inodes)))
         self._names, self._inodes = [], []
-        _log.error("a group of operations was lost; it changed inodes %s", lost.inodes[:20])
+        _log.error(
+            "a commit failed and its operations are lost; they changed the inodes %s",
+            lost.inodes[:20],
+        )
         self.notices.changed(lost)

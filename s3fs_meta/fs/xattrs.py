@@ -148,7 +148,9 @@ class AttributeNames:
         names = rows.names(self._db, before.ino)
         total = sum(len(other) + 1 for other in names) + len(name) + 1
         if total > _LIST_BYTES_MAX and name not in names:
-            raise NoSpaceLeftError(f"the attribute names of inode {before.ino} take {total} bytes")
+            raise NoSpaceLeftError(
+                f"the attribute names of inode {before.ino} would exceed the limit: {total} bytes"
+            )
 
     def _require_room(self, ino: Ino, name: bytes, value: bytes) -> None:
         """Refuse an attribute that does not fit into the capacity of the filesystem."""
@@ -216,7 +218,7 @@ class AttributeNames:
 def _check_settable(name: bytes) -> None:
     _check_name(name)
     if name == STATE:
-        raise NotPermittedError(f"{STATE.decode()} only tells")
+        raise NotPermittedError(f"{STATE.decode()} is read-only")
 
 
 def _check_name(name: bytes) -> None:

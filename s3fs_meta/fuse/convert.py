@@ -14,7 +14,7 @@ from s3fs_meta.limits import ENTRY_TIMEOUT_S, NAME_BYTES_MAX
 from s3fs_meta.model import Attributes, Caller
 
 SECTOR_BYTES: Final = 512  # unit of st_blocks; stat(2)
-ALLOCATION_BYTES: Final = 4096  # size that a last, partial page of a file counts as
+ALLOCATION_BYTES: Final = 4096  # size of a page: the last, partial one of a file counts as complete
 # st_blksize and f_bsize. Not the block size: stdio makes every buffer this large,
 # and recent kernels treat it as the unit of partial page writes.
 IO_BYTES: Final = 4096

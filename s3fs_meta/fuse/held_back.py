@@ -80,7 +80,7 @@ def _only_reads(pid: int) -> bool:
     try:
         words = Path(f"/proc/{pid}/syscall").read_text(encoding="ascii").split()
     except OSError:
-        return False  # may not be examined: it may be writing
+        return False  # the process may not be examined, so it may be writing
     return bool(words) and words[0].isdigit() and int(words[0]) in _READING_HERE
 
 

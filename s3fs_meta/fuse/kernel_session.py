@@ -114,7 +114,8 @@ async def serve(
         pyfuse3.close(unmount=mounted.is_here())
         raw_operations.uninstall()
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            await operations.write_back.close()  # it may have waited for our reply until now
+            # The process may have waited for our reply until now.
+            await operations.write_back.close()
 
 
 def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:
@@ -138,7 +139,10 @@ async def _unmount_on_signal(mounted: _Mounted, write_back: WriteBack) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_unmount_busy, mounted, write_back, collected)
             async for number in signals:
-                _log.warning("%s: not waiting for open files", signal.Signals(number).name)
+                _log.warning(
+                    "received %s: ending the mount without waiting for open files",
+                    signal.Signals(number).name,
+                )
                 break
             await collected.wait()
             pyfuse3.terminate()
@@ -152,10 +156,12 @@ async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: tri
     """
     await write_back.collect()  # once it is detached, files that are still open cannot be reached
     collected.set()
-    if mounted.is_here():  # otherwise another mount namespace has it, or open files
+    if mounted.is_here():  # otherwise another mount namespace or open files keep it in use
         await detach(mounted.mountpoint)
     await trio.sleep(UNMOUNT_GRACE_S)
-    _log.warning("%s is still in use after %s s: ending it", mounted.mountpoint, UNMOUNT_GRACE_S)
+    _log.warning(
+        "%s is still in use after %s s: ending the mount", mounted.mountpoint, UNMOUNT_GRACE_S
+    )
     pyfuse3.terminate()
 
 
@@ -221,4 +227,4 @@ def _write_tunable(path: Path, value: int) -> None:
     try:
         path.write_text(str(value), encoding="ascii")
     except OSError as exc:
-        _log.debug("%s stays as it is: %s", path, exc.strerror)
+        _log.debug("cannot change %s: %s", path, exc.strerror)

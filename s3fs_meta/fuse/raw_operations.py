@@ -63,7 +63,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD: Final = -100
 _DONT_SYNC: Final = 0x4000
 _INO_AND_SIZE: Final = 0x300  # STATX_INO, STATX_SIZE
-_STATX: Final = struct.Struct("=32xQQ88xII112x")  # of struct statx: inode, size, device
+_STATX: Final = struct.Struct("=32xQQ88xII112x")  # fields of struct statx: inode, size, device
 
 Work = Callable[..., Coroutine[Any, Any, bytes]]
 
@@ -160,7 +160,11 @@ class RawOperations:
             size_bytes = await trio.to_thread.run_sync(kernel_size, pid, self._device, ino)
             if size_bytes is None:
                 # After ENOSYS the kernel answers by itself, and does not ask again for any file.
-                _log.warning("lseek shows no holes any more: inode %d is being written", ino)
+                _log.warning(
+                    "lseek reports no more holes in any file: the length of inode %d in the kernel "
+                    "is unknown",
+                    ino,
+                )
                 raise UnknownLengthError(ino)
             return LSEEK_OUT.pack(seek_without_holes(ino, offset, whence, size_bytes))
         return LSEEK_OUT.pack(await self._fs.ranges.seek(ino, offset, whence))
@@ -302,7 +306,7 @@ def kernel_size(pid: int, device: int, ino: Ino) -> int | None:
     try:
         descriptors = os.listdir(folder)[:DESCRIPTORS_EXAMINED_MAX]
     except OSError:
-        return None  # it has ended, or may not be examined
+        return None  # the process has ended, or may not be examined
     wanted = (ino, os.major(device), os.minor(device))
     buffer = ctypes.create_string_buffer(_STATX.size)
     for descriptor in descriptors:

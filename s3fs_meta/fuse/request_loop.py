@@ -36,7 +36,7 @@ class Gate:
         self._parked = ParkingLot()
         self._fd = -1
         self._fds: list[int] = []
-        self._someone_waits = False  # for the descriptor, through trio
+        self._someone_waits = False  # a worker waits for the descriptor, through trio
         self._is_closing = False  # trio wakes workers that wait already, not those that begin later
         self._is_direct = False  # the worker that has just passed the gate need not wait
         self._has_answered = False  # the next worker at the gate has just answered a request
@@ -55,7 +55,7 @@ class Gate:
             if not self._someone_waits:
                 return
             await self._parked.park()
-            self._has_answered = False  # it was woken, so it has not just answered
+            self._has_answered = False  # the worker was woken, so it has not just answered
 
     async def __aexit__(
         self,
@@ -86,7 +86,8 @@ class Gate:
                 if self._is_closing:
                     raise trio.ClosedResourceError
                 await trio.lowlevel.wait_readable(fd)
-                if not self._fds or self._is_ready(0.0):  # otherwise another worker has taken it
+                # Otherwise another worker has taken the request.
+                if not self._fds or self._is_ready(0.0):
                     return
         finally:
             self._someone_waits = False

@@ -44,7 +44,7 @@ from s3fs_meta.limits import (
 _log = logging.getLogger(__name__)
 
 _SCRIPT: Final = Path(__file__).with_name("write_back_process.py")
-_INHERITED: Final = ("LD_LIBRARY_PATH", "PATH")  # and nothing that could be a secret
+_INHERITED: Final = ("LD_LIBRARY_PATH", "PATH")  # no variable that could hold a secret
 
 
 class WriteBack:
@@ -248,7 +248,7 @@ class CollectingProcess:
         try:
             await self._socket.send(b"%d %d\n" % (self._asked, device))
         except OSError as exc:
-            raise ProcessEndedError("the collecting process ended") from exc
+            raise ProcessEndedError("the write-back process ended") from exc
         outcome, _, why = (await self._answer()).partition(" ")
         if outcome != "done":
             code, _, text = why.partition(" ")
@@ -261,7 +261,7 @@ class CollectingProcess:
             except OSError:
                 piece = b""
             if not piece:
-                raise ProcessEndedError("the collecting process ended")
+                raise ProcessEndedError("the write-back process ended")
             self._received += piece
         line, _, self._received = self._received.partition(b"\n")
         number, _, answer = os.fsdecode(line).partition(" ")

@@ -92,7 +92,7 @@ def open_root(path: bytes) -> int:
     tree = _libc.syscall(
         _OPEN_TREE, _AT_FDCWD, ctypes.c_char_p(path), _OPEN_TREE_CLONE | os.O_CLOEXEC
     )
-    if tree < 0:  # not root, or a container without CAP_SYS_ADMIN
+    if tree < 0:  # the process lacks CAP_SYS_ADMIN
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=tree)
@@ -107,7 +107,7 @@ def _mountpoints(process: bytes, device: int) -> list[bytes]:
         with open(b"/proc/%s/mountinfo" % process, "rb") as lines:
             found = [line.split(b" ")[2:5] for line in lines]
     except OSError:
-        return []  # it has ended, or may not be examined
+        return []  # the process has ended, or may not be examined
     return [
         _ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), path)
         for one, root, path in found

@@ -106,7 +106,7 @@ class Replica:
         db = self._db
         for one in packs:
             if not db.run(_PUT_PACK, (one.pack, one.object_key, int(one.state), one.object_bytes)):
-                raise FormatError(where, f"pack {one.pack} is another one here")
+                raise FormatError(where, f"pack {one.pack} is another object in the local database")
         _touch(db, "touched_packs", [one.pack for one in packs])
         db.run(
             "UPDATE totals SET next_pack = max(next_pack, ?)",
@@ -124,9 +124,9 @@ class Replica:
         self._count_packs(txg, merged=merged)
         for pack in forgotten:
             if db.one("SELECT 1 FROM blocks WHERE pack = ? LIMIT 1", (pack,)) is not None:
-                raise FormatError(where, f"it forgets pack {pack}, in which files have blocks")
+                raise FormatError(where, f"it forgets pack {pack}, which still has blocks of files")
             db.run("DELETE FROM packs WHERE pack = ?", (pack,))
-        db.run("DELETE FROM pack_news")  # the writer of the changelog has reported them in it
+        db.run("DELETE FROM pack_news")  # the writer of the changelog has listed these packs in it
         local_state.put(db, "chain", link)
         local_state.put(db, _UNSETTLED, "1")
         db.load_counters()
@@ -144,7 +144,11 @@ class Replica:
         )
         if wrong is not None:
             block, refs, pack = wrong
-            raise FormatError(where, f"block {block} with {refs} references is nowhere ({pack})")
+            raise FormatError(
+                where,
+                f"block {block} has {refs} references, but no location in an intact pack (pack: "
+                f"{pack})",
+            )
 
     def _count_packs(self, txg: Txg, *, merged: bool) -> None:
         """Sum up what lives in the packs that were touched."""

@@ -70,8 +70,8 @@ class Touched(NamedTuple):
 
     names: set[tuple[Ino, bytes]]  # (parent, name) created, removed, or replaced by a rename
     cookies: set[tuple[Ino, Cookie]]  # (parent, cookie) of names that refer to another inode now
-    inodes: set[Ino]  # with a changed row in inodes, hard_links, symlinks or xattrs
-    contents: set[Ino]  # with a changed row in block_map or size, or deleted; directories too
+    inodes: set[Ino]  # inodes with a changed row in inodes, hard_links, symlinks or xattrs
+    contents: set[Ino]  # inodes with a changed row in block_map or a changed size, and deleted ones
 
 
 class Summary(NamedTuple):
@@ -87,11 +87,12 @@ class Summary(NamedTuple):
 class _Shape(NamedTuple):
     """The expected shape of a table in a changeset."""
 
-    columns: frozenset[int]  # allowed numbers of columns: of the table now, and in earlier versions
+    # Allowed numbers of columns: of the current version and of earlier ones.
+    columns: frozenset[int]
     key: set[int]  # positions of the primary key
 
 
-# --- the whole ---------------------------------------------------------------------------------
+# --- complete changesets -----------------------------------------------------------------------
 
 
 def merge(changesets: Iterable[bytes]) -> bytes:
@@ -192,7 +193,7 @@ def invert(changeset: bytes) -> bytes:
         return apsw.Changeset.invert(changeset)
 
 
-# --- what is in one ----------------------------------------------------------------------------
+# --- the content of a changeset ----------------------------------------------------------------
 
 
 def is_news(changeset: bytes) -> bool:
@@ -377,7 +378,7 @@ def _changes(
 
 
 def _misfit(where: str, table: str, why: str) -> NoReturn:
-    raise FormatError(where, f"does not fit: {table}, {why}")
+    raise FormatError(where, f"it does not fit table {table}: {why}")
 
 
 @functools.cache
@@ -423,12 +424,12 @@ def _pieces(changeset: bytes) -> Callable[[int], memoryview]:
 def _require_numbers(values: Iterable[object]) -> None:
     """Refuse anything but integers; all at once, which costs a third of looking at each."""
     if not {*map(type, values)} <= {int}:
-        raise FormatError(_CHANGESET, "a number is none")
+        raise FormatError(_CHANGESET, "a column of a number has another type")
 
 
 def _require_pairs(values: Iterable[tuple[object, object]], types: tuple[type, type]) -> None:
     if not {(type(one), type(other)) for one, other in values} <= {types}:
-        raise FormatError(_CHANGESET, "the name or number of an entry is none")
+        raise FormatError(_CHANGESET, "the name or number of a directory entry has a wrong type")
 
 
 @contextmanager

@@ -82,7 +82,9 @@ def _apply_one(db: Database, placement: Placement, row: BlockRow) -> bool:
     """Apply one placement of a block that a file names; return whether its row went."""
     if isinstance(placement, Zero):
         if block_map.find(db, placement.ino, placement.block_index) != row.block or row.refs != 1:
-            raise MetadataError(f"block {row.block} is not where it was written", placement.ino)
+            raise MetadataError(
+                f"block {row.block} is not at its recorded position in the file", placement.ino
+            )
         block_map.remove(db, placement.ino, placement.block_index)
         inodes.add_mapped_blocks(db, placement.ino, -1)
         _end(db, row.block)
@@ -91,7 +93,9 @@ def _apply_one(db: Database, placement: Placement, row: BlockRow) -> bool:
         if row.refs != 1 or not block_map.repoint(
             db, placement.ino, placement.block_index, row.block, placement.of
         ):
-            raise MetadataError(f"block {row.block} is not where it was written", placement.ino)
+            raise MetadataError(
+                f"block {row.block} is not at its recorded position in the file", placement.ino
+            )
         blocks.add_refs(db, placement.of)
         _end(db, row.block)
         return True

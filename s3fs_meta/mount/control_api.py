@@ -232,6 +232,6 @@ def _shown(front: Front) -> Report:
         if "what" in event:
             front.progress(event["what"], event["done"], event["total"])
         elif "waits" in event:
-            front.notice(f"waiting for the bucket, all is kept here: {event['waits']}")
+            front.notice(f"waiting for the bucket; no change is lost: {event['waits']}")
 
     return show

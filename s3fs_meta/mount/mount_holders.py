@@ -26,7 +26,7 @@ class Holder(NamedTuple):
 
     pid: int
     name: str
-    mountpoint: str  # as seen by that process
+    mountpoint: str  # path of the mountpoint as that process sees it
 
 
 def is_mounted_here(wanted: Mounted) -> bool:
@@ -73,7 +73,7 @@ def _mountpoints(process: Path, wanted: Mounted) -> Iterator[str]:
     try:
         text = (process / "mountinfo").read_text(errors="surrogateescape")
     except OSError:
-        return  # it has ended, or may not be examined
+        return  # the process has ended, or may not be examined
     if f" {wanted.device} " not in text:
         return
     for mounted in mount_table.parse(text.splitlines()):

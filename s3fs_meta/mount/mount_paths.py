@@ -50,7 +50,7 @@ def existing(path: Path, cachedir: Path | None) -> Entry:
     mounts = mount_table.read()
     inside = [one.mountpoint for one in mounts if _is_below(one.mountpoint, absolute)]
     if inside or above.st_dev != found.st_dev:
-        raise UsageError(f"{path}: something is mounted on {(inside or [absolute])[0]}")
+        raise UsageError(f"{path}: another filesystem is mounted on {(inside or [absolute])[0]}")
     place = _place(mounts, parent, above.st_dev, cachedir)
     return Entry(place, Ino(above.st_ino), os.fsencode(name), Ino(found.st_ino), absolute)
 
@@ -106,7 +106,7 @@ def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
             if time.monotonic() > deadline_s:
                 what = "made" if there else "removed"
                 raise ControlError(
-                    "ControlError", f"{entry.path} is {what}, but the kernel does not show that yet"
+                    "ControlError", f"{entry.path} is {what}, but the kernel does not show it yet"
                 )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LOOK_AGAIN_S)
@@ -128,7 +128,7 @@ def _split(path: Path) -> tuple[str, str]:
     """
     above, name = os.path.split(os.fspath(path))
     if name in {"", ".", ".."}:
-        raise UsageError(f"{path} is no name in a directory")
+        raise UsageError(f"{path} does not end with the name of a directory entry")
     try:
         return os.path.realpath(above or ".", strict=True), name
     except OSError as exc:

@@ -21,7 +21,7 @@ class Mounted(NamedTuple):
     mountpoint: str
     device: str  # major:minor, as stat would show it
     fs_type: str
-    source: str  # for our mounts: the URL
+    source: str  # the URL, for our mounts
 
 
 def parse(lines: Iterable[str]) -> list[Mounted]:

@@ -29,7 +29,7 @@ from s3fs_meta.settings import (
 )
 from s3fs_meta.sync.volume import OpenOptions
 
-LOCK_WAIT_S: Final = 10.0  # for a process that is about to end; longer waits are reported
+LOCK_WAIT_S: Final = 10.0  # wait for a process that is about to end; longer waits are reported
 
 _VOLATILE: Final = (
     "journal_mode={}: after a crash the local metadata is thrown away and restored from the last "
@@ -165,7 +165,7 @@ def _check_mountpoint(mountpoint: Path) -> None:
     path = mount_table.resolve(mountpoint)
     if any(one.mountpoint == path for one in mount_table.read()):
         if mount_table.find(path) is None:
-            raise UsageError(f"something else is mounted on {path!r}")
+            raise UsageError(f"another filesystem is mounted on {path!r}")
         return  # our own mount: only its daemon is asked whether it lives, never the mount
     if not os.path.isdir(path):
         raise UsageError(f"mountpoint {path!r} is not a directory")

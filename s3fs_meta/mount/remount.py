@@ -25,9 +25,9 @@ from s3fs_meta.sync.session import Session
 
 WORD: Final = "remount"
 REMOUNT: Final = (
-    "remount"  # is it permitted? {"read_only": bool or null, "given": …} → {"change": bool}
+    "remount"  # asks for permission: {"read_only": bool or null, "given": …} → {"change": bool}
 )
-REMOUNTED: Final = "remounted"  # it is done: {"read_only": bool} → {}
+REMOUNTED: Final = "remounted"  # reports success: {"read_only": bool} → {}
 
 _MS_RDONLY: Final = 1
 _MS_REMOUNT: Final = 32
@@ -145,7 +145,7 @@ class RemountHandlers:
         """Read the kernel's mount table, as remounts may be unreported; return whether it is ro."""
         flags = mount_table.flags_here(mounted, anywhere=True)
         status = self._session.status
-        if flags is not None:  # else it is mounted elsewhere only
+        if flags is not None:  # None: mounted only in another mount namespace
             status.remount(read_only="ro" in flags.filesystem)
         return status.kernel_read_only
 
@@ -165,9 +165,9 @@ class RemountHandlers:
         ):  # a follower is read-only, though not for the kernel: otherwise it could not be promoted
             return {"change": not (session.status.read_only and session.follower is not None)}
         if session.status.read_only and session.follower is not None:
-            raise UsageError("it follows another host: s3fs-meta promote makes it the writer")
+            raise UsageError("it follows another host: use s3fs-meta promote to make it the writer")
         if session.status.read_only:
-            raise UsageError("it was mounted with ro: unmount it, and mount it without")
+            raise UsageError("it was mounted with ro: unmount it, and mount it again without ro")
         if not session.status.writable:
             raise ReadOnlyStateError(
                 f"{session.status.why or session.status.state.value}; unmount and mount again"

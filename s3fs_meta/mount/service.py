@@ -63,9 +63,9 @@ from s3fs_meta.sync.state_dir import StateDir, remove_left_moment, remove_left_m
 
 _log = logging.getLogger(__name__)
 
-LAST_WORDS_S_MAX: Final = 5.0  # for clients of the control socket to read their answer
+LAST_WORDS_S_MAX: Final = 5.0  # time for clients of the control socket to read their answer
 CLOSE_S_MAX: Final = 60.0
-LOOK_S_MAX: Final = 5.0  # for optional steps
+LOOK_S_MAX: Final = 5.0  # time limit of optional steps
 _NOT_UPLOADED: Final = (
     "this host has changes of an earlier mount that are not in the bucket, and a read-only mount"
     " uploads nothing: mount the filesystem for writing, then unmount it"
@@ -114,12 +114,13 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
         if present["state"] == control_api.DETACHED:
             used = control_api.used_by(present)
             raise HeldError(
-                f"unmounted from {present['mountpoint']}, but still in use {used}; end these, or: "
+                f"unmounted from {present['mountpoint']}, but still in use {used}; end these "
+                "processes, or run "
                 f"s3fs-meta umount --force {present['mountpoint']}"
             )
         if present["state"] != control_api.ENDING:
             raise HeldError(f"already mounted on {present['mountpoint']}")
-        front.notice("waiting for an earlier mount, which still uploads")
+        front.notice("waiting for an earlier mount to finish its upload")
         await control_api.wait_finished(plan.place, front, trio.Event())
     left = mount_table.find(str(plan.mountpoint))
     if left is not None:
@@ -165,7 +166,7 @@ def _advising(plan: MountPlan, front: Front) -> Iterator[None]:
         yield
     except StoreUnavailableError:
         if not plan.open.read_only and StateDir(plan.place.state).database.exists():
-            front.notice("mount it with -o ro to read what is on this host")
+            front.notice("mount it with -o ro to read the local state of this host")
         raise
 
 
@@ -249,7 +250,7 @@ class Mount:
         if capacity_bytes is not None and not self._plan.options.read_only:
             self._filesystem.set_capacity(capacity_bytes)
         mounted = mount_table.find(str(self._plan.mountpoint))
-        if mounted is not None:  # otherwise it was unmounted at once
+        if mounted is not None:  # None: unmounted immediately
             self._mounted = mounted
             self._is_kernel_read_only()
             self._note = targets.write_note(self._plan.place, mounted)
@@ -283,7 +284,10 @@ class Mount:
             self._outcome = await self._last_flush()
             nursery.cancel_scope.cancel()
         if not self._outcome["complete"]:
-            _log.warning("the rest is kept for the next mount: %s", self._outcome["why"])
+            _log.warning(
+                "not all changes were uploaded; the next mount uploads the rest: %s",
+                self._outcome["why"],
+            )
         if self._note is not None:
             targets.end_note(self._note, self._outcome)
         self._ended.set()
@@ -419,7 +423,7 @@ def _libfuse_heard(log: Path) -> Iterator[None]:
 async def _cancel_on_signal(scope: trio.CancelScope) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
-            _log.warning("%s: ending the upload", signal.Signals(number).name)
+            _log.warning("received %s: ending the upload", signal.Signals(number).name)
             scope.cancel()
             return
 

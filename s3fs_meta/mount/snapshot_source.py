@@ -70,5 +70,6 @@ async def opened_moment(reading: Reading, bucket: Bucket, wanted: Moment) -> Asy
             front.notice(notice)
         yield volume
     finally:
-        with trio.CancelScope(shield=True):  # it never waits: there is no lease to release
+        # Never waits, because a snapshot has no lease to release.
+        with trio.CancelScope(shield=True):
             await close_filesystem(volume, release=False)

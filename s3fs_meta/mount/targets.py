@@ -46,7 +46,7 @@ class Target(NamedTuple):
     """One filesystem as this host knows it."""
 
     url: str
-    state: Path  # its state directory, which may not exist
+    state: Path  # state directory, which may not exist
     mountpoint: str | None = None
     mounted: bool = False  # the kernel still lists it; if false, its daemon still uploads
     outcome: dict[str, Any] | None = None  # how it ended, if it has
@@ -92,7 +92,7 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
             return Target(note["url"], Path(note["state"]), path, mounted=True)
     place = of_url(unquoted(mounted.source), cachedir)
     moment = of_moment(place, path)
-    if moment.state.exists():  # it is removed after the unmount
+    if moment.state.exists():  # the state directory is removed after the unmount
         place = moment
     return place._replace(mountpoint=path, mounted=True)
 
@@ -212,7 +212,8 @@ def _notes() -> list[dict[str, Any]]:
             age_s = time.time() - path.stat().st_mtime
             note = _read_note(path)
             if note is None:
-                if _started(int(path.name)) == 0:  # otherwise its daemon may be of another version
+                # Otherwise a daemon of another version may have written it.
+                if _started(int(path.name)) == 0:
                     path.unlink(missing_ok=True)
             elif note["outcome"] is not None and age_s < _ENDED_S_MAX:
                 ended.append((age_s, note))

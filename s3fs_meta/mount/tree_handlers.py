@@ -106,7 +106,9 @@ class TreeHandlers:
         """Copy with writers blocked; the client makes the kernel write back earlier dirty pages."""
         limit_s = arguments.get("limit_s")
         if not isinstance(limit_s, int | float) or not 0 < limit_s <= FREEZE_S_MAX:
-            raise UsageError(f"writers can be blocked for up to {FREEZE_S_MAX:g} s")
+            raise UsageError(
+                f"the time limit of a freeze must be above 0 and at most {FREEZE_S_MAX:g} s"
+            )
         number = next(self._numbers)
         settled = self._settling[number] = trio.Event()
 
@@ -131,7 +133,7 @@ class TreeHandlers:
         self._require_kernel_writable()
         source, target = (arguments.get(key) for key in ("source", "target"))
         if not isinstance(source, dict) or not isinstance(target, dict):
-            raise UsageError("a copy must have source and target")
+            raise UsageError("a copy needs source and target")
         parent, name, ino = _entry(source)
         entries = 1
         tell = _told_now_and_then(report, "copying")
@@ -181,5 +183,5 @@ def _entry(arguments: Message) -> tuple[Ino, bytes, Ino]:
     """
     parent, name, ino = (arguments.get(key) for key in ("parent", "name", "ino"))
     if not isinstance(parent, int) or not isinstance(ino, int) or not isinstance(name, str):
-        raise UsageError("a name must have parent, name and ino")
+        raise UsageError("the name of an entry needs parent, name and ino")
     return Ino(parent), os.fsencode(name), Ino(ino)

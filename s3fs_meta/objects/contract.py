@@ -142,7 +142,9 @@ def check_range(key: str, start: int, stop: int) -> None:
             longer than RANGE_BYTES_MAX.
     """
     if not 0 <= start < stop <= OBJECT_BYTES_MAX or stop - start > RANGE_BYTES_MAX:
-        raise FormatError(key, f"bytes {start} to {stop} of it are asked for")
+        raise FormatError(
+            key, f"the requested range is invalid or too long: bytes {start} to {stop}"
+        )
 
 
 def check_size(key: str, size_bytes: int, max_bytes: int, etag: ETag) -> None:

@@ -220,7 +220,7 @@ class LocalStore:
         """
         witness = self.root if self._lock_fd is None else self._unfinished / LOCK
         if not os.path.lexists(witness):
-            raise TransientStoreError(key, f"directory {os.fspath(self.root)!r} is gone")
+            raise TransientStoreError(key, f"directory {os.fspath(self.root)!r} no longer exists")
 
     # --- reading ---------------------------------------------------------------------------
 
@@ -442,7 +442,9 @@ def _read(key: str, fd: int, start: int, stop: int) -> bytes:
     while start < stop:
         piece = os.pread(fd, stop - start, start)
         if not piece:
-            raise TransientStoreError(key, f"file ended {stop - start} bytes early")
+            raise TransientStoreError(
+                key, f"the file became shorter during the read: {stop - start} bytes are missing"
+            )
         pieces.append(piece)
         start += len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -27,8 +27,8 @@ class MemoryStore:
     def __init__(self, url: str = "memory:") -> None:
         self._url = url
         self.objects: dict[ObjectKey, bytes] = {}
-        self.modified_ns: dict[ObjectKey, int] = {}  # only of objects that a method stored
-        self.clock: Clock = SystemClock()  # as if on another host; tests set it
+        self.modified_ns: dict[ObjectKey, int] = {}  # times of objects that a method stored
+        self.clock: Clock = SystemClock()  # clock of the store; tests set it
         self.has_own_clock = True
 
     @property

@@ -21,7 +21,7 @@ class MethodCounts:
 
     requests: int = 0
     errors: int = 0  # requests that ended in a StoreError, except "no such key" of get
-    sent_bytes: int = 0  # of requests that succeeded
+    sent_bytes: int = 0  # bytes sent by requests that succeeded
     received_bytes: int = 0
 
 

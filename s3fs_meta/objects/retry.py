@@ -49,7 +49,8 @@ class RetryPolicy:
     """The limits of retries and the pauses between them."""
 
     attempts_max: int = STORE_ATTEMPTS_MAX
-    total_s_max: float = STORE_TOTAL_S_MAX  # from the first attempt to the start of the last
+    # Time limit from the first attempt to the start of the last.
+    total_s_max: float = STORE_TOTAL_S_MAX
     delay_s_min: float = STORE_DELAY_S_MIN
     delay_s_max: float = STORE_DELAY_S_MAX
 

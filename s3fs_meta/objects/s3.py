@@ -72,7 +72,7 @@ class _Page(NamedTuple):
     """One answer to a listing."""
 
     found: Sequence[ObjectInfo]
-    token: str | None  # None: the last page
+    token: str | None  # None on the last page
 
 
 class S3Store:
@@ -168,7 +168,7 @@ class S3Store:
                     last = info.key
                     yield info
                 elif info.key not in before and info.key != last:
-                    raise UnexpectedStoreError(name, f"it is not in order at {info.key!r}")
+                    raise UnexpectedStoreError(name, f"the listing is not sorted at {info.key!r}")
                 before.add(info.key)
             if page.token is None:
                 return
@@ -247,11 +247,13 @@ class S3Store:
             while (piece := body.read(STORE_BODY_CHUNK_BYTES)) and buffer.tell() <= size_bytes:
                 buffer.write(piece)
                 if time.monotonic() > deadline_s:
-                    raise TransientStoreError(key, "the answer came too slowly")
+                    raise TransientStoreError(key, "the answer took too long")
         finally:
             body.close()
         if buffer.tell() != size_bytes:
-            raise TransientStoreError(key, f"{buffer.tell()} bytes instead of {size_bytes}")
+            raise TransientStoreError(
+                key, f"the answer has {buffer.tell()} bytes instead of {size_bytes}"
+            )
         return buffer.getvalue()
 
     def _put(

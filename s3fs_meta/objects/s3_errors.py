@@ -36,13 +36,13 @@ _TRANSIENT_CODES: Final = frozenset(
         "TooManyRequests",
         "RequestTimeout",
         "RequestTimeoutException",
-        "BadDigest",  # the bytes changed on their way
+        "BadDigest",  # the bytes changed during the transfer
         "XAmzContentSHA256Mismatch",
         "XAmzContentChecksumMismatch",
         "IncompleteBody",
-        "ConditionalRequestConflict",  # two conditional writes at once: neither was done
+        "ConditionalRequestConflict",  # two concurrent conditional writes: neither was applied
         "OperationAborted",
-        "NoSuchUpload",  # another client aborted the upload: the put starts again
+        "NoSuchUpload",  # another client aborted the upload, so the put is repeated
     }
 )
 _TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
@@ -160,7 +160,7 @@ def from_code(code: str, text: str, key: str) -> S3fsError:
     if code in _PRECONDITION_CODES:
         return PreconditionError(key)
     if code in _RANGE_CODES:
-        return FormatError(key, "it ends before the range asked for")
+        return FormatError(key, "it ends before the requested range")
     if code in _ADVICE:
         return StoreAccessError(key, code, _ADVICE[code])
     return UnexpectedStoreError(key, f"{code}: {text}" if text else code)

@@ -60,7 +60,7 @@ def parse(url: str) -> StoreAddress:
     if scheme == "s3":
         bucket, _, path = rest.partition("/")
         return S3Address(_bucket(url, bucket), _prefix(url, path))
-    raise UsageError(f"URL {url!r} has an unknown form; {_FORMS}")
+    raise UsageError(f"URL {url!r} has an unknown scheme; {_FORMS}")
 
 
 def above(url: str) -> list[str]:

@@ -39,7 +39,7 @@ class Content(NamedTuple):
     """The content of a block, or the part of its beginning that is available."""
 
     data: bytes
-    sure_bytes: int  # verified bytes at its beginning; later ones may be wrong
+    sure_bytes: int  # number of verified bytes at the beginning; later ones may be wrong
 
 
 class _Window:
@@ -114,7 +114,7 @@ class BucketContent:
     async def _read_run(self, run: list[_Record | None]) -> list[bytes]:
         """Return the content of adjacent blocks."""
         first = run[0]
-        if first is None:  # recorded as lost
+        if first is None:  # the content is recorded as lost
             return [b""]
         records = [one for one in run if one is not None]
         key = packs.object_key(self._db, first.pack)
@@ -137,7 +137,7 @@ class BucketContent:
         """Return a small record; the window around it stays in memory for its neighbours."""
         number = record.start // NEIGHBOUR_FETCH_BYTES
         begin = number * NEIGHBOUR_FETCH_BYTES
-        if record.stop > begin + NEIGHBOUR_FETCH_BYTES:  # it spans two windows
+        if record.stop > begin + NEIGHBOUR_FETCH_BYTES:  # the record spans two windows
             return await self._store.get_range(key, record.start, record.stop)
         window = self._windows.setdefault((record.pack, number), _Window())
         self._windows.move_to_end((record.pack, number))
@@ -149,7 +149,7 @@ class BucketContent:
                 stop = max(record.stop, min(begin + NEIGHBOUR_FETCH_BYTES, size_bytes))
                 with contextlib.suppress(
                     CorruptionError
-                ):  # truncated, but some records may be intact
+                ):  # the object is truncated, but some records may be intact
                     window.data = await self._store.get_range(key, begin, stop)
         if window.data is None:
             return await self._store.get_range(key, record.start, record.stop)

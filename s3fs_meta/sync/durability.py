@@ -57,7 +57,7 @@ class Durability:
         self._sync_lock = trio.Lock()
         self._last_record = last_record
         self.collect = collect
-        self.synced_mark = 0  # the last record that is on the disk
+        self.synced_mark = 0  # number of the last record that is on the disk
         self._broken = ""  # why no sync can succeed any more; once set, never cleared
         db.listeners.when_opened(self._group_opened)
         db.listeners.when_lost(LossStep.REFUSE, self._group_lost)

@@ -44,7 +44,7 @@ from s3fs_meta.sync.lease.lease import LeaseKeeper
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.superblock.selection import find_trace
 
-# Any of them proves that there is a filesystem.
+# Either of the two proves that there is a filesystem.
 SUPERBLOCK_KEYS: Final = (superblock_codec.KEY, superblock_codec.COPY_KEY)
 _PROBE_KEY: Final = re.compile(r"probe/[0-9a-f]{32}", re.ASCII)
 
@@ -56,7 +56,7 @@ class NewFilesystem:
     label: str
     block_bytes: int
     page_size: int
-    passphrase: bytes | None  # None: not encrypted
+    passphrase: bytes | None  # None for a filesystem without encryption
     unsafe_single_writer: bool = False
     cost: KdfCost = STANDARD_COST
     retention_s: int = RETENTION_S_DEFAULT

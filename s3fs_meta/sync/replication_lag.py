@@ -25,7 +25,7 @@ class FileState(enum.Enum):
     """How durable the newest data and names of a file are."""
 
     DIRTY = "dirty"  # a power cut may lose changes
-    LOCAL = "local"  # only on this machine's disk
+    LOCAL = "local"  # on this machine's disk only
     BUCKET = "bucket"  # everything is in the bucket
 
 
@@ -33,7 +33,7 @@ class Paths(NamedTuple):
     """Paths with changes that are not in the bucket, in order."""
 
     paths: list[str]
-    complete: bool  # false: there are more
+    complete: bool  # False if there are more
 
 
 class Unshipped:
@@ -54,7 +54,8 @@ class Unshipped:
         self._synced_seq = synced_seq
         self._last: dict[Ino, int] = {}  # the last record of each inode
         self._read_seq = 0
-        self._floor_seq = 0  # any inode may have changed up to here: there were too many to store
+        # Up to this record any inode may have changed, because too many did to store.
+        self._floor_seq = 0
         self._lock = trio.Lock()
 
     async def state_of(self, ino: Ino) -> FileState:
@@ -80,7 +81,7 @@ class Unshipped:
         self._db.commit()
         self._read_seq = max(self._read_seq, confirmed)
         complete = False
-        while not complete:  # in pieces: after a long outage there are many
+        while not complete:  # read in pieces, because after a long outage there are many records
             new = await self._read(
                 pending.inodes_changed, self._read_seq, UNSHIPPED_INODES_AT_ONCE_MAX
             )

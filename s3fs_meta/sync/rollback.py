@@ -68,7 +68,7 @@ async def roll_back(
     """
     session = Session(volume, SessionOptions(), clock, hook)
     notices: list[str] = []
-    stamp = ""  # of the quarantine, if the bucket lacks blocks of the current state
+    stamp = ""  # name of the quarantine, if the bucket lacks blocks of the current state
     aside: Session | None = None
     try:
         session.recover()
@@ -117,7 +117,7 @@ async def _ship(session: Session, progress: Progress) -> str:
 def _require_kept(past: Link, before: Link) -> None:
     """Raise SettingsError if another host has reclaimed since the past was looked up."""
     if past.txg < before.floor:
-        raise SettingsError(f"txg {past.txg} is no longer kept")
+        raise SettingsError(f"txg {past.txg} is no longer retained")
 
 
 async def _restore_beside(
@@ -129,7 +129,10 @@ async def _restore_beside(
     restorer = Restorer(volume.store, volume.keyring, volume.uuid, progress)
     restored = await restorer.restore(newest, beside.database, upto=past.txg)
     if restored.hash != past.hash:
-        raise FormatError(changelog_codec.key_of(past.txg), "the chain does not lead there")
+        raise FormatError(
+            changelog_codec.key_of(past.txg),
+            "the restored state has another hash than this changelog",
+        )
     lost = await trio.to_thread.run_sync(_take_over, beside, volume, before)
     if lost:
         restorer.notices.append(
@@ -184,7 +187,7 @@ def _exchange(state_dir: StateDir, beside: StateDir, stamp: str, hook: Hook) -> 
     Args:
         stamp: names the quarantine of the current database; empty: the bucket has all of its data.
     """
-    if stamp:  # the rest of a torn block is only on this disk
+    if stamp:  # the bucket does not have all data of the current state
         state_dir.set_aside(stamp)
     else:
         state_dir.drop_contents()

@@ -221,7 +221,7 @@ class Session:
         }
         if self.follower is not None:
             tasks["following"] = self._follow
-        elif self.cache.has_suspects:  # those of a follower are verified before their first use
+        elif self.cache.has_suspects:  # a follower verifies cached copies before their first use
             tasks["verification"] = self._verify_copies
         if self.elsewhere is not None:
             tasks["lost content"] = self.elsewhere.run
@@ -274,7 +274,9 @@ class Session:
             raise UsageError("only a mount with -o ro,follow can be promoted")
         async with follower.paused():
             if self.status.state is not MountState.FOLLOWING:
-                raise UsageError(f"it does not follow any more: it is {self.status.state.value}")
+                raise UsageError(
+                    f"the mount no longer follows: its state is {self.status.state.value}"
+                )
             link = await promotion.take_over(
                 self.volume, follower, self._hook, force=force, unsafe=unsafe
             )
@@ -419,7 +421,8 @@ class Session:
     async def publish_anew(self, progress: Progress = no_progress) -> Head:
         """Publish the local state as the next txg; see ``Imager.make_anew``."""
         head = await self.imager.make_anew(progress)
-        await self.shipper.ship(progress, anyway=True)  # locations found after the cut
+        # Ships the locations that were found after the cut.
+        await self.shipper.ship(progress, anyway=True)
         return head
 
     async def close(self) -> None:
@@ -449,7 +452,8 @@ class Session:
             release = everything_there and not self.status.read_only
             await close_filesystem(self.volume, release=release)
         except (FencedError, LostLeaseError) as exc:
-            _log.warning("lease already lost: %s", exc)  # and the bucket has all changes
+            # Another host holds the lease, so there is nothing to release.
+            _log.warning("lease already lost: %s", exc)
 
     async def _lead_at_end(self) -> None:
         """Make a follower's rows of cached blocks outlive the unmount."""

@@ -159,7 +159,8 @@ class StateDir:
 
     def drop_contents(self) -> None:
         """Remove the database and its blocks; only for contents that the bucket has completely."""
-        shutil.rmtree(self.blocks, ignore_errors=True)  # first: the rows still name the rest
+        # Removed first, so that after a crash the rows still name the remaining files.
+        shutil.rmtree(self.blocks, ignore_errors=True)
         for suffix in ("", "-wal", "-shm", "-journal"):
             self.database.with_name(self.database.name + suffix).unlink(missing_ok=True)
 
@@ -250,7 +251,8 @@ def remove_left_moments(state: Path, but: Path) -> None:
         but: the directory of the snapshot that is about to be mounted; it is not removed.
     """
     for path in state.parent.glob(f"{glob.escape(state.name)}{MOMENT}*"):
-        if path != but and (path / "lock").exists():  # otherwise of a mount that has just begun
+        # A directory without a lock belongs to a mount that has just begun.
+        if path != but and (path / "lock").exists():
             remove_left_moment(path)
 
 
@@ -325,6 +327,6 @@ def _require_owner(what: str, found: os.stat_result) -> None:
     uid = os.geteuid()
     if found.st_uid != uid:
         raise SettingsError(
-            f"{what} belongs to user {found.st_uid}, not to user {uid} who runs this; run it as "
+            f"{what} belongs to user {found.st_uid}, not to the current user {uid}; run this as "
             "that user, or choose another directory with --cachedir"
         )

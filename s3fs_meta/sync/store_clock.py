@@ -30,11 +30,11 @@ class StoreClock:
         """Trust this host's clock until the first measurement."""
         self._store = store
         self._clock = clock
-        self._offset_ns = 0  # added to this host's time if the clocks disagree, else 0
+        self._offset_ns = 0  # nanoseconds added to this host's time if the clocks disagree, else 0
         self._looked_ns = 0  # this host's time at the last measurement
-        self._looked_s = 0.0  # the same by the monotonic clock
+        self._looked_s = 0.0  # the time of that measurement by the monotonic clock
         self.difference = ""  # the difference between the clocks, as text; empty: they agree
-        self.disagreement = ""  # its consequence for a writer, one line of text
+        self.disagreement = ""  # consequence of the difference for a writer, one line of text
 
     def now_ns(self) -> int:
         """Return the best known time, in nanoseconds since 1970-01-01 UTC."""
@@ -69,7 +69,7 @@ class StoreClock:
         self._looked_ns, self._looked_s = after_ns, trio.current_time()
         ours_ns = min(
             max(theirs_ns or after_ns, before_ns), after_ns
-        )  # interpolated in the meantime
+        )  # the store's time may lie anywhere between the two readings
         off_ns = (theirs_ns or after_ns) - ours_ns
         if abs(off_ns) <= CLOCK_OFF_S_MAX * _S:
             self._offset_ns, self.difference, self.disagreement = 0, "", ""

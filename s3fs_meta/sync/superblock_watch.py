@@ -55,8 +55,8 @@ async def tend(volume: Volume) -> None:
         _log.warning("%s", notice)
     if _was_exchanged(volume.superblock, keys.superblock):
         _log.warning(
-            "the superblock in the bucket is another of the same generation; this host "
-            "goes on with the one that it has seen, and keeps the longer retention"
+            "the superblock in the bucket differs but has the same generation; this host "
+            "keeps using the one that it has seen, and the longer retention"
         )
         return
     volume.known.accept(keys.superblock)

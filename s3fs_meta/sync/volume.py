@@ -83,15 +83,17 @@ class Volume:
     recorder: ChangeRecorder
     keeper: LeaseKeeper
     position: Position
-    clock: StoreClock  # for times in the chain
-    options: OpenOptions  # as it was opened: a promotion changes the role of the mount, not these
+    clock: StoreClock  # clock for times in the chain
+    options: OpenOptions  # options of the opening; a promotion does not change them
     crashed: bool  # unclean shutdown of the last mount on this host
     power_lost: bool  # unclean shutdown, and the machine was rebooted since
     notices: tuple[str, ...]  # one-line facts to show to the user
-    superblock_faults: tuple[str, ...] = ()  # of the copies in the bucket when it was opened
+    # Faults of the copies in the bucket when the volume was opened.
+    superblock_faults: tuple[str, ...] = ()
     mended: tuple[str, ...] = ()  # faults of the chain, and abandoned txgs
-    offline: str = ""  # why it was opened without the bucket, which could not be reached
-    throwaway: bool = False  # a snapshot: its state directory is removed when it is closed
+    offline: str = ""  # why it was opened without the bucket; empty: the bucket was reachable
+    # True for a snapshot, whose state directory is removed when it is closed.
+    throwaway: bool = False
 
     @property
     def uuid(self) -> str:

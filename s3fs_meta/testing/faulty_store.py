@@ -191,7 +191,7 @@ class FaultyStore:
         orders = self._faults.get(method) or self._faults.get(ANY)
         fault = orders.popleft() if orders else None
         if fault is not None and fault.kind is _Kind.FAIL:
-            raise fault.error or TransientStoreError(key, "ordered to fail")
+            raise fault.error or TransientStoreError(key, "injected fault: the request fails")
         return fault
 
     async def _put_regardless(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
@@ -201,7 +201,7 @@ class FaultyStore:
 
 def _lose(fault: _Fault | None, key: str) -> None:
     if fault is not None and fault.kind is _Kind.LOSE_REPLY:
-        raise TransientStoreError(key, "ordered to lose the reply")
+        raise TransientStoreError(key, "injected fault: the reply is lost")
 
 
 def _damaged(data: bytes, fault: _Fault | None) -> bytes:

@@ -64,7 +64,7 @@ class Seen(NamedTuple):
     uid: int
     gid: int
     size_bytes: int  # 0 for directories, whose size is not compared
-    content: bytes | None  # None: not a regular file, or not read
+    content: bytes | None  # None if it is not a regular file, or was not read
     target: bytes
     xattrs: tuple[tuple[bytes, bytes], ...]
 
@@ -189,7 +189,7 @@ class ModelFilesystem:
         """Give an inode a further name."""
         node = self.node(ino)
         if node.is_directory:
-            raise NotPermittedError("a hard link to a directory")
+            raise NotPermittedError("hard link to a directory")
         if not self.nlink(ino):
             raise NoEntryError(parent, name)
         directory = self._directory(parent)
@@ -286,7 +286,7 @@ class ModelFilesystem:
 
     def _refuse_loop(self, moved: Ino, new_parent: Ino) -> None:
         if any(ino == new_parent for ino in self._below(moved)):
-            raise InvalidRequestError("rename below itself of directory", moved)
+            raise InvalidRequestError("rename into its own subtree of directory", moved)
 
     def _below(self, ino: Ino) -> Iterator[Ino]:
         if self.nodes[ino].is_directory:

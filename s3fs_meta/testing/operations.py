@@ -28,7 +28,7 @@ BLOCK_BYTES: Final = 64 * KIB
 ROOT: Final = Caller(0, 0, 0, 1)
 USER: Final = Caller(1000, 100, 0, 1)
 
-Outcome = type[FsError] | None  # the class of the error that an operation ended with
+Outcome = type[FsError] | None  # class of the error with which an operation ended
 
 
 class Act(enum.Enum):
@@ -70,7 +70,7 @@ class Operation(NamedTuple):
     """One act with its arguments; the act decides which of them apply."""
 
     act: Act
-    ino: Ino  # of the inode, or of the directory with the name
+    ino: Ino  # number of the inode, or of the directory with the name
     name: bytes = b""
     new_parent: Ino = Ino(0)
     new_name: bytes = b""
@@ -134,7 +134,7 @@ _XATTR_NAMES: Final = (b"user.a", b"user.b", b"trusted.c", b"security.d")
 _FLAGS: Final = (0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE)
 _XATTR_CREATE: Final = 1  # sys/xattr.h
 _XATTR_REPLACE: Final = 2
-_WISHES_FOR_WHAT_IS_NOT: Final = 8  # one name in this many may be missing
+_WISHES_FOR_WHAT_IS_NOT: Final = 8  # one of this many names may be missing
 _PATTERN_BYTES: Final = 61  # a prime, so that no two blocks begin at the same point of the pattern
 
 
@@ -340,7 +340,8 @@ async def _perform_on_inode(fs: Filesystem, operation: Operation) -> None:
     act, ino, name, _, _, number, data = operation
     match act:
         case Act.WRITE | Act.APPEND:
-            from_cache = data[0] % 2 == 1  # from the kernel's cache: the kernel then sets the times
+            # A write from the kernel's cache, for which the kernel sets the times.
+            from_cache = data[0] % 2 == 1
             assert await fs.write(ino, number, data, sets_times=not from_cache) == len(data)
         case Act.TRUNCATE:
             await fs.setattr(ino, SetAttributes(size_bytes=number), ROOT)

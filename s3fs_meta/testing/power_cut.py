@@ -274,7 +274,7 @@ class Exactly(Dice):
     def __init__(self, bits: int) -> None:
         super().__init__(0)
         self._bits = bits
-        self.asked = 0  # bits that were used
+        self.asked = 0  # number of bits that were used
 
     @override
     def keeps(self) -> bool:

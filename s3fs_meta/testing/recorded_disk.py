@@ -100,7 +100,7 @@ class Recorder:
         self.root = os.path.realpath(root)
         self.events: list[Event] = []
         self._lock = threading.RLock()
-        self._ids: dict[int, FileId] = {}  # by inode number, while the inode lives
+        self._ids: dict[int, FileId] = {}  # identifiers by inode number, while the inode exists
         self._next_id = 0
 
     def note(self, what: object) -> int:

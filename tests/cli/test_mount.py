@@ -220,4 +220,4 @@ def test_read_only_mount_works_without_the_bucket(
         program.ok("umount", mnt)
     refused = program.run("mount", url, mnt)
     assert refused.returncode == ExitStatus.STORE
-    assert "mount it with -o ro to read what is on this host" in refused.stderr
+    assert "mount it with -o ro to read the local state of this host" in refused.stderr

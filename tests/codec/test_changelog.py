@@ -360,7 +360,7 @@ def test_sections_are_bounded() -> None:
 
     with pytest.raises(FormatError, match="impossible length"):
         decode_section("x", encode_section(longest) + b"x")
-    with pytest.raises(FormatError, match="locations in one section"):
+    with pytest.raises(FormatError, match="too many locations"):
         decode_section("x", struct.pack(">I", CHANGELOG_LOCATIONS_MAX + 1) + bytes(100))
     with pytest.raises(FormatError, match="among its locations"):
         decode_section("x", encode_section(SECTION)[:130])

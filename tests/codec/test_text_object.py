@@ -41,7 +41,7 @@ def test_every_truncation_and_extension_is_found() -> None:
 
 def test_other_kinds_versions_and_sizes_are_refused() -> None:
     """An intact object of another kind, a newer one, and a huge one."""
-    with pytest.raises(FormatError, match="does not begin like a superblock"):
+    with pytest.raises(FormatError, match="does not begin with the first line of a superblock"):
         text_object.decode("superblock", 1, "superblock", DATA)
     with pytest.raises(NewerFormatError, match=r"lease version 2, .*upgrade"):
         text_object.decode("lease", 1, "lease", text_object.encode("lease", 2, {}))

@@ -306,4 +306,4 @@ def _peak() -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("Linux says how much memory a process took")
+    raise AssertionError("/proc/self/status has no VmHWM line")

@@ -176,9 +176,9 @@ def test_changesets_of_different_columns_do_not_merge() -> None:
 
 
 CONFLICTS = [
-    ("UPDATE dentries SET name = x'00' WHERE name = x'61'", "dentries, the row has other values"),
-    ("DELETE FROM dentries WHERE name = x'61'", "dentries, the row is missing"),
-    ("INSERT INTO symlinks VALUES (77, x'00')", "symlinks, the row exists"),
+    ("UPDATE dentries SET name = x'00' WHERE name = x'61'", "dentries: the row has other values"),
+    ("DELETE FROM dentries WHERE name = x'61'", "dentries: the row is missing"),
+    ("INSERT INTO symlinks VALUES (77, x'00')", "symlinks: the row exists"),
 ]
 
 
@@ -207,7 +207,7 @@ def test_conflict_undoes_the_changeset_and_nothing_else(
     with pytest.raises(FormatError) as refused:
         changesets.apply(connection, recorder.changesets[-1], "changelog/7")
     assert refused.value.key == "changelog/7"
-    assert refused.value.what == f"does not fit: {what}"
+    assert refused.value.what == f"does not fit table {what}"
     assert contents(connection) == before
     assert connection.in_transaction
     connection.execute("COMMIT")
@@ -221,7 +221,7 @@ def test_constraint_refuses_the_changeset(source: Recorded) -> None:
         "INSERT INTO symlinks VALUES (1000, NULL)",
     )
     source.copy.execute("BEGIN")
-    with pytest.raises(FormatError, match="does not fit: symlinks, a constraint forbids it"):
+    with pytest.raises(FormatError, match="does not fit table symlinks: a constraint forbids it"):
         changesets.apply(source.copy, nullable, "changes")
 
 
@@ -251,12 +251,12 @@ STRANGE = {
         "'strange', not a replicated table",
     ),
     "local": ("CREATE TABLE packs (a PRIMARY KEY NOT NULL)", "'packs', not a replicated table"),
-    "fewer": ("CREATE TABLE symlinks (a PRIMARY KEY NOT NULL)", "symlinks, the columns differ"),
+    "fewer": ("CREATE TABLE symlinks (a PRIMARY KEY NOT NULL)", "symlinks: the columns differ"),
     "more": (
         "CREATE TABLE symlinks (a PRIMARY KEY NOT NULL, b, c)",
-        "symlinks, the columns differ",
+        "symlinks: the columns differ",
     ),
-    "key": ("CREATE TABLE symlinks (a, b PRIMARY KEY NOT NULL)", "symlinks, the columns differ"),
+    "key": ("CREATE TABLE symlinks (a, b PRIMARY KEY NOT NULL)", "symlinks: the columns differ"),
     "case": ("CREATE TABLE SYMLINKS (a PRIMARY KEY NOT NULL, b)", "'SYMLINKS', not a replicated"),
 }
 
@@ -282,10 +282,10 @@ def test_table_that_the_database_lacks_refuses_the_changeset(source: Recorded) -
     """The tables of the database decide, not the schema of this program."""
     _, _, changeset = source.group()
     source.copy.execute("BEGIN; ALTER TABLE inodes ADD COLUMN more")
-    with pytest.raises(FormatError, match="does not fit: inodes, the columns differ"):
+    with pytest.raises(FormatError, match="does not fit table inodes: the columns differ"):
         changesets.apply(source.copy, changeset, "changes")
     source.copy.execute("DROP TABLE inodes")
-    with pytest.raises(FormatError, match="does not fit: inodes, the columns differ"):
+    with pytest.raises(FormatError, match="does not fit table inodes: the columns differ"):
         changesets.apply(source.copy, changeset, "changes")
 
 

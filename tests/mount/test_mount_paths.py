@@ -141,9 +141,7 @@ def test_removal_and_copy_wait_for_visibility(
     )
 
     assert done.returncode == ExitStatus.CONTROL
-    assert (
-        done.stderr == f"s3fs-meta: {paths[-1]} is {what}, but the kernel does not show that yet\n"
-    )
+    assert done.stderr == f"s3fs-meta: {paths[-1]} is {what}, but the kernel does not show it yet\n"
     assert paths[-1].exists() == (what == "made")
 
 

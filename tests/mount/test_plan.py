@@ -56,7 +56,7 @@ def test_mountpoint_must_be_an_unused_directory(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "missing"):
         with pytest.raises(UsageError, match="not a directory"):
             make_plan(URL, path, MountOptions())
-    with pytest.raises(UsageError, match="something else is mounted"):
+    with pytest.raises(UsageError, match="another filesystem is mounted"):
         make_plan(URL, Path("/proc"), MountOptions())
 
 

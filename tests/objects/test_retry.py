@@ -103,7 +103,7 @@ async def test_final_error_describes_the_attempts(
         await REQUESTS[method](retrying)
 
     assert caught.value.attempts == STORE_ATTEMPTS_MAX
-    assert caught.value.code == "ordered to fail"
+    assert caught.value.code == "injected fault: the request fails"
     assert caught.value.waited_s == pytest.approx(trio.current_time())
     assert isinstance(caught.value.__cause__, TransientStoreError)
 

@@ -121,7 +121,7 @@ class Run:
                 self.operations.append(Operation(Act.RELEASE, Ino(0)))
                 self.states.append(state)
                 return
-        raise AssertionError("a kill left something that was never there")
+        raise AssertionError("after a kill the tree matches no earlier state")
 
     def versions(self, cut: int, number: int) -> list[ModelFilesystem]:
         """Return the states whose bytes may be there when the rows are those of state *number*."""
@@ -371,7 +371,9 @@ async def _find(run: Run, cut: int, fs: Filesystem) -> int:
             return number
     nearest = _without_contents(run.states[promised].crashed())
     lines = differences(nearest, found)
-    raise AssertionError("\n".join([f"no prefix of {promised} to {begun} operations:", *lines]))
+    raise AssertionError(
+        "\n".join([f"the tree matches no prefix of {promised} to {begun} operations:", *lines])
+    )
 
 
 def _without_contents(model: ModelFilesystem) -> dict[bytes, Seen]:

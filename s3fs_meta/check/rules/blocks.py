@@ -66,7 +66,7 @@ def relocate(exam: Examination, damaged: str) -> None:
             " stored_bytes = ? WHERE block = ?",
             (digest, plain_bytes, _pack(exam, key, object_bytes), offset, stored_bytes, block),
         )
-        for table in ("seen_searched", "seen_sound_copies"):  # neither is needed any more
+        for table in ("seen_searched", "seen_sound_copies"):  # neither copy is needed any more
             exam.db.all(f"DELETE FROM temp.{table} WHERE block = ?", (block,))
 
 
@@ -112,7 +112,7 @@ def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: B
     copy = exam.db.counters.take_block()
     while (
         exam.files.size(copy) is not None
-    ):  # of a newer database; bounded by the files in the directory
+    ):  # blocks of a newer database; bounded by the files in the directory
         copy = exam.db.counters.take_block()
     exam.files.copy(block, copy, plain_bytes)
     exam.note_new_files([(copy, plain_bytes)])

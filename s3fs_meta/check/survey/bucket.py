@@ -208,7 +208,7 @@ async def _note_images(
 class _KeptImages(NamedTuple):
     """The kept images: the lease that names them, their manifests, and their faults."""
 
-    lease: bytes | None  # as stored; None: missing or too large
+    lease: bytes | None  # bytes of the lease object; None if missing or too large
     manifests: set[ObjectKey]
     faults: list[tuple[str, str]]
 

@@ -145,8 +145,8 @@ class _Chain:
         That is a link of kind IMAGE that does not continue any link after the unreadable txg, neither
         directly nor through its fence record.
         """
-        hashes: set[str] = set()  # of the links after the txg
-        skips = False  # the link before is a fence record that follows none of them
+        hashes: set[str] = set()  # hashes of the links after the txg
+        skips = False  # the previous link is a fence record that follows none of these hashes
         for number in range(txg + 1, min(head, txg + MEND_PROBES_MAX) + 1):
             fetched = await self._changelog(Txg(number))
             if fetched is None:

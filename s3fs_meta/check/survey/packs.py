@@ -177,7 +177,7 @@ async def _fetch(store: ObjectStore, key: ObjectKey) -> bytes:
         return (await store.get(key, PACK_BYTES_MAX)).data
     except ObjectMissingError:
         return b""
-    except ObjectTooLargeError:  # perhaps only the part after its blocks
+    except ObjectTooLargeError:  # perhaps only the index at the end is too large
         return await store.get_range(key, 0, PACK_BYTES_MAX)
 
 
@@ -279,12 +279,12 @@ def _incomplete(hashes: Collection[bytes], rows: Sequence[BlockRow]) -> str:
 def _content(keyring: Keyring, key: ObjectKey, data: bytes, row: BlockRow) -> bytes:
     """Return the content of a block. Raises FormatError if its bytes do not match the row."""
     if row.hash is None or row.pack_offset is None or row.stored_bytes is None:
-        raise FormatError(key, "its row lacks a part of the location")
+        raise FormatError(key, "the database row of its block lacks a part of the location")
     if row.pack_offset < 0 or row.stored_bytes <= 0:
-        raise FormatError(key, "its row has an impossible location")
+        raise FormatError(key, "the database row of its block has an impossible location")
     stored = memoryview(data)[row.pack_offset : row.pack_offset + row.stored_bytes]
     if len(stored) != row.stored_bytes:
-        raise FormatError(key, f"it ends at byte {len(data)}")
+        raise FormatError(key, f"it ends at byte {len(data)}, before the end of a block")
     return pack_codec.open_block(keyring, key, stored, row.pack_offset, row.plain_bytes, row.hash)
 
 

@@ -21,7 +21,7 @@ class Span(NamedTuple):
 
 _new = tuple.__new__  # a third of what calling the class costs
 
-Part = tuple[Span, Located | None]  # with the existing block, None for a hole
+Part = tuple[Span, Located | None]  # a span and its existing block, None for a hole
 
 
 class How(enum.Enum):
@@ -47,15 +47,15 @@ class WritePlan(NamedTuple):
     before: Attributes
     steps: list[Step]  # ascending
     missing: list[Located]  # blocks to fetch, before the plan is made again
-    added_bytes: int  # by which blocks grow
-    overwrites: bool  # existing bytes, which a commit may have made visible, change in place
+    added_bytes: int  # bytes by which blocks grow
+    overwrites: bool  # True if committed bytes change in place
 
 
 class Shortening(NamedTuple):
     """The effect of shortening a file on its blocks."""
 
     remove_from: BlockIndex  # blocks from this index on are removed
-    keep_index: BlockIndex  # this block keeps keep_bytes, if that is not 0
+    keep_index: BlockIndex  # block that keeps its first keep_bytes, if that is not 0
     keep_bytes: int
 
 

@@ -163,7 +163,7 @@ class FileRanges:
             require_unprotected(before)
             await self._clear(ino, offset, min(stop, before.size_bytes))
         else:
-            raise NotSupportedError(f"mode {mode:#x} of fallocate")
+            raise NotSupportedError(f"fallocate mode {mode:#x}")
         if not mode & KEEP_SIZE and stop > self._data.regular(ino).size_bytes:
             await self._data.truncate(ino, stop)
 
@@ -179,7 +179,7 @@ class FileRanges:
         evictable_bytes = index.total_bytes - index.pending_bytes
         local_bytes = self._cache.disk.unheld_bytes() + evictable_bytes
         if min(lacking, self._cache.spare_bytes) > local_bytes:
-            raise NoSpaceLeftError(f"the local disk has room for {max(local_bytes, 0)} bytes")
+            raise NoSpaceLeftError(f"the local disk has room for only {max(local_bytes, 0)} bytes")
 
     async def _clear(self, ino: Ino, offset: int, stop: int) -> None:
         """Clear a range within the file: complete blocks become holes, parts of blocks zeros."""
@@ -246,7 +246,7 @@ class FileRanges:
                 shared = self._share(source, done, target, goal, stop - done)
                 written = 0 if shared else await self._write(source, done, target, goal, stop)
                 if not shared + written:
-                    break  # it was truncated meanwhile
+                    break  # the file was truncated meanwhile
                 done += shared + written
                 written_bytes += written
         except S3fsError:

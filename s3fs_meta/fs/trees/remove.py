@@ -62,7 +62,7 @@ class _Slice(NamedTuple):
 
     scope: Scope
     tallies: list[Tally]  # plain files unknown to the kernel are removed by statements on ranges
-    names: list[Name]  # all the others
+    names: list[Name]  # entries that are removed one by one
     inner: list[Ino]  # directories of the scope that are removed with all their entries
 
     @property
@@ -92,11 +92,11 @@ class _Sorted(NamedTuple):
     """The inodes of a slice, by their fate."""
 
     gone: list[Ino]
-    mapped: list[Ino]  # of them those with blocks
+    mapped: list[Ino]  # removed files that have blocks
     linked: Counter[Ino]  # names lost by inodes that keep other names
     orphans: list[Ino]  # inodes that stay without a name
     tops: list[Ino]  # directories that become tops
-    file_bytes: int  # of the removed files
+    file_bytes: int  # total size of the removed files
 
 
 class TreeRemoval:
@@ -165,7 +165,7 @@ class TreeRemoval:
         if protection:
             self._db.begin()
             inodes.set_flag(self._db, ino, protection, on=False)
-        is_kept = not stat.S_ISDIR(found.mode) and found.nlink > 1  # it has other names
+        is_kept = not stat.S_ISDIR(found.mode) and found.nlink > 1  # the file has other names
         try:
             self._remove_found(parent, name, found)
         except S3fsError:
@@ -251,7 +251,7 @@ class TreeRemoval:
                 if self._db.rows_changed() != before:
                     self._status.break_off(f"taking a removed tree apart failed: {exc}")
                 tops = len(self._trees.last(TREE_SLICE_DIRECTORIES))
-                _log.error("%d removed directories keep their space: %s", tops, exc)
+                _log.error("cannot free the space of %d removed directories: %s", tops, exc)
                 self._trees.finish(tops)  # the next mount tries them once more
             except S3fsError as exc:
                 _log.exception("taking a removed tree apart failed")

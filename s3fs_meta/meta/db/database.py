@@ -48,7 +48,8 @@ from s3fs_meta.meta.db.wal import Checkpoint, Wal
 _log = logging.getLogger(__name__)
 
 COOKIE_KEY_BYTES: Final = 16
-FACTS: Final = ("uuid", "block_bytes", "cookie_key")  # without them the rows cannot be interpreted
+# Properties without which the rows cannot be interpreted.
+FACTS: Final = ("uuid", "block_bytes", "cookie_key")
 
 _NOTE_DURABLE_COMMIT: Final = (
     "INSERT INTO local_state VALUES ('durable_commits', '1')"
@@ -72,15 +73,16 @@ class Database(Statements):
         self.counters = Counters()
         self.cookie_key = b""
         self.name_hash: NameHash = len
-        self.shares_hashes = True  # some name does not have the first cookie of its hash
-        self.is_former = False  # of an earlier version, shown through views of the present form
+        self.shares_hashes = True  # False while every name has the first cookie of its hash
+        # Schema of an earlier version, shown through views of the current schema.
+        self.is_former = False
         self._written: tuple[int, ...] = ()
         self._written_late = 0  # rows that a commit wrote by itself
         self._refuses = False
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # a set: threads discard from it
         self._wal: Wal | None = None
-        self._view: View | None = None  # of a follower: groups change nothing in the file
+        self._view: View | None = None  # set for a follower: its groups change nothing in the file
 
     # --- opening -------------------------------------------------------------------------------
 
@@ -188,7 +190,7 @@ class Database(Statements):
         if mode != self.pragmas.journal_mode:
             raise UsageError(
                 f"SQLite cannot use journal_mode={self.pragmas.journal_mode} for"
-                f" {str(self.path)!r}: it stays {mode}"
+                f" {str(self.path)!r}: the mode is still {mode}"
             )
         pragma("journal_size_limit", self.pragmas.journal_size_limit)
         if self.pragmas.is_wal:
@@ -198,7 +200,8 @@ class Database(Statements):
     def _load(self, *, repairing: bool) -> None:
         named = ", ".join(f"'{name}'" for name in ("schema_version", *FACTS))
         sql = (
-            f"SELECT name, value FROM properties WHERE name IN ({named})"  # there may be many more
+            # The table may have many other rows.
+            f"SELECT name, value FROM properties WHERE name IN ({named})"
         )
         rows: list[Row] = self.connection.execute(sql).fetchall()
         facts = {name: bytes(value) for name, value in rows}
@@ -240,7 +243,7 @@ class Database(Statements):
             raise FormatError(str(self.path), "the counters row is missing")
         values = tuple(value if type(value) is int else 0 for value in rows[0])
         if values != rows[0] and not repairing:
-            raise FormatError(str(self.path), "the counters are no numbers; run fsck -y")
+            raise FormatError(str(self.path), "a counter is not a number; run fsck -y")
         self.counters.load(values)
         self._written = rows[0]
 
@@ -295,7 +298,7 @@ class Database(Statements):
     def _open_group(self) -> None:
         if self._refuses:
             raise DatabaseError(
-                "a change failed under journal_mode=off: the database may hold half of it"
+                "a change failed under journal_mode=off: the database may contain a part of it"
             )
         if self._view is None:
             try:
@@ -575,4 +578,4 @@ def _require_tables(connection: apsw.Connection, path: Path) -> None:
     """Refuse an empty file: SQLite takes one for a database without tables."""
     sql = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'properties'"
     if connection.execute(sql).fetchone() is None:
-        raise FormatError(str(path), "it has no table of properties")
+        raise FormatError(str(path), "it has no table 'properties'")

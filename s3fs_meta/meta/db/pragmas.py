@@ -14,11 +14,12 @@ from s3fs_meta.limits import KIB, PAGE_CACHE_BYTES_MAX, PAGE_CACHE_BYTES_MIN
 from s3fs_meta.settings import SqliteOptions
 
 JOURNAL_MODES: Final = ("wal", "delete", "truncate", "persist", "memory", "off")
-SYNCHRONOUS: Final = ("off", "normal", "full", "extra")  # SQLite's numbers are the positions
+# The position of a word is its number in SQLite.
+SYNCHRONOUS: Final = ("off", "normal", "full", "extra")
 TEMP_STORES: Final = ("default", "file", "memory")
 PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
 
-_RAM_SHARE: Final = 256  # of the machine's memory; bounded on both sides by limits
+_RAM_SHARE: Final = 256  # the page cache is 1/N of the machine's memory, within two limits
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def default_cache_size() -> int:
 def _require_one_of(option: str, value: object, known: tuple[object, ...]) -> None:
     if value not in known:
         words = ", ".join(str(word) for word in known)
-        raise UsageError(f"option {option}={value} is unknown; it can be {words}")
+        raise UsageError(f"option {option}={value} is unknown; valid values: {words}")
 
 
 def _require_between(option: str, value: int, lowest: int, highest: int) -> None:

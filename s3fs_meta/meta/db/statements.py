@@ -28,7 +28,7 @@ class Statements(abc.ABC):
         self.remembers = True  # false if another connection changes rows
 
     def _use(self, connection: apsw.Connection) -> None:
-        self.connection = connection  # for recorders; rows are changed through run()
+        self.connection = connection  # only for recorders; rows are changed through run()
         self._cursor = connection.cursor()
         self._total_changes = connection.total_changes
         self._recent_at = -1  # value of total_changes() when the first row was cached

@@ -30,7 +30,7 @@ from s3fs_meta.meta.db.local_disk import sync_directory
 _HEADER_BYTES: Final = 32
 _REST_SHARE: Final = 16
 _FRAME_HEADER_BYTES: Final = 24
-_VERSION_AT: Final = 18  # in the header of a database; https://www.sqlite.org/fileformat2.html
+_VERSION_AT: Final = 18  # offset in the database header; https://www.sqlite.org/fileformat2.html
 _VERSION_WAL: Final = b"\x02"
 
 

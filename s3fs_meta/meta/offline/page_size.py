@@ -63,7 +63,7 @@ def _write_resized(path: Path, resized: Path, page_size: int, busy_ms: int) -> N
     try:
         sound = new.pragma("quick_check") == "ok" and new.pragma("page_size") == page_size
         if not sound or new.execute(counters.SELECT).fetchall() != before:
-            raise FormatError(str(resized), "the rewritten database is not the old one")
+            raise FormatError(str(resized), "the converted database differs from the original")
     finally:
         new.close()
     fd = os.open(resized, os.O_RDONLY | os.O_CLOEXEC)

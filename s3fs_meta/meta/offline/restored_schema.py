@@ -51,8 +51,8 @@ class _Table(NamedTuple):
 class _Schema(NamedTuple):
     """The tables and indexes that a database file defines."""
 
-    tables: dict[str, _Table]  # only those of schema.sql
-    indexes: dict[str, str]  # of these tables: definitions
+    tables: dict[str, _Table]  # tables of the schema only
+    indexes: dict[str, str]  # definition of each index of these tables
 
 
 def require_ours(path: Path, key: str, *, authentic: bool = False) -> None:
@@ -148,10 +148,10 @@ def _wanted(version: int) -> _Schema:
 def _require_same(found: _Schema, wanted: _Schema, key: str) -> None:
     for name, table in wanted.tables.items():
         if found.tables.get(name) != table:
-            raise FormatError(key, f"its table {name} is not defined as it should be")
+            raise FormatError(key, f"its table {name} has another definition than the schema")
     for name, sql in found.indexes.items():
         if wanted.indexes.get(name) != sql:
-            raise FormatError(key, f"its index {name} is not ours")
+            raise FormatError(key, f"its index {name} is not in the schema")
 
 
 def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
@@ -164,7 +164,7 @@ def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
     found = _Schema({}, {})
     for kind, name, of_table, sql in connection.execute(_OBJECTS):
         if kind not in {"table", "index"} or not isinstance(sql, str) or name.startswith("sqlite_"):
-            raise FormatError(key, f"it has the {kind} {name}")
+            raise FormatError(key, f"it has an unexpected {kind} {name}")
         text = _normal(sql)
         if kind == "table" and name in _TABLES:
             [[table_kind, without_rowid]] = connection.execute(_KIND, (name,)).fetchall()
@@ -174,7 +174,7 @@ def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
         elif kind == "index" and of_table in _TABLES:
             found.indexes[name] = text
         elif kind == "table" and text.upper().startswith("CREATE VIRTUAL"):
-            raise FormatError(key, f"it has the virtual table {name}")
+            raise FormatError(key, f"it has an unexpected virtual table {name}")
     return found
 
 
@@ -188,7 +188,7 @@ def _version(connection: apsw.Connection, key: str) -> int:
     rows = connection.execute(_VERSION).fetchall()
     text = bytes(rows[0][0]) if len(rows) == 1 and isinstance(rows[0][0], bytes) else b""
     if not re.fullmatch(rb"[1-9][0-9]{0,8}", text):
-        raise FormatError(key, "it does not say its schema version")
+        raise FormatError(key, "its schema version is missing or invalid")
     if int(text) > schema.SCHEMA_VERSION:
         raise NewerFormatError(key, f"schema version {int(text)}")
     return int(text)

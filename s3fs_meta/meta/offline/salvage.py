@@ -33,7 +33,7 @@ from s3fs_meta.meta.tables import row_types
 
 _NUMBER_MAX: Final = (1 << 63) - 1
 _NUMBER_BYTES: Final = 8
-_NAME_BYTES: Final = 24  # of a name in a key: those of ACLs differ within them
+_NAME_BYTES: Final = 24  # bytes of a name in a key; names of ACLs differ within them
 _LOCAL_BYTES: Final = 80  # a shorter row has no overflow page, for any page size
 _UNREADABLE: Final = (apsw.CorruptError, apsw.TooBigError, apsw.NotADBError, apsw.FormatError)
 
@@ -190,7 +190,7 @@ class TableReader:
             ):  # a position between two keys belongs to the lower one
                 continue
             if found >= high or self._probes > SALVAGE_PROBES_MAX:
-                return  # there is nothing from there on
+                return  # there are no rows after that position
             yield from self._run(found - 1, high, "")
             if self._broke:
                 gaps.append((max(found, self._reached), high))

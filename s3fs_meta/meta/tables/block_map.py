@@ -20,7 +20,7 @@ class Located(NamedTuple):
     pack: PackId | None
     pack_offset: int | None
     stored_bytes: int | None
-    state: BlockState | None  # of the cached block, None if not cached
+    state: BlockState | None  # state of the cached block, None if not cached
 
 
 class FilePart(NamedTuple):
@@ -32,7 +32,8 @@ class FilePart(NamedTuple):
 
 _LOCATED: Final = (
     "b.block, b.plain_bytes, b.hash, b.pack, b.pack_offset, b.stored_bytes, c.state"
-    " FROM block_map m LEFT JOIN blocks b ON b.block = m.block"  # without one it is no hole
+    # LEFT JOIN: a row of block_map without a row of blocks is damage, not a hole.
+    " FROM block_map m LEFT JOIN blocks b ON b.block = m.block"
     " LEFT JOIN cached_blocks c ON c.block = m.block"
 )
 _LOCATE: Final = f"SELECT {_LOCATED} WHERE m.ino = ? AND m.block_index = ?"

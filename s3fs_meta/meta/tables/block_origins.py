@@ -22,9 +22,9 @@ class Copy(NamedTuple):
     block: BlockId
     origin: BlockId  # or HOLE
     keep_bytes: int  # number of leading bytes of the origin that still belong to the file
-    plain_bytes: int  # of the origin
-    holds_bytes: int | None  # of the block itself; None: no file refers to it any more
-    hash: bytes | None  # None, like the pack fields, if the origin was not yet in the bucket
+    plain_bytes: int  # length of the origin
+    holds_bytes: int | None  # bytes of the block itself; None if no file refers to it any more
+    hash: bytes | None  # None if the origin was not yet in the bucket, as are the pack fields
     pack: PackId | None
     pack_offset: int | None
     stored_bytes: int | None

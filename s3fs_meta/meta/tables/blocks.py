@@ -188,7 +188,7 @@ def drop_ref(db: Database, block: BlockId) -> int:
     """
     row = get(db, block)
     if row.refs <= 0:
-        raise MetadataError(f"block {block} is in a file and counts {row.refs} references", 0)
+        raise MetadataError(f"a file has block {block}, whose reference count is {row.refs}", 0)
     db.run("UPDATE blocks SET refs = refs - 1 WHERE block = ?", (block,))
     return row.refs - 1
 

@@ -18,7 +18,7 @@ from s3fs_meta.model import PackId
 
 _PREFIX: Final = "damaged/"
 _OURS: Final = "name >= 'damaged/' AND name < 'damaged0'"  # the character after a slash is a zero
-_RECORDS: Final = "name > ?1 || '/' AND name < ?1 || '0'"  # of the pack that ?1 names
+_RECORDS: Final = "name > ?1 || '/' AND name < ?1 || '0'"  # records of the pack that ?1 names
 
 # An SQL condition on ``blocks AS b``: the location is marked.
 COVERS_B: Final = (

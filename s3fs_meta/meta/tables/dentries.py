@@ -93,7 +93,7 @@ def _free_cookie(db: Database, parent: Ino, name: bytes, first: int) -> int:
     for cookie in range(first, first + _LAST + 1):
         if cookie not in taken:
             return cookie
-    raise NoSpaceLeftError(f"{len(taken)} names with one hash in directory {parent}")
+    raise NoSpaceLeftError(f"directory {parent} has {len(taken)} names with the same hash")
 
 
 def remove(db: Database, parent: Ino, name: bytes) -> Ino:

@@ -13,7 +13,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import Attributes, Ino
 
-_SHARED: Final = 2  # from this number of links on, hard_links has the inode
+_SHARED: Final = 2  # number of links from which hard_links has rows of an inode
 
 _ADD: Final = "INSERT INTO hard_links VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET names = names + 1"
 

@@ -42,10 +42,10 @@ class ChangeRecorder:
         self._session: apsw.Session | None = None
         self._sizes: deque[tuple[int, int]] = deque()  # (seq, bytes); one per group
         self._given: list[bytes] = []  # records of the open group that other code made
-        self._is_partly_recorded = False  # the open group has some pieces of a failed attempt
-        self.bytes = 0  # recorded and in no changelog
+        self._is_partly_recorded = False  # the open group contains pieces of a failed attempt
+        self.bytes = 0  # bytes recorded that are in no changelog yet
         self.last_seq = 0
-        self.oldest_ns = 0  # when the first of them was recorded, 0 if there are none
+        self.oldest_ns = 0  # when the oldest pending record was made, 0 if there is none
         self._listeners: list[Callable[[], None]] = []
         self._load()
         db.record_with(self, self)
@@ -288,9 +288,9 @@ def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[t
 class ChangedInodes(NamedTuple):
     """The inodes whose rows, names or content some records change."""
 
-    last: dict[Ino, int]  # the last of these records for each
-    last_seq: int  # up to it records were read
-    complete: bool  # false: there are more
+    last: dict[Ino, int]  # the last record of each inode
+    last_seq: int  # number of the last record that was read
+    complete: bool  # False if there are more
 
 
 def inodes_changed(connection: apsw.Connection, seq_after: int, count_max: int) -> ChangedInodes:

@@ -83,7 +83,7 @@ def recorded(db: Database) -> Iterator[list[bytes]]:
     if recorder is None:
         yield made
         return
-    db.inodes.settle()  # or they would go to the table, and into no record, in the block
+    db.inodes.settle()  # inside the block these rows would be written without a record
     recorder.pause()
     try:
         yield made

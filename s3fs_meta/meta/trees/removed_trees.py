@@ -70,7 +70,7 @@ class Scope(NamedTuple):
     """Names of tops that are looked at together: all, or of one the first."""
 
     parents: list[Ino]
-    until: Cookie | None  # the last position, of the only parent
+    until: Cookie | None  # the last position, if there is only one parent
 
 
 class Tally(NamedTuple):
@@ -79,7 +79,7 @@ class Tally(NamedTuple):
     parent: Ino
     first: Ino | None  # the lowest number of a plain file
     last: Ino | None
-    plain: int  # how many there are
+    plain: int  # number of plain files
     plain_bytes: int
     names: int  # in all
     until: Cookie | None  # only names up to this position
@@ -354,7 +354,7 @@ class Child(NamedTuple):
     parent: Ino
     cookie: Cookie
     ino: Ino
-    names: int  # that it has, if it is a directory
+    names: int  # number of names in it, if it is a directory
 
 
 def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list[Child]:
@@ -387,4 +387,4 @@ def note_locked_below(db: Database, directory: Ino) -> None:
             return
         inodes.set_flag(db, directory, InodeFlag.HOLDS_LOCKED, on=True)
         directory = row.parent
-    raise MetadataError("its directories form a loop", directory)
+    raise MetadataError("its parent directories form a loop", directory)

@@ -117,10 +117,11 @@ class CopiedSlice(NamedTuple):
     """The result of copying one slice."""
 
     names: int
-    left: list[Source]  # of the given directories: those with more names
-    names_below: int  # that its directories have
-    directories: list[Source]  # found in it, without their names
-    files: list[tuple[Ino, Ino]]  # without their content: old and new
+    left: list[Source]  # directories that have more names to copy
+    names_below: int  # number of names in the directories of the slice
+    # Copied directories, whose names are not copied yet: old and new inode.
+    directories: list[Source]
+    files: list[tuple[Ino, Ino]]  # copied files, whose content is not yet shared: old and new inode
 
 
 class _Sums(NamedTuple):

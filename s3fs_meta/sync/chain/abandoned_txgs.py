@@ -49,7 +49,8 @@ class Mend:
     """The txgs that may be abandoned so that a filesystem can be opened for writing."""
 
     end_at: Txg | None = None  # abandon everything after this txg, of any writer
-    anything: bool = False  # also txgs of other hosts: the user has chosen an earlier txg
+    # True: the user has chosen an earlier txg, so abandon txgs of other hosts, too.
+    anything: bool = False
     publish_local: bool = False  # publish the local state if the bucket lacks its last txg
 
 
@@ -58,7 +59,7 @@ class Behind(NamedTuple):
 
     txg: Txg
     created_ns: int
-    link: Link | None = None  # the last valid link; None: the link of the local rows
+    link: Link | None = None  # the last valid link; None stands for the link of the local rows
 
 
 NOTHING: Final = Behind(Txg(0), 0)
@@ -149,8 +150,8 @@ class Right(NamedTuple):
     """The facts that decide whether this host may abandon txgs."""
 
     mend: Mend
-    lease: Lease  # as found in the bucket
-    holder: str  # the name under which this host held it
+    lease: Lease  # the lease in the bucket
+    holder: str  # random name of this host's state directory in the lease
 
 
 async def require_right(
@@ -172,7 +173,7 @@ async def require_right(
     if mend.end_at is not None:
         raise SettingsError(
             f"the last txg that can be restored is {kept}, so the chain cannot end at txg"
-            f" {mend.end_at}; --end-at={kept} gives up {lost}"
+            f" {mend.end_at}; --end-at={kept} abandons {lost}"
         )
     before = await _read(store, keyring, uuid, kept)
     epoch = before.changelog.epoch if isinstance(before, Fetched) else None
@@ -181,8 +182,8 @@ async def require_right(
     raise SettingsError(
         f"{lost} cannot be restored, and another host may have written that: {lease.host!r} had"
         f" the lease last, in epoch {lease.epoch}. If a host still has its state directory, mount"
-        f" there, or run fsck -y there: what it has is put into the bucket again. Else fsck -y"
-        f" --end-at={kept} gives {lost} up, and txg {kept} is what the filesystem is"
+        f" or run fsck -y on that host: it uploads its changes again. Otherwise fsck -y"
+        f" --end-at={kept} abandons {lost}; the newest state is then txg {kept}"
     )
 
 

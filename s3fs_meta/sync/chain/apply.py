@@ -78,7 +78,7 @@ class Replayer:
         self._uuid = uuid
         self._replica = Replica(db)
         self._heard = heard
-        self.last_level: ObjectKey | None = None  # the last one whose changes were applied
+        self.last_level: ObjectKey | None = None  # the last level object whose changes were applied
         self.notices: list[str] = []  # one-line facts to show to the user
 
     async def forward(
@@ -150,8 +150,8 @@ class Replayer:
                 if level.last == way.end:
                     await levels.require_end(self._store, self._keyring, self._uuid, level)
             except (FormatError, ObjectMissingError) as exc:
-                self.notices.append(f"{key} is of no use, changelogs take its place: {exc}")
-                _log.warning("%s is of no use: %s", key, exc)
+                self.notices.append(f"{key} is unusable, changelogs are used instead: {exc}")
+                _log.warning("%s is unusable: %s", key, exc)
                 name = level_codec.parse_key(key)
                 assert name is not None, "it was made from a listing"
                 way.ends[link.next_txg].remove(name[1])
@@ -237,4 +237,4 @@ class _Way(NamedTuple):
     """The last txg of a replay, and the level objects that shorten it."""
 
     end: Txg
-    ends: dict[Txg, list[Txg]]  # the last txgs of level objects, by their first txg
+    ends: dict[Txg, list[Txg]]  # last txgs of the level objects, by first txg

@@ -42,7 +42,7 @@ class Link(NamedTuple):
 
     txg: Txg
     hash: str
-    created_ns: int  # when it was cut, by its writer's clock
+    created_ns: int  # time of the cut, by the writer's clock
     floor: Txg = NO_FLOOR  # the first retained txg
 
     @property
@@ -172,9 +172,13 @@ async def fetch_next(store: ObjectStore, keyring: Keyring, uuid: str, before: Li
     fetched = await fetch(store, keyring, uuid, before.next_txg)
     if fetched.changelog.previous != before.hash:
         key = key_of(before.next_txg)
-        raise FormatError(key, f"it does not follow the changelog {before.txg} that is known here")
+        raise FormatError(
+            key, f"it does not follow the changelog {before.txg} that this host knows"
+        )
     if fetched.link.floor < before.floor:
-        raise FormatError(key_of(fetched.link.txg), "what is retained grew again")
+        raise FormatError(
+            key_of(fetched.link.txg), "its retention floor is lower than that of its predecessor"
+        )
     return fetched
 
 
@@ -265,7 +269,7 @@ async def fetch_of_image(
     own = await fetch(store, keyring, uuid, manifest.txg)
     image = own.changelog.image
     if own.link.hash != manifest.changelog and (image is None or image.key != key):
-        raise FormatError(key, "it is not the state that the chain of changelogs has there")
+        raise FormatError(key, "it is not the state of its txg in the chain of changelogs")
     return own
 
 

@@ -65,5 +65,5 @@ async def load_manifest(
     """
     fetched = await store.get(key, SEALED_BYTES_MAX)
     if content_hash and image_codec.content_hash(fetched.data) != content_hash:
-        raise FormatError(key, "it is not the image that was named")
+        raise FormatError(key, "its content does not match the recorded hash of the image")
     return await trio.to_thread.run_sync(image_codec.decode, key, fetched.data, keyring)

@@ -45,7 +45,7 @@ class Piece(NamedTuple):
     """The content of one changelog or level, as the input of a merge."""
 
     first: Txg
-    link: Link  # its last link
+    link: Link  # the last link of the piece
     first_ns: int
     previous: str
     epoch: Epoch
@@ -63,7 +63,8 @@ async def ends_by_first(store: ObjectStore, after: Txg) -> dict[Txg, list[Txg]]:
     found: dict[Txg, list[Txg]] = {}
     for level in range(1, LEVELS_MAX + 1):
         prefix = level_codec.prefix_of(level)
-        start = f"{prefix}{after:0{TXG_DIGITS}d}-~"  # after all with the same beginning
+        # Sorts after every key that begins with this txg.
+        start = f"{prefix}{after:0{TXG_DIGITS}d}-~"
         async with aclosing(store.list(prefix, after=start)) as listing:
             async for info in listing:
                 name = level_codec.parse_key(info.key)
@@ -97,7 +98,8 @@ async def last_after(store: ObjectStore, txg: Txg) -> Txg:
     That txg was in the chain, even if its changelog is lost. Only level 1 is listed, because
     higher levels are made from its objects.
     """
-    first = txg // LEVEL_FAN_OUT * LEVEL_FAN_OUT + 1  # the run of the next txg
+    # First txg of the run that contains the next txg.
+    first = txg // LEVEL_FAN_OUT * LEVEL_FAN_OUT + 1
     last, prefix = txg, level_codec.prefix_of(1)
     async with aclosing(store.list(prefix, after=f"{prefix}{first:0{TXG_DIGITS}d}")) as listing:
         async for info in listing:
@@ -159,7 +161,7 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
     try:
         after = await chain.fetch(store, keyring, uuid, Txg(level.last + 1))
     except (FormatError, ObjectMissingError):
-        return  # the level replaces it
+        return  # the changelog is not needed: the level object replaces it
     if after.changelog.kind is not Kind.FENCE and after.changelog.previous != level.hash:
         raise FormatError(level.key, f"the changelog {level.last + 1} does not follow it")
 
@@ -247,7 +249,7 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
             key = changelog_codec.key_of(other.first)
             raise FormatError(key, f"it does not follow the changelog {one.link.txg}")
     if max(piece.schema_version for piece in pieces) > SCHEMA_VERSION:
-        raise NotMergedError("tables of a newer version")
+        raise NotMergedError("a changelog has a newer schema version")
     last = pieces[-1].link
     made = Level(
         level=level,

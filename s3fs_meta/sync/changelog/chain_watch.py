@@ -31,7 +31,7 @@ class ChainWatch:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._tail: _Tail | None = None  # None: not known yet, so the object is read once
+        self._tail: _Tail | None = None  # None until the object was read once
 
     def note(self, link: Link, data: bytes) -> None:
         """Remember the end of a changelog that was confirmed just now."""

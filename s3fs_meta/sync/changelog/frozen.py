@@ -15,7 +15,7 @@ from s3fs_meta.model import BlockId, ObjectKey, PackId, PackState, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.upload.cut import Cut
 
-_NOWHERE: Final = bytes(32)  # instead of the hash of a block whose content is lost
+_NOWHERE: Final = bytes(32)  # stands for the hash of a block whose content is lost
 
 
 class Frozen(NamedTuple):
@@ -27,7 +27,7 @@ class Frozen(NamedTuple):
     last_seq: int
     next_block: BlockId
     floor: Txg  # the first retained txg
-    snapshot: Snapshot | None  # None: only the writer's own connection can read the database
+    snapshot: Snapshot | None  # None if only the writer's own connection can read the database
 
 
 class Shipped(NamedTuple):
@@ -69,7 +69,7 @@ def locations_of(news: News, cut: Cut) -> tuple[Location, ...]:
         elif row.block in cut.lost:
             found[row.block] = Location(row.block, row.plain_bytes, _NOWHERE, None, None, None)
         else:
-            raise MetadataError(f"block {row.block} of a txg is in no pack", 0)
+            raise MetadataError(f"block {row.block} of a txg has no location in a pack", 0)
     return tuple(found.values())
 
 

@@ -61,7 +61,7 @@ async def put_back(
     for txg in await chain.numbers_from(store, link.next_txg, 2):
         if attempt is None or txg != attempt[0] or not await chain.append(store, *attempt):
             raise keeper.ended_by_object(key_of(txg))
-    with contextlib.suppress(PreconditionError):  # another host's lease: require_hold raises then
+    with contextlib.suppress(PreconditionError):  # another host wrote a lease: require_hold raises
         await keeper.put_back(lost)
         _log.error("%s; it was put back: no other host has written since", lost)
     await keeper.require_hold()

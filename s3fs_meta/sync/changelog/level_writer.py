@@ -43,7 +43,8 @@ class Leveler:
         self._position = volume.position
         self._status = status
         self._hook = hook
-        self._done: Txg | None = None  # runs that end up to this txg were merged, or cannot be
+        # Runs that end at this txg or earlier need no further attempt.
+        self._done: Txg | None = None
         self.last_error = ""
 
     async def run(self) -> None:
@@ -95,10 +96,10 @@ class Leveler:
             pieces = await self._pieces(level, last)
             made = await trio.to_thread.run_sync(levels.merge, level, self._uuid, pieces)
         except NotMergedError as exc:
-            _log.debug("no level %d up to %d: %s", level, last, exc)
+            _log.debug("no level object of level %d ending at txg %d: %s", level, last, exc)
             return False
         except (FormatError, ObjectMissingError) as exc:
-            _log.info("no level %d up to %d: %s", level, last, exc)
+            _log.info("no level object of level %d ending at txg %d: %s", level, last, exc)
             return False
         data = await trio.to_thread.run_sync(level_codec.encode, made, self._keyring)
         with contextlib.suppress(PreconditionError):  # made by an earlier mount
@@ -120,7 +121,7 @@ class Leveler:
             piece = await self._piece(level - 1, Txg(end))
             size += levels.size_of(piece.section)
             if size > LEVEL_INPUT_BYTES_MAX:
-                raise NotMergedError("too much to merge")
+                raise NotMergedError("the changelogs are too large to merge")
             pieces.append(piece)
         return pieces
 

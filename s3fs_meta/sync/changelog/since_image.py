@@ -13,7 +13,7 @@ class SinceImage:
 
     def __init__(self) -> None:
         self.bytes = 0  # changelogs and their parts, as stored
-        self.has_news = False  # some of them change more than locations
+        self.has_news = False  # True if a changelog changes more than locations
 
     def add(self, stored_bytes: int) -> None:
         """Count an object that was stored."""

@@ -106,8 +106,9 @@ class Shipper:
         self._due = trio.Event()
         self._lock = trio.Lock()
         self._cut_oldest_ns = 0
-        self.frozen_seq = 0  # the last record of the txg that was cut last
-        self.confirmed_seq = pending.shipped_seq(self._db.connection)  # the last in the bucket
+        self.frozen_seq = 0  # number of the last record of the newest cut
+        # Number of the last record in the bucket.
+        self.confirmed_seq = pending.shipped_seq(self._db.connection)
         self._cuts = 0
         self._confirmed = trio.Event()
         self._confirmed_cuts = 0
@@ -117,7 +118,7 @@ class Shipper:
         self._attempt_is_synced = False
         self._watch = ChainWatch(volume.store)
         self.publish_anew = publish_anew  # publishes an image of the local state as the next txg
-        self._image_wait: _ImageWait | None = None  # for an image whose snapshot is open
+        self._image_wait: _ImageWait | None = None  # set while an image waits with an open snapshot
         volume.recorder.when_recorded(self._recorded)
 
     def _recorded(self) -> None:
@@ -371,7 +372,7 @@ class Shipper:
                 self.since_image.note_news()
             await self._attempt(frozen, changelog, told)
         except BaseException:
-            self._db.mark_changed()  # the changes of this cut still have to be shipped
+            self._db.mark_changed()  # the changes of this cut must still be shipped
             self._recorder.resume_txg(self._cut_oldest_ns)
             raise
         finally:
@@ -402,7 +403,7 @@ class Shipper:
                 "image",
                 1,
                 trio.current_time() - began_s,
-                f"the log grew by {IMAGE_WAL_BYTES_MAX // MIB} MiB while its blocks were uploaded",
+                f"the WAL grew by {IMAGE_WAL_BYTES_MAX // MIB} MiB during the upload of its blocks",
             )
 
     async def _wait_for_blocks(self, cut: Cut, progress: Progress) -> None:

@@ -75,7 +75,7 @@ class Elsewhere:
         try:
             await self._restore()
         except (S3fsError, OSError) as exc:
-            _log.warning("lost content cannot be looked for in the newest state: %s", exc)
+            _log.warning("cannot search for lost content in the newest state: %s", exc)
         finally:
             self._tried.set()
         try:
@@ -91,7 +91,7 @@ class Elsewhere:
         restorer = Restorer(self._store, self._keyring, self._uuid, no_progress)
         link = await restorer.restore(newest, self._path)
         self._db = await trio.to_thread.run_sync(self._open)
-        _log.info("lost content is looked for in transaction group %d", link.txg)
+        _log.info("searching for lost content in transaction group %d", link.txg)
 
     def _open(self) -> Database:
         return Database.open(self._path, _THROWAWAY, read_only=True)

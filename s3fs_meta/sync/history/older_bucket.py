@@ -51,7 +51,7 @@ class Publisher:
             As ``Imager.make_anew``; the next txg tries again.
         """
         why = abandoned_txgs.wanted(self._db) or ""
-        _log.warning("the next txg is a complete image: %s", why)
+        _log.warning("the next txg will be a complete image: %s", why)
         if abandoned_txgs.is_put_back(why):
             await self._mark_missing()
             await self._healer.heal()

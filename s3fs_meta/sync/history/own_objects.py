@@ -67,7 +67,8 @@ class _Judge:
         self._keyring = keyring
         self._fetches = fetches
         self._own: set[ObjectKey] = set()
-        self.images: set[str] = set()  # by the random digits in the names of their objects
+        # Own images, by the random digits in the names of their objects.
+        self.images: set[str] = set()
 
     def knows(self, key: ObjectKey) -> bool:
         """Return whether this object, its image, or an object that names it was verified."""
@@ -118,7 +119,7 @@ class _Judge:
             text_object.version_of("lease", key, data)
         elif key.startswith(probe.PREFIX):
             if data not in probe.CONTENTS:
-                raise FormatError(key, "it is no probe")
+                raise FormatError(key, "its content is not that of a probe object")
         elif image_codec.parse_manifest_key(key) is not None:
             manifest = image_codec.decode(key, data, self._keyring)
             self.images.update(image_codec.image_of(one.key) for one in manifest.pieces)

@@ -105,7 +105,8 @@ class Moments:
             if stop is None:
                 end = max(numbers, default=first)
                 last = await levels.last_after(self._store, end)
-                numbers += [last] if last > end else []  # its changelog is missing
+                # The txg exists, but its changelog is missing.
+                numbers += [last] if last > end else []
             for txg in reversed([txg for txg in numbers if stop is None or txg < stop]):
                 link = await self._readable(txg)
                 if link is not None:

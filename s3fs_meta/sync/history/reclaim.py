@@ -140,7 +140,8 @@ class Reclaimer:
         """
         async with self._lock:
             if abandoned_txgs.wanted(self._db) is not None:
-                await self._shipper.ship()  # until then the chain ends before the local state
+                # Until then the chain in the bucket ends before the local state.
+                await self._shipper.ship()
             found = await self.plan(limit)
             if found.total:
                 await self._condemn(found)
@@ -178,7 +179,7 @@ class Reclaimer:
         """Condemn a pack unless it is condemned already; return whether it is condemned now."""
         row = packs.find(self._db, pack)
         if row is None or row.live_bytes:
-            return False  # it is in use again
+            return False  # the object is in use again
         if row.state is not PackState.CONDEMNED:
             packs.condemn(self._db, pack)
         return True

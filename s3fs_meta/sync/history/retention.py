@@ -30,9 +30,9 @@ class Image(NamedTuple):
     """A complete image that belongs to the chain."""
 
     txg: Txg
-    key: ObjectKey  # of its manifest
+    key: ObjectKey  # key of the manifest
     created_ns: int
-    is_txg: bool = False  # its changelog is of kind IMAGE: no changes lead to this txg
+    is_txg: bool = False  # True if the changelog of the txg is of kind IMAGE, without changes
 
 
 class Moment(NamedTuple):
@@ -199,7 +199,8 @@ def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKe
     stay.update(image.key for image in images if image.is_txg and image.txg > base.txg)
     last_ns = base.created_ns
     for image in sorted(images):
-        apart_ns = abs(image.created_ns - last_ns)  # a wrong clock may be early or late
+        # Absolute, because a wrong clock may be early or late.
+        apart_ns = abs(image.created_ns - last_ns)
         if image.txg > base.txg and apart_ns >= retention_ns // IMAGES_SPACED:
             stay.add(image.key)
             last_ns = image.created_ns

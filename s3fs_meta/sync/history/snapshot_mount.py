@@ -96,7 +96,7 @@ class Bucket:
         restored = await restorer.restore(newest, target, upto=link.txg)
         if restored.hash != link.hash:
             key = changelog_codec.key_of(link.txg)
-            raise FormatError(key, "it is not in the chain that leads there")
+            raise FormatError(key, "it is not in the chain of the requested point in time")
         return restorer.notices
 
 
@@ -154,7 +154,8 @@ async def open_moment(
             unsure = await require_at_least(bucket.store, options.at_least, bucket.moments.end)
         state_dir.drop_contents()
         notices = await bucket.restore(link, state_dir.database, progress)
-        pragmas = replace(options.pragmas, synchronous="off")  # after a crash: restore again
+        # Safe, because after a crash the database is restored again.
+        pragmas = replace(options.pragmas, synchronous="off")
         db = await trio.to_thread.run_sync(Database.open, state_dir.database, pragmas)
     except BaseException:
         state_dir.remove()

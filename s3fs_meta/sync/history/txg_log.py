@@ -39,9 +39,9 @@ class TxgRecord(NamedTuple):
     link: Link
     epoch: int
     kind: Kind
-    object_bytes: int  # size of its changelog, without parts
+    object_bytes: int  # size of the changelog, without parts
     stored_bytes: int  # size of the blocks whose locations it lists: new or moved ones
-    changes: Summary | None  # None: the txg is an image, so its changes are unknown
+    changes: Summary | None  # None if the txg is an image, whose changes are unknown
 
 
 class Gap(NamedTuple):
@@ -57,7 +57,7 @@ class _Names:
     def __init__(self, last: Link) -> None:
         self._expected = last.hash
         self._skips = False  # a fence record may refer to an earlier link than its predecessor
-        self._is_sure = True  # no gap since the link with this hash
+        self._is_sure = True  # True if there is no gap since the link with this hash
 
     def take(self, found: Fetched | Gap) -> Fetched | Gap:
         """Return the next earlier changelog if its hash is the expected one.
@@ -74,7 +74,7 @@ class _Names:
             if self._skips:
                 return Gap(found.link.txg, "fsck ended the chain before it")
             key = changelog_codec.key_of(found.link.txg)
-            raise FormatError(key, "what follows it in the chain names another")
+            raise FormatError(key, "its successor in the chain names another hash")
         chain.require_known(found.changelog)
         self._expected = found.changelog.previous
         self._skips, self._is_sure = found.changelog.kind is Kind.FENCE, True

@@ -48,11 +48,11 @@ class Garbage(NamedTuple):
     """Objects that can be deleted once the floor is shipped; each list in order of deletion."""
 
     floor: Txg
-    packs: list[PackRow]  # condemned, or dead since before the floor
+    packs: list[PackRow]  # packs that are condemned, or dead since before the floor
     orphans: list[ObjectInfo]  # packs of past epochs without a row
     manifests: list[ObjectInfo]
     pieces: list[ObjectInfo]
-    changelogs: list[ObjectInfo]  # and their parts
+    changelogs: list[ObjectInfo]  # changelogs and their parts
     levels: list[ObjectInfo]
 
     @property
@@ -74,10 +74,10 @@ class _Facts(NamedTuple):
     """The facts about one image that garbage collection needs."""
 
     image: Image
-    hash: str  # of its object
+    hash: str  # content_hash of the manifest's object
     pieces: frozenset[ObjectKey]
     previous: ManifestRef | None
-    listed: ObjectInfo  # as listed when it was read
+    listed: ObjectInfo  # entry of the listing from which it was read
 
 
 class Shelf:
@@ -97,7 +97,7 @@ class Shelf:
         self._exchanged: set[ObjectKey] = set()  # manifests whose recorded hash differs
         self._manifests: list[ObjectInfo] = []
         self._pieces: dict[ObjectKey, int] = {}
-        self._ours: dict[str, bool] = {}  # by the prefix of an image's names
+        self._ours: dict[str, bool] = {}  # True for own images, by the prefix of their names
 
     async def look(self, named: Iterable[ManifestRef] = ()) -> list[Image]:
         """Return the images that can be restored from: complete, and in the chain.
@@ -136,13 +136,13 @@ class Shelf:
         for key, facts in sorted(self._facts.items(), key=lambda one: one[1].image, reverse=True):
             named_hash = hashes.get(key)
             if named_hash is None:
-                continue  # the image that named it was deleted
+                continue  # the image that recorded its hash was deleted
             if named_hash != facts.hash:
                 exchanged.add(key)
             elif facts.previous is not None:
                 hashes.setdefault(facts.previous.key, facts.previous.hash)
         for key in sorted(exchanged - self._exchanged):
-            _log.warning("%s is not the image that was named, and counts for nothing", key)
+            _log.warning("%s does not match the recorded hash of the image and is ignored", key)
         self._exchanged = exchanged
 
     async def _read(self, info: ObjectInfo) -> _Facts | None:
@@ -186,7 +186,7 @@ class Shelf:
         if named is None or named.key != ref.key:
             return False
         if named.hash != ref.hash:
-            raise FormatError(ref.key, "it is not the image that its changelog names")
+            raise FormatError(ref.key, "its content does not match the hash in its changelog")
         return True
 
     def before(self, images: Sequence[Image]) -> set[ObjectKey]:
@@ -308,7 +308,7 @@ class Finder:
         self.shelf = Shelf(store, keyring, uuid)
         self._judged: dict[
             ObjectInfo, bool
-        ] = {}  # whether they are this filesystem's own, by their content
+        ] = {}  # True for objects that belong to this filesystem, judged by their content
         self._parts_checked = Txg(0)  # parts of txgs up to it were compared with their changelogs
         self._orphans_before = Epoch(0)  # packs of earlier epochs were compared with the rows
 
@@ -378,8 +378,8 @@ class Finder:
             self._judged[info] = info.key in own
             if info.key not in own:
                 _log.warning(
-                    "%s is damaged or foreign, and is not deleted; nothing of this filesystem needs"
-                    " it, so if it is no file of yours, delete it with a tool of the store",
+                    "%s is damaged or foreign and is not deleted; this filesystem does not need"
+                    " it, so unless the file is yours, delete it with a tool of the store",
                     info.key,
                 )
         return [info for info in wanted if self._judged[info]]
@@ -404,13 +404,14 @@ class Finder:
             async for info in listing:
                 txg = changelog_codec.parse_part_key(info.key)
                 if txg is None or txg > end:
-                    continue  # foreign, or possibly about to be referenced
+                    continue  # the object is foreign, or may be referenced soon
                 if txg < base:
                     found.append(info)
                 elif txg > self._parts_checked:
                     unsure.setdefault(txg, []).append(info)
         strays = [await self._strays(txg, parts) for txg, parts in unsure.items()]
-        if not any(strays):  # otherwise the next call finds them again, unless they were deleted
+        # Otherwise the next call finds the objects again, unless they were deleted.
+        if not any(strays):
             self._parts_checked = end
         return [*found, *(info for parts in strays for info in parts)]
 

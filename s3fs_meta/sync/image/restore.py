@@ -55,7 +55,7 @@ class Restorer:
         self._keyring = keyring
         self._uuid = uuid
         self._progress = progress
-        self._last_level: ObjectKey | None = None  # the last one that was applied
+        self._last_level: ObjectKey | None = None  # the last level object that was applied
         self.notices: list[str] = []  # one-line facts to show to the user
 
     async def restore(
@@ -108,7 +108,7 @@ class Restorer:
                     _forget_frames(exc)
                     if broken is None or exc.last_txg > broken.last_txg:
                         broken = exc
-                    _log.error("from the image %s: %s", ref.key, exc)
+                    _log.error("cannot restore from the image %s: %s", ref.key, exc)
                     continue
                 except (FormatError, ObjectMissingError) as exc:
                     _forget_frames(exc)
@@ -144,7 +144,7 @@ class Restorer:
         """
         name = image_codec.parse_manifest_key(ref.key)
         if broken.misfit or name is None or name.txg > broken.last_txg:
-            return True  # the other image may be wrong, not the changelog; or this image is later
+            return True  # the damage may be in the other image, or this image is later
         begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
         return begin is not None and name.txg < begin
 
@@ -159,7 +159,7 @@ class Restorer:
 
     def _note_damage(self, key: ObjectKey, exc: S3fsError) -> None:
         _log.error("cannot reach the txg from the image %s: %s", key, exc)
-        self.notices.append(f"the image {key} is of no use: {exc}")
+        self.notices.append(f"the image {key} is unusable: {exc}")
 
     async def _older_images(self, upto: Txg | None) -> list[ObjectKey]:
         """Return the manifests in the bucket, the latest first."""
@@ -192,7 +192,7 @@ class Restorer:
         except NewerFormatError:
             raise
         except (FormatError, ObjectMissingError):
-            raise by_levels from None  # the levels are not the cause
+            raise by_levels from None  # the level objects are not the cause
         self.notices.append(f"{misleading} does not fit, changelogs take its place: {by_levels}")
         return link
 
@@ -309,7 +309,7 @@ def allocate(path: Path, size_bytes: int) -> None:
     Raises:
         OSError: among others, the disk has no room for it; no piece was fetched yet.
     """
-    path.unlink(missing_ok=True)  # of an interrupted restore
+    path.unlink(missing_ok=True)  # left by an interrupted restore
     free_bytes = _free_bytes(path)
     if size_bytes > free_bytes:
         text = f"the metadata takes {size_bytes} bytes, and {free_bytes} are free"

@@ -109,7 +109,11 @@ class Salvager:
             return None
         enough = await trio.to_thread.run_sync(has_room, path, manifest.database_bytes)
         if not enough and not await self._is_there(manifest.pieces[-1]):
-            _log.warning("%s names %d bytes: no room", key, manifest.database_bytes)
+            _log.warning(
+                "%s claims a database of %d bytes, more than the disk has free",
+                key,
+                manifest.database_bytes,
+            )
             return None  # a hostile manifest may claim any size
         await trio.to_thread.run_sync(allocate, path, manifest.database_bytes)
         missing: dict[str, list[int]] = {}

@@ -67,8 +67,8 @@ class Imager:
         self.last_ns = 0
         self._image_bytes: int | None = None  # stored bytes of the head; None: unknown
         self.last_error = ""
-        self._unsure = False  # the head may have moved: the reply was lost
-        self._link_at_start: Link | None = volume.link  # None: txgs up to it were measured
+        self._unsure = False  # True if the head may have moved because a reply was lost
+        self._link_at_start: Link | None = volume.link  # None once the txgs up to it were measured
 
     def note_last(self, created_ns: int) -> None:
         """Record the creation time of the image that was the head when this mount began."""

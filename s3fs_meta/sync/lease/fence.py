@@ -99,7 +99,7 @@ class Fencer:
             if await self._send(db) and await self._append(db, behind()):
                 return db
             db = await catch_up(db)
-        raise HeldError(f"another host writes to {self._store.url} all the time")
+        raise HeldError(f"another host keeps writing to {self._store.url}")
 
     async def _require_epoch(self, db: Database) -> Epoch:
         """Return the latest epoch found at the end of the chain or in this host's own writes.
@@ -117,10 +117,10 @@ class Fencer:
             except NewerFormatError:
                 raise
             except (FormatError, ObjectMissingError) as exc:
-                _log.info("the end of the chain does not tell its epoch: %s", exc)
+                _log.info("cannot read the epoch at the end of the chain: %s", exc)
         if lease.epoch - last > EPOCH_LEAP_MAX:
             why = f"its epoch is {lease.epoch}, and that of the chain is {last}"
-            raise FormatError(lease_codec.KEY, f"{why}; s3fs-meta fsck -y makes it anew")
+            raise FormatError(lease_codec.KEY, f"{why}; s3fs-meta fsck -y makes a new lease")
         return last
 
     async def _append(self, db: Database, behind: Behind) -> bool:

@@ -129,7 +129,7 @@ async def refuse_copy(
             return
         written = (await chain.fetch(store, keyring, uuid, last)).changelog
     except (FormatError, ObjectMissingError):
-        return  # its writer is unknown; the next step reports the damage
+        return  # the writer of the object is unknown; the next step reports the damage
     if written.epoch >= lease.epoch:
         why = f"the chain goes on to txg {last}, and its own last one is {own}"
         raise HeldError(describe_copy(lease, why))

@@ -52,7 +52,7 @@ class Hold(NamedTuple):
     """A state directory's proof that an unreleased lease is its own."""
 
     holder: str  # random name of the state directory
-    nonces: tuple[str, ...]  # the latest last; a lease of this state directory has one of them
+    nonces: tuple[str, ...]  # ascending by time; a lease of this state directory has one of them
     machine: MachineMarks = UNKNOWN_MACHINE  # the machine it runs on
 
 
@@ -97,7 +97,7 @@ class LeaseKeeper:
         self._lease: Lease | None = None
         self._replaced: Lease | None = None  # the lease that our acquisition replaced
         self._looked_s = 0.0
-        self.fenced: FencedError | None = None  # why we hold nothing any more
+        self.fenced: FencedError | None = None  # the reason why this host no longer holds the lease
 
     @property
     def lease(self) -> Lease:
@@ -247,7 +247,7 @@ class LeaseKeeper:
             lease_codec.KEY, lease_codec.encode(self.lease), etag
         )
         txg = 0 if self.lease.head is None else self.lease.head.txg
-        what = f"its lease is of epoch {found.epoch} again, and was of epoch {self.epoch}"
+        what = f"its lease has epoch {found.epoch} again, and had epoch {self.epoch} before"
         raise OlderBucketError(self._store.url, txg, what, "the local state becomes the next txg")
 
     def ended_by_object(self, key: ObjectKey) -> FencedError:
@@ -289,7 +289,7 @@ class LeaseKeeper:
             epoch = Epoch(max(before.epoch, above) + 1)
             await self._write(self._ours(epoch, before.head, released=False))
         except FencedError as exc:
-            raise HeldError(f"another host took the filesystem at this moment: {exc}") from exc
+            raise HeldError(f"another host acquired the lease at the same time: {exc}") from exc
         self.fenced = None
         self._is_acquired = True
         self._replaced = before

@@ -130,7 +130,8 @@ class Bringer:
             newest = await Moments(store, keyring, uuid, lease).newest()
         except NewerFormatError:
             raise
-        except (CorruptionError, UnfinishedFilesystemError):  # the bucket has no txg to restore
+        # The bucket has no txg that could be restored.
+        except (CorruptionError, UnfinishedFilesystemError):
             self.behind = await abandoned_txgs.behind_all(store, keyring, uuid, lease, ours)
             return
         behind = await abandoned_txgs.behind_all(store, keyring, uuid, lease, newest)
@@ -206,7 +207,8 @@ class Bringer:
             await self._require_right(kept.txg, lease, holder)
             db, chooser.left = left.db, None
             db.begin_local()
-            pending.clear_outbox(db)  # its number is taken; the image contains its changes
+            # The number of the next txg is taken; the image contains its changes.
+            pending.clear_outbox(db)
             db.commit()
         elif last is None:
             raise broken

@@ -129,8 +129,8 @@ class Left(NamedTuple):
 
     db: Database
     why: str
-    link: Link | None  # None: its link is unknown or not in the chain
-    keep: bool  # it may hold the only copy of some data
+    link: Link | None  # None if the link is unknown or not in the chain
+    keep: bool  # True if it may have the only copy of some data
 
 
 class Rules(NamedTuple):
@@ -167,8 +167,9 @@ class Chooser:
         self._publishes = rules.publishes
         self.left: Left | None = None
         self.lost_end = ""  # why the last txg of the local state cannot be read in the bucket
-        self.is_put_back = False  # the bucket is an older copy: packs may be missing, too
-        self.replaces = False  # local state replaces another history in the bucket
+        # True if the bucket is an older copy, so packs may be missing, too.
+        self.is_put_back = False
+        self.replaces = False  # True if local state replaces another history in the bucket
         self.notices: list[str] = []  # one-line facts to show to the user
 
     async def choose(self, local: Local) -> Database | None:
@@ -275,7 +276,7 @@ class Chooser:
         """
         numbers = await chain.numbers_from(self._store, link.txg)
         newer = [txg for txg in numbers if txg > link.txg]
-        if link.hash == NO_HASH:  # of an image before the first changelog
+        if link.hash == NO_HASH:  # the local state is that of an image before the first changelog
             return newer if not newer or newer[0] == link.next_txg else None
         is_listed = link.txg in numbers
         try:
@@ -315,7 +316,8 @@ class Chooser:
     def _replace(self, db: Database, exc: OlderBucketError) -> list[Txg]:
         """Let the local state replace the other history that the bucket has."""
         db.begin_local()
-        pending.clear_outbox(db)  # its predecessor may be lost; the image holds its changes
+        # The predecessor of the next txg may be lost; the image contains its changes.
+        pending.clear_outbox(db)
         db.commit()
         self.lost_end, self.is_put_back, self.replaces = exc.what, True, True
         return []

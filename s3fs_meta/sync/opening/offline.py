@@ -143,12 +143,12 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
     if local.db is None or local.doubtful:
         raise OfflineError(why, "the local metadata is not complete")
     if local_state.get(local.db, "key_check") not in {None, keyring.check_value}:
-        raise OfflineError(why, "the keys are not those of the local metadata")
+        raise OfflineError(why, "the local metadata belongs to other keys")
     link = chain.recorded(local.db)
     if link is None:
-        raise OfflineError(why, "it is not known what the bucket had last")
+        raise OfflineError(why, "the last txg of the bucket is unknown on this host")
     if follows and not local_state_choice.is_exact(local.db):
-        lacking = "it holds changes that are not in the bucket, so that nothing can follow it"
+        lacking = "the local state has changes that the bucket lacks, so it cannot follow"
         raise OfflineError(why, f"{lacking}; mount it with -o ro alone")
     if apply_changeset.is_unsettled(local.db):
         await trio.to_thread.run_sync(_settle, local.db)
@@ -178,8 +178,8 @@ def _require_mark(url: str, link: Link, mark: Mark) -> None:
     """
     is_other = link.txg == mark.txg and not link.hash.startswith(mark.hash)
     if link.txg < mark.txg or is_other:
-        what = f"it cannot be reached, and this host knows it up to txg {link.txg}"
-        raise OlderBucketError(url, mark.txg, what, "mount again when it can be reached")
+        what = f"it is unreachable, and this host knows it only up to txg {link.txg}"
+        raise OlderBucketError(url, mark.txg, what, "mount again when it is reachable")
 
 
 async def _open_remembered(
@@ -207,7 +207,7 @@ async def _restore_copies(
         await restore_copies(db, files, keyring, store)
     except StoreError as exc:
         raise OfflineError(
-            why, "power was lost, and only the bucket has content that the disk lost"
+            why, "after a power loss only the bucket has some of the content"
         ) from exc
 
 

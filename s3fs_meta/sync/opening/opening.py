@@ -140,7 +140,7 @@ class _Opening:
             if self._store_clock.disagreement:
                 self.notices.append(self._store_clock.disagreement)
         elif options.repairing:
-            await self._store_clock.measure_for_reading()  # to compare the times of txgs
+            await self._store_clock.measure_for_reading()  # needed to compare the times of txgs
         await self._require_at_least(None)
         db = await self._bring(local, lease, held.holder)
         await self._require_at_least(db)
@@ -326,7 +326,7 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
     crashed = before is not None and local_state.get(db, "clean") != "1"
     power_lost = crashed and (before != boot_id or local_state.get(db, "power_lost") == "1")
     db.begin_local()
-    if power_lost:  # until ``Session.recover`` has handled it
+    if power_lost:  # recorded until ``Session.recover`` has handled it
         local_state.put(db, "power_lost", "1")
     local_state.put(db, "holder", holder)
     local_state.put(db, "key_check", keyring.check_value)

@@ -43,8 +43,8 @@ class _Kind(NamedTuple):
 
     prefix: str
     parse: Callable[[str], object | None]
-    opens: Callable[[_Try], Awaitable[bool]]  # may raise FormatError
-    newest: bool = False  # try the last objects of the listing first
+    opens: Callable[[_Try], Awaitable[bool]]  # the function may raise FormatError
+    newest: bool = False  # True: try the last objects of the listing first
 
 
 async def opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> bool:

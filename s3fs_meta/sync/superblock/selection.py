@@ -58,13 +58,13 @@ from s3fs_meta.sync.superblock.unlocking import Secret
 class Copy(NamedTuple):
     """One copy of a superblock, as it was read."""
 
-    key: ObjectKey | None  # None: this host's
+    key: ObjectKey | None  # None for the copy on this host
     data: bytes
     etag: ETag
-    found: Superblock | None  # None: missing, damaged or unreachable; not authentic yet
+    found: Superblock | None  # not yet authenticated; None if missing, damaged or unreachable
     fault: str  # why ``found`` is None
     missing: bool = False
-    error: StoreError | None = None  # why it cannot be read now
+    error: StoreError | None = None  # why the copy cannot be read now
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ class Keys:
     superblock: Superblock
     keyring: Keyring
     data: bytes  # its object
-    copies: tuple[Copy, Copy]  # in the bucket: the first, and the second
+    copies: tuple[Copy, Copy]  # the first and the second copy in the bucket
     faults: tuple[str, str]  # how each differs from the one in use; empty: equal, or never created
-    retention_s: int  # the longest of all copies, unless both in the bucket agree
-    proven: bool  # this host has used these keys before, or they opened an image
+    retention_s: int  # the longest retention of all copies, unless both in the bucket agree
+    proven: bool  # True if this host has used these keys before, or they decrypted an image
 
     @property
     def notices(self) -> list[str]:
@@ -115,7 +115,7 @@ async def open_keys(
         _refuse_plain(store, (primary, second), local)
     group, keyring, opened = await _open_group(store, (primary, second, local), secret)
     authentic = _with_block_size_of(local, [one for one in group if _is_authentic(one, keyring)])
-    best = max(authentic, key=_generation)  # the first of equal ones
+    best = max(authentic, key=_generation)  # the first of several with the same generation
     in_bucket = [one for one in authentic if one is not local]
     if in_bucket and not repairing and best is local:
         raise OlderSuperblockError(store.url, max(map(_generation, in_bucket)), _generation(local))
@@ -362,7 +362,7 @@ async def _open_group(
             refused[0]
             if refused
             else LostSuperblockError(
-                store.url, "superblocks with several keys are here, and none opens an image"
+                store.url, "there are superblocks with several keys, and none decrypts an image"
             )
         )
     if local.found is not None and local.found.uuid != uuid:
@@ -407,7 +407,7 @@ def _refuse_plain(store: ObjectStore, in_bucket: Sequence[Copy], local: Copy) ->
     same = [one for one in in_bucket if one.found is not None and one.found.uuid == uuid]
     if same and not any(map(_encrypted, same)):
         raise ExchangedSuperblockError(
-            store.url, "is not encrypted, and this host knows it as encrypted"
+            store.url, "is not encrypted, although this host knows it as encrypted"
         )
 
 

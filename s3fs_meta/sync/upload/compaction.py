@@ -109,7 +109,7 @@ class Compactor:
     async def _leave(self, pack: PackRow, exc: ObjectMissingError | FormatError) -> None:
         """Report a pack that cannot be emptied; mark it if its object is missing or damaged."""
         self.last_error = str(exc)
-        _log.error("compaction leaves %s as it is: %s", pack.object_key, exc)
+        _log.error("compaction skips %s: %s", pack.object_key, exc)
         if isinstance(exc, NewerFormatError):
             return
         is_gone = isinstance(exc, ObjectMissingError)
@@ -121,14 +121,14 @@ class Compactor:
         if _worthless(pack, live):
             return 0
         if sum(row.plain_bytes for row in live) > self._cache.spare_bytes:
-            return 0  # the cache has no room for them now
+            return 0  # the cache has no room for these blocks now
         self._cache.disk.spend(sum(row.plain_bytes for row in live))
         missing = [row for row in live if self._cache.index.get(row.block) is None]
         moved = 0
         try:
             places = await self._fetch(pack, missing)
             for piece in slices(live):
-                self._db.begin()  # so that the next txg ships it; then the old pack can be deleted
+                self._db.begin()  # begins a group, so that the next txg ships the new location
                 moved += sum(self._freeze(pack, row, places) for row in piece)
                 await trio.lowlevel.checkpoint()
         finally:
@@ -144,7 +144,7 @@ class Compactor:
         try:
             return await self._fetch_once(pack, missing)
         except (ObjectMissingError, FormatError) as exc:
-            _log.info("%s is fetched again: %s", pack.object_key, exc)
+            _log.info("fetching %s once more: %s", pack.object_key, exc)
         return await self._fetch_once(pack, missing)
 
     async def _fetch_once(
@@ -178,7 +178,7 @@ class Compactor:
         for row in missing:
             offset, length, content_hash = row.pack_offset, row.stored_bytes, row.hash
             if offset is None or length is None or content_hash is None:
-                raise FormatError(pack.object_key, f"block {row.block} has no place in it")
+                raise FormatError(pack.object_key, f"block {row.block} has no location in it")
             stored = memoryview(data)[offset : offset + length]
             content = pack_codec.open_block(
                 self._keyring, pack.object_key, stored, offset, row.plain_bytes, content_hash

@@ -82,7 +82,7 @@ class DamageMarker:
         self._db.begin()
         if damage_marks.add(self._db, mark):
             _log.error(
-                "%s %s: equal content that is written again is stored in another pack, and heals"
+                "%s %s: equal content that is written later is stored in another pack and heals"
                 " the files that had it; s3fs-meta fsck -n --deep shows what else is damaged, and"
                 " fsck -y repairs it once unmounted",
                 packs.object_key(self._db, mark.pack),
@@ -161,7 +161,7 @@ class Healer:
         places = await self._places_of(rows)
         count = 0
         for piece in slices(rows):
-            self._db.begin()  # so that the next txg ships it, as after compaction
+            self._db.begin()  # begins a group, so that the next txg ships the new location
             for row in piece:
                 now, place = self._still_damaged(row), places.get(row.block)
                 if now is not None and place is not None and self._is_cached(row.block):

@@ -23,7 +23,7 @@ async def read_index(
         StoreError: it is unavailable.
     """
     if not 0 < object_bytes <= PACK_BYTES_MAX:
-        raise FormatError(key, f"{object_bytes} bytes cannot be a pack")
+        raise FormatError(key, f"it has an impossible size for a pack: {object_bytes} bytes")
     start = max(object_bytes - PACK_TAIL_BYTES, 0)
     tail = await store.get_range(key, start, object_bytes)
     needed = pack_codec.index_tail_bytes(key, tail, object_bytes)

@@ -88,7 +88,8 @@ class Uploader:
         self._in_flight: set[BlockId] = set()
         self._landed = trio.Event()
         self._cut: Cut | None = None
-        self._zeros: dict[BlockId, Zero] = {}  # zero blocks that get a pack because a cut has them
+        # Zero blocks that need a pack, because a cut contains them.
+        self._zeros: dict[BlockId, Zero] = {}
         self.lost: dict[BlockId, LostBlockError] = {}
         self._failures: deque[S3fsError | OSError] = deque(maxlen=UPLOADS_MAX)
         self._pause_until_s = -math.inf
@@ -160,7 +161,8 @@ class Uploader:
             self._failures.append(exc)
             self._pause_until_s = trio.current_time() + UPLOAD_PAUSE_S
             _log.error("upload failed: %s", exc)
-            if isinstance(exc, (DatabaseError, MetadataError)):  # possibly between two rows
+            # The rows of a block may be half updated.
+            if isinstance(exc, (DatabaseError, MetadataError)):
                 self._break_off(f"upload failed: {exc}")
 
     @property
@@ -346,7 +348,7 @@ class Uploader:
             ino = 0 if held is None else held.ino
             self.lost[block] = LostBlockError(
                 block,
-                f"{exc.what}; that part of inode {ino} is an error now, all else goes to the bucket: "
+                f"{exc.what}; reads of that part of inode {ino} fail, everything else is uploaded: "
                 "rewrite or remove that file, or unmount and run fsck -y",
             )
             _log.error("cannot upload: %s", self.lost[block])
@@ -386,7 +388,7 @@ class Uploader:
 
     def _stay(self, row: BlockRow) -> None:
         """Keep the old location of a block whose cached copy is missing or damaged."""
-        _log.warning("block %d stays in its pack: its local copy is damaged or gone", row.block)
+        _log.warning("block %d stays in its pack: its cached copy is damaged or missing", row.block)
         assert row.hash is not None, "a block with a pack has a hash"
         assert row.pack is not None, "only moving blocks stay"
         assert row.pack_offset is not None, "a block with a pack has an offset"
@@ -523,7 +525,8 @@ class Uploader:
         return record
 
     def _record_placed(self, record: PackRecord, entries: Sequence[PackEntry]) -> None:
-        packs.stored(self._db, record.pack)  # in each slice: its group alone may survive
+        # Repeated in each slice, because a crash may preserve only that slice's group.
+        packs.stored(self._db, record.pack)
         for entry in entries:
             self._record_one(_place_of(entry, record), record, entry.ino, entry.block_index)
 
@@ -581,7 +584,7 @@ class Uploader:
             return
         # The name is random, so this is an earlier attempt of ours whose reply was lost.
         if (await self._store.get(pack.key, len(pack.data))).data != pack.data:
-            raise FormatError(pack.key, "it is not the pack that was stored under this name")
+            raise FormatError(pack.key, "it is not the pack that was uploaded under this name")
 
 
 def _place_of(entry: PackEntry, record: PackRecord) -> Placed:

@@ -294,10 +294,10 @@ def test_unknown_number_of_columns_is_refused(former: apsw.Connection) -> None:
     copy = present_copy(former)
     present = changes_of(copy, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
     former.execute("BEGIN")
-    with pytest.raises(FormatError, match="does not fit: inodes, the columns differ"):
+    with pytest.raises(FormatError, match="does not fit table inodes: the columns differ"):
         changesets.apply(former, present, "changes")
     former.execute("ALTER TABLE inodes DROP COLUMN flags")
     fewer = changes_of(former, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
     copy.execute("BEGIN")
-    with pytest.raises(FormatError, match="does not fit: inodes, the columns differ"):
+    with pytest.raises(FormatError, match="does not fit table inodes: the columns differ"):
         changesets.apply(copy, fewer, "changes")

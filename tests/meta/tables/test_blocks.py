@@ -72,7 +72,7 @@ def test_block_without_references_cannot_lose_one(db: Database, refs: int) -> No
     """Rows contradict each other: those of a plain filesystem are any writer's."""
     block = make_block(db)
     db.run("UPDATE blocks SET refs = ?", (refs,))
-    with pytest.raises(MetadataError, match=f"block 1 is in a file and counts {refs} references"):
+    with pytest.raises(MetadataError, match=f"a file has block 1, whose reference count is {refs}"):
         blocks.drop_ref(db, block)
 
 

@@ -230,7 +230,9 @@ async def test_damaged_superblock_cannot_be_accepted(power: Power) -> None:
     """The message names the damage."""
     power.store.objects[KEY] = b"torn"
 
-    with pytest.raises(LostSuperblockError, match="does not begin like a superblock"):
+    with pytest.raises(
+        LostSuperblockError, match="does not begin with the first line of a superblock"
+    ):
         await accept_first(power.store, power.remembered("a"), power.secret)
 
 

@@ -141,7 +141,7 @@ async def test_lost_superblock_error_names_each_fault(power: Power, damage: str)
     with pytest.raises(LostSuperblockError) as lost:
         await power.keys("b")
 
-    assert lost.value.message.count("does not begin like a superblock") == 3
+    assert lost.value.message.count("does not begin with the first line of a superblock") == 3
     assert str(power.remembered("b").path) in lost.value.message
 
 

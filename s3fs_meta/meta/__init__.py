@@ -4,7 +4,7 @@ db/               the connection: groups, statements, write-ahead log, schema, s
 tables/           one module per table, with every statement about it
 trees/            statements about complete trees of directories
 offline/          databases that no mount uses: images, restored and rolled back ones
-changesets        recorded changes as values: merge, apply, list what they touch
+changesets        recorded changes as values: merge, apply, list the rows they change
 apply_changeset   applies changelogs to rows; ``placements``: locations of uploaded blocks
 
 Start at ``schema.sql``, then ``db.database`` and ``tables.inodes``.

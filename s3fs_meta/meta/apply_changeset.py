@@ -2,8 +2,8 @@
 
 Owns: one txg as one transaction; the effect of recorded changes on the rows of blocks and packs.
 Does not know: where changelogs come from, who uses the database.
-Keeps: the replicated tables become exactly those of the writer at the end of the txg; the rows of
-blocks and packs suffice for a writer to continue from there (``settle``).
+Keeps: the replicated tables become exactly those of the writer at the end of the txg; after
+``settle`` the rows of blocks and packs allow a writer to continue.
 Tasks: everything here blocks; in a thread, on a ``Database`` that no other task uses meanwhile.
 """
 
@@ -26,27 +26,27 @@ _PUT_PACK: Final = (
 
 
 class Replica:
-    """One database that follows: ``begin``, ``add`` any number of times, then ``finish``."""
+    """Applies txgs to one database: call ``begin``, ``add`` any number of times, then ``finish``."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
     def begin(self) -> None:
-        """Begin to apply one txg."""
+        """Begin applying one txg."""
         self._db.begin_local()
         for table in _TEMPORARY:
             self._db.run(f"CREATE TEMP TABLE IF NOT EXISTS {table} (number INTEGER PRIMARY KEY)")
             self._db.run(f"DELETE FROM temp.{table}")
 
     def abandon(self) -> None:
-        """Undo what was applied since ``begin``."""
+        """Undo all changes since ``begin``."""
         self._db.rollback()
 
     def add(self, changeset: bytes, locations: Iterable[Location], where: str) -> None:
-        """Apply some changes of the txg; locations count for blocks that were named before.
+        """Apply one section of the txg: a changeset, then locations of blocks.
 
         Raises:
-            FormatError: they do not fit; ``abandon`` the txg.
+            FormatError: the changes do not fit the rows; call ``abandon``.
         """
         db = self._db
         if changeset:
@@ -87,7 +87,7 @@ class Replica:
         *,
         merged: bool = False,
     ) -> list[BlockId]:
-        """End the txg: what it changed becomes visible, all at once.
+        """Commit the txg: all its changes become visible at once.
 
         Args:
             txg: its number.
@@ -95,13 +95,14 @@ class Replica:
             forgotten: packs whose objects are deleted.
             link: the value for ``chain`` in ``local_state``.
             where: the source of the changes, for errors.
-            merged: it is several txgs up to *txg*; in which of them a pack died is unknown.
+            merged: the changes are those of several txgs up to *txg*, so the txg in which a pack
+            died is unknown.
 
         Returns:
             The deleted blocks.
 
         Raises:
-            FormatError: the changes do not fit the database; ``abandon`` the txg.
+            FormatError: the changes do not fit the rows; call ``abandon``.
         """
         db = self._db
         for one in packs:
@@ -134,7 +135,7 @@ class Replica:
         return [BlockId(row[0]) for row in gone]
 
     def _require_places(self, where: str) -> None:
-        """Raise if some block is named and nowhere, or named less than not at all."""
+        """Refuse a referenced block without a location, or a negative reference count."""
         wrong = self._db.one(
             "SELECT b.block, b.refs, b.pack FROM temp.touched_blocks AS t"
             " CROSS JOIN blocks AS b ON b.block = t.number"
@@ -151,7 +152,7 @@ class Replica:
             )
 
     def _count_packs(self, txg: Txg, *, merged: bool) -> None:
-        """Sum up what lives in the packs that were touched."""
+        """Recompute the live bytes of the changed packs."""
         self._db.run(
             "UPDATE packs SET live_bytes = coalesce((SELECT sum(b.stored_bytes) FROM blocks AS b"
             " WHERE b.pack = packs.pack), 0)"
@@ -166,12 +167,12 @@ class Replica:
 
 
 def is_unsettled(db: Database) -> bool:
-    """Return whether changelogs were applied and ``settle`` did not follow."""
+    """Return whether changelogs were applied without a later ``settle``."""
     return local_state.get(db, _UNSETTLED) is not None
 
 
 def settle(db: Database) -> None:
-    """Make what no changelog tells fit to the rows: totals, and local copies. Inside a group."""
+    """Update what no changelog contains: totals and cached blocks. Inside a group."""
     row = db.one(
         "SELECT (SELECT coalesce(max(pack), 0) FROM packs),"
         " (SELECT coalesce(sum(plain_bytes), 0) FROM blocks),"

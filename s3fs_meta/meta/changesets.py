@@ -1,4 +1,4 @@
-"""Recorded changes of the replicated tables: merge them, apply them, list what they touch.
+"""Recorded changes of the replicated tables: merge them, apply them, list the rows they change.
 
 Owns: the reading of SQLite session changesets, and the handling of conflicts.
 Does not know: who recorded them, where they are stored, groups and counters.
@@ -75,7 +75,7 @@ class Touched(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """How many rows a changeset changes, for people."""
+    """The number of rows that a changeset changes; only shown to users."""
 
     created: int  # inodes
     removed: int
@@ -98,12 +98,12 @@ class _Shape(NamedTuple):
 def merge(changesets: Iterable[bytes]) -> bytes:
     """Return one changeset with the net effect of several, given in their order.
 
-    A row that appears and vanishes again is not in it. Nothing to merge gives ``b""``. Changes of
-    earlier versions become such of the present one: columns that they do not know are at their
-    defaults, as in the database that they were made in.
+    A row that was inserted and deleted is not in it. Without any change the result is ``b""``.
+    Changes of earlier schema versions are converted to the current one: missing columns get their
+    defaults, as in a database that was upgraded.
 
     Raises:
-        FormatError: one cannot be read, or knows a table with other columns.
+        FormatError: a changeset is damaged, or has a table with unknown columns.
     """
     builder = apsw.ChangesetBuilder()  # type: ignore[no-untyped-call]  # lacks -> None
     tables = _empty_tables()
@@ -126,7 +126,7 @@ def merge(changesets: Iterable[bytes]) -> bytes:
 
 
 def split(changeset: bytes, bytes_max: int) -> list[bytes]:
-    """Return changesets of about *bytes_max* that together say the same, in any order.
+    """Split a changeset into several of about *bytes_max* bytes, which may be applied in any order.
 
     A single change is never split.
 
@@ -155,27 +155,27 @@ def split(changeset: bytes, bytes_max: int) -> list[bytes]:
 
 
 def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
-    """Make the changes. Transaction: inside one; what it held before stays in any case.
+    """Apply a changeset. Transaction: inside one; its earlier changes stay, also after an error.
 
-    Every table must have the key that the changeset says and exactly its columns, or those of an
-    earlier version: new rows have defaults in the others then. SQLite itself would leave out all
-    changes of a table that has not, and report success. Each row must be as it was when the changes
-    were recorded.
+    Every table must have the primary key and the columns of the changeset. The changeset may lack
+    columns that a later schema version added: new rows get their defaults. SQLite itself would skip
+    all changes of a table that differs, and report success. Each row must be as it was when the
+    changes were recorded.
 
     Args:
-        where: what the changeset came from, for errors.
+        where: the source of the changeset, for errors.
 
     Raises:
-        FormatError: it is damaged or does not fit; none of its changes was made. (Under
-            journal_mode=off nothing can be undone: the database is spoilt.)
-        DatabaseError: SQLite could not do it; the transaction may be gone.
+        FormatError: it is damaged or does not fit the rows; none of its changes was made. (Under
+        journal_mode=off nothing can be undone, and the database is unusable.)
+        DatabaseError: SQLite failed; it may have rolled back the transaction.
     """
     assert connection.in_transaction, "changes are applied inside a transaction"
 
     def refuse(reason: int, change: apsw.TableChange) -> NoReturn:
         # An exception here makes apsw return SQLITE_CHANGESET_ABORT, and is raised by apply().
         # For a foreign key SQLite names no table.
-        _misfit(where, change.name or "some table", _CONFLICTS[reason])
+        _misfit(where, change.name or "(unknown)", _CONFLICTS[reason])
 
     with _errors(where, connection.filename):
         for _ in _changes(changeset, where, _shapes(connection)):
@@ -197,9 +197,9 @@ def invert(changeset: bytes) -> bytes:
 
 
 def is_news(changeset: bytes) -> bool:
-    """Return whether any table changes but those about the bucket and the counters.
+    """Return whether a table changes other than those about the bucket and the counters.
 
-    Cheap: reads no further than the first such change.
+    Cheap, because it stops at the first such change.
 
     Raises:
         FormatError: the part that was read is corrupt.
@@ -209,7 +209,7 @@ def is_news(changeset: bytes) -> bool:
 
 
 def block_refs(changeset: bytes) -> dict[BlockId, int]:
-    """Return by how many rows of block_map each block is named more, or less; never zero.
+    """Return the change of each block's reference count by rows of block_map; none is zero.
 
     Raises:
         FormatError: it is damaged.
@@ -229,7 +229,7 @@ def block_refs(changeset: bytes) -> dict[BlockId, int]:
 
 
 def named_blocks(changeset: bytes) -> set[BlockId]:
-    """Return the blocks that new and changed rows of block_map name.
+    """Return the blocks to which new and changed rows of block_map refer.
 
     Raises:
         FormatError: it is damaged.
@@ -246,10 +246,10 @@ def named_blocks(changeset: bytes) -> set[BlockId]:
 
 
 def first_new_block(changeset: bytes) -> BlockId | None:
-    """Return the number that the first new block had: what next_block was before the changes.
+    """Return the number of the first new block: the value of next_block before the changes.
 
     Returns:
-        None if no number was given to a block.
+        None if the changes created no block.
 
     Raises:
         FormatError: it is damaged.
@@ -313,10 +313,10 @@ def summary(changeset: bytes) -> Summary:
 
 
 def touched(changeset: bytes) -> Touched:
-    """Return the names, inodes and contents that the changes concern.
+    """Return the names, inodes and contents that a changeset changes.
 
-    An entry whose name stays and whose inode changes is recorded without its name: it is in
-    ``cookies``, and the database knows its name.
+    A dentry that gets another inode is recorded without its name, so its cookie is returned in
+    ``cookies``, by which the database finds the name.
 
     Raises:
         FormatError: it is damaged.
@@ -361,7 +361,7 @@ def _touch_changed_entry(found: Touched, old: _Row, new: _Row | None) -> None:
 def _changes(
     changeset: bytes, where: str = _CHANGESET, shapes: Mapping[str, _Shape] | None = None
 ) -> Iterator[tuple[str, apsw.TableChange]]:
-    """Yield each change with the name of its table; it is valid until the next is asked for."""
+    """Yield each change with the name of its table; a change is valid until the next iteration."""
     if shapes is None:
         shapes = _expected_shapes()
     last, columns = "", 0
@@ -391,14 +391,14 @@ def _expected_shapes() -> Mapping[str, _Shape]:
 
 
 def _empty_tables() -> apsw.Connection:
-    """Return the tables as they are in the present version; the caller closes them."""
+    """Return an empty database with the tables of the current schema version; the caller closes it."""
     connection = connections.in_memory()
     schema.create_tables(connection)
     return connection
 
 
 def _shapes(connection: apsw.Connection) -> dict[str, _Shape]:
-    """Return the replicated tables as a database has them."""
+    """Return the replicated tables of a database."""
     shapes: dict[str, _Shape] = {}
     for table in schema.REPLICATED_TABLES:
         query = "SELECT cid, pk FROM pragma_table_info(?, 'main')"
@@ -410,7 +410,7 @@ def _shapes(connection: apsw.Connection) -> dict[str, _Shape]:
 
 
 def _pieces(changeset: bytes) -> Callable[[int], memoryview]:
-    """Return a function that hands the bytes out in order, as many at a time as it is asked for."""
+    """Return a function that returns the next bytes, up to a given number, at each call."""
     rest = memoryview(changeset)
 
     def read(count: int) -> memoryview:
@@ -422,7 +422,7 @@ def _pieces(changeset: bytes) -> Callable[[int], memoryview]:
 
 
 def _require_numbers(values: Iterable[object]) -> None:
-    """Refuse anything but integers; all at once, which costs a third of looking at each."""
+    """Refuse anything but integers; checking all at once takes a third of the time of a loop."""
     if not {*map(type, values)} <= {int}:
         raise FormatError(_CHANGESET, "a column of a number has another type")
 

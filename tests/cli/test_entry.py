@@ -29,7 +29,7 @@ def test_help_of_every_command_has_examples_and_exit_statuses(
         (["mkfz"], "Did you mean 'mkfs'"),
         (["mkfs"], "Missing argument 'URL'"),
         (["mkfs", "--colour", "local:///x"], "--colour"),
-        (["mkfs", "--plain", "ftp://x"], "unknown form"),
+        (["mkfs", "--plain", "ftp://x"], "unknown scheme"),
         (["mount", "-o", "comit=3", "local:///x", "/"], "did you mean 'commit'?"),
     ],
 )

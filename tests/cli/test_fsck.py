@@ -147,7 +147,7 @@ def test_only_one_mode_can_be_given(program: Program, place: Place, words: tuple
     """As fsck(8): status 16, and nothing is changed."""
     done = program.run("fsck", *words, place.url)
 
-    assert (done.returncode, "only one" in done.stderr) == (16, True)
+    assert (done.returncode, "exclude each other" in done.stderr) == (16, True)
     assert not program.cachedir.exists() or not any(program.cachedir.iterdir())
 
 

@@ -123,7 +123,7 @@ def test_impossible_requests_are_refused_before_any_change(
     assert program.run(*words, "--to", out, "--at", "then").returncode == 2
     assert program.run(*words, "--to", out, "--at", "txg=7").returncode == 3
     done = program.run(*words, "x", "--to", out)
-    assert (done.returncode, "there was no 'x' then" in done.stderr) == (2, True)
+    assert (done.returncode, "'x' did not exist at that point in time" in done.stderr) == (2, True)
     assert os.listdir(out) == []
     (out / "x").touch()
     assert program.run(*words, "--to", out).returncode == 2

@@ -43,9 +43,9 @@ def test_values_are_counted_before_parsing(item: str) -> None:
     marks = text.count("[") + text.count("{") + text.count(",")
 
     assert len(Fields.parse("object", text.encode(), values_max=marks).array("a", 40)) == 40
-    with pytest.raises(FormatError, match="more values"):
+    with pytest.raises(FormatError, match="too many values"):
         Fields.parse("object", text.encode(), values_max=marks - 1)
-    with pytest.raises(FormatError, match="more values"):
+    with pytest.raises(FormatError, match="too many values"):
         fields_of(text.replace("]}", "," * 1000 + "]}"))
 
 

@@ -162,7 +162,7 @@ def test_piece_with_other_content_is_refused(keyring: Keyring) -> None:
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
 
     for other in (b"pagE" * 2048, content[:-1], content + b"p"):
-        with pytest.raises(FormatError, match="other content"):
+        with pytest.raises(FormatError, match="does not match the hash"):
             open_piece(piece, seal_piece(piece.key, other, keyring), keyring)
 
 
@@ -274,7 +274,7 @@ def test_memory_of_a_manifest_is_bounded() -> None:
     """Values take many times the memory of their text, which compresses to almost nothing."""
     bomb = b'{"pieces": [' + b"[]," * 10_000_000 + b"[]]}"
 
-    with pytest.raises(FormatError, match="more values"):
+    with pytest.raises(FormatError, match="too many values"):
         decode(KEY, envelope.seal(b"manifest", KEY, bomb, PLAIN), PLAIN)
 
 

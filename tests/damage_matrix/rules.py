@@ -225,7 +225,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ANY,
         ("fsck --rebuild -y",),
         Verdict.REFUSED,
-        "an image can be restored, so nothing may be given up for packs alone",
+        "an image can be restored, so no metadata may be abandoned for packs alone",
     ),
     Rule(
         ANY,

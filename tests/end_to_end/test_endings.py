@@ -152,7 +152,7 @@ def test_lost_lease_object_does_not_end_the_mount(mounted: Place, program: Quick
     pid = program.status(mnt)["pid"]
     assert processes_of(mounted.url) == [pid]
     gone = program.run("umount", mnt)  # waits for the last attempt of the daemon
-    assert (gone.returncode, "kept here" in gone.stderr) == (9, True)
+    assert (gone.returncode, "stays on this host" in gone.stderr) == (9, True)
     wait_until_gone(pid)  # it releases the state directory shortly before it ends
     lease.rmdir()
 
@@ -171,8 +171,8 @@ def test_fenced_mount_reports_it_at_its_end(
     done = program.run("umount", mounted.mountpoint)
     wait_until_gone(pid)
 
-    assert (done.returncode, "continues from it" in done.stderr) == (13, False)
-    assert "sets it aside" in done.stderr
+    assert (done.returncode, "uploads it" in done.stderr) == (13, False)
+    assert "quarantines them" in done.stderr
     again = program.run("umount", mounted.mountpoint)
     assert (again.returncode, again.stderr) == (13, done.stderr.splitlines(keepends=True)[-1])
     other.ok("umount", elsewhere)

@@ -100,8 +100,8 @@ def test_options_of_the_former_release_still_mount(place: Place, program: Progra
 @pytest.mark.parametrize(
     ("url", "status", "says"),
     [
-        ("s4://bucket/x", ExitStatus.USAGE, "unknown form"),
-        ("local:relative", ExitStatus.USAGE, "unknown form"),
+        ("s4://bucket/x", ExitStatus.USAGE, "unknown scheme"),
+        ("local:relative", ExitStatus.USAGE, "unknown scheme"),
         ("local:///does/not/exist", ExitStatus.NO_FILESYSTEM, "that directory does not exist"),
         ("s3://Bad_Bucket/x", ExitStatus.USAGE, "no valid bucket name"),
         ("local:///usr/share", ExitStatus.NO_FILESYSTEM, "no filesystem at"),

@@ -233,7 +233,7 @@ def test_unmount_during_an_outage_reports_the_unshipped_rest(cold: Cold, empty: 
         subprocess.run(["umount", cold.mountpoint], check=True)
         with waiting_for_the_bucket(cold, "umount") as unmount:
             os.kill(pid, signal.SIGTERM)
-            assert "the rest is kept here" in unmount.communicate(timeout=30)[1]
+            assert "keeps the rest on this host" in unmount.communicate(timeout=30)[1]
             assert unmount.returncode == 9
         wait_until_gone(pid)
     cold.program.ok("mount", cold.url, cold.mountpoint)
@@ -248,7 +248,7 @@ def waiting_for_the_bucket(cold: Cold, command: str) -> Iterator["subprocess.Pop
     with cold.program.begin(command, cold.mountpoint) as process:
         try:
             assert process.stderr is not None
-            assert "waiting for the bucket, all is kept here" in process.stderr.readline()
+            assert "waiting for the bucket; no change is lost" in process.stderr.readline()
             yield process
         finally:
             process.kill()

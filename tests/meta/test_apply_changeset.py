@@ -184,5 +184,5 @@ def test_pack_with_the_number_of_another_is_refused(pair: Pair) -> None:
     ino = a_file(pair.db)
     block = write(pair.db, ino, 0)
 
-    with pytest.raises(FormatError, match="another one here"):
+    with pytest.raises(FormatError, match="another object in the local database"):
         pair.tell(1, locations=(place(block),), notes=(note(),))

@@ -207,7 +207,7 @@ def test_conflict_undoes_the_changeset_and_nothing_else(
     with pytest.raises(FormatError) as refused:
         changesets.apply(connection, recorder.changesets[-1], "changelog/7")
     assert refused.value.key == "changelog/7"
-    assert refused.value.what == f"does not fit table {what}"
+    assert refused.value.what == f"it does not fit table {what}"
     assert contents(connection) == before
     assert connection.in_transaction
     connection.execute("COMMIT")
@@ -248,16 +248,16 @@ def test_foreign_key_refuses_the_changeset() -> None:
 STRANGE = {
     "unknown": (
         "CREATE TABLE strange (a PRIMARY KEY NOT NULL)",
-        "'strange', not a replicated table",
+        "'strange': not a replicated table",
     ),
-    "local": ("CREATE TABLE packs (a PRIMARY KEY NOT NULL)", "'packs', not a replicated table"),
+    "local": ("CREATE TABLE packs (a PRIMARY KEY NOT NULL)", "'packs': not a replicated table"),
     "fewer": ("CREATE TABLE symlinks (a PRIMARY KEY NOT NULL)", "symlinks: the columns differ"),
     "more": (
         "CREATE TABLE symlinks (a PRIMARY KEY NOT NULL, b, c)",
         "symlinks: the columns differ",
     ),
     "key": ("CREATE TABLE symlinks (a, b PRIMARY KEY NOT NULL)", "symlinks: the columns differ"),
-    "case": ("CREATE TABLE SYMLINKS (a PRIMARY KEY NOT NULL, b)", "'SYMLINKS', not a replicated"),
+    "case": ("CREATE TABLE SYMLINKS (a PRIMARY KEY NOT NULL, b)", "'SYMLINKS': not a replicated"),
 }
 
 

@@ -360,7 +360,7 @@ async def attempts(store: LocalStore) -> None:
         lambda: store.delete([KEY]),
         lambda: keys_of(store),
     ):
-        with pytest.raises(TransientStoreError, match="is gone"):
+        with pytest.raises(TransientStoreError, match="no longer exists"):
             await request()
     with pytest.raises(TransientStoreError, match=r"for 'listing of \*'"):
         await keys_of(store)

@@ -33,7 +33,7 @@ def follower_of(session: Session) -> Follower:
     return session.follower
 
 
-@pytest.mark.parametrize("seen", [True, False], ids=["saw what is given up", "did not"])
+@pytest.mark.parametrize("seen", [True, False], ids=["saw the abandoned txgs", "did not"])
 async def test_follower_passes_a_repair(
     power: Power, autojump_clock: trio.testing.MockClock, seen: bool
 ) -> None:

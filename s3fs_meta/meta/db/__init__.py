@@ -8,8 +8,8 @@ wal          the write-ahead log: length, sync, checkpoint
 snapshot     a consistent copy while the writer continues
 pinned_reader   the read transaction of a follower's mount
 
-Start at ``database``. ``connections`` is the only place where one is made, and translates what SQLite
-raises; ``pragmas`` are the options of mount, ``db_swap`` exchanges files.
+Start at ``database``. Only ``connections`` opens connections, and translates SQLite's exceptions;
+``pragmas`` are the mount options for SQLite, ``db_swap`` replaces database files.
 Below: model, limits, errors.
 Above: tables, trees, offline.
 """

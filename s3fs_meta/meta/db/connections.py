@@ -1,11 +1,12 @@
-"""Opening connections to SQLite, which no other module does; its errors as ours.
+"""Opening SQLite connections, and translation of SQLite's exceptions into our errors.
 
-Owns: the translation of errors, the settings of every connection. They assume an untrusted file, because the schema of an
-image comes from the bucket. Does not know: pragmas that users choose (``pragmas``), groups, tables.
+Owns: the translation of errors, the settings of every connection. They assume an untrusted file,
+because the schema of an image comes from the bucket.
+Does not know: pragmas that users choose (``pragmas``), groups, tables.
 Keeps: no trigger or view of a database runs, its schema calls only functions without side effects,
-and a page with inconsistent cells is an error and never causes a read past its memory.
-Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files". Temporary views are
-ours, and work all the same (since SQLite 3.35).
+and a page with inconsistent cells raises an error and never causes a read past its memory.
+Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files". Our own temporary
+views still work (since SQLite 3.35).
 """
 
 from pathlib import Path
@@ -21,14 +22,14 @@ _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError)
 
 
 def connect(path: Path | str, *, read_only: bool, defensive: bool = False) -> apsw.Connection:
-    """Open a database file that exists.
+    """Open an existing database file.
 
     Args:
-        defensive: the file was not verified yet: nothing that could damage it is done, whatever it
-            says. Not for one in use, where it makes ``journal_mode=off`` a word without effect.
+        defensive: the file is not verified yet, so SQL in it cannot change or damage it. Not for a
+        database in use, because it makes ``journal_mode=off`` ineffective.
 
     Raises:
-        apsw.Error: it cannot be opened, or is none.
+        apsw.Error: the file cannot be opened, or is not a database.
     """
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     connection = apsw.Connection(str(path), flags=flags, statementcachesize=STATEMENTS_CACHED_MAX)
@@ -42,13 +43,13 @@ def connect(path: Path | str, *, read_only: bool, defensive: bool = False) -> ap
 
 
 def connect_damaged(path: Path, value_bytes_max: int) -> apsw.Connection:
-    """Open a file in which pages may be missing, read-only; no process changes it.
+    """Open a file read-only in which pages may be missing; no process may change it meanwhile.
 
     Args:
-        value_bytes_max: a row or value that is longer is an error, before there is memory for it.
+        value_bytes_max: a longer row or value raises an error before memory is allocated for it.
 
     Raises:
-        apsw.Error: it is no database.
+        apsw.Error: the file is not a database.
     """
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags)
@@ -62,7 +63,7 @@ def connect_damaged(path: Path, value_bytes_max: int) -> apsw.Connection:
 
 
 def in_memory() -> apsw.Connection:
-    """Return an empty database that is nowhere; the caller closes it."""
+    """Return an empty database in memory; the caller closes it."""
     connection = apsw.Connection(":memory:")
     _distrust(connection, defensive=False)
     return connection
@@ -83,7 +84,7 @@ def _distrust(connection: apsw.Connection, *, defensive: bool) -> None:
 
 
 def translated(exc: apsw.Error, path: str) -> S3fsError:
-    """Return our error for one of SQLite's; the caller raises it ``from`` the other."""
+    """Return our error for an exception of SQLite; the caller raises it ``from`` that exception."""
     text = str(exc) or type(exc).__name__
     if isinstance(exc, apsw.FullError):
         return DatabaseFullError(f"the disk below {path!r} is full: {text}")

@@ -1,8 +1,8 @@
-"""The one row of ``counters`` and that of ``totals``, in memory.
+"""The single rows of ``counters`` and ``totals``, in memory.
 
 Owns: numbers that are never reused, and totals that would take a scan to count.
 Does not know: when groups begin and end (``database`` loads and writes them).
-Keeps: the columns equal what a scan would give, at every commit.
+Keeps: at every commit the columns equal the result of a scan.
 """
 
 from typing import Final
@@ -39,7 +39,7 @@ _SPLIT: Final = len(_REPLICATED)
 
 
 def updates(now: tuple[int, ...], written: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the statements that write what changed; a txg alone is written with the next change."""
+    """Return the statements that write changed values; a changed txg alone is not written."""
     if now == written:
         return []
     totals = [(_UPDATE_TOTALS, now[_SPLIT:])] if now[_SPLIT:] != written[_SPLIT:] else []
@@ -69,14 +69,14 @@ class Counters:
     capacity_bytes: int
 
     def load(self, values: tuple[int, ...]) -> None:
-        """Take the values of a row, in the order of COLUMNS."""
+        """Set the values from a row, in the order of COLUMNS."""
         assert len(values) == len(COLUMNS), "one value per column"
         for name, value in zip(COLUMNS, values, strict=True):
             setattr(self, name, value)
         self.xattr_bytes = None
 
     def put(self, name: str, value: int) -> None:
-        """Set one column by its name, as fsck repairs it."""
+        """Set one column by its name, for repairs by fsck."""
         assert name in COLUMNS, "only a column has a name"
         setattr(self, name, value)
 
@@ -96,23 +96,23 @@ class Counters:
         )
 
     def begin_txg(self, txg: int) -> None:
-        """Number the transaction group that ships next."""
+        """Set the number of the transaction group that is shipped next."""
         self.txg = txg
 
     def take_ino(self) -> Ino:
-        """Return an inode number that was never given before."""
+        """Return an unused inode number."""
         number = self.next_ino
         self.next_ino = number + 1
         return Ino(number)
 
     def take_block(self) -> BlockId:
-        """Return a block number that was never given before."""
+        """Return an unused block number."""
         number = self.next_block
         self.next_block = number + 1
         return BlockId(number)
 
     def take_pack(self) -> PackId:
-        """Return a pack number that was never given before."""
+        """Return an unused pack number."""
         number = self.next_pack
         self.next_pack = number + 1
         return PackId(number)

@@ -8,10 +8,11 @@ which belong in a thread. Never a schedule point. Never open and close the datab
 ``-shm`` by another descriptor in this process: that drops SQLite's POSIX locks.
 
 A *group* gathers operations in one transaction. An operation checks first and changes after;
-there are no savepoints. When SQLite loses the group (a full disk, an I/O error), everything
-since ``begin`` is gone: the counters are read again, listeners are called in the order of
-``LossStep``, and the error tells the caller. Under ``journal_mode=off`` nothing can be undone: after any failed change the
-database refuses further groups, and the owner turns the mount read-only and later restores.
+there are no savepoints. When SQLite loses the group (a full disk, an I/O error), all changes
+since ``begin`` are undone: the counters are read again, listeners are called in the order of
+``LossStep``, and the caller gets the error. Under ``journal_mode=off`` nothing can be undone: after
+any failed change the database refuses further groups, and the owner turns the mount read-only and
+later restores.
 """
 
 import contextlib
@@ -58,7 +59,7 @@ _NOTE_DURABLE_COMMIT: Final = (
 
 
 class Database(Statements):
-    """One open metadata database. Made by ``create`` and ``open``."""
+    """One open metadata database; ``create`` and ``open`` return it."""
 
     def __init__(self, path: Path, pragmas: Pragmas, connection: apsw.Connection) -> None:
         super().__init__(connection)
@@ -105,8 +106,9 @@ class Database(Statements):
             gid: group of the root directory.
 
         Raises:
-            UsageError: the pragmas are wrong, or the place cannot take them; nothing was touched.
-            DatabaseError: there is a file, or it cannot be made.
+            UsageError: the pragmas are invalid, or the disk does not support them; nothing was
+            changed.
+            DatabaseError: the file exists, or it cannot be created.
         """
         assert len(properties["cookie_key"]) == COOKIE_KEY_BYTES, "cookie_key has 16 bytes"
         pragmas.validate()
@@ -142,14 +144,15 @@ class Database(Statements):
     ) -> "Database":
         """Open an existing database; recovers by itself from a crash.
 
-        One of an earlier version is upgraded, durably, before anything else happens.
+        A database of an earlier schema version is upgraded first, durably.
 
         Args:
-            read_only: change nothing, nor upgrade; also works beside a writer under WAL.
-            repairing: the facts of mkfs may be missing; fsck finds that, and mends it.
+            read_only: change nothing, and do not upgrade; also works beside a writer under WAL.
+            repairing: accept missing properties of mkfs, which fsck finds and repairs.
 
         Raises:
-            UsageError: the pragmas are wrong, or the place cannot take them; nothing was touched.
+            UsageError: the pragmas are invalid, or the disk does not support them; nothing was
+            changed.
             FormatError: not a metadata database of this program.
             DatabaseError: missing, locked, unreadable.
         """
@@ -230,10 +233,10 @@ class Database(Statements):
         """Reload the counters from their rows, after other code has changed them.
 
         Args:
-            repairing: a value that is no number counts as 0; fsck finds and repairs that.
+            repairing: treat a value that is not a number as 0; fsck finds and repairs it.
 
         Raises:
-            FormatError: the row is missing, or holds a value that is no number.
+            FormatError: the row is missing, or contains a value that is not a number.
         """
         self.inodes.forget()
         shared = "SELECT 1 FROM dentries WHERE cookie & 255 <> 0 LIMIT 1"
@@ -259,20 +262,20 @@ class Database(Statements):
         self.connection.close()
 
     def record_with(self, recorder: Recorder, bulk: BulkRecorder | None = None) -> None:
-        """Let a recorder watch every group from the next one on; it replaces an earlier one."""
+        """Set the recorder of all groups from the next one on, replacing an earlier recorder."""
         self.recorder, self.bulk_recorder = recorder, bulk
 
     # --- groups --------------------------------------------------------------------------------
 
     def rows_changed(self) -> int:
-        """Return a number that grows with each change of a row by a caller; compare two of them.
+        """Return a number that grows with each change of a row by a caller.
 
-        What a commit writes, and inodes that were changed in memory before, counts for nothing.
+        Rows that a commit writes, and inodes that were changed in memory before, are not counted.
         """
         return self._total_changes() - self._written_late + self.inodes.unwritten_changes
 
     def begin(self) -> None:
-        """Begin an operation: open the group if none is open, count the operation.
+        """Begin an operation: open a group if none is open, and count the operation.
 
         Raises:
             DatabaseError: no group can be opened.
@@ -283,15 +286,15 @@ class Database(Statements):
         self.changed = True
 
     def mark_changed(self, changed: bool = True) -> None:
-        """Note whether there are changes for the next txg; a group may have been for none."""
+        """Record whether there are changes for the next txg."""
         self.changed = changed
 
     def note_shared_hash(self) -> None:
-        """Note that two names of a directory have the same hash: cookies are searched from now on."""
+        """Record that two names of a directory have the same hash: search for free cookies."""
         self.shares_hashes = True
 
     def begin_local(self) -> None:
-        """Open the group if none is open, for rows that only concern this host."""
+        """Open a group if none is open, for rows that only concern this host."""
         if not self.in_group:
             self._open_group()
 
@@ -315,7 +318,8 @@ class Database(Statements):
         """Commit the open group, if there is one.
 
         Raises:
-            DatabaseError: the complete group is lost (with journal_mode=off, perhaps a part).
+            DatabaseError: the complete group is lost (with journal_mode=off, perhaps only a part of
+            it).
         """
         if not self.in_group:
             return
@@ -341,10 +345,10 @@ class Database(Statements):
             self._restart_wal(self._wal)
 
     def commit_durable(self) -> None:
-        """End the group so that it survives a power cut; under WAL once ``sync_wal`` returned.
+        """Commit the group so that it survives a power cut; under WAL only after ``sync_wal`` too.
 
-        In the rollback modes it blocks the loop for some fsyncs. Under settings that promise
-        nothing (``Pragmas.survives_power_loss``) it is a plain commit.
+        In the rollback journal modes it blocks the event loop for some fsyncs. Under settings that
+        do not survive power loss (``Pragmas.survives_power_loss``) it is a normal commit.
         """
         self.commit()
         if (
@@ -370,7 +374,7 @@ class Database(Statements):
 
     @override
     def rollback(self) -> None:
-        """Undo the group: all its operations, acknowledged ones too. Without one nothing happens.
+        """Undo the open group, if there is one, with all its operations, also acknowledged ones.
 
         Under journal_mode=off nothing is undone and the database refuses further groups.
         """
@@ -381,7 +385,7 @@ class Database(Statements):
     def _failed(
         self, exc: apsw.Error, *, changing: bool = False, committing: bool = False
     ) -> S3fsError:
-        """Find out what an error left of the group; return our error for it."""
+        """Find out whether the group survived an error; return our error for it."""
         if self.in_group:
             gone = isinstance(exc, apsw.FullError) or not self.connection.in_transaction
             if gone or committing or (changing and not self.pragmas.can_undo):
@@ -409,9 +413,10 @@ class Database(Statements):
     # --- following -----------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Read the state that is committed now, even if another connection commits later.
+        """Pin the committed state: read it even if another connection commits later.
 
-        Until ``lead``, groups change only rows of fetched blocks, and store them outside the file.
+        Until ``lead``, groups change only rows of fetched blocks, which are stored outside the
+        file.
         """
         assert self.pragmas.is_wal, "only under WAL a reader sees one moment beside a writer"
         assert not self.in_group, "what a group changed belongs into the file"
@@ -421,13 +426,13 @@ class Database(Statements):
             self._view = View(self)
 
     def go_on(self) -> None:
-        """Read the state that is committed now; to be called between two requests."""
+        """Switch to the state that is committed now; called between two requests."""
         assert self._view is not None, "only a follower has something to go on to"
         with self._translating():
             self._view.pin()
 
     def lead(self) -> None:
-        """Undo ``follow``: write into the file again, first the rows stored outside it."""
+        """Undo ``follow``: write to the file again, first the rows that were stored outside it."""
         assert self._view is not None, "a database that does not follow leads already"
         self.commit()
         with self._translating():
@@ -436,18 +441,18 @@ class Database(Statements):
         self.remembers = True
 
     def exchange(self, other: Path, aside: Path) -> None:
-        """Replace this database's file by another database, and read from that.
+        """Replace the file of this database by another database, and read from that.
 
-        Rows that only the view had are lost, even after an error. A kill during the exchange leaves
-        a log without a database, or no file; the next opening restores the database.
+        Rows that only the view had are lost, also after an error. A kill during the replacement
+        leaves a log without a database, or no file; the next opening restores the database.
 
         Args:
             other: a database with the pragmas of this one, which no process has open.
             aside: a directory on the same disk, to which this database's file is moved.
 
         Raises:
-            DatabaseError, FormatError: it reads from its own file again, in its latest state; if
-                even that failed, it ``is_closed``.
+            DatabaseError, FormatError: the replacement failed and the old file is in use again; if
+            reopening it failed, too, ``is_closed`` is true.
         """
         assert self._view is not None, "only a follower has nothing to lose"
         self.commit()
@@ -485,12 +490,12 @@ class Database(Statements):
 
     @property
     def is_closed(self) -> bool:
-        """Return whether it answers nothing any more."""
+        """Return whether the database is closed."""
         return self._closed
 
     @property
     def follows(self) -> bool:
-        """Return whether it is between ``follow`` and ``lead``."""
+        """Return whether ``follow`` was called without a later ``lead``."""
         return self._view is not None
 
     @contextlib.contextmanager
@@ -518,7 +523,7 @@ class Database(Statements):
 
     @property
     def size_bytes(self) -> int:
-        """Return the length that a copy of the database would have now."""
+        """Return the length of a copy of the database, in bytes."""
         row = self.one("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
         assert row is not None, "SQLite always answers"
         return int(row[0])
@@ -530,14 +535,14 @@ class Database(Statements):
 
     @property
     def wal_uncopied_bytes(self) -> int:
-        """Return how much of the log no checkpoint has copied yet."""
+        """Return the bytes of the log that no checkpoint has copied yet."""
         return 0 if self._wal is None else self._wal.uncopied_bytes
 
     def sync_wal(self) -> None:
         """Make all commits durable. Blocking: in a thread. Without WAL nothing happens.
 
         Raises:
-            OSError: the disk refused; what is durable is unknown.
+            OSError: the disk failed; it is unknown which commits are durable.
         """
         if self._wal is not None and self.pragmas.survives_power_loss:
             self._wal.sync()
@@ -545,7 +550,7 @@ class Database(Statements):
     def checkpoint(self) -> Checkpoint | None:
         """Copy the log into the database beside the writer. Blocking: in a thread.
 
-        A commit soon after it starts the log over. Without WAL nothing happens.
+        A later commit restarts the log from its beginning. Without WAL nothing happens.
 
         Raises:
             DatabaseError: nothing is lost; the log only stays longer.
@@ -553,10 +558,10 @@ class Database(Statements):
         return None if self._wal is None else self._wal.checkpoint()
 
     def open_snapshot(self) -> Snapshot:
-        """Return the state of the last commit, to be copied in a thread while groups go on.
+        """Return a snapshot of the last commit, to be copied in a thread while groups continue.
 
-        Under WAL it costs a fraction of a millisecond. In the other journal modes the whole
-        database is copied to a file beside it before this returns: the loop stalls.
+        Under WAL it takes a fraction of a millisecond. In the other journal modes the complete
+        database is first copied to a file beside it, which stalls the event loop.
 
         Raises:
             DatabaseError: no snapshot was opened.

@@ -1,4 +1,4 @@
-"""Replacing a database file by another one, and undoing that.
+"""Replacing a database file by another one, and undoing the replacement.
 
 Owns: the order of renaming SQLite's files. Does not know: connections; none is open.
 Keeps: a kill never leaves a database next to the log of another one. At worst it leaves a log
@@ -13,15 +13,15 @@ _LOGS: Final = ("-wal", "-shm")
 
 
 class Exchange:
-    """One database that takes the place of another."""
+    """The replacement of one database by another."""
 
     def __init__(self, path: Path, other: Path, aside: Path) -> None:
-        """Prepare it.
+        """Prepare the replacement.
 
         Args:
-            path: of the database to be replaced.
+            path: path of the database to be replaced.
             other: the database that replaces it, without a log.
-            aside: a directory on the same disk, for the replaced one, as ``gone.db``.
+            aside: a directory on the same disk, where the replaced database becomes ``gone.db``.
         """
         self._path = path
         self._other = other
@@ -29,7 +29,7 @@ class Exchange:
         self._done: list[tuple[Path, Path]] = []
 
     def do(self) -> None:
-        """Rename. Raises OSError: ``undo`` leads back."""
+        """Rename the files. Raises OSError: call ``undo`` to restore the old database."""
         for suffix in ("", *_LOGS):
             left = _beside(self._path, suffix)
             if left.exists():
@@ -41,7 +41,7 @@ class Exchange:
         self._done.append((source, target))
 
     def undo(self) -> None:
-        """Move the replaced database back. Raises OSError: it could not be moved."""
+        """Move the replaced database back. Raises OSError if it cannot be moved."""
         if self._done and self._done[-1][0] == self._other:
             self._path.rename(self._other)
             self._done.pop()

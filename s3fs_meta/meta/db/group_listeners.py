@@ -1,6 +1,6 @@
 """Recorders of changes and listeners: the code that a database calls for its groups.
 
-Owns: the order in which listeners hear that a group was lost. Does not know: groups, rows.
+Owns: the order in which listeners are notified of a lost group. Does not know: groups, rows.
 """
 
 import enum
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class LossStep(enum.IntEnum):
-    """The order in which listeners hear that a group was lost."""
+    """The order in which listeners are notified of a lost group."""
 
     REFUSE = 1  # no further change or sync: it is unknown which operations are durable
     RELOAD = 2  # read copies of rows in memory again
@@ -25,7 +25,7 @@ class Recorder(Protocol):
         ...
 
     def group_committing(self) -> None:
-        """React to the end of a group, after its last change; may still write rows of its own."""
+        """React to the end of a group, after its last change; may still write rows of the recorder."""
         ...
 
 
@@ -33,11 +33,11 @@ class BulkRecorder(Recorder, Protocol):
     """A recorder of changes that also accepts a changeset made by its caller."""
 
     def pause(self) -> None:
-        """Stop recording; the caller records the next changes."""
+        """Stop recording, because the caller records the next changes."""
         ...
 
     def go_on(self, changeset: bytes) -> None:
-        """Record again; *changeset* holds the changes made since ``pause``."""
+        """Resume recording; *changeset* contains the changes made since ``pause``."""
         ...
 
 
@@ -49,15 +49,15 @@ class GroupListeners:
         self._of_loss: list[tuple[LossStep, Callable[[], None]]] = []
 
     def when_opened(self, listener: Callable[[], None]) -> None:
-        """Call a function after each begin of a group."""
+        """Register a function to be called after each begin of a group."""
         self.of_opening.append(listener)
 
     def when_lost(self, step: LossStep, listener: Callable[[], None]) -> None:
-        """Call a function when SQLite has lost a group, in the order of the steps."""
+        """Register a function to be called when SQLite has lost a group, in the order of the steps."""
         self._of_loss.append((step, listener))
         self._of_loss.sort(key=operator.itemgetter(0))
 
     def lost(self) -> None:
-        """Report a group that was lost."""
+        """Call the functions registered for a lost group."""
         for _step, listener in self._of_loss:
             listener()

@@ -1,18 +1,19 @@
-"""The table ``inodes`` with a write-back cache: rows read last, and rows that a group changes.
+"""The table ``inodes`` with a write-back cache of recently read rows and of changed rows.
 
-Owns: which rows are newer here than in the table, writing them, and every statement on the table.
+Owns: which rows are newer in memory than in the table, writing them, and every statement on the
+table.
 Does not know: what a change means (``tables.inodes``), when groups begin and end (``database``).
-Keeps: a row that was changed or made in the open group is here until it is written, and it is
+Keeps: a row that the open group changed or made stays in memory until it is written, and it is
 written before any other statement on the table, and before the group commits.
 
 A statement that reads or changes the table is run by the methods of ``Database.inodes``; the same
-methods of ``Database`` know nothing of these rows. Exceptions are ``tables.inodes`` and
-``tables.dentries``, which merge the rows themselves, and offline tools, after ``write_through``.
+methods of ``Database`` ignore the rows in memory. Exceptions are ``tables.inodes`` and
+``tables.dentries``, which merge these rows themselves, and offline tools, after ``write_through``.
 Why: docs/decisions/0016-owner-of-the-inode-cache.md
 
 Most inodes change several times within a group: a directory with each of its names, a new file
-with its first bytes and then its times. So one statement for each of them is enough; it would
-cost 3 to 5 us of a request, a tuple costs a tenth of that.
+with its first bytes and then its times. So the group writes each of them with one statement. A
+statement for each change would take 3 to 5 us of a request; a tuple takes a tenth of that.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,7 +34,7 @@ _Row = tuple[int, ...]
 
 
 class InodeTable:
-    """The table, and some of its rows, each as the inode's attributes."""
+    """The table, and some of its rows in memory, each as the inode's attributes."""
 
     def __init__(self, db: Statements) -> None:
         self._db = db
@@ -49,7 +50,7 @@ class InodeTable:
     # --- rows in memory ------------------------------------------------------------------------
 
     def read(self, attributes: Attributes) -> None:
-        """Keep what was just read from the table."""
+        """Cache a row that was just read from the table."""
         if self.writes_through:
             return
         if len(self._rows) >= INODE_ROWS_MAX:
@@ -57,7 +58,7 @@ class InodeTable:
         self._rows[attributes.ino] = attributes
 
     def made(self, attributes: Attributes) -> None:
-        """Keep a new row. Transaction: inside a group."""
+        """Store a new row in memory. Transaction: inside a group."""
         self.unwritten_changes += 1
         self._changed[attributes.ino] = True
         self._rows[attributes.ino] = attributes
@@ -65,7 +66,7 @@ class InodeTable:
             self.settle()
 
     def change(self, attributes: Attributes) -> None:
-        """Keep a row that differs from that in the table. Transaction: inside a group."""
+        """Store a changed row in memory. Transaction: inside a group."""
         self.unwritten_changes += 1
         ino = attributes.ino
         if ino not in self._changed:
@@ -75,17 +76,17 @@ class InodeTable:
             self.settle()
 
     def has_row(self, ino: Ino) -> bool:
-        """Return whether an inode that exists has a row in the table, perhaps an older one."""
+        """Return whether an existing inode has a row in the table, perhaps an outdated one."""
         return not self._changed.get(ino, False)
 
     def drop(self, ino: Ino) -> None:
-        """Forget a row that is gone."""
+        """Forget a deleted row."""
         self.unwritten_changes += 1
         self._rows.pop(ino, None)
         self._changed.pop(ino, None)
 
     def forget(self) -> None:
-        """Forget everything, unwritten changes too: the table is the truth again."""
+        """Forget all rows in memory, including unwritten changes."""
         self._rows.clear()
         self._changed.clear()
 
@@ -113,12 +114,12 @@ class InodeTable:
         self.unwritten_changes -= written
 
     def settle(self) -> None:
-        """Let the table be the truth, before a statement that changes its rows."""
+        """Write all changes and empty the cache, before a statement that changes rows of the table."""
         self.flush()
         self.forget()
 
     def write_through(self) -> None:
-        """Keep no row from now on: any statement may use the table. For offline tools."""
+        """Disable the cache, so that any statement may use the table; for offline tools."""
         self.settle()
         self.writes_through = True
 
@@ -150,7 +151,7 @@ class InodeTable:
         self._db.run_many(sql, rows)
 
     def _take_changes(self) -> tuple[list[_Row], list[_Row]]:
-        """Return the rows to insert and those to update; afterwards the table has them."""
+        """Return the rows to insert and those to update, which the caller then writes."""
         made: list[_Row] = []
         changed: list[_Row] = []
         rows = self._rows

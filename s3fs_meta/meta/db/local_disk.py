@@ -1,4 +1,4 @@
-"""The filesystem below the database file: its type, and copy-on-write.
+"""The filesystem on which the database file lies: its type, and copy-on-write.
 
 Owns: refusing WAL where its shared memory does not work, and NOCOW on Btrfs.
 Does not know: SQLite.
@@ -58,10 +58,10 @@ def filesystem_type(path: Path) -> int:
 
 
 def refuse_wal_on_network(path: Path) -> None:
-    """Refuse a place for the database where a write-ahead log is not safe; touches nothing.
+    """Refuse a directory on a filesystem where a write-ahead log is not safe; changes nothing.
 
     Raises:
-        UsageError: names the filesystem and what to choose instead.
+        UsageError: the log is not safe; the message names the filesystem and an alternative.
     """
     name = NETWORK_FILESYSTEMS.get(filesystem_type(path))
     if name is not None:
@@ -72,12 +72,12 @@ def refuse_wal_on_network(path: Path) -> None:
 
 
 def create_empty(path: Path) -> None:
-    """Create the database file, with NOCOW where the filesystem knows it.
+    """Create the database file, with NOCOW where the filesystem supports it.
 
-    Before SQLite opens it: closing another descriptor later would drop SQLite's locks.
+    Called before SQLite opens the file: closing another descriptor later would drop SQLite's locks.
 
     Raises:
-        FileExistsError: there is a file.
+        FileExistsError: the file exists already.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -87,10 +87,10 @@ def create_empty(path: Path) -> None:
 
 
 def set_nocow(fd: int) -> bool:
-    """Switch copy-on-write off for an empty file; return whether that was possible.
+    """Disable copy-on-write for an empty file; return whether that was possible.
 
-    Only Btrfs takes the flag. There, a database is rewritten in place instead of being torn into
-    a million extents, and loses Btrfs' checksums; packs and images have their own.
+    Only Btrfs accepts the flag. The database is then rewritten in place, not fragmented into a
+    million extents, but loses the checksums of Btrfs; packs and images have checksums of their own.
     """
     flags = array.array("i", [0, 0])  # the kernel uses an int although the number says long
     try:

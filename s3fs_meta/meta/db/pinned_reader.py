@@ -1,11 +1,11 @@
-"""The view of a follower's mount: one txg, until the mount moves on to the next.
+"""The read view of a follower's mount: one txg, until the mount switches to the next.
 
 Owns: a read transaction that stays open, and temporary tables that replace the local tables which
 a read-only mount writes. Does not know: where txgs come from (``apply_changeset`` applies them
 through a second connection, in a thread).
 Keeps: no statement of the mount's connection sees half a txg, and none takes the write lock of the
-database. SQLite prefers temporary tables, so rows of fetched blocks go there, and a group begins no
-transaction of its own.
+database. SQLite resolves a name to a temporary table first, so rows of fetched blocks are written
+there, and a group begins no transaction of its own.
 Tasks: the event loop. Never a schedule point.
 Source: https://www.sqlite.org/wal.html, "Concurrency"; lang_naming.html.
 """
@@ -33,7 +33,7 @@ class View:
     """The txg that one connection sees."""
 
     def __init__(self, db: Viewed) -> None:
-        """Begin with the state that is committed now, and a copy of the file's local rows."""
+        """Pin the state that is committed now, and copy the local rows of the file."""
         self._db = db
         self._connection = db.connection
         assert not self._connection.in_transaction, "a view begins between two groups"
@@ -51,7 +51,7 @@ class View:
         self.pin()
 
     def pin(self) -> None:
-        """See what is committed now, until further notice; what the groups of the view wrote stays."""
+        """Switch to the state that is committed now; rows that groups of the view wrote stay."""
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
         self._connection.execute("BEGIN")
@@ -61,9 +61,9 @@ class View:
         self._db.load_counters()
 
     def end(self) -> None:
-        """See every commit from now on, and write the local rows into the file.
+        """End the view: see every later commit, and write the local rows to the file.
 
-        A few hundred milliseconds for the largest cache. Rows that are equal are left alone.
+        Takes a few hundred milliseconds for the largest cache. Equal rows are not written.
         """
         execute = self._connection.execute
         execute("COMMIT")

@@ -41,7 +41,7 @@ class Pragmas(SqliteOptions):
         """Refuse settings that SQLite does not support or would silently ignore.
 
         Raises:
-            UsageError: names the option, its value and what it can be.
+            UsageError: the message names the option, its value and the valid values.
         """
         _require_one_of("journal_mode", self.journal_mode, JOURNAL_MODES)
         _require_one_of("synchronous", self.synchronous, SYNCHRONOUS)
@@ -69,28 +69,29 @@ class Pragmas(SqliteOptions):
 
     @property
     def survives_power_loss(self) -> bool:
-        """Return whether fsync means anything under these settings."""
+        """Return whether synced data survives a power loss under these settings."""
         return self.synchronous != "off" and self.journal_mode not in {"memory", "off"}
 
     @property
     def effective_cache_size(self) -> int:
-        """Return the page cache as SQLite takes it: pages, or KiB if negative."""
+        """Return the page cache in SQLite's form: pages, or KiB if negative."""
         return default_cache_size() if self.cache_size is None else self.cache_size
 
     @property
     def commit_syncs_journal_end(self) -> bool:
         """Return whether the end of a rollback journal is on disk when COMMIT returns.
 
-        If it is not, a journal that comes back after a power cut undoes the commit. Our lock is
-        exclusive, so DELETE, too, keeps the journal and overwrites its header, as PERSIST does,
-        and that is synced at every level but off. TRUNCATE syncs it from FULL on.
+        Otherwise a journal that reappears after a power cut undoes the commit. Our lock is
+        exclusive,
+        so DELETE, like PERSIST, keeps the journal and overwrites its header, and syncs it at every
+        level except off. TRUNCATE syncs it only at FULL and above.
         Source: pager_end_transaction and zeroJournalHdr in SQLite's pager.c.
         """
         return self.journal_mode in {"delete", "persist"} or self.synchronous in {"full", "extra"}
 
 
 def default_cache_size() -> int:
-    """Return a page cache for this machine, in KiB, negative as SQLite wants it."""
+    """Return the default page cache for this machine, in KiB, negative as SQLite expects it."""
     ram_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     wanted = min(max(ram_bytes // _RAM_SHARE, PAGE_CACHE_BYTES_MIN), PAGE_CACHE_BYTES_MAX)
     return -(wanted // KIB)

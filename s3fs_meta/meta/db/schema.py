@@ -3,13 +3,14 @@
 Owns: reading schema.sql and local.sql (the authority on rows), the lists of tables, the steps from an
 earlier schema version. Does not know: who opens a database, the recording of changes.
 
-Every database is upgraded when it is opened, whether it was local, came as an image, or is a copy of
-the past. Nothing of it is recorded, so all that follow one chain must come to the same rows. For that
-a new column stands at its default until the first change that knows it. So it does not matter how
-many changes of the earlier version are applied before the upgrade, and how many after.
+Every database is upgraded when it is opened: local ones, images, and copies of the past. The
+upgrade
+is not recorded as a change, so all hosts that follow one chain must get the same rows. Therefore a
+new column has its default until the first change that contains it. So it does not matter how many
+changes of the earlier version are applied before the upgrade, and how many after.
 
-    version 2   inodes.btime_delta_ns; 0: an inode of version 1 was born when its ctime was, as
-                that is at the first change by a program of version 2
+    version 2 inodes.btime_delta_ns; default 0: the birth time of an inode of version 1 is the ctime
+                that it has at the first change by a program of version 2
 
 Source: https://www.sqlite.org/lang_altertable.html, chapter 6: no row is touched.
 """
@@ -62,17 +63,17 @@ _VIEW: Final = "CREATE TEMP VIEW inodes AS SELECT *, 0 AS btime_delta_ns FROM ma
 
 
 def create_tables(connection: apsw.Connection) -> None:
-    """Make the replicated and location tables in an empty database. Inside a transaction."""
+    """Create the replicated and location tables in an empty database. Inside a transaction."""
     connection.execute(script("schema.sql"))
 
 
 def create_local_tables(connection: apsw.Connection) -> None:
-    """Make the local tables where they are missing. Inside a transaction."""
+    """Create missing local tables. Inside a transaction."""
     connection.execute(script("local.sql"))
 
 
 def insert_first_rows(connection: apsw.Connection, uid: int, gid: int, now_ns: int) -> None:
-    """Make the root directory and the counters of an otherwise empty filesystem."""
+    """Create the root directory and the counters of an empty filesystem."""
     connection.execute(
         "INSERT INTO inodes VALUES (?, ?, 2, ?, ?, 0, 0, ?, 0, 0, 0, ?, 0, 0)",
         (ROOT_INO, _ROOT_MODE, uid, gid, now_ns, ROOT_INO),
@@ -88,14 +89,14 @@ def script(name: str) -> str:
 
 
 def upgrade(connection: apsw.Connection) -> None:
-    """Give a database of an earlier version the tables of the present one; others stay.
+    """Upgrade a database of an earlier schema version; a current one stays unchanged.
 
-    All of it or nothing, whatever happens on the way: before any pragma was set a database has
-    a journal that survives a power cut. Transaction: its own. Blocks; before any other use of the
-    connection.
+    Atomic, even if power is lost: before any pragma is set, a database has a journal that survives
+    a
+    power cut. Transaction: its own. Blocks; called before any other use of the connection.
 
     Raises:
-        apsw.Error: it is as it was.
+        apsw.Error: the database is unchanged.
     """
     if not _is_former(connection):
         return
@@ -112,13 +113,13 @@ def upgrade(connection: apsw.Connection) -> None:
 
 
 def show_as_present(connection: apsw.Connection) -> bool:
-    """Let a connection that cannot write see the present tables in a former database.
+    """Give a read-only connection temporary views of an older database in the current schema.
 
-    A temporary view stands before the table; only ``main.inodes`` is the table itself. It goes
-    with the temporary storage, when that is exchanged.
+    A temporary view hides the table; only ``main.inodes`` is the table itself. The view is dropped
+    together with the temporary storage.
 
     Returns:
-        Whether the database is a former one.
+        Whether the database has an older schema version.
     """
     if not _is_former(connection):
         return False

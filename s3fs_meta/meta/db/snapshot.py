@@ -1,7 +1,7 @@
-"""A consistent snapshot of the database, to be copied while the writer goes on.
+"""A consistent snapshot of the database, to be copied while the writer continues.
 
-Owns: the read transaction (WAL) or the copy made on the spot (other journal modes).
-Does not know: images, what is dropped from the copy.
+Owns: the read transaction (WAL) or the immediate copy (other journal modes).
+Does not know: images, which rows are dropped from the copy.
 Tasks: opened on the event loop; ``copy_to`` and ``close`` belong in a thread.
 """
 
@@ -18,7 +18,7 @@ from s3fs_meta.meta.db.connections import translated
 
 
 class Snapshot:
-    """A state that stays readable until ``close``; while it is open, the WAL only grows."""
+    """A database state that stays readable until ``close``; until then the WAL only grows."""
 
     def __init__(
         self,

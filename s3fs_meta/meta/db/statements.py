@@ -1,6 +1,6 @@
 """Running statements on the writing connection.
 
-Owns: the cursor, the translation of SQLite's errors, and answers remembered until a row changes.
+Owns: the cursor, the translation of SQLite's errors, and results cached until a row changes.
 Does not know: when groups begin and end (``database``); rows of inodes in memory (``inode_table``,
 whose methods run the statements on that table).
 """
@@ -35,16 +35,16 @@ class Statements(abc.ABC):
 
     @abc.abstractmethod
     def rollback(self) -> None:
-        """Undo the group."""
+        """Undo the open group."""
 
     @abc.abstractmethod
     def _failed(
         self, exc: apsw.Error, *, changing: bool = False, committing: bool = False
     ) -> S3fsError:
-        """Find out what an error left of the group; return our error for it."""
+        """Find out whether the group survived an error; return our error for it."""
 
     def one(self, sql: str, arguments: Arguments = ()) -> Row | None:
-        """Return the first row, None without one. For queries that have at most few rows."""
+        """Return the first row, None without one. For queries with few rows."""
         try:
             rows = self._cursor.execute(sql, arguments).fetchall()
         except apsw.Error as exc:
@@ -52,9 +52,9 @@ class Statements(abc.ABC):
         return rows[0] if rows else None
 
     def recent(self) -> dict[Any, Any]:
-        """Return what was remembered since a row changed last, for the caller to add to.
+        """Return the results cached since the last change of a row; the caller may add to them.
 
-        Where another connection changes rows nothing is remembered.
+        If another connection changes rows, nothing is cached.
         """
         try:
             total = self._total_changes()
@@ -66,11 +66,11 @@ class Statements(abc.ABC):
         return self._recent
 
     def _forget_recent(self) -> None:
-        """Remember nothing of rows that are as they were before some changes, which counted."""
+        """Drop all cached results, which may be older than changes that were counted already."""
         self._recent_at = -1
 
     def all(self, sql: str, arguments: Arguments = ()) -> list[Row]:
-        """Return all rows; the query bounds them."""
+        """Return all rows; the query bounds their number."""
         try:
             return self._cursor.execute(sql, arguments).fetchall()
         except apsw.Error as exc:
@@ -91,9 +91,10 @@ class Statements(abc.ABC):
         """Change rows and return how many. Transaction: inside a group.
 
         Raises:
-            DatabaseFullError: the whole group is gone.
-            DatabaseError: this statement did nothing; if ``in_group`` is false now, the group
-                is gone too.
+            DatabaseFullError: the complete group is lost.
+            DatabaseError: this statement changed nothing; if ``in_group`` is now false, the group
+            is
+            lost, too.
         """
         assert self.in_group, "rows change only inside a group: call begin() first"
         try:

@@ -1,14 +1,14 @@
-"""The write-ahead log of the database: its length, syncing it, emptying it.
+"""The write-ahead log of the database: its length, sync and checkpoints.
 
 Owns: the length of the log in frames, fsync of the ``-wal`` file, checkpoints.
 Does not know: groups, rows.
 Tasks: the event loop, except ``sync`` and ``checkpoint``, which belong in a thread.
 
 How the log stays bounded: a checkpoint in a thread copies frames into the database while the
-writer goes on, so it never reaches the end of the log, and SQLite starts the log over only when
-a transaction begins on a log that was copied whole. So the thread goes over it until only a short
-rest is left, and ``nearly_copied`` tells the database to copy that between two groups, on the
-loop: two fsyncs and few pages.
+writer continues, so it never reaches the end of the log. SQLite restarts the log only when a
+transaction begins after all of it was copied. So the thread repeats the checkpoint until only a
+short rest remains. Then ``nearly_copied`` is true, and the database copies the rest between two
+groups, on the event loop: two fsyncs and a few pages.
 Source: https://www.sqlite.org/wal.html, "Avoiding Excessively Large WAL Files".
 """
 
@@ -72,9 +72,9 @@ class Wal:
 
     @property
     def nearly_copied(self) -> bool:
-        """Return whether the log is worth starting over and only a short rest is to be copied.
+        """Return whether the log is long enough to restart and only a short rest is not yet copied.
 
-        The longer the log, the longer a rest is worth its stall: so the log has a bound at any load.
+        The longer the log, the longer a rest is accepted, which bounds the log under any load.
         """
         return (
             self._copied_frames > 0
@@ -86,10 +86,10 @@ class Wal:
     def sync(self) -> None:
         """Make every commit so far durable. Blocking: in a thread.
 
-        The log file holds none of SQLite's locks, so a descriptor of our own may come and go.
+        SQLite has no locks on the log file, so we may open and close a descriptor of our own.
 
         Raises:
-            OSError: the disk refused; what is durable is unknown.
+            OSError: the disk failed; it is unknown which commits are durable.
         """
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -104,7 +104,7 @@ class Wal:
             self._directory_synced = True
 
     def checkpoint(self) -> Checkpoint:
-        """Copy what is in the log into the database, beside the writer. Blocking: in a thread.
+        """Copy the log into the database, beside the writer. Blocking: in a thread.
 
         Raises:
             DatabaseError: nothing is lost; the log only stays longer.
@@ -133,7 +133,7 @@ class Wal:
         return done
 
     def checkpoint_with(self, connection: apsw.Connection) -> Checkpoint:
-        """Copy through a given connection; never waits for readers, the writer, a checkpoint."""
+        """Copy through a given connection; never wait for readers, the writer or a checkpoint."""
         try:
             done = Checkpoint(*connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE))
         except apsw.BusyError:
@@ -146,11 +146,12 @@ class Wal:
 def last_change_ns(database: Path) -> int | None:
     """Return the newest ctime of a database that no process has open, and of its log (ns).
 
-    A file that was put back has a new ctime, whatever its mtime is: see inode(7). So a killed
-    process made every file with an older ctime before its last commit, or the database is older.
+    A file that was restored from a backup has a new ctime, whatever its mtime is: see inode(7). So
+    a file with an older ctime was made before the last commit of the killed process, or the
+    database was restored.
 
     Returns:
-        None: there is no database, or its log is missing.
+        None if there is no database, or its log is missing.
     """
     try:
         with database.open("rb") as file:

@@ -213,10 +213,10 @@ def _after(txg: Txg) -> str:
 def _line(txg: Txg, found: Fetched | str, size_bytes: int | None) -> str:
     if isinstance(found, str):
         size = "" if size_bytes is None else f", {size_bytes} bytes"
-        return f"txg {txg} is given up: {found}{size}"
+        return f"txg {txg} is abandoned: {found}{size}"
     kind = "" if found.changelog.kind is Kind.GROUP else f", kind {found.changelog.kind.value}"
     return (
-        f"txg {txg} is given up: of {written_moment(found.link.created_ns)}, epoch"
+        f"txg {txg} is abandoned: written {written_moment(found.link.created_ns)}, epoch"
         f" {found.changelog.epoch}, {found.object_bytes} bytes{kind}; it cannot be restored"
         " without the ones before it"
     )

@@ -247,6 +247,6 @@ def test_database_with_invalid_counters_is_opened_for_repair(healthy: Healthy) -
     path = healthy.db.path
     healthy.db.close()
 
-    with pytest.raises(FormatError, match="counters"):
+    with pytest.raises(FormatError, match="counter"):
         Database.open(path, Pragmas())
     Database.open(path, Pragmas(), repairing=True).close()

@@ -46,10 +46,10 @@ async def test_abandoned_txgs_are_described_up_to_a_bound(
 
     lines = await abandoned_txgs.describe(power.store, bucket.keyring, bucket.uuid, kept, Txg(9))
 
-    assert lines[0].startswith("txg 6 is given up: its changelog is damaged")
+    assert lines[0].startswith("txg 6 is abandoned: its changelog is damaged")
     assert lines[0].endswith(" bytes")
-    assert lines[1] == "txg 7 is given up: its changelog is missing"
-    assert lines[2].startswith("txg 8 is given up: of 20")
+    assert lines[1] == "txg 7 is abandoned: its changelog is missing"
+    assert lines[2].startswith("txg 8 is abandoned: written 20")
     assert "epoch 1" in lines[2]
     assert lines[3:] == ["… and 1 txgs more"]
 
@@ -72,9 +72,9 @@ async def test_txgs_of_another_host_are_not_abandoned_by_accident(power: Power) 
 
     assert await refused(Mend(), lease.holder) == ""
     assert "another host may have written" in await refused(Mend(), lease.holder, kept=0)
-    assert "fsck -y --end-at=8 gives txg 9 up" in await refused(Mend(), "another")
+    assert "fsck -y --end-at=8 abandons txg 9" in await refused(Mend(), "another")
     assert await refused(Mend(Txg(8)), "another") == ""
-    assert "--end-at=8 gives up txg 9" in await refused(Mend(Txg(7)), "another")
+    assert "--end-at=8 abandons txg 9" in await refused(Mend(Txg(7)), "another")
     assert await refused(Mend(anything=True), "another") == ""
 
 

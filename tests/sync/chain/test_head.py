@@ -39,7 +39,7 @@ async def test_other_object_under_the_same_name_is_refused() -> None:
     store = MemoryStore()
     await store.put(HEAD.manifest_key, b"something else")
 
-    with pytest.raises(FormatError, match="not the image"):
+    with pytest.raises(FormatError, match="does not match the recorded hash"):
         await image_head.load_manifest(
             store, Keyring(None, bytes(32)), HEAD.manifest_key, HEAD.manifest_hash
         )

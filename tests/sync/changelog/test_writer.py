@@ -199,7 +199,7 @@ async def test_image_is_abandoned_when_the_log_grows_too_much(
 
 
 async def _expect_given_up(session: Session) -> None:
-    with pytest.raises(StoreUnavailableError, match="the log grew"):
+    with pytest.raises(StoreUnavailableError, match="the WAL grew"):
         await session.make_image()
 
 

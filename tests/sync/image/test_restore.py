@@ -69,7 +69,7 @@ async def test_piece_that_leaves_a_gap_is_refused(tmp_path: Path) -> None:
     two = Piece(image_codec.piece_key(PREFIX, 1), 4096, image_codec.NO_HASH)
     store.objects[KEY] = image_codec.encode(image_of(one, two), KEY, PLAIN)
 
-    with pytest.raises(FormatError, match="piece 0 has 4096 bytes"):
+    with pytest.raises(FormatError, match="piece 0 is not full: 4096 bytes"):
         await restored(store, tmp_path / "meta.db")
 
 

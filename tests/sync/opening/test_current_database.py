@@ -300,7 +300,7 @@ async def test_end_of_the_chain_is_abandoned_only_with_end_at(
 
     for options, message in (
         (OpenOptions(), f"Up to txg {last}"),
-        (FSCK, f"--end-at={last} gives"),
+        (FSCK, f"--end-at={last} abandons"),
         (end_at(last - 1), f"is {last}, so the chain cannot end at txg"),
     ):
         with pytest.raises((BrokenChainError, SettingsError), match=message):
@@ -311,7 +311,7 @@ async def test_end_of_the_chain_is_abandoned_only_with_end_at(
     async with power.session("new", options=end_at(last), tasks=False) as session:
         told = "\n".join(session.volume.mended)
         for txg in range(last + 1, 10):
-            assert f"txg {txg} is given up" in told
+            assert f"txg {txg} is abandoned" in told
         await require_files(session, inos, last)
         assert session.link.txg == 10
         inos[11] = write_file(session, b"11")
@@ -335,7 +335,7 @@ async def test_only_writer_of_the_chain_needs_no_option(power: Power) -> None:
         path.unlink()
 
     async with power.session("a", options=FSCK, tasks=False) as session:
-        assert "txg 9 is given up" in "\n".join(session.volume.mended)
+        assert "txg 9 is abandoned" in "\n".join(session.volume.mended)
         await session.publish_anew()
         await session.close()
     await require_healthy(power, inos, 8, "c")

@@ -37,9 +37,9 @@ async def test_index_takes_at_most_two_requests(blocks: int, requests: int) -> N
 
 @pytest.mark.parametrize("size_bytes", [0, -1, PACK_BYTES_MAX + 1])
 async def test_impossible_size_is_refused_without_a_request(size_bytes: int) -> None:
-    """An object of that size cannot be a pack."""
+    """An object of that size impossible size for a pack."""
     store = FaultyStore(MemoryStore())
-    with pytest.raises(FormatError, match="cannot be a pack"):
+    with pytest.raises(FormatError, match="impossible size for a pack"):
         await read_index(store, PLAIN, pack_codec.new_key(Epoch(1), bytes(16)), size_bytes)
     assert store.calls == []
 

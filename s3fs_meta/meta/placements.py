@@ -1,12 +1,12 @@
-"""Applying the placements of sealed blocks to rows, of the live database or of a copy.
+"""Applying the placements of sealed blocks to the rows of the live database or of a copy.
 
 Owns: the changes to the rows of a block that was placed in a pack, is all zeros, or is a
 duplicate. Does not know: uploads, the cache (``cached_blocks`` is never used here, so that a copy
 may lack it).
 Keeps: refs, live_bytes, mapped_blocks and the counters.
 
-The world moves on between sealing and applying, and a copy may be *older* than what is applied
-to it. So every case is decided by the rows that are there.
+Rows may change between sealing and applying, and a copy may be *older* than the placements that are
+applied to it. So every case is decided by the current rows.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino, PackId
 
 
 class Placed(NamedTuple):
-    """A block is in a pack. The pack has its row."""
+    """A block is in a pack, which has a row."""
 
     block: BlockId
     hash: bytes
@@ -30,7 +30,7 @@ class Placed(NamedTuple):
 
 
 class Zero(NamedTuple):
-    """A block is all zeros: its place in the file becomes a hole."""
+    """A block is all zeros: its part of the file becomes a hole."""
 
     block: BlockId
     ino: Ino
@@ -38,9 +38,9 @@ class Zero(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A block has the content of another, which is at the given location.
+    """A block has the same content as another, which is at the given location.
 
-    If the other block is deleted by now, this block gets the location itself.
+    If the other block was deleted meanwhile, this block gets the location itself.
     """
 
     block: BlockId
@@ -57,13 +57,13 @@ Placement = Placed | Zero | Duplicate
 
 
 def apply(db: Database, placements: Sequence[Placement]) -> list[BlockId]:
-    """Apply placements in order; skip those of blocks that are gone. Inside a group.
+    """Apply placements in order; skip those of deleted blocks. Inside a group.
 
     Returns:
-        The blocks whose rows went away now, in order: their local copies may go.
+        The blocks whose rows were deleted, in order: their cached copies may be deleted.
 
     Raises:
-        MetadataError: a block is named from somewhere unknown; its rows are unchanged.
+        MetadataError: a block is not at its recorded file position; its rows are unchanged.
     """
     gone: list[BlockId] = []
     for placement in placements:
@@ -79,7 +79,7 @@ def apply(db: Database, placements: Sequence[Placement]) -> list[BlockId]:
 
 
 def _apply_one(db: Database, placement: Placement, row: BlockRow) -> bool:
-    """Apply one placement of a block that a file names; return whether its row went."""
+    """Apply one placement of a block to which a file refers; return whether its row was deleted."""
     if isinstance(placement, Zero):
         if block_map.find(db, placement.ino, placement.block_index) != row.block or row.refs != 1:
             raise MetadataError(
@@ -117,7 +117,7 @@ def _end(db: Database, block: BlockId) -> None:
 
 
 def drop_local_tables(db: Database) -> None:
-    """Remove what only this host knows from a copy; freed pages become zeros. Inside a group."""
+    """Drop the local tables of a copy; freed pages become zeros. Inside a group."""
     db.run("PRAGMA secure_delete = ON")
     for table in LOCAL_TABLES:
         db.run(f"DROP TABLE IF EXISTS {table}")

@@ -1,10 +1,10 @@
-"""Databases that no mount uses.
+"""Work on databases that no mount uses.
 
-image_copy        a copy of the database on its way to become an image
+image_copy        preparing a copy of the database as an image
 restored_schema   whether the tables of a downloaded database are ours
-rollback          a database of the past, made fit to continue from the present
+rollback          preparing a database of a past txg as the next state
 rebuild           rows made from the indexes of packs, and from intact pieces of an image
-image_rows        the rows of a damaged image, taken over as far as packs bear them out
+image_rows        rows of a damaged image, as far as the indexes of packs confirm them
 salvage           reading a database file in which pages are missing
 page_size         a closed database rewritten with another page size
 

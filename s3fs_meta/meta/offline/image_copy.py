@@ -1,7 +1,7 @@
-"""A copy of the database on its way to become an image.
+"""Preparing a copy of the database as an image.
 
-Owns: bringing a snapshot's copy to a state that any host can start from: locations of blocks that
-were on their way, no local tables. Does not know: pieces, manifests, the store.
+Owns: changing a snapshot's copy so that any host can start from it: it gets the locations of blocks
+that were being uploaded, and loses the local tables. Does not know: pieces, manifests, the store.
 Tasks: everything here blocks and belongs in a thread; the copy has no other user.
 """
 
@@ -25,26 +25,26 @@ _SUFFIXES: Final = ("", "-journal", "-wal", "-shm")
 
 
 class StoredPack(Protocol):
-    """A pack that the store confirmed after the copy's moment."""
+    """A pack that the store confirmed after the copy was made."""
 
     @property
     def pack(self) -> PackId:
-        """Return its number in the live database."""
+        """Return the pack's number in the live database."""
         ...
 
     @property
     def object_key(self) -> ObjectKey:
-        """Return its key."""
+        """Return the key of the pack's object."""
         ...
 
     @property
     def object_bytes(self) -> int:
-        """Return its size."""
+        """Return the size of the pack's object."""
         ...
 
 
 class ImageFacts(NamedTuple):
-    """The facts about a database that its manifest holds."""
+    """The facts about a database that the manifest of its image contains."""
 
     uuid: str
     schema_version: int
@@ -62,19 +62,19 @@ def finish(
     *,
     txg: Txg | None = None,
 ) -> None:
-    """Make a copy fit for an image: apply locations, drop what is only this host's.
+    """Prepare a copy for an image: apply locations, drop tables that only concern this host.
 
     Args:
-        path: of the copy.
-        stored: packs that may be newer than it.
-        resolved: what became of its blocks.
-        lost: blocks whose only copies are gone: in the image they have no place.
-        txg: what the image is of, and a pack that it empties died in; the row of counters may
-            say an earlier one, and has to stay as it was recorded.
+        path: path of the copy.
+        stored: packs that may be newer than the copy.
+        resolved: new locations of blocks in the copy.
+        lost: blocks whose last copy is lost: in the image they have no location.
+        txg: the txg of the image, in which emptied packs die; the row of counters may have an
+            earlier number, which is not changed.
 
     Raises:
-        MetadataError: a block of the copy is in no pack; the copy is of no use.
-        DatabaseError: the disk is full or worse.
+        MetadataError: a block of the copy has no location; the copy is unusable.
+        DatabaseError: SQLite failed, for example because the disk is full.
     """
     db = Database.open(path, _THROWAWAY)
     try:
@@ -103,7 +103,7 @@ def finish(
 
 
 def _drop_unnamed(db: Database, lost: Collection[BlockId]) -> None:
-    """Remove lost blocks that no file refers to: no file has lost content by them."""
+    """Remove lost blocks to which no file refers."""
     for block in lost:
         row = blocks.find(db, block)
         if row is not None and row.refs == 0:
@@ -111,7 +111,7 @@ def _drop_unnamed(db: Database, lost: Collection[BlockId]) -> None:
 
 
 def describe(path: Path) -> ImageFacts:
-    """Return what a finished copy says of itself."""
+    """Return the facts about a prepared copy."""
     db = Database.open(path, _THROWAWAY, read_only=True)
     try:
         facts = all_of(db)
@@ -130,6 +130,6 @@ def describe(path: Path) -> ImageFacts:
 
 
 def remove(path: Path) -> None:
-    """Remove a copy and whatever SQLite left beside it; missing files are no error."""
+    """Remove a copy and SQLite's files beside it; missing files are not an error."""
     for suffix in _SUFFIXES:
         path.with_name(path.name + suffix).unlink(missing_ok=True)

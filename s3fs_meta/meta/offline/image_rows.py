@@ -1,11 +1,11 @@
-"""Rows of a damaged image, taken over into a database that is made from packs.
+"""Rows of a damaged image, adopted into a database that is rebuilt from packs.
 
-Owns: which of them count, beside what the indexes of packs say (``temp.claims`` of ``rebuild``).
+Owns: which rows are valid beside the indexes of packs (``temp.claims`` of ``rebuild``).
 Does not know: how the rows were read, packs as objects.
-Keeps: a block is only where the index of a pack says that its content is. A file whose inode was
-read has the blocks that the image gives it, those of its time and no newer ones: newer content of
-it goes to a file of its own. Where the rows of its blocks could not be read, the packs
-fill in. What the rows say of each other (names, links, counts) is left to fsck.
+Keeps: a block has only a location that the index of a pack confirms. A file whose inode was read
+has its blocks as of the image; newer content of the file goes to a separate file. Blocks of the
+file whose rows could not be read come from packs. Contradictions between rows (names, links,
+counts) are left to fsck.
 Tasks: everything blocks; in a thread, on a database that no other task uses.
 """
 
@@ -81,7 +81,7 @@ _REWRITTEN: Final = (
 
 
 class ImageRows(NamedTuple):
-    """Facts about the rows that were read of an image."""
+    """Facts about the rows that were read from an image."""
 
     next_block: int  # blocks from this number on are newer
     knows_blocks: bool  # each row of blocks was read
@@ -89,10 +89,10 @@ class ImageRows(NamedTuple):
 
 
 def adopt(db: Database, damaged: DamagedDatabase) -> ImageRows:
-    """Read all that can be read; in a database that has only a root; commits.
+    """Insert all readable rows into a database that has only a root directory; commits.
 
     Raises:
-        DatabaseError: the disk.
+        DatabaseError: the disk failed.
     """
     incomplete = []
     db.inodes.write_through()  # statements here use every table
@@ -117,7 +117,7 @@ def adopt(db: Database, damaged: DamagedDatabase) -> ImageRows:
 
 
 def _insert(db: Database, table: Table, target: str, rows: Iterator[Row]) -> None:
-    """Insert rows; the last one of a key counts, so that the root is the image's."""
+    """Insert rows; a row replaces an earlier one with the same key, so the root is that of the image."""
     columns, places = ", ".join(table.columns), ", ".join("?" * len(table.columns))
     sql = f"INSERT OR REPLACE INTO {target} ({columns}) VALUES ({places})"
     while batch := list(islice(rows, SALVAGE_ROWS_AT_ONCE)):
@@ -125,7 +125,7 @@ def _insert(db: Database, table: Table, target: str, rows: Iterator[Row]) -> Non
 
 
 def _fitting(table: Table, batch: list[Row]) -> Iterable[Row]:
-    """Leave out rows with numbers of inodes and blocks that no writer of ours gives."""
+    """Delete rows with numbers of inodes and blocks that our program never assigns."""
     numbered = [table.columns.index(name) for name in _NUMBERED[table.name]]
     least = ROOT_INO + 1 if table.name == "block_map" else 1
     return [
@@ -136,7 +136,7 @@ def _fitting(table: Table, batch: list[Row]) -> Iterable[Row]:
 
 
 def _pass_given_numbers(db: Database) -> None:
-    """Let the counters be above every number that was read."""
+    """Raise the counters above every number that was read."""
     row = db.one(
         "SELECT (SELECT max(ino) FROM inodes), (SELECT coalesce(max(ino), 0) FROM block_map),"
         " (SELECT coalesce(max(block), 0) FROM temp.image_blocks),"
@@ -149,9 +149,9 @@ def _pass_given_numbers(db: Database) -> None:
 
 
 def locate(db: Database) -> None:
-    """Make rows of the blocks that the image has and packs, too.
+    """Create rows of the blocks that both the image and a pack have.
 
-    Transaction: inside a group; ``temp.claims`` is complete, and overtaken hosts are doubted.
+    Transaction: inside a group; ``temp.claims`` is complete, with claims of fenced hosts doubted.
     """
     db.run("CREATE INDEX temp.claims_by_hash ON claims (hash)")
     db.run(_LOCATE)
@@ -159,7 +159,7 @@ def locate(db: Database) -> None:
 
 
 def settle(db: Database, image: ImageRows, block_bytes: int) -> None:
-    """Leave those entries of packs that have still to be placed. Transaction: inside a group."""
+    """Delete entries of packs that need no further file position. Transaction: inside a group."""
     if image.knows_blocks:
         db.run(_FREED, (image.next_block,))
     db.run(_NEWER, (image.next_block,))
@@ -170,7 +170,7 @@ def settle(db: Database, image: ImageRows, block_bytes: int) -> None:
 
 
 def count_files(db: Database) -> tuple[int, int]:
-    """Return how many regular files there are, and how many of them are not in lost+found."""
+    """Return the number of regular files, and the number of those outside lost+found."""
     row = db.one(
         "SELECT count(*), coalesce(sum(parent IS NOT (SELECT ino FROM dentries WHERE parent = ?1"
         " AND name = ?2)), 0) FROM inodes WHERE mode & ?3 = ?4",

@@ -23,12 +23,12 @@ _SUFFIX: Final = "-resized"
 
 
 def change_page_size(path: Path, page_size: int, *, busy_ms: int = DATABASE_BUSY_MS) -> None:
-    """Rewrite a database with another page size; needs its size again as free space.
+    """Rewrite a database with another page size; needs free space of the same size.
 
     The journal mode is DELETE afterwards; opening it sets the wanted one. Blocks for a long time.
 
     Args:
-        busy_ms: how long to wait for other processes that use the database.
+        busy_ms: longest wait for other processes that use the database.
 
     Raises:
         UsageError: SQLite does not support the size; nothing was changed.

@@ -4,7 +4,7 @@ Owns: the use of each index entry, and the inodes and names of the recovered con
 Does not know: packs as objects, the store.
 Keeps: the result passes fsck. Of several blocks for one position of a file the newest counts: it
 has the highest number. Content that several files shared is restored in the first of them only.
-Content that a host wrote after a takeover by another gets files of its own.
+Content that a host wrote after it was fenced gets separate files.
 Tasks: everything blocks; in a thread, on a database that no other task uses.
 """
 
@@ -57,7 +57,7 @@ _DOUBT: Final = (
 
 
 def add_pack(db: Database, key: ObjectKey, object_bytes: int, entries: Sequence[PackEntry]) -> None:
-    """Take over one pack; in any order."""
+    """Add the claims of one pack; packs may come in any order."""
     epoch = pack_codec.parse_key(key)
     assert epoch is not None, "only such objects count as packs"
     db.begin()
@@ -91,11 +91,12 @@ def finish(
     unreadable: Collection[ObjectKey] = (),
     image: ImageRows | None = None,
 ) -> int:
-    """Give every file an inode and a name; return how many got one.
+    """Give every file an inode and a name; return the number of files.
 
     Args:
-        unreadable: packs that stay although their indexes cannot be read.
-        image: facts about adopted rows of an image; then fsck makes the missing names and inodes.
+        unreadable: packs that are kept although their indexes cannot be read.
+        image: facts about adopted rows of an image; with it fsck makes the missing names and
+        inodes.
     """
     db.inodes.write_through()  # statements here use every table
     db.begin()
@@ -133,7 +134,7 @@ def finish(
 
 
 def _doubt_overtaken(db: Database) -> None:
-    """Tell apart what hosts wrote that were overtaken, or killed; what is told elsewhere counts."""
+    """Mark claims of fenced or killed writers as doubted; delete those that another pack confirms."""
     db.run(_CONFLICTS)
     db.run("CREATE TEMP TABLE ends (epoch INTEGER PRIMARY KEY, first_block INTEGER)")
     db.run(_ENDS)
@@ -145,7 +146,7 @@ def _doubt_overtaken(db: Database) -> None:
 
 
 def _place_blocks(db: Database) -> None:
-    """Make rows of what belongs to the files as they were; the pack of the latest epoch counts."""
+    """Create rows of the blocks that are not doubted, at their location of the latest epoch."""
     db.run(
         "INSERT INTO blocks SELECT block, 0, plain_bytes, hash, pack, pack_offset, stored_bytes"
         " FROM temp.claims WHERE NOT doubted ORDER BY epoch DESC, pack ON CONFLICT DO NOTHING"
@@ -161,7 +162,7 @@ def _place_map(db: Database) -> None:
 
 
 def _place_aside(db: Database, next_ino: int, next_block: int) -> None:
-    """Make rows of the rest: other inodes, other blocks, by file and epoch."""
+    """Create rows of doubted blocks: a new inode for each file and epoch, with new block numbers."""
     db.run(
         "CREATE TEMP TABLE aside AS SELECT c.*,"
         " dense_rank() OVER (ORDER BY c.epoch, c.ino)"
@@ -183,7 +184,7 @@ def _place_aside(db: Database, next_ino: int, next_block: int) -> None:
 
 
 def _home(db: Database, now_ns: int) -> Ino | None:
-    """Return lost+found, made if there is none; None if that name is of something else."""
+    """Return lost+found, created if missing; None if the name belongs to a non-directory."""
     found = dentries.find(db, ROOT_INO, LOST_FOUND)
     if found is not None:
         row = inodes.find(db, found)

@@ -7,9 +7,9 @@ defensive mode; the only change to the file is making missing indexes.
 
 Columns are compared as SQLite parses them (``table_xinfo``), because the text of an upgraded table
 differs. Clauses that ``table_xinfo`` does not show (CHECK, COLLATE, generated columns) must occur
-as often as in schema.sql. Further tables are harmless, and fsck reports them. A missing index is made.
-An additional index of our tables, or one with another definition, is refused, because SQLite
-computes indexes at every change.
+as often as in schema.sql. Additional tables are harmless, and fsck reports them. A missing index is
+created. An additional index of our tables, or one with another definition, is refused, because
+SQLite evaluates indexes at every change.
 """
 
 import re
@@ -66,7 +66,7 @@ def require_ours(path: Path, key: str, *, authentic: bool = False) -> None:
     Raises:
         NewerFormatError: of a version that this program does not know.
         FormatError: its schema is not ours, or SQLite cannot read it.
-        DatabaseError: the disk.
+        DatabaseError: the disk failed.
     """
     try:
         _require(path, key, authentic=authentic)
@@ -78,9 +78,10 @@ def require_ours(path: Path, key: str, *, authentic: bool = False) -> None:
 
 
 def require_ours_damaged(connection: apsw.Connection, key: str) -> int:
-    """Refuse a database of which pages are missing, as ``require_ours``; return its version.
+    """Check a database with missing pages as ``require_ours`` does; return its schema version.
 
-    The row with the version may be among what is missing, so the version is that of its tables. No index is made.
+    The row with the version may be missing, so the version is derived from the tables. No index is
+    created.
 
     Raises:
         FormatError: its schema is not ours, or cannot be read.
@@ -158,8 +159,8 @@ def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
     """Return the schema of a database.
 
     Raises:
-        FormatError: it defines an object that is neither a table nor an index, or has a table of
-            SQLite's own: its statistics would decide how queries are run.
+        FormatError: it defines an object that is neither a table nor an index, or has an internal
+        table of SQLite, whose statistics would influence query plans.
     """
     found = _Schema({}, {})
     for kind, name, of_table, sql in connection.execute(_OBJECTS):

@@ -1,8 +1,8 @@
 """Preparing a database of a past txg to become the next state of the filesystem.
 
-Owns: the data that it takes from the present: numbers that must never be reused, the present packs,
+Owns: the data taken from the present database: numbers that must never be reused, the packs,
 abandoned images, damage marks, and new locations of content. Does not know: how the past database
-is restored, how it becomes the present.
+is restored, how it replaces the present one.
 Keeps: the files of the past, exactly. Packs that only later states need count as dead from now on:
 these states stay available for the retention time, and reclaim deletes the packs after it.
 Tasks: everything here blocks; in a thread, on databases that no other task uses meanwhile.
@@ -29,17 +29,17 @@ _HOMELESS: Final = (
 
 
 def take_over(past: Database, present: Database) -> int:
-    """Let a database of the past know what has happened since; commits.
+    """Update a database of the past with facts from the present one; commits.
 
     Args:
-        past: restored, with nothing local in it.
-        present: of the same filesystem, later; everything in it is in the bucket.
+        past: a restored database, without local rows.
+        present: a later database of the same filesystem; all its changes are in the bucket.
 
     Returns:
-        How many blocks of the past are damaged in the bucket, and intact nowhere.
+        The number of blocks of the past that are damaged in the bucket and have no intact copy.
 
     Raises:
-        SettingsError: content of the past is gone; of no use is only *past*.
+        SettingsError: content of the past was deleted; *past* is unusable, *present* is unchanged.
     """
     past.begin_local()
     now, then = present.counters, past.counters
@@ -72,10 +72,10 @@ def _list_present(past: Database, present: Database) -> None:
 
 
 def _find_content(past: Database, present: Database) -> int:
-    """Give blocks that are unreadable at their old location the present location of their content.
+    """Set the present location of blocks whose old location is unreadable.
 
     Returns:
-        How many are damaged in the bucket, and have no other location.
+        The number of blocks that are damaged in the bucket and have no other location.
     """
     missing: dict[ObjectKey, None] = {}
     lost = 0
@@ -104,7 +104,7 @@ def _find_content(past: Database, present: Database) -> int:
 def _elsewhere(
     present: Database, block: BlockId, content_hash: bytes, plain_bytes: int
 ) -> BlockRow | None:
-    """Return a block of the present with the same content, in a pack that is kept and intact."""
+    """Return a block of the present with the same content in a retained, intact pack."""
     for row in (blocks.find(present, block), *blocks.by_hash(present, content_hash)):
         if row is None or row.pack is None or blocks.is_damaged(present, row):
             continue
@@ -116,9 +116,9 @@ def _elsewhere(
 
 
 def _exchange_packs(past: Database) -> None:
-    """Use the packs of the present, and count their live bytes by the blocks of the past.
+    """Adopt the packs of the present, and recount their live bytes for the blocks of the past.
 
-    A pack that was live and has no live bytes now dies with the open txg: earlier txgs need it.
+    A pack that has no live bytes any more dies with the open txg, because earlier txgs need it.
     """
     past.run("DELETE FROM packs")
     past.run(

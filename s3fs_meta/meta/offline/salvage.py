@@ -1,16 +1,16 @@
-"""Rows of a database file in which pages are missing, as many as are readable.
+"""Reading all readable rows of a database file in which pages are missing.
 
-Owns: how the readable runs of a table are found, and that a row is what its columns say.
+Owns: finding the readable runs of a table, and checking that a row fits its columns.
 Does not know: where the file came from, what the rows are used for.
-Keeps: the file is only read, immutable, with its schema compared first and nothing of it run; a
-row counts only if its key is beyond that of the row before, so pages that name each other in a
-circle end a run and not the program. The number of searches is bounded. SQLite verifies no overflow
-page, so a long row that ends in zeros is left out: its last page may be missing.
+Keeps: the file is only read, as immutable, after a check of its schema, and no SQL in it runs. A
+row is accepted only if its key follows that of the previous row, so pages that form a cycle end a
+run instead of looping forever. The number of searches is bounded. SQLite does not verify overflow
+pages, so a long row that ends in zeros is skipped: its last page may be missing.
 Tasks: everything blocks; in a thread.
 
-A table is read upwards until SQLite meets a page that cannot be, then downwards from its end.
-Between the two, searches begin near both ends in growing steps and evenly between; where one finds
-a row, the run around it is read, and the gaps on its sides are searched again.
+A table is read upwards until SQLite finds an invalid page, then downwards from its end. In the gap
+between, searches start near both ends at growing distances, and at even distances. If a search
+finds a row, the run around it is read, and the gaps on both sides are searched again.
 """
 
 from collections.abc import Iterator
@@ -42,9 +42,9 @@ class Table(NamedTuple):
     """A table that is read by its primary key.
 
     Attributes:
-        columns: those of the key first; ``key`` says how many they are.
-        blobs: which columns hold bytes; all others are whole numbers.
-        optional: which columns may be NULL.
+        columns: columns of the key first; ``key`` is their number.
+        blobs: columns with bytes; all others have integers.
+        optional: columns that may be NULL.
     """
 
     name: str
@@ -101,8 +101,8 @@ class DamagedDatabase:
         """Open a file.
 
         Args:
-            path: no process changes it.
-            key: of the object that it came from, for errors.
+            path: path of the file, which no process may change meanwhile.
+            key: key of the object from which it was restored, for errors.
 
         Raises:
             FormatError: its schema cannot be read, or is not ours.
@@ -134,7 +134,7 @@ class DamagedDatabase:
             raise FormatError(self._key, f"its pieces are no consistent database: {found}")
 
     def cookie_key(self) -> bytes | None:
-        """Return the key of the positions of names, if it can be read."""
+        """Return the key of the hash that gives readdir positions, if it can be read."""
         try:
             rows = self._connection.execute(_COOKIE_KEY).fetchall()
         except (*_UNREADABLE, UnicodeDecodeError):
@@ -148,12 +148,12 @@ class DamagedDatabase:
         return None
 
     def reader(self, table: Table) -> "TableReader":
-        """Return what reads one table."""
+        """Return a reader of one table."""
         return TableReader(self._connection, table)
 
 
 class TableReader:
-    """Reads one table, once."""
+    """Reads one table; used once."""
 
     def __init__(self, connection: apsw.Connection, table: Table) -> None:
         self._connection = connection
@@ -170,7 +170,7 @@ class TableReader:
         self.is_complete = True  # rows() has met no unreadable page
 
     def rows(self) -> Iterator[Row]:
-        """Yield the readable rows, each once, in no order; the types of values are right."""
+        """Yield the readable rows, each once, in no order; all values have the types of their columns."""
         low, high = -1, self._bound()
         yield from self._run(low, high, "")
         if self.is_complete:
@@ -182,7 +182,7 @@ class TableReader:
             yield from self._search(*gaps.pop(), gaps)
 
     def _search(self, low: int, high: int, gaps: list[tuple[int, int]]) -> Iterator[Row]:
-        """Yield the first run between two keys, and add the gaps on its sides."""
+        """Yield the first run between two keys, and add the gaps on both sides."""
         for place in self._between(low, high):
             found = self._probe(place)
             if (
@@ -200,7 +200,7 @@ class TableReader:
             return
 
     def _probe(self, place: int) -> int | None:
-        """Return the first key from a place on; None if a page on the way cannot be read."""
+        """Return the first key at or after a position; None if a page on the way is unreadable."""
         self._probes += 1
         sql = (
             f"SELECT {self._columns()} FROM {self._table.name} WHERE {self._key} >= {self._places}"
@@ -213,7 +213,7 @@ class TableReader:
         return self._bound() if not rows else self._packed(rows[0])
 
     def _run(self, low: int, high: int, way: str) -> Iterator[Row]:
-        """Yield rows between two keys until one cannot be read; ``_reached`` is the last key."""
+        """Yield rows between two keys up to the first unreadable one; ``_reached`` is the last key."""
         self._probes += 1
         self._broke = False
         self._reached = high if way else low
@@ -245,7 +245,7 @@ class TableReader:
         self.is_complete = False
 
     def _between(self, low: int, high: int) -> list[int]:
-        """Return where to search between two keys, ascending: close to both, and evenly."""
+        """Return positions to search between two keys, ascending: close to both, and evenly spread."""
         width = high - low
         steps = [1 << bits for bits in range(width.bit_length())]
         places = {low + step for step in steps} | {high - step for step in steps}
@@ -258,7 +258,7 @@ class TableReader:
         return sorted(place for place in places if low < place < high)
 
     def _columns(self) -> str:
-        """Return what is selected: text is never right, and need not even be text."""
+        """Return the selected expressions; text, which may not even be valid UTF-8, is read as NULL."""
         value = "CASE typeof({0}) WHEN 'text' THEN NULL ELSE {0} END"
         return ", ".join(value.format(name) for name in self._table.columns)
 
@@ -274,7 +274,7 @@ class TableReader:
         return min(first, _NUMBER_MAX), min(second, _NUMBER_MAX)
 
     def _packed(self, row: Row) -> int | None:
-        """Return the key of a row as one number that grows with it; None: it can be no key."""
+        """Return the key of a row as one number in the same order; None if the key is invalid."""
         first = row[0]
         if type(first) is not int or first < 0:
             return None

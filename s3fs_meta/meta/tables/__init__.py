@@ -3,12 +3,12 @@
 inodes, dentries, hard_links, symlinks, xattrs    the tree and its attributes
 block_map, blocks, packs                          content: file to block, block to pack
 cached_blocks, block_origins                      the cache of this host
-pending                                           changes that the bucket does not have
+pending                                           changes that are not in the bucket yet
 properties                                        facts of mkfs, abandoned images, kept packs;
                                                   damage_marks: other rows of the same table
-local_state                                       facts about this host
+local_state                                       facts about this host's copy of the database
 
-Start at ``inodes``. ``row_types`` refuses values that a column cannot have.
+Start at ``inodes``. ``row_types`` refuses values with a wrong type.
 Below: db.
 Above: trees, offline, and every caller of meta.
 """

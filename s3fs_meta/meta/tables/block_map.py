@@ -1,7 +1,7 @@
-"""Rows of ``block_map``: which block holds which part of a file. A hole has no row.
+"""Rows of ``block_map``: the block of each part of a file. A hole has no row.
 
 Owns: the map. Does not know: reference counts (``blocks``), ``inodes.mapped_blocks``: callers
-keep both, from what these functions return.
+update both from the results of these functions.
 """
 
 from typing import Any, Final, NamedTuple
@@ -12,7 +12,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, Pack
 
 
 class Located(NamedTuple):
-    """A block of a file and where its bytes are; pack fields are None until it is uploaded."""
+    """A block of a file with its location; the pack fields are None until it is uploaded."""
 
     block: BlockId
     plain_bytes: int
@@ -87,7 +87,7 @@ def find(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
 def set(  # noqa: A001 - used with the module's name
     db: Database, ino: Ino, index: BlockIndex, block: BlockId
 ) -> BlockId | None:
-    """Let a block hold a part of a file; return the one that held it, None if it was a hole.
+    """Map a part of a file to a block; return the former block, None if the part was a hole.
 
     Transaction: inside a group.
     """
@@ -99,7 +99,7 @@ def set(  # noqa: A001 - used with the module's name
 def replace(
     db: Database, ino: Ino, index: BlockIndex, before: BlockId | None, block: BlockId
 ) -> None:
-    """Let a block hold a part of a file that another holds, None for a hole. Inside a group."""
+    """Map a part of a file to a block; the caller names the former block, None for a hole. In a group."""
     if before is None:
         db.run("INSERT INTO block_map VALUES (?, ?, ?)", (ino, index, block))
     else:
@@ -108,7 +108,7 @@ def replace(
 
 
 def remove(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
-    """Make a part of a file a hole; return the block that held it, None if it was one.
+    """Make a part of a file a hole; return the former block, None if it was a hole already.
 
     Transaction: inside a group.
     """
@@ -121,7 +121,7 @@ def remove(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
 def indexes_from(
     db: Database, ino: Ino, index_from: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, BlockId]]:
-    """Return mapped parts from *index_from* on, ascending, at most *limit*."""
+    """Return the mapped parts at or after *index_from*, ascending, at most *limit*."""
     rows = db.all(
         "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
         " ORDER BY block_index LIMIT ?",
@@ -133,7 +133,7 @@ def indexes_from(
 def indexes_between(
     db: Database, ino: Ino, index_from: BlockIndex, index_to: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, BlockId]]:
-    """Return mapped parts from *index_from* up to *index_to*, not included, at most *limit*."""
+    """Return the mapped parts from *index_from* to before *index_to*, at most *limit*."""
     rows = db.all(
         "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
         " AND block_index < ? ORDER BY block_index LIMIT ?",
@@ -145,7 +145,7 @@ def indexes_between(
 def lengths_from(
     db: Database, ino: Ino, index_from: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, int]]:
-    """Return mapped parts from *index_from* on with the lengths of their content, ascending."""
+    """Return the mapped parts at or after *index_from* with their lengths, ascending."""
     rows = db.all(
         "SELECT m.block_index, b.plain_bytes FROM block_map AS m JOIN blocks AS b"
         " ON b.block = m.block WHERE m.ino = ? AND m.block_index >= ?"
@@ -158,7 +158,7 @@ def lengths_from(
 def last_indexes(
     db: Database, ino: Ino, index_from: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, BlockId]]:
-    """Return the last mapped parts not before *index_from*, descending, at most *limit*."""
+    """Return the last mapped parts at or after *index_from*, descending, at most *limit*."""
     rows = db.all(
         "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
         " ORDER BY block_index DESC LIMIT ?",
@@ -172,7 +172,7 @@ def blocks_after(
 ) -> tuple[FilePart | None, list[tuple[BlockId, FilePart]]]:
     """Return the blocks of the next parts of all files, and the last of these parts.
 
-    None for it: there are no more.
+    The last part is None if there are no more.
     """
     rows = db.all(
         "SELECT ino, block_index, block FROM block_map WHERE (ino, block_index) > (?, ?)"
@@ -186,7 +186,7 @@ def blocks_after(
 def first_only_here(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
 ) -> BlockIndex | None:
-    """Return the first mapped part from *first* to *last* inclusive whose block is in no pack."""
+    """Return the first mapped part from *first* to *last* inclusive whose block is not uploaded."""
     row = db.one(
         "SELECT m.block_index FROM block_map AS m CROSS JOIN blocks AS b ON b.block = m.block"
         " WHERE m.ino = ? AND m.block_index BETWEEN ? AND ? AND b.hash IS NULL"
@@ -199,9 +199,9 @@ def first_only_here(
 def copy_range(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex, target: Ino, shift: int
 ) -> int:
-    """Let *target* have the blocks of a range, each *shift* further; return how many.
+    """Map parts of *target* to the blocks of a range, shifted by *shift*; return their number.
 
-    Its own parts there are holes already. Transaction: inside a group.
+    These parts of *target* must be holes. Transaction: inside a group.
     """
     return db.run(
         "INSERT INTO block_map SELECT ?, block_index + ?, block FROM block_map"
@@ -211,7 +211,7 @@ def copy_range(
 
 
 def repoint(db: Database, ino: Ino, index: BlockIndex, old: BlockId, new: BlockId) -> bool:
-    """Replace one block by another if it still holds the part; return whether it did.
+    """Replace a block by another if the part is still mapped to it; return whether it was.
 
     Transaction: inside a group.
     """

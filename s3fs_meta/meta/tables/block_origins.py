@@ -1,8 +1,8 @@
-"""Rows of ``copies``: which block was instead of one whose own file was never synced yet.
+"""Rows of ``copies``: the origin of each block whose cache file was not synced yet.
 
 Owns: these rows. Does not know: files; when a copy was synced (``cache``).
-Keeps: a row is made in the group that makes the block, and goes in the one that says that the block
-was synced, so that it is there exactly while a cut of power may leave the block without content.
+Keeps: a row is inserted in the group that creates the block, and deleted in the group that records
+its sync, so it exists exactly while a power cut may leave the block without content.
 """
 
 import json
@@ -17,7 +17,7 @@ HOLE: Final = BlockId(0)  # instead of a block; no block has this number
 
 
 class Copy(NamedTuple):
-    """A block that took the place of another, and where the other one is."""
+    """A block that replaced another one, and the location of that origin."""
 
     block: BlockId
     origin: BlockId  # or HOLE
@@ -31,7 +31,7 @@ class Copy(NamedTuple):
 
 
 def note(db: Database, block: BlockId, origin: Located, keep_bytes: int) -> None:
-    """Note that a new block takes the place of another. Inside a group."""
+    """Record that a new block replaces another one. Inside a group."""
     db.run(
         "INSERT INTO copies VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -48,7 +48,7 @@ def note(db: Database, block: BlockId, origin: Located, keep_bytes: int) -> None
 
 
 def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
-    """Note that a new block begins with so many bytes of a hole. Inside a group."""
+    """Record that a new block begins with *hole_bytes* zeros of a hole. Inside a group."""
     db.run(
         f"INSERT INTO copies VALUES (?1, {HOLE:d}, ?2, ?2, NULL, NULL, NULL, NULL)",
         (block, hole_bytes),
@@ -56,7 +56,7 @@ def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
 
 
 def forget(db: Database, blocks: Iterable[BlockId]) -> None:
-    """Forget what was instead of blocks. Inside a group."""
+    """Delete the origins of blocks. Inside a group."""
     db.run(
         "DELETE FROM copies WHERE block IN (SELECT value FROM json_each(?))",
         (json.dumps(list(blocks)),),
@@ -69,7 +69,7 @@ def blocks(db: Database) -> list[BlockId]:
 
 
 def only_here(db: Database) -> list[Copy]:
-    """Return the copies that are in no pack, ascending, so that a copy of a copy comes later."""
+    """Return the copies that are not uploaded, ascending, so that a copy of a copy comes later."""
     rows = db.all(
         "SELECT c.block, c.origin, c.keep_bytes, c.plain_bytes, b.plain_bytes,"
         " c.hash, c.pack, c.pack_offset, c.stored_bytes FROM copies AS c"

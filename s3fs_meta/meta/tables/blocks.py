@@ -2,8 +2,9 @@
 
 Owns: reference counts, hashes, locations, the counter of block bytes, and the effect of a deleted
 block on its pack. Does not know: files on the local disk, the store.
-Keeps: refs equals the rows of block_map with the block; packs.live_bytes equals the stored bytes
-of its blocks; hash and location stand all or none.
+Keeps: refs equals the number of rows of block_map with the block; packs.live_bytes equals the
+stored
+bytes of its blocks; hash and location are either all set or all NULL.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ _new = tuple.__new__
 
 
 def _row(row: Row) -> BlockRow:
-    """Return the value of a row. Raises BadRowError."""
+    """Return the block of a row. Raises BadRowError."""
     row_types.require_location((row[0], *row[2:]), 0)
     if type(row[1]) is not int:
         raise BadRowError("a block", 0)
@@ -45,14 +46,14 @@ def create_dirty(
     *,
     hole_bytes: int = 0,
 ) -> None:
-    """Make the rows of a new dirty block, with one reference.
+    """Insert the rows of a new dirty block, with one reference.
 
     Args:
-        block: from ``counters.take_block``; its file may be there before the row.
-        ino: the file that it belongs to.
-        index: its place in the file.
+        block: from ``counters.take_block``; its cache file may exist before the row.
+        ino: the file to which it belongs.
+        index: its position in the file.
         plain_bytes: length of its content.
-        hole_bytes: with so many zeros it begins, for which nothing has to reach the disk.
+        hole_bytes: number of zeros with which it begins; these need not be synced.
 
     Transaction: inside a group; the caller maps the block in the same one.
     """
@@ -63,7 +64,7 @@ def create_dirty(
 def fill_hole(
     db: Database, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int, *, hole_bytes: int
 ) -> None:
-    """As ``create_dirty``, and map the block, where the file has a hole. Inside a group."""
+    """Insert a block as ``create_dirty`` does, and map it where the file has a hole. Inside a group."""
     db.run(_FILL_HOLE, (block, plain_bytes, block, ino, index, hole_bytes, ino, index, block))
     db.counters.block_bytes += plain_bytes
 
@@ -75,10 +76,10 @@ def find(db: Database, block: BlockId) -> BlockRow | None:
 
 
 def get(db: Database, block: BlockId) -> BlockRow:
-    """Return one block that rows name.
+    """Return a block to which rows refer.
 
     Raises:
-        MetadataError: there is none.
+        MetadataError: it has no row.
     """
     row = find(db, block)
     if row is None:
@@ -87,7 +88,7 @@ def get(db: Database, block: BlockId) -> BlockRow:
 
 
 def has_hash(db: Database, block: BlockId, content_hash: bytes | None) -> bool:
-    """Return whether a block is there and has this content."""
+    """Return whether a block exists and has this content."""
     sql = "SELECT 1 FROM blocks WHERE block = ? AND hash = ?"
     return db.one(sql, (block, content_hash)) is not None
 
@@ -95,7 +96,7 @@ def has_hash(db: Database, block: BlockId, content_hash: bytes | None) -> bool:
 def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
     """Return blocks with this content, the oldest first; at most EQUAL_BLOCKS_MAX.
 
-    Mostly there is one: hashes are not unique, but nearly.
+    Usually there is only one, but hashes may occur several times.
     """
     rows = db.all(
         f"SELECT {_COLUMNS} FROM blocks WHERE hash = ? ORDER BY block LIMIT {EQUAL_BLOCKS_MAX}",
@@ -105,10 +106,10 @@ def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
 
 
 def intact(db: Database, content_hash: bytes) -> BlockRow | None:
-    """Return the oldest block with this content that new content may share, None without one.
+    """Return the oldest block with this content to deduplicate onto, None without one.
 
-    A block that no file names does not count: a changelog said that it is gone. Nor does one whose
-    location is marked as damaged.
+    A block without references is skipped, because a changelog reported its deletion. So is a block
+    whose location is marked as damaged.
     """
     for row in by_hash(db, content_hash):
         if row.refs > 0 and row.pack is not None and not is_damaged(db, row):
@@ -122,15 +123,15 @@ def is_damaged(db: Database, row: BlockRow) -> bool:
 
 
 def in_pack(db: Database, pack: PackId) -> list[BlockRow]:
-    """Return the blocks that live in a pack, ascending by offset; a pack bounds them."""
+    """Return the blocks in a pack, ascending by offset; the pack bounds their number."""
     rows = db.all(f"SELECT {_COLUMNS} FROM blocks WHERE pack = ? ORDER BY pack_offset", (pack,))
     return [_row(row) for row in rows]
 
 
 def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list[BlockRow]:
-    """Return the blocks of a pack that were made shortly before and after one, that one included.
+    """Return a block and the blocks of its pack that were created shortly before and after it.
 
-    Files written together lie together. At most *limit* on each side, in no order.
+    Files that were written together are stored together. At most *limit* on each side, in no order.
     """
     sides = ("block >= ? ORDER BY block", "block < ? ORDER BY block DESC")
     return [
@@ -150,10 +151,10 @@ def iterate(db: Database) -> Iterator[BlockRow]:
 
 
 def resize(db: Database, block: BlockId, before_bytes: int, plain_bytes: int) -> None:
-    """Note the new length of a dirty block. Transaction: inside a group.
+    """Record the new length of a dirty block. Transaction: inside a group.
 
     Raises:
-        MetadataError: it has no row, or one with another length than *before_bytes*.
+        MetadataError: it has no row, or its recorded length is not *before_bytes*.
     """
     sql = "UPDATE blocks SET plain_bytes = ? WHERE block = ? AND plain_bytes = ?"
     if not db.run(sql, (plain_bytes, block, before_bytes)):
@@ -162,13 +163,13 @@ def resize(db: Database, block: BlockId, before_bytes: int, plain_bytes: int) ->
 
 
 def add_refs(db: Database, block: BlockId, count: int = 1) -> None:
-    """Note further map rows that name a block. Transaction: inside a group."""
+    """Count additional references to a block. Transaction: inside a group."""
     if not db.run("UPDATE blocks SET refs = refs + ? WHERE block = ?", (count, block)):
         raise MetadataError(f"block {block} has no row", 0)
 
 
 def add_refs_of_range(db: Database, ino: Ino, first: BlockIndex, last: BlockIndex) -> None:
-    """Note one further map row for each of a range of a file. Transaction: inside a group."""
+    """Count one additional reference to each block of a file's range. Transaction: inside a group."""
     db.run(
         "UPDATE blocks SET refs = refs + s.rows FROM (SELECT block, count(*) AS rows FROM block_map"
         " WHERE ino = ? AND block_index BETWEEN ? AND ? GROUP BY block) AS s"
@@ -178,13 +179,13 @@ def add_refs_of_range(db: Database, ino: Ino, first: BlockIndex, last: BlockInde
 
 
 def drop_ref(db: Database, block: BlockId) -> int:
-    """Note that one map row names a block no more; return how many still do.
+    """Subtract one reference to a block; return the number that remains.
 
-    The row stays, also with 0: the caller knows whether something else needs the block.
+    The row stays even with 0 references: the caller decides whether the block is still needed.
     Transaction: inside a group.
 
     Raises:
-        MetadataError: its row counts no reference.
+        MetadataError: its reference count is not positive.
     """
     row = get(db, block)
     if row.refs <= 0:
@@ -201,7 +202,7 @@ def set_location(
     pack_offset: int,
     stored_bytes: int,
 ) -> None:
-    """Note that a block is in a pack, moving it out of another. Transaction: inside a group."""
+    """Set the location of a block, moving it from another pack if it has one. Inside a group."""
     before = get(db, block)
     packs.add_live_bytes(db, pack, stored_bytes)
     db.run(
@@ -215,7 +216,7 @@ def set_location(
 def delete(db: Database, block: BlockId) -> None:
     """Delete the row of a block without references. Transaction: inside a group.
 
-    Its local copy and the row of that are the cache's.
+    The caller deletes its cached copy and the row in cached_blocks.
     """
     row = get(db, block)
     assert row.refs == 0, "a block that a file names cannot go"

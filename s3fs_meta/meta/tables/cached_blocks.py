@@ -1,6 +1,6 @@
 """Rows of ``cached_blocks``: the blocks cached on this host, and their states.
 
-Owns: states. Does not know: files; which change of state is allowed (``cache``).
+Owns: the stored states. Does not know: files; which change of state is allowed (``cache``).
 """
 
 import json
@@ -19,14 +19,14 @@ _STORED_IN: Final = (
 
 
 class StateTotal(NamedTuple):
-    """All cached blocks in one state."""
+    """The number and bytes of all cached blocks in one state."""
 
     blocks: int
     plain_bytes: int
 
 
 class Tail(NamedTuple):
-    """A dirty or sealed block that was not synced to its end."""
+    """A dirty or sealed block that is not completely synced."""
 
     block: BlockId
     synced_bytes: int
@@ -34,7 +34,7 @@ class Tail(NamedTuple):
 
 
 class SealedRow(NamedTuple):
-    """A sealed block, which is to be uploaded."""
+    """A sealed block, which waits for its upload."""
 
     block: BlockId
     ino: Ino
@@ -70,7 +70,7 @@ def delete(db: Database, block: BlockId) -> None:
 
 
 def note_synced(db: Database, lengths: Iterable[tuple[BlockId, int]]) -> None:
-    """Note how long files were when they were synced; ignore blocks without a row.
+    """Record the synced lengths of block files; ignore blocks without a row.
 
     Transaction: inside a group.
     """
@@ -81,7 +81,7 @@ def note_synced(db: Database, lengths: Iterable[tuple[BlockId, int]]) -> None:
 
 
 def synced_bytes(db: Database, block: BlockId) -> int:
-    """Return how many bytes of a block's file were synced, 0 without a row."""
+    """Return the number of synced bytes of a block's file, 0 without a row."""
     row = db.one("SELECT synced_bytes FROM cached_blocks WHERE block = ?", (block,))
     return 0 if row is None else int(row[0])
 
@@ -116,7 +116,7 @@ def sealed_rows(db: Database, wanted: Sequence[BlockId] | None = None) -> list[S
     Includes blocks that no file refers to any more.
 
     Args:
-        wanted: only these; None for all.
+        wanted: the blocks to return; None for all.
     """
     chosen = "" if wanted is None else " AND c.block IN (SELECT value FROM json_each(?))"
     rows = db.all(
@@ -130,12 +130,13 @@ def sealed_rows(db: Database, wanted: Sequence[BlockId] | None = None) -> list[S
 
 
 def unseal_all(db: Database) -> None:
-    """Undo sealing after a crash: named blocks become dirty, the others go and are doomed.
+    """Undo sealing after a crash: referenced blocks become dirty, the others are deleted and doomed.
 
-    A block that compaction was moving has its old place and counts as uploaded: where it is may
-    not have reached the disk yet, so the next sync makes it clean.
+    A block that compaction was moving keeps its old location and becomes uploaded, not clean,
+    because its location may not be synced yet: the next sync makes it clean.
 
-    Whether a pack of theirs was stored is unknown and does not matter: they go into another.
+    Whether a pack with these blocks was stored is unknown and irrelevant: they get into another
+    one.
     Transaction: inside a group.
     """
     for row in sealed_rows(db):
@@ -151,8 +152,8 @@ def unseal_all(db: Database) -> None:
 def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:
     """Yield all cached blocks with their bytes, ascending by block.
 
-    A doomed block without a row in ``blocks`` has 0. Exhaust or close it before the next schedule
-    point.
+    A doomed block without a row in ``blocks`` has 0 bytes. Exhaust or close the iterator before the
+    next schedule point.
     """
     for row in db.iterate(
         "SELECT c.block, c.state, coalesce(b.plain_bytes, 0) FROM cached_blocks c"
@@ -162,7 +163,7 @@ def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:
 
 
 def totals(db: Database) -> dict[BlockState, StateTotal]:
-    """Return number and bytes of cached blocks per state, by a scan: at mount, or for fsck."""
+    """Return number and bytes of cached blocks per state, by a scan; for mount and fsck."""
     found = dict.fromkeys(BlockState, StateTotal(0, 0))
     for state, count, plain_bytes in db.all(
         "SELECT c.state, count(*), coalesce(sum(b.plain_bytes), 0) FROM cached_blocks c"

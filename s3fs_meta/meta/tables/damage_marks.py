@@ -1,10 +1,10 @@
 """Rows of ``properties`` that mark damage in the bucket: no content is deduplicated onto it.
 
-Owns: marking a pack, or one record in it, and what a mark covers. Does not know: how damage is
+Owns: marking a pack, or one record in it, and the extent of a mark. Does not know: how damage is
 proven, or healed (``sync.upload.healing``).
-Keeps: a mark names a location, and locations are never used twice: it stays true when the block
-moves to another pack. They are rows of a replicated table, so every host and every later writer
-knows them. At most DAMAGED_RECORDS_MAX records of a pack are marked; then the pack is.
+Keeps: a mark names a location, and locations are never reused, so it stays correct when the block
+moves to another pack. Marks are rows of a replicated table, so every host and every later writer
+has them. At most DAMAGED_RECORDS_MAX records of a pack are marked; one more marks the pack.
 
 A row is named ``damaged/<pack>``, or ``damaged/<pack>/<offset>`` for one record; its value is empty.
 """
@@ -32,7 +32,7 @@ COVERS_PACK: Final = (
 
 
 class Mark(NamedTuple):
-    """A damaged record; the whole pack without an offset."""
+    """A damaged record, or a complete damaged pack if there is no offset."""
 
     pack: PackId
     pack_offset: int | None
@@ -45,7 +45,7 @@ class Mark(NamedTuple):
 
 
 def add(db: Database, mark: Mark) -> bool:
-    """Mark a pack or a record; return whether that is new. Transaction: inside a group."""
+    """Mark a pack or a record; return whether the mark is new. Transaction: inside a group."""
     if covers(db, mark.pack, mark.pack_offset):
         return False
     whole = Mark(mark.pack, None)
@@ -63,13 +63,13 @@ def _records(db: Database, whole: Mark) -> int:
 
 
 def covers(db: Database, pack: PackId, pack_offset: int | None) -> bool:
-    """Return whether a record, or a whole pack without an offset, is marked."""
+    """Return whether a record, or without an offset a complete pack, is marked."""
     whole, record = Mark(pack, None).name, Mark(pack, pack_offset).name
     return db.one("SELECT 1 FROM properties WHERE name IN (?, ?)", (whole, record)) is not None
 
 
 def exist(db: Database) -> bool:
-    """Return whether there is any mark; one step of an index."""
+    """Return whether there is any mark; takes one step of an index."""
     return db.one(f"SELECT 1 FROM properties WHERE {_OURS} LIMIT 1") is not None
 
 
@@ -90,7 +90,7 @@ def remove(db: Database, gone: Iterable[Mark]) -> None:
 
 
 def forget_pack(db: Database, pack: PackId) -> None:
-    """Remove the marks of a pack that does not exist any more. Transaction: inside a group."""
+    """Remove the marks of a deleted pack. Transaction: inside a group."""
     name = Mark(pack, None).name
     db.run(f"DELETE FROM properties WHERE name = ?1 OR {_RECORDS}", (name,))
 

@@ -1,12 +1,12 @@
 """Rows of ``dentries``: names in directories, in readdir order.
 
 Owns: names, their cookies, the counter of dentries.
-Does not know: link counts, times, directory sizes (``inodes``, by the caller).
-Keeps: a name stands at most once in a directory; its cookie never changes while it stays, so a
-position in a directory stays good whatever is added or removed around it.
+Does not know: link counts, times, directory sizes (the caller updates them with ``inodes``).
+Keeps: a name occurs at most once in a directory; its cookie never changes while it exists, so a
+position in a directory stays valid whatever is added or removed around it.
 
 A cookie is the hash of the name, shifted, plus the lowest number that is free among names with
-that hash in that directory. Two names with one hash are a matter of attack or of tests.
+that hash in that directory. Two names with one hash occur only in attacks and in tests.
 """
 
 import logging
@@ -63,7 +63,7 @@ def name_at(db: Database, parent: Ino, cookie: Cookie) -> bytes | None:
 
 
 def find_attributes(db: Database, parent: Ino, name: bytes) -> Attributes | None:
-    """Return the attributes of what a name stands for, None if there is no such name."""
+    """Return the attributes of the inode with a name, None if there is no such name."""
     row = db.one(_FIND_ATTRIBUTES, (parent, db.name_hash(name) << _SHIFT, name))
     return None if row is None else inodes.newest(db, row)
 
@@ -114,7 +114,7 @@ def remove_found(db: Database, parent: Ino, name: bytes) -> None:
     """Remove a name that the caller just found; saves ``remove``'s query. Inside a group.
 
     Raises:
-        NoEntryError: there is no such name after all.
+        NoEntryError: the name does not exist.
     """
     if db.shares_hashes:
         remove(db, parent, name)
@@ -127,10 +127,10 @@ def remove_found(db: Database, parent: Ino, name: bytes) -> None:
 def move_found(
     db: Database, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, ino: Ino
 ) -> None:
-    """Move a name that the caller just found to one that it just found free. Inside a group.
+    """Rename an entry that the caller just found to a name that it found free. Inside a group.
 
     Args:
-        ino: what the name stands for.
+        ino: inode of the name.
 
     Raises:
         NoSpaceLeftError: 256 other names in the directory have the hash of the new one.
@@ -166,8 +166,8 @@ def page(
 ) -> list[tuple[bytes, Cookie, Attributes]]:
     """Return the names that follow a position, ascending by cookie, at most *limit*.
 
-    Names that stay in the directory appear exactly once in a walk from 0, whatever else comes
-    and goes between the pages. An inode whose row cannot be read has the attributes of
+    Names that stay in the directory appear exactly once in a listing from 0, whatever is added or
+    removed between the pages. An inode whose row cannot be read has the attributes of
     ``inodes.unreadable``.
     """
     rows = db.inodes.all(_PAGE, (parent, after, limit))

@@ -1,6 +1,6 @@
-"""Rows of ``hard_links`` and the parent of an inode: which directories name it.
+"""Rows of ``hard_links`` and the parent of an inode: the directories that contain its names.
 
-Owns: ``hard_links`` and ``inodes.parent``. Does not know: names; nlink is the caller's.
+Owns: ``hard_links`` and ``inodes.parent``. Does not know: names; the caller updates nlink.
 Keeps: with nlink >= 2 the rows of an inode add up to nlink and ``parent`` is one of them; with
 nlink <= 1 it has none. Directories never have rows.
 
@@ -19,7 +19,7 @@ _ADD: Final = "INSERT INTO hard_links VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET
 
 
 def link_added(db: Database, before: Attributes, parent: Ino) -> None:
-    """Note a further name of a non-directory in *parent*. Transaction: inside a group."""
+    """Record an additional name of a non-directory in *parent*. Transaction: inside a group."""
     if before.nlink == 0:
         inodes.set_parent(db, before.ino, parent)
         return
@@ -29,7 +29,7 @@ def link_added(db: Database, before: Attributes, parent: Ino) -> None:
 
 
 def link_removed(db: Database, before: Attributes, parent: Ino) -> None:
-    """Note that a non-directory lost a name in *parent*. Transaction: inside a group."""
+    """Record the removal of a name of a non-directory in *parent*. Transaction: inside a group."""
     if before.nlink <= 1:
         return
     _drop(db, before.ino, parent)
@@ -43,7 +43,7 @@ def link_removed(db: Database, before: Attributes, parent: Ino) -> None:
 
 
 def moved(db: Database, before: Attributes, old_parent: Ino, new_parent: Ino) -> None:
-    """Note that one name moved from one directory to another. Transaction: inside a group."""
+    """Record that a name moved from one directory to another. Transaction: inside a group."""
     if old_parent == new_parent:
         return
     if before.nlink < _SHARED or not has_rows(db, before.ino):
@@ -55,7 +55,7 @@ def moved(db: Database, before: Attributes, old_parent: Ino, new_parent: Ino) ->
 
 
 def parents(db: Database, ino: Ino) -> list[tuple[Ino, int]]:
-    """Return the directories that name an inode and how often, ascending by directory.
+    """Return the directories with names of an inode and the number of names, ascending by directory.
 
     Empty for an orphan and for an inode that does not exist.
     """
@@ -78,7 +78,7 @@ def _drop(db: Database, ino: Ino, parent: Ino) -> None:
 
 
 def _mend_parent(db: Database, before: Attributes, left: Ino) -> None:
-    """Choose another parent when the directory that the inode pointed to has no name of it."""
+    """Choose another parent if the recorded parent has no name of the inode any more."""
     if before.parent != left:
         return
     rows = db.all("SELECT parent FROM hard_links WHERE ino = ? ORDER BY parent", (before.ino,))

@@ -1,12 +1,12 @@
 """Rows of ``inodes``.
 
 Owns: attributes, and the counters of inodes and of file bytes.
-Does not know: names, blocks, permissions; the caller applies the rules of ctime.
+Does not know: names, blocks, permissions; the caller decides when ctime changes.
 Keeps: counters.inodes and counters.file_bytes equal the rows.
 
 Rows are read and changed in memory (``db.inode_table``). They are written to the table when the
 group commits, or before another statement on the table. A time outside ``TIME_NS_MIN`` to
-``TIME_NS_MAX`` is stored as the nearest one inside: kernels clamp times to a filesystem's range.
+``TIME_NS_MAX`` is clamped to that range, as kernels clamp times to a filesystem's range.
 """
 
 import stat
@@ -48,10 +48,10 @@ _new = tuple.__new__  # a third of the cost of calling the class
 
 
 def attributes_of(row: Row) -> Attributes:
-    """Return the value of a row with the columns of COLUMNS.
+    """Return the attributes in a row with the columns of COLUMNS.
 
     Raises:
-        BadRowError: a value is no number, or none that an answer can hold.
+        BadRowError: a value is not a number, or does not fit into an answer.
     """
     # Only integers can be joined this way, in a quarter of a microsecond.
     ino, mode, nlink, uid, gid, size, mapped, ctime, mtime, atime, rdev, parent, flags, btime = row
@@ -66,12 +66,12 @@ def attributes_of(row: Row) -> Attributes:
 
 
 def unreadable(ino: Ino) -> Attributes:
-    """Return what a listing shows of an inode whose row cannot be read: no type, nothing else."""
+    """Return the attributes that a listing shows for an unreadable row: without a type."""
     return _new(Attributes, (ino, *(0 for _ in Attributes._fields[1:])))
 
 
 def newest(db: Database, row: Row) -> Attributes | None:
-    """Return the inode of a row with COLUMNS_OF_NAMED, as it is now; None if there is none."""
+    """Return the current attributes of a row with COLUMNS_OF_NAMED; None if there is no inode."""
     kept = db.inodes.get(row[0])
     if kept is not None:
         return kept
@@ -99,7 +99,7 @@ def get(db: Database, ino: Ino) -> Attributes:
     """Return one inode.
 
     Raises:
-        NoInodeError: there is none.
+        NoInodeError: the inode does not exist.
     """
     found = db.inodes.get(ino) or find(db, ino)
     if found is None:
@@ -119,10 +119,10 @@ def create(  # noqa: PLR0913 - the columns of a new row
     nlink: int = 1,
     size_bytes: int = 0,
 ) -> Attributes:
-    """Make an inode with a new number; all four times are *now_ns*. Transaction: inside a group.
+    """Create an inode with a new number; all four times are *now_ns*. Transaction: inside a group.
 
     Args:
-        parent: the directory that will name it; the dentry is the caller's.
+        parent: the directory of its name; the caller creates the dentry.
         nlink: 1, for directories 2.
     """
     counters = db.counters
@@ -141,7 +141,7 @@ def replace(db: Database, attributes: Attributes) -> None:
     """Write all columns of one inode. Transaction: inside a group.
 
     Raises:
-        NoInodeError: there is none; nothing was changed.
+        NoInodeError: the inode does not exist; nothing was changed.
     """
     before = get(db, attributes.ino)
     mtime_ns, atime_ns, btime_ns = attributes.mtime_ns, attributes.atime_ns, attributes.btime_ns
@@ -157,13 +157,13 @@ def replace(db: Database, attributes: Attributes) -> None:
 def set_size_and_mtime(
     db: Database, ino: Ino, size_bytes: int, mtime_ns: int, mapped_delta: int
 ) -> None:
-    """Note a write to a regular file: mtime and ctime become *mtime_ns*, atime stays.
+    """Record a write to a regular file: mtime and ctime become *mtime_ns*, atime stays.
 
     Args:
-        mapped_delta: block map rows added, less those removed.
+        mapped_delta: number of block map rows added, minus rows removed.
 
     Raises:
-        NoInodeError: there is none; nothing was changed.
+        NoInodeError: the inode does not exist; nothing was changed.
     """
     (_, mode, nlink, uid, gid, size_before, mapped, _, _, *rest) = get(db, ino)
     times = mtime_ns, _clamped(mtime_ns)
@@ -175,14 +175,14 @@ def set_size_and_mtime(
 def change_directory(
     db: Database, ino: Ino, now_ns: int, *, entries: int = 0, subdirectories: int = 0
 ) -> None:
-    """Note that names came or went in a directory: size, nlink, mtime and ctime.
+    """Record added or removed names of a directory: changes size, nlink, mtime and ctime.
 
     Args:
-        entries: names added, less those removed.
-        subdirectories: directories among them, counted the same way.
+        entries: number of names added, minus names removed.
+        subdirectories: number of directories among them, counted the same way.
 
     Raises:
-        NoInodeError: there is none; nothing was changed.
+        NoInodeError: the inode does not exist; nothing was changed.
     """
     (_, mode, nlink, uid, gid, size, mapped, _, _, *rest) = get(db, ino)
     counts = nlink + subdirectories, uid, gid, size + entries
@@ -194,7 +194,7 @@ def add_links(db: Database, ino: Ino, links: int, now_ns: int) -> None:
     """Change nlink by *links* (may be negative) and ctime; the other times stay.
 
     Raises:
-        NoInodeError: there is none; nothing was changed.
+        NoInodeError: the inode does not exist; nothing was changed.
     """
     (_, mode, nlink, uid, gid, size, mapped, _, *rest) = get(db, ino)
     row = (ino, mode, nlink + links, uid, gid, size, mapped, now_ns, *rest)
@@ -212,7 +212,7 @@ def touch(
     """Set the given times; the others stay.
 
     Raises:
-        NoInodeError: there is none; nothing was changed.
+        NoInodeError: the inode does not exist; nothing was changed.
     """
     before = get(db, ino)
     set_times(
@@ -228,7 +228,7 @@ def set_times(db: Database, ino: Ino, *, ctime_ns: int, mtime_ns: int, atime_ns:
     """Set ctime, mtime and atime.
 
     Raises:
-        NoInodeError: there is none; nothing was changed.
+        NoInodeError: the inode does not exist; nothing was changed.
     """
     (_, mode, nlink, uid, gid, size, mapped, _, _, _, *rest) = get(db, ino)
     times = ctime_ns, _clamped(mtime_ns), _clamped(atime_ns)
@@ -236,13 +236,13 @@ def set_times(db: Database, ino: Ino, *, ctime_ns: int, mtime_ns: int, atime_ns:
 
 
 def set_size(db: Database, ino: Ino, size_bytes: int, mapped_delta: int) -> None:
-    """Note a write to a regular file without changing its times, which the kernel sets.
+    """Record a write to a regular file without changing its times, which the kernel sets.
 
     Args:
-        mapped_delta: block map rows added, less those removed.
+        mapped_delta: number of block map rows added, minus rows removed.
 
     Raises:
-        NoInodeError: there is none; nothing was changed.
+        NoInodeError: the inode does not exist; nothing was changed.
     """
     (_, mode, nlink, uid, gid, size_before, mapped, *rest) = get(db, ino)
     row = (ino, mode, nlink, uid, gid, size_bytes, mapped + mapped_delta, *rest)
@@ -251,7 +251,7 @@ def set_size(db: Database, ino: Ino, size_bytes: int, mapped_delta: int) -> None
 
 
 def set_parent(db: Database, ino: Ino, parent: Ino) -> None:
-    """Note which directory names an inode; no time changes."""
+    """Set the parent directory of an inode; no time changes."""
     _amend(db, ino, parent=parent)
 
 
@@ -270,17 +270,17 @@ def set_flag(db: Database, ino: Ino, flag: int, *, on: bool) -> None:
 
 
 def _amend(db: Database, ino: Ino, **columns: int) -> None:
-    """Change columns of an inode; nothing happens if there is none."""
+    """Change columns of an inode; do nothing if it does not exist."""
     before = find(db, ino)
     if before is not None:
         db.inodes.change(before._replace(**columns))  # type: ignore[arg-type]  # all are ints
 
 
 def delete(db: Database, ino: Ino) -> None:
-    """Remove the row; names, blocks, attributes are the caller's. Transaction: inside a group.
+    """Delete the row; the caller deletes names, blocks and attributes. Transaction: inside a group.
 
     Raises:
-        NoInodeError: there is none.
+        NoInodeError: the inode does not exist.
     """
     before = get(db, ino)
     # The row leaves memory last: a DELETE that SQLite refuses has changed nothing.
@@ -293,12 +293,12 @@ def delete(db: Database, ino: Ino) -> None:
 
 
 def delete_bare_orphan(db: Database, ino: Ino) -> bool:
-    """Remove the row of an inode without name, content, target and attributes, if it is one.
+    """Delete the row of an inode if it has no name, content, target and attributes.
 
-    One statement at most for most of what is ever removed while it is empty.
+    Takes at most one statement for most empty inodes.
 
     Returns:
-        Whether it was, and is gone. Transaction: inside a group.
+        Whether the row was deleted. Transaction: inside a group.
     """
     kept = db.inodes.get(ino)
     if kept is None:
@@ -314,7 +314,7 @@ def delete_bare_orphan(db: Database, ino: Ino) -> bool:
 
 
 def orphans(db: Database) -> list[Ino]:
-    """Return inodes without a name, ascending; they are few."""
+    """Return the inodes without a name, ascending; there are few."""
     return [row[0] for row in db.inodes.all("SELECT ino FROM inodes WHERE nlink = 0 ORDER BY ino")]
 
 

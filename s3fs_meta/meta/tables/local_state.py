@@ -24,17 +24,17 @@ def get(db: Database, name: str) -> str | None:
 
 
 def put(db: Database, name: str, value: str) -> None:
-    """Note one fact, replacing any. Transaction: inside a group."""
+    """Record one fact, replacing its former value. Transaction: inside a group."""
     db.run("INSERT OR REPLACE INTO local_state VALUES (?, ?)", (name, value))
 
 
 def delete(db: Database, name: str) -> None:
-    """Forget one fact; an unknown one is no error. Transaction: inside a group."""
+    """Delete one fact; an unknown one is not an error. Transaction: inside a group."""
     db.run("DELETE FROM local_state WHERE name = ?", (name,))
 
 
 def take_over(db: Database, other: Database) -> None:
-    """Note what another database knows about this host. Transaction: inside a group."""
+    """Copy the facts about this host from another database. Transaction: inside a group."""
     for name in OF_HOST:
         value = get(other, name)
         if value is not None:

@@ -1,9 +1,10 @@
 """Rows of ``packs``: the objects that hold blocks.
 
-Owns: states, sizes, the live bytes of a pack, and the txg in which they became 0.
-Does not know: the store, which images still name a pack (``sync.history.reclaim``).
+Owns: states, sizes, the live bytes of a pack, and the txg in which they became 0 (died_txg).
+Does not know: the store, which images still need a pack (``sync.history.reclaim``).
 Keeps: counters.stored_bytes equals the sum of object_bytes over packs in state STORED;
-died_txg is set exactly when live_bytes is 0 after the pack's blocks were placed.
+died_txg is set exactly when live_bytes is 0 after the rows of the pack's blocks got their
+locations.
 """
 
 from collections.abc import Iterator
@@ -43,9 +44,9 @@ def create(db: Database, key: ObjectKey, object_bytes: int) -> PackId:
 
 
 def adopt(db: Database, pack: PackId, key: ObjectKey, object_bytes: int) -> None:
-    """Note a stored pack under the number that it has elsewhere; known ones become stored.
+    """Record a stored pack under its number in another database; a known pack becomes stored.
 
-    For copies of an earlier moment, which lack the packs that came after it.
+    For copies of an earlier state, which lack later packs.
     Transaction: inside a group.
     """
     if find(db, pack) is None:
@@ -64,10 +65,10 @@ def find(db: Database, pack: PackId) -> PackRow | None:
 
 
 def get(db: Database, pack: PackId) -> PackRow:
-    """Return one pack that rows name.
+    """Return a pack to which rows refer.
 
     Raises:
-        MetadataError: there is none.
+        MetadataError: it has no row.
     """
     row = find(db, pack)
     if row is None:
@@ -76,7 +77,7 @@ def get(db: Database, pack: PackId) -> PackRow:
 
 
 def object_key(db: Database, pack: PackId) -> ObjectKey:
-    """Return the key of a pack that rows name. Raises MetadataError, BadRowError."""
+    """Return the key of a pack to which rows refer. Raises MetadataError, BadRowError."""
     row = db.one("SELECT object_key FROM packs WHERE pack = ?", (pack,))
     if row is None:
         raise _missing(pack)
@@ -86,12 +87,12 @@ def object_key(db: Database, pack: PackId) -> ObjectKey:
 
 
 def object_bytes(db: Database, pack: PackId) -> int:
-    """Return the size of a pack that rows name. Raises MetadataError."""
+    """Return the size of a pack to which rows refer. Raises MetadataError."""
     return get(db, pack).object_bytes
 
 
 def stored(db: Database, pack: PackId) -> None:
-    """Note that the store confirmed a pack; may be called again. Transaction: inside a group."""
+    """Record that the store confirmed a pack; may be repeated. Transaction: inside a group."""
     row = get(db, pack)
     _tell(db, pack)
     if row.state is PackState.UPLOADING:
@@ -100,7 +101,7 @@ def stored(db: Database, pack: PackId) -> None:
 
 
 def condemn(db: Database, pack: PackId) -> None:
-    """Forbid any further reference to a pack that has none. Transaction: inside a group."""
+    """Condemn a pack without references: no new reference is allowed. Transaction: inside a group."""
     row = get(db, pack)
     assert row.live_bytes == 0, "a pack with live blocks cannot be condemned"
     if row.state is PackState.STORED:
@@ -121,14 +122,14 @@ def delete(db: Database, pack: PackId) -> None:
 
 
 def add_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
-    """Count the bytes of a block that was added to a pack. Transaction: inside a group."""
+    """Add the bytes of a block to the live bytes of a pack. Transaction: inside a group."""
     sql = "UPDATE packs SET live_bytes = live_bytes + ?, died_txg = NULL WHERE pack = ?"
     if not db.run(sql, (stored_bytes, pack)):
         raise MetadataError(f"pack {pack} has no row", 0)
 
 
 def drop_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
-    """Subtract the bytes of a block that a pack lost. Transaction: inside a group."""
+    """Subtract the bytes of a block from the live bytes of a pack. Transaction: inside a group."""
     sql = "UPDATE packs SET live_bytes = live_bytes - ? WHERE pack = ?"
     if not db.run(sql, (stored_bytes, pack)):
         raise MetadataError(f"pack {pack} has no row", 0)
@@ -136,7 +137,7 @@ def drop_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
 
 
 def note_if_dead(db: Database, pack: PackId) -> None:
-    """Note the present txg as a pack's death if nothing lives in it. Inside a group."""
+    """Set died_txg of a pack without live bytes to the open txg. Inside a group."""
     db.run(
         "UPDATE packs SET died_txg = ? WHERE pack = ? AND live_bytes = 0 AND died_txg IS NULL",
         (db.counters.txg, pack),
@@ -144,7 +145,7 @@ def note_if_dead(db: Database, pack: PackId) -> None:
 
 
 def find_dead(db: Database, floor: Txg, limit: int) -> list[PackRow]:
-    """Return packs that no txg from *floor* on needs: condemned ones, then the longest dead."""
+    """Return packs that no txg at or after *floor* needs: condemned ones, then those dead longest."""
     rows = db.all(
         f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.CONDEMNED:d} UNION ALL"
         f" SELECT {_COLUMNS} FROM packs WHERE died_txg IS NOT NULL AND died_txg <= ?1"
@@ -156,7 +157,7 @@ def find_dead(db: Database, floor: Txg, limit: int) -> list[PackRow]:
 
 
 def has_dead(db: Database, after: Txg, upto: Txg) -> bool:
-    """Return whether a stored pack died in a txg after one, up to another."""
+    """Return whether a stored pack died after one txg and up to another."""
     row = db.one(
         "SELECT 1 FROM packs WHERE died_txg > ? AND died_txg <= ?"
         f" AND state = {PackState.STORED:d} AND live_bytes = 0 LIMIT 1",
@@ -166,7 +167,7 @@ def has_dead(db: Database, after: Txg, upto: Txg) -> bool:
 
 
 def count(db: Database) -> int:
-    """Return how many packs there are."""
+    """Return the number of packs."""
     row = db.one("SELECT count(*) FROM packs")
     return 0 if row is None else int(row[0])
 
@@ -183,7 +184,7 @@ def condemned(db: Database) -> list[tuple[PackId, ObjectKey]]:
 
 
 def uploading(db: Database) -> list[tuple[PackId, ObjectKey]]:
-    """Return packs whose objects may or may not exist, ascending."""
+    """Return packs whose upload is not confirmed, ascending."""
     return _in_state(db, PackState.UPLOADING)
 
 
@@ -194,13 +195,13 @@ def iterate(db: Database) -> Iterator[PackRow]:
 
 
 def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:
-    """Yield the keys of all packs, ascending by number. As ``iterate``."""
+    """Yield the keys of all packs, ascending by number, as ``iterate`` does."""
     for row in db.iterate("SELECT pack, object_key FROM packs ORDER BY pack"):
         yield row[0], row[1]
 
 
 def mostly_dead(db: Database, fraction: float, limit: int) -> list[PackRow]:
-    """Return stored packs of whose bytes at most *fraction* live, but some.
+    """Return stored packs of whose bytes more than none and at most *fraction* are live.
 
     Those with the most dead bytes come first; those that are marked as damaged are left out.
     """
@@ -218,7 +219,7 @@ def _missing(pack: PackId) -> MetadataError:
 
 
 def _tell(db: Database, pack: PackId) -> None:
-    """Note that the next changelog must report a pack."""
+    """Record that the next changelog must report a pack."""
     db.run("INSERT OR IGNORE INTO pack_news VALUES (?)", (pack,))
 
 
@@ -232,7 +233,7 @@ def _set_state(db: Database, pack: PackId, state: PackState) -> None:
 
 
 def _row(row: Row) -> PackRow:
-    """Return the value of a row. Raises BadRowError."""
+    """Return the pack of a row. Raises BadRowError."""
     pack, key, state, size, live, died = row
     numbers = (state, size, live, 0 if died is None else died)
     if type(key) is not str or any(type(one) is not int for one in numbers) or state not in _STATES:

@@ -2,8 +2,8 @@
 
 Owns: recording the changes of each group with its COMMIT, and the blocks and packs that the next
 changelog must report. Does not know: the content of a changeset (``changesets``), the store.
-Keeps: a group and its record are committed together, so a crash loses neither or both; a txg that
-was attempted keeps its bytes.
+Keeps: a group and its record are committed together, so a crash loses neither or both; the bytes of
+an attempted changelog never change.
 Tasks: the event loop, except ``read_news`` and ``merged_run``, which take a connection and may
 run in a thread.
 Source: https://www.sqlite.org/sessionintro.html
@@ -34,7 +34,7 @@ _SHIPPED_SEQ: Final = "shipped_seq"
 
 
 class ChangeRecorder:
-    """Keeps what every group changes in the replicated tables; the recorder of one database."""
+    """Records the changes of every group in the replicated tables of one database."""
 
     def __init__(self, db: Database, now_ns: Callable[[], int]) -> None:
         self._db = db
@@ -52,13 +52,13 @@ class ChangeRecorder:
         db.listeners.when_lost(LossStep.RELOAD, self._load)
 
     def when_recorded(self, listener: Callable[[], None]) -> None:
-        """Call a function after each group that was recorded, before its COMMIT."""
+        """Register a function to be called after each recorded group, before its COMMIT."""
         self._listeners.append(listener)
 
     def begin_txg(self) -> int:
-        """Count the records of the next txg from now on; return when the first one before was made.
+        """Count records for the next txg from now on; return the time of the oldest earlier record.
 
-        0: there are none.
+        0 if there is none.
         """
         oldest_ns, self.oldest_ns = self.oldest_ns, 0
         return oldest_ns
@@ -87,7 +87,7 @@ class ChangeRecorder:
     def group_committing(self) -> None:
         """Write the record of the group's changes as a row of the same group.
 
-        If that fails, the group is still open, and watched: the next attempt writes all of it.
+        If that fails, the group stays open and recorded, and the next attempt writes everything.
         """
         if self._session is None:  # the group was open before there was a recorder
             return
@@ -105,15 +105,15 @@ class ChangeRecorder:
                 listener()
 
     def pause(self) -> None:
-        """Stop recording; the caller records rows that this group has not changed before."""
+        """Pause recording: the caller records rows that this group has not changed before."""
         if self._session is not None:
             self._session.enabled = False
 
     def go_on(self, changeset: bytes) -> None:
-        """Record by oneself again, after what others recorded meanwhile.
+        """Resume recording; *changeset* has the changes that the caller recorded meanwhile.
 
-        It comes before all that the session has, whenever that was: no row is in both, but that
-        the session may have later changes of it.
+        It is merged before the changes of the session, of any time: the two have no row in common,
+        except rows that the session changed later.
         """
         if self._session is not None:
             self._session.enabled = True
@@ -133,9 +133,9 @@ class ChangeRecorder:
         self.bytes += sum(size for _seq, size in sizes)
 
     def shipped(self, seq_max: int) -> None:
-        """Note that a changelog holds the records up to one. Inside a group.
+        """Record that a changelog contains the records up to one. Inside a group.
 
-        Their rows go later, in slices: ``purge``.
+        ``purge`` deletes their rows later, in slices.
         """
         local_state.put(self._db, _SHIPPED_SEQ, str(seq_max))
         while self._sizes and self._sizes[0][0] <= seq_max:
@@ -143,9 +143,9 @@ class ChangeRecorder:
         self.oldest_ns = self._now_ns() if self._sizes else 0
 
     def small_run(self, seq_after: int) -> tuple[int, int] | None:
-        """Return the first and last number of records that are worth merging into one here.
+        """Return the first and last number of a run of records that should be merged on this host.
 
-        That is: many after a number, together no more than one section holds.
+        The run has many records after the given number, and fits into one section.
         """
         first, last, total, count = 0, 0, 0, 0
         for seq, size in self._sizes:
@@ -173,7 +173,7 @@ class ChangeRecorder:
         self.bytes = sum(size for _seq, size in self._sizes)
 
     def purge(self) -> bool:
-        """Remove some rows that a changelog holds; return whether there may be more. In a group."""
+        """Delete some records that a changelog contains; return whether there may be more. In a group."""
         return bool(
             self._db.run(
                 "DELETE FROM pending WHERE seq IN"
@@ -184,7 +184,7 @@ class ChangeRecorder:
 
 
 def _ignore() -> None:
-    """Ignore the notice of a new record."""
+    """Do nothing when a record is made."""
 
 
 def _shipped_seq(db: Database) -> int:
@@ -192,7 +192,7 @@ def _shipped_seq(db: Database) -> int:
 
 
 class PackNews(NamedTuple):
-    """The state of a pack to report in a changelog; None: its row is deleted."""
+    """A pack to report in a changelog, with its state; None if its row is deleted."""
 
     pack: PackId
     object_key: str | None
@@ -201,19 +201,19 @@ class PackNews(NamedTuple):
 
 
 class News(NamedTuple):
-    """Changes of locations that no changelog has yet, as a consistent snapshot."""
+    """Changed locations that are not yet in a changelog, as one consistent snapshot."""
 
     blocks: list[BlockRow]  # used by files, new or moved; pack None: not yet in the bucket
     packs: list[PackNews]
 
 
 def read_news(connection: apsw.Connection, floor: BlockId, waiting: Sequence[BlockId] = ()) -> News:
-    """Return the blocks from *floor* on, those that moved, and the packs that changed.
+    """Return the blocks at or after *floor*, moved blocks, and changed packs.
 
     Args:
-        connection: sees the snapshot.
-        floor: blocks from this number on are new.
-        waiting: blocks that are about to get a location; older ones among them are returned, too.
+        connection: a connection to the snapshot.
+        floor: the lowest number of a new block.
+        waiting: blocks that are about to get a location; also returned if they are older.
     """
     new = connection.execute(
         "SELECT block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes FROM blocks"
@@ -241,7 +241,7 @@ def read_news(connection: apsw.Connection, floor: BlockId, waiting: Sequence[Blo
 
 
 class Run(NamedTuple):
-    """The net effect of some consecutive records."""
+    """Several consecutive records merged into one."""
 
     changeset: bytes
     last_seq: int
@@ -250,10 +250,10 @@ class Run(NamedTuple):
 def merged_run(
     connection: apsw.Connection, seq_after: int, seq_max: int, bytes_max: int
 ) -> Run | None:
-    """Merge records after one number up to another, as many as *bytes_max* holds, at least one.
+    """Merge the records after one number up to another, at most *bytes_max*, but at least one.
 
     Returns:
-        None if there are none.
+        None if there are no such records.
     """
     sizes: list[tuple[int, int]] = connection.execute(
         "SELECT seq, length(changeset) FROM pending WHERE seq > ? AND seq <= ? ORDER BY seq",
@@ -278,7 +278,7 @@ def merged_run(
 
 
 def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[tuple[int, bytes]]:
-    """Return the records from one number to another; ``small_run`` bounds them."""
+    """Return the records from one number to another; ``small_run`` bounds their size."""
     rows = connection.execute(
         "SELECT seq, changeset FROM pending WHERE seq BETWEEN ? AND ? ORDER BY seq", (first, last)
     ).fetchall()
@@ -286,7 +286,7 @@ def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[t
 
 
 class ChangedInodes(NamedTuple):
-    """The inodes whose rows, names or content some records change."""
+    """The inodes that some records change."""
 
     last: dict[Ino, int]  # the last record of each inode
     last_seq: int  # number of the last record that was read
@@ -294,9 +294,9 @@ class ChangedInodes(NamedTuple):
 
 
 def inodes_changed(connection: apsw.Connection, seq_after: int, count_max: int) -> ChangedInodes:
-    """Return which inodes records after a number concern, as many records as *count_max* bounds.
+    """Return the inodes that the records after a number change; reads a bounded number of records.
 
-    At least one is read, whatever it holds.
+    Reads at least one record, whatever its size.
     """
     last: dict[Ino, int] = {}
     last_seq = seq_after
@@ -317,7 +317,7 @@ def records(connection: apsw.Connection, seq_after: int) -> Iterator[tuple[int, 
 
 
 def shipped_seq(connection: apsw.Connection) -> int:
-    """Return the number of the last record that a changelog holds."""
+    """Return the number of the last record that a changelog contains."""
     rows = connection.execute(
         "SELECT value FROM local_state WHERE name = ?", (_SHIPPED_SEQ,)
     ).fetchall()
@@ -325,18 +325,18 @@ def shipped_seq(connection: apsw.Connection) -> int:
 
 
 def block_floor(db: Database) -> BlockId:
-    """Return the number from which on blocks are new to the next changelog."""
+    """Return the lowest number of a block that is new in the next changelog."""
     text = local_state.get(db, _FLOOR)
     return BlockId(1 if text is None else int(text))
 
 
 def first_new_block(db: Database) -> BlockId:
-    """Return the number that the next block will have."""
+    """Return the number of the next new block."""
     return BlockId(db.counters.next_block)
 
 
 def set_block_floor(db: Database, floor: BlockId) -> None:
-    """Note that changelogs report all blocks below *floor*. Transaction: inside a group."""
+    """Record that changelogs contain all blocks below *floor*. Transaction: inside a group."""
     local_state.put(db, _FLOOR, str(floor))
 
 
@@ -346,7 +346,7 @@ def has_pack_news(db: Database) -> bool:
 
 
 def forget_pack_news(db: Database, told: Collection[PackId]) -> None:
-    """Note that a changelog reports packs. Transaction: inside a group."""
+    """Record that a changelog reports packs. Transaction: inside a group."""
     db.run_many("DELETE FROM pack_news WHERE pack = ?", [(pack,) for pack in told])
 
 
@@ -357,7 +357,7 @@ def pack_news(connection: apsw.Connection) -> list[PackId]:
 
 
 def forget(db: Database, seq_max: int) -> None:
-    """Forget the records up to one: an image holds them. Transaction: inside a group."""
+    """Delete the records up to one, which an image contains. Transaction: inside a group."""
     db.run("DELETE FROM pending WHERE seq <= ?", (seq_max,))
 
 
@@ -367,24 +367,24 @@ def put_outbox(db: Database, txg: Txg, data: bytes) -> None:
 
 
 def outbox(db: Database) -> tuple[Txg, bytes] | None:
-    """Return the changelog that was or will be sent and is not confirmed."""
+    """Return the attempted changelog that is not confirmed yet."""
     row = db.one("SELECT txg, data FROM outbox")
     return None if row is None else (Txg(row[0]), bytes(row[1]))
 
 
 def clear_outbox(db: Database) -> None:
-    """Note that the changelog is confirmed, or is another's. Transaction: inside a group."""
+    """Delete the attempted changelog: it is confirmed, or another writer has its number. In a group."""
     db.run("DELETE FROM outbox")
 
 
 def has_news(db: Database) -> bool:
-    """Return whether something was recorded that no changelog holds, other than counters."""
+    """Return whether changes other than counters were recorded that no changelog contains."""
     rows = db.iterate("SELECT changeset FROM pending WHERE seq > ?", (_shipped_seq(db),))
     return any(changesets.is_news(row[0]) for row in rows)
 
 
 def is_empty(db: Database) -> bool:
-    """Return whether nothing was recorded that no changelog holds."""
+    """Return whether every recorded change is in a changelog."""
     return (
         db.one("SELECT 1 FROM pending WHERE seq > ? LIMIT 1", (_shipped_seq(db),)) is None
         and db.one("SELECT 1 FROM outbox LIMIT 1") is None

@@ -1,10 +1,11 @@
 """Rows of ``properties``: facts of mkfs, abandoned images, packs that must be kept.
 
-A fact never changes after mkfs, but for the version of the tables, which an upgrade raises.
+A fact never changes after mkfs, except the schema version, which an upgrade raises.
 
-The name of any other row has a slash, which no name of a fact has: it is the key of an object. The
-table is replicated, so every later writer has these rows, from any changelog or image: no host uses
-an abandoned image any more, and none takes a kept pack for an orphan. ``damage_marks`` are the rest.
+The name of any other row has a slash, unlike names of facts: it is the key of an object. The
+table is replicated, so every later writer gets these rows from a changelog or an image: no host
+uses an abandoned image, and none treats a kept pack as an orphan. ``damage_marks`` has the other
+rows.
 """
 
 from collections.abc import Iterable
@@ -37,7 +38,7 @@ def all_of(db: Database) -> dict[str, bytes]:
 
 
 def abandon_images(db: Database, manifests: Iterable[ObjectKey]) -> None:
-    """Note that images are abandoned. Transaction: inside a group."""
+    """Record that images are abandoned. Transaction: inside a group."""
     _note(db, manifests)
 
 
@@ -47,7 +48,7 @@ def abandoned_images(db: Database) -> set[ObjectKey]:
 
 
 def forget_images(db: Database, manifests: Iterable[ObjectKey]) -> None:
-    """Note that manifests are deleted; names are never reused. Transaction: inside a group."""
+    """Delete the rows of deleted manifests; names are never reused. Transaction: inside a group."""
     db.run_many("DELETE FROM properties WHERE name = ?", [(key,) for key in manifests])
 
 
@@ -58,7 +59,7 @@ def take_over_images(db: Database, other: Database) -> None:
 
 
 def keep_packs(db: Database, packs: Iterable[ObjectKey]) -> None:
-    """Note packs that must be kept although they are unreadable. Transaction: inside a group."""
+    """Record packs that must be kept although they are unreadable. Transaction: inside a group."""
     _note(db, packs)
 
 

@@ -1,9 +1,9 @@
 """Type checks of rows from untrusted databases: SQLite stores any type in any column.
 
 Owns: the valid types of each kind of column. Does not know: tables.
-A row with a wrong type, or with half of a location, is refused when it is read, as BadRowError, so that only its own file is
-unreadable. fsck checks ranges; here only numbers that would not fit into an answer are refused.
-Numbers are joined with ``|``: one expression that accepts only integers.
+A row with a wrong type, or an incomplete location, is refused with BadRowError when it is read, so
+that only its file is unreadable. fsck checks ranges; this module refuses only numbers that do not
+fit into an answer. Numbers are joined with ``|``, which accepts only integers.
 """
 
 from s3fs_meta.errors import BadRowError
@@ -21,7 +21,7 @@ def require_location(row: Row, ino: int) -> None:
     """Refuse a row of block, plain_bytes, hash, pack, pack_offset, stored_bytes.
 
     Raises:
-        BadRowError: a value has another type, or is negative; or only a part of it is known.
+        BadRowError: a value has another type or is negative, or the location is incomplete.
     """
     block, plain_bytes, content_hash, pack, offset, stored_bytes = row
     try:
@@ -35,7 +35,7 @@ def require_location(row: Row, ino: int) -> None:
 
 
 def require_numbers(rows: list[Row], what: str, ino: int) -> list[Row]:
-    """Return rows that hold only integers. Raises BadRowError."""
+    """Return rows that contain only integers. Raises BadRowError."""
     for row in rows:
         for value in row:
             if type(value) is not int:

@@ -2,8 +2,8 @@
 
 Owns: names and values, and the flag HAS_XATTRS of the inode, which saves callers a query.
 Does not know: namespaces, permissions, size limits, ctime.
-Keeps: the flag is set exactly when the inode has rows; ``Counters.xattr_bytes``, once it was
-added up, is the sum over all rows.
+Keeps: the flag is set exactly when the inode has rows; ``Counters.xattr_bytes``, once computed, is
+the sum over all rows.
 """
 
 from typing import Final
@@ -17,23 +17,23 @@ _SET: Final = "INSERT INTO xattrs VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET val
 
 
 def count_bytes(db: Database) -> None:
-    """Add up all rows; from then on every change of them is counted."""
+    """Compute the sum over all rows; later changes update it."""
     db.counters.xattr_bytes = sum_bytes(db, "?", 1)
 
 
 def add_bytes(db: Database, added_bytes: int) -> None:
-    """Count what is added to the rows, or taken from them. Inside a group."""
+    """Add a number of bytes, perhaps negative, to the sum. Inside a group."""
     if db.counters.xattr_bytes is not None:
         db.counters.xattr_bytes += added_bytes
 
 
 def sum_bytes(db: Database, which: str, value: int | str) -> int:
-    """Return what some rows count.
+    """Return the sum of the bytes of some rows.
 
     Args:
         db: the database.
-        which: a condition with one parameter.
-        value: of the parameter.
+        which: an SQL condition with one parameter.
+        value: value of the parameter.
     """
     row = db.one(
         f"SELECT coalesce(sum(length(name) + length(value)), 0) FROM xattrs WHERE {which}", (value,)
@@ -43,7 +43,7 @@ def sum_bytes(db: Database, which: str, value: int | str) -> int:
 
 
 def size_bytes(db: Database, ino: Ino, name: bytes) -> int:
-    """Return the bytes that one attribute counts, 0 if the inode does not have it."""
+    """Return the bytes of one attribute's name and value, 0 if the inode does not have it."""
     row = db.one("SELECT length(value) FROM xattrs WHERE ino = ? AND name = ?", (ino, name))
     return 0 if row is None else len(name) + int(row[0])
 
@@ -58,7 +58,7 @@ def get(db: Database, ino: Ino, name: bytes) -> bytes:
     """Return the value of one attribute.
 
     Raises:
-        NoAttributeError: the inode has no such.
+        NoAttributeError: the inode does not have it.
     """
     value = find(db, ino, name)
     if value is None:
@@ -82,7 +82,7 @@ def set(  # noqa: A001 - the verb of setxattr(2), always used with the module's 
         must_exist: XATTR_REPLACE.
 
     Raises:
-        AttributeExistsError, NoAttributeError: as asked for; nothing was changed.
+        AttributeExistsError, NoAttributeError: a condition failed; nothing was changed.
     """
     if must_be_new or must_exist:
         exists = find(db, ino, name) is not None
@@ -100,7 +100,7 @@ def remove(db: Database, ino: Ino, name: bytes) -> None:
     """Remove one attribute. Transaction: inside a group.
 
     Raises:
-        NoAttributeError: the inode has no such; nothing was changed.
+        NoAttributeError: the inode does not have it; nothing was changed.
     """
     gone_bytes = 0 if db.counters.xattr_bytes is None else size_bytes(db, ino, name)
     if not db.run("DELETE FROM xattrs WHERE ino = ? AND name = ?", (ino, name)):

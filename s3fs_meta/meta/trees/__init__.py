@@ -1,8 +1,8 @@
-"""Trees of directories: many rows with one statement.
+"""Statements on complete directory trees: many rows with one statement.
 
-removed_trees   trees that were removed at once, and are taken apart later
+removed_trees   trees that were removed with one operation and are deleted in the background
 tree_copies     copies of trees
-tree_paths      paths of inodes, for people; whether recorded changes concern a path
+tree_paths      paths of inodes, for messages; whether recorded changes concern a path
 bulk_records    the binary form of rows that one statement makes
 
 Start at ``removed_trees``.

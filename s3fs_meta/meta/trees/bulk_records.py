@@ -1,12 +1,12 @@
 """Records of many rows at once, in the form of SQLite's changesets.
 
-Owns: what the session extension would have recorded of rows that one statement made, by one
-statement, too. Does not know: where records go (``pending``).
-The extension looks at each new row twice more: as it comes, and, by its key, at the end of the
-group. For the two rows of a name that is half of what copying them takes; reading and encoding
-them here is a quarter less in all. Of rows that go it keeps what it saw: there is nothing to gain.
-Keeps: applied, it gives the same rows. All columns here are integers, but names; what is not, which
-fsck finds, is recorded as the integer that SQLite makes of it.
+Owns: recording the rows that one statement inserted, with one more statement, in the form that the
+session extension uses. Does not know: where records are stored (``pending``).
+The extension reads each new row twice: when it is inserted, and by its key at the end of the group.
+For the two rows of a name this is half of the time of copying them; reading and encoding them here
+saves a quarter of the total. For deleted rows there is nothing to gain.
+Keeps: applying the record gives the same rows. All columns here are integers, except names; a value
+of another type, which fsck finds, is recorded as the integer to which SQLite converts it.
 Source: sqlite3session.c, "CHANGESET BLOB FORMAT".
 """
 
@@ -45,13 +45,13 @@ _INODE: Final = (
 
 
 def new_inode(of: str) -> str:
-    """Return an SQL expression: the hexadecimal record of a row of ``inodes``."""
+    """Return an SQL expression for the hexadecimal record of a row of ``inodes``."""
     columns = ", ".join(f"{of}.{column}" for column in _INODE)
     return f"printf('{_INSERT}{_INTEGER * len(_INODE)}', {columns})"
 
 
 def new_dentry(of: str, ino: str) -> str:
-    """Return an SQL expression: the hexadecimal record of a name; *of* has its other columns."""
+    """Return an SQL expression for the hexadecimal record of a name; *of* has the other columns."""
     length = _LENGTH.format(name=f"{of}.name")
     return (
         f"printf('{_INSERT}{_INTEGER}{_INTEGER}04%s%s{_INTEGER}', {of}.parent, {of}.cookie,"
@@ -60,7 +60,7 @@ def new_dentry(of: str, ino: str) -> str:
 
 
 def header(db: Database, table: str) -> bytes:
-    """Return what stands before the records of a table."""
+    """Return the header before the records of a table."""
     columns = db.all(f"SELECT pk FROM pragma_table_info('{table}') ORDER BY cid")
     return b"T" + bytes([len(columns), *(row[0] for row in columns)]) + table.encode() + b"\0"
 
@@ -74,9 +74,9 @@ def records(db: Database, table: str, expression: str, source: str, bound: Bound
 
 @contextlib.contextmanager
 def recorded(db: Database) -> Iterator[list[bytes]]:
-    """Let a block record the rows that it makes: what it puts into the list, in its order.
+    """Replace the recorder in a ``with`` block: the block appends its records to the list, in order.
 
-    If it fails, the group is undone as a whole: what it changed is in no record.
+    If the block fails, the complete group is undone, because its changes are not recorded.
     """
     made: list[bytes] = []
     recorder = db.bulk_recorder

@@ -1,13 +1,13 @@
-"""Trees of removed directories: many rows with one statement.
+"""Trees of removed directories: deleting many rows with one statement.
 
-Owns: what a removed tree is in rows, and taking it apart. Does not know: who uses an inode, local
-copies of blocks, how much is done at once.
-A directory that was removed together with what is in it has no name, nlink 0 and the flag REMOVED;
-everything below it still hangs from its dentries. When a part of it is taken away, its directories
-become such tops themselves, so that at every commit all that is left hangs from tops, which the
-index of orphans finds.
-Keeps: size_bytes of a top is the number of its entries; the counters; link counts of what has
-names elsewhere.
+Owns: the rows of a removed tree, and deleting them. Does not know: whether an inode is in use,
+cached blocks, the size of a slice.
+A directory that was removed together with its content has no name, nlink 0 and the flag REMOVED; it
+is called a top. Everything below it is still reachable through its dentries. When a part of it is
+deleted, its subdirectories become tops themselves, so that at every commit all remaining inodes are
+below tops, which the index of orphans finds.
+Keeps: size_bytes of a top is the number of its entries; the counters; link counts of inodes that
+have names outside the tree.
 """
 
 import json
@@ -67,14 +67,14 @@ _LOSE_LINKS: Final = f"UPDATE inodes SET nlink = nlink - ?2, {_MOVED_CTIME} WHER
 
 
 class Scope(NamedTuple):
-    """Names of tops that are looked at together: all, or of one the first."""
+    """The names that one slice handles: all names of several tops, or the first names of one."""
 
     parents: list[Ino]
     until: Cookie | None  # the last position, if there is only one parent
 
 
 class Tally(NamedTuple):
-    """The inodes behind the names of a scope in one top, counted."""
+    """Counts of the inodes with names of a scope in one top."""
 
     parent: Ino
     first: Ino | None  # the lowest number of a plain file
@@ -86,7 +86,7 @@ class Tally(NamedTuple):
 
 
 class Name(NamedTuple):
-    """One name in a top, and what is known of its inode; mode is None if there is none."""
+    """One name in a top, with facts about its inode; mode is None if the inode is missing."""
 
     parent: Ino
     cookie: Cookie
@@ -99,7 +99,7 @@ class Name(NamedTuple):
 
 
 class Freed(NamedTuple):
-    """A block that no file names any more, and where it was stored."""
+    """A block without references, and the location where it was stored."""
 
     block: BlockId
     plain_bytes: int
@@ -108,7 +108,7 @@ class Freed(NamedTuple):
 
 
 def mark_removed(db: Database, inos: Collection[Ino], now_ns: int) -> None:
-    """Make directories tops of removed trees; their names are the caller's. Inside a group."""
+    """Make directories tops of removed trees; the caller removes their names. Inside a group."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = 0, flags = flags | {InodeFlag.REMOVED:d}, {_MOVED_CTIME}"
         " WHERE ino IN (SELECT value FROM json_each(?2))",
@@ -117,7 +117,7 @@ def mark_removed(db: Database, inos: Collection[Ino], now_ns: int) -> None:
 
 
 def tops(db: Database) -> dict[Ino, int]:
-    """Return the tops of removed trees and how many names each has, ascending."""
+    """Return the tops of removed trees with their number of names, ascending."""
     sql = (
         "SELECT ino, size_bytes FROM inodes"
         f" WHERE nlink = 0 AND flags & {InodeFlag.REMOVED:d} ORDER BY ino"
@@ -126,7 +126,7 @@ def tops(db: Database) -> dict[Ino, int]:
 
 
 def scope(db: Database, parents: Sequence[Ino], names_max: int) -> Scope:
-    """Return as many of some tops, in their order, as have so many names; of one perhaps a part."""
+    """Return the first tops that together have at most *names_max* names, or a part of the first top."""
     rows = db.inodes.all(
         "SELECT j.value, coalesce(i.size_bytes, 0) FROM json_each(?) AS j"
         " LEFT JOIN inodes AS i ON i.ino = j.value",
@@ -144,14 +144,14 @@ def scope(db: Database, parents: Sequence[Ino], names_max: int) -> Scope:
 
 
 def _position(db: Database, parent: Ino, number: int) -> Cookie | None:
-    """Return the position of a name by its number, None if there are not so many."""
+    """Return the position of the name with a number, None if there are fewer names."""
     sql = "SELECT cookie FROM dentries WHERE parent = ? ORDER BY cookie LIMIT 1 OFFSET ?"
     row = db.one(sql, (parent, number - 1))
     return None if row is None else Cookie(row[0])
 
 
 def tally(db: Database, within: Scope) -> list[Tally]:
-    """Return what there is in each of the tops; those without names may be left out."""
+    """Return the tally of each top; tops without names may be omitted."""
     if within.until is not None:
         rows = db.inodes.all(_TALLY + _UNTIL, (within.parents[0], within.until))
     elif len(within.parents) >= _MANY:
@@ -162,13 +162,13 @@ def tally(db: Database, within: Scope) -> list[Tally]:
 
 
 def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = False) -> list[Name]:
-    """Return names in a top that stand for more than plain files.
+    """Return the names in a top whose inodes are not plain files.
 
     Args:
         db: the database.
         parent: the top.
         until: names up to this position, None for all.
-        plain: those of plain files, too.
+        plain: also return names of plain files.
     """
     which = "" if plain else f" AND ({_IS_PLAIN}) IS NOT TRUE"
     if until is None:
@@ -179,7 +179,7 @@ def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = Fal
 
 
 def delete_plain(db: Database, tallies: Iterable[Tally]) -> None:
-    """Remove the rows of all plain files of tallies, before their names. Inside a group."""
+    """Delete the inode rows of all plain files of tallies, before their names. Inside a group."""
     counters = db.counters
     small: list[Ino] = []
     for of in tallies:
@@ -197,7 +197,7 @@ def delete_plain(db: Database, tallies: Iterable[Tally]) -> None:
 
 
 def remove_names(db: Database, within: Scope) -> None:
-    """Remove names; the size of a top that keeps some is kept right. Inside a group."""
+    """Delete the names of a scope, and correct the size of a top that keeps some. Inside a group."""
     if within.until is None:
         sql = f"DELETE FROM dentries WHERE parent IN {_GIVEN}"
         db.counters.dentries -= db.run(sql, (json.dumps(within.parents),))
@@ -210,7 +210,7 @@ def remove_names(db: Database, within: Scope) -> None:
 
 
 def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
-    """Make tops without names ordinary orphans, which are still in use. Inside a group."""
+    """Make tops without names, which are still in use, ordinary orphans. Inside a group."""
     db.inodes.run(
         f"UPDATE inodes SET size_bytes = 0, flags = flags & ~{InodeFlag.REMOVED:d}"
         f" WHERE ino IN {_GIVEN}",
@@ -219,7 +219,7 @@ def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
 
 
 def orphan(db: Database, inos: Collection[Ino], now_ns: int) -> None:
-    """Take the last names of inodes that have to stay a while. Inside a group."""
+    """Make inodes that are still in use orphans, without names. Inside a group."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = 0, {_MOVED_CTIME}"
         " WHERE ino IN (SELECT value FROM json_each(?2))",
@@ -228,10 +228,10 @@ def orphan(db: Database, inos: Collection[Ino], now_ns: int) -> None:
 
 
 def delete(db: Database, inos: Collection[Ino], file_bytes: int) -> None:
-    """Remove rows of inodes that nothing names any more. Transaction: inside a group.
+    """Delete rows of inodes without names. Transaction: inside a group.
 
     Args:
-        inos: their names, blocks, attributes and targets are the caller's.
+        inos: inodes whose names, blocks, attributes and targets the caller deletes.
         file_bytes: sum of the sizes of the regular files among them.
     """
     if inos:
@@ -241,7 +241,7 @@ def delete(db: Database, inos: Collection[Ino], file_bytes: int) -> None:
 
 
 def delete_xattrs(db: Database, inos: Collection[Ino]) -> None:
-    """Remove all attributes of inodes that go themselves. Inside a group."""
+    """Delete all attributes of inodes that are deleted themselves. Inside a group."""
     if inos:
         given = json.dumps(list(inos))
         if db.counters.xattr_bytes is not None:
@@ -250,7 +250,7 @@ def delete_xattrs(db: Database, inos: Collection[Ino]) -> None:
 
 
 def delete_targets(db: Database, inos: Collection[Ino]) -> None:
-    """Remove the targets of symbolic links that go themselves. Inside a group."""
+    """Delete the targets of symbolic links that are deleted themselves. Inside a group."""
     if inos:
         db.run(f"DELETE FROM symlinks WHERE ino IN {_GIVEN}", (json.dumps(list(inos)),))
 
@@ -259,10 +259,11 @@ def delete_targets(db: Database, inos: Collection[Ino]) -> None:
 
 
 def drop_links(db: Database, lost: Mapping[tuple[Ino, Ino], int]) -> None:
-    """Note that directories lost names of inodes with several. Transaction: inside a group.
+    """Subtract removed names of inodes with several names from hard_links. Transaction: inside a group.
 
     Args:
-        lost: how many, by inode and directory. nlink and parent are the caller's: ``lose_names``.
+        lost: number of removed names by inode and directory. ``lose_names`` updates nlink and
+        parent.
     """
     rows = [(ino, parent, count) for (ino, parent), count in lost.items()]
     db.run_many("DELETE FROM hard_links WHERE ino = ? AND parent = ? AND names <= ?", rows)
@@ -272,7 +273,7 @@ def drop_links(db: Database, lost: Mapping[tuple[Ino, Ino], int]) -> None:
 def lose_names(
     db: Database, lost: Mapping[Ino, int], before: Mapping[Ino, Name], now_ns: int
 ) -> None:
-    """Count fewer names on inodes that keep some, after ``drop_links``. Inside a group."""
+    """Lower nlink of inodes that keep other names, after ``drop_links``. Inside a group."""
     db.inodes.run_many(_LOSE_LINKS, [(now_ns, count, ino) for ino, count in lost.items()])
     single = json.dumps([ino for ino, count in lost.items() if before[ino].nlink - count == 1])
     db.inodes.run(
@@ -294,7 +295,7 @@ def lose_names(
 
 
 def unmap_all(db: Database, inos: Collection[Ino]) -> Counter[BlockId]:
-    """Remove the block maps of inodes that go themselves; return how often each block was named.
+    """Delete the block maps of deleted inodes; return the number of references to each block.
 
     Transaction: inside a group.
     """
@@ -306,14 +307,14 @@ def unmap_all(db: Database, inos: Collection[Ino]) -> Counter[BlockId]:
 
 
 def drop_refs(db: Database, named: Mapping[BlockId, int], kept: Collection[BlockId]) -> list[Freed]:
-    """Drop references to blocks; remove those that have none left. Transaction: inside a group.
+    """Subtract references to blocks; delete blocks without references. Transaction: inside a group.
 
     Args:
-        named: how many references each loses.
-        kept: blocks whose rows stay, because they are on their way to a pack.
+        named: number of references to subtract, by block.
+        kept: blocks whose rows stay, because they are being uploaded.
 
     Returns:
-        The blocks that went; their local copies are the caller's.
+        The deleted blocks; the caller deletes their cached copies.
     """
     rows = db.all(
         f"SELECT block, refs, plain_bytes, pack, stored_bytes FROM blocks WHERE block IN {_GIVEN}",
@@ -336,7 +337,7 @@ def drop_refs(db: Database, named: Mapping[BlockId, int], kept: Collection[Block
 
 
 def _drop_live_bytes(db: Database, freed: Iterable[Freed]) -> None:
-    """Note that blocks died in their packs."""
+    """Subtract deleted blocks from the live bytes of their packs."""
     died: Counter[PackId] = Counter()
     for each in freed:
         if each.pack is not None:
@@ -358,7 +359,7 @@ class Child(NamedTuple):
 
 
 def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list[Child]:
-    """Return names in directories, each from behind a position on, in this order."""
+    """Return names in directories, each after a given position, in the given order."""
     rows = db.inodes.all(
         "SELECT d.parent, d.cookie, d.ino,"
         " CASE WHEN (i.mode & 61440) = 16384 THEN i.size_bytes ELSE 0 END"
@@ -380,7 +381,7 @@ def lock(db: Database, inos: Collection[Ino]) -> None:
 
 
 def note_locked_below(db: Database, directory: Ino) -> None:
-    """Note in a directory and all above it that something below is locked. Inside a group."""
+    """Set the flag of a locked descendant on a directory and all its parents. Inside a group."""
     for _ in range(DIRECTORY_DEPTH_MAX):
         row = inodes.get(db, directory)
         if row.flags & InodeFlag.HOLDS_LOCKED:

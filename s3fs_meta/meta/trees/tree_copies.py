@@ -1,16 +1,17 @@
 """Copies of whole trees: many rows with one statement.
 
-Owns: the temporary tables of one copy under way, and the rows that are made from them.
-Does not know: local copies of blocks, how much is done at once, where the copy will appear.
-A copy is built below a top (see ``trees``): until it has a name it counts as a removed tree, so that
-whatever interrupts it leaves nothing else.
-Keeps: sizes and link counts of the copy at every commit, but nlink of the top; the counters.
+Owns: the temporary tables of one running copy, and the rows that are made from them.
+Does not know: cached blocks, the size of a slice, where the copy will get its name.
+A copy is built below a top (see ``removed_trees``): until it has a name it counts as a removed
+tree,
+so an interrupted copy is deleted like one.
+Keeps: at every commit sizes and link counts of the copy, except nlink of the top; the counters.
 
-    copied_names   the names of the present slice, in order; what they stand for is numbered by place
-    copied_links   inodes with several names that the copy has: their number, names so far, parent
+    copied_names   the names of the current slice, in order; place gives the number of the new inode
+    copied_links   inodes with several names in the copy: number, names copied so far, parent
 
-The first name of an inode in the copy makes its row; ``new`` is set only where several names may
-mean one inode.
+The first name of an inode in the copy creates its row; ``new`` is set only for inodes that may have
+several names.
 """
 
 import json
@@ -125,7 +126,7 @@ class CopiedSlice(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """Sums over the rows that the present slice makes."""
+    """Sums over the rows that the current slice creates."""
 
     inodes: int
     file_bytes: int
@@ -135,7 +136,7 @@ class _Sums(NamedTuple):
 
 
 def begin(db: Database) -> None:
-    """Make the tables, empty. Inside a group."""
+    """Create the empty temporary tables. Inside a group."""
     for statement in _TABLES:
         db.all(statement)
     db.run("DELETE FROM temp.copied_names")
@@ -171,14 +172,15 @@ def copy_inode(db: Database, source: Attributes, now_ns: int) -> Ino:
 def copy_names(
     db: Database, sources: Sequence[Source], now_ns: int, *, names_max: int, blocks_max: int
 ) -> CopiedSlice:
-    """Copy some names of directories and what they stand for. Transaction: inside a group.
+    """Copy one slice of names of directories with their inodes. Transaction: inside a group.
 
     Args:
-        db: the database; ``begin`` made its tables.
-        sources: in this order.
-        now_ns: becomes ctime and birth time.
-        names_max: so many at most.
-        blocks_max: so many at most of all files in it; a file with more is left.
+        db: the database; ``begin`` created the temporary tables.
+        sources: directories, in the order of copying.
+        now_ns: ctime and birth time of the copies.
+        names_max: maximum number of names.
+        blocks_max: maximum number of blocks of all files; a file with more is copied without
+        blocks.
     """
     before = db.counters.next_ino - 1
     db.run("DELETE FROM temp.copied_names")
@@ -201,7 +203,7 @@ def copy_names(
 
 
 def _has_too_much(db: Database, blocks_max: int) -> bool:
-    """Return whether the chosen files have too many blocks; that takes a tenth of where to cut."""
+    """Return whether the chosen files have too many blocks; ten times faster than finding the cut."""
     row = db.one(
         "SELECT total(CASE WHEN blocks <= ?1 THEN blocks END) > ?1 FROM temp.copied_names",
         (blocks_max,),
@@ -210,7 +212,7 @@ def _has_too_much(db: Database, blocks_max: int) -> bool:
 
 
 def _copy_rows(db: Database, before: int, now_ns: int, blocks_max: int) -> None:
-    """Make the rows of a slice whose inodes are numbered."""
+    """Create the rows of a slice whose inodes have their numbers."""
     sums = _sums(db, before)
     if sums.blocks:
         db.run(_LEAVE, (blocks_max,))
@@ -254,7 +256,7 @@ def _sums(db: Database, before: int) -> _Sums:
 
 
 def _share_blocks(db: Database, before: int) -> None:
-    """Let the copies have the blocks of what they were made from."""
+    """Share the blocks of the originals with the copies."""
     db.run(
         f"INSERT INTO block_map SELECT p.place + ?1, m.block_index, m.block{_SHARED_MAP}", (before,)
     )
@@ -267,7 +269,7 @@ def _share_blocks(db: Database, before: int) -> None:
 
 
 def _left(db: Database, sources: Sequence[Source]) -> list[Source]:
-    """Return the directories that a slice did not come to the end of."""
+    """Return the directories of which the slice did not copy all names."""
     last = db.one("SELECT parent, cookie FROM temp.copied_names ORDER BY place DESC LIMIT 1")
     assert last is not None, "a slice that is full has a name"
     at = [source.new for source in sources].index(last[0])
@@ -292,7 +294,7 @@ def _to_go_on(db: Database, before: int) -> tuple[int, list[Source], list[tuple[
 
 
 def directories_in(db: Database, parent: Ino) -> int:
-    """Return how many directories the last slice made in one."""
+    """Return the number of subdirectories that the last slice created in a directory."""
     row = db.one(
         f"SELECT count(*) FROM temp.copied_names WHERE parent = ? AND kind = {_DIRECTORY}",
         (parent,),
@@ -302,7 +304,7 @@ def directories_in(db: Database, parent: Ino) -> int:
 
 
 def give_place(db: Database, ino: Ino, parent: Ino, nlink: int) -> None:
-    """Make a top, or an orphan, an ordinary inode; its name is the caller's. Inside a group."""
+    """Make a top or an orphan an ordinary inode; the caller creates its name. Inside a group."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = ?, parent = ?, flags = flags & ~{InodeFlag.REMOVED:d}"
         " WHERE ino = ?",

@@ -1,9 +1,10 @@
-"""Paths of inodes and names, for people, as one connection sees them.
+"""Paths of inodes and names, for messages, as one connection sees them.
 
-Owns: walking up to the root; which paths a record of changes names; whether changes concern one path.
-Does not know: who asks, how far a change has come, the time of a state of the tree.
-There is no index from inodes to names: the name of an inode is found by a scan of the directory
-that it says it is in. In a thread.
+Owns: walking up to the root; the paths that recorded changes concern; whether they concern one
+path.
+Does not know: the caller, whether a change is uploaded, the time of a state of the tree.
+There is no index from inodes to names: the name of an inode is found by a scan of its parent
+directory. In a thread.
 """
 
 from collections.abc import Iterator
@@ -30,12 +31,12 @@ class TreePaths:
         self._directories: dict[Ino, str | None] = {ROOT_INO: ""}
 
     def of_name(self, parent: Ino, name: bytes) -> str | None:
-        """Return the path of a name, which may be gone; None if its directory has none."""
+        """Return the path of a name, which may be deleted; None if its directory has no path."""
         above = self._directory(parent)
         return None if above is None else f"{above}/{_text(name)}"
 
     def of_inode(self, ino: Ino) -> str | None:
-        """Return one path of an inode; None if it has none that begins at the root."""
+        """Return one path of an inode; None if it has no path from the root."""
         if ino == ROOT_INO:
             return "/"
         step = self._step(ino)
@@ -71,10 +72,11 @@ class TreePaths:
 
 
 def unshipped(connection: apsw.Connection, seq_after: int, limit: int) -> list[str]:
-    """Return paths of which the records after a number speak, at most so many, in order.
+    """Return the paths that the records after a number change, at most *limit*, in order.
 
-    Names that came, went or changed, and files with other content or attributes. A directory of
-    which nothing but its entries changed is not among them.
+    These are names that were added, removed or changed, and files with changed content or
+    attributes,
+    but not directories of which only the entries changed.
     """
     paths = TreePaths(connection)
     found: set[str] = set()
@@ -103,16 +105,16 @@ def _text(name: bytes) -> str:
 
 
 class PathWatch:
-    """One path in one state of a database; made anew when its rows change.
+    """One path in one state of a database; create it anew when rows change.
 
-    Memory is bounded: only the most recently checked directories are remembered.
+    Memory is bounded: only the most recently checked directories are cached.
     """
 
     def __init__(self, db: Database, names: list[bytes]) -> None:
         """Look the path up.
 
         Args:
-            names: of the path, from the root on.
+            names: names on the path, from the root.
         """
         self._db = db
         self._way: set[tuple[Ino, bytes]] = set()  # names on the path, up to the first missing one
@@ -143,7 +145,7 @@ class PathWatch:
         return row is not None and (parent, bytes(row[0])) in self._way
 
     def _is_below(self, ino: Ino) -> bool:
-        """Return whether an inode is at the path, or has a name below it."""
+        """Return whether an inode is at the path or has a name below it."""
         if self.ino is None:
             return False
         if ino == self.ino:
@@ -154,7 +156,7 @@ class PathWatch:
         return [] if ino == ROOT_INO else hard_links.parents(self._db, ino)
 
     def _is_directory_below(self, ino: Ino) -> bool:
-        """Return whether a directory is what is at the path, or lies below it."""
+        """Return whether a directory is at the path or below it."""
         if self.ino is None:
             return False
         way: list[Ino] = []

@@ -1,4 +1,4 @@
-"""Time, as a value that tests can replace.
+"""The wall clock, which tests can replace.
 
 Owns: reading the wall clock. Monotonic time for deadlines is trio's.
 """
@@ -21,32 +21,32 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock, as the kernel reads it when it stamps a file.
+    """The machine's clock, read in the way in which the kernel reads it to set file times.
 
-    The kernel sets the times of what is written, we those of what is made, and whichever comes
-    later must not be the older one, to make(1) and to relatime. No clock of clock_gettime(2) does
-    that: the kernel stamps with its coarse clock, up to a tick behind the fine one; but since
-    Linux 6.13 with the last fine time that any file was given, where that is later (fs/inode.c,
-    inode_set_ctime_current). So the kernel is let to stamp a file, and that is the time.
+    The kernel sets the times of written files, this program those of created ones. make(1) and
+    relatime require that a later change never has an older time. No clock of clock_gettime(2)
+    guarantees that: the kernel uses its coarse clock, up to a tick behind the fine one, but since
+    Linux 6.13 the last fine time of any file if that is later (fs/inode.c,
+    inode_set_ctime_current). So the kernel sets the time of a file in memory, which is then read.
 
     Raises:
-        OSError: that file, which is in memory, cannot be made: most often, too many are open.
+        OSError: that file cannot be created, usually because too many files are open.
     """
 
     def __init__(self) -> None:
         self._fd = _file_to_stamp()
 
     def now_ns(self) -> int:
-        """Return nanoseconds since 1970-01-01 UTC; no stamp of the kernel's before is later."""
+        """Return nanoseconds since 1970-01-01 UTC, not before any file time that the kernel has set."""
         os.utime(self._fd)
         return os.fstat(self._fd).st_ctime_ns
 
 
 @functools.cache
 def _file_to_stamp() -> int:
-    """Return the descriptor of the one file of this process, open until it ends.
+    """Return the descriptor of the file in memory, which stays open until the process ends.
 
-    Its number is above 2, also if the caller has closed the three that a daemon redirects.
+    Its number is above 2, even if the caller has closed the descriptors that a daemon redirects.
     """
     fd = _memory_file()
     try:

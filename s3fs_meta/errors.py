@@ -1,11 +1,11 @@
 """The exception tree.
 
 Owns: every error that the program raises on purpose. Does not know: errnos (``fuse.errnos``),
-exit statuses (``console.exits``), the libraries whose exceptions are translated at their doors.
+exit statuses (``console.exits``), the libraries whose exceptions their callers translate.
 
     S3fsError
-    ├── FsError                     the request cannot be done; becomes an errno
-    ├── StoreError                  the object store
+    ├── FsError                     a request cannot be carried out; becomes an errno
+    ├── StoreError                  the object store failed or refused
     │   ├── TransientStoreError     worth trying again
     │   └── PermanentStoreError
     ├── CorruptionError             bytes or rows that break an invariant
@@ -13,7 +13,7 @@ exit statuses (``console.exits``), the libraries whose exceptions are translated
     ├── FencedError                 a newer epoch owns the filesystem
     └── SettingsError               the user's configuration or command line
 
-An error takes typed fields and makes its own text.
+An error takes typed arguments and builds its own message.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ class S3fsError(Exception):
 
 
 class FsError(S3fsError):
-    """A filesystem request that cannot be done; nothing was changed."""
+    """A filesystem request that cannot be carried out; nothing was changed."""
 
 
 class NoEntryError(FsError):
@@ -131,7 +131,7 @@ class AttributeRangeError(FsError):
 
 
 class InvalidRequestError(FsError):
-    """An argument makes no sense."""
+    """An argument is invalid."""
 
     def __init__(self, what: str, value: Any) -> None:
         super().__init__(f"invalid {what} {value!r}")
@@ -154,7 +154,7 @@ class NotPermittedError(FsError):
 
 
 class AccessRefusedError(FsError):
-    """Permission bits refuse it."""
+    """Permission bits refuse the operation."""
 
     def __init__(self, ino: int) -> None:
         super().__init__(f"access to inode {ino} refused")
@@ -162,7 +162,7 @@ class AccessRefusedError(FsError):
 
 
 class ReadOnlyStateError(FsError):
-    """The mount takes no changes."""
+    """The mount accepts no changes."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"read-only: {why}")
@@ -178,7 +178,7 @@ class NoSpaceLeftError(FsError):
 
 
 class NotSupportedError(FsError):
-    """The operation does not exist here."""
+    """The filesystem does not support the operation."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"not supported: {what}")
@@ -193,7 +193,7 @@ class TooBigError(FsError):
 
 
 class BusyError(FsError):
-    """So many requests wait for the store already that one more would freeze the mount."""
+    """One more request that waits for the store would block all others."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(f"{waiting} requests wait for the object store")
@@ -226,7 +226,7 @@ class StoreError(S3fsError):
 
 
 class TransientStoreError(StoreError):
-    """A retry may succeed; if no name was ever resolved, only while the store is known."""
+    """A retry may succeed; if DNS never resolved the name, only if the store answered before."""
 
     def __init__(self, key: str, code: str, *, unresolved: bool = False) -> None:
         super().__init__(f"store failed for {key!r}: {code}")
@@ -299,11 +299,11 @@ class NotLocalError(StoreError):
 
 
 class CorruptionError(S3fsError):
-    """Bytes or rows that break an invariant; nothing is invented in their place."""
+    """Bytes or rows that break an invariant; no content is invented instead."""
 
 
 class FormatError(CorruptionError):
-    """Bad magic, checksum, length or version of something stored."""
+    """A stored object has a wrong magic, checksum, length or version."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(f"{key!r} is damaged: {what}")

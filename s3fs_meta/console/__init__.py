@@ -1,6 +1,6 @@
 """The terminal: messages, progress, passphrases, exit statuses, log lines.
 
-boundary             the outermost frame: one line for an error, an exit status for a script
+boundary             the outermost error handler: one line and an exit status for each error
 exits                the exit status of each error
 ui                   notices, progress and questions of a long command
 output               results on standard output: JSON or a table

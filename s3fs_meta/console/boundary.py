@@ -1,6 +1,6 @@
-"""The outermost error handler: one line for a person, an exit status for a script.
+"""The outermost error handler: one line for the user, an exit status for a script.
 
-Owns: the program's outermost frame. Does not know: commands.
+Owns: the handling of every error that leaves a command. Does not know: commands.
 """
 
 import os
@@ -23,7 +23,7 @@ Body = Callable[[], int | None]
 def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
     """Run a program's body and return its exit status.
 
-    Errors that the user can act on become one line on standard error. A bug keeps its traceback.
+    Errors that the user can handle become one line on standard error. A bug prints its traceback.
     """
     if sys.flags.optimize:
         print_line(program, "refuses to run under python -O: its assertions are needed")

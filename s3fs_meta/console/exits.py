@@ -1,7 +1,7 @@
 """Exit statuses: one per family of errors.
 
 Owns: the numbers, their meaning, the table from errors to numbers.
-docs/reference/exit-codes.md is made from it. fsck keeps to fsck(8), mount.s3fs-meta to mount(8).
+docs/reference/exit-codes.md is generated from it. fsck follows fsck(8), mount.s3fs-meta mount(8).
 """
 
 import enum
@@ -108,7 +108,7 @@ MOUNT_FAILED: Final = 32
 
 
 def status_of(exc: BaseException) -> ExitStatus:
-    """Return the exit status of an error; one of no listed family is a bug."""
+    """Return the exit status of an error; an error of an unlisted family is a bug."""
     for family, status in FAMILIES:
         if is_kind(exc, family):
             return status
@@ -116,7 +116,7 @@ def status_of(exc: BaseException) -> ExitStatus:
 
 
 def is_kind(exc: BaseException, *families: type[BaseException]) -> bool:
-    """Return whether an error is of a family here, or was one inside the mount that reports it."""
+    """Return whether an error, or the error that a mount reported, is of one of some families."""
     kind = type(exc)
     if isinstance(exc, errors.ControlError):
         remote = getattr(errors, exc.kind, None)
@@ -126,7 +126,7 @@ def is_kind(exc: BaseException, *families: type[BaseException]) -> bool:
 
 
 def fsck_status(status: ExitStatus) -> int:
-    """Return fsck(8)'s number for an error of ours."""
+    """Return the exit status of fsck(8) for one of our errors."""
     return {
         ExitStatus.DONE: 0,
         ExitStatus.USAGE: FSCK_USAGE,
@@ -135,7 +135,7 @@ def fsck_status(status: ExitStatus) -> int:
 
 
 def mount_status(status: ExitStatus) -> int:
-    """Return mount(8)'s number for an error of ours."""
+    """Return the exit status of mount(8) for one of our errors."""
     return {
         ExitStatus.DONE: 0,
         ExitStatus.USAGE: MOUNT_USAGE,

@@ -1,6 +1,6 @@
-"""Where log lines go: the journal, a terminal, or the log file of a daemon.
+"""Destinations of log lines: the journal, a terminal, or the log file of a daemon.
 
-Owns: handlers and formats. Does not know: who logs.
+Owns: handlers and formats. Does not know: the modules that log.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Results on standard output: JSON for programs, tables for people."""
+"""Results on standard output: JSON for programs, tables for users."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ def print_table(rows: Mapping[str, str], title: str = "") -> None:
 
 
 def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows of as many texts as there are columns; all but the first are numbers."""
+    """Print rows as a table; all columns but the first are numbers."""
     table = Table(box=None)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
@@ -53,6 +53,6 @@ def human_bytes(size_bytes: float) -> str:
 
 
 def human_time(time_ns: int) -> str:
-    """Return a point in time as local time, with its offset."""
+    """Return a point in time as local time, with its UTC offset."""
     moment = datetime.fromtimestamp(time_ns / 1e9, tz=timezone.utc).astimezone()
     return moment.isoformat(sep=" ", timespec="seconds")

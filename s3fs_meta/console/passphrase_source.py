@@ -1,6 +1,6 @@
-"""Where a passphrase comes from: a file, the environment, the terminal.
+"""Sources of a passphrase: a file, the environment, the terminal.
 
-Owns: their order, and asking. Does not know: keys.
+Owns: their order, and the prompt. Does not know: keys.
 Keeps: a passphrase is never an argument, where every user could read it (proc(5), cmdline).
 """
 
@@ -29,11 +29,11 @@ def ask_terminal(prompt: str, instead: str = INSTEAD) -> str:
     """Ask on the terminal, without echo.
 
     Args:
-        prompt: what to ask.
-        instead: what the user can give where there is no terminal.
+        prompt: text of the prompt.
+        instead: alternatives without a terminal, for the error.
 
     Raises:
-        PassphraseError: there is none.
+        PassphraseError: there is no terminal.
     """
     try:
         with open("/dev/tty", "rb"):
@@ -44,12 +44,12 @@ def ask_terminal(prompt: str, instead: str = INSTEAD) -> str:
 
 
 def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal) -> bytes:
-    """Return the passphrase of a filesystem that exists.
+    """Return the passphrase of an existing filesystem.
 
     Args:
-        environment: what ``from_environment`` returned.
-        file: comes before the environment.
-        ask: comes last.
+        environment: the result of ``from_environment``.
+        file: a file that is preferred to the environment.
+        ask: asks the user if there is neither.
 
     Raises:
         PassphraseError: there is none, or it is empty.
@@ -61,7 +61,7 @@ def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal
 
 
 def secret(file: Path | None, ask: Ask = ask_terminal) -> Passphrase:
-    """Return what opens a filesystem that exists; nothing is read or asked before it is needed."""
+    """Return the secret of an existing filesystem, which is read or asked for when it is needed."""
     environment = from_environment()
     given = file is not None or environment is not None
     return Passphrase(lambda: existing(environment, file, ask), given=given)

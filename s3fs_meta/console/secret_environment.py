@@ -1,9 +1,11 @@
-"""The passphrase in the environment: taken out of it before anything else happens.
+"""The passphrase in the environment: removed from it before any other step.
 
-Owns: the variable, and the memory that the kernel filled with it. Does not know: what opens with it.
-A process of the same user, and root, can read the environment that a process was started with, and
-every program that it starts inherits it. unsetenv(3) ends only the second: the kernel shows the
-memory in which execve(2) put the strings, so they are overwritten there.
+Owns: the variable, and the process memory that has its value. Does not know: the use of the
+passphrase.
+A process of the same user, and root, can read the environment with which a process was started, and
+every program that it starts inherits the environment. unsetenv(3) prevents only the inheritance:
+the
+kernel shows the memory into which execve(2) wrote the strings, so they are overwritten there.
 Source: proc_pid_environ(5); proc_pid_stat(5), fields 50 and 51.
 """
 
@@ -30,12 +32,12 @@ def take() -> None:
 
 
 def passphrase() -> str | None:
-    """Return the passphrase that the environment has, or had before it was taken."""
+    """Return the passphrase that is in the environment, or was before ``take``."""
     return os.environ.get(VARIABLE, _taken.get(VARIABLE))
 
 
 def _overwrite(name: bytes) -> None:
-    """Fill every string of one name with zeros in the environment that the kernel shows."""
+    """Overwrite every variable of one name with zeros in the environment that the kernel shows."""
     try:
         status = Path("/proc/self/stat").read_bytes()
     except FileNotFoundError:

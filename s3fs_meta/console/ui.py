@@ -1,7 +1,7 @@
 """The user interface of a long command: notices, progress, a prompt for the passphrase.
 
-Owns: the interface, and its form on a terminal. Does not know: who reports.
-``daemon`` has the form that reaches the terminal of another process.
+Owns: the interface, and its implementation on a terminal. Does not know: the commands that use it.
+``mount.daemon`` implements it for the terminal of another process.
 """
 
 import sys
@@ -24,10 +24,10 @@ from s3fs_meta.console.boundary import PROGRAM, print_line
 
 
 class Front(Protocol):
-    """Progress and questions for the user who waits."""
+    """Progress, notices and questions for a waiting user."""
 
     def notice(self, text: str) -> None:
-        """Show one line that must be seen."""
+        """Show one important line."""
         ...
 
     def progress(self, what: str, done: int, total: int) -> None:
@@ -39,12 +39,12 @@ class Front(Protocol):
         ...
 
     def ready(self) -> None:
-        """Report that what the user waits for is available."""
+        """Report that the result for which the user waits is available."""
         ...
 
 
 class TerminalFront:
-    """A front on standard error: progress bars on a terminal, nothing elsewhere."""
+    """A front on standard error; shows progress bars only on a terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True)
@@ -64,14 +64,14 @@ class TerminalFront:
         self.close()
 
     def notice(self, text: str) -> None:
-        """Show one line that must be seen."""
+        """Show one important line."""
         if self._bars is not None:
             self._bars.console.print(f"{PROGRAM}: {text}", markup=False, highlight=False)
         else:
             print_line(PROGRAM, text)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Move the bar of *what*."""
+        """Update the progress bar of *what*."""
         if not self._show_bars:
             return
         if self._bars is None:
@@ -95,11 +95,11 @@ class TerminalFront:
         return passphrase_source.ask_terminal(prompt)
 
     def ready(self) -> None:
-        """Remove the bars."""
+        """Remove the progress bars."""
         self.close()
 
     def close(self) -> None:
-        """Leave the terminal as it was; the front can be used again."""
+        """Restore the terminal; the front can be used again."""
         if self._bars is not None:
             self._bars.stop()
             self._bars = None

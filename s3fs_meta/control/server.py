@@ -1,4 +1,4 @@
-"""The mount's end of the control socket.
+"""The server of a mount's control socket.
 
 Owns: accepting connections, checking the peer's user, one answer per request. Does not know: the
 effect of a command.
@@ -58,7 +58,7 @@ class ControlServer:
             directory: the state directory; the caller holds its lock, so an existing socket is
                 a leftover of an earlier mount.
             handlers: by name of the command.
-            bound: commands that are cancelled when the client hangs up; the others go on.
+            bound: commands that are cancelled when the client hangs up; others run to their end.
         """
         self._directory = directory
         self._bound = frozenset(bound)
@@ -86,7 +86,7 @@ class ControlServer:
                     os.unlink(path)
 
     async def quiet(self) -> None:
-        """Wait until every request has its answer, so that ending the server cuts none short."""
+        """Wait until every request is answered, so that the end of the server interrupts none."""
         await self._quiet.wait()
 
     async def _converse(self, stream: trio.SocketStream) -> None:
@@ -119,8 +119,8 @@ class ControlServer:
     async def _answer(self, stream: trio.SocketStream, request: Request) -> None:
         """Carry out one request and send its events and its one answer.
 
-        Unless the command is bound, its handler finishes even if the client hangs up: half a
-        flush is of no use.
+        Unless the command is bound, its handler finishes even if the client hangs up, because an
+        interrupted flush is useless.
         """
         send, receive = trio.open_memory_channel[Message](CONTROL_EVENTS_MAX)
 

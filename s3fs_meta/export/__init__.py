@@ -1,9 +1,9 @@
-"""Files copied out of a filesystem that is not mounted.
+"""Copying files out of a filesystem that is not mounted.
 
 copier            writes files of one metadata database into a directory
-from_snapshot     which files: a tree as it was at one point in time
-from_quarantine   which files, and which of their bytes: quarantined local state
-quarantine_list   quarantined state directories, and what in them the bucket may lack
+from_snapshot     chooses files from a tree at one point in time
+from_quarantine   chooses files and reliable bytes from quarantined local state
+quarantine_list   quarantined state directories, and their changes that the bucket may lack
 
 Start at ``copier``.
 Below: fs (names of extended attributes), sync (content of blocks), meta (rows).

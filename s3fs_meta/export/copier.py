@@ -1,10 +1,10 @@
-"""Files of a metadata database, copied out into a directory.
+"""Copying files of a metadata database into a directory.
 
-Owns: making them, with content, modes, owners, times, attributes, links, holes, special files;
-saying what is missing. Does not know: which are wanted, where content comes from.
-Keeps: nothing outside the target is written. Names are made by their paths, so a user who gives a
-symbolic link before a directory of the same name (damaged rows) has made a mistake; all else is
-done to descriptors, which no name can lead astray.
+Owns: creating them with content, modes, owners, times, attributes, links, holes, special files;
+reporting missing content. Does not know: which files are wanted, where content comes from.
+Keeps: nothing outside the target is written. Entries are created by their paths, so the caller must
+not copy a symbolic link before a directory of the same name (damaged rows). Everything else uses
+file descriptors, which no symbolic link can redirect.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _POWER: Final = stat.S_ISUID | stat.S_ISGID
 
 
 class CopiedFile(NamedTuple):
-    """One file, and which bytes of it are not as they should be: first and last of each stretch."""
+    """One file and its missing or doubtful byte ranges, each as first and last byte."""
 
     path: bytes
     size_bytes: int
@@ -51,15 +51,15 @@ class CopiedFile(NamedTuple):
 
 
 class Source(Protocol):
-    """Where content comes from."""
+    """A source of block content."""
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
-        """Return the content of blocks, in their order. Raises StoreError."""
+        """Return the content of blocks, in the given order. Raises StoreError."""
         ...
 
 
 class Empty(NamedTuple):
-    """A file that has its name, and is to be filled."""
+    """A file that was created and has no content yet."""
 
     fd: int
     path: bytes
@@ -72,13 +72,13 @@ class Copier:
     def __init__(
         self, db: Database, source: Source, target: Path, *, privileges: bool = True
     ) -> None:
-        """Make copies below one directory.
+        """Prepare copying below one directory.
 
         Args:
-            db: has the inodes.
-            source: has their content.
+            db: the database with the inodes.
+            source: source of their content.
             target: the directory.
-            privileges: copy what gives power to other users of the copy, too: set-user-ID and
+            privileges: also copy what grants privileges to other users of the copy: set-user-ID and
                 set-group-ID bits of files, file capabilities, devices.
         """
         self._db = db
@@ -101,9 +101,10 @@ class Copier:
         os.mkdir(self._place(path), 0o700)
 
     def finish_directory(self, attributes: Attributes, path: bytes) -> None:
-        """Give a directory what its inode says, when everything is in it.
+        """Apply the attributes of a directory's inode, after its last entry was created.
 
-        One that this user could not enter then is postponed to ``finish``: names in it may be linked.
+        If this user could not enter the directory then, the attributes wait for ``finish``, because
+        other names may be linked to files in it.
         """
         if not self._is_root and attributes.mode & _ENTERED != _ENTERED:
             self._put_off.append((attributes, path))
@@ -124,15 +125,15 @@ class Copier:
             os.close(fd)
 
     def make(self, attributes: Attributes, path: bytes, *, again: bool) -> Empty | None:
-        """Make one name of an inode that is no directory; its directory must be there.
+        """Create one name of a non-directory inode; the parent directory must exist.
 
         Args:
-            attributes: of the inode.
-            path: below the target.
-            again: further names of it may come.
+            attributes: attributes of the inode.
+            path: path below the target.
+            again: more names of the inode may follow.
 
         Returns:
-            A regular file, which is to be given to ``fill``; None where nothing is left to do.
+            A regular file, for ``fill``; None if the name needs no content.
         """
         place, first = self._place(path), self._firsts.get(attributes.ino)
         if first is not None:
@@ -171,7 +172,7 @@ class Copier:
     # --- content ---------------------------------------------------------------------------------
 
     async def fill(self, file: Empty) -> CopiedFile:
-        """Write the content of a file, and what else its inode says; close it.
+        """Write the content of a file, apply its inode's attributes, and close it.
 
         Raises:
             StoreError: the bucket cannot be reached.
@@ -214,10 +215,11 @@ class Copier:
     # --- attributes ------------------------------------------------------------------------------
 
     def _set_attributes(self, what: int | bytes, attributes: Attributes) -> None:
-        """Give a copy what its inode says, as far as this user and that filesystem allow.
+        """Apply the inode's attributes to a copy, as far as the user and the target filesystem allow.
 
-        The owner first, since a change of it takes capabilities and bits away; the mode after the
-        attributes, for which the owner may need its bits.
+        The owner first, because changing it clears capabilities and bits; the mode after the
+        extended
+        attributes, because setting them may need the owner's permission bits.
         """
         if self._is_root:
             with self._noting(_OWNERS):
@@ -242,7 +244,7 @@ class Copier:
         os.utime(what, ns=times, follow_symlinks=False)
 
     def _leaves_out(self, what: str, gives_power: bool) -> bool:
-        """Return whether something is not copied because of the power that it gives; count it."""
+        """Return whether an attribute is omitted because it grants privileges; count it if so."""
         if self._privileges or not gives_power:
             return False
         self.left_out[what] += 1
@@ -256,7 +258,7 @@ class Copier:
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """Pass over what the target refuses, and count it."""
+        """Ignore and count an operation that the target refuses."""
         try:
             yield
         except OSError as exc:
@@ -265,15 +267,15 @@ class Copier:
 
 
 def is_name(name: bytes) -> bool:
-    """Return whether bytes can name something in a directory; damaged rows may hold others."""
+    """Return whether bytes are a valid name of an entry; damaged rows may have others."""
     return name not in {b"", b".", b".."} and b"/" not in name and b"\0" not in name
 
 
 def require_empty(target: Path) -> None:
-    """Make a directory, or take one that is empty.
+    """Create a directory, or accept an empty one.
 
     Raises:
-        UsageError: neither is possible.
+        UsageError: it exists and is not empty, or cannot be used.
     """
     try:
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -303,7 +305,7 @@ class Tally:
                 self.incomplete.append(copied)
 
     def facts(self, copier: Copier) -> dict[str, Any]:
-        """Return the sums for programs, as JSON; *copier* made the files."""
+        """Return the counts as JSON; *copier* copied the files."""
         return {
             "files": self.files,
             "bytes": self.size_bytes,
@@ -317,7 +319,7 @@ class Tally:
         }
 
     def lines(self, copier: Copier) -> Iterator[str]:
-        """Yield lines for people, beside the sums: what is incomplete or left out."""
+        """Yield lines for the user about incomplete and omitted entries."""
         for one in self.incomplete[:_SHOWN_MAX]:
             for what, ranges in (("are missing", one.missing), ("were never synced", one.unsure)):
                 if ranges:

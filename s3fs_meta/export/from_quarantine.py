@@ -1,7 +1,7 @@
-"""Files of a quarantined state: which bytes of its blocks are reliable, and the copy order.
+"""Copying files out of a quarantined state: reliable bytes of its blocks, and the copy order.
 
-Owns: content from its blocks, else from the bucket; which names are made when.
-Does not know: which files are wanted (``quarantine_list``), how they are made (``copier``).
+Owns: content from its blocks or from the bucket, and the order in which names are created.
+Does not know: which files are wanted (``quarantine_list``), how they are created (``copier``).
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from s3fs_meta.sync.progress import Progress
 
 
 class KeptContent:
-    """Reads the blocks that a database names: from their files, else from the bucket."""
+    """Reads the blocks of a database from their files, or from the bucket."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class KeptContent:
         keyring: Keyring,
         find_elsewhere: FindElsewhere | None = None,
     ) -> None:
-        """Read what rows name.
+        """Prepare reading.
 
         Args:
-            find_elsewhere: finds, by its hash, content that is lost where the rows say.
+            find_elsewhere: finds by its hash content that is lost at its recorded location.
         """
         self._db = db
         self._blocks = NumberedDir(blocks)
@@ -57,10 +57,11 @@ class KeptContent:
             self._copies = {row.block: row for row in block_origins.only_here(db)}
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
-        """Return the content of blocks, in their order.
+        """Return the content of blocks, in the given order.
 
-        After a loss of power that is what had been synced: of a block that took the place of
-        another, and never was, what a mount would take from there.
+        After a power loss this is the synced content. A block that replaced another one and was
+        never
+        synced has the content of its origin, as a mount would restore it.
 
         Raises:
             StoreError: the bucket cannot be reached.
@@ -82,7 +83,7 @@ class KeptContent:
         return Content(kept + data[len(kept) :], len(kept))
 
     def _beginning(self, block: BlockId, length: int) -> bytes:
-        """Return what a local copy holds, at most so much; nothing if there is none."""
+        """Return the content of a cached block, at most a given length; empty if there is none."""
         try:
             fd = self._blocks.open(f"{block:x}", os.O_RDONLY)
         except OSError:
@@ -93,9 +94,9 @@ class KeptContent:
 
 
 async def copy_all(db: Database, inos: Sequence[Ino], copier: Copier, progress: Progress) -> Tally:
-    """Copy inodes with all their names, and the directories that lead to them.
+    """Copy inodes with all their names, and their parent directories.
 
-    Symbolic links are made last: no name that is written through can be one.
+    Symbolic links are created last, so that no file is written through one.
 
     Raises:
         StoreError: the bucket cannot be reached.
@@ -128,7 +129,7 @@ async def copy_all(db: Database, inos: Sequence[Ino], copier: Copier, progress: 
 
 
 def _make_directories(copier: Copier, path: bytes, made: set[bytes]) -> None:
-    """Make a directory and those above it, as far as they are not there."""
+    """Create a directory and its parents, if they do not exist."""
     missing: list[bytes] = []
     while path not in made:
         missing.append(path)
@@ -139,9 +140,9 @@ def _make_directories(copier: Copier, path: bytes, made: set[bytes]) -> None:
 
 
 def _power_was_lost(db: Database) -> bool:
-    """Return whether power was lost and no mount has acted on it.
+    """Return whether power was lost and no mount has handled that.
 
-    One that began to has noted so. Else the last one was cut off, in another boot than this one.
+    Either a mount recorded the loss, or the last mount was not closed and the machine was rebooted.
     """
     if local_state.get(db, "power_lost") == "1":
         return True

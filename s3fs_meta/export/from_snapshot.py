@@ -1,7 +1,7 @@
-"""Files of a point in time, copied out: a walk over the tree as it was then.
+"""Copying files of a point in time: a walk over the tree of that time.
 
-Owns: the order of the walk, several files at once. Does not know: how a file is made.
-Keeps: memory does not grow with the tree, but for names of files that have several.
+Owns: the order of the walk, several files at once. Does not know: how a file is created.
+Keeps: memory does not grow with the tree, except for the names of files with hard links.
 """
 
 import logging
@@ -26,7 +26,7 @@ _PAGE: Final = 256
 
 
 class Step(NamedTuple):
-    """One name on the way, or the end of a directory's."""
+    """One name in a walk, or the end of a directory."""
 
     attributes: Attributes
     path: bytes
@@ -34,9 +34,9 @@ class Step(NamedTuple):
 
 
 def find(db: Database, path: bytes) -> list[Step]:
-    """Return the steps to a path: the directories that lead to it, outer ones first, and itself.
+    """Return the steps to a path: its parent directories, outer ones first, and the path itself.
 
-    Symbolic links on the way are not followed.
+    Symbolic links are not followed.
 
     Raises:
         UsageError: there is no such path.
@@ -53,10 +53,10 @@ def find(db: Database, path: bytes) -> list[Step]:
 
 
 def names_of(path: bytes) -> list[bytes]:
-    """Return the names of a path, from the root on.
+    """Return the names of a path, from the root.
 
     Raises:
-        UsageError: it goes up.
+        UsageError: it contains "..".
     """
     names = [name for name in path.split(b"/") if name not in {b"", b"."}]
     if b".." in names:
@@ -65,7 +65,7 @@ def names_of(path: bytes) -> list[bytes]:
 
 
 def walk(db: Database, top: Step) -> Iterator[Step]:
-    """Yield the names below a directory: each before what is in it, and again after that."""
+    """Yield the names below a directory; a directory before its content, and again after it."""
     stack: list[tuple[Step, Cookie]] = [(top, Cookie(0))]
     while stack:
         directory, after = stack.pop()
@@ -103,10 +103,11 @@ class Restoring:
         self.tally = Tally()
 
     async def copy(self, paths: Sequence[bytes]) -> None:
-        """Copy what is at some paths, with everything below; without paths all there is.
+        """Copy the trees at some paths; without paths the complete tree.
 
-        What leads there is made, too. A path below another one is there already. The target itself
-        is given what the root has if that is copied, and stays as it is otherwise.
+        Parent directories are created, too. A path below another one is copied only once. The
+        target
+        gets the attributes of the root only if the root is copied.
 
         Raises:
             UsageError: there is no such path; nothing was copied.
@@ -140,7 +141,7 @@ class Restoring:
     async def _copy_way(
         self, way: list[Step], above: dict[bytes, Step], nursery: trio.Nursery
     ) -> None:
-        """Copy the last step of a path; make the directories above it."""
+        """Copy the last step of a path; create its parent directories."""
         for step in way[:-1]:
             if step.path not in above:
                 above[step.path] = step

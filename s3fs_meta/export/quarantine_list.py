@@ -1,7 +1,7 @@
-"""Quarantined states: which exist, and what in them the bucket may not have.
+"""Quarantined states: finding them, and the changes in them that the bucket may lack.
 
-Owns: finding the directories, reading their database, comparing it with the image that it went
-on from, the paths of inodes. Does not know: contents (``from_quarantine``), the command line.
+Owns: finding the directories, reading their database, comparing it with the image on which it was
+based, the paths of inodes. Does not know: contents (``from_quarantine``), the command line.
 Keeps: quarantined state is only read.
 """
 
@@ -67,7 +67,7 @@ def open_database(kept: Kept) -> Database:
 
 
 def summary(kept: Kept) -> dict[str, Any]:
-    """Return the facts that need no bucket; damage raises no error."""
+    """Return the facts that are known without the bucket; damage raises no error."""
     known: dict[str, Any] = {
         "name": kept.path.name,
         "path": str(kept.path),
@@ -97,7 +97,7 @@ def summary(kept: Kept) -> dict[str, Any]:
 
 
 def without_database(kept: Kept) -> str:
-    """Return what a directory without a database holds."""
+    """Return a description of a directory without a database."""
     sizes = [path.stat().st_size for path in kept.blocks.rglob("*") if path.is_file()]
     return (
         f"it has no database, only {len(sizes)} block files, {sum(sizes)} bytes: raw content of"
@@ -106,9 +106,9 @@ def without_database(kept: Kept) -> str:
 
 
 def changed(db: Database, base: Database | None) -> list[Ino]:
-    """Return the named inodes that are not as they were in *base*; all of them without one.
+    """Return the named inodes that differ from *base*; all of them without a base.
 
-    Of directories only those that are new: what changed in others are the names in them.
+    Of directories only new ones are returned: others differ only in their entries.
     """
     states = (int(BlockState.DIRTY), int(BlockState.SEALED))
     pending = {row[0] for row in db.iterate(_ONLY_HERE, states)}
@@ -122,7 +122,7 @@ def changed(db: Database, base: Database | None) -> list[Ino]:
 
 
 class Names:
-    """Where the inodes of a database are in its tree."""
+    """Finds the paths of a database's inodes."""
 
     def __init__(self, db: Database, wanted: Set[Ino]) -> None:
         self._directories: dict[Ino, tuple[Ino, bytes]] = {}
@@ -144,12 +144,12 @@ class Names:
         return [path for path in found if path is not None] or [LOST + b"/#%d" % ino]
 
     def directories(self) -> Iterator[tuple[Ino, bytes]]:
-        """Yield the directories that paths led through, outer ones first."""
+        """Yield the directories on the returned paths, outer ones first."""
         known = [(ino, path) for ino, path in self._paths.items() if path]
         yield from sorted(known, key=lambda one: one[1].count(b"/"))
 
     def _path(self, parent: Ino, name: bytes) -> bytes | None:
-        """Return the path of a name, None if rows are damaged: no parent, or no valid name."""
+        """Return the path of a name, None if damaged rows give no parent or no valid name."""
         above = self._directory(parent)
         if above is None or not is_name(name):
             return None

@@ -45,7 +45,7 @@ def test_other_kinds_versions_and_sizes_are_refused() -> None:
         text_object.decode("superblock", 1, "superblock", DATA)
     with pytest.raises(NewerFormatError, match=r"lease version 2, .*upgrade"):
         text_object.decode("lease", 1, "lease", text_object.encode("lease", 2, {}))
-    with pytest.raises(FormatError, match="too many"):
+    with pytest.raises(FormatError, match="too large"):
         text_object.decode("lease", 1, "lease", bytes(TEXT_OBJECT_BYTES_MAX + 1))
 
 

@@ -85,10 +85,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "BYTES",
         page_size,
         "",
-        "Page size of the database; default: as it is. Another size converts the database before "
+        "Page size of the database; default: unchanged. Another size converts the database before "
         "the mount begins.",
         "Larger pages read faster in order and write more per change. A conversion needs twice "
-        "the space of the database and time in proportion; a new image is uploaded whole.",
+        "the space of the database and time in proportion; a complete new image is uploaded.",
         "A crash during the conversion leaves the old size.",
     ),
     Option(
@@ -120,7 +120,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "0",
         "Checkpoint inside a commit when the WAL has so many pages; 0 leaves checkpoints to the "
         "mount, which makes them in the background.",
-        "Above 0 a commit now and then waits for a checkpoint, tens of milliseconds in which no "
+        "Above 0 a commit sometimes waits for a checkpoint, tens of milliseconds in which no "
         "request is answered.",
         _NO_EFFECT,
     ),
@@ -141,8 +141,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         one_of("default", "file", "memory"),
         "memory",
         "Where SQLite sorts and keeps temporary tables.",
-        "`file` costs disk accesses where it sorts much, which a mount never does; fsck takes no "
-        "mount options and keeps what grows with the filesystem in files by itself.",
+        "`file` needs disk accesses for large sorts, which a mount never does; fsck takes no "
+        "mount options and always keeps its large tables in files.",
         _NO_EFFECT,
     ),
     Option(
@@ -164,7 +164,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "SIZE",
         cache_bytes,
         "10G",
-        "Bound on the local copies of file blocks.",
+        "Maximum size of the cached file blocks.",
         "Disk space. When it is full of blocks that are not uploaded yet, writers wait.",
         "A larger cache can hold more that is not uploaded yet.",
     ),
@@ -187,8 +187,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Size that `df` shows, kept in the filesystem; writing past it gives ENOSPC. Content counts "
         "after deduplication, and so do extended attributes; names and inodes do not. 0: unlimited; "
-        "default: as it was set last.",
-        "Each mount adds up the extended attributes: 0.25 s for a million.",
+        "default: the last value.",
+        "Each mount sums up the extended attributes, which takes 0.25 s for a million of them.",
         _NO_EFFECT,
     ),
     Option(
@@ -197,7 +197,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "",
-        "Mount read-only: no change is taken and the lease is not touched.",
+        "Mount read-only: no change is accepted and the lease is not touched.",
         "Changes by a host that writes are not seen until the next mount, unless `follow` is given.",
         _NO_EFFECT,
     ),
@@ -224,7 +224,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Allow access by other users; permission bits decide. Without root it needs `user_allow_other` in "
         "`/etc/fuse.conf`. Without it only the user who mounted gets in, not even root.",
-        "Other users can make the daemon work.",
+        "Other users can put load on the daemon.",
         _NO_EFFECT,
     ),
     Option(
@@ -243,7 +243,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=False),
         "",
-        "Listing a directory never writes its access time; files as the other words say.",
+        "Listing a directory never writes its access time; the other options decide for files.",
         "As `noatime`, for directories.",
         _NO_EFFECT,
     ),
@@ -253,7 +253,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "diratime",
-        "Listing a directory writes its access time, as the other words say.",
+        "Listing a directory writes its access time, as the other options specify.",
         _NOTHING,
         _NO_EFFECT,
     ),
@@ -273,7 +273,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(AccessTime.RELATIVE),
         "relatime",
-        "As `relatime`, the default: takes back an earlier `noatime`.",
+        "As `relatime`, the default; overrides an earlier `noatime`.",
         _NOTHING,
         _NO_EFFECT,
     ),
@@ -357,9 +357,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         moment,
         "",
         "Mount an older state of the filesystem, read-only: a time in ISO 8601 (local "
-        "unless it says a zone; up to nanoseconds), or so long ago, such as `10m` or `1h30m ago`.",
+        "unless it has a zone; up to nanoseconds), or an age such as `10m` or `1h30m ago`.",
         "Local state of its own, which is fetched at the mount and removed at unmount; the present "
-        "can be mounted beside it, and further moments on other mountpoints.",
+        "can be mounted beside it, and other points in time on other mountpoints.",
         _NO_EFFECT,
     ),
     Option(
@@ -368,7 +368,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "NUMBER",
         moment_of_txg,
         "",
-        "As `at`: the moment at which a transaction group ended, by its number in `s3fs-meta log`.",
+        "As `at`: the end of a transaction group, by its number in `s3fs-meta log`.",
         "As `at`.",
         _NO_EFFECT,
     ),
@@ -445,8 +445,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "5",
         "How often everything is synced to the local disk, file blocks before metadata.",
         "A shorter interval syncs more often.",
-        "Power loss costs at most so many seconds of what was not fsynced; killing the daemon "
-        "costs the last 5 ms.",
+        "Power loss loses at most this many seconds of unsynced data; killing the daemon "
+        "loses the last 5 ms.",
     ),
     Option(
         "sync_interval",
@@ -456,7 +456,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "5",
         "How often changes are uploaded: new content, then one changelog.",
         "Each time that something changed, one or more packs and one small object.",
-        "Losing this machine costs the last one or two intervals.",
+        "Losing this machine loses the changes of the last one or two intervals.",
     ),
     Option(
         "fsync",
@@ -466,7 +466,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "local",
         "What fsync(2) waits for: the local disk, or also the bucket.",
         "With `remote` each fsync takes as long as an upload and a changelog; those that come "
-        "meanwhile share the next one. After `write_timeout` it fails with EIO, and goes on.",
+        "meanwhile share the next one. After `write_timeout` fsync fails with EIO; the upload continues.",
         "With `remote` losing this machine costs nothing that was fsynced.",
     ),
     Option(
@@ -478,7 +478,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "How often a complete image of the metadata is uploaded at the latest, if something "
         "changed; more often when much did.",
         "Uploads the pieces of the database that changed.",
-        "None; restoring reads what changed since the last image.",
+        "None; a restore also reads the changes since the last image.",
     ),
     Option(
         "poll",

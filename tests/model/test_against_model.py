@@ -17,6 +17,7 @@ _PATIENT = settings(
 )
 
 
+@pytest.mark.timeout(600)
 @settings(_PATIENT, max_examples=40, derandomize=True)
 @given(program=programs(30))
 def test_filesystem_agrees_with_the_model(template: MemoryStore, program: list[Step]) -> None:

@@ -318,6 +318,7 @@ TREE_SLICE_DIRECTORIES: Final = 128  # tops in one slice: bounds small ones
 SEEK_SLICE_ROWS: Final = 1000  # blocks examined in one slice for the next hole: 1 to 2 ms
 CLONE_SLICE_NAMES: Final = 400  # names created by a slice of a copy: 2 to 5 ms
 CLONE_SLICE_BLOCKS: Final = 1000  # blocks shared by a slice of a copy: 2 to 5 ms
+COPIED_AT_ONCE_BYTES: Final = 1 * MIB  # bytes copied at once, on the loop: as in one write request
 COPIED_RANGE_BYTES: Final = 32 * MIB  # bytes read and written by one copy_file_range
 SHARED_RANGE_BYTES: Final = 1024 * MIB  # bytes covered by it in total; the result has 32 bits
 CLONE_COPIED_BYTES: Final = 4 * MIB  # unshipped content copied in one slice: some ms

@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import pytest
 import trio
 
+from s3fs_meta.fuse.raw_operations import COPY_FILE_RANGE, RawOperations
 from s3fs_meta.model import ROOT_INO, Ino
 from tests.calls import Counted, counting
 from tests.fuse.conftest import BLOCK_BYTES, Context, Handlers
@@ -100,6 +102,29 @@ async def test_warm_read(handlers: Handlers) -> None:
     read = handlers.operations.read
     await read(ino, 0, len(DATA))
     require(await cost_of(handlers, lambda: read(ino, 0, len(DATA))), "warm read")
+
+
+@pytest.mark.parametrize("is_uploaded", [False, True])
+async def test_copy_of_a_small_file(handlers: Handlers, is_uploaded: bool) -> None:
+    """As cp(1) does, by copy_file_range(2): it is done when the call returns, without a task."""
+    source, target = await make_file(handlers, b"f"), await make_file(handlers, b"g")
+    await handlers.operations.write(source, 0, DATA)
+    if is_uploaded:
+        await handlers.session.flush()
+    content = COPY_FILE_RANGE.pack(0, target, 0, 1 << 40)
+    async with trio.open_nursery() as nursery:
+        raw = RawOperations(handlers.operations, nursery, 0)
+
+        async def request() -> None:  # noqa: RUF029 - it must not wait
+            raw.copy_file_range(1, source, 0, content)
+
+        counted = await cost_of(handlers, request)
+        assert not nursery.child_tasks
+    if is_uploaded:
+        require(counted, "copy of a small file that is in the bucket")
+    else:
+        require(counted, "copy of a small file that is dirty")
+    assert await handlers.fs.read(target, 0, len(DATA)) == DATA
 
 
 async def test_cold_read(handlers: Handlers) -> None:

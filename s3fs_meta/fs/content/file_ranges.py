@@ -28,6 +28,7 @@ from s3fs_meta.fs.protection import require_changeable, require_unprotected
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import (
     CLONE_SLICE_BLOCKS,
+    COPIED_AT_ONCE_BYTES,
     COPIED_RANGE_BYTES,
     FILE_BYTES_MAX,
     PURGE_BLOCKS_MAX,
@@ -221,8 +222,8 @@ class FileRanges:
     async def copy(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
         """Copy a range of *source* into *target*; return the number of bytes copied.
 
-        Complete blocks that are in the bucket are shared: their rows are copied. The rest is read
-        and written. One call copies at most SHARED_RANGE_BYTES, and writes about COPIED_RANGE_BYTES
+        Complete blocks that are in the bucket are shared: their rows are copied; so is a last block
+        that ends both files. The rest is read and written. One call copies at most SHARED_RANGE_BYTES, and writes about COPIED_RANGE_BYTES
         of them: the calling process calls again, and can be killed in between. The end of the file
         and an error shorten the copy, too. Source: copy_file_range(2).
 
@@ -231,12 +232,7 @@ class FileRanges:
 
         Schedule point: always.
         """
-        if at + length > FILE_BYTES_MAX:
-            raise TooBigError(target, at + length)
-        before = self._data.regular(target)
-        if at < before.size_bytes:
-            require_unprotected(before)
-        stop = min(offset + min(length, SHARED_RANGE_BYTES), self._data.regular(source).size_bytes)
+        stop = self._end_of_copy(source, offset, target, at, length)
         done, written_bytes = offset, 0
         try:
             while done < stop and written_bytes < COPIED_RANGE_BYTES:
@@ -254,6 +250,42 @@ class FileRanges:
                 raise
         return max(done - offset, 0)
 
+    def try_copy(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int | None:
+        """Copy a range within one block at once, as ``copy``; return None if that must wait.
+
+        Most copied files are small: for them a task and its waits cost more than the copy.
+
+        Raises as ``copy``.  Schedule point: never.
+        """
+        stop = self._end_of_copy(source, offset, target, at, length)
+        length = stop - offset
+        is_small = offset % self._block_bytes + length <= self._block_bytes
+        if not is_small or length > COPIED_AT_ONCE_BYTES or self._freeze.is_held:
+            return None
+        if length <= 0:
+            return 0
+        index = BlockIndex(offset // self._block_bytes)
+        located = block_map.locate(self._db, source, index)
+        if located is None or located.hash is not None:
+            shared = self._share(source, offset, target, at, length)
+            if shared:
+                return shared
+        data = self._data.try_read(source, offset, length)
+        if not isinstance(data, bytes):
+            return None
+        missing = self._data.try_write(target, at, data, sets_times=True)
+        return len(data) if missing is None else None
+
+    def _end_of_copy(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
+        """Return where in *source* a copy ends; check the request."""
+        if at + length > FILE_BYTES_MAX:
+            raise TooBigError(target, at + length)
+        before = self._data.regular(target)
+        if at < before.size_bytes:
+            require_unprotected(before)
+        size_bytes = self._data.regular(source).size_bytes
+        return min(offset + min(length, SHARED_RANGE_BYTES), size_bytes)
+
     async def _write(self, source: Ino, offset: int, target: Ino, at: int, stop: int) -> int:
         """Read and write up to the end of a block; return the number of bytes."""
         length = min(self._block_bytes - offset % self._block_bytes, stop - offset)
@@ -261,15 +293,22 @@ class FileRanges:
         return await self._data.write(target, at, data)
 
     def _share(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
-        """Share complete blocks that are in the bucket, and holes; return the number of bytes.
+        """Share blocks that are in the bucket, and holes; return the number of bytes.
 
-        Stop before the first dirty or sealed block: such a block belongs to one file only.
+        Complete blocks, and the last one of *source* if *target* ends with it, too: then no byte
+        of the target stands behind its content. Stop before the first dirty or sealed block: such
+        a block belongs to one file only.
         """
         before = self._data.regular(target)
         require_changeable(before)
-        if offset % self._block_bytes or at % self._block_bytes or length < self._block_bytes:
+        if offset % self._block_bytes or at % self._block_bytes:
             return 0
-        count = min(length // self._block_bytes, CLONE_SLICE_BLOCKS)
+        length = min(length, self._data.regular(source).size_bytes - offset)
+        if not self._ends_both(source, offset + length, before, at + length):
+            length -= length % self._block_bytes
+        if length <= 0:
+            return 0
+        count = min(-(-length // self._block_bytes), CLONE_SLICE_BLOCKS)
         first, goal = BlockIndex(offset // self._block_bytes), BlockIndex(at // self._block_bytes)
         only_here = block_map.first_only_here(
             self._db, source, first, BlockIndex(first + count - 1)
@@ -287,6 +326,11 @@ class FileRanges:
         blocks.add_refs_of_range(self._db, source, first, last)
         unmap(self._db, self._cache, target, replaced)
         mapped = block_map.copy_range(self._db, source, first, last, target, goal - first)
-        size_bytes = max(before.size_bytes, (goal + count) * self._block_bytes)
+        shared_bytes = min(count * self._block_bytes, length)
+        size_bytes = max(before.size_bytes, at + shared_bytes)
         inodes.set_size_and_mtime(self._db, target, size_bytes, self._now_ns(), mapped)
-        return count * self._block_bytes
+        return shared_bytes
+
+    def _ends_both(self, source: Ino, stop: int, target: Attributes, end: int) -> bool:
+        """Return whether a range ends *source*, and no byte of *target* is behind its end."""
+        return stop == self._data.regular(source).size_bytes and end >= target.size_bytes

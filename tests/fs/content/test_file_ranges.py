@@ -20,7 +20,7 @@ from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, SEEK_DATA, S
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import FILE_BYTES_MAX
 from s3fs_meta.meta.tables import inodes
-from s3fs_meta.model import Ino, InodeFlag
+from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_file
 
 PUNCH = PUNCH_HOLE | KEEP_SIZE
@@ -322,6 +322,67 @@ async def test_copy_shares_uploaded_blocks(fs: Filesystem, volume: Volume) -> No
     assert await whole(fs, other) == content
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_copy_of_a_small_uploaded_file_shares_its_block(
+    fs: Filesystem, volume: Volume, at_once: bool
+) -> None:
+    """None of its bytes is read or written; a later write to the copy changes only the copy."""
+    ino, content = await filled(fs, b"f", BLOCK_BYTES // 2 + 1)
+    await volume.evict()
+    other = make_file(fs, b"g")
+    volume.store.fail("get_range")
+
+    if at_once:
+        assert fs.ranges.try_copy(ino, 0, other, 0, 1 << 40) == len(content)
+    else:
+        assert await fs.ranges.copy(ino, 0, other, 0, 1 << 40) == len(content)
+
+    assert mapped(fs, other) == mapped(fs, ino)
+    assert fs.getattr(other).size_bytes == len(content)
+    with pytest.raises(TransientStoreError):
+        await whole(fs, other)  # the first reader
+    await fs.write(other, len(content), b"more")
+    assert await whole(fs, other) == content + b"more"
+    assert await whole(fs, ino) == content
+
+
+@pytest.mark.parametrize(("at", "length"), [(0, 9), (BLOCK_BYTES, 5), (7, 10), (0, 1 << 30)])
+@pytest.mark.parametrize("size_bytes", [3, 10, BLOCK_BYTES, BLOCK_BYTES + 9])
+@pytest.mark.parametrize("uploaded", [True, False])
+async def test_small_copy_at_once_equals_that_of_a_byte_array(
+    fs: Filesystem, volume: Volume, uploaded: bool, size_bytes: int, at: int, length: int
+) -> None:
+    """The last block of the source is shared in some of these cases, and copied in the others."""
+    ino, content = await filled(fs, b"f", 10)
+    other = make_file(fs, b"g")
+    expected = bytearray(random.Random(8).randbytes(size_bytes))
+    await fs.write(other, 0, bytes(expected))
+    if uploaded:
+        await volume.upload()
+    part = content[:length]
+
+    assert fs.ranges.try_copy(ino, 0, other, at, length) == len(part)
+
+    expected.extend(bytes(max(at - len(expected), 0)))
+    expected[at : at + len(part)] = part
+    assert await whole(fs, other) == bytes(expected)
+    assert await whole(fs, ino) == content
+    await volume.upload()
+    mapped(fs, other)
+
+
+async def test_copy_that_must_wait_is_not_done_at_once(fs: Filesystem, volume: Volume) -> None:
+    """A part of a block that is not cached, more than one block, and a frozen tree."""
+    ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
+    other = make_file(fs, b"g")
+    assert fs.ranges.try_copy(ino, 0, other, 0, len(content)) is None
+    with fs.freeze.hold(ROOT_INO, 60):
+        assert fs.ranges.try_copy(ino, 0, other, 0, 5) is None
+    await volume.evict()
+    assert fs.ranges.try_copy(ino, 0, other, 0, 5) is None
+    assert fs.getattr(other).size_bytes == 0
+
+
 async def test_write_to_one_of_two_sharing_files_does_not_change_the_other(
     fs: Filesystem, volume: Volume
 ) -> None:
@@ -404,9 +465,9 @@ async def test_failing_copy_reports_its_progress(fs: Filesystem, volume: Volume)
     other = make_file(fs, b"g")
     volume.store.fail("get_range", times=2)
 
-    assert await fs.ranges.copy(ino, 0, other, 0, 1 << 40) == 2 * BLOCK_BYTES
+    assert await fs.ranges.copy(ino, 0, other, 0, len(content) - 1) == 2 * BLOCK_BYTES
     with pytest.raises(TransientStoreError):
-        await fs.ranges.copy(ino, 2 * BLOCK_BYTES, other, 2 * BLOCK_BYTES, 1 << 40)
+        await fs.ranges.copy(ino, 2 * BLOCK_BYTES, other, 2 * BLOCK_BYTES, 9)
     assert await whole(fs, other) == content[: 2 * BLOCK_BYTES]
 
 

@@ -155,7 +155,8 @@ STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # slower answers are abandoned
 STORE_CLEANUP_S_MAX: Final = 10.0  # time for deleting a probe or an unfinished upload
 
 # --- group commit and background sync ----------------------------------------------------------
-GROUP_DELAY_S: Final = 0.005  # a group commits this long after its first operation
+GROUP_DELAY_S: Final = 0.005  # a group commits after so long without a further operation
+GROUP_AGE_S_MAX: Final = 0.05  # and at this age in any case: bounds what a kill costs
 GROUP_OPERATIONS_MAX: Final = 500  # operations in a group: bounds the loss on SQLITE_FULL
 WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync checkpoints, in a thread
 COLLECT_S_MAX: Final = 5.0  # time that a sync or a cut waits for the kernel's dirty data

@@ -73,7 +73,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         one_of("off", "normal", "full", "extra"),
         "normal",
         "How often SQLite syncs on its own. `fsync` of a file is a promise at every level but `off`.",
-        "`full` and `extra` sync at every group commit, about 200 a second at most on a disk "
+        "`full` and `extra` sync at every group commit, 20 to 200 times a second on a disk "
         "that takes 5 ms; `normal` and `off` do not.",
         "`normal` and above: power loss costs at most `commit=` seconds of what was not fsynced. "
         "`off`: after power loss nothing is promised, not even by fsync: the local state is "
@@ -446,7 +446,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "How often everything is synced to the local disk, file blocks before metadata.",
         "A shorter interval syncs more often.",
         "Power loss loses at most this many seconds of unsynced data; killing the daemon "
-        "loses the last 5 ms.",
+        "loses the last 5 ms, up to 50 ms of a stream of changes.",
     ),
     Option(
         "sync_interval",

@@ -3,7 +3,7 @@
 *On the mount*: an application's database of 10,000 rows of 200 bytes, on s3fs-meta and on the disk
 in turns; each transaction changes one row anywhere. *Our own*: the metadata database of a mount under
 each set of options; names are made, each followed by an fsync of its directory, and attributes are
-changed without any, which a group of 5 ms commits together.
+changed without any, which a group commits together.
 """
 
 import os

@@ -22,7 +22,7 @@ from contrib.soak.states import (
     state_of,
 )
 
-# A group commits after 5 ms, later on a busy machine.
+# A group commits after 50 ms at most, later on a busy machine.
 COMMIT_S_MAX: Final = 3.0
 _SHOWN_MAX: Final = 8
 

@@ -1,7 +1,7 @@
 """Durability of operations on this host: group commit, fsync, background sync.
 
-Owns: the order *block files, then COMMIT, then the WAL to disk*; the 5 ms of a group; the
-``commit=`` interval. Does not know: the store.
+Owns: the order *block files, then COMMIT, then the WAL to disk*; when a group ends; the ``commit=``
+interval. Does not know: the store.
 Keeps: data before names: a sync of rows begins with the content of every file, because rows are
 committed together. The only exception is data written during the sync: its rows may be durable
 before it is.
@@ -17,7 +17,7 @@ import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import DatabaseError
-from s3fs_meta.limits import GROUP_DELAY_S, WAL_BYTES_MAX
+from s3fs_meta.limits import GROUP_AGE_S_MAX, GROUP_DELAY_S, WAL_BYTES_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.model import BlockState, Ino
@@ -78,11 +78,19 @@ class Durability:
             raise DatabaseError(self._broken)
 
     async def run_group_commit(self) -> None:
-        """Commit each group a fixed time after its first operation, until cancelled."""
+        """Commit each group as soon as no operation follows, or at its greatest age, until cancelled.
+
+        A commit costs as much as ten operations, so a stream of them gets fewer and larger groups.
+        """
         while True:
             await self._opened.wait()
             self._opened = trio.Event()
-            await trio.sleep(GROUP_DELAY_S)
+            end_s, operations = trio.current_time() + GROUP_AGE_S_MAX, -1
+            while self._db.group_operations != operations:
+                operations = self._db.group_operations
+                await trio.sleep(min(GROUP_DELAY_S, max(end_s - trio.current_time(), 0.0)))
+                if trio.current_time() >= end_s:
+                    break
             self.commit()
 
     def commit(self) -> None:

@@ -423,7 +423,7 @@ class Verdict:
     steps: Sequence[Sequence[Step]]
     windows: Sequence[Window]
     ended_ns: int  # when the daemon was killed
-    slack_ns: int = 1_000_000_000  # a group lasts 5 ms; on a busy machine the loop may be late
+    slack_ns: int = 1_000_000_000  # a group lasts up to 50 ms; a busy machine may be late
 
     @override
     def __str__(self) -> str:

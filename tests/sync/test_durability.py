@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 from s3fs_meta.errors import DatabaseError
+from s3fs_meta.limits import GROUP_AGE_S_MAX, GROUP_DELAY_S
 from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState
@@ -37,6 +38,53 @@ async def test_group_commits_soon_after_its_first_operation(power: Power) -> Non
         with trio.fail_after(5):
             while session.db.in_group:  # noqa: ASYNC110 - the group has no event to wait for
                 await trio.sleep(0.001)
+
+
+async def test_single_operation_is_committed_after_the_delay(
+    power: Power, mock_clock: trio.testing.MockClock
+) -> None:
+    """At rest a killed daemon loses no more than that."""
+    async with power.session("a", tasks=False) as session, trio.open_nursery() as nursery:
+        session.db.commit()
+        nursery.start_soon(session.durability.run_group_commit)
+        await _pass(mock_clock, 1.0)
+        write_file(session, CONTENT)
+        is_open = []
+        for part in (0.9, 0.2):
+            await _pass(mock_clock, GROUP_DELAY_S * part)
+            is_open.append(session.db.in_group)
+        assert is_open == [True, False]
+        nursery.cancel_scope.cancel()
+
+
+async def test_stream_of_operations_shares_groups_of_bounded_age(
+    power: Power, mock_clock: trio.testing.MockClock
+) -> None:
+    """One operation each millisecond: a commit every 50 ms, and one soon after the last operation."""
+    async with power.session("a", tasks=False) as session, trio.open_nursery() as nursery:
+        session.db.commit()
+        nursery.start_soon(session.durability.run_group_commit)
+        commits, age_ms = 0, 0
+        for _ in range(200):
+            session.db.begin()
+            age_ms += 1
+            await _pass(mock_clock, 0.001)
+            if not session.db.in_group:
+                assert age_ms <= GROUP_AGE_S_MAX * 1000 + 1
+                commits, age_ms = commits + 1, 0
+        assert commits == 4
+        session.db.begin()
+        for _ in range(2):
+            await _pass(mock_clock, GROUP_DELAY_S)
+        assert not session.db.in_group
+        nursery.cancel_scope.cancel()
+
+
+async def _pass(clock: trio.testing.MockClock, time_s: float) -> None:
+    """Let time pass, and every task do what is due."""
+    await trio.testing.wait_all_tasks_blocked()
+    clock.jump(time_s)
+    await trio.testing.wait_all_tasks_blocked()
 
 
 async def test_fsync_syncs_the_content_before_the_rows(power: Power) -> None:

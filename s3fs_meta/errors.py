@@ -347,6 +347,23 @@ class BrokenChainError(FormatError):
         self.args = (self.message,)
 
 
+class NoImageError(FormatError):
+    """No image in the bucket can be read, so the metadata of a txg cannot be restored."""
+
+    def __init__(self, key: str, why: str, upto: int | None) -> None:
+        super().__init__(key, why)
+        which, also = "", ""
+        if upto is not None:
+            which, also = f" up to txg {upto}", "if no later one can be, "
+        self.message = (
+            f"no image of the metadata{which} can be restored: {why}; {also}s3fs-meta fsck -y"
+            " --publish-local on a host that has mounted the filesystem puts its local state into"
+            " the bucket, and without such a host fsck --rebuild finds the content, and the names"
+            " in intact pieces of an image"
+        )
+        self.args = (self.message,)
+
+
 class OlderBucketError(CorruptionError):
     """The bucket is older than a state of it seen before, or its history since is another."""
 

@@ -20,6 +20,7 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import (
     CorruptionError,
+    NoImageError,
     ObjectMissingError,
     SettingsError,
     UnfinishedFilesystemError,
@@ -202,7 +203,7 @@ async def _base(
         restorer = Restorer(store, keyring, superblock.uuid, front.progress)
         try:
             await restorer.restore(None, path, upto=link.txg)
-        except (ObjectMissingError, UnfinishedFilesystemError) as exc:
+        except (NoImageError, ObjectMissingError, UnfinishedFilesystemError) as exc:
             raise SettingsError(
                 "the state on which it was based is no longer in the bucket, so its changes "
                 "are unknown; --everything copies all files"

@@ -228,6 +228,8 @@ class Judge:
         self._expect(
             "create one with" not in self.result.said, "it suggests mkfs over a filesystem"
         )
+        advice = re.search(r"fsck -|leave the passphrase out", self.result.said)
+        self._expect(bool(advice), f"no advice: {self.result.said[:300]}")
         unchanged = self.after == self.cell.damaged
         self._expect(unchanged, "it was refused, and changed the bucket")
 

@@ -22,6 +22,7 @@ from s3fs_meta.errors import (
     BrokenChainError,
     FormatError,
     NewerFormatError,
+    NoImageError,
     ObjectMissingError,
     S3fsError,
     UnfinishedFilesystemError,
@@ -73,7 +74,8 @@ class Restorer:
             StoreError: an object is unavailable.
             BrokenChainError: a changelog cannot be read or replaced; the error names the last txg
                 that can be restored.
-            FormatError: an object is damaged, and the txg cannot be reached from an older image.
+            NoImageError: an object is damaged or missing, and the txg cannot be reached from an
+                older image.
         """
         unfinished = target.with_name(target.name + ".restoring")
         try:
@@ -89,7 +91,7 @@ class Restorer:
         self, newest: ManifestRef | None, unfinished: Path, upto: Txg | None
     ) -> Link:
         """Try images, the newest first, until the wanted txg can be reached from one."""
-        first: S3fsError | None = None
+        first: FormatError | ObjectMissingError | None = None
         newer: NewerFormatError | None = None
         broken: BrokenChainError | None = None
         async with aclosing(self._candidates(newest, upto)) as candidates:
@@ -117,7 +119,9 @@ class Restorer:
                     continue
                 self._note_detour(ref.key, newer, broken, first)
                 return link
-        raise newer or broken or first or UnfinishedFilesystemError(self._store.url)
+        if newer is None and broken is None and first is not None:
+            raise NoImageError(first.key, str(first), upto) from first
+        raise newer or broken or UnfinishedFilesystemError(self._store.url)
 
     def _note_detour(
         self,

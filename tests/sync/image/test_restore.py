@@ -15,7 +15,7 @@ from typing_extensions import override
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece, parse_piece_key
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
+from s3fs_meta.errors import FormatError, NewerFormatError, NoImageError
 from s3fs_meta.limits import FETCHES_MAX, IMAGE_PIECE_BYTES, IMAGE_PIECES_MAX, KIB, MIB
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.model import Epoch, ObjectKey, Txg
@@ -56,7 +56,7 @@ async def test_pieces_are_fetched_by_a_fixed_number_of_tasks(
     store.objects[KEY] = image_codec.encode(image_of(*pieces), KEY, PLAIN)
     before = trio.lowlevel.current_statistics().tasks_living
 
-    with pytest.raises(ObjectMissingError, match=keys[-1]):
+    with pytest.raises(NoImageError, match=keys[-1]):
         await restored(store, tmp_path / "meta.db")
 
     assert most <= FETCHES_MAX + 1
@@ -229,11 +229,11 @@ async def test_damaged_piece_is_named_and_leaves_no_database(power: Power) -> No
 
 
 async def test_missing_piece_is_named(power: Power) -> None:
-    """The restore fails instead of showing a smaller filesystem."""
+    """The restore fails instead of showing a smaller filesystem; the error says what to do."""
     [key] = pieces_of(power)
     del power.store.objects[key]  # type: ignore[arg-type]
 
-    with pytest.raises(ObjectMissingError, match=key):
+    with pytest.raises(NoImageError, match=f"{key}.*fsck -y --publish-local .* fsck --rebuild"):
         async with power.session("a"):
             pass
 

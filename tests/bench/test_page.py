@@ -35,7 +35,7 @@ def _report(**figures: Any) -> dict[str, Any]:
 
 
 def test_page_has_figures_commands_and_machine() -> None:
-    """With each figure, its command, the machine and the date."""
+    """Each figure stands with its command; machine and date are named."""
     made = page.render(_report(restore={"files": 1_000_000, "seconds": SUMMARY}), "figures.json")
 
     for wanted in (

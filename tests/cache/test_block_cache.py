@@ -72,7 +72,7 @@ async def test_clean_block_passes_its_file_to_its_replacement(
 
 
 async def test_clean_block_that_two_files_share_keeps_its_file(bench: CacheBench) -> None:
-    """Otherwise reading the other file would need the store."""
+    """The file of a shared clean block stays, so reading the other file needs no store."""
     old = await bench.upload_content(b"abcdef")
     bench.db.begin()
     blocks.add_refs(bench.db, old)
@@ -99,7 +99,7 @@ async def test_file_renamed_by_an_undone_group_is_fetched_again(bench: CacheBenc
 
 
 async def test_clean_block_with_a_short_file_is_not_renamed(bench: CacheBench) -> None:
-    """It is fetched again, as for a read."""
+    """A clean block whose file is too short is fetched again, as for a read."""
     old = await bench.upload_content(b"abcdef")
     os.truncate(bench.files.root / "xxx" / f"{old:x}", 3)
     bench.db.begin()
@@ -244,7 +244,7 @@ async def test_torn_clean_block_is_found_by_its_hash_after_power_loss(bench: Cac
 
 
 async def test_torn_uploaded_block_is_found_after_power_loss_too(bench: CacheBench) -> None:
-    """Its row may be on the disk although its file is not."""
+    """After a power loss a row may be on the disk although its block file is torn."""
     block = bench.write(0, b"content")
     await bench.upload(0)
     bench.db.begin()

@@ -150,7 +150,7 @@ def test_concurrent_adoptions_of_one_block_work(
 
 
 def test_file_deleted_by_another_process_accepts_no_bytes(files: BlockFiles) -> None:
-    """It is still open, but bytes written to it would be lost."""
+    """Bytes written to a file that another process deleted would be lost."""
     files.create(ONE, 0, b"abc")
     files.root.joinpath("xxx", "1").unlink()
 
@@ -159,7 +159,7 @@ def test_file_deleted_by_another_process_accepts_no_bytes(files: BlockFiles) -> 
 
 
 def test_file_deleted_by_another_process_is_not_renamed(files: BlockFiles) -> None:
-    """Its content has no name any more."""
+    """A file that another process deleted has no name to rename."""
     files.create(ONE, 0, b"abc")
     files.root.joinpath("xxx", "1").unlink()
 
@@ -207,7 +207,7 @@ def test_file_is_closed_before_a_thread_removes_it(files: BlockFiles) -> None:
 
 @pytest.mark.mount
 def test_block_on_a_read_only_disk_can_be_read(small_disk: Path) -> None:
-    """As ext4 becomes after an error: existing blocks can be read, and none written."""
+    """On a disk that turned read-only blocks can be read but not written."""
     files = BlockFiles(small_disk / "blocks", small_disk / "tmp")
     files.create(ONE, 0, b"abc")
     files.let_go([ONE])
@@ -229,7 +229,7 @@ def is_open(fd: int) -> bool:
 
 
 def test_file_opened_first_is_closed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Never more than the bound are open."""
+    """The number of open files has a bound; the file opened first is closed first."""
     monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 2)
     held = OpenBlocks()
     fds = [opened(tmp_path) for _ in range(3)]
@@ -267,7 +267,7 @@ def test_new_descriptor_of_a_block_replaces_the_old_one(tmp_path: Path) -> None:
 
 
 def test_nothing_stays_open_after_the_end(tmp_path: Path) -> None:
-    """Neither kept nor forgotten files, even without an explicit close."""
+    """Kept and forgotten files are closed, even without an explicit close."""
     held = OpenBlocks()
     fds = [opened(tmp_path), opened(tmp_path)]
     held.put(ONE, fds[0])
@@ -296,7 +296,7 @@ def _hasty_threads() -> Iterator[None]:
 def test_threads_may_forget_files_while_the_loop_makes_room(
     monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
-    """In any order: a change by a thread does not disturb the loop's iteration."""
+    """A thread that forgets a file does not disturb the loop's iteration over files."""
     monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 64)
     held = OpenBlocks()
     newest, ended = 0, threading.Event()

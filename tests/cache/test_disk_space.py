@@ -70,7 +70,7 @@ def test_little_more_is_evicted_than_needed(tmp_path: Path) -> None:
 
 
 def test_spare_bytes_equal_those_of_statvfs(tmp_path: Path) -> None:
-    """Of the disk of the cache directory."""
+    """The spare bytes are those of the disk of the cache directory."""
     figures = os.statvfs(tmp_path)
 
     spare = DiskSpace(tmp_path, lambda _wanted: None).spare_bytes()
@@ -79,7 +79,7 @@ def test_spare_bytes_equal_those_of_statvfs(tmp_path: Path) -> None:
 
 
 def test_space_reserved_for_a_growing_file_is_not_given_to_others(tmp_path: Path) -> None:
-    """Others may use the space beside it, until the file has grown."""
+    """Space reserved for a growing file is refused to others; other space is not."""
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
     path = tmp_path / "image.db"
 

@@ -61,7 +61,7 @@ async def test_small_blocks_of_one_pack_need_few_requests(bench: CacheBench, cou
 
 
 async def test_readers_of_neighbours_share_one_request(bench: CacheBench) -> None:
-    """Also readers that arrive during the request."""
+    """Readers of neighbours that arrive during the request share it."""
     contents = await _stored(bench, 50)
     found: dict[int, bytes] = {}
 
@@ -109,7 +109,7 @@ async def _heard(bench: CacheBench) -> list[tuple[int, bool]]:
 
 
 async def test_damage_is_reported_after_a_second_wrong_answer(bench: CacheBench) -> None:
-    """Not after the first: bytes may change in transit."""
+    """A first wrong answer is not reported, because bytes may change in transit."""
     [content] = await _stored(bench, 1)
     block = bench.located(0).block
     bench.store.corrupt("get_range", times=2)
@@ -218,7 +218,7 @@ async def test_reader_of_a_neighbour_waits_for_an_outage_only_once(
 
 
 async def test_neighbours_never_evict_recently_used_blocks(bench: CacheBench) -> None:
-    """They use free space, and a sixteenth of a full cache."""
+    """Neighbours use free space, or a sixteenth of a full cache."""
     bench.new_cache(bytes_max=MIB)
     contents = await _stored(bench, 400)
     used = range(400, 900)
@@ -238,7 +238,7 @@ async def test_neighbours_never_evict_recently_used_blocks(bench: CacheBench) ->
 
 
 async def test_neighbour_removed_during_the_fetch_leaves_nothing(bench: CacheBench) -> None:
-    """It was removed, or cached by another request, during the fetch."""
+    """A neighbour that is removed or cached during the fetch leaves no file or row."""
     await _stored(bench, 3)
     gate = bench.store.hold("get_range")
     gone = bench.located(1).block
@@ -262,7 +262,7 @@ async def _fetch_run(bench: CacheBench, *indexes: int) -> None:
 
 
 async def test_run_is_fetched_with_one_request(bench: CacheBench) -> None:
-    """For blocks of any size; readers of one of them wait for the same request."""
+    """A run of blocks of any size is one request, and readers of its blocks wait for it."""
     contents = await _stored(bench, 6, 64 * KIB)
     found: list[bytes] = []
 
@@ -283,7 +283,7 @@ async def test_run_is_fetched_with_one_request(bench: CacheBench) -> None:
 
 
 async def test_damage_in_a_run_affects_only_its_own_readers(bench: CacheBench) -> None:
-    """All other blocks arrive; only a read of the damaged block fails."""
+    """In a run with damage only a read of the damaged block fails."""
     contents = await _stored(bench, 3)
     bench.store.corrupt("get_range", times=3)  # the bit in the middle: block 1
 

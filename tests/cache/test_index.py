@@ -95,7 +95,7 @@ def test_unsynced_blocks_are_listed_once() -> None:
 
 
 def test_unread_blocks_of_read_ahead_are_evicted_first() -> None:
-    """Except for a small number of bytes, and until they are read."""
+    """Unread blocks of read-ahead are evicted first, except for a small number of bytes."""
     index = CacheIndex()
     index.put(BlockId(1), BlockState.CLEAN, 10)
     for block in (2, 3, 4):

@@ -36,7 +36,7 @@ def test_range_is_bounded_and_prefers_following_blocks() -> None:
 
 
 def test_large_blocks_are_neither_included_nor_skipped_over() -> None:
-    """Their bytes would be fetched in vain."""
+    """Large blocks are not fetched as neighbours, and end the range."""
     assert _chosen(_at(0), _at(1000, plain=_LARGE), _at(2000)) == [2000]
     assert _chosen(_at(0), _at(1000, _LARGE, _LARGE), _at(1001 + _LARGE)) == []
 
@@ -59,7 +59,7 @@ def test_adjacent_blocks_form_a_run() -> None:
 
 
 def test_gap_other_pack_or_other_order_ends_a_run() -> None:
-    """One range request cannot fetch them."""
+    """Blocks with a gap, in another pack or in another order need separate requests."""
     wanted = [block(1, 1, 0), block(2, 1, 20), block(3, 2, 30), block(4, 2, 20)]
     assert list(runs(wanted, plain_bytes_max=100)) == [[each] for each in wanted]
 

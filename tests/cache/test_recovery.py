@@ -21,7 +21,7 @@ OLD = b"synced long before"
 
 
 async def test_content_after_the_last_sync_is_an_error_after_a_power_cut(bench: CacheBench) -> None:
-    """Its size may have reached the disk before its pages: it never reads as zeros."""
+    """Content after the last sync is an error, never zeros: the size may be synced before it."""
     block = bench.write(0, b"synced")
     bench.write(1, b"whole")
     await bench.cache.sync_blocks()
@@ -37,7 +37,7 @@ async def test_content_after_the_last_sync_is_an_error_after_a_power_cut(bench: 
 
 
 async def test_short_and_missing_files_are_unchanged(bench: CacheBench) -> None:
-    """There is nothing to truncate."""
+    """Files that are short or missing need no truncation."""
     one, two = bench.write(0, b"short"), bench.write(1, b"gone")
     await bench.cache.sync_blocks()
     bench.cache.write_in_place(bench.located(0), 5, b"er")
@@ -85,7 +85,7 @@ async def test_times_distinguish_a_kill_from_an_old_database(
 
 
 async def test_one_older_file_quarantines_all(bench: CacheBench, tmp_path: Path) -> None:
-    """Then the files are not from one group that a kill undid."""
+    """One file older than the database proves that a kill did not make all of them."""
     older = bench.write(1, b"older")
     made_ns = max(bench.files.times_ns(older))
     indexes = itertools.count(2)
@@ -99,7 +99,7 @@ async def test_one_older_file_quarantines_all(bench: CacheBench, tmp_path: Path)
 async def test_file_whose_content_is_in_a_pack_is_removed(
     bench: CacheBench, tmp_path: Path
 ) -> None:
-    """It was being evicted or fetched at the crash."""
+    """A stray file whose content is in a pack was being evicted or fetched, and is removed."""
     block = await bench.upload_content(b"content")
     bench.db.begin_local()
     bench.db.run("DELETE FROM cached_blocks")
@@ -113,7 +113,7 @@ async def test_file_whose_content_is_in_a_pack_is_removed(
 async def test_file_whose_pack_is_damaged_is_quarantined(
     bench: CacheBench, tmp_path: Path, undone_ns: range | None
 ) -> None:
-    """Its location is marked, so this is the last copy, however new the file is."""
+    """If the pack is marked as damaged, the stray file is the last copy, and is kept."""
     block = await bench.upload_content(b"content")
     pack, offset = bench.located(0).pack, bench.located(0).pack_offset
     assert pack is not None
@@ -129,7 +129,7 @@ async def test_file_whose_pack_is_damaged_is_quarantined(
 async def test_file_with_other_content_than_its_pack_is_quarantined(
     bench: CacheBench, tmp_path: Path, content: bytes
 ) -> None:
-    """Another host used the number for another block: a row of that number proves nothing."""
+    """A file whose number another host used for other content is quarantined."""
     block = await bench.upload_content(b"content")
     bench.db.begin_local()
     bench.db.run("DELETE FROM cached_blocks")
@@ -157,7 +157,7 @@ async def test_files_with_smaller_numbers_are_kept(bench: CacheBench, tmp_path: 
 
 
 async def test_foreign_names_are_kept(bench: CacheBench, tmp_path: Path) -> None:
-    """They are no block files, and do not prevent a mount."""
+    """Files with foreign names are kept and do not prevent a mount."""
     (bench.files.root / "xxx").mkdir()
     (bench.files.root / "xxx" / "notes.txt").write_bytes(b"notes")
     (bench.files.root / "photo").write_bytes(b"photo")
@@ -167,7 +167,7 @@ async def test_foreign_names_are_kept(bench: CacheBench, tmp_path: Path) -> None
 
 
 async def test_file_that_fsck_could_use_stays(bench: CacheBench, tmp_path: Path) -> None:
-    """Its row is lost, but its block is in no pack: the file is the only copy."""
+    """A file is kept if its block is in no pack: fsck may use it."""
     block = bench.write(0, b"content")
     bench.db.begin_local()
     bench.db.run("DELETE FROM cached_blocks")
@@ -237,7 +237,7 @@ async def test_synced_copy_is_kept(bench: CacheBench) -> None:
 async def test_copy_of_an_uploaded_block_gets_the_content_of_its_origin(
     bench: CacheBench, torn: bool
 ) -> None:
-    """Also bytes that were overwritten since; appended bytes are lost, and give an error."""
+    """A copy gets all bytes of its origin; appended bytes are lost and give an error."""
     old = await bench.upload_content(OLD)
     bench.db.begin()
     blocks.add_refs(bench.db, old)  # so that its file stays
@@ -290,7 +290,7 @@ async def test_truncated_content_does_not_reappear(bench: CacheBench) -> None:
 
 
 async def test_copy_of_a_copy_gets_the_oldest_content(bench: CacheBench) -> None:
-    """Each is restored before it serves as an origin itself."""
+    """In a chain of copies each is restored before it serves as an origin."""
     await bench.upload_content(OLD)
     first = copy(bench, len(OLD))
     bench.cache.seal([first])
@@ -327,7 +327,7 @@ async def test_overwritten_block_gets_its_former_content(bench: CacheBench) -> N
 
 
 async def test_uploaded_copy_needs_no_origin(bench: CacheBench) -> None:
-    """Its content is in the store."""
+    """A copy that was uploaded needs no origin."""
     await bench.upload_content(OLD)
     copy(bench, len(OLD))
     await bench.upload(0)

@@ -213,7 +213,7 @@ async def test_leftovers_of_metadata_do_no_harm(power: Power, left: str) -> None
 
 @pytest.mark.parametrize("before", ["none", "released"])
 async def test_host_that_took_the_filesystem_meanwhile_keeps_it(power: Power, before: str) -> None:
-    """It may have published its local state, with all names."""
+    """A rebuild is refused if another host took over: that host may have published all names."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content")
         await session.flush()
@@ -276,7 +276,7 @@ async def test_leftovers_of_the_old_chain_do_not_mislead_readers(power: Power) -
 
 
 async def test_blocks_of_a_fenced_host_get_into_no_file_of_the_next_writer(power: Power) -> None:
-    """It uploaded blocks under numbers that the next writer used for others."""
+    """Blocks of a fenced host get separate files if the next writer used their numbers."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"both have it")
         await session.flush()
@@ -525,7 +525,7 @@ async def test_image_without_its_manifest_gives_all_names(power: Power, damage: 
 async def test_pieces_that_are_no_consistent_database_are_passed_over(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those of an interrupted image, together with older ones; an older image is used."""
+    """Inconsistent pieces of an interrupted image are skipped; an older image is used."""
     files = await filled(power, twice=True)
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
     keyring = (await power.keys()).keyring

@@ -70,7 +70,7 @@ def test_safe_repairs_leave_the_rest(healthy: Healthy) -> None:
 
 
 def test_clean_run_with_repair_does_not_count_as_a_change(healthy: Healthy) -> None:
-    """Nothing is uploaded if nothing was repaired."""
+    """A clean run with repair uploads nothing."""
     healthy.db.changed = False
     assert healthy.check(Mode.ALL).lines() == ["clean"]
     assert not healthy.db.changed
@@ -79,7 +79,7 @@ def test_clean_run_with_repair_does_not_count_as_a_change(healthy: Healthy) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("repairs", [0, 1, 5, 9])
 def test_killed_run_leaves_the_database_unchanged(healthy: Healthy, repairs: int) -> None:
-    """All repairs are in one transaction."""
+    """A killed run is rolled back, because all repairs are one transaction."""
     _damage(healthy)
     before = healthy.dump()
     path = healthy.db.path

@@ -11,7 +11,7 @@ from tests.check.healthy import Healthy
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_healthy_filesystem_is_clean(tmp_path: Path, seed: int) -> None:
-    """Nothing is found in a filesystem made by the row modules, and no repair changes anything."""
+    """A filesystem made by the row modules is clean, and repairs change nothing."""
     made = Healthy(tmp_path, seed, steps=60)
     made.add_lease()
 

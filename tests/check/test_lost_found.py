@@ -22,7 +22,7 @@ def exam(healthy: Healthy) -> Examination:
 
 
 def test_directory_is_made_once(healthy: Healthy, exam: Examination) -> None:
-    """It belongs to the owner of the root, and no other user can list it."""
+    """lost+found belongs to the owner of the root, and no other user can list it."""
     home = lost_found.directory(exam)
     assert lost_found.directory(exam) == home
     assert dentries.find(healthy.db, ROOT_INO, lost_found.NAME) == home

@@ -35,6 +35,6 @@ def test_close_stops_a_check_in_progress(healthy: Healthy) -> None:
 
 
 def test_names_that_are_not_bytes_have_no_hash(healthy: Healthy) -> None:
-    """They are invalid names, which another invariant reports."""
+    """Names that are not bytes are skipped; another invariant reports them."""
     healthy.sql("UPDATE dentries SET name = 'text' WHERE ino = ?", healthy.fifo)
     assert not any_misplaced(healthy.db)

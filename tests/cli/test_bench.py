@@ -28,7 +28,7 @@ SIZES = Sizes(big_bytes=2 * MIB, block_bytes=MIB, small_bytes=KIB, files=5, thre
 def test_table_has_a_row_for_each_measurement(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Any directory can be measured; no file is left there."""
+    """Any directory can be measured; no file remains in it."""
     assert entry.main(["bench", *SMALL, "--threads", "2", str(tmp_path)]) == 0
 
     out = capfd.readouterr().out
@@ -71,7 +71,7 @@ def test_mount_is_measured_and_left_unchanged(program: Program, mounted: Place) 
 def test_impossible_arguments_give_one_line(
     words: list[str], says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is written."""
+    """With impossible arguments nothing is written."""
     assert entry.main(["bench", *words]) == ExitStatus.USAGE
 
     err = capfd.readouterr().err
@@ -80,7 +80,7 @@ def test_impossible_arguments_give_one_line(
 
 
 def test_without_a_path_the_only_mount_is_measured() -> None:
-    """Of several mounts none is chosen."""
+    """With several mounts the directory must be given."""
     ours = [Mounted(path, "0:1", mount_table.FS_TYPE, "local:///b") for path in ("/a", "/b")]
     other = Mounted("/c", "0:2", "ext4", "/dev/sda")
 
@@ -92,7 +92,7 @@ def test_without_a_path_the_only_mount_is_measured() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_removes_its_files(tmp_path: Path, number: signal.Signals) -> None:
-    """By Ctrl-C or a signal."""
+    """An interrupt by Ctrl-C or a signal removes all files of the run."""
     words = ["bench", "--big-size", "0", "--files", "1000000", str(tmp_path)]
     process = subprocess.Popen(
         [sys.executable, "-m", "s3fs_meta", *words],
@@ -117,7 +117,7 @@ def _nothing(_what: str, _done: int, _total: int) -> None:
 
 
 def test_every_phase_counts_the_work_of_all_threads(tmp_path: Path) -> None:
-    """Each has separate files."""
+    """Each thread works on separate files."""
     results = {one.what: one for one in Workload(tmp_path, SIZES, _nothing).run()}
 
     done = {what: (one.operations, one.size_bytes) for what, one in results.items()}
@@ -148,7 +148,7 @@ def test_unwanted_phases_are_left_out(tmp_path: Path, big_bytes: int, files: int
 
 
 def test_every_content_is_different(tmp_path: Path) -> None:
-    """Otherwise a deduplicating filesystem would have nothing to do."""
+    """All content differs, because equal content would be deduplicated."""
     seen: list[bytes] = []
 
     def look(what: str, done: int, total: int) -> None:
@@ -164,7 +164,7 @@ def test_every_content_is_different(tmp_path: Path) -> None:
 
 
 def test_interrupt_stops_all_threads_and_leaves_no_file(tmp_path: Path) -> None:
-    """It can arrive during any wait."""
+    """An interrupt during any wait stops all threads."""
     before = threading.active_count()
 
     def interrupt(what: str, _done: int, _total: int) -> None:

@@ -26,7 +26,7 @@ def _tree(mnt: Path) -> Path:
 
 
 def test_tree_is_copied(program: Program, mounted: Place) -> None:
-    """Also data that was just written and is still in the kernel's memory."""
+    """A copy includes data that is still in the kernel's page cache."""
     mnt = mounted.mountpoint
     tree = _tree(mnt)
     assert not os.path.lexists(mnt / "copy")  # the kernel caches that
@@ -48,7 +48,7 @@ def test_tree_is_copied(program: Program, mounted: Place) -> None:
 
 
 def test_copy_reaches_other_hosts(program: Program, mounted: Place, tmp_path: Path) -> None:
-    """In a changelog, with the shared blocks."""
+    """A copy is shipped as a changelog that shares the blocks."""
     tree = _tree(mounted.mountpoint)
     program.ok("flush", mounted.mountpoint)
     program.ok("clone", tree, mounted.mountpoint / "copy")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.thorough
 
 
 def test_name_must_be_given(program: Program, place: Place) -> None:
-    """Neither an empty answer nor another name removes anything."""
+    """An empty answer and a wrong name remove nothing."""
     for words in ([], ["--confirm", "holidays"]):
         assert program.run("destroy", *words, place.url).returncode == 2
 
@@ -36,7 +36,7 @@ def test_own_objects_are_removed_and_foreign_ones_stay(program: Program, place: 
 
 
 def test_foreign_object_with_a_name_of_ours_stays(program: Program, place: Place) -> None:
-    """It is reported, and --by-name removes objects with such names."""
+    """A foreign object is reported and kept; --by-name removes objects with such names."""
     (place.bucket / "changelog").mkdir(exist_ok=True)
     thesis = place.bucket / "changelog" / "000000000007"
     thesis.write_text("the only copy of a thesis")
@@ -55,7 +55,7 @@ def test_foreign_object_with_a_name_of_ours_stays(program: Program, place: Place
 def test_encrypted_filesystem_is_removed_with_its_passphrase_or_by_name(
     program: Program, tmp_path: Path
 ) -> None:
-    """Without the keys its own objects cannot be recognised."""
+    """Without the keys own objects are not recognised, so --by-name is needed."""
     for words, status in (
         (["--passphrase-file", tmp_path / "right"], 0),
         (["--passphrase-file", tmp_path / "wrong"], 4),
@@ -74,7 +74,7 @@ def test_encrypted_filesystem_is_removed_with_its_passphrase_or_by_name(
 
 
 def test_filesystem_under_a_foreign_superblock_stays(program: Program, place: Place) -> None:
-    """Its keys open none of the objects; --by-name needs no keys."""
+    """A foreign superblock opens no object, so nothing is removed; --by-name needs no keys."""
     other = place.bucket.with_name("other")
     program.ok("mkfs", "--plain", f"local://{other}")
     for name in ("superblock", "superblock-copy"):
@@ -90,7 +90,7 @@ def test_filesystem_under_a_foreign_superblock_stays(program: Program, place: Pl
 
 
 def test_json_counts_removed_and_foreign_objects(program: Program, place: Place) -> None:
-    """For programs."""
+    """The JSON output counts removed and foreign objects."""
     (place.bucket / "holiday.jpg").write_text("x")
 
     told = json.loads(program.ok("destroy", "--json", "--confirm", "photos", place.url))

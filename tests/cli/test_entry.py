@@ -45,19 +45,19 @@ def test_wrong_arguments_give_one_line_and_status_2(
 
 
 def test_wrong_arguments_of_fsck_have_status_16(capsys: pytest.CaptureFixture[str]) -> None:
-    """As fsck(8) documents."""
+    """fsck(8) documents status 16 for wrong arguments."""
     assert entry.main(["fsck", "-n", "-y", "local:///x"]) == 16
     assert entry.main(["fsck", "--nonsense"]) == 16
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """With --version."""
+    """The option --version prints the version and exits."""
     assert entry.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("s3fs-meta ")
 
 
 def test_missing_arguments_show_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """This is an error, so that a script notices."""
+    """Missing arguments are an error, so that a script fails."""
     assert entry.main([]) == 2
     assert "mkfs" in capsys.readouterr().out
 

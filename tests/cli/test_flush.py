@@ -30,7 +30,7 @@ def test_flushed_file_can_be_read_without_this_host(
 
 
 def test_second_flush_has_nothing_to_do(program: Program, mounted: Place) -> None:
-    """The output says so."""
+    """The output of a flush that changed nothing says so."""
     (mounted.mountpoint / "f").touch()
     program.ok("flush", mounted.mountpoint)
 
@@ -38,5 +38,5 @@ def test_second_flush_has_nothing_to_do(program: Program, mounted: Place) -> Non
 
 
 def test_unmounted_path_has_its_status(program: Program, tmp_path: Path) -> None:
-    """There is nothing to flush."""
+    """A flush of an unmounted path has a specific exit status."""
     assert program.run("flush", tmp_path).returncode == 8

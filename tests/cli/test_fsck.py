@@ -16,12 +16,12 @@ from tests.programs import Program
 
 
 def test_clean_filesystem_has_status_0(program: Program, place: Place) -> None:
-    """The output is one line."""
+    """The output is exactly one line."""
     assert program.ok("fsck", "-n", place.url) == f"{place.url}: clean\n"
 
 
 def test_json_output_is_one_object(program: Program, place: Place) -> None:
-    """One object."""
+    """The JSON output is one object."""
     found = json.loads(program.ok("fsck", "-n", "--json", place.url))
 
     assert found == {
@@ -36,7 +36,7 @@ def test_json_output_is_one_object(program: Program, place: Place) -> None:
 def test_missing_filesystem_has_the_status_of_a_failed_check(
     program: Program, tmp_path: Path
 ) -> None:
-    """fsck(8) says 8."""
+    """An operational error has status 8, as fsck(8) documents."""
     assert program.run("fsck", "-n", f"local://{tmp_path}").returncode == 8
 
 
@@ -48,7 +48,7 @@ def test_objects_are_deleted_only_with_y(program: Program, place: Place, mode: l
 
 
 def test_packs_for_quarantined_state_are_not_deleted(program: Program, place: Place) -> None:
-    """Only that state may name them."""
+    """Packs that only quarantined state needs are not deleted."""
     kept = locate(place.url, program.cachedir) / "kept-1"
     kept.mkdir(parents=True, mode=0o700)
 
@@ -144,7 +144,7 @@ def test_mounted_filesystem_is_checked_without_changes(program: Program, mounted
     "words", [("-n", "-y"), ("-n", "-p"), ("-p", "-y"), ("-n", "-p", "-y")], ids=" ".join
 )
 def test_only_one_mode_can_be_given(program: Program, place: Place, words: tuple[str, ...]) -> None:
-    """As fsck(8): status 16, and nothing is changed."""
+    """Contradicting modes have status 16, as in fsck(8), and change nothing."""
     done = program.run("fsck", *words, place.url)
 
     assert (done.returncode, "exclude each other" in done.stderr) == (16, True)
@@ -176,7 +176,7 @@ def _stop_after(program: Program, place: Place, lines: int, number: int) -> tupl
 def test_interrupted_run_can_be_repeated(
     program: Program, mounted: Place, number: signal.Signals, lines: int
 ) -> None:
-    """At every reported step: the next run repairs, the one after it has nothing to do."""
+    """After an interrupt at any step the next run repairs, and the one after it is clean."""
     (mounted.mountpoint / "f").write_bytes(b"kept" * 50_000)
     program.ok("umount", mounted.mountpoint)
     database = sqlite3.connect(locate(mounted.url, program.cachedir) / "meta.db")
@@ -281,7 +281,7 @@ def test_rebuild_recovers_content_without_any_metadata(program: Program, mounted
 def test_rebuild_is_refused_while_another_host_holds_the_filesystem(
     program: Program, mounted: Place
 ) -> None:
-    """Its local state has all names; it publishes them with its next image."""
+    """A host that holds the filesystem may publish its local state, so a rebuild is refused."""
     (mounted.mountpoint / "f").write_bytes(b"precious")
     program.ok("flush", mounted.mountpoint)
     for folder in ("image", "changelog"):

@@ -63,7 +63,7 @@ def test_check_does_not_take_the_lease(program: Program, place: Place) -> None:
 def test_unreadable_database_is_replaced_from_the_last_image(
     program: Program, place: Place
 ) -> None:
-    """Only with -y; the old file is quarantined."""
+    """An unreadable database is replaced only with -y, and quarantined."""
     _check(place, program.cachedir, Mode.REPORT)
     database = _state(place, program.cachedir).database
     database.write_bytes(b"no database at all" * 1000)
@@ -79,7 +79,7 @@ def test_unreadable_database_is_replaced_from_the_last_image(
 
 
 def test_partly_damaged_database_is_replaced_too(program: Program, place: Place) -> None:
-    """It opens, and the check finds the damage later."""
+    """A partly damaged database opens, and the check replaces it later."""
     _check(place, program.cachedir, Mode.ALL)
     database = _state(place, program.cachedir).database
     db = Database.open(database, Pragmas())
@@ -160,7 +160,7 @@ def test_superblock_is_repaired_from_its_copy(
 
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
 def test_superblock_is_repaired_from_this_host(program: Program, place: Place, damage: str) -> None:
-    """If neither object in the bucket can be used; on a host without a copy the message refers to others."""
+    """A host's copy restores the superblock if neither object in the bucket is usable."""
     program.ok("fsck", "-n", place.url)
     paths = [place.bucket / name for name in ("superblock", "superblock-copy")]
     healthy = paths[0].read_bytes()
@@ -216,7 +216,7 @@ def test_incomplete_image_is_replaced(program: Program, place: Place) -> None:
 
 
 def test_database_of_a_newer_version_is_kept(program: Program, place: Place) -> None:
-    """It is not damaged: a newer program can read it."""
+    """A database of a newer version is kept, because a newer program can read it."""
     _check(place, program.cachedir, Mode.REPORT)
     _set_fact(place, program, "schema_version", b"999")
 
@@ -276,7 +276,7 @@ def _make_former(database: Path) -> None:
 
 
 def test_former_tables_are_upgraded_and_clean(program: Program, place: Place) -> None:
-    """Also with -n."""
+    """Tables of an earlier version are upgraded for a check, also with -n."""
     for mode in Mode:
         _check(place, program.cachedir, Mode.REPORT)
         _make_former(_state(place, program.cachedir).database)
@@ -285,7 +285,7 @@ def test_former_tables_are_upgraded_and_clean(program: Program, place: Place) ->
 
 
 def test_mount_of_an_older_program_is_not_checked(program: Program, place: Place) -> None:
-    """One line names a remedy; its database is not changed."""
+    """A mount by an older program is not checked; one line names a remedy."""
     _check(place, program.cachedir, Mode.REPORT)
     database = _state(place, program.cachedir).database
     _make_former(database)
@@ -353,7 +353,7 @@ async def _write_in_the_future(place: Place, state: Path) -> None:
 def test_time_in_the_future_is_an_error_that_is_corrected(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """It breaks at= and the retention, so -n has a specific status for it."""
+    """A chain that ends in the future is an error of its own; -y corrects it."""
     trio.run(_write_in_the_future, place, tmp_path / "wrong")
 
     report = _check(place, program.cachedir, Mode.REPORT)

@@ -26,12 +26,12 @@ def _change(url: str, cachedir: Path) -> None:
 
 
 def test_plain_filesystem_has_no_passphrase_to_change(place: Place, program: Program) -> None:
-    """The message says so, without asking for a passphrase."""
+    """A command about keys of a plain filesystem fails without asking for a passphrase."""
     with pytest.raises(PassphraseError, match="not encrypted"):
         _change(place.url, program.cachedir)
 
 
 def test_missing_filesystem_is_named(tmp_path: Path) -> None:
-    """Nothing is created."""
+    """A command on a missing filesystem creates nothing."""
     with pytest.raises(NotAFilesystemError, match="mkfs"):
         _change(f"local://{tmp_path}", tmp_path)

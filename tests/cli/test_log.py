@@ -25,14 +25,14 @@ def test_filesystem_that_was_never_mounted_has_no_history(program: Program, plac
 
 
 def test_invalid_arguments_are_refused(program: Program, place: Place) -> None:
-    """Invalid times, paths and numbers."""
+    """Invalid times, paths and numbers are refused."""
     for words in (["--since", "x"], ["--until", "1999-01-01"], ["--path", "../x"], ["-n", "0"]):
         assert program.run("log", *words, place.url).returncode in {2, 3}
 
 
 @pytest.mark.mount
 def test_log_finds_the_txg_before_a_mistake(program: Program, mounted: Place) -> None:
-    """Beside the mount: by path, by time, by number; its output can be passed to at=."""
+    """The log is read beside a mount by path, time or number; its output is valid for at=."""
     mnt = mounted.mountpoint
     (mnt / "thesis").mkdir()
     (mnt / "thesis" / "draft").write_bytes(b"x" * 100_000)

@@ -23,7 +23,7 @@ def _mkfs(tmp_path: Path, *words: str) -> int:
 def test_plain_filesystem_has_the_requested_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The JSON output lists them."""
+    """The JSON output lists the properties of the new filesystem."""
     words = ["--plain", "--label", "x", "--block-size", "64K", "--page-size", "8K", "--json"]
 
     assert _mkfs(tmp_path, *words) == 0
@@ -56,7 +56,7 @@ def test_state_directory_is_removed(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_value_out_of_range_is_refused_before_any_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, str]
 ) -> None:
-    """Neither the store's directory nor that of local state is made, and no question is asked."""
+    """An invalid value creates no directory and asks no question."""
     assert _mkfs(tmp_path, *words) == 2
 
     assert list(tmp_path.iterdir()) == []
@@ -75,7 +75,7 @@ def test_occupied_url_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_url_inside_a_filesystem_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is created; the message names the filesystem above."""
+    """A URL inside a filesystem is refused; the message names that filesystem."""
     assert _mkfs(tmp_path, "--plain") == 0
     inner = f"local://{tmp_path}/bucket/a/b"
 
@@ -92,7 +92,7 @@ def test_url_inside_a_filesystem_on_s3_is_refused(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With one request for each prefix above."""
+    """On S3 a filesystem above the URL is found with one request for each prefix."""
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
     s3_server.make_bucket("nested")
@@ -126,7 +126,7 @@ def test_unreadable_prefix_above_is_ignored(
 def test_prefix_with_foreign_objects_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It may belong to another program."""
+    """A prefix with foreign objects is refused: they may belong to another program."""
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket" / "holiday.jpg").write_text("x")
 

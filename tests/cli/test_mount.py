@@ -22,7 +22,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_mounted_filesystem_keeps_files(program: Program, place: Place) -> None:
-    """Across umount and mount, also without local state."""
+    """Files survive umount and mount, also without local state."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "d").mkdir()
     (place.mountpoint / "d" / "f").write_bytes(b"content")
@@ -37,7 +37,7 @@ def test_mounted_filesystem_keeps_files(program: Program, place: Place) -> None:
 
 
 def test_kernel_shows_the_url_and_the_options(program: Program, place: Place) -> None:
-    """In the mount table, for df and umount."""
+    """The mount table shows URL and options, for df and umount."""
     program.ok("mount", "-o", "ro,noexec", place.url, place.mountpoint)
 
     found = mount_table.find(str(place.mountpoint))
@@ -101,7 +101,7 @@ def test_early_error_is_the_command_s_error(program: Program, empty: Place) -> N
 
 
 def test_weak_settings_print_a_warning(program: Program, place: Place) -> None:
-    """On the terminal, at every mount."""
+    """Options that weaken durability print a warning at every mount."""
     done = program.run("mount", "-o", "journal_mode=off", place.url, place.mountpoint)
 
     assert done.returncode == 0
@@ -110,7 +110,7 @@ def test_weak_settings_print_a_warning(program: Program, place: Place) -> None:
 
 
 def test_mount_in_the_foreground_ends_with_status_0(program: Program, place: Place) -> None:
-    """As a systemd unit runs it; its log goes to standard error."""
+    """A foreground mount, as in a systemd unit, logs to standard error and ends with 0."""
     words = ["mount", "--foreground", place.url, str(place.mountpoint)]
     words += ["--cachedir", str(program.cachedir)]
     with subprocess.Popen(

@@ -22,13 +22,13 @@ def test_arguments_may_come_in_any_order() -> None:
 
 @pytest.mark.parametrize("words", [[], ["s3://b/p"], ["a", "b", "c"], ["-x", "a", "b"]])
 def test_wrong_call_shows_the_usage(words: list[str]) -> None:
-    """As every helper does."""
+    """A wrong call prints the usage, as other mount helpers do."""
     with pytest.raises(UsageError, match=r"usage: mount\.s3fs-meta"):
         mount_helper.parse(words)
 
 
 def test_wrong_option_has_status_1(program: Program, empty: Place) -> None:
-    """As mount(8) documents."""
+    """A wrong option has exit status 1, as mount(8) documents."""
     done = program.run(empty.url, empty.mountpoint, "-o", "comit=1", module=MODULE, here=False)
 
     assert done.returncode == 1
@@ -38,7 +38,7 @@ def test_wrong_option_has_status_1(program: Program, empty: Place) -> None:
 
 
 def test_fake_mount_only_checks_the_arguments(program: Program, empty: Place) -> None:
-    """-f changes nothing."""
+    """The option -f of mount(8) changes nothing."""
     done = program.run(empty.url, empty.mountpoint, "-f", module=MODULE, here=False)
 
     assert done.returncode == 0
@@ -47,7 +47,7 @@ def test_fake_mount_only_checks_the_arguments(program: Program, empty: Place) ->
 
 @pytest.mark.mount
 def test_line_of_fstab_is_mounted(program: Program, place: Place) -> None:
-    """With the options that are meant for other programs."""
+    """Options of mount(8) that are meant for other programs are accepted."""
     options = f"rw,_netdev,nofail,x-systemd.automount,cachedir={program.cachedir}"
 
     done = program.run(place.url, place.mountpoint, "-o", options, module=MODULE, here=False)
@@ -59,7 +59,7 @@ def test_line_of_fstab_is_mounted(program: Program, place: Place) -> None:
 
 @pytest.mark.mount
 def test_failed_mount_has_status_32(program: Program, empty: Place) -> None:
-    """As mount(8) documents."""
+    """A failed mount has exit status 32, as mount(8) documents."""
     empty.bucket.mkdir()
     options = f"cachedir={program.cachedir}"
 

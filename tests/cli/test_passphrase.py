@@ -8,7 +8,7 @@ from tests.programs import Program
 
 @pytest.mark.slow
 def test_new_passphrase_opens_and_the_old_one_does_not(program: Program, empty: Place) -> None:
-    """From then on."""
+    """After the change only the new passphrase opens the filesystem."""
     old, new = empty.mountpoint.with_name("old"), empty.mountpoint.with_name("new")
     old.write_text("one\n")
     new.write_text("two\n")

@@ -10,7 +10,7 @@ from tests.programs import Program
 
 @pytest.mark.slow
 def test_recovery_key_sets_a_new_passphrase(program: Program, empty: Place) -> None:
-    """In any form: in small letters, without dashes."""
+    """A recovery key may be typed in small letters and without dashes."""
     key_file, new = empty.mountpoint.with_name("key"), empty.mountpoint.with_name("new")
     program.environment["S3FS_META_PASSPHRASE"] = "forgotten"
     recovery_key = json.loads(program.ok("mkfs", "--json", empty.url))["recovery_key"]
@@ -85,6 +85,6 @@ def test_renewal_keeps_the_passphrase(program: Program, empty: Place) -> None:
 
 
 def test_plain_filesystem_has_no_recovery_key(program: Program, place: Place) -> None:
-    """The message says so."""
+    """The message names the reason."""
     refused = program.run("recover-key", "--renew", place.url)
     assert (refused.returncode, "not encrypted" in refused.stderr) == (4, True)

@@ -42,7 +42,7 @@ def test_files_of_a_fenced_host_are_recovered(
 
 
 def test_without_quarantined_state_the_list_is_empty(program: Program, place: Place) -> None:
-    """Before the first mount there is no directory."""
+    """Before the first mount the list is empty."""
     assert program.ok("recover-state", place.url).startswith("nothing is quarantined in ")
     assert program.run("recover-state", "--to", place.mountpoint, place.url).returncode == 3
 
@@ -61,7 +61,7 @@ def test_non_empty_target_is_refused(program: Program, place: Place) -> None:
 def test_block_files_without_a_database_cannot_be_copied(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """A crash left them: the message explains that."""
+    """A directory without a database cannot be copied; the message explains it."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     blocks = Path(listed["state"]) / "kept-1" / "blocks"
     blocks.mkdir(parents=True)
@@ -73,7 +73,7 @@ def test_block_files_without_a_database_cannot_be_copied(
 
 
 def test_one_of_several_must_be_chosen(program: Program, place: Place, tmp_path: Path) -> None:
-    """By the name in the list; unreadable state is listed with its error."""
+    """One of several states is chosen by its name; an unreadable one is listed with its error."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     for name in ("kept-1", "kept-2"):
         (Path(listed["state"]) / name).mkdir(parents=True)

@@ -49,7 +49,7 @@ def set_acl(path: Path) -> None:
 
 @pytest.mark.mount
 def test_everything_is_restored(program: Program, mounted: Place, tmp_path: Path) -> None:
-    """Beside the mount, which continues; and as another host without local state."""
+    """A restore works beside a mount, and on another host without local state."""
     mnt, out = mounted.mountpoint, tmp_path / "out"
     make_tree(mnt)
     set_acl(mnt / "d" / "small 2")

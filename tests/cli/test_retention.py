@@ -18,7 +18,7 @@ def test_default_is_a_week_and_can_change(program: Program, place: Place) -> Non
 
 
 def test_mkfs_sets_the_retention(program: Program, empty: Place) -> None:
-    """With an option."""
+    """An option of mkfs sets the retention."""
     made = json.loads(program.ok("mkfs", "--plain", "--retention", "30d", "--json", empty.url))
     assert made["retention_s"] == 30 * 86_400
     assert program.ok("retention", empty.url) == "30d\n"

@@ -22,7 +22,7 @@ def here(request: pytest.FixtureRequest) -> bool:
 
 
 def test_plain_removal_imports_nothing_slow(program: Program, mounted: Place) -> None:
-    """It should be as fast as rm(1) of one file."""
+    """Without options rm imports no slow module."""
     (mounted.mountpoint / "tree" / "below").mkdir(parents=True)
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "s3fs_meta", "rm", mounted.mountpoint / "tree"],
@@ -83,7 +83,7 @@ def test_named_entries_are_removed_and_others_stay(
 
 
 def test_json_result_lists_the_removed_names(program: Program, mounted: Place) -> None:
-    """In the order of the paths."""
+    """The JSON output lists the removed names in the order of the paths."""
     (mounted.mountpoint / "one").touch()
     (mounted.mountpoint / "two").touch()
     gone = [mounted.mountpoint / "two", mounted.mountpoint / "one"]
@@ -110,7 +110,7 @@ def test_wait_ends_when_nothing_is_left(program: Program, mounted: Place) -> Non
 
 
 def test_one_wrong_path_prevents_all_removals(program: Program, mounted: Place, here: bool) -> None:
-    """All paths are checked first."""
+    """All paths are checked before the first removal."""
     (mounted.mountpoint / "f").touch()
     missing = mounted.mountpoint / "missing"
     done = program.run("rm", mounted.mountpoint / "f", missing, here=here)
@@ -121,7 +121,7 @@ def test_one_wrong_path_prevents_all_removals(program: Program, mounted: Place, 
 
 
 def test_read_only_mount_refuses(program: Program, mounted: Place, here: bool) -> None:
-    """As unlink(2) would."""
+    """A read-only mount refuses the removal as unlink(2) does."""
     (mounted.mountpoint / "d" / "e").mkdir(parents=True)
     program.ok("umount", mounted.mountpoint)
     program.ok("mount", "-o", "ro", mounted.url, mounted.mountpoint)
@@ -136,7 +136,7 @@ def test_read_only_mount_refuses(program: Program, mounted: Place, here: bool) -
 def test_path_on_another_filesystem_is_refused(
     program: Program, tmp_path: Path, here: bool
 ) -> None:
-    """It is not touched."""
+    """A path on another filesystem is refused and not changed."""
     (tmp_path / "d").mkdir()
     assert program.run("rm", tmp_path / "d", here=here).returncode == ExitStatus.NOT_MOUNTED
     assert (tmp_path / "d").exists()

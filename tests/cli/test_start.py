@@ -12,7 +12,7 @@ from tests.programs import Program
 
 @pytest.mark.parametrize("words", [["rm", "a"], ["rm", "a b", "", "/c"]])
 def test_rm_with_paths_takes_the_fast_path(words: list[str]) -> None:
-    """For any paths."""
+    """Any rm with only paths takes the fast path."""
     assert is_plain_removal(words)
 
 
@@ -21,7 +21,7 @@ def test_rm_with_paths_takes_the_fast_path(words: list[str]) -> None:
     [[], ["rm"], ["rm", "--wait", "a"], ["rm", "a", "--", "-b"], ["rm", "-h"], ["lock", "a"]],
 )
 def test_all_other_commands_use_the_full_command_line(words: list[str]) -> None:
-    """It knows the options, and prints the help if there are no arguments."""
+    """All other commands, also without arguments, use the full command line."""
     assert not is_plain_removal(words)
 
 
@@ -36,7 +36,7 @@ start.program()
 
 
 def test_interrupt_gives_one_line_and_the_usual_status(program: Program) -> None:
-    """As for all commands."""
+    """An interrupt prints one line and gives the usual exit status."""
     done = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED],
         capture_output=True,

@@ -11,7 +11,7 @@ from tests.programs import Program
 
 
 def test_status_of_a_bucket_needs_no_mount(program: Program, place: Place) -> None:
-    """It reads the bucket."""
+    """The status of a URL is read from the bucket, without a mount."""
     found = program.status(place.url)
 
     assert found["label"] == "photos"
@@ -49,7 +49,7 @@ def test_unmounted_path_has_its_status(program: Program, tmp_path: Path) -> None
 
 @pytest.mark.mount
 def test_mount_is_found_by_mountpoint_url_and_in_the_list(program: Program, mounted: Place) -> None:
-    """The result is the same."""
+    """A mount is found by its mountpoint, by its URL and in the list."""
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
 
     by_path = program.status(mounted.mountpoint)

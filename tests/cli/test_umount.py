@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_umount_of_a_dead_mount_reports_the_kept_state(program: Program, mounted: Place) -> None:
-    """It also removes the mountpoint."""
+    """Umount of a dead mount removes the mountpoint and reports local changes."""
     pid = program.status(mounted.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
@@ -85,7 +85,7 @@ def test_busy_filesystem_stays_mounted(program: Program, mounted: Place) -> None
 
 
 def test_read_only_mount_has_nothing_to_upload(program: Program, place: Place) -> None:
-    """Neither umount nor flush complains about missing write access."""
+    """A read-only mount is unmounted and flushed without an error about write access."""
     program.ok("mount", "-o", "ro", place.url, place.mountpoint)
 
     assert program.ok("flush", place.mountpoint) == "the bucket already holds everything\n"
@@ -115,5 +115,5 @@ def test_reader_beside_changes_of_a_killed_mount_says_once_what_to_do(
 
 
 def test_never_mounted_path_has_its_status(program: Program, tmp_path: Path) -> None:
-    """A script can continue."""
+    """The umount of a path that was never mounted has a specific exit status."""
     assert program.run("umount", tmp_path).returncode == 8

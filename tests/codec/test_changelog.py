@@ -87,7 +87,7 @@ def header_of(link: Changelog) -> dict[str, Any]:
     "link", [GROUP, EMPTY, FENCE, IMAGE, SPAN], ids=["group", "empty", "fence", "image", "span"]
 )
 def test_changelog_round_trips(keyring: Keyring, link: Changelog) -> None:
-    """For every kind."""
+    """Every kind of changelog round trips."""
     assert decode(KEY, encode(link, keyring), keyring) == link
 
 
@@ -354,7 +354,7 @@ def test_largest_allowed_numbers_are_accepted() -> None:
 
 
 def test_sections_are_bounded() -> None:
-    """Neither many locations nor a long changeset take more memory than the limits say."""
+    """The number of locations and the length of a changeset are bounded."""
     longest = Section(bytes(CHANGELOG_SECTION_BYTES_MAX - 4), ())
     assert decode_section("x", encode_section(longest)) == longest
 
@@ -369,7 +369,7 @@ def test_sections_are_bounded() -> None:
 
 
 def test_length_of_a_section_is_known_before_it_is_made() -> None:
-    """So the caller can stop in time when it fills one."""
+    """The length of a section is known before it is built."""
     assert section_bytes(2, len(SECTION.changeset)) == len(encode_section(SECTION))
     assert section_bytes(0, 0) == len(encode_section(NO_CHANGES))
 

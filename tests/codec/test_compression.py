@@ -30,7 +30,7 @@ def test_every_method_round_trips(name: str) -> None:
 
 
 def test_default_method_has_a_name() -> None:
-    """It can be requested by name."""
+    """The default method has a name that users can request."""
     default = MountOptions().compression
     assert Compressor.for_name(default).name == default
 
@@ -43,7 +43,7 @@ def test_unknown_names_are_refused(name: str) -> None:
 
 
 def test_incompressible_data_is_stored_uncompressed() -> None:
-    """It grows only by the method byte."""
+    """Incompressible data is stored with one byte more."""
     noise = random.Random(1).randbytes(10_000)
     packed = Compressor.for_name("zstd-3").compress(noise)
 
@@ -52,7 +52,7 @@ def test_incompressible_data_is_stored_uncompressed() -> None:
 
 
 def test_empty_data_round_trips() -> None:
-    """It is stored uncompressed."""
+    """Empty data is stored uncompressed."""
     assert Compressor.for_name("zstd-1").compress(b"") == bytes([Method.STORED])
     assert decompress(bytes([Method.STORED]), 0) == b""
 
@@ -129,7 +129,7 @@ def test_a_frame_with_a_wrong_size_is_refused() -> None:
 
 
 def test_a_skippable_frame_is_refused() -> None:
-    """Such a frame has no content."""
+    """A skippable frame has no content and is refused."""
     skippable = (0x184D2A50).to_bytes(4, "little") + (8).to_bytes(4, "little") + bytes(8)
 
     for plain_bytes in (0, 8):

@@ -47,7 +47,7 @@ def test_encrypted_object_is_opaque_and_never_the_same() -> None:
 
 
 def test_plain_object_is_always_the_same() -> None:
-    """It is determined by its payload."""
+    """On a plain filesystem equal payloads give equal objects."""
     assert seal(b"piece", KEY, PAYLOAD, PLAIN) == seal(b"piece", KEY, PAYLOAD, PLAIN)
 
 
@@ -113,7 +113,7 @@ def test_newer_versions_say_to_upgrade(keyring: Keyring) -> None:
 
 @both
 def test_damaged_version_is_no_reason_to_upgrade(keyring: Keyring) -> None:
-    """All else proves that this program wrote the object."""
+    """A damaged version is reported as damage if the rest is authentic."""
     data = seal(b"piece", KEY, PAYLOAD, keyring)
 
     for at in range(8, 12):  # version and flags
@@ -155,7 +155,7 @@ def test_unreadable_payloads_are_not_written() -> None:
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.binary(max_size=1000), st.integers(1, 100), st.booleans(), st.integers(1, 4))
 def test_any_payload_round_trips(data: bytes, times: int, encrypted: bool, level: int) -> None:
-    """Any bytes survive at any level."""
+    """A payload of any bytes survives at any level."""
     keyring = ENCRYPTED if encrypted else PLAIN
     sealed = seal(b"piece", KEY, data * times, keyring, level=level)
 
@@ -176,7 +176,7 @@ def test_random_bytes_are_refused(data: bytes, prefix_bytes: int, encrypted: boo
 def test_an_intact_envelope_with_any_fields_is_refused_or_consistent(
     body: bytes, payload_bytes: int, method: int
 ) -> None:
-    """Even with a right checksum nothing but the declared length comes out."""
+    """An object with a right checksum decodes to its declared length or is refused."""
     header = envelope.HEADER.pack(b"S3FSMETA", 1, 0, b"piece", payload_bytes, bytes(16))
     packed = bytes([method]) + body
     data = header + packed + envelope.checksum_of(PLAIN, header, KEY, packed)

@@ -53,7 +53,7 @@ def test_values_are_counted_before_parsing(item: str) -> None:
     "value", ["true", "1.0", "1e3", '"1"', "null", "NaN", "-1", "11", "[1]", str(INTEGER_MAX + 1)]
 )
 def test_integers_are_checked_for_type_and_range(value: str) -> None:
-    """Neither true nor 1.0 is the integer one."""
+    """True and 1.0 are not accepted as integers."""
     with pytest.raises(FormatError, match="'a'"):
         fields_of(f'{{"a": {value}}}').integer("a", 0, 10)
 
@@ -74,7 +74,7 @@ def test_text_is_printable_and_bounded(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["0A0b", "0a0", "0a0b0c", "", "0g0b", "٠a0b"])
 def test_hexadecimal_has_one_spelling(value: str) -> None:
-    """One value has one spelling."""
+    """Only lower-case hexadecimal digits are accepted."""
     with pytest.raises(FormatError):
         Fields("object", {"a": value}).hexadecimal("a", 2)
 

@@ -50,7 +50,7 @@ both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "enc
 @both
 @pytest.mark.parametrize("manifest", [MANIFEST, replace(MANIFEST, previous=None)])
 def test_manifest_round_trips(keyring: Keyring, manifest: Manifest) -> None:
-    """For the first image and later ones."""
+    """A manifest of a first and of a later image round trips."""
     assert decode(KEY, encode(manifest, KEY, keyring), keyring) == manifest
 
 
@@ -213,7 +213,7 @@ def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.integers(0, 1), st.integers(0, 2), json_values)
 def test_any_value_in_any_piece_is_refused_or_kept(number: int, column: int, value: object) -> None:
-    """As for fields, within the arrays."""
+    """A wrong value in any array item is refused."""
     pieces = [list(piece) for piece in SOUND["pieces"]]
     pieces[number][column] = value
     payload = dump({**SOUND, "pieces": pieces})

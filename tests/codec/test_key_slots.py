@@ -69,7 +69,7 @@ def test_every_flipped_bit_of_a_key_slot_is_refused(lock: PassphraseLock) -> Non
 
 
 def test_recovery_key_may_be_typed_in_any_form() -> None:
-    """With additional spaces and in any case."""
+    """A recovery key may be typed with spaces and in any case."""
     wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
 
     assert re.fullmatch(r"([A-Z2-7]{6}-){5}[A-Z2-7]{6}", recovery_key)
@@ -110,7 +110,7 @@ def test_another_recovery_key_does_not_open() -> None:
 
 
 def test_key_slot_fields_round_trip(lock: PassphraseLock) -> None:
-    """As JSON."""
+    """The fields of a key slot round trip as JSON."""
     assert parse_lock("superblock", Fields("superblock", lock_fields(lock))) == lock
 
 

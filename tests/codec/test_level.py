@@ -23,7 +23,7 @@ from tests.damage import flipped
 
 @both
 def test_level_round_trips(keyring: Any) -> None:
-    """Also one without changes."""
+    """A level round trips, also without changes."""
     assert KEY == "level/2/000000000026-000000000050"
     assert LEVEL.first == 26
     for made in (LEVEL, replace(LEVEL, packs=(), forgotten=(), section=NO_CHANGES)):
@@ -125,7 +125,7 @@ def test_bounds_are_checked_on_both_sides() -> None:
 
 
 def test_every_flipped_bit_is_found() -> None:
-    """In the stored object."""
+    """Every flipped bit of a stored level object is found."""
     data = encode(LEVEL, PLAIN)
     for at in range(len(data)):
         with pytest.raises(FormatError):

@@ -122,7 +122,7 @@ def test_index_takes_at_most_two_range_reads(keyring: Keyring) -> None:
 
 
 def test_encrypted_pack_reveals_nothing() -> None:
-    """It contains neither content nor hash nor numbers in plain form."""
+    """An encrypted pack has no content, hash or number in plain form."""
     data = b"a text that an attacker knows is stored here" * 10
     pack = make_pack(ENCRYPTED, [data])
 
@@ -246,7 +246,7 @@ def test_newer_packs_say_to_upgrade() -> None:
 
 @both
 def test_damaged_version_is_no_reason_to_upgrade(keyring: Keyring) -> None:
-    """All else proves that this program wrote the pack."""
+    """A damaged version is reported as damage if the rest is authentic."""
     data = bytes(make_pack(keyring, contents(3)).data)
 
     for at in range(-TRAILER_BYTES + 8, -TRAILER_BYTES + 12):  # version and flags
@@ -397,7 +397,7 @@ def test_an_intact_index_with_any_numbers_is_refused_or_consistent(
 
 
 def test_many_threads_read_blocks_of_one_pack() -> None:
-    """They share a keyring without interference."""
+    """Threads that read blocks of one pack share a keyring."""
     blocks = [random.Random(i).randbytes(100) * 50 for i in range(20)]
     pack = make_pack(ENCRYPTED, blocks)
 

@@ -61,7 +61,7 @@ def same_keys(first: Keyring, second: Keyring) -> bool:
 
 
 def test_encrypted_superblock_opens_with_passphrase_and_recovery_key() -> None:
-    """Both give the same keys, also after storing it in the bucket."""
+    """Passphrase and recovery key give the same keys, also after storing."""
     made, keyring, recovery_key = make()
     read = decode(KEY, encode(made))
 
@@ -88,7 +88,7 @@ def test_two_filesystems_with_one_passphrase_have_different_keys() -> None:
 
 
 def test_master_key_is_stored_in_two_wrapped_forms() -> None:
-    """Under the passphrase and under the recovery key; without them nothing of it is there."""
+    """The master key is stored wrapped by the passphrase and by the recovery key."""
     made, keyring, _ = make()
     text = encode(made)
 
@@ -170,7 +170,7 @@ def test_label_and_page_size_can_change(passphrase: bytes | None) -> None:
 
 @pytest.mark.parametrize("passphrase", [b"secret", None], ids=["encrypted", "plain"])
 def test_retention_can_change(passphrase: bytes | None) -> None:
-    """Also for a filesystem from before the setting, which keeps a week by default."""
+    """The retention can be changed, also of a filesystem that has no such field yet."""
     made, keyring, _ = make(passphrase)
     assert made.retention_s == RETENTION_S_DEFAULT
     changed = decode(KEY, encode(amend(made, keyring, retention_s=0)))
@@ -188,7 +188,7 @@ def test_retention_can_change(passphrase: bytes | None) -> None:
 def test_older_versions_have_generation_0_until_changed(
     data: str, version: int, retention_s: int
 ) -> None:
-    """They are read and written byte for byte; the first change makes them version 3."""
+    """Superblocks of earlier versions stay unchanged; the first change makes version 3."""
     old = decode(KEY, SUPERBLOCKS[data])
     keyring = unlock(old, b"secret")
 
@@ -264,7 +264,7 @@ def test_forged_fields_are_noticed_at_unlock(forged: dict[str, object]) -> None:
 
 
 def test_forged_passphrase_slot_is_noticed() -> None:
-    """Neither the key slot nor its cost can be exchanged."""
+    """A changed key slot, or its cost, is detected."""
     made, _, recovery_key = make()
     lock = make()[0].wrapped_by_passphrase
     assert lock is not None
@@ -449,7 +449,7 @@ def test_any_value_in_a_key_slot_is_refused_or_does_not_open(name: str, value: o
 def test_any_superblock_round_trips(
     label: str, block_bits: int, page_bits: int, unsafe: bool, passphrase: bytes | None
 ) -> None:
-    """With any options of mkfs."""
+    """A superblock with any options of mkfs round trips."""
     made, keyring, _ = create(
         UUID, label, 1 << block_bits, 1 << page_bits, unsafe, passphrase, cost=CHEAPEST_COST
     )

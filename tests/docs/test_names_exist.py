@@ -47,7 +47,7 @@ def test_named_tests_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=_relative)
 def test_tests_are_named_in_the_form_that_is_checked(page: Path) -> None:
-    """Another form, such as a class, a parameter or a path below tests, would not be looked for."""
+    """Documents name tests only in the form that is checked."""
     code = _CODE.findall(page.read_text())
     named = [one for one in code if "::" in one or one.startswith(("test_", "tests/"))]
 

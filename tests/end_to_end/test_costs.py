@@ -102,7 +102,7 @@ OPERATIONS: list[tuple[str, Callable[[Path], object], Requests]] = [
 
 
 def test_requests_of_each_operation(mounted: Place, program: QuickProgram) -> None:
-    """At most the requests that the kernel needs; other processes may add a request now and then."""
+    """Each operation sends at most the documented number of kernel requests."""
     directory = mounted.mountpoint / "d"
     directory.mkdir()
     found: dict[str, Requests] = {}
@@ -121,7 +121,7 @@ def test_requests_of_each_operation(mounted: Place, program: QuickProgram) -> No
 def test_kernel_asks_for_capabilities_once_for_each_written_file(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """Not before each write(2)."""
+    """The kernel requests capabilities once per written file, not before each write(2)."""
     before = program.status(mounted.mountpoint)["requests"]["getxattr"]
     with open(mounted.mountpoint / "f", "wb", buffering=0) as file:
         file.writelines(BYTES for _ in range(COUNT))

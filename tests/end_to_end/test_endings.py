@@ -53,7 +53,7 @@ def end(way: str, mountpoint: Path, pid: int, program: QuickProgram) -> None:
 
 
 def test_every_process_ends(place: Place, program: QuickProgram) -> None:
-    """However a mount ends, the daemon ends, too, with everything in the bucket."""
+    """After every kind of end the daemon exits, with everything in the bucket."""
     ways = ["s3fs-meta umount", "umount", "fusermount3 -u", "SIGTERM", "SIGINT"]
     for number, way in enumerate(ways):
         program.ok("mount", place.url, place.mountpoint)

@@ -77,7 +77,7 @@ def _words(entrance: list[str], place: Place) -> list[str | Path]:
 def test_given_passphrase_refuses_a_plain_superblock(
     program: Program, exchanged: Place, here: bool
 ) -> None:
-    """For every command, on a host that has seen the filesystem and on one that has not."""
+    """Every command with a passphrase refuses a plain superblock, on any host."""
     if not here:
         program.cachedir = program.cachedir.with_name("elsewhere")
     before = _objects(exchanged)
@@ -95,7 +95,7 @@ def test_given_passphrase_refuses_a_plain_superblock(
 def test_host_that_has_seen_it_refuses_without_a_passphrase(
     program: Program, exchanged: Place
 ) -> None:
-    """Its state directory records that the filesystem is encrypted; -y restores its superblock."""
+    """A host that knows the filesystem as encrypted refuses; fsck -y restores the superblock."""
     before = _objects(exchanged)
     del program.environment["S3FS_META_PASSPHRASE"]
     for entrance in ENTRANCES[:-2]:
@@ -115,7 +115,7 @@ def test_host_that_has_seen_it_refuses_without_a_passphrase(
 
 
 def test_exchange_under_a_running_mount_and_a_follower(program: Program, exchanged: Place) -> None:
-    """Both keep the keys of their mount through reclaim, promotion and unmount."""
+    """Mount and follower keep their keys through reclaim, promotion and unmount."""
     assert program.run("fsck", "-y", exchanged.url).returncode == 1
     program.ok("mount", exchanged.url, exchanged.mountpoint)
     follower = Program(program.cachedir.with_name("follower"))

@@ -50,7 +50,7 @@ def hosts(place: Place, tmp_path: Path) -> Iterator[Trio]:
 
 
 def test_followers_see_shipped_changes(hosts: Trio) -> None:
-    """Also names, sizes and content in the kernel's caches, and missing names."""
+    """Followers see shipped names, sizes and content despite the kernel's caches."""
     ours, theirs = hosts.writer.mnt, (hosts.first.mnt, hosts.second.mnt)
     (ours / "d").mkdir()
     (ours / "kept").write_bytes(b"old")
@@ -143,7 +143,7 @@ def _write_generation(mnt: Path, number: int) -> None:
 
 
 def test_reader_never_sees_two_txgs_mixed(hosts: Trio) -> None:
-    """In every order of reads: once a txg is seen, no older one is."""
+    """Once a reader has seen a txg, it sees no older one."""
     ours = hosts.writer.mnt
     (ours / "names").mkdir()
     (ours / "names" / "0").touch()
@@ -168,7 +168,7 @@ def test_reader_never_sees_two_txgs_mixed(hosts: Trio) -> None:
 
 
 def test_follower_takes_over_from_a_killed_writer(hosts: Trio) -> None:
-    """With one command, including open files and cached blocks; the other follower follows the new writer."""
+    """Promote takes over with open files and cached blocks; other followers follow the new writer."""
     writer, first, second = hosts
     (writer.mnt / "f").write_bytes(b"before")
     (writer.mnt / "open").write_bytes(b"open")
@@ -222,7 +222,7 @@ def test_writer_that_wakes_after_a_promotion_damages_nothing(hosts: Trio, place:
 
 
 def test_follower_that_slept_too_long_restores_an_image(hosts: Trio, place: Place) -> None:
-    """All kernel caches are dropped, also for missing names; open files stay usable or fail."""
+    """After a restored image the follower drops all kernel caches; open files work or fail."""
     writer, first, _ = hosts
     for name in ("kept", "gone", "changed"):
         (writer.mnt / name).write_bytes(b"old")

@@ -89,7 +89,7 @@ def _last(place: Path) -> tuple[int, int]:
 
 
 def test_frozen_copy_is_consistent(program: QuickProgram, mounted: Place) -> None:
-    """It has all changes up to some step, in their order, and none after it."""
+    """A frozen copy has all changes up to one step, and none after it."""
     tree = mounted.mountpoint / "tree"
     worker = _make_places(tree)
     steps: list[int] = []
@@ -158,7 +158,7 @@ def test_readers_continue_and_writers_when_the_command_is_killed(
 
 
 def test_file_opened_during_a_freeze_is_blocked(program: QuickProgram, mounted: Place) -> None:
-    """Also if the kernel has already asked for its capabilities in an earlier write."""
+    """A file opened during a freeze is blocked, even if its capabilities are cached."""
     tree = mounted.mountpoint / "tree"
     tree.mkdir()
     (tree / "file").write_text("content")

@@ -86,7 +86,7 @@ def test_restored_backup_heals_the_file(
     damage: Callable[[Path], None],
     write: Callable[[Path, bytes], None],
 ) -> None:
-    """Also a second file with the same content; on every host, even without local state."""
+    """Writing the file again heals it and a second file with equal content, on every host."""
     content = os.urandom(2 * MIB if write is _in_place else 2 * MIB + 500_000)
     with _mounted(program, place) as mnt:
         for name in ("file", "same"):
@@ -111,7 +111,7 @@ def test_restored_backup_heals_the_file(
 def test_missing_mostly_dead_pack_stops_no_compaction(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
-    """The other pack is compacted; the error is reported under its own name in ``status``."""
+    """Compaction skips a missing pack and reports it in ``status``."""
     kept = {name: os.urandom(MIB) for name in ("one", "two")}
     with _mounted(program, place) as mnt:
         for name, content in kept.items():

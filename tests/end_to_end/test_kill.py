@@ -216,7 +216,7 @@ def test_no_promise_is_broken_when_the_daemon_is_killed(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_no_promise_is_broken_in_many_kills(empty: Place, program: QuickProgram, seed: int) -> None:
-    """With all settings, in all phases."""
+    """After many kills, with all settings and in all phases, no promise is broken."""
     with new_victim(empty, program, seed) as victim:
         victim.kill_often(KILLS)
         victim.look_from_elsewhere()

@@ -120,7 +120,7 @@ def test_killed_daemon_recovers_at_the_next_mount(mounted: Place, program: Progr
 
 
 def test_second_mount_on_this_host_is_refused(mounted: Place, program: Program) -> None:
-    """One clear line, a specific exit status, and the first mount continues."""
+    """A second mount is refused with one line, and the first continues."""
     elsewhere = mounted.mountpoint.with_name("second")
     elsewhere.mkdir()
 
@@ -166,7 +166,7 @@ def test_second_host_is_refused_and_may_take_over(
 def test_read_only_mount_of_a_killed_host_reports_unshipped_state(
     mounted: Place, program: Program
 ) -> None:
-    """It uploads nothing: unshipped changes of the killed mount wait for a mount for writing."""
+    """A read-only mount after a kill uploads nothing and reports unshipped changes."""
     with (mounted.mountpoint / "f").open("wb") as file:
         file.write(b"not in the bucket")
         file.flush()

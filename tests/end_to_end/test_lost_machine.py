@@ -27,7 +27,7 @@ def burn(place: Place, program: Program, state: Path) -> None:
 
 
 def test_flushed_files_survive_the_machine(place: Place, program: Program, tmp_path: Path) -> None:
-    """Another state directory takes over; fsck finds nothing."""
+    """After a flush another machine has all files; fsck finds no damage."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h", place.url, mnt)
     for number in range(50):
@@ -66,7 +66,7 @@ def test_fsync_remote_survives_the_machine(place: Place, program: Program, tmp_p
 
 
 def test_possible_loss_is_reported(place: Place, program: Program) -> None:
-    """As an attribute of each file, and as a list; empty after a flush."""
+    """The possible loss is shown as an attribute of each file and as a list."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     (mnt / "d").mkdir()
@@ -96,7 +96,7 @@ def test_possible_loss_is_reported(place: Place, program: Program) -> None:
 
 
 def test_image_is_made_on_request(place: Place, program: Program) -> None:
-    """Before a long absence: restores then begin with it."""
+    """Flush --image uploads an image, from which restores start."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "file").write_text("x")
     before = len(list((place.bucket / "image").iterdir()))

@@ -33,7 +33,7 @@ def _delete(place: Place) -> None:
 
 
 def test_unmount_restores_the_deleted_objects(program: Program, encrypted: Place) -> None:
-    """Then any host can mount it, and finds all of it."""
+    """An unmount restores deleted superblocks, so any host can mount."""
     healthy = _objects(encrypted)
     program.ok("mount", encrypted.url, encrypted.mountpoint)
     (encrypted.mountpoint / "file").write_bytes(CONTENT)
@@ -52,7 +52,7 @@ def test_unmount_restores_the_deleted_objects(program: Program, encrypted: Place
 def test_next_mount_of_a_killed_host_restores_the_deleted_superblock(
     program: Program, encrypted: Place
 ) -> None:
-    """From the copy in its state directory, with a message; a mount with ro restores nothing."""
+    """The next mount restores a deleted superblock from this host's copy; ro does not."""
     healthy = _objects(encrypted)
     program.ok("mount", encrypted.url, encrypted.mountpoint)
     (encrypted.mountpoint / "file").write_bytes(CONTENT)

@@ -237,7 +237,7 @@ def test_flush_ships_writes_of_open_files(
 
 
 def test_killed_collector_is_restarted(place: Place, program: QuickProgram) -> None:
-    """It may be killed at any time; the next collection starts another one."""
+    """After a kill of the collecting process the next collection starts another one."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
@@ -260,7 +260,7 @@ def test_killed_collector_is_restarted(place: Place, program: QuickProgram) -> N
 
 
 def test_signal_collects_before_the_unmount(place: Place, program: QuickProgram) -> None:
-    """At shutdown the daemon is ended while programs still have files open."""
+    """At a shutdown signal the data of open files is collected first."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:

@@ -67,7 +67,7 @@ def assert_refused(
 def test_wrong_option_is_refused_by_name(
     place: Place, program: Program, option: str, says: str
 ) -> None:
-    """Before anything is changed."""
+    """A wrong option is refused before any change."""
     assert_refused(
         place,
         program,
@@ -127,7 +127,7 @@ def test_mountpoint_must_be_a_directory(place: Place, program: Program, tmp_path
 def test_content_of_the_mountpoint_is_hidden_and_visible_again(
     place: Place, program: Program
 ) -> None:
-    """As with mount(8)."""
+    """A mount hides the content of its mountpoint until the unmount."""
     (place.mountpoint / "below").write_bytes(b"below")
     program.ok("mount", place.url, place.mountpoint)
     assert os.listdir(place.mountpoint) == []
@@ -153,7 +153,7 @@ def test_two_filesystems_do_not_share_a_mountpoint(
 def test_wal_is_refused_on_a_filesystem_over_fuse(
     shared: Path, place: Place, program: Program
 ) -> None:
-    """Its shared memory does not work there; another journal mode does."""
+    """WAL is refused on FUSE, where its shared memory does not work."""
     program.cachedir = shared / "state"
     assert_refused(
         place,
@@ -198,7 +198,7 @@ def test_wrong_passphrase_in_a_file_is_refused(
     status: ExitStatus,
     says: str,
 ) -> None:
-    """So is an empty file."""
+    """A wrong passphrase in a file, and an empty file, are refused."""
     file = tmp_path / "passphrase"
     if content is not None:
         file.write_text(content)
@@ -263,7 +263,7 @@ def test_journal_mode_keeps_everything_across_remount_and_kill(
 def test_check_beside_a_mount_without_wal_is_refused(
     place: Place, program: Program, mode: str
 ) -> None:
-    """Under other journal modes no second process can read the database."""
+    """A check beside a mount without WAL is refused: no other process can read."""
     program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"content")
 
@@ -309,7 +309,7 @@ def test_unsafe_journal_mode_restores_the_bucket_after_a_kill(
 def test_page_size_survives_remount_and_kill(
     empty: Place, program: Program, page_size: int
 ) -> None:
-    """For every size that SQLite supports."""
+    """Each page size of SQLite survives remount and kill."""
     program.ok("mkfs", "--plain", "--page-size", str(page_size), empty.url)
     program.ok("mount", empty.url, empty.mountpoint)
     expected = {f"f{number}": os.urandom(number * 100) for number in range(50)}

@@ -32,7 +32,7 @@ def _words(place: Place) -> frozenset[str]:
 
 
 def test_remount_makes_read_only_and_writable_again(mounted: Place, program: QuickProgram) -> None:
-    """Other flags do not change; earlier writes are there."""
+    """A remount changes only ro and rw, and loses no earlier write."""
     file, before = mounted.mountpoint / "f", _words(mounted)
     file.write_bytes(b"content")
 
@@ -57,7 +57,7 @@ def test_remount_makes_read_only_and_writable_again(mounted: Place, program: Qui
 def test_remount_read_only_fails_while_a_file_is_open_for_writing(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """As on every filesystem: open for writing, or removed and still open."""
+    """A remount to read-only fails while a file is open for writing, or orphaned."""
     path = mounted.mountpoint / "f"
     with path.open("wb") as file:
         file.write(b"x")
@@ -72,7 +72,7 @@ def test_remount_read_only_fails_while_a_file_is_open_for_writing(
 def test_read_only_remount_stops_changes_that_bypass_the_kernel(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """By our own commands and by reading; also if mount(2) was called by another program."""
+    """A read-only remount also stops changes by our commands and access times."""
     path = mounted.mountpoint / "f"
     path.write_bytes(b"content")
     os.utime(path, ns=(0, path.stat().st_mtime_ns))
@@ -93,7 +93,7 @@ def test_read_only_remount_stops_changes_that_bypass_the_kernel(
 
 
 def test_command_notices_an_unreported_remount(mounted: Place, program: QuickProgram) -> None:
-    """Even the first command after it."""
+    """The first command after an unreported remount notices it."""
     path = mounted.mountpoint / "f"
     path.touch()
     subprocess.run(["mount", "-i", "-o", "remount,ro", mounted.mountpoint], check=True)
@@ -130,7 +130,7 @@ def test_options_of_fstab_may_be_repeated(place: Place, program: QuickProgram) -
 
 
 def test_mount_made_read_only_stays_read_only(place: Place, program: QuickProgram) -> None:
-    """It has no lease; another remount,ro is no error."""
+    """A mount made with ro stays read-only; another remount,ro succeeds."""
     program.ok("mount", "-o", "ro", place.url, place.mountpoint)
 
     refused = _helper(program, place, "remount,rw")

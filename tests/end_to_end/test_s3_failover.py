@@ -84,7 +84,7 @@ def test_lost_machine_costs_seconds(
 def test_point_in_time_before_a_removal_is_mounted_by_time(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """It shows the removed tree, with every byte and mode."""
+    """A mount by time shows the removed tree with every byte and mode."""
     mnt = on_server.mountpoint
     shutil.copytree(SOURCE, mnt / "tree")
     program.ok("flush", mnt)
@@ -109,7 +109,7 @@ def test_point_in_time_before_a_removal_is_mounted_by_time(
 def test_writer_that_wakes_up_after_a_takeover_damages_nothing(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """It was suspended; it turns read-only, keeps its changes, and reports the takeover."""
+    """A suspended writer that wakes after a takeover turns read-only and keeps its changes."""
     mnt = on_server.mountpoint
     remount(on_server, program, f"sync_interval={INTERVAL_S}")
     (mnt / "both").write_text("before")

@@ -46,7 +46,7 @@ def remount_elsewhere(place: Place, program: QuickProgram) -> QuickProgram:
 def test_program_is_compiled_and_a_repository_cloned_in_a_bucket(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """On another machine every byte and mode is the same, and the program runs."""
+    """A compiled program and a cloned repository are identical on another machine."""
     mnt = on_server.mountpoint
     make_repository(tmp_path / "origin")
     write_project(tmp_path / "project", 8)
@@ -127,7 +127,7 @@ def test_refusal_by_the_server_is_one_clear_line(
     url: str,
     says: str,
 ) -> None:
-    """With a specific exit status, for every command that needs the bucket."""
+    """Every command prints one line and a specific status if the server refuses."""
     if bucket.make == "moto" and change:
         pytest.skip("moto checks no credentials")
     program.environment |= {**bucket.environment(), "AWS_ENDPOINT_URL": bucket.endpoint_url}

@@ -55,7 +55,7 @@ def test_hole_reads_as_zeros_and_uses_no_space(folder: Path) -> None:
 
 
 def test_file_without_content_uses_no_space(folder: Path) -> None:
-    """Even if its size is large."""
+    """A file without content uses no space, whatever its size."""
     (folder / "f").touch()
     os.truncate(folder / "f", 5 * MIB)
 
@@ -97,7 +97,7 @@ def test_bytes_written_through_a_shared_map_are_in_the_file(folder: Path) -> Non
 
 
 def test_map_shows_writes_to_the_file(folder: Path) -> None:
-    """Also in a private map, as long as its process has not written to it."""
+    """A private map shows later writes, unless its process has written to it."""
     file = folder / "f"
     file.write_bytes(b"x" * 8192)
     with (
@@ -140,7 +140,7 @@ def test_truncated_content_does_not_reappear(folder: Path) -> None:
 
 
 def test_unlinked_open_file_stays_usable(folder: Path) -> None:
-    """It has no link, can be read and written, and its directory can be removed."""
+    """An unlinked open file can be read and written; its directory can be removed."""
     with (folder / "f").open("wb+") as file:
         file.write(b"before")
         file.flush()
@@ -203,7 +203,7 @@ def test_unlinked_open_file_is_purged_after_a_kill(mounted: Place, program: Prog
 
 
 def test_names_have_up_to_255_bytes_of_any_kind(folder: Path) -> None:
-    """All except "/" and NUL; neither case nor Unicode forms are normalised."""
+    """Names may have all bytes except "/" and NUL, and are not normalised."""
     every = bytes(set(range(1, 256)) - {ord("/")}) + b"xy"
     names = {every[:255], b"\xff" * 255, b"A", b"a", "é".encode(), "e\u0301".encode(), b"...", b" "}
     for name in names:
@@ -237,7 +237,7 @@ def test_name_of_256_bytes_is_refused_everywhere(folder: Path) -> None:
 
 
 def test_symlink_holds_4095_bytes(folder: Path) -> None:
-    """One byte more is refused, and the length is the size."""
+    """A target of 4,095 bytes is stored, a longer one refused; the size is its length."""
     target = "t" * 4095
     (folder / "l").symlink_to(target)
 
@@ -248,7 +248,7 @@ def test_symlink_holds_4095_bytes(folder: Path) -> None:
 
 
 def test_hard_links_count_up_to_2000_and_down(folder: Path) -> None:
-    """All are the same file, and removing the last one deletes it."""
+    """All 2,000 names are one file; removing the last one deletes it."""
     (folder / "f").write_bytes(b"content")
     for number in range(2000):
         os.link(folder / "f", folder / str(number))
@@ -292,7 +292,7 @@ def test_rename_noreplace_keeps_an_existing_target(folder: Path) -> None:
 
 
 def test_rename_exchange_swaps_two_names(folder: Path) -> None:
-    """Of different types, in different directories; link counts follow."""
+    """RENAME_EXCHANGE swaps entries of different types in different directories."""
     (folder / "d" / "sub").mkdir(parents=True)
     (folder / "e").mkdir()
     (folder / "e" / "f").write_bytes(b"file")
@@ -322,7 +322,7 @@ def test_rename_onto_an_open_file_keeps_old_content_readable(folder: Path) -> No
 
 
 def test_rename_refuses_impossible_requests(folder: Path) -> None:
-    """Into itself, onto another type, onto a directory with entries."""
+    """Rename refuses its own subtree, another type, and a directory with entries."""
     (folder / "d" / "sub").mkdir(parents=True)
     (folder / "empty").mkdir()
     (folder / "f").touch()
@@ -413,7 +413,7 @@ def test_listing_shows_inode_numbers_and_the_two_dots(folder: Path) -> None:
 
 
 def test_removed_open_directory_is_empty(folder: Path) -> None:
-    """It has no links and no names, and accepts none, as on ext4."""
+    """A removed open directory is empty and accepts no names, as on ext4."""
     (folder / "d").mkdir()
     directory = os.open(folder / "d", os.O_RDONLY | os.O_DIRECTORY)
     (folder / "d").rmdir()
@@ -458,7 +458,7 @@ def test_one_time_can_be_set_alone(folder: Path) -> None:
 
 
 def test_ctime_changes_with_every_change_of_an_inode(folder: Path) -> None:
-    """It cannot be set; reading does not change it."""
+    """Ctime changes with every change of the inode, and cannot be set."""
     file, other = folder / "f", folder / "g"
     file.write_bytes(b"x")
     for work in (
@@ -498,7 +498,7 @@ def test_later_write_is_never_older(folder: Path) -> None:
 
 
 def test_later_file_is_never_older(folder: Path) -> None:
-    """Also if the kernel used a finer clock between two ticks of its coarse one."""
+    """A later file is never older, also if the kernel used a finer clock."""
     for number in range(20):
         written, made = folder / f"written-{number}", folder / f"made-{number}"
         kernel_stamp_ns()
@@ -509,7 +509,7 @@ def test_later_file_is_never_older(folder: Path) -> None:
 
 
 def test_mtime_of_a_directory_changes_with_its_names(folder: Path) -> None:
-    """Not with changes of the files in it."""
+    """Mtime of a directory changes with its names, not with its files."""
     (folder / "d").mkdir()
     file = folder / "d" / "f"
     for work in (

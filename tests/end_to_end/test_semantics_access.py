@@ -70,7 +70,7 @@ def create(name: str, mode: int = 0o666) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_permission_bits_are_enforced(folder: Path) -> None:
-    """For files, for directories, and for changes that only the owner may make."""
+    """Permission bits are enforced for files, directories and changes by the owner only."""
     owned(folder / "f", ALICE, 0o600)
     (folder / "d").mkdir()
     owned(folder / "d", ALICE, 0o700)
@@ -98,7 +98,7 @@ def test_permission_bits_are_enforced(folder: Path) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_group_members_have_the_group_s_permissions(folder: Path) -> None:
-    """By the primary group of the process, and by its supplementary ones."""
+    """Members by a primary or a supplementary group have the group's permissions."""
     owned(folder / "f", ALICE, 0o060, gid=TEAM)
 
     as_user(BOB, folder, lambda: append("f"), groups=(TEAM,))
@@ -120,7 +120,7 @@ def test_without_allow_other_every_other_user_is_refused(mounted: Place) -> None
 
 
 def test_without_allow_other_root_is_refused(another_user: AnotherUser) -> None:
-    """Root's power over permission bits does not count: the kernel refuses before it asks."""
+    """Root's override of permission bits does not count: the kernel refuses first."""
     another_user.program("mount", another_user.url, str(another_user.mountpoint))
 
     with refused(errno.EACCES):
@@ -131,7 +131,7 @@ def test_without_allow_other_root_is_refused(another_user: AnotherUser) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_sticky_directory_protects_names_of_others(folder: Path) -> None:
-    """As in /tmp: only the owner of the file or of the directory may remove or rename it."""
+    """In a sticky directory only owners of the file or directory may remove or rename it."""
     folder.chmod(0o1777)
     as_user(ALICE, folder, lambda: create("f"))
 
@@ -160,7 +160,7 @@ def test_setgid_directory_passes_on_its_group(folder: Path) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_unprivileged_write_clears_suid_and_sgid(folder: Path) -> None:
-    """By write and by truncation; writes of root keep them."""
+    """An unprivileged write or truncation clears suid and sgid; root's writes keep them."""
     file = owned(folder / "f", ALICE, 0o6777)
     append(str(file))
     assert mode_of(file) == 0o6777
@@ -176,7 +176,7 @@ def test_unprivileged_write_clears_suid_and_sgid(folder: Path) -> None:
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("content", [b"", b"program"])
 def test_open_that_truncates_clears_suid_and_sgid_at_once(folder: Path, content: bytes) -> None:
-    """Even if a program then asks for the mode alone; root's open keeps them."""
+    """O_TRUNC clears suid and sgid at once; root's open keeps them."""
     file = owned(folder / "f", ALICE, 0o6777)
     file.write_bytes(content)
     file.chmod(0o6777)
@@ -196,7 +196,7 @@ def test_open_that_truncates_clears_suid_and_sgid_at_once(folder: Path, content:
 
 @pytest.mark.usefixtures("as_root")
 def test_change_of_owner_clears_suid_and_sgid(folder: Path) -> None:
-    """By the owner who changes the group, and by root; a directory keeps them."""
+    """A change of owner or group clears suid and sgid, also by root; a directory keeps them."""
     file = owned(folder / "f", ALICE, 0o6755)
     as_user(ALICE, folder, lambda: os.chown("f", -1, TEAM), groups=(TEAM,))
     assert (mode_of(file), file.stat().st_gid) == (0o755, TEAM)
@@ -266,7 +266,7 @@ def test_xattr_sizes_have_the_limits_of_linux(folder: Path) -> None:
 
 
 def test_removing_a_missing_xattr_changes_nothing(folder: Path) -> None:
-    """Beside a file with the attribute's name, and beside another file that has the attribute."""
+    """Removing a missing attribute changes neither a file of that name nor other files."""
     for name in ("f", "user.a", "g"):
         (folder / name).write_bytes(name.encode())
     os.setxattr(folder / "g", "user.a", b"kept")
@@ -302,7 +302,7 @@ def test_trusted_and_security_attributes_need_root(folder: Path) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_links_and_special_files_have_attributes(folder: Path) -> None:
-    """Except ``user`` attributes, as on every Linux filesystem."""
+    """Links and special files have attributes, except ``user`` ones, as on Linux."""
     (folder / "l").symlink_to("nowhere")
     os.mkfifo(folder / "fifo")
     for name in ("l", "fifo"):
@@ -369,7 +369,7 @@ def test_acl_grants_access_to_a_further_user(folder: Path) -> None:
 
 @pytest.mark.usefixtures("acl_tools", "no_umask")
 def test_default_acl_is_inherited(folder: Path) -> None:
-    """By files as their ACL, by directories as both; limited by the mode of creation.
+    """A default ACL is inherited, limited by the mode of creation.
 
     So does the umask here, which the kernel applies before the daemon sees the mode.
     """
@@ -394,7 +394,7 @@ def test_default_acl_is_inherited(folder: Path) -> None:
 
 @pytest.mark.usefixtures("as_root", "acl_tools")
 def test_acls_survive_a_remount(place: Place, program: Program) -> None:
-    """They are enforced even before any process reads them."""
+    """ACLs are enforced after a remount before any process has read them."""
     program.ok("mount", "-o", "allow_other", place.url, place.mountpoint)
     place.mountpoint.chmod(0o755)
     setfacl("-m", f"u:{BOB}:r", owned(place.mountpoint / "f", ALICE, 0o600))
@@ -436,7 +436,7 @@ def held_by_another(file: Path, kind: str, *arguments: int) -> Iterator[None]:
 
 
 def test_flock_excludes_another_process(folder: Path) -> None:
-    """Until the holder ends."""
+    """flock(2) excludes another process until the holder ends."""
     (folder / "f").touch()
     with (folder / "f").open("r+b") as file:
         with held_by_another(folder / "f", "flock"), pytest.raises(BlockingIOError):
@@ -523,7 +523,7 @@ def test_set_user_id_bit_has_no_power_under_nosuid(folder: Path) -> None:
 def test_atime_follows_the_mount_option(
     place: Place, program: Program, option: str, changes: list[bool]
 ) -> None:
-    """Never, once after a change, or at every read that reaches the daemon."""
+    """Atime is written as the mount option specifies."""
     program.ok("mount", "-o", option, place.url, place.mountpoint)
     file = place.mountpoint / "f"
     file.write_bytes(b"x" * 100_000)

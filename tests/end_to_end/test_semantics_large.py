@@ -16,7 +16,7 @@ TIB = 1 << 40
 
 
 def test_file_of_16_tib_has_a_byte_at_its_end(folder: Path) -> None:
-    """It takes the space of one block, and its holes read as zeros."""
+    """A byte at the end of 16 TiB takes one block; the rest reads as zeros."""
     file = folder / "f"
     with file.open("wb") as writer:
         writer.seek(16 * TIB - 1)
@@ -84,7 +84,7 @@ def test_directory_of_20000_entries_works(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_directory_of_a_million_entries_works(mounted: Place, program: Program) -> None:
-    """Also after a remount without local state."""
+    """A directory of a million entries works, also after a remount without local state."""
     (mounted.mountpoint / "d").mkdir()
     names = fill(mounted.mountpoint / "d", 1_000_000)
     assert_holds(mounted.mountpoint / "d", names)

@@ -75,7 +75,7 @@ def test_point_in_time_before_a_removal_is_mounted_by_time(
 def test_two_points_in_time_and_the_current_state_are_mounted_at_once(
     mounted: Place, program: Program
 ) -> None:
-    """Each shows its own state; later writes change neither."""
+    """Two points in time and the present are mounted at once, each with its own state."""
     mnt, first, second = mounted.mountpoint, beside(mounted, "first"), beside(mounted, "second")
     txgs = []
     for number, content in enumerate((b"one", b"two")):
@@ -107,7 +107,7 @@ def test_two_points_in_time_and_the_current_state_are_mounted_at_once(
 def test_state_of_a_killed_snapshot_mount_is_removed_by_the_next(
     mounted: Place, program: Program
 ) -> None:
-    """On the same mountpoint or another; states of running mounts stay."""
+    """The next snapshot mount removes state of killed ones; running ones keep theirs."""
     first, second = beside(mounted, "first"), beside(mounted, "second")
     program.ok("mount", "-o", "ro,at=0s", mounted.url, first)
     program.ok("mount", "-o", "ro,at=0s", mounted.url, second)
@@ -130,7 +130,7 @@ def test_state_of_a_killed_snapshot_mount_is_removed_by_the_next(
 
 
 def test_unavailable_point_in_time_is_refused_in_one_line(place: Place, program: Program) -> None:
-    """Nothing is mounted, and no state is left."""
+    """An unavailable point in time is refused in one line, without leftovers."""
     done = program.run("mount", "-o", "ro,at=1999-12-31", place.url, place.mountpoint)
 
     assert done.returncode == 3

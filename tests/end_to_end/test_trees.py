@@ -34,7 +34,7 @@ def _wait_for_inodes(mnt: Path, count: int) -> None:
 
 
 def test_removed_tree_accepts_no_new_entries(program: QuickProgram, mounted: Place) -> None:
-    """Not even through a directory that a process had open before its removal."""
+    """A removed tree accepts no entries, not even through an open directory."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree")
     (mnt / "other").touch()
@@ -58,7 +58,7 @@ def test_removed_tree_accepts_no_new_entries(program: QuickProgram, mounted: Pla
 
 
 def test_open_files_of_a_removed_tree_can_be_used(program: QuickProgram, mounted: Place) -> None:
-    """Until they are closed; then all of it is removed."""
+    """Open files of a removed tree work until they are closed, then all is removed."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree")
     deep = os.open(mnt / "tree" / "d0" / "below", os.O_RDONLY | os.O_DIRECTORY)
@@ -107,7 +107,7 @@ def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.P
 
 
 def test_copy_is_complete_or_absent_after_a_kill(program: QuickProgram, mounted: Place) -> None:
-    """At any step: an incomplete copy is removed, and fsck finds nothing."""
+    """After a kill at any step a copy is complete or removed; fsck finds no damage."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=8, files=500)
     (mnt / "tree" / "linked").hardlink_to(mnt / "tree" / "d7" / "full")

@@ -128,7 +128,7 @@ async def test_file_is_copied_with_its_metadata(power: Power, tmp_path: Path) ->
 async def test_content_that_the_bucket_lost_is_found_by_its_hash(
     power: Power, tmp_path: Path
 ) -> None:
-    """Another host has uploaded the same content again, in another pack."""
+    """Content lost at its location is found by its hash in another pack."""
     content = b"written again" * 1000
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, content), b"file")
@@ -182,7 +182,7 @@ async def test_content_that_was_evicted_comes_from_the_bucket(power: Power, tmp_
 async def test_content_that_was_not_synced_before_power_was_lost_is_unsure(
     power: Power, tmp_path: Path
 ) -> None:
-    """Such content is copied, because it may be correct, and reported as doubtful."""
+    """Content that may not have been synced is copied and reported as doubtful."""
     async with power.session("a", tasks=False) as session:
         _name(session, write_file(session, b"synced"), b"synced")
         await session.durability.sync_all()

@@ -119,7 +119,7 @@ async def test_paths_are_copied_with_their_parents(
 
 @pytest.mark.parametrize("path", [b"nothing", b"h/x", b"link/g", b"a/../h"])
 async def test_missing_path_is_refused(db: Database, target: Path, path: bytes) -> None:
-    """Nothing is copied then; symbolic links in the middle of a path are not followed."""
+    """With a missing path nothing is copied; symbolic links are not followed."""
     tree(db)
 
     with pytest.raises(UsageError, match=os.fsdecode(path)):

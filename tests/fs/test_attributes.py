@@ -73,7 +73,7 @@ def test_relatime_decides_when_reading_changes_atime(
 
 
 async def test_atime_of_a_file_read_constantly_changes_daily(volume: Volume) -> None:
-    """Even if nothing else of it changes."""
+    """Under relatime a file that is read constantly gets a new atime once a day."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.RELATIVE)) as fs:
         ino = make_file(fs, b"f")
         volume.clock.later()
@@ -137,7 +137,7 @@ async def test_chmod_changes_the_mask_of_an_acl(fs: Filesystem) -> None:
 
 
 async def test_atime_follows_the_policy(volume: Volume) -> None:
-    """For file, directory and link; ctime stays; not on a read-only mount."""
+    """The atime policy holds for files, directories and links, not on read-only mounts."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.ALWAYS)) as fs:
         file, directory = make_file(fs, b"f"), make_directory(fs, b"d")
         link = fs.namespace.make_symlink(ROOT_INO, b"l", b"t", USER).ino
@@ -157,7 +157,7 @@ async def test_atime_follows_the_policy(volume: Volume) -> None:
 
 
 async def test_privileges_are_cleared_if_there_are_any(fs: Filesystem, volume: Volume) -> None:
-    """Only the bits: the following change sets the times."""
+    """Clearing privileges changes only the bits; the following change sets the times."""
     ino = make_file(fs, b"f", mode=0o6755)
     before = fs.getattr(ino)
     volume.clock.later()

@@ -43,7 +43,7 @@ async def test_attributes_count_against_the_capacity(fs: Filesystem) -> None:
 
 
 async def test_existing_attributes_are_counted(fs: Filesystem, volume: Volume) -> None:
-    """Also if a capacity is set later, or found at the next mount."""
+    """Existing attributes count, also if the capacity is set later."""
     ino = make_file(fs, b"f")
     fs.xattrs.set(ino, b"user.a", b"x" * 3000, USER)
     assert fs.db.counters.xattr_bytes is None
@@ -75,7 +75,7 @@ async def test_stored_content_takes_no_space_again(fs: Filesystem, volume: Volum
 
 
 async def test_inherited_acls_count_against_the_capacity(fs: Filesystem) -> None:
-    """Otherwise one large default ACL would give every new file uncounted data."""
+    """Inherited ACLs count against the capacity."""
     top = make_directory(fs, b"d")
     fs.xattrs.set(top, acl.DEFAULT, NAMED, ROOT)
     size_bytes = len(acl.DEFAULT) + len(NAMED)

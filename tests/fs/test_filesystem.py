@@ -42,7 +42,7 @@ async def test_truncating_open_empties_the_file(
 
 
 async def test_opening_a_missing_inode_fails(fs: Filesystem) -> None:
-    """It leaves nothing open."""
+    """Opening a missing inode fails and leaves nothing open."""
     with pytest.raises(NoInodeError):
         await fs.open(Ino(999), USER)
     with pytest.raises(NoInodeError):
@@ -53,7 +53,7 @@ async def test_opening_a_missing_inode_fails(fs: Filesystem) -> None:
 
 
 async def test_refused_truncation_leaves_the_file_closed(fs: Filesystem) -> None:
-    """The mount is read-only."""
+    """A read-only mount refuses the change."""
     ino = make_file(fs, b"f")
     fs.status.enter(MountState.DEGRADED, "a test")
     with pytest.raises(ReadOnlyStateError):
@@ -76,7 +76,7 @@ async def test_setting_the_size_sets_times(fs: Filesystem, volume: Volume) -> No
 
 
 async def test_birth_time_outlives_every_change(fs: Filesystem, volume: Volume) -> None:
-    """Of a file, of its directory, and of a file that replaces it."""
+    """The birth time of files and directories survives every change."""
     born = volume.clock.now_ns()
     directory, other = make_directory(fs, b"d"), make_directory(fs, b"other")
     ino = make_file(fs, b"f", directory)

@@ -25,7 +25,7 @@ async def _is_held(fs: Filesystem, *inos: Ino) -> bool:
 async def test_only_files_in_the_tree_are_blocked(
     fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """At any depth, and by any of their names."""
+    """Files in the frozen tree are blocked, at any depth and by any name."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)
     deep, beside = make_file(fs, b"deep", below), make_file(fs, b"beside")
@@ -42,7 +42,7 @@ async def test_only_files_in_the_tree_are_blocked(
 async def test_all_waiters_continue_at_the_end(
     fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Even if the work failed."""
+    """All waiters continue at the end of a freeze, also after an error."""
     top = make_directory(fs, b"top")
     heard: list[bool] = []
     fs.freeze.when_changed(heard.append)
@@ -70,7 +70,7 @@ async def test_freeze_ends_after_its_time_limit(
 async def test_too_many_waiting_requests_end_a_freeze(
     fs: Filesystem, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise no request slot would be left for readers."""
+    """Too many waiting requests end a freeze, to keep slots for readers."""
     monkeypatch.setattr("s3fs_meta.fs.freeze.HELD_BACK_MAX", 2)
     top = make_directory(fs, b"top")
     async with trio.open_nursery() as nursery:

@@ -76,7 +76,7 @@ def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
 
 @pytest.mark.parametrize("flag", BOTH)
 async def test_both_flags_refuse_changes_of_every_user(fs: Filesystem, flag: int) -> None:
-    """Also root's; once the flags are cleared, the same changes succeed."""
+    """Both flags also refuse root's changes, until they are cleared."""
     file, directory = await _with_flag(fs, flag)
     wanted = [fs.getattr(ino) for ino in (file, directory, ROOT_INO)]
 
@@ -213,7 +213,7 @@ async def test_lock_is_shown_as_immutable_and_stays(fs: Filesystem) -> None:
 async def test_protected_entries_are_removed_with_a_directory_only_on_request(
     fs: Filesystem,
 ) -> None:
-    """By any of their names; then all of them are removed."""
+    """A protected entry is removed with its directory, by any name, only on request."""
     above, other = make_directory(fs, b"above"), make_directory(fs, b"other")
     ino = make_file(fs, b"f", make_directory(fs, b"d", above))
     fs.namespace.link(ino, other, b"g")
@@ -234,7 +234,7 @@ async def test_protected_entries_are_removed_with_a_directory_only_on_request(
 
 
 async def test_one_name_of_a_protected_file_can_be_removed(fs: Filesystem) -> None:
-    """With ``rm --locked``; its other names stay protected."""
+    """``rm --locked`` removes one name of a protected file; other names stay."""
     ino = make_file(fs, b"f")
     fs.namespace.link(ino, ROOT_INO, b"g")
     await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
@@ -274,7 +274,7 @@ async def test_copy_into_an_append_only_file_must_be_at_its_end(fs: Filesystem) 
 
 
 async def test_flags_outlive_the_mount(volume: Volume) -> None:
-    """They are stored in the row."""
+    """The flags are stored in the row and survive a remount."""
     async with volume.mounted() as fs:
         await fs.flags.set(make_file(fs, b"f"), FS_APPEND_FL, is_root=True)
         volume.commit()

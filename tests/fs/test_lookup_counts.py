@@ -11,7 +11,7 @@ from s3fs_meta.model import Ino
 
 
 def test_unknown_inode_counts_zero() -> None:
-    """Before any reply."""
+    """An inode without any reply has count 0."""
     assert LookupCounts().count(Ino(1)) == 0
 
 
@@ -45,7 +45,7 @@ def test_forgetting_too_often_gives_zero() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 600), st.integers(1, 400)), max_size=60))
 def test_counts_equal_those_of_a_dictionary(steps: list[tuple[bool, int, int]]) -> None:
-    """For any sequence of replies and forgets."""
+    """Counts equal those of a dictionary after any replies and forgets."""
     counts, model = LookupCounts(), dict.fromkeys(range(1, 601), 0)
     for adds, number, times in steps:
         if adds:
@@ -59,7 +59,7 @@ def test_counts_equal_those_of_a_dictionary(steps: list[tuple[bool, int, int]]) 
 
 
 def test_a_hundred_thousand_known_inodes_take_less_than_a_megabyte() -> None:
-    """At most 10 bytes for each inode."""
+    """A hundred thousand known inodes take at most 10 bytes each."""
     counts = LookupCounts()
     tracemalloc.start()
     for number in range(100_000):
@@ -70,7 +70,7 @@ def test_a_hundred_thousand_known_inodes_take_less_than_a_megabyte() -> None:
 
 
 def test_known_inodes_are_listed() -> None:
-    """Those with a count, from every page."""
+    """Known inodes of every page are listed."""
     counts = LookupCounts()
     for ino, times in ((1, 1), (255, 300), (256, 1), (100_000, 2)):
         counts.add(Ino(ino), times)

@@ -80,7 +80,7 @@ async def test_special_file_keeps_type_and_device(fs: Filesystem, kind: int) -> 
 
 
 async def test_symlink_stores_its_target(fs: Filesystem) -> None:
-    """Any bytes up to 4095; its size is their number."""
+    """A symbolic link stores any bytes up to 4,095; its size is their number."""
     target = b"\xff/" * 2047 + b"x"
     made = fs.namespace.make_symlink(ROOT_INO, b"l", target, USER)
     assert (fs.readlink(made.ino), made.size_bytes, made.mode) == (target, 4095, 0o120777)
@@ -170,7 +170,7 @@ async def test_hard_links_share_one_inode(fs: Filesystem, volume: Volume) -> Non
 
 
 async def test_invalid_link_is_refused(fs: Filesystem) -> None:
-    """To a directory, onto a taken name, of an inode without a name."""
+    """A hard link to a directory, onto a taken name or of an orphan is refused."""
     directory, ino = make_directory(fs, b"d"), make_file(fs, b"a")
     with pytest.raises(NotPermittedError):
         fs.namespace.link(directory, ROOT_INO, b"x")
@@ -183,7 +183,7 @@ async def test_invalid_link_is_refused(fs: Filesystem) -> None:
 
 
 async def test_unlink_and_rmdir_refuse_the_wrong_kind(fs: Filesystem) -> None:
-    """Each accepts only its own type, and only an existing name; directories only when empty."""
+    """Unlink and rmdir accept only their own type, and only empty directories."""
     directory = make_directory(fs, b"d")
     make_file(fs, b"f", directory)
     with pytest.raises(RefusesDirectoryError):
@@ -198,7 +198,7 @@ async def test_unlink_and_rmdir_refuse_the_wrong_kind(fs: Filesystem) -> None:
 
 
 async def test_removed_open_directory_accepts_no_names(fs: Filesystem) -> None:
-    """It shows no links, can be queried, and refuses new names with ENOENT."""
+    """A removed open directory has no links and refuses new names with ENOENT."""
     ino = make_directory(fs, b"d")
     fs.lookups.add(ino)
     fs.namespace.remove_directory(ROOT_INO, b"d")
@@ -273,7 +273,7 @@ async def test_rename_onto_another_name_of_the_same_inode_does_nothing(fs: Files
 
 
 async def test_exchange_swaps_two_names(fs: Filesystem, volume: Volume) -> None:
-    """Also of different types in different directories."""
+    """An exchange swaps two names of any types in any directories."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     directory, file = make_directory(fs, b"d", source), make_file(fs, b"f", target)
     now_ns = volume.clock.later()
@@ -371,7 +371,7 @@ async def test_file_without_a_name_can_be_linked(fs: Filesystem) -> None:
 
 
 async def test_nameless_file_is_deleted_after_its_last_use(fs: Filesystem) -> None:
-    """Its content is deleted, too."""
+    """A file without a name is deleted with its content after its last use."""
     made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
     fs.lookups.add(made.ino)
     fs.open_files.opened(made.ino, writes=True)
@@ -384,7 +384,7 @@ async def test_nameless_file_is_deleted_after_its_last_use(fs: Filesystem) -> No
 
 
 async def test_file_without_a_name_is_purged_after_a_kill(volume: Volume) -> None:
-    """It is an orphan like an unlinked file."""
+    """A file without a name is an orphan, which a mount after a kill purges."""
     async with volume.mounted() as fs:
         made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
         volume.commit()
@@ -396,7 +396,7 @@ async def test_file_without_a_name_is_purged_after_a_kill(volume: Volume) -> Non
 
 
 async def test_file_without_a_name_gets_group_and_acl_of_its_directory(fs: Filesystem) -> None:
-    """As if it had a name there."""
+    """A file without a name gets group and ACL from its directory."""
     directory = make_directory(fs, b"d")
     fs.attributes.set_attributes(directory, SetAttributes(mode=0o2777, gid=77))
     fs.xattrs.set(directory, acl.DEFAULT, DEFAULT_ACL, ROOT)
@@ -412,7 +412,7 @@ async def test_file_without_a_name_gets_group_and_acl_of_its_directory(fs: Files
 
 
 async def test_read_only_mount_refuses_every_change(fs: Filesystem) -> None:
-    """Also a degraded one, which still serves reads."""
+    """A read-only or degraded mount refuses every change."""
     make_directory(fs, b"d")
     ino = make_file(fs, b"f")
     fs.status.enter(MountState.DEGRADED, "a test")

@@ -32,7 +32,7 @@ def test_open_inodes_are_found_by_range() -> None:
 
 
 def test_file_without_an_open_request_is_open_from_its_first_read() -> None:
-    """Until the kernel forgets it; only on mounts where the kernel sends no open and close."""
+    """Without open requests a file counts as open from its first read until forgotten."""
     files = OpenFiles()
     assert files.being_read(Ino(3)) is None
     opened = files.opened(Ino(4))
@@ -50,7 +50,7 @@ def test_file_without_an_open_request_is_open_from_its_first_read() -> None:
 
 
 def test_files_open_for_writing_are_listed() -> None:
-    """Until the last process closes them."""
+    """A file is listed as open for writing until its last writer closes it."""
     files = OpenFiles()
     files.opened(Ino(3))
     files.opened(Ino(4), writes=True)
@@ -63,7 +63,7 @@ def test_files_open_for_writing_are_listed() -> None:
 
 
 def test_age_of_the_first_writer_is_known() -> None:
-    """From its open on, until no file is open for writing."""
+    """The age of the first writer is known until no file is open for writing."""
     files = OpenFiles()
     assert (files.writing, files.writing_since_s) == (0, None)
     files.opened(Ino(3))

@@ -98,7 +98,7 @@ async def test_orphan_that_is_open_on_this_host_stays_until_close(volume: Volume
 async def test_large_file_is_purged_in_pieces(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the background; a kill in between leaves an orphan that the next mount purges."""
+    """A large file is purged in the background; after a kill by the next mount."""
     monkeypatch.setattr("s3fs_meta.fs.orphans.PURGE_BLOCKS_MAX", 2)
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")

@@ -10,7 +10,7 @@ from tests.fs.conftest import look, make_file
 
 
 async def test_only_the_lock_flag_protects(fs: Filesystem) -> None:
-    """The other flags do not."""
+    """Only the flag LOCKED, and no other flag, protects."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.HAS_XATTRS | InodeFlag.HOLDS_LOCKED)
     require_changeable(row)
@@ -22,7 +22,7 @@ async def test_only_the_lock_flag_protects(fs: Filesystem) -> None:
 
 
 async def test_append_only_inode_can_only_grow(fs: Filesystem) -> None:
-    """Other changes are refused."""
+    """An append-only inode accepts only growth."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.APPEND_ONLY)
     require_changeable(row)

@@ -10,7 +10,7 @@ from tests.fs.conftest import make_directory
 
 
 async def test_last_top_is_taken_apart_first(fs: Filesystem) -> None:
-    """This keeps the list short; a top that is noted twice is listed once."""
+    """The last top is taken apart first, which keeps the list short."""
     trees = fs.orphans.trees
     for top in (1, 2, 3, 2):
         trees.add(Ino(top))
@@ -23,7 +23,7 @@ async def test_last_top_is_taken_apart_first(fs: Filesystem) -> None:
 
 
 async def test_directory_below_a_top_counts_as_removed(fs: Filesystem) -> None:
-    """So does a removed directory itself; the root never does."""
+    """A removed directory and all directories below it count as removed."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)
     beside = make_directory(fs, b"beside")
@@ -38,7 +38,7 @@ async def test_directory_below_a_top_counts_as_removed(fs: Filesystem) -> None:
 async def test_cycle_of_directories_is_an_error(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And no endless loop."""
+    """A cycle of directories is an error, without an endless loop."""
     monkeypatch.setattr("s3fs_meta.fs.removed_trees.DIRECTORY_DEPTH_MAX", 10)
     ring = make_directory(fs, b"ring")
     fs.db.begin()
@@ -48,7 +48,7 @@ async def test_cycle_of_directories_is_an_error(
 
 
 def test_known_remainder_grows_with_directories() -> None:
-    """It is never negative, even if a process adds names meanwhile."""
+    """The known remainder grows with directories and is never negative."""
     progress = TreeProgress(1, 3).step(2, 10)
     assert progress == (3, 11)
     assert progress.step(20, 0) == (23, 0)

@@ -24,7 +24,7 @@ def filled(room: WaitingRoom, uid: int) -> Iterator[int]:
 
 
 def test_single_user_may_use_all_slots() -> None:
-    """Other users' requests are impossible there; the slots are free again afterwards."""
+    """A single user may use all slots, which are free again afterwards."""
     room = WaitingRoom()
     for _ in range(2):
         with filled(room, 1000) as number:
@@ -69,7 +69,7 @@ def test_write_back_has_separate_slots(is_shared: bool) -> None:
 
 
 def test_slot_is_free_again_after_an_error() -> None:
-    """Whatever the error is."""
+    """A slot is free again after any error."""
     room = WaitingRoom()
     with pytest.raises(OSError, match="x"), room.entered():
         raise OSError("x")

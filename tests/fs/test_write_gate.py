@@ -35,7 +35,7 @@ async def test_full_disk_refuses_new_operations(
 async def test_full_disk_still_allows_removals(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They may use half of the reserve."""
+    """Removals on a full disk may use half of the reserve."""
     make_file(fs, b"f")
     make_file(fs, b"g")
     fill(fs, monkeypatch, -DISK_RESERVE_BYTES // 4)
@@ -46,7 +46,7 @@ async def test_full_disk_still_allows_removals(
 
 
 async def test_lost_group_lists_its_changes(volume: Volume) -> None:
-    """Only the uncommitted ones."""
+    """A lost group lists only its uncommitted changes."""
     told: list[Lost] = []
     async with volume.mounted(notices=KernelNotices(told.append)) as fs:
         make_file(fs, b"safe")
@@ -61,7 +61,7 @@ async def test_lost_group_lists_its_changes(volume: Volume) -> None:
 
 
 async def test_group_ends_after_a_number_of_operations(volume: Volume) -> None:
-    """This bounds the loss on a full disk, even if the timer is delayed."""
+    """A group ends after a number of operations, which bounds its loss on a full disk."""
     told: list[Lost] = []
     async with volume.mounted(notices=KernelNotices(told.append)) as fs:
         for number in range(GROUP_OPERATIONS_MAX + 10):

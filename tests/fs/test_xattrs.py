@@ -25,7 +25,7 @@ MINIMAL = acl.encode((AclEntry(USER_OBJ, 7), AclEntry(GROUP_OBJ, 5), AclEntry(OT
 
 @pytest.mark.parametrize("name", [b"user.a", b"trusted.a", b"security.a"])
 async def test_value_reads_back(fs: Filesystem, volume: Volume, name: bytes) -> None:
-    """Any bytes, also none; ctime changes, mtime does not."""
+    """A value of any bytes reads back; ctime changes, mtime does not."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()
     for value in (b"", b"\0\xff", b"x" * XATTR_VALUE_BYTES_MAX):

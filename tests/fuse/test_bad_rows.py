@@ -175,7 +175,7 @@ async def test_unreadable_row_gives_eio_for_its_file(
 async def test_removed_file_with_unreadable_rows_costs_only_its_space(
     handlers: Handlers, caplog: pytest.LogCaptureFixture, column: str
 ) -> None:
-    """It stays without a name until fsck -y; so does a file replaced by a rename."""
+    """A removed file with unreadable rows stays as an orphan until fsck -y."""
     bad, good, _link = await furnish(handlers)
     spoil(handlers, "blocks", column, "1.5", (bad, bad))
     operations, status = handlers.operations, handlers.operations.status

@@ -36,7 +36,7 @@ async def test_barrier_passes_with_its_last_release() -> None:
 
 
 async def test_barrier_waits_for_earlier_writes() -> None:
-    """It does not wait for later ones."""
+    """The barrier waits for earlier writes, but not for later ones."""
     barrier, room = Barrier(), trio.Event()
 
     async def write() -> int:

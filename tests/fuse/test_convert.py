@@ -22,7 +22,7 @@ def test_attributes_are_passed_unchanged() -> None:
 
 
 def test_device_number_is_shown_for_devices_only() -> None:
-    """For other types it is 0."""
+    """Only devices have a device number; for other types it is 0."""
     device = FILE._replace(mode=0o020600, rdev=0x801, mapped_blocks=0, size_bytes=0)
     assert Converter(MIB).entry(device).st_rdev == 0x801
 

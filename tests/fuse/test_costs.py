@@ -65,7 +65,7 @@ def require(counted: Counted, request: str) -> None:
 
 
 async def test_write_into_a_new_block_is_planned_once(handlers: Handlers) -> None:
-    """It looks everything up, asks whether it may, and does it: nothing of that twice."""
+    """A write into a new block looks everything up, checks and acts only once."""
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write
     await write(ino, 0, DATA)
@@ -77,7 +77,7 @@ async def test_write_into_a_new_block_is_planned_once(handlers: Handlers) -> Non
 
 
 async def test_write_behind_the_end_of_a_dirty_block(handlers: Handlers) -> None:
-    """As programs that append do."""
+    """An append to a dirty block has the documented cost."""
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write
     await write(ino, 0, DATA)
@@ -96,7 +96,7 @@ async def test_write_over_a_dirty_block(handlers: Handlers) -> None:
 
 
 async def test_warm_read(handlers: Handlers) -> None:
-    """Of a block that is cached."""
+    """A read of a cached block has the documented cost."""
     ino = await make_file(handlers, b"f")
     await handlers.operations.write(ino, 0, DATA)
     read = handlers.operations.read
@@ -128,7 +128,7 @@ async def test_copy_of_a_small_file(handlers: Handlers, is_uploaded: bool) -> No
 
 
 async def test_cold_read(handlers: Handlers) -> None:
-    """Of a block that the bucket has, and this host has not."""
+    """A read of an uncached block has the documented cost."""
     ino = await make_file(handlers, b"f")
     await handlers.operations.write(ino, 0, os.urandom(BLOCK_BYTES))
     await handlers.session.flush()

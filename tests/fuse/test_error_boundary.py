@@ -148,7 +148,7 @@ async def _unprintable(desk: Desk) -> None:
 
 
 def test_every_handler_is_wrapped() -> None:
-    """Also those added later; forget sends no reply and catches all exceptions itself."""
+    """Every handler is wrapped; forget catches all exceptions itself."""
     inherited = {
         name for name, _ in inspect.getmembers(pyfuse3.Operations, inspect.iscoroutinefunction)
     }

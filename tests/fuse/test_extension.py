@@ -37,7 +37,7 @@ def ran(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_extension_is_loaded_before_pyfuse3() -> None:
-    """Whichever module is imported first."""
+    """The extension is loaded before pyfuse3, whichever module is imported first."""
     assert ran(ORDER).stdout.split() == ["s3fs_meta.fuse.fuse_intercept", "pyfuse3"]
 
 
@@ -61,7 +61,7 @@ def test_mount_without_the_extension_fails_with_one_line(
 
 
 def test_commands_that_do_not_mount_work_without_the_extension() -> None:
-    """Recovering files needs no mount."""
+    """Commands without a mount, such as restore, work without the extension."""
     code = f"{MISSING}from s3fs_meta.cli.entry import main\nsys.exit(main())"
 
     assert ran(code, "fsck", "--help").returncode == 0
@@ -69,7 +69,7 @@ def test_commands_that_do_not_mount_work_without_the_extension() -> None:
 
 @pytest.mark.parametrize("step", ["dist_info", "build_ext"])
 def test_build_without_headers_names_the_missing_packages(tmp_path: Path, step: str) -> None:
-    """At the first step, before pip builds pyfuse3, and at the last."""
+    """A build without headers names the missing packages, before pyfuse3 is built."""
     pytest.importorskip("setuptools")
     done = subprocess.run(
         [sys.executable, "setup.py", "--quiet", step],
@@ -91,7 +91,7 @@ def test_build_without_headers_names_the_missing_packages(tmp_path: Path, step: 
 async def test_withdrawn_request_blocks_nothing(
     tmp_path: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Like a request of a process that is killed between poll and read."""
+    """A request that the kernel withdrew blocks no read of /dev/fuse."""
     lies = 0
     really = Gate._is_ready
 

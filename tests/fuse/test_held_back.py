@@ -93,7 +93,7 @@ async def test_every_changing_request_waits(handlers: Handlers, tree: tuple[Ino,
 async def test_write_back_is_blocked_only_after_the_collection(
     handlers: Handlers, tree: tuple[Ino, Ino]
 ) -> None:
-    """Otherwise the kernel could never hand over its data; SETATTR of times is always allowed."""
+    """Write-back is blocked only after the collection of the kernel's data."""
     requests = _requests(*tree)
     ino = tree[0]
     length = (ino, pyfuse3.EntryAttributes(), Fields(update_size=True), None, CONTEXT)

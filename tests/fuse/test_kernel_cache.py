@@ -67,7 +67,7 @@ async def test_only_possibly_cached_entries_are_invalidated(
 async def test_nothing_is_cached_during_the_switch(
     handlers: Handlers, cache: KernelCache, converter: Converter, told: list[tuple[object, ...]]
 ) -> None:
-    """Neither missing names nor attributes."""
+    """During the switch the kernel caches neither names nor attributes."""
     await cache.before_turn(TURNED)
     assert converter.no_entry.entry_timeout == 0.0
     assert converter.entry(handlers.fs.getattr(ROOT_INO)).attr_timeout == 0.0
@@ -82,7 +82,7 @@ async def test_nothing_is_cached_during_the_switch(
 async def test_capability_is_looked_up_again(
     handlers: Handlers, cache: KernelCache, told: list[tuple[object, ...]]
 ) -> None:
-    """That of an open file may have changed."""
+    """The capability of an open file is looked up again after a switch."""
     record = handlers.fs.open_files.opened(KNOWN)
     assert handlers.fs.xattrs.lacks_capability(KNOWN)
 
@@ -95,7 +95,7 @@ async def test_capability_is_looked_up_again(
 async def test_unknown_changes_invalidate_everything(
     handlers: Handlers, cache: KernelCache, told: list[tuple[object, ...]]
 ) -> None:
-    """Each name in directories that the kernel knows, and each inode that it knows."""
+    """Unknown changes invalidate all names and inodes that the kernel knows."""
     root, context = ROOT_INO, Context()
     await handlers.operations.mkdir(root, b"known", 0o755, context)
     unknown = await handlers.operations.mkdir(root, b"unknown", 0o755, context)

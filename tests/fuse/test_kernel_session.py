@@ -24,7 +24,7 @@ CONTENT = os.urandom(3 * BLOCK_BYTES + 100)
 
 
 def test_kernel_always_checks_permissions() -> None:
-    """With every combination of options."""
+    """The kernel checks permissions under every combination of options."""
     words = FuseOptions(source="s3://bucket/a,b é").words()
     assert words == {
         "default_permissions",
@@ -138,7 +138,7 @@ def write_and_count_blocks(path: Path) -> list[int]:
 
 @pytest.mark.mount
 async def test_blocks_are_counted_after_fsync(mounted: Mounted) -> None:
-    """Although the kernel caches attributes, and the file is still open."""
+    """st_blocks is correct after fsync, although the kernel caches attributes."""
     counted = await mounted.run(write_and_count_blocks, mounted.path / "f")
     assert counted == [blocks * BLOCK_BYTES // 512 for blocks in (1, 2, 3)]
 
@@ -223,7 +223,7 @@ async def test_signal_unmounts_and_loses_nothing(
 
 @pytest.mark.mount
 async def test_kernel_reads_ahead_in_large_steps(mounted: Mounted) -> None:
-    """Where we may say so: its own step is 128 KiB, the largest request has 1 MiB."""
+    """The kernel reads ahead in steps of 1 MiB if the mount may set that."""
     await mounted.run(kernel_session.tune_mount, str(mounted.path))
     device = kernel_session.device_number(str(mounted.path))
     assert device is not None
@@ -236,7 +236,7 @@ async def test_kernel_reads_ahead_in_large_steps(mounted: Mounted) -> None:
 
 @pytest.mark.mount
 async def test_invalid_mount_is_refused(tmp_path: Path) -> None:
-    """One error, nothing mounted."""
+    """An invalid mount raises one error and mounts nothing."""
     async with opened(tmp_path) as handlers:
         with pytest.raises(UsageError, match="cannot mount"):
             await serve(

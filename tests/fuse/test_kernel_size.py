@@ -13,7 +13,7 @@ from s3fs_meta.model import Ino
 
 
 def test_open_file_is_found_by_device_and_number(tmp_path: Path) -> None:
-    """Also without a name; not if no process has it open."""
+    """An open file is found by device and number, also without a name."""
     path = tmp_path / "f"
     path.write_bytes(b"x" * 12345)
     status = path.stat()
@@ -32,7 +32,7 @@ def test_open_file_is_found_by_device_and_number(tmp_path: Path) -> None:
 
 
 def test_file_among_other_descriptors_is_found(tmp_path: Path) -> None:
-    """The other process also has pipes, sockets and devices open."""
+    """A file is found among pipes, sockets and devices of the process."""
     path = tmp_path / "f"
     path.write_bytes(b"abc")
     status = path.stat()

@@ -58,7 +58,7 @@ async def test_listing_counts_what_fits_except_dots(handlers: Handlers, reply: R
 
 
 async def test_removed_open_directory_lists_dots(handlers: Handlers, reply: Reply) -> None:
-    """Even if its parent is removed, too."""
+    """A removed open directory lists . and .., even if its parent is removed."""
     operations = handlers.operations
     outer = (await operations.mkdir(ROOT_INO, b"a", 0o755, CONTEXT)).st_ino
     inner = (await operations.mkdir(outer, b"b", 0o755, CONTEXT)).st_ino
@@ -106,7 +106,7 @@ async def test_every_handler_is_counted(handlers: Handlers) -> None:
 
 
 async def test_forget_never_raises(handlers: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no reply: a bug degrades the mount, and the other inodes are forgotten."""
+    """Forget never raises; a bug in it degrades the mount."""
     ino = await make_file(handlers, b"f")
 
     def breaks(_ino: Ino) -> None:

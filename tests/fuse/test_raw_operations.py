@@ -68,7 +68,7 @@ async def test_lseek_shows_no_holes_while_a_file_is_written(mounted: Mounted) ->
 async def test_lseek_works_without_the_kernel_s_length(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a caller that is not visible in /proc: afterwards the kernel answers itself."""
+    """If the file length in the kernel is unknown, lseek is left to the kernel."""
     monkeypatch.setattr(raw_operations, "kernel_size", lambda *_: None)
 
     def ask(root: Path) -> None:
@@ -97,7 +97,7 @@ def seal(root: Path) -> None:
 
 
 async def test_file_being_written_becomes_immutable_without_loss(mounted: Mounted) -> None:
-    """As on ext4; processes that have it open for writing may continue."""
+    """A file that is being written can become immutable; writers may continue."""
     await mounted.run(seal, mounted.path)
 
 
@@ -140,7 +140,7 @@ def copy_with_cp(root: Path, size_bytes: int) -> None:
 
 
 async def test_cp_of_uploaded_content_shares_its_blocks(mounted: Mounted) -> None:
-    """By copy_file_range(2); the copy is a separate file."""
+    """Cp shares uploaded blocks by copy_file_range(2)."""
     path, handlers = mounted.path, mounted.handlers
     content = os.urandom(3 * BLOCK_BYTES)
     await mounted.run((path / "f").write_bytes, content)
@@ -166,7 +166,7 @@ def listed(folder: Path) -> list[str]:
 
 
 async def test_listing_is_requested_once(mounted: Mounted) -> None:
-    """Until something changes in the directory; a removed one is empty."""
+    """A listing is requested once, until the directory changes."""
     path, requests = mounted.path, mounted.handlers.operations.requests
     await mounted.run((path / "d").mkdir)
     for number in range(300):
@@ -414,7 +414,7 @@ async def test_privileges_are_cleared_by_a_change(mounted: Mounted) -> None:
 async def test_waiting_request_blocks_no_other_and_ends_with_the_mount(
     tmp_path: Path, mountpoint: Path
 ) -> None:
-    """At the end of the mount it is answered with an error."""
+    """A waiting request blocks no other, and is answered at the end of the mount."""
     waits = trio.Event()
 
     async def forever(*_arguments: object) -> None:

@@ -53,7 +53,7 @@ async def nursery() -> AsyncIterator[trio.Nursery]:
 async def test_every_request_is_answered_once(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """In their order, by any worker."""
+    """Every request is answered once, in order, by any worker."""
     kernel, daemon = pair
     answered: list[bytes] = []
 
@@ -125,7 +125,7 @@ async def test_another_worker_takes_over_while_one_waits(
 async def test_worker_woken_for_a_missing_request_waits_again(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """Another reader took it before this worker ran."""
+    """A worker that is woken for a request taken by another one waits again."""
     kernel, daemon = pair
     answered = taken = 0
 
@@ -186,7 +186,7 @@ async def test_cancelled_worker_is_replaced(
 async def test_worker_woken_without_a_request_ends_with_the_loop(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    """It is about to wait again when the descriptor is closed: nothing else would wake it."""
+    """A worker that is woken without a request ends with the loop."""
     kernel, daemon = pair
 
     async def wait(direct: DirectTrio) -> None:

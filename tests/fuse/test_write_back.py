@@ -100,7 +100,7 @@ async def test_cost_of_collecting_is_independent_of_open_files(mounted: Mounted)
 
 
 async def test_collected_bytes_reach_the_daemon(mounted: Mounted) -> None:
-    """Also if the collecting process was killed, and while another file is written."""
+    """Collected bytes reach the daemon, also after a kill of the collecting process."""
     operations = mounted.handlers.operations
     with holding(mounted.path / "f") as writer:
         await mounted.run(write, writer, "one")
@@ -120,7 +120,7 @@ async def test_collected_bytes_reach_the_daemon(mounted: Mounted) -> None:
 
 
 async def test_collector_need_not_own_the_barrier(mounted: Mounted) -> None:
-    """For another user the kernel first requests the ACL: there is none."""
+    """The collecting process need not own the barrier."""
     operations = mounted.handlers.operations
     operations.write_back._barrier.entry.st_uid = 12345
     with holding(mounted.path / "f") as writer:
@@ -172,7 +172,7 @@ async def test_stopped_collector_delays_callers_only_for_a_bounded_time(mounted:
 
 
 async def test_barrier_is_in_no_listing_and_has_a_secret_name(mounted: Mounted) -> None:
-    """Not even root finds it."""
+    """The barrier is in no listing, and its name is secret even for root."""
     with holding(mounted.path / "f"):
         assert await mounted.handlers.operations.write_back.collect()
         assert await mounted.run(os.listdir, mounted.path) == []

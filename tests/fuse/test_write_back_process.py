@@ -92,7 +92,7 @@ sys.stdin.read()
 
 
 def test_process_does_not_outlive_its_parent(tmp_path: Path) -> None:
-    """Not even if another process holds the socket open."""
+    """The process ends with its parent, even if another one holds the socket."""
     (tmp_path / "barrier").touch()
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT, SCRIPT, tmp_path, "barrier"],
@@ -118,7 +118,7 @@ def test_mountpoint_is_not_busy_for_it(mount: Path) -> None:
 
 @pytest.mark.mount
 def test_moved_mount_is_found_by_its_device(mount: Path, tmp_path: Path) -> None:
-    """Another filesystem may be mounted at its former path."""
+    """The process finds a moved mount by its device."""
     device = mount.stat().st_dev
     (mount / "elsewhere é").mkdir()
     with pytest.raises(FileNotFoundError):
@@ -128,7 +128,7 @@ def test_moved_mount_is_found_by_its_device(mount: Path, tmp_path: Path) -> None
 
 
 def test_lines_may_arrive_in_pieces() -> None:
-    """Or several at once."""
+    """Requests may arrive in pieces or together."""
     asked: list[int] = []
     requests, feed = os.pipe()
     result, answers = os.pipe()

@@ -320,7 +320,7 @@ def changed_rows(before: Tables, after: Tables, *tables: str) -> list[Any]:
 
 
 def test_block_refs_are_the_difference_of_the_block_map(source: Recorded) -> None:
-    """Over one group and over all merged; blocks with an unchanged count are left out."""
+    """Changes of reference counts are computed for one or several groups."""
 
     def refs(tables: Tables) -> Counter[BlockId]:
         return Counter(block for _, _, block in tables["block_map"])
@@ -339,7 +339,7 @@ def test_block_refs_are_the_difference_of_the_block_map(source: Recorded) -> Non
 
 
 def test_block_moved_within_the_map_is_named_but_has_no_count_change(source: Recorded) -> None:
-    """Its reference count stays, but a different row names it."""
+    """A block moved within the map has an unchanged reference count."""
     source.one(lambda db: block_map.set(db, Ino(9), BlockIndex(0), BlockId(500)))
 
     def move(db: Database) -> None:
@@ -469,7 +469,7 @@ def small_changeset(source: Recorded) -> bytes:
 
 
 def test_truncated_changeset_is_refused(source: Recorded) -> None:
-    """Except if it is cut between two changes."""
+    """A changeset truncated within a change is refused."""
     changeset = small_changeset(source)
     refusals = [use_damaged(source.copy, changeset[:length]) for length in range(len(changeset))]
     assert set(refusals) <= {0, 6, 7}  # is_news may return before the damaged part

@@ -120,7 +120,7 @@ def test_duplicate_of_an_unknown_block_gets_its_location(
 
 
 def test_block_without_references_is_removed(db: Database, ino: Ino, pack: PackId) -> None:
-    """Whatever its placement is."""
+    """A block without references is deleted for every kind of placement."""
     for make in (
         lambda block: Placed(block, HASH, pack, 0, 60),
         lambda block: Zero(block, ino, FIRST),
@@ -145,7 +145,7 @@ def test_rewritten_range_keeps_its_new_block(db: Database, ino: Ino, pack: PackI
 
 
 def test_block_without_a_row_is_skipped(db: Database, ino: Ino, pack: PackId) -> None:
-    """It was removed before its placement was applied."""
+    """A block without a row was deleted meanwhile and is skipped."""
     ghost = BlockId(77)
     many: list[Placement] = [Placed(ghost, HASH, pack, 0, 60), Zero(ghost, ino, FIRST)]
     assert placements.apply(db, [*many, duplicate(ghost, ino, BlockId(78), pack)]) == []

@@ -64,7 +64,7 @@ def test_same_size_changes_nothing(program: Program, place: Place) -> None:
 
 @pytest.mark.mount
 def test_restore_is_reported_only_if_there_was_one(place: Place, program: Program) -> None:
-    """Neither a new filesystem nor one with local state reports a restore."""
+    """Only a real restore from the bucket is reported."""
 
     def mount(cachedir: Path) -> str:
         done = program.run("mount", place.url, place.mountpoint, "--cachedir", cachedir, here=False)

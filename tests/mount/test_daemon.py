@@ -69,7 +69,7 @@ def test_parent_returns_when_the_child_is_ready(tmp_path: Path) -> None:
 
 
 def test_child_has_standard_streams_in_any_case(tmp_path: Path) -> None:
-    """Otherwise a file opened later would get the number of a standard stream."""
+    """The child always has standard streams, so no file gets their numbers."""
     done = _run(
         tmp_path,
         """

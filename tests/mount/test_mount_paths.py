@@ -40,7 +40,7 @@ def test_path_of_another_filesystem_is_refused(tmp_path: Path) -> None:
 def test_symlinks_are_followed_except_the_last(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """As in rm(1): a symlink at the end is removed itself."""
+    """Symlinks are followed, except at the end of a path, as in rm(1)."""
     mnt = mounted.mountpoint
     (mnt / "d").mkdir()
     (mnt / "d" / "link").symlink_to("/")
@@ -129,7 +129,7 @@ def test_effect_that_never_becomes_visible_is_an_error(
 def test_removal_and_copy_wait_for_visibility(
     program: Program, mounted: Place, words: list[str], what: str
 ) -> None:
-    """Both poll until the effect is visible; here it never is, so both raise."""
+    """Removal and copy wait until their effect is visible, or raise."""
     (mounted.mountpoint / "f").touch()
     paths = [mounted.mountpoint / name for name in (["f"] if what == "removed" else ["f", "g"])]
     done = subprocess.run(

@@ -82,7 +82,7 @@ def test_weak_settings_print_a_warning(tmp_path: Path, text: str, expected: str)
 def test_options_of_the_previous_release_are_accepted_with_a_warning(
     tmp_path: Path, text: str
 ) -> None:
-    """They have no effect, so lines of fstab still mount."""
+    """Options of the previous release are accepted without effect."""
     plan = make_plan(URL, tmp_path, parse_mount_options([text]))
 
     assert len(plan.warnings) == 1

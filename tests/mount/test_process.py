@@ -105,6 +105,6 @@ def test_abstract_address_is_supported() -> None:
 
 
 def test_notify_without_socket_is_ignored(tmp_path: Path) -> None:
-    """Most mounts are not started by systemd."""
+    """Without a systemd socket a notification is ignored."""
     assert not notify("READY=1", "")
     assert not notify("READY=1", str(tmp_path / "missing"))

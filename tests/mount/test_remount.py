@@ -107,7 +107,7 @@ async def test_mount_made_read_only_stays_read_only(power: Power) -> None:
 
 
 async def test_follower_is_not_remounted_read_only(power: Power) -> None:
-    """It is read-only already; a read-only kernel mount could not be promoted."""
+    """A follower is read-only already and is not remounted."""
     async with power.session() as writer:
         await writer.flush()
         async with following(power) as (session, _listener):

@@ -167,7 +167,7 @@ def test_urls_are_recognised(cachedir: Path) -> None:
 def test_mounted_point_in_time_is_found_without_its_note(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is found by its state directory, separate from that of the current state."""
+    """A mounted point in time without a note is found by its state directory."""
     mounted = [Mounted(str(tmp_path / name), "0:99", FS_TYPE, "local:///a") for name in "xy"]
     monkeypatch.setattr(mount_table, "find", {one.mountpoint: one for one in mounted}.get)
     present = targets.of_url("local:///a", None)

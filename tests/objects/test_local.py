@@ -308,7 +308,7 @@ async def test_leftovers_of_a_crash_are_removed_at_opening(root: Path) -> None:
 
 
 async def test_unfinished_files_of_another_open_store_stay(root: Path) -> None:
-    """They may be in use; the next process without a concurrent one removes them."""
+    """Unfinished files of another open store stay until no store is open."""
     await leave_as_after_a_crash(root)
     with (root / "tmp" / "lock").open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_SH)
@@ -499,7 +499,7 @@ async def test_full_disk_is_a_transient_error(small_disk: Path) -> None:
 
 @pytest.mark.mount
 async def test_read_only_disk_is_named_in_the_error(small_disk: Path) -> None:
-    """It can be read and listed; a write error names a remedy."""
+    """A read-only disk can be read; a write error names a remedy."""
     writer = LocalStore(small_disk)
     await writer.put(KEY, b"content")
     await writer.close()

@@ -165,7 +165,7 @@ def cut_often(place: Place, disk: LoopDisk, options: str, seeds: range) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("options", [MODES[0]])
 def test_promises_survive_a_real_power_cut(empty: Place, disk: LoopDisk, options: str) -> None:
-    """One cut; the slow tests make many."""
+    """Synced data survives one real power cut."""
     cut_often(empty, disk, f"{options},image_interval=1,commit=0.5", range(1))
 
 
@@ -173,5 +173,5 @@ def test_promises_survive_a_real_power_cut(empty: Place, disk: LoopDisk, options
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", MODES)
 def test_promises_survive_many_real_power_cuts(empty: Place, disk: LoopDisk, options: str) -> None:
-    """Under each journal mode that keeps promises."""
+    """Synced data survives many power cuts under each durable journal mode."""
     cut_often(empty, disk, f"{options},image_interval=1", range(100, 107))

@@ -146,7 +146,7 @@ def make_overwrites(seed: int, steps: int) -> list[Step]:
 async def test_overwrites_in_place_are_durable_once_promised(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str, seed: int
 ) -> None:
-    """They change no row, and fsync must include them all the same."""
+    """Fsync includes overwrites in place, which change no row."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     program = [*make_overwrites(seed, 16), Wish(Act.FSYNC)]
     run = await record(program, boots.next_home(), template, pragmas)

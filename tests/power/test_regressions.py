@@ -116,7 +116,7 @@ async def test_end_of_a_half_synced_page_is_an_error_not_zeros(
 async def test_change_that_copies_a_block_keeps_synced_content(
     template: MemoryStore, boots: Boots, steps: list[Step]
 ) -> None:
-    """Even if bytes written later are lost."""
+    """A write that copies a block keeps its synced content after a power cut."""
     program: list[Step] = [FILE[0], APPEND, FSYNC, *steps, COMMIT]
 
     await _judge_sizes(program, template, boots)
@@ -138,7 +138,7 @@ async def test_write_into_a_hole_keeps_the_rest_of_it_readable(
 async def test_append_to_a_dirty_block_keeps_synced_content(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """Even if bytes written later are lost."""
+    """An append to a dirty block keeps its synced content after a power cut."""
     program: list[Step] = [FILE[0], APPEND, FSYNC, APPEND_OTHER, COMMIT]
 
     await _judge_sizes(program, template, boots)
@@ -192,7 +192,7 @@ async def test_resumed_changelog_is_synced_before_it_is_sent(
 
 
 async def test_host_recovers_its_first_lease(template: MemoryStore, boots: Boots) -> None:
-    """Its name was in the lease and not yet on its disk: it was refused by its own lease."""
+    """A host whose lease was acquired before a power cut recovers it."""
     run = await record([], boots.next_home(), template, WAL)
     taken = [
         number

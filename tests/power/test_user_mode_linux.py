@@ -106,7 +106,7 @@ def work_until_the_end(
 def test_promises_survive_the_loss_of_a_whole_machine(
     user_mode_linux: str, empty: Place, disk: LoopDisk, tmp_path: Path, seed: int
 ) -> None:
-    """Its memory is lost, its disk is not."""
+    """Synced data survives the loss of a machine's memory."""
     changes, stop_at = NumberedChanges(seed), random.Random(seed).randrange(1, CHANGES_MAX)
     program = QuickProgram(disk.mountpoint / "state")
     program.ok("mkfs", "--plain", "--block-size", "64K", empty.url, here=False)

@@ -82,7 +82,7 @@ async def test_small_blocks_share_the_window_around_them(power: Power) -> None:
 
 
 async def test_block_without_a_location_is_missing(power: Power) -> None:
-    """It has neither neighbours nor content; the blocks around it do."""
+    """A block without a location is missing; the blocks around it are read."""
     async with power.session(tasks=False) as session:
         one, other = await written(session, b"one" * 100, b"other" * 100)
         lost = one._replace(hash=None, pack=None, pack_offset=None, stored_bytes=None)
@@ -115,7 +115,7 @@ async def test_damage_costs_only_the_damaged_content(power: Power, size: int) ->
 
 
 async def test_unreachable_store_is_an_error(power: Power) -> None:
-    """Not a file full of holes."""
+    """An unreachable store is an error and gives no holes."""
     async with power.session(tasks=False) as session:
         rows = await written(session, b"x" * 100)
         store = FaultyStore(power.store)

@@ -147,7 +147,7 @@ async def test_every_reachable_txg_can_be_restored(
 async def test_txg_at_the_end_of_a_level_needs_no_changelog(
     power: Power, damage: Damage, lost: int
 ) -> None:
-    """By number, by time, and as the end of the chain; the level object has its hash and time."""
+    """The last txg of a level needs no changelog of its own."""
     links = await eleven_txgs(power, last=max(lost, 6))
     bucket = await bucket_at(power, FAR)
     whole = await contents(power, bucket, links[lost])
@@ -223,7 +223,7 @@ async def test_time_beside_a_damaged_changelog_is_refused(power: Power, damage: 
 @DAMAGES
 @pytest.mark.parametrize("lost", [2, 4, 5, 7, 9], ids=str)
 async def test_level_objects_lead_past_a_changelog(power: Power, damage: Damage, lost: int) -> None:
-    """From an older image if necessary; the mounted state is complete, and the mount reports it."""
+    """Level objects lead past a lost changelog; the mount reports it."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.link.txg < 11:
@@ -276,7 +276,7 @@ async def test_older_image_is_used_if_a_level_object_begins_before_the_newest(
 async def test_image_can_be_used_without_its_own_changelog(
     power: Power, damage: Damage, next_too: bool
 ) -> None:
-    """Its manifest has the hash that the next changelog must name."""
+    """An image without its changelog is used, by the hash in its manifest."""
     links = await nine_txgs(power)
     bucket = await bucket_at(power, FAR)
     whole = {txg: await contents(power, bucket, links[txg]) for txg in (6, 9)}
@@ -338,7 +338,7 @@ async def test_history_continues_before_a_gap(power: Power) -> None:
 
 
 async def test_exchanged_changelog_is_not_a_gap(power: Power) -> None:
-    """It can be read, and is not the expected one: this is no accidental damage."""
+    """A readable changelog with another hash is not a gap."""
     await nine_txgs(power)
     ours = dict(power.store.objects)
     for txg in (7, 8, 9):

@@ -166,7 +166,7 @@ async def test_kill_in_a_takeover(power: Power, step: str, goes_on: str) -> None
 
 @pytest.mark.parametrize("step", ["lease taken", "epoch noted", "fence attempted"])
 async def test_old_writer_appends_after_a_killed_takeover(power: Power, step: str) -> None:
-    """Its txg is in the chain, so the host that took over applies it, and has lost nothing itself."""
+    """A late txg of an old writer is in the chain and not lost."""
     kill = KillAt(step)
     kill.armed = True
     async with power.session("a", tasks=False) as old:

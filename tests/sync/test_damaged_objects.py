@@ -152,7 +152,7 @@ async def outcome_of(power: Power, contents: dict[Ino, bytes], host: str) -> Out
 async def test_every_damage_is_noticed_and_none_invents_anything(
     power: Power, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Objects, ObjectKey], None]
 ) -> None:
-    """Each object of the bucket in turn."""
+    """Damage to each object of the bucket is detected."""
     contents = await a_bucket(power, monkeypatch)
     healthy = dict(power.store.objects)
     kinds = {key.split("/", maxsplit=1)[0] for key in healthy}

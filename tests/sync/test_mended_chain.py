@@ -37,7 +37,7 @@ def follower_of(session: Session) -> Follower:
 async def test_follower_passes_a_repair(
     power: Power, autojump_clock: trio.testing.MockClock, seen: bool
 ) -> None:
-    """It shows one txg until the chain is repaired, and then the repaired chain."""
+    """A follower shows one txg until the chain is repaired."""
     inos = await written(power)
     last = power.store.objects[key_of(Txg(9))]
     if not seen:
@@ -74,7 +74,7 @@ def changelogs(power: Power) -> list[Txg]:
 
 
 async def test_abandoned_txgs_leave_the_retention_like_others(power: Power) -> None:
-    """They do not delay deletion; objects without proof of origin stay."""
+    """Abandoned txgs leave the retention like others."""
     clock = HandClock()
     power.clock = clock
     await power.retain(3 * DAY)
@@ -105,7 +105,7 @@ async def test_abandoned_txgs_leave_the_retention_like_others(power: Power) -> N
 
 
 async def test_rollback_across_a_damaged_changelog(power: Power) -> None:
-    """To a txg before it and to one after it; the damaged object is unchanged."""
+    """A rollback across a damaged changelog works in both directions."""
     inos = await written(power)  # an image at 4
     rot(power, 3)
     before = dict(power.store.objects)

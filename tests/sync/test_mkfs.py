@@ -52,7 +52,7 @@ async def test_prefix_above_a_filesystem_is_refused(power: Power, key: str) -> N
     ],
 )
 async def test_superblock_is_recognised_by_its_first_line(data: bytes | None, is_one: bool) -> None:
-    """Also one of a newer program, or a damaged one."""
+    """A superblock is recognised by its first line, also a damaged one."""
     store = MemoryStore()
     if data is not None:
         store.objects[ObjectKey("superblock")] = data

@@ -96,7 +96,7 @@ async def test_append_that_arrives_after_a_takeover_is_refused(power: Power) -> 
 async def test_append_before_the_fence_is_history_and_not_confirmed(
     power: Power,
 ) -> None:
-    """It is in the chain, so the new writer has it; the old one learns that it lost the lease."""
+    """An append before the fence is in the chain, but not confirmed."""
     taken: list[Ino] = []
 
     async with power.session("a", tasks=False) as old:

@@ -32,7 +32,7 @@ async def remove(power: Power, hook: Hook = no_hook) -> None:
 
 
 async def test_removal_leaves_no_own_object(power: Power) -> None:
-    """Even if only the listing shows which objects exist."""
+    """Removal deletes every own object, also those only in the listing."""
     await use(power)
     await remove(power)
 
@@ -85,7 +85,7 @@ FOREIGN_NAMES = (
 
 @pytest.mark.parametrize("key", FOREIGN_NAMES)
 async def test_foreign_object_with_a_name_of_ours_stays(power: Power, key: ObjectKey) -> None:
-    """Its name alone does not prove that it belongs to the filesystem."""
+    """A foreign object with a name of our form stays."""
     await use(power)
     power.store.objects[key] = b"the only copy of a thesis"
     assert is_own(key), "a name of ours"
@@ -115,7 +115,7 @@ async def test_objects_of_another_filesystem_stay(power: Power, tmp_path: Path) 
 async def test_superblock_of_another_filesystem_is_not_overwritten(
     power: Power, tmp_path: Path
 ) -> None:
-    """It may be the only copy of its keys."""
+    """The superblock of another filesystem is not overwritten."""
     other = Power(MemoryStore(), tmp_path / "other")
     other.home.mkdir()
     other.encrypted = power.encrypted
@@ -131,7 +131,7 @@ class _KilledError(Exception):
 
 
 async def test_keys_of_an_interrupted_removal_are_found(power: Power) -> None:
-    """In the second superblock, which is removed last; if it is damaged, in this host's copy."""
+    """Keys of an interrupted removal are found in the second superblock."""
     await use(power)
 
     def kill(step: str) -> None:

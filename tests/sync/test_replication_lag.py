@@ -93,7 +93,7 @@ async def test_fsync_remote_returns_when_the_bucket_has_the_data(power: Power) -
 
 
 async def test_fsync_remote_fails_in_an_outage(power: Power) -> None:
-    """It never reports false success; the changes are kept and shipped later."""
+    """fsync=remote never reports false success in an outage."""
     faulty = FaultyStore(power.store)
     options = SessionOptions(fsync="remote", sync_interval_s=3600, write_timeout_s=0.2)
     async with power.session("a", session_options=options, store=faulty) as session:

@@ -82,7 +82,7 @@ async def test_rollback_shows_on_this_host_and_on_others(power: Power) -> None:
 
 
 async def test_packs_die_and_revive_with_a_rollback(power: Power) -> None:
-    """So the points in time in between stay available as long as any other."""
+    """A rollback keeps the points in time after its target."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -192,7 +192,7 @@ async def test_cached_copies_of_a_damaged_pack_are_quarantined(power: Power) -> 
 
 
 async def test_content_lost_before_stays_lost(power: Power) -> None:
-    """It does not prevent a rollback of everything else; the loss is reported."""
+    """Content that was lost before stays lost and does not prevent a rollback."""
     async with power.session("a", tasks=False) as session:
         lost, good = write_file(session, b"lost"), write_file(session, b"good")
         session.durability.commit()
@@ -214,7 +214,7 @@ async def test_content_lost_before_stays_lost(power: Power) -> None:
 
 @pytest.mark.parametrize("step", ORDER)
 async def test_kill_leaves_the_current_or_the_older_state(power: Power, step: str) -> None:
-    """Never a mixture, on this host or another one; both can continue from it."""
+    """A kill leaves the current or the older state, never a mixture."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)

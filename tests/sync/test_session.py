@@ -19,7 +19,7 @@ CONTENT = b"hello" * 1000
 
 
 async def test_failing_background_task_does_not_end_the_mount(power: Power) -> None:
-    """It is logged, the mount turns read-only and still serves reads."""
+    """A failing background task turns the mount read-only."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()

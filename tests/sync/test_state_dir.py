@@ -87,7 +87,7 @@ def test_interrupted_quarantine_is_completed(
 
 
 async def test_leftovers_of_killed_snapshot_mounts_are_removed(tmp_path: Path) -> None:
-    """Not directories in use, just created, of another filesystem, or of the current state."""
+    """Only leftovers of killed snapshot mounts are removed."""
     present = StateDir(tmp_path / "fs[1]")
     await present.lock()
     left, used, begun, wanted = (
@@ -177,7 +177,7 @@ def test_entry_of_another_user_is_refused(state: Path, entry: str) -> None:
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o722, 0o1777])
 def test_directory_that_others_can_write_is_refused(state: Path, mode: int) -> None:
-    """They may have planted files; the message names a remedy."""
+    """A directory that other users can write is refused."""
     state.chmod(mode)
 
     with pytest.raises(SettingsError, match=rf"other users can write .*{mode:04o}.*chmod 700"):
@@ -204,7 +204,7 @@ def test_link_in_the_directory_is_refused(state: Path, tmp_path: Path, name: str
 
 
 def test_link_instead_of_the_directory_is_refused(state: Path, tmp_path: Path) -> None:
-    """Even if it leads to a valid directory."""
+    """A symbolic link instead of the directory is refused."""
     link = tmp_path / "link"
     link.symlink_to(state)
 
@@ -248,7 +248,7 @@ def test_unreachable_writable_file_is_made_private(state: Path) -> None:
 
 
 def test_own_state_is_accepted_again(state: Path) -> None:
-    """Under any umask of the caller."""
+    """The own state is accepted again, under any umask."""
     before = _listing(state)
     mask = os.umask(0)
     try:

@@ -114,7 +114,7 @@ async def txg_at(power: Power, time_ns: int) -> Txg:
 async def test_host_with_a_wrong_clock_uses_the_store_s_time_and_deletes_nothing(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """Its txgs have the store's times, and a host with a correct clock continues normally."""
+    """With a wrong clock txgs get the store's times, and nothing is deleted."""
     async with released(power, "a") as session:
         links = await history(session, right, 10)
         floor, objects = session.link.floor, set(power.store.objects)
@@ -217,7 +217,7 @@ async def test_objects_of_unknown_age_are_kept(power: Power, right: HandClock) -
 
 
 async def test_promoted_follower_uses_the_store_s_time(power: Power, right: HandClock) -> None:
-    """Like any other opening for writing."""
+    """A promoted follower uses the store's time."""
     async with released(power, "a") as session:
         await ship(session)
     clock = Beside(right, YEARS_10)
@@ -283,7 +283,7 @@ async def test_repair_begins_a_time_span_with_correct_times(power: Power, right:
 
 
 async def test_retention_works_after_the_repair(power: Power, right: HandClock) -> None:
-    """It waits until the new span is as old as the retention; then earlier txgs are not retained."""
+    """After the repair retention starts with the new time span."""
     links = await mended(power, right)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):
@@ -341,7 +341,7 @@ async def test_time_span_is_not_begun_while_the_clocks_disagree(
     ],
 )
 async def test_difference_above_a_bound_is_reported(off_s: int, told: str) -> None:
-    """Below it the host's own time is used, above it the store's."""
+    """Only a difference above a bound uses the store's time, and is reported."""
     ours = FixedClock(YEARS_10 * S)
     clock = StoreClock(ClockStore(YEARS_10 * S - off_s * S), ours)
     await clock.look()
@@ -360,7 +360,7 @@ async def test_store_without_a_clock_is_ignored() -> None:
 
 
 async def test_store_is_asked_only_after_a_clock_jump() -> None:
-    """One request at the beginning, and none for each txg."""
+    """The store's clock is requested once, and after clock jumps."""
     ours, theirs = FixedClock(YEARS_10 * S), ClockStore(YEARS_10 * S)
     store = FaultyStore(theirs)
     clock = StoreClock(store, ours)

@@ -22,7 +22,7 @@ def _retaining_none(superblock: Superblock, keyring: Keyring) -> Superblock:
 
 @pytest.mark.parametrize("forgetful", [False, True])
 async def test_running_mount_restores_a_lost_superblock(power: Power, forgetful: bool) -> None:
-    """From its memory, even if the copy of the host is lost as well."""
+    """A running mount restores a lost superblock from its memory."""
     before = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
     async with power.session("a", tasks=False) as session:
         del power.store.objects[KEY], power.store.objects[COPY_KEY]
@@ -37,7 +37,7 @@ async def test_running_mount_restores_a_lost_superblock(power: Power, forgetful:
 
 
 async def test_last_flush_restores_a_lost_superblock(power: Power) -> None:
-    """So an unmount leaves both objects behind."""
+    """The last flush restores a lost superblock."""
     async with power.session("a", tasks=False) as session:
         before = power.store.objects.pop(KEY)
         await session.flush_at_end()
@@ -48,7 +48,7 @@ async def test_last_flush_restores_a_lost_superblock(power: Power) -> None:
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 async def test_requested_flush_restores_a_lost_superblock(power: Power, key: ObjectKey) -> None:
-    """Even if there is nothing to upload."""
+    """A requested flush restores a lost superblock, even without changes."""
     async with power.session("a", tasks=False) as session:
         before = power.store.objects.pop(key)
         await session.flush_now()
@@ -56,7 +56,7 @@ async def test_requested_flush_restores_a_lost_superblock(power: Power, key: Obj
 
 
 async def test_requested_flush_costs_one_more_request(power: Power) -> None:
-    """One listing, while both objects exist."""
+    """A requested flush costs one more listing."""
     store = FaultyStore(power.store)
     async with power.session("a", store=store, tasks=False) as session:
         await session.flush()
@@ -69,7 +69,7 @@ async def test_requested_flush_costs_one_more_request(power: Power) -> None:
 
 
 async def test_fenced_mount_restores_no_superblock(power: Power) -> None:
-    """Neither does a follower, nor any mount after destroy began."""
+    """Fenced mounts and followers restore no superblock."""
     async with power.session("a", tasks=False) as session:
         async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as b:
             await b.close()
@@ -84,7 +84,7 @@ async def test_fenced_mount_restores_no_superblock(power: Power) -> None:
 
 
 async def test_change_by_another_host_is_remembered(power: Power) -> None:
-    """Then a restored older one is noticed on this host, too; until then the longest retention is used."""
+    """A change by another host is remembered, so an older one is detected."""
     async with power.session("a", tasks=False) as session:
         old = dict(power.store.objects)
         await change(power.store, power.remembered("-"), power.secret, _retaining_none)

@@ -160,7 +160,7 @@ async def test_image_of_version_2_keeps_birth_times(former: Former, tmp_path: Pa
 
 
 async def test_points_in_time_of_version_1_are_available(former: Former, tmp_path: Path) -> None:
-    """They can be mounted, searched and rolled back to, after changes of version 2."""
+    """Points in time of version 1 can be mounted and rolled back to."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         change_all(session, LATER)
         await ship(session)
@@ -203,7 +203,7 @@ async def test_unshipped_changes_are_shipped(former: Former, tmp_path: Path) -> 
 async def test_unshipped_changes_of_version_1_alone_are_shipped(
     former: Former, tmp_path: Path
 ) -> None:
-    """There are no other changes."""
+    """Unshipped changes of version 1 are shipped without others."""
     async with former.session("a", tasks=False) as session:
         await ship(session)
     await restored(former, tmp_path / "db")
@@ -213,7 +213,7 @@ async def test_unshipped_changes_of_version_1_alone_are_shipped(
 
 
 async def test_read_only_host_catches_up(former: Former) -> None:
-    """From txg 5 on, by changelogs of version 1, and then by those of version 2."""
+    """A read-only host catches up across both versions."""
     async with following(former, "b") as (session, listener):
         former.require(session.db, "shipped")
         async with former.session("a") as writer:
@@ -227,7 +227,7 @@ async def test_read_only_host_catches_up(former: Former) -> None:
 
 
 async def test_row_of_version_1_is_removed_everywhere(former: Former, tmp_path: Path) -> None:
-    """It has fewer values than the table has columns, and is removed like a complete row."""
+    """A row of version 1 with fewer columns is removed everywhere."""
     async with following(former, "b") as (session, listener):
         async with former.session("a") as writer:
             await listener.wait_for(await ship(writer))
@@ -246,7 +246,7 @@ async def test_row_of_version_1_is_removed_everywhere(former: Former, tmp_path: 
 
 @pytest.mark.parametrize("host", ["b", "c"])
 async def test_read_only_mount_works(former: Former, host: str) -> None:
-    """On a host with earlier local state, and on another one."""
+    """A read-only mount works with and without local state."""
     async with former.session(host, options=OpenOptions(read_only=True), tasks=False) as session:
         former.require(session.db, "shipped")
 

@@ -45,7 +45,7 @@ def _run(
 def test_forked_command_has_its_own_streams_environment_and_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is like ``python -m module``: input, output, arguments, variables, directory, status."""
+    """A forked command has its own streams, environment and status."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "said_in_a_test.py").write_text(

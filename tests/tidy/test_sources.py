@@ -166,7 +166,7 @@ def _has_tests(path: Path) -> bool:
 
 
 def test_every_module_is_imported_by_a_test() -> None:
-    """Or has a test module of its own; an excuse is removed with its module."""
+    """Every module is imported by a test, or has an exception with a reason."""
     imported = {name for path in TESTS for name in _imported(path)}
     untested = {
         name

@@ -103,7 +103,7 @@ async def test_packs_are_searched_for_blocks_with_a_wrong_row(
 
 
 async def test_older_unreadable_image_is_named(healthy: Healthy, exam: Examination) -> None:
-    """It is a note, not a fault: it is not one of the kept images."""
+    """An unreadable image that is not among the retained ones is only noted."""
     key = ObjectKey("image/000000000000-0-0123456789abcdef/manifest")
     healthy.store.objects[key] = b"rotten"
 

@@ -55,7 +55,7 @@ async def test_failing_store_is_no_damage(healthy: Healthy, exam: Examination) -
 
 
 async def test_every_flipped_byte_of_a_pack_is_noticed(healthy: Healthy) -> None:
-    """In a block, in the index, in the trailer: each is reported."""
+    """A flipped byte in a block, in the index or in the trailer is reported."""
     [block] = healthy.write_uploaded(healthy.attributed, b"short content")
     row = blocks.get(healthy.db, block)
     assert row.pack is not None

@@ -41,7 +41,7 @@ async def whole(fs: Filesystem, ino: Ino) -> bytes:
 
 
 async def test_bytes_written_are_read(fs: Filesystem, volume: Volume) -> None:
-    """Across blocks; size, times and counters follow."""
+    """Bytes written across blocks are read back; size, times and counters follow."""
     ino = make_file(fs, b"f")
     content = random.Random(1).randbytes(3 * BLOCK_BYTES + 17)
     now_ns = volume.clock.later()
@@ -58,7 +58,7 @@ async def test_bytes_written_are_read(fs: Filesystem, volume: Volume) -> None:
 
 
 async def test_empty_write_changes_nothing(fs: Filesystem) -> None:
-    """As write(2) says for zero bytes."""
+    """A write of zero bytes changes nothing, as write(2) documents."""
     ino = make_file(fs, b"f")
     before = fs.getattr(ino)
     assert await fs.write(ino, 99, b"") == 0
@@ -66,7 +66,7 @@ async def test_empty_write_changes_nothing(fs: Filesystem) -> None:
 
 
 async def test_gap_before_a_write_is_a_hole(fs: Filesystem) -> None:
-    """Within a block and across blocks: zeros, and no block for a hole."""
+    """A gap before a write reads as zeros and has no block."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 100, b"a")
     await fs.write(ino, 5 * BLOCK_BYTES + 7, b"b")
@@ -78,7 +78,7 @@ async def test_gap_before_a_write_is_a_hole(fs: Filesystem) -> None:
 
 
 async def test_both_ends_of_a_sparse_file_of_16_tib_are_written(fs: Filesystem) -> None:
-    """Only they take space."""
+    """Only the two ends of a sparse file of 16 TiB take space."""
     ino = make_file(fs, b"f")
     await fs.write(ino, SIXTEEN_TIB - 1, b"z")
     await fs.write(ino, 0, b"a")
@@ -119,7 +119,7 @@ async def test_only_regular_files_have_content(fs: Filesystem) -> None:
 
 @pytest.mark.parametrize("state", ["dirty", "clean", "evicted"])
 async def test_overwriting_keeps_other_bytes(fs: Filesystem, volume: Volume, state: str) -> None:
-    """For a writable cached block, a sealed one, and one only in the store."""
+    """Overwriting keeps other bytes of dirty, sealed and uncached blocks."""
     ino = make_file(fs, b"f")
     content = bytearray(random.Random(2).randbytes(2 * BLOCK_BYTES))
     await fs.write(ino, 0, bytes(content))
@@ -167,7 +167,7 @@ async def test_unreachable_store_is_an_error_and_not_zeros(fs: Filesystem, volum
 
 
 async def test_parts_of_one_read_are_fetched_together(fs: Filesystem, volume: Volume) -> None:
-    """Their first error is raised unchanged, not in an exception group."""
+    """Parts of a read are fetched together; the first error is raised, not a group."""
     ino = make_file(fs, b"f")
     content = random.Random(3).randbytes(2 * BLOCK_BYTES)
     await fs.write(ino, 0, content)
@@ -231,7 +231,7 @@ async def test_truncation_sets_times(fs: Filesystem, volume: Volume) -> None:
 async def test_large_file_is_truncated_in_pieces(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the end; each piece leaves a valid shorter file, as a kill would show it."""
+    """A large file is truncated from its end; each piece leaves a valid shorter file."""
     monkeypatch.setattr("s3fs_meta.fs.content.file_data.PURGE_BLOCKS_MAX", 2)
     ino = make_file(fs, b"f")
     for index in range(9):
@@ -246,7 +246,7 @@ async def test_large_file_is_truncated_in_pieces(
 async def test_cutting_a_large_file_lets_others_run(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is a schedule point between two pieces; the end is as for a small file."""
+    """Between two pieces of a truncation other tasks run."""
     monkeypatch.setattr("s3fs_meta.fs.content.file_data.PURGE_BLOCKS_MAX", 2)
     ino = make_file(fs, b"f")
     for index in range(9):
@@ -403,7 +403,7 @@ async def test_write_that_waited_asks_again_whether_it_may(fs: Filesystem, volum
 
 
 async def test_overwriting_two_dirty_blocks_changes_no_row(volume: Volume) -> None:
-    """As within one; and both parts come after what came before."""
+    """Overwriting two dirty blocks changes no row, and commits earlier operations first."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"a" * 2 * BLOCK_BYTES, sets_times=False)

@@ -68,7 +68,7 @@ async def test_data_and_holes_are_found(fs: Filesystem) -> None:
 
 
 async def test_end_of_a_file_is_a_hole(fs: Filesystem) -> None:
-    """Also of a file without other holes, and of one whose last block ends with it."""
+    """The end of a file is a hole for lseek, even if the file has no other holes."""
     ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
 
     assert await fs.ranges.seek(ino, 5, SEEK_HOLE) == 2 * BLOCK_BYTES
@@ -123,7 +123,7 @@ async def test_other_origins_of_a_seek_are_refused(fs: Filesystem) -> None:
 async def test_cleared_range_reads_as_zeros(
     fs: Filesystem, mode: int, offset: int, length: int
 ) -> None:
-    """Nothing else changes, and whole blocks take no space any more."""
+    """A cleared range reads as zeros, and complete blocks in it take no space."""
     ino, content = await filled(fs, b"f", 4 * BLOCK_BYTES)
     expected = bytearray(content)
     stop = min(offset + length, len(content))
@@ -188,7 +188,7 @@ async def test_lock_between_slices_keeps_the_rest(
 async def test_freeze_between_slices_delays_the_rest(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the freeze the operation is completed."""
+    """A freeze between two slices delays the rest of the operation."""
     monkeypatch.setattr(file_ranges, "PURGE_BLOCKS_MAX", 2)
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
     async with trio.open_nursery() as nursery:
@@ -250,7 +250,7 @@ async def test_allocating_more_than_the_free_space_is_refused(
 async def test_allocating_checks_the_local_disk(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As much as the cache may take must fit there; clean blocks may be evicted for it."""
+    """An allocation is refused if the local disk lacks room, after clean blocks are counted."""
     ino, _content = await filled(fs, b"f", 4 * BLOCK_BYTES)
     monkeypatch.setattr(volume.session.cache.disk, "spare_bytes", lambda: 3 * BLOCK_BYTES)
 
@@ -277,7 +277,7 @@ async def test_allocating_checks_the_local_disk(
 async def test_invalid_fallocate_is_refused(
     fs: Filesystem, mode: int, offset: int, length: int, error: type[Exception]
 ) -> None:
-    """Nothing is changed."""
+    """An invalid fallocate is refused and changes nothing."""
     ino, content = await filled(fs, b"f", 100)
 
     with pytest.raises(error):
@@ -287,7 +287,7 @@ async def test_invalid_fallocate_is_refused(
 
 
 async def test_locked_file_is_neither_cleared_nor_overwritten(fs: Filesystem) -> None:
-    """It can be copied from."""
+    """A locked file can be copied from, but not cleared or overwritten."""
     ino, content = await filled(fs, b"f", 100)
     other = make_file(fs, b"g")
     await fs.write(other, 0, b"another")
@@ -308,7 +308,7 @@ async def test_locked_file_is_neither_cleared_nor_overwritten(fs: Filesystem) ->
 
 
 async def test_copy_shares_uploaded_blocks(fs: Filesystem, volume: Volume) -> None:
-    """None of their bytes is read."""
+    """A copy shares uploaded blocks without reading them."""
     ino, content = await filled(fs, b"f", 3 * BLOCK_BYTES)
     await volume.evict()
     other = make_file(fs, b"g")
@@ -386,7 +386,7 @@ async def test_copy_that_must_wait_is_not_done_at_once(fs: Filesystem, volume: V
 async def test_write_to_one_of_two_sharing_files_does_not_change_the_other(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """In both directions."""
+    """A write to either of two sharing files does not change the other."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     await volume.upload()
     other = make_file(fs, b"g")
@@ -414,7 +414,7 @@ async def test_write_to_one_of_two_sharing_files_does_not_change_the_other(
 async def test_copy_equals_that_of_a_byte_array(
     fs: Filesystem, volume: Volume, uploaded: bool, offset: int, at: int, length: int
 ) -> None:
-    """Of a file with a hole, over another file, with all offsets."""
+    """copy_file_range of any ranges has the result of copying a byte array."""
     ino, content = await filled(fs, b"f", 4 * BLOCK_BYTES + 100)
     await fs.ranges.allocate(ino, PUNCH, BLOCK_BYTES, BLOCK_BYTES)
     source = bytearray(content)
@@ -439,7 +439,7 @@ async def test_copy_equals_that_of_a_byte_array(
 async def test_copy_over_more_blocks_than_one_slice_releases(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some blocks are equal, and some are the same as those that they replace."""
+    """A copy over many blocks keeps equal ones and releases the others in slices."""
     monkeypatch.setattr(file_ranges, "PURGE_BLOCKS_MAX", 3)
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     await fs.write(ino, 5 * BLOCK_BYTES, content)
@@ -515,7 +515,7 @@ async def test_one_call_copies_a_bounded_range_of_dirty_blocks(
 
 
 async def test_copy_within_one_file_shares_blocks(fs: Filesystem, volume: Volume) -> None:
-    """Its blocks have two references."""
+    """A copy within one file shares blocks, which then have two references."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     await volume.upload()
 

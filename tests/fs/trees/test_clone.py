@@ -108,7 +108,7 @@ async def test_dirty_content_is_copied(fs: Filesystem, volume: Volume) -> None:
 async def test_small_slices_give_the_same_result(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With large files and links across several slices."""
+    """Small slices give the same copy, also of large files and hard links."""
     top = await _make_rich_tree(fs)
     await volume.upload()
     await fs.write(look(fs, b"full 0", top).ino, 2 * BLOCK_BYTES, b"unshipped")
@@ -175,7 +175,7 @@ async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix(
 
 
 async def test_capacity_counts_copied_content(fs: Filesystem) -> None:
-    """As for any write; shared content takes no space."""
+    """Copied content counts against the capacity; shared content takes no space."""
     await make_tree(fs)
     fs.set_capacity(fs.db.counters.block_bytes + 7)
     with pytest.raises(NoSpaceLeftError):
@@ -201,7 +201,7 @@ async def test_single_files_are_copied(fs: Filesystem) -> None:
 
 
 async def test_copy_may_lie_in_its_source(fs: Filesystem) -> None:
-    """It is not visible while it is made."""
+    """A copy into its source does not contain itself."""
     top = await make_tree(fs)
     wanted = set(await facts(fs, top))
     await clone(fs, target=CloneTarget(top, b"copy"))
@@ -210,7 +210,7 @@ async def test_copy_may_lie_in_its_source(fs: Filesystem) -> None:
 
 
 async def test_existing_or_missing_name_is_refused(fs: Filesystem) -> None:
-    """At the beginning, and again at the end."""
+    """An existing target and a missing source are refused, also at the end of the copy."""
     top = await make_tree(fs)
     with pytest.raises(EntryExistsError):
         await clone(fs, target=CloneTarget(ROOT_INO, b"tree"))
@@ -232,7 +232,7 @@ async def test_existing_or_missing_name_is_refused(fs: Filesystem) -> None:
 async def test_next_mount_removes_an_unfinished_copy(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a kill at any slice."""
+    """After a kill at any slice the next mount removes an unfinished copy."""
     monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_NAMES", 2)
 
     class Killed(BaseException):
@@ -263,7 +263,7 @@ async def test_next_mount_removes_an_unfinished_copy(
 
 
 async def test_copy_waits_for_the_log(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the log would grow by the size of the whole copy."""
+    """A copy waits for checkpoints, which bounds the WAL."""
     monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_NAMES", 2)
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_WAL_BYTES_MAX", 0)
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_PAUSE_S", 0.001)
@@ -288,7 +288,7 @@ def _that_copied(slices: list[TreeProgress]) -> set[int]:
 
 
 async def test_interrupted_copy_is_removed_at_once(fs: Filesystem) -> None:
-    """When the command is cancelled."""
+    """A cancelled copy is removed at once."""
     top = await _make_rich_tree(fs)
     before = fs.db.counters.inodes
     with trio.CancelScope() as scope:
@@ -331,7 +331,7 @@ async def test_lost_content_makes_no_copy(fs: Filesystem, volume: Volume) -> Non
 
 
 async def test_read_only_mount_copies_nothing(fs: Filesystem) -> None:
-    """As any change."""
+    """A read-only mount refuses a copy."""
     await make_tree(fs)
     fs.status.enter(MountState.DEGRADED, "a test")
     with pytest.raises(ReadOnlyStateError):

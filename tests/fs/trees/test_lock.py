@@ -90,7 +90,7 @@ async def test_locked_tree_cannot_change(fs: Filesystem) -> None:
 async def test_small_slices_lock_all_entries(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In all directories, with slices of any size; locking twice does no harm."""
+    """Small slices lock all entries; locking twice is harmless."""
     monkeypatch.setattr("s3fs_meta.fs.trees.lock.TREE_SLICE_NAMES", 3)
     monkeypatch.setattr("s3fs_meta.fs.trees.lock.TREE_SLICE_DIRECTORIES", 2)
     top = await make_tree(fs, files=9)
@@ -105,7 +105,7 @@ async def test_small_slices_lock_all_entries(
 
 
 async def test_reading_a_locked_file_keeps_its_access_time(volume: Volume) -> None:
-    """It is an attribute like the others."""
+    """Reading a locked file does not change its access time."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.ALWAYS)) as fs:
         top = await make_tree(fs)
         await _lock(fs)
@@ -116,7 +116,7 @@ async def test_reading_a_locked_file_keeps_its_access_time(volume: Volume) -> No
 
 
 async def test_directory_above_a_locked_tree_is_removed_only_on_request(fs: Filesystem) -> None:
-    """Also one that the directory with the locked tree was moved into later."""
+    """A directory above a locked tree is removed only on request, also after a move."""
     above = make_directory(fs, b"above")
     home = make_directory(fs, b"home")
     make_directory(fs, b"kept", home)
@@ -132,7 +132,7 @@ async def test_directory_above_a_locked_tree_is_removed_only_on_request(fs: File
 
 @pytest.mark.parametrize("what", ["tree", "file", "empty"])
 async def test_locked_entries_are_removed_completely(fs: Filesystem, what: str) -> None:
-    """Nothing of them is left."""
+    """Locked entries are removed with all their rows."""
     if what == "tree":
         await make_tree(fs)
     elif what == "file":
@@ -157,7 +157,7 @@ async def test_locked_entries_are_removed_completely(fs: Filesystem, what: str) 
 
 
 async def test_copy_of_a_locked_tree_is_not_locked(fs: Filesystem) -> None:
-    """So work can continue from a locked backup."""
+    """A copy of a locked tree is not locked, so work can continue in it."""
     await make_tree(fs)
     await _lock(fs)
     await fs.tree_clone.clone(
@@ -171,7 +171,7 @@ async def test_copy_of_a_locked_tree_is_not_locked(fs: Filesystem) -> None:
 
 
 async def test_another_inode_under_the_name_is_not_touched(fs: Filesystem) -> None:
-    """It may have been created there since the user looked."""
+    """Another inode under the name, created since the check, is not locked."""
     ino = make_file(fs, b"f")
     with pytest.raises(NoEntryError):
         await fs.tree_lock.lock(ROOT_INO, b"f", Ino(ino + 1))

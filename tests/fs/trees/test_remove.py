@@ -68,7 +68,7 @@ async def test_tree_disappears_at_once_and_its_rows_later(fs: Filesystem) -> Non
 
 
 async def test_single_file_and_empty_directory_are_removed_directly(fs: Filesystem) -> None:
-    """They need no background removal."""
+    """A single file or empty directory is removed without the background task."""
     file, directory = make_file(fs, b"f"), make_directory(fs, b"d")
     fs.tree_removal.remove(ROOT_INO, b"f", file)
     fs.tree_removal.remove(ROOT_INO, b"d", directory)
@@ -78,7 +78,7 @@ async def test_single_file_and_empty_directory_are_removed_directly(fs: Filesyst
 
 
 async def test_another_inode_under_the_name_is_not_touched(fs: Filesystem) -> None:
-    """It may have been created there since the user looked."""
+    """Another inode under the name, created since the check, is not removed."""
     top = await make_tree(fs)
     with pytest.raises(NoEntryError):
         fs.tree_removal.remove(ROOT_INO, b"tree", Ino(top + 1))
@@ -113,7 +113,7 @@ async def test_removed_tree_cannot_change(fs: Filesystem) -> None:
 
 
 async def test_surviving_links_have_correct_counts(fs: Filesystem) -> None:
-    """One name outside, several outside, several inside, in two directories of the tree."""
+    """Files with names outside the removed tree keep a correct link count."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     outside = make_directory(fs, b"outside")
@@ -138,7 +138,7 @@ async def test_surviving_links_have_correct_counts(fs: Filesystem) -> None:
 async def test_small_slices_give_the_same_result(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With slices of any size, and a commit after each."""
+    """Slices of any size, each with a commit, give the same result."""
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_SLICE_NAMES", 3)
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_SLICE_DIRECTORIES", 2)
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.PURGE_BLOCKS_MAX", 2)
@@ -165,7 +165,7 @@ async def test_small_slices_give_the_same_result(
 
 
 async def test_open_files_and_directories_stay_until_released(fs: Filesystem) -> None:
-    """As unlink(2) and rmdir(2) require."""
+    """Open files and directories stay until they are released."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     full = look(fs, b"full 0", top).ino
@@ -190,7 +190,7 @@ async def test_open_files_and_directories_stay_until_released(fs: Filesystem) ->
 
 
 async def test_kernel_drops_removed_names_and_surviving_links(volume: Volume) -> None:
-    """It would otherwise remember both for an hour."""
+    """The kernel forgets removed names and attributes of surviving links."""
     told: list[Lost] = []
     forgotten: list[tuple[Ino, bytes]] = []
 
@@ -215,7 +215,7 @@ async def test_kernel_drops_removed_names_and_surviving_links(volume: Volume) ->
 async def test_next_mount_resumes_after_a_kill(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After any number of committed slices."""
+    """After a kill the next mount resumes the removal."""
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_SLICE_NAMES", 2)
     async with volume.mounted() as fs:
         before = _rows(fs)
@@ -249,7 +249,7 @@ async def test_removal_lost_with_its_group_leaves_the_tree(fs: Filesystem, volum
 async def test_large_file_of_a_tree_is_purged_in_pieces(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It becomes an orphan like any large file."""
+    """A large file of a removed tree is purged in pieces, like any orphan."""
     monkeypatch.setattr("s3fs_meta.fs.orphans.PURGE_BLOCKS_MAX", 2)
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.PURGE_BLOCKS_MAX", 2)
     top = make_directory(fs, b"tree")
@@ -269,7 +269,7 @@ async def test_large_file_of_a_tree_is_purged_in_pieces(
 
 
 async def test_read_only_mount_removes_nothing(fs: Filesystem) -> None:
-    """Neither at once nor in the background."""
+    """A read-only mount removes nothing, also not in the background."""
     top = await make_tree(fs)
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
     fs.status.enter(MountState.DEGRADED, "a test")

@@ -296,7 +296,7 @@ def test_recorder_sees_the_complete_group(make_database: MakeDatabase) -> None:
 
 
 def test_lost_group_is_reported_in_the_order_of_its_steps(make_database: MakeDatabase) -> None:
-    """Whatever the order in which the listeners registered."""
+    """Listeners are called in the order of their steps, not of registration."""
     db = make_database()
     called: list[LossStep] = []
     for step in (LossStep.REPORT, LossStep.REFUSE, LossStep.RELOAD, LossStep.REFUSE):
@@ -464,7 +464,7 @@ def events() -> Iterator[list[str]]:
 def test_durable_commit_syncs_database_then_the_end_of_the_journal(
     events: list[str], make_database: MakeDatabase, mode: str, last: list[str]
 ) -> None:
-    """Otherwise a journal that reappears after a power cut would undo the commit."""
+    """A durable commit syncs the database and then the end of the journal."""
     db = make_database(journal_mode=mode, synchronous="normal")
     create_file(db, b"a")
     events.clear()

@@ -40,7 +40,7 @@ def test_undo_restores_the_first_database(home: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["anew.db", "tmp"])
 def test_failed_swap_is_undone(home: Path, missing: str) -> None:
-    """It fails because the second database is missing, or because the target path is taken."""
+    """A swap that fails at any rename is undone."""
     gone = home / missing
     if gone.is_dir():
         gone.rmdir()

@@ -198,7 +198,7 @@ def shown(found: list[Statement]) -> list[str]:
 
 
 def test_statements_on_inodes_go_through_the_owner() -> None:
-    """By ``db.inodes``; exceptions are modules that merge the rows in memory, and offline tools."""
+    """Statements on inodes run by ``db.inodes``; exceptions are declared."""
     ran = [one for one in statements(RUNS) if not one.file.startswith(WRITES_THROUGH)]
     past = [
         one
@@ -210,7 +210,7 @@ def test_statements_on_inodes_go_through_the_owner() -> None:
 
 
 def test_statements_are_made_of_constants() -> None:
-    """Or are declared, so that one with this table cannot hide."""
+    """Statements consist of constants, or are declared."""
     of_database = re.compile(r"(?:\b|_)(?:db|database|base)$|^self$")
     hidden = {
         (one.file, one.function)
@@ -224,7 +224,7 @@ def test_statements_are_made_of_constants() -> None:
 
 
 def test_other_connections_to_the_table_are_declared() -> None:
-    """They read what was committed."""
+    """Other connections to the table are declared; they read committed rows."""
     past = {
         one.file
         for one in statements(RAW)

@@ -84,7 +84,7 @@ def test_inode_is_written_once_in_a_group(db: Database) -> None:
 def test_inode_created_and_deleted_within_a_group_is_never_written(
     make_database: MakeDatabase,
 ) -> None:
-    """It is not recorded either."""
+    """An inode created and deleted within a group is neither written nor recorded."""
     db = make_database()
     recorder = recorded(db)
     db.begin()
@@ -151,7 +151,7 @@ def test_number_out_of_range_undoes_the_whole_group(db: Database) -> None:
 
 
 def test_change_of_a_missing_row_undoes_the_whole_group(db: Database) -> None:
-    """The other changes of the group belong to one that the table cannot hold."""
+    """A change of a missing row undoes the complete group."""
     lost = make_file(db, b"lost")
     db.commit()
     made = make_file(db, b"f")

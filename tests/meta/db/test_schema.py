@@ -48,7 +48,7 @@ def test_replicated_tables_have_not_null_primary_keys(db: Database) -> None:
 
 
 def test_there_are_no_triggers_and_no_foreign_keys(db: Database) -> None:
-    """Both would act a second time when recorded changes are applied."""
+    """Triggers and foreign keys would act twice when changes are applied, so there are none."""
     assert db.all("SELECT name FROM sqlite_schema WHERE type = 'trigger'") == []
     for table in table_names(db):
         assert db.all(f"PRAGMA foreign_key_list({table})") == []
@@ -117,7 +117,7 @@ def test_former_database_is_upgraded_when_it_is_opened(
 
 
 def test_upgraded_tables_are_those_of_a_new_database(make_database: MakeDatabase) -> None:
-    """The same columns, types, defaults and order, as fsck compares them."""
+    """Upgraded tables have the columns, types, defaults and order of new ones."""
     path, _ino = make_former(make_database())
     columns = "SELECT * FROM pragma_table_info('inodes')"
     with closing(Database.open(path, SYNCED)) as db:
@@ -128,7 +128,7 @@ def test_upgraded_tables_are_those_of_a_new_database(make_database: MakeDatabase
 def test_failed_upgrade_leaves_the_database_unchanged(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
-    """All or nothing, even in journal modes that cannot undo later."""
+    """A failed upgrade changes nothing, in any journal mode."""
     path, _ino = make_former(make_database(journal_mode=journal_mode))
     before = raw(path)
     with closing(apsw.Connection(str(path))) as connection:

@@ -18,7 +18,7 @@ def test_statement_about_other_tables_writes_nothing(db: Database) -> None:
 
 
 def test_rows_change_only_inside_a_group(db: Database) -> None:
-    """One row or many."""
+    """One or several rows change only inside a group."""
     db.commit()
     with pytest.raises(AssertionError, match="inside a group"):
         db.run("DELETE FROM dentries")

@@ -72,7 +72,7 @@ def test_copy_with_an_unplaced_block_is_refused(
 
 
 def test_lost_block_has_no_location(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """Its file keeps the range, as an error; if no file has the block, nothing is recorded."""
+    """A lost block has no location in the image; reads of its range fail."""
     copy = tmp_path / "copy.db"
     db, block = copy_with_dirty_block(make_database, copy)
     with pytest.raises(MetadataError):
@@ -98,7 +98,7 @@ def test_lost_block_has_no_location(make_database: MakeDatabase, tmp_path: Path)
 def test_pack_without_live_blocks_in_the_copy_is_dead_in_it(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Otherwise a host that restores the image would never delete the pack."""
+    """A pack without live blocks in the copy is dead in it."""
     copy = tmp_path / "copy.db"
     db = make_database()
     db.begin()
@@ -140,7 +140,7 @@ def test_image_has_no_local_tables(make_database: MakeDatabase, tmp_path: Path) 
 def test_manifest_has_the_properties_of_the_database(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """They are read from the copy itself."""
+    """The manifest's properties are read from the copy itself."""
     copy = tmp_path / "copy.db"
     db = make_database(page_size=8192)
     snapshot = db.open_snapshot()

@@ -90,7 +90,7 @@ def test_page_of_two_tables_is_refused(image: Path) -> None:
 def test_schema_with_a_repeated_page_is_refused(
     image: Path, use: Callable[[Path, str], object]
 ) -> None:
-    """It is read when the file is opened; three hundred such names on nine levels take for ever."""
+    """A schema that repeats a page is refused: reading it would take very long."""
     data = image.read_bytes()
     [cell] = struct.unpack_from(">H", data, _FIRST_CELL_AT)
     [child] = struct.unpack_from(">I", data, cell)
@@ -114,7 +114,7 @@ def test_schema_with_a_repeated_page_is_refused(
     ],
 )
 def test_impossible_page_is_refused(image: Path, at: int, value: bytes, why: str) -> None:
-    """Nothing outside the page is read."""
+    """A page number beyond the file is refused, and nothing outside it is read."""
     data = image.read_bytes()
     image.write_bytes(data[:at] + value + data[at + len(value) :])
 
@@ -124,7 +124,7 @@ def test_impossible_page_is_refused(image: Path, at: int, value: bytes, why: str
 
 @pytest.mark.parametrize("data", [b"", b"SQLite format 3\0", b"SQLite format 3\0" + bytes(84)])
 def test_short_file_is_refused(tmp_path: Path, data: bytes) -> None:
-    """It has no page."""
+    """A file without a complete page is refused."""
     path = tmp_path / "short.db"
     path.write_bytes(data)
 

@@ -138,7 +138,7 @@ def test_foreign_table_is_tolerated(image: Path) -> None:
 
 
 def test_schema_that_is_no_text_is_refused(image: Path) -> None:
-    """As damage, not as an error of the program."""
+    """A schema that is not text is refused as damage."""
     data = image.read_bytes()
     image.write_bytes(data.replace(b"-- with its namespace", b"-- \xff\xfeth its namespace"))
 

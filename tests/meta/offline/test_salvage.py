@@ -74,7 +74,7 @@ def lose(path: Path, pages: list[int]) -> None:
 def test_rows_of_intact_pages_are_read_wherever_pages_are_lost(
     filled: Database, tmp_path: Path, table: Table
 ) -> None:
-    """At the beginning, at the end, several together and some here and there."""
+    """Rows of intact pages are read wherever pages are missing."""
     path = copied(filled, tmp_path / "copy.db")
     everything, complete = rows_of(path, table)
     assert complete
@@ -107,7 +107,7 @@ def test_values_of_another_type_cost_their_row(filled: Database, tmp_path: Path)
 
 
 def test_pages_that_name_each_other_in_a_circle_end_a_run(filled: Database, tmp_path: Path) -> None:
-    """One leaf instead of another: its rows come once."""
+    """Pages that form a cycle end a run, so each row is read once."""
     path = copied(filled, tmp_path / "copy.db")
     leaves = pages_of(path, "inodes")
     with path.open("r+b") as file:
@@ -169,7 +169,7 @@ def test_row_at_the_end_of_numbers_is_read_once(filled: Database, tmp_path: Path
     ],
 )
 def test_schema_that_is_not_ours_is_refused(filled: Database, tmp_path: Path, sql: str) -> None:
-    """Before anything of it is used."""
+    """A schema that is not ours is refused before it is used."""
     path = copied(filled, tmp_path / "copy.db")
     connection = apsw.Connection(str(path))
     connection.execute(sql)

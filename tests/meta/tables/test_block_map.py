@@ -149,7 +149,7 @@ def test_location_changed_by_another_connection_is_not_cached(
 
 
 def test_locate_in_a_closed_database_raises_our_error(make_database: MakeDatabase) -> None:
-    """As for any query; a follower that lost its database reports it."""
+    """A closed database raises our error, as for any query."""
     closed = make_database("closed.db")
     closed.close()
 
@@ -158,7 +158,7 @@ def test_locate_in_a_closed_database_raises_our_error(make_database: MakeDatabas
 
 
 def test_blocks_of_all_files_are_read_in_pieces(db: Database) -> None:
-    """Each with its location, until all were read."""
+    """Blocks of all files are read in pieces, each with its location."""
     made = {
         map_new_block(db, index, ino): FilePart(ino, at(index))
         for ino, index in ((Ino(5), 0), (Ino(5), 3), (Ino(7), 1), (Ino(8), 0))

@@ -40,7 +40,7 @@ def test_forgotten_copies_are_not_listed(db: Database) -> None:
 
 
 def test_packed_block_is_not_dirty(db: Database) -> None:
-    """Its content is in the store; a block without a reference may still be an origin."""
+    """An uploaded block is not listed as dirty."""
     stored, doomed = make(db, 11, STORED, 100), make(db, 12, STORED, 100)
     cached_blocks.set_state(db, stored, BlockState.UPLOADED)
     cached_blocks.set_state(db, doomed, BlockState.DOOMED)

@@ -26,7 +26,7 @@ def make_pack(db: Database, name: str = "a", object_bytes: int = 1000) -> PackId
 
 
 def test_new_block_is_dirty_and_local(db: Database) -> None:
-    """It has two rows; the counter of plain bytes grows."""
+    """A new block has a dirty row and counts its bytes."""
     block = make_block(db, 100)
     assert blocks.find(db, block) == BlockRow(block, 1, 100, None, None, None, None)
     assert cached_blocks.get(db, block) == (block, BlockState.DIRTY, 5, 6)
@@ -52,7 +52,7 @@ def test_block_is_resized_only_from_the_length_that_it_has(db: Database) -> None
 
 
 def test_reference_count_follows_references(db: Database) -> None:
-    """At 0 the row stays, because the block may be in a pack being uploaded."""
+    """Each reference is counted; at 0 the row stays until its upload ends."""
     block = make_block(db)
     blocks.add_refs(db, block)
     assert blocks.drop_ref(db, block) == 1
@@ -104,7 +104,7 @@ def test_older_of_two_equal_blocks_is_shared(db: Database) -> None:
 
 
 def test_content_is_not_shared_with_a_damaged_block(db: Database) -> None:
-    """Nor with an unreferenced block: a changelog has recorded its deletion."""
+    """New content is not deduplicated onto a damaged or unreferenced block."""
     first, second, pack = make_block(db), make_block(db), make_pack(db)
     blocks.set_location(db, first, HASH, pack, 0, 60)
     blocks.set_location(db, second, HASH, pack, 60, 60)
@@ -118,7 +118,7 @@ def test_content_is_not_shared_with_a_damaged_block(db: Database) -> None:
 
 
 def test_pack_is_dead_after_its_last_block(db: Database) -> None:
-    """Its txg of death is the open txg."""
+    """A pack dies with its last block in the open txg."""
     pack = make_pack(db)
     made = [make_block(db), make_block(db)]
     for number, block in enumerate(made):

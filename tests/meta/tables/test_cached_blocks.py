@@ -68,7 +68,7 @@ def test_pending_states_use_their_index(db: Database) -> None:
 
 
 def test_sealed_blocks_are_ordered_by_file(db: Database) -> None:
-    """By inode and index, in whatever order they were written."""
+    """Sealed blocks are ordered by inode and index."""
     third = make_block(db, BlockState.SEALED, 10, ino=9, index=0)
     second = make_block(db, BlockState.SEALED, 20, ino=8, index=5)
     first = make_block(db, BlockState.SEALED, 30, ino=8, index=4)

@@ -20,7 +20,7 @@ ONE, TEN = PackId(1), PackId(10)  # the names of both begin alike
 
 
 def test_mark_of_a_record_covers_nothing_beside_it(db: Database) -> None:
-    """Neither neighbouring records nor a pack whose number begins with the same digits."""
+    """The mark of a record covers no other record or pack."""
     assert not damage_marks.exist(db)
     assert damage_marks.add(db, Mark(ONE, 17))
     assert not damage_marks.add(db, Mark(ONE, 17))
@@ -32,7 +32,7 @@ def test_mark_of_a_record_covers_nothing_beside_it(db: Database) -> None:
 
 
 def test_mark_of_a_pack_replaces_marks_of_its_records(db: Database) -> None:
-    """It covers all records; marking one more record changes nothing."""
+    """The mark of a pack replaces the marks of its records."""
     for mark in (Mark(ONE, 17), Mark(TEN, 17), Mark(ONE, None)):
         assert damage_marks.add(db, mark)
     assert not damage_marks.add(db, Mark(ONE, 99))
@@ -43,7 +43,7 @@ def test_mark_of_a_pack_replaces_marks_of_its_records(db: Database) -> None:
 
 
 def test_many_damaged_records_mark_the_pack(db: Database) -> None:
-    """This bounds the number of rows."""
+    """Many damaged records mark the pack, which bounds the number of rows."""
     for offset in range(DAMAGED_RECORDS_MAX):
         damage_marks.add(db, Mark(ONE, offset))
     assert len(damage_marks.marks(db)) == DAMAGED_RECORDS_MAX

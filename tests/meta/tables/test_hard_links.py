@@ -52,7 +52,7 @@ def test_second_name_adds_rows_for_both(db: Database) -> None:
 
 
 def test_two_names_in_one_directory(db: Database) -> None:
-    """They share a row."""
+    """Two names in one directory share a row."""
     ino = make_file(db)
     add(db, ino, A)
     assert rows(db) == [(A, 2)]
@@ -90,7 +90,7 @@ def test_orphan_can_be_linked_again(db: Database) -> None:
 
 
 def test_moved_directory_changes_only_its_parent(db: Database) -> None:
-    """Its link count is the number of its subdirectories."""
+    """A moved directory changes only its parent."""
     directory = inodes.create(db, 0o040755, 0, 0, A, NOW, nlink=2)
     hard_links.moved(db, directory, A, B)
     assert inodes.get(db, directory.ino).parent == B
@@ -98,7 +98,7 @@ def test_moved_directory_changes_only_its_parent(db: Database) -> None:
 
 
 def test_unknown_inode_has_no_parents(db: Database) -> None:
-    """Also for numbers that were never used."""
+    """An unknown inode has no parents."""
     assert hard_links.parents(db, Ino(9999)) == []
 
 

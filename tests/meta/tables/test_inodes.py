@@ -31,7 +31,7 @@ def test_new_inode_reads_back_as_returned(db: Database) -> None:
 
 
 def test_numbers_are_never_used_again(db: Database) -> None:
-    """Not even the highest one, which SQLite itself would use again."""
+    """Inode numbers are never reused, not even the highest one."""
     gone = make_file(db).ino
     inodes.delete(db, gone)
     assert make_file(db).ino > gone
@@ -160,7 +160,7 @@ def test_impossible_times_are_clamped(db: Database, far_ns: int) -> None:
 
 
 def test_write_moves_mtime_and_ctime_and_keeps_atime(db: Database) -> None:
-    """As write(2) does; the size is counted."""
+    """A write sets mtime and ctime, keeps atime, and counts the size."""
     made = make_file(db)
     inodes.set_size_and_mtime(db, made.ino, 4096, T0 + 5, 1)
     expected = made._replace(size_bytes=4096, mapped_blocks=1, mtime_ns=T0 + 5, ctime_ns=T0 + 5)
@@ -183,7 +183,7 @@ def test_directory_change_keeps_atime(db: Database) -> None:
 
 
 def test_links_change_only_ctime(db: Database) -> None:
-    """As link(2) and unlink(2) do."""
+    """A changed link count changes only ctime."""
     made = make_file(db)
     inodes.add_links(db, made.ino, 2, T0 + 5)
     assert inodes.get(db, made.ino) == made._replace(nlink=3, ctime_ns=T0 + 5)
@@ -192,7 +192,7 @@ def test_links_change_only_ctime(db: Database) -> None:
 
 
 def test_touch_sets_only_the_given_times(db: Database) -> None:
-    """Each of the three times alone, and all together."""
+    """Each of the three times can be set alone."""
     made = make_file(db)
     inodes.touch(db, made.ino, atime_ns=T0 + 1)
     assert inodes.get(db, made.ino) == made._replace(atime_ns=T0 + 1)
@@ -231,7 +231,7 @@ CHANGES: list[Callable[[Database, Ino], object]] = [
 def test_birth_time_never_changes(
     db: Database, change: Callable[[Database, Ino], object], is_new: bool
 ) -> None:
-    """Neither in memory nor in the row, for rows of either schema version."""
+    """The birth time never changes, in memory or in the row."""
     ino = make_file(db).ino
     if not is_new:
         db.commit()
@@ -269,7 +269,7 @@ def test_known_attributes_save_a_query(db: Database) -> None:
 
 
 def test_flags_and_parent_change_no_time(db: Database) -> None:
-    """Both are internal to the filesystem."""
+    """Flags and parent are internal, so they change no time."""
     made = make_file(db)
     inodes.set_flag(db, made.ino, InodeFlag.HAS_XATTRS, on=True)
     inodes.set_parent(db, made.ino, Ino(9))
@@ -298,7 +298,7 @@ def test_only_regular_files_count_as_file_bytes(db: Database) -> None:
 
 
 def test_orphans_are_found_by_the_index(db: Database) -> None:
-    """Without a scan over a million inodes."""
+    """Orphans are found by an index, without a scan."""
     plan = db.inodes.all("EXPLAIN QUERY PLAN SELECT ino FROM inodes WHERE nlink = 0 ORDER BY ino")
     assert "inodes_orphaned" in plan[0][3]
     orphan = make_file(db, nlink=0)
@@ -318,7 +318,7 @@ def test_set_times_sets_exactly_three_times(db: Database) -> None:
 
 
 def test_set_size_counts_bytes_and_leaves_the_times(db: Database) -> None:
-    """For writes whose times the kernel keeps."""
+    """set_size counts bytes and leaves the times to the kernel."""
     before = make_file(db, size_bytes=5)
     inodes.set_size(db, before.ino, 12, 3)
     assert inodes.get(db, before.ino) == before._replace(size_bytes=12, mapped_blocks=3)

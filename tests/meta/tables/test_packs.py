@@ -36,7 +36,7 @@ def test_announced_pack_is_not_counted(db: Database) -> None:
 
 
 def test_numbers_are_never_used_again(db: Database) -> None:
-    """Not even after the last pack is removed."""
+    """Pack numbers are never reused, not even that of the last pack."""
     first = make_pack(db, 1)
     packs.delete(db, first)
     assert packs.create(db, key(2), 1) == first + 1
@@ -110,7 +110,7 @@ def test_mostly_dead_packs_are_listed(db: Database) -> None:
 
 
 def test_all_packs_are_listed(db: Database) -> None:
-    """For the comparison with a listing of the bucket."""
+    """All packs are listed, for a comparison with the bucket."""
     made = [make_pack(db, number) for number in range(3)]
     assert list(packs.all_keys(db)) == [(pack, key(n)) for n, pack in enumerate(made)]
     assert [row.pack for row in packs.iterate(db)] == made

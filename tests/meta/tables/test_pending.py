@@ -27,7 +27,7 @@ def create(db: Database) -> Ino:
 
 
 def test_record_is_committed_with_its_group(make_database: MakeDatabase, journal_mode: str) -> None:
-    """In every journal mode that can undo; a group that is rolled back leaves no record."""
+    """A record is committed or rolled back with its group."""
     db = make_database(journal_mode=journal_mode)
     recorder = ChangeRecorder(db, now_ns)
     create(db)
@@ -57,7 +57,7 @@ def test_local_rows_are_not_recorded(make_database: MakeDatabase) -> None:
 
 
 def test_counters_alone_make_no_txg_due(make_database: MakeDatabase) -> None:
-    """They are recorded; if they are dropped, nothing is lost."""
+    """Changes of counters alone are recorded but make no txg due."""
     db = make_database()
     ChangeRecorder(db, now_ns)
     db.begin_local()
@@ -81,7 +81,7 @@ def test_empty_txg_is_not_written(make_database: MakeDatabase) -> None:
 
 
 def test_shipped_records_are_ignored_and_removed_in_slices(make_database: MakeDatabase) -> None:
-    """They are forgotten at once and removed later, also for another recorder."""
+    """Shipped records are ignored at once and deleted in slices."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     for _ in range(60):
@@ -102,7 +102,7 @@ def test_shipped_records_are_ignored_and_removed_in_slices(make_database: MakeDa
 
 
 def test_number_of_a_record_is_never_used_twice(make_database: MakeDatabase) -> None:
-    """Not even after all records are removed."""
+    """The number of a record is never reused."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     create(db)

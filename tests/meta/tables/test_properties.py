@@ -67,7 +67,7 @@ def test_abandoned_images_are_copied_to_another_database(
 
 
 def test_kept_packs_are_found(db: Database) -> None:
-    """Neither properties of mkfs nor abandoned images are listed."""
+    """Kept packs are listed without other properties."""
     rows.abandon_images(db, [ObjectKey("image/000000000007-1-0123456789abcdef/manifest")])
     assert rows.kept_packs(db) == set()
     rows.keep_packs(db, [PACK])

@@ -20,7 +20,7 @@ def test_only_bytes_are_accepted_as_bytes(value: object) -> None:
 @pytest.mark.parametrize("place", range(6))
 @pytest.mark.parametrize("value", ["text", 1.5, -1])
 def test_location_must_have_integers_and_a_hash(place: int, value: object) -> None:
-    """For a block in a pack, and for one that is only local."""
+    """A location must have integers and a hash, or be that of a local block."""
     require_location(GOOD, 7)
     require_location(LOCAL, 7)
 

@@ -23,7 +23,7 @@ def test_inode_without_a_target(db: Database) -> None:
 
 
 def test_deleted_target_is_not_found(db: Database) -> None:
-    """It is deleted together with its inode."""
+    """The target is deleted together with its inode."""
     symlinks.create(db, Ino(5), b"x")
     symlinks.delete(db, Ino(5))
     with pytest.raises(NoInodeError):

@@ -21,7 +21,7 @@ def flagged(db: Database, ino: Ino) -> bool:
 
 @pytest.mark.parametrize("value", [b"", b"x", bytes(range(256)), b"v" * 65536])
 def test_value_round_trips(db: Database, ino: Ino, value: bytes) -> None:
-    """Of any size that the system call allows, also empty."""
+    """A value of any allowed size reads back, also an empty one."""
     xattrs.set(db, ino, b"user.a", value)
     assert xattrs.get(db, ino, b"user.a") == value
     xattrs.set(db, ino, b"user.a", b"other")
@@ -29,7 +29,7 @@ def test_value_round_trips(db: Database, ino: Ino, value: bytes) -> None:
 
 
 def test_names_are_ascending(db: Database, ino: Ino) -> None:
-    """In byte order."""
+    """Names are returned in byte order."""
     for name in (b"user.b", b"security.x", b"user.a\xff"):
         xattrs.set(db, ino, name, b"")
     assert xattrs.names(db, ino) == [b"security.x", b"user.a\xff", b"user.b"]

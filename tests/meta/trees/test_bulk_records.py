@@ -68,7 +68,7 @@ def _rows(db: Database) -> list[object]:
 
 
 def test_bulk_records_equal_session_records(tmp_path: Path) -> None:
-    """For names of all lengths, and negative numbers."""
+    """Bulk records equal those of the session extension, for all values."""
     ours, theirs = (Database.create(tmp_path / name, Pragmas(), FACTS) for name in ("a", "b"))
     tops = [_fill(db) for db in (ours, theirs)]
     recorder = ChangeRecorder(ours, lambda: NOW_NS)

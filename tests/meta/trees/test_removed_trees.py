@@ -70,7 +70,7 @@ def test_many_small_tops_are_removed_together(db: Database) -> None:
 
 
 def test_scope_has_complete_tops_or_part_of_the_first(db: Database) -> None:
-    """It has as many names as requested."""
+    """A scope has complete tops, or a part of the first one."""
     tops = [_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2", b"3")]
     for top in tops:
         for number in range(3):
@@ -84,7 +84,7 @@ def test_scope_has_complete_tops_or_part_of_the_first(db: Database) -> None:
 
 
 def test_tops_are_found_and_marked_with_a_new_ctime(db: Database) -> None:
-    """The other times are unchanged."""
+    """Tops are found and marked; only their ctime changes."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     removed_trees.mark_removed(db, [top], NOW_NS + 5)
     row = inodes.get(db, top)
@@ -95,7 +95,7 @@ def test_tops_are_found_and_marked_with_a_new_ctime(db: Database) -> None:
 
 
 def test_partly_removed_directory_counts_its_remaining_entries(db: Database) -> None:
-    """Its size is the number of its entries at every commit."""
+    """A partly deleted directory counts its remaining entries at every commit."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     for number in range(5):
         _make(db, top, b"%d" % number)
@@ -108,7 +108,7 @@ def test_partly_removed_directory_counts_its_remaining_entries(db: Database) -> 
 
 
 def test_remaining_links_are_counted_and_have_a_parent(db: Database) -> None:
-    """Of three names one, or two, stay."""
+    """Remaining names of an inode are counted, and one is its parent."""
     one, two = (_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2"))
     made = [_make(db, one, name) for name in (b"a", b"b")]
     for parent in (two, ROOT_INO):

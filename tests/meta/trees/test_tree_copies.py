@@ -72,7 +72,7 @@ def test_names_are_copied_with_their_inodes(db: Database) -> None:
 
 
 def test_slices_continue_where_the_last_one_ended(db: Database) -> None:
-    """In the unfinished directory first, then in the others."""
+    """A slice continues in the unfinished directory, then in the others."""
     first, second = (_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2"))
     for number in range(3):
         _make(db, first, b"%d" % number)

@@ -27,7 +27,7 @@ def make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
 
 
 def test_paths_lead_to_the_root(make_database: MakeDatabase) -> None:
-    """For names and inodes; bytes that are not UTF-8 become escapes."""
+    """Paths are found for names and inodes; other bytes than UTF-8 are escaped."""
     db = make_database()
     one = make(db, Ino(1), b"one", 0o040755)
     two = make(db, one, b"t\xffwo", 0o040755)
@@ -161,7 +161,7 @@ def test_replaced_name_is_found_by_its_cookie(db: Database) -> None:
 
 
 def test_deleted_inodes_match_no_path(db: Database) -> None:
-    """Their paths are found in the state in which they exist."""
+    """Deleted inodes have a path only in the state in which they exist."""
     watch = PathWatch(db, [b"a"])
 
     assert not watch.is_touched(touched(inodes=(Ino(999),), names=((Ino(998), b"x"),)))

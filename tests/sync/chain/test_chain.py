@@ -56,7 +56,7 @@ async def test_links_are_followed_in_order() -> None:
 
 
 async def test_link_that_does_not_follow_is_refused() -> None:
-    """It is a changelog of another history under the right name."""
+    """A changelog of another history under the expected name is refused."""
     store = MemoryStore()
     await append(store, fence(START))
     other = replace(fence(START), previous="1" * 64)
@@ -66,7 +66,7 @@ async def test_link_that_does_not_follow_is_refused() -> None:
 
 
 async def test_changelog_of_another_filesystem_is_refused() -> None:
-    """Even if its number and its predecessor fit."""
+    """A changelog of another filesystem is refused, even if its number fits."""
     store = MemoryStore()
     await append(store, fence(START, uuid=UUID.replace("0", "f")))
     with pytest.raises(FormatError, match="another filesystem"):
@@ -93,7 +93,7 @@ async def test_foreign_objects_are_not_links() -> None:
 
 
 async def test_link_of_the_local_state_is_read_back(power: Power) -> None:
-    """It is stored in the local state of a mounted filesystem."""
+    """The link is read back from the local state of a mounted filesystem."""
     async with power.session("a", tasks=False) as session:
         link = Link(Txg(9), content_hash(b"nine"), 99)
         session.db.begin_local()

@@ -173,7 +173,7 @@ async def test_damaged_level_is_replaced_by_changelogs(power: Power, damage: str
 
 
 async def test_level_that_does_not_fit_is_replaced_by_changelogs(power: Power) -> None:
-    """It is authentic and has the right name, but does not apply: the restore starts again without levels."""
+    """A level that does not apply is dropped, and the restore starts again without levels."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, RUN)
         await session.leveler.make_due()
@@ -216,7 +216,7 @@ async def test_error_after_a_level_does_not_keep_its_manifest(power: Power) -> N
 
 @pytest.mark.parametrize("later", [0, 2])
 async def test_level_of_another_history_is_replaced_by_changelogs(power: Power, later: int) -> None:
-    """It follows its predecessor; only the changelogs of this chain show that it is foreign."""
+    """A level of another history is found by the changelogs after it."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, RUN - 2)  # after the fence record
         young = dict(power.store.objects)
@@ -316,7 +316,7 @@ def _piece(txg: int, previous: str = NO_HASH, schema_version: int = 1) -> Piece:
 
 
 async def test_level_of_another_chain_is_refused(power: Power) -> None:
-    """It is authentic and has the right name, but its writer's changes were never in this chain."""
+    """A level with changes that were never in this chain is refused."""
     async with power.session("a", tasks=False) as session:
         opened, start = session.volume, session.link
         await append_empty_changelogs(session, 2 * RUN)
@@ -339,7 +339,7 @@ def test_gap_or_exchange_is_not_merged() -> None:
 
 
 def test_tables_of_a_newer_program_are_not_merged() -> None:
-    """Their meaning is unknown to this version; tables of earlier versions are upgraded."""
+    """Tables of a newer schema version are not merged."""
     one = _piece(1)
     with pytest.raises(NotMergedError):
         levels.merge(1, UUID, [one, _piece(2, one.link.hash, schema_version=SCHEMA_VERSION + 1)])
@@ -365,7 +365,7 @@ def test_images_and_parts_are_not_merged() -> None:
 
 
 def test_longest_fitting_run_is_taken() -> None:
-    """It lies between the link and the wanted txg."""
+    """The longest run between the link and the wanted txg is taken."""
     ends = {Txg(26): [Txg(30), Txg(50)], Txg(1): [Txg(5), Txg(25), Txg(125)]}
     zero, mid = Link(Txg(0), NO_HASH, 0), Link(Txg(25), NO_HASH, 0)
     assert levels.longest(ends, zero, Txg(200)) == ObjectKey("level/3/000000000001-000000000125")

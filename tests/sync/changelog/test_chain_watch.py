@@ -33,7 +33,7 @@ async def test_intact_changelog_costs_one_small_request(power: Power) -> None:
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
 @pytest.mark.parametrize("harm", ["missing", "short", "another"])
 async def test_missing_changelog_is_requested_twice(power: Power, harm: str, known: bool) -> None:
-    """Then it is an error; a store that does not answer raises a different one."""
+    """A missing changelog is an error only after a second request."""
     await written(power)
     link = await (await bucket_of(power)).moments.newest()
     key = key_of(link.txg)

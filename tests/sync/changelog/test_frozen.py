@@ -39,7 +39,7 @@ def test_location_comes_from_the_row_or_from_the_cut() -> None:
 
 
 def test_block_without_a_location_is_an_error() -> None:
-    """Otherwise other hosts could not read it."""
+    """A block without a location is an error: other hosts could not read it."""
     with pytest.raises(MetadataError):
         locations_of(News([row(1, None)], []), Cut(set()))
 

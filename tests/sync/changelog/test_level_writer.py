@@ -17,7 +17,7 @@ def made(power: Power) -> list[tuple[int, Txg]]:
 
 
 async def test_level_appears_once_when_its_run_is_full(power: Power) -> None:
-    """Not earlier, and not twice."""
+    """A level object is created exactly when its run is complete."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, RUN - 2)  # after the fence record
         await session.leveler.make_due()
@@ -28,7 +28,7 @@ async def test_level_appears_once_when_its_run_is_full(power: Power) -> None:
 
 
 async def test_next_mount_makes_missing_levels(power: Power) -> None:
-    """After a crash before or between merges; existing levels are unchanged."""
+    """The next mount creates level objects that a crash prevented."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * RUN + 1)
         await session.leveler.make_due()
@@ -46,7 +46,7 @@ async def test_next_mount_makes_missing_levels(power: Power) -> None:
 
 
 async def test_run_with_an_image_in_it_is_not_merged(power: Power) -> None:
-    """Its state is not made of changes; a restore uses the image."""
+    """A run with an image is not merged: an image has no changes."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2)
     async with power.session("b", tasks=False, options=TAKEOVER) as session:

@@ -52,7 +52,7 @@ async def test_lost_machine_costs_only_unshipped_changes(power: Power) -> None:
 
 
 async def test_unchanged_filesystem_ships_nothing(power: Power) -> None:
-    """Not a single object."""
+    """An unchanged filesystem uploads no object."""
     async with power.session("a") as session:
         write_file(session, b"one")
         await session.flush()
@@ -257,7 +257,7 @@ async def test_outage_at_the_append_sends_the_same_bytes_later(power: Power) -> 
 
 
 async def test_paused_writer_that_wakes_after_a_takeover_is_fenced(power: Power) -> None:
-    """Its next number is taken by the fence record of the new epoch; it turns read-only and keeps its state."""
+    """A paused writer finds its next number taken and turns read-only."""
     async with power.session("a", tasks=False) as old:
         write_file(old, b"before")
         await old.flush()
@@ -277,7 +277,7 @@ async def test_paused_writer_that_wakes_after_a_takeover_is_fenced(power: Power)
 
 
 async def test_changes_are_shipped_at_the_interval(power: Power) -> None:
-    """Without any request."""
+    """Changes are shipped at the interval without a request."""
     shipped = trio.Event()
 
     def hook(step: str) -> None:
@@ -316,7 +316,7 @@ async def test_huge_txg_is_split_into_parts(power: Power, monkeypatch: pytest.Mo
 
 
 async def test_lease_is_kept_while_an_attempt_is_unconfirmed(power: Power) -> None:
-    """Otherwise another host would continue without that txg, and the two histories would have to be merged by hand."""
+    """The lease is kept while an attempt is unconfirmed."""
     faulty = FaultyStore(power.store)
     async with power.session(
         "a", tasks=False, store=faulty, hook=failing_append(faulty)

@@ -147,7 +147,7 @@ async def test_changes_that_do_not_fit_are_undone_and_restored(power: Power) -> 
 
 
 async def test_block_fetched_during_the_exchange_leaves_no_stray(power: Power) -> None:
-    """Its row is lost with the old database; its file is removed."""
+    """A block fetched during the exchange leaves neither row nor file."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"x" * 100_000)
         async with following(power, tasks=False) as (session, listener):

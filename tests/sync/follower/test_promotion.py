@@ -126,7 +126,7 @@ async def test_held_filesystem_is_refused_and_followed_further(power: Power) -> 
 
 
 async def test_released_filesystem_is_promoted_without_force(power: Power) -> None:
-    """After the writer was unmounted; its last txgs are applied first."""
+    """After an unmount of the writer a promotion needs no force."""
     async with following(power) as (session, _listener):
         assert session.follower is not None
         async with session.follower.paused(), power.session("a") as writer:
@@ -262,7 +262,7 @@ async def test_kill_at_any_write_of_a_promotion(power: Power, moment: int, goes_
 async def test_promoted_writer_ships_in_the_background(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if the follower's task ends before the promotion is complete."""
+    """A promoted writer ships in the background."""
     async with power.session("a") as session:
         await session.flush()
         await session.close()

@@ -37,7 +37,7 @@ def newest(session: Session, path: Path) -> Elsewhere:
 
 
 async def test_equal_content_is_found_by_its_hash(power: Power, tmp_path: Path) -> None:
-    """Under any block number; but not at a damaged location, nor other content."""
+    """Equal content is found by its hash, under any block number."""
     async with power.session(tasks=False) as session:
         sound = write_file(session, b"sound" * 100)
         await session.flush()

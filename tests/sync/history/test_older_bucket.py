@@ -135,7 +135,7 @@ async def test_lease_of_another_host_is_not_taken(power: Power) -> None:
 async def test_pack_that_is_not_cached_is_reported_and_marked(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its content is lost; no new block is deduplicated onto it, and other content is intact."""
+    """A missing pack without cached copies is reported and marked as damaged."""
     async with power.session("a", tasks=False) as session:
         inos = await ship(session, 1)
         older = dict(power.store.objects)
@@ -292,7 +292,7 @@ async def test_unmounted_state_needs_an_option_after_another_host(power: Power) 
 
 
 async def test_interrupted_publication_never_follows_another_writer(power: Power) -> None:
-    """It was killed between the fence record and the image; then another host took over."""
+    """A publication interrupted by a kill is not continued after another writer."""
     await shipped(power, "a", 1)
     older = dict(power.store.objects)
     await shipped(power, "a", 2, 3)

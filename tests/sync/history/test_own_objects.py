@@ -43,7 +43,7 @@ async def test_unreadable_object_is_not_foreign(power: Power) -> None:
 
 
 async def test_pieces_named_by_a_manifest_are_not_read(power: Power) -> None:
-    """They are most of the metadata in the bucket."""
+    """Pieces that a manifest names are not read, which saves requests."""
     await use(power)
     contents = await removal.look(power.store)
     keys = await power.keys()

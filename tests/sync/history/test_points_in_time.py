@@ -55,7 +55,7 @@ async def test_time_finds_the_last_txg_not_after_it(power: Power) -> None:
 
 
 async def test_search_takes_few_requests(power: Power) -> None:
-    """One for each halving, independent of the number of txgs."""
+    """A search takes one request for each halving."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         for number in range(1, 65):
@@ -160,7 +160,7 @@ async def test_time_in_the_future_finds_the_newest_with_a_notice(power: Power) -
 
 
 async def test_filesystem_that_was_never_mounted_has_one_point_in_time(power: Power) -> None:
-    """It is empty."""
+    """A filesystem that was never mounted has one empty point in time."""
     bucket = await bucket_at(power)
 
     link = await bucket.find(Moment("txg=0", txg=Txg(0)))
@@ -170,7 +170,7 @@ async def test_filesystem_that_was_never_mounted_has_one_point_in_time(power: Po
 
 
 async def test_older_bucket_is_refused_by_a_host_that_saw_a_newer_one(power: Power) -> None:
-    """Also one with a different history from there on; txgs that are no longer retained cannot be compared."""
+    """A host refuses a bucket that is older than its own state."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         old = dict(power.store.objects)
@@ -274,7 +274,7 @@ async def test_point_in_time_of_a_store_that_hides_the_end_is_refused(
 
 
 async def test_served_position_is_compared_by_hash(power: Power) -> None:
-    """The same txg, a later one, one that should be retained and is hidden, and one before all."""
+    """A served position is compared by txg and hash."""
     mark = await mark_at_end(power)
     end = await (await bucket_at(power)).moments.newest()
     other = Mark(end.txg, "0123456789abcdef")

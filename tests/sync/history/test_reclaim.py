@@ -129,7 +129,7 @@ def _live_packs(path: Path) -> set[str]:
 
 
 async def test_default_retention_keeps_a_week(power: Power, clock: HandClock) -> None:
-    """Nothing is deleted within it; older objects are."""
+    """By default nothing younger than a week is deleted."""
     async with power.session("a", tasks=False) as session:
         remove_file(session, write_file(session, CONTENT))
         ino = write_file(session, CONTENT)
@@ -173,7 +173,7 @@ async def test_clock_ahead_deletes_nothing_that_the_last_images_need(
 
 
 async def test_floor_never_goes_down(power: Power, clock: HandClock) -> None:
-    """Neither when the clock goes back, nor with a longer retention, nor on another host."""
+    """The floor never falls, whatever clock, retention or host."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(3):
@@ -369,7 +369,7 @@ async def test_old_images_are_thinned_out(power: Power, clock: HandClock) -> Non
 async def test_image_that_is_a_txg_stays_while_later_txgs_are_retained(
     power: Power, clock: HandClock
 ) -> None:
-    """Even close to another image: no changelog leads across it to later txgs."""
+    """An image that is a txg stays while later txgs are retained."""
     await power.retain(8 * DAY)
     async with power.session("a", tasks=False) as session:
         for _ in range(2):
@@ -541,7 +541,7 @@ async def test_abandoned_images_are_forgotten_once_they_are_deleted(
 
 
 async def test_status_reports_why_nothing_is_deleted(power: Power, clock: HandClock) -> None:
-    """Under a separate name, until a run succeeds."""
+    """Status reports why nothing is deleted, until a run succeeds."""
     async with power.session("a", tasks=False) as session:
         power.store.clock = HandClock()
         power.store.clock.pass_by(DAY)

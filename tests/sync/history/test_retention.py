@@ -48,7 +48,7 @@ async def chain_of(times: dict[int, int]) -> MemoryStore:
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.data())
 def test_floor_is_the_newest_txg_that_is_old_enough(data: st.DataObject) -> None:
-    """For any gaps between the times, and every allowed retention."""
+    """The floor is the newest txg older than the retention."""
     steps = data.draw(st.lists(st.integers(1, 50), min_size=1, max_size=40))
     times = {number + 1: sum(steps[: number + 1]) for number in range(len(steps))}
     low = data.draw(st.integers(0, len(times)))
@@ -76,7 +76,7 @@ async def test_unreadable_changelogs_retain_more() -> None:
 
 
 async def test_few_changelogs_are_read() -> None:
-    """As many as a binary search needs, and none twice."""
+    """A binary search reads each changelog at most once."""
     store = await chain_of({txg: txg for txg in range(1, 513)})
     finder = MomentFinder(store, PLAIN, UUID)
     assert await finder.newest_before(300, Txg(0), Txg(512)) == 300
@@ -135,7 +135,7 @@ def test_image_with_a_wrong_time_does_no_harm() -> None:
 
 
 def test_images_that_are_txgs_stay_after_the_base() -> None:
-    """However close they are: no earlier image leads across one of them to later txgs."""
+    """Images that are txgs stay if they come after the base."""
     images = [image(txg, txg) for txg in range(1, 8)]
     images[0] = images[0]._replace(is_txg=True)
     images[3] = images[3]._replace(is_txg=True)

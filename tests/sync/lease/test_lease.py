@@ -77,7 +77,7 @@ async def test_own_lease_is_taken_again_without_waiting(store: MemoryStore) -> N
 
 
 async def test_every_acquisition_has_its_own_nonce(store: MemoryStore) -> None:
-    """So two acquisitions of the same holder can be distinguished."""
+    """Every acquisition has a separate nonce."""
     host = Host(store, "a")
     nonces = {(await host.acquire()).lease.nonce for _ in range(3)}
 
@@ -263,7 +263,7 @@ async def test_failed_lease_check_stops_no_upload(
 async def test_older_lease_of_a_store_without_conditions_is_no_takeover(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a store may return a former version."""
+    """A store without conditional writes may return an older lease."""
     monkeypatch.setattr(lease_module, "LEASE_LOOK_S", 0)
     before = store.objects[lease_codec.KEY]
     keeper = await Host(store, "a", conditional=False).acquire()
@@ -302,7 +302,7 @@ class DelayedWrite:
 
 @pytest.mark.parametrize("after", ["another head", "release", "takeover"])
 async def test_late_write_of_the_head_is_refused(store: MemoryStore, after: str) -> None:
-    """Its condition names the version it was to replace, and no version is ever repeated."""
+    """A late write of the head is refused by its condition."""
     keeper = await Host(store, "a").acquire()
     delayed = DelayedWrite(store)
     keeper._store = delayed  # type: ignore[assignment]

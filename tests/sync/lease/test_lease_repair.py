@@ -57,7 +57,7 @@ async def open_here(power: Power) -> None:
 
 
 async def test_intact_lease_is_unchanged(power: Power) -> None:
-    """Nothing is written."""
+    """An intact lease is not written."""
     before = dict(power.store.objects)
 
     assert await mend(power) is None
@@ -137,7 +137,7 @@ async def test_incomplete_image_is_ignored(power: Power, damage: str) -> None:
 
 
 async def test_holder_of_the_lost_lease_is_fenced(power: Power) -> None:
-    """It finds another lease instead of its own."""
+    """The holder of a lost lease is fenced by the new one."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await session.make_image()
@@ -185,7 +185,7 @@ async def test_epoch_known_only_from_changelogs_is_not_used_again(power: Power) 
 
 
 async def test_unreadable_changelog_may_have_a_later_epoch(power: Power) -> None:
-    """So the new epoch is higher than the next one after the last readable changelog."""
+    """The new epoch is higher than that of an unreadable changelog."""
     for host in "ab":
         async with power.session(host) as session:
             await session.close()
@@ -198,7 +198,7 @@ async def test_unreadable_changelog_may_have_a_later_epoch(power: Power) -> None
 
 
 async def test_parts_of_a_missing_changelog_show_its_epoch(power: Power) -> None:
-    """Their names contain the epoch."""
+    """Parts of a missing changelog show its epoch."""
     prefix = changelog_codec.part_prefix(Txg(9), Epoch(7), bytes(changelog_codec.RANDOM_BYTES))
     power.store.objects[changelog_codec.part_key(prefix, 0)] = b"whatever"
     del power.store.objects[lease_codec.KEY]
@@ -246,7 +246,7 @@ async def test_lease_with_an_impossible_epoch_is_recreated(
 
 
 async def test_large_epoch_in_the_chain_is_accepted(power: Power) -> None:
-    """Once the chain has it, it is the filesystem's own."""
+    """A large epoch is accepted if the chain has it."""
     lease = lease_in(power.store)
     power.store.objects[lease_codec.KEY] = lease_codec.encode(replace(lease, epoch=Epoch(1 << 32)))
     for host in ("a", "b", "a"):

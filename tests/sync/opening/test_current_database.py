@@ -104,7 +104,7 @@ async def test_unmount_without_a_change_repairs_as_well(power: Power) -> None:
 async def test_background_task_repairs_the_chain(
     power: Power, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Within one sync_interval after the mount."""
+    """A background task repairs the chain within one sync_interval."""
     inos = await written(power)
     rot(power, 9)
     options, mended = SessionOptions(sync_interval_s=1), trio.Event()
@@ -142,7 +142,7 @@ async def test_damaged_attempt_is_recognised_as_our_own(power: Power) -> None:
 
 @pytest.mark.parametrize("damage", ["rotten", "missing"])
 async def test_follower_continues_from_its_local_state(power: Power, damage: str) -> None:
-    """It shows the last txg that it applied, and reports the damage."""
+    """A follower continues from its last txg and reports the damage."""
     inos = await written(power)
     follow = OpenOptions(read_only=True, follow=True)
     followed = SessionOptions(follow=True)
@@ -188,7 +188,7 @@ async def test_missing_end_is_published_only_by_fsck_and_only_by_the_last_writer
 
 
 async def test_missing_end_is_not_published_after_another_writer(power: Power) -> None:
-    """Its fence record and its txgs may be the missing objects."""
+    """A missing end is not published if another host may have written it."""
     await written(power)
     async with power.session("b", tasks=False) as session:
         await session.close()
@@ -201,7 +201,7 @@ async def test_missing_end_is_not_published_after_another_writer(power: Power) -
 
 
 async def test_exchanged_changelog_is_not_damage(power: Power) -> None:
-    """It opens, and differs from the expected one: the bucket has another history."""
+    """A changelog of another history is not treated as damage."""
     await written(power, last=8)
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
@@ -222,7 +222,7 @@ async def test_exchanged_changelog_is_not_damage(power: Power) -> None:
 
 
 async def test_changelog_without_predecessor_is_damage(power: Power) -> None:
-    """It opens, but refers to another predecessor than the one in the bucket."""
+    """A changelog with another predecessor is treated as damage."""
     inos = await written(power, last=8)
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
@@ -258,7 +258,7 @@ async def test_changelog_without_predecessor_is_damage(power: Power) -> None:
     ids=["away", "refused"],
 )
 async def test_unreachable_store_is_not_damage(power: Power, error: StoreError) -> None:
-    """Neither for a mount nor for fsck -y --end-at: nothing is abandoned or quarantined."""
+    """An unreachable store abandons or quarantines nothing."""
     await written(power)
     before = dict(power.store.objects)
     for host, options in (("a", FSCK), ("new", end_at(8)), ("new", FSCK)):
@@ -292,7 +292,7 @@ class _Refusing(FaultyStore):
 async def test_end_of_the_chain_is_abandoned_only_with_end_at(
     power: Power, lost: list[int]
 ) -> None:
-    """Another host wrote it. Nothing is deleted; earlier txgs stay and are shown."""
+    """The end of a chain written by another host is abandoned only with --end-at."""
     inos = await written(power)
     rot(power, *lost)
     before = dict(power.store.objects)
@@ -328,7 +328,7 @@ async def test_end_of_the_chain_is_abandoned_only_with_end_at(
 
 
 async def test_only_writer_of_the_chain_needs_no_option(power: Power) -> None:
-    """It lost its database, and no other host has written since."""
+    """The only writer of the chain may abandon its end without an option."""
     inos = await written(power)
     rot(power, 9)
     for path in (power.home / "a").glob("meta.db*"):
@@ -342,7 +342,7 @@ async def test_only_writer_of_the_chain_needs_no_option(power: Power) -> None:
 
 
 async def test_state_that_cannot_follow_is_kept(power: Power) -> None:
-    """It may be the best copy in existence: here the only one, without any image."""
+    """State that cannot follow the chain is quarantined, not deleted."""
     inos = await written(power)
     async with power.session("b", tasks=False) as session:
         await session.close()

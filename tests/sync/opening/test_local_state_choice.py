@@ -37,7 +37,7 @@ async def two_rounds(power: Power) -> dict[str, bytes]:
 
 
 async def test_rolled_back_bucket_is_noticed(power: Power) -> None:
-    """By a host that remembers a later txg; it changes nothing."""
+    """A host that remembers a later txg detects a restored older bucket."""
     before = await two_rounds(power)
     power.store.objects.clear()
     power.store.objects.update(before)  # type: ignore[arg-type]  # keys are text
@@ -101,7 +101,7 @@ async def test_bucket_with_another_history_is_noticed(power: Power) -> None:
 
 
 async def test_host_that_was_offline_for_long_restores(power: Power) -> None:
-    """Its position in the chain is gone; it had no unshipped changes."""
+    """A host that was offline for longer than the chain reaches restores."""
     await two_rounds(power)
     async with power.session("b") as session:
         ino = write_file(session, b"from b")

@@ -150,7 +150,7 @@ async def following(power: Power, store: FaultyStore, host: str = "b") -> AsyncI
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_follower_starts_with_local_state_and_catches_up(power: Power, killed: bool) -> None:
-    """It shows its last state, reports that in status, and catches up when the bucket answers."""
+    """A follower starts with local state and catches up later."""
     async with power.session("a", tasks=False) as writer:
         before = write_file(writer, CONTENT)
         await writer.flush()
@@ -190,7 +190,7 @@ async def test_follower_starts_with_local_state_and_catches_up(power: Power, kil
 
 
 async def test_state_of_a_follower_is_read_without_the_bucket(power: Power) -> None:
-    """Also if its totals were not computed yet."""
+    """State of a follower is read offline, also without totals."""
     async with (
         power.session("a", tasks=False) as writer,
         power.session("b", options=READS, session_options=FOLLOWS, tasks=False) as session,
@@ -243,7 +243,7 @@ async def test_incomplete_state_is_refused(power: Power) -> None:
 async def test_power_loss_that_needs_the_bucket_is_refused(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise content would count as lost although the bucket has it; the next mount restores it."""
+    """Power loss that needs content from the bucket refuses an offline mount."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -278,7 +278,7 @@ async def test_state_older_than_required_is_refused(power: Power) -> None:
 async def test_answering_bucket_is_reachable(
     power: Power, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Also without a lease; a silent bucket is unreachable after a bounded time."""
+    """A bucket that answers is reachable, even without a lease."""
     store = FaultyStore(power.store)
     assert await why_unreachable(store) == ""
     store.fail("get", times=1000)

@@ -151,7 +151,7 @@ async def test_power_loss_is_remembered_until_it_was_handled(
 async def test_verification_ends_when_every_cached_block_was_checked(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In the background, so that later mounts need not begin again."""
+    """Verification ends when every cached block was checked."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -263,7 +263,7 @@ async def test_mount_refused_late_reports_the_moved_directories(
 
 
 async def test_host_killed_during_restore_recovers_its_lease(power: Power) -> None:
-    """Its database is deleted and the new one not there yet; the holder file is."""
+    """A host killed during a restore recovers its lease from the holder file."""
     async with power.session("a") as session:
         ino = write_file(session, b"shipped")
         await session.flush()

@@ -122,7 +122,7 @@ def _leave_stray(power: Power, content: bytes) -> None:
 
 
 async def test_files_of_uncommitted_operations_are_removed(power: Power) -> None:
-    """These operations were not acknowledged as durable, so nothing has to be quarantined."""
+    """Files of operations that were never committed are removed."""
     await _write_and_kill(power)
     _leave_stray(power, DIRTY)
 

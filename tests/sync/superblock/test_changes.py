@@ -36,7 +36,7 @@ async def _change(power: Power, host: str = "a") -> list[str]:
 
 
 async def test_change_reaches_every_copy(power: Power) -> None:
-    """Both objects and this host's copy; all three are equal afterwards."""
+    """A change reaches both objects and this host's copy."""
     async with power.session("a", tasks=False) as session:
         await session.close()
 
@@ -54,7 +54,7 @@ async def test_change_reaches_every_copy(power: Power) -> None:
 async def test_change_replaces_missing_or_damaged_superblocks(
     power: Power, key: ObjectKey, damage: str
 ) -> None:
-    """They get the next generation, not an old copy."""
+    """A change replaces missing or damaged superblocks by the next generation."""
     if damage == "missing":
         del power.store.objects[key]
     else:
@@ -113,7 +113,7 @@ async def test_only_missing_objects_are_restored(power: Power, key: ObjectKey) -
 
 
 async def test_older_first_object_is_not_replaced_by_a_mount(power: Power) -> None:
-    """It is not an interrupted change: an old object was restored, and fsck -y decides."""
+    """A mount does not replace an older first object; fsck -y does."""
     old = power.store.objects[KEY]
     await _change(power)
     power.store.objects[KEY] = old
@@ -146,7 +146,7 @@ async def test_repair_makes_both_objects_equal(power: Power, damage: bytes | Non
 
 
 async def test_repair_restores_the_newest(power: Power) -> None:
-    """On the host that has seen it, if both objects in the bucket are older."""
+    """Fsck -y restores the newest superblock from this host."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     old = dict(power.store.objects)
@@ -160,7 +160,7 @@ async def test_repair_restores_the_newest(power: Power) -> None:
 
 
 async def test_accepted_superblock_is_valid_on_all_hosts(power: Power) -> None:
-    """Its generation is higher than all others, so hosts that saw a newer one accept it."""
+    """An accepted superblock has the highest generation."""
     for host in "ab":
         async with power.session(host, tasks=False) as session:
             await session.close()
@@ -212,7 +212,7 @@ async def test_foreign_superblock_is_neither_changed_nor_copied(
 
 
 async def test_host_that_has_mounted_it_repairs_it_among_damaged_objects(power: Power) -> None:
-    """Its copy was used before, so no other object has to prove it."""
+    """A host with an earlier mount needs no other object as proof."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     for key in power.store.objects:

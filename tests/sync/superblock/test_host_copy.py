@@ -42,7 +42,7 @@ def test_newest_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damaged", [b"", b"torn", bytes(2 * TEXT_OBJECT_BYTES_MAX)])
 def test_damaged_copy_is_replaced(tmp_path: Path, damaged: bytes) -> None:
-    """It is never read beyond the size of a superblock."""
+    """A damaged host copy is replaced, and never read beyond its size limit."""
     remembered = Remembered(tmp_path)
     remembered.path.write_bytes(damaged)
 
@@ -53,7 +53,7 @@ def test_damaged_copy_is_replaced(tmp_path: Path, damaged: bytes) -> None:
 
 
 def test_copy_is_private_and_leaves_no_other_file(tmp_path: Path) -> None:
-    """It holds wrapped keys, and those of a plain filesystem."""
+    """The host's copy is private and leaves no temporary file."""
     remembered = Remembered(tmp_path)
     remembered.keep(generations(1)[0])
 
@@ -71,7 +71,7 @@ def test_without_a_state_directory_nothing_is_remembered(tmp_path: Path) -> None
 
 
 def test_symlink_is_not_followed(tmp_path: Path) -> None:
-    """Neither for reading nor for writing."""
+    """A symbolic link is followed neither for reading nor for writing."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"not ours")
     remembered = Remembered(tmp_path)
@@ -83,7 +83,7 @@ def test_symlink_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_replaced_object_is_kept(tmp_path: Path) -> None:
-    """Under a separate name."""
+    """A replaced object is kept under a separate name."""
     path = Remembered(tmp_path).keep_replaced(KEY, b"whatever it was", "1")
 
     assert path.read_bytes() == b"whatever it was"

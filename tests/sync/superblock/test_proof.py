@@ -27,7 +27,7 @@ async def test_keys_of_another_filesystem_open_nothing(power: Power) -> None:
 
 
 async def test_uuid_of_another_filesystem_is_refused(power: Power) -> None:
-    """Also if the keys open the image."""
+    """A superblock with another uuid is refused, even if its keys fit."""
     keyring = (await power.keys()).keyring
 
     assert not await opens_an_image(power.store, keyring, "01234567-89ab-cdef-0123-456789abcdef")
@@ -35,7 +35,7 @@ async def test_uuid_of_another_filesystem_is_refused(power: Power) -> None:
 
 @pytest.mark.parametrize("left", ["image/", "changelog/", "pack/"])
 async def test_one_kind_of_intact_object_proves_the_superblock(power: Power, left: str) -> None:
-    """All others are damaged."""
+    """One intact object of any kind proves the superblock."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content" * 1000)
         await session.flush()

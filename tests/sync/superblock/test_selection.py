@@ -132,7 +132,7 @@ async def test_lost_superblock_is_not_reported_as_an_empty_location(power: Power
 
 @pytest.mark.parametrize("damage", ["empty", "first bit"])
 async def test_lost_superblock_error_names_each_fault(power: Power, damage: str) -> None:
-    """Each copy with its error."""
+    """The error names each copy with its fault."""
     for key in (KEY, COPY_KEY):
         power.store.objects[key] = DAMAGES[damage](power.store.objects[key])
     power.remembered("b").path.parent.mkdir()
@@ -163,7 +163,7 @@ async def test_older_superblock_is_refused_by_a_host_that_saw_a_newer_one(power:
 
 
 async def test_one_older_object_is_ignored(power: Power) -> None:
-    """On any host: the authentic copy with the highest generation is used."""
+    """The authentic copy with the highest generation is used on any host."""
     old = power.store.objects[KEY]
     await power.retain(100)
     for key in (KEY, COPY_KEY):
@@ -366,7 +366,7 @@ def _exchange(power: Power, *keys: ObjectKey) -> bytes:
 
 @pytest.mark.parametrize("keys", [(KEY,), (COPY_KEY,)])
 async def test_one_plain_object_is_ignored(encrypted: Power, keys: list[ObjectKey]) -> None:
-    """Beside an encrypted one, on any host, whatever generation it claims."""
+    """One plain object beside an encrypted superblock is ignored."""
     _exchange(encrypted, *keys)
 
     for host in ("a", "b"):
@@ -377,7 +377,7 @@ async def test_one_plain_object_is_ignored(encrypted: Power, keys: list[ObjectKe
 
 
 async def test_given_passphrase_requires_encryption(encrypted: Power) -> None:
-    """Even on a host that has never seen the filesystem; nothing is requested or written."""
+    """A given passphrase refuses a plain superblock on any host."""
     _exchange(encrypted, KEY, COPY_KEY)
     before = dict(encrypted.store.objects)
 
@@ -437,7 +437,7 @@ async def test_state_of_an_older_program_is_not_uploaded_under_a_plain_superbloc
 
 
 async def test_plain_state_of_an_older_program_works(power: Power) -> None:
-    """Its keys are recorded at the next mount."""
+    """State of an older program records its keys at the next mount."""
     await _mount_once(power, "a")
     _forget_keys(power, "a")
 
@@ -512,7 +512,7 @@ async def test_peek_needs_no_keys(power: Power) -> None:
 
 
 async def test_wrong_passphrase_is_not_damage(power: Power, tmp_path: Path) -> None:
-    """It is asked for once, for any number of copies."""
+    """A wrong passphrase is asked for once, and is not damage."""
     if not power.encrypted:
         pytest.skip("it has no passphrase")
     asked = []

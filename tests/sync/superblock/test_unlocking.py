@@ -41,7 +41,7 @@ async def test_each_secret_opens_the_superblock() -> None:
 
 
 async def test_plain_filesystem_asks_for_nothing() -> None:
-    """It has no key slot."""
+    """A plain filesystem has no key slot and asks for no secret."""
     made, keyring, _key = _make(None)
 
     for secret in (Passphrase(_never), RecoveryKey(_never), HeldKeys(keyring)):

@@ -46,7 +46,7 @@ async def test_mostly_dead_pack_is_compacted_and_deleted(power: Power) -> None:
 
 
 async def test_kill_during_compaction_leaves_the_block_readable(power: Power) -> None:
-    """Until the new location is confirmed the old one is used."""
+    """A kill during compaction leaves the block at its old location."""
     async with power.session("a") as session:
         kept = write_file(session, b"kept" * 500)
         doomed = write_file(session, os.urandom(50_000))
@@ -89,7 +89,7 @@ async def test_torn_cached_block_is_never_moved_into_a_pack(power: Power) -> Non
 
 
 async def test_block_evicted_during_compaction_is_not_lost(power: Power) -> None:
-    """It is in its old pack: the move is postponed, and fsck is not needed."""
+    """A block evicted during compaction stays in its old pack."""
     async with power.session("a") as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -260,7 +260,7 @@ async def _mostly_dead_packs(session: Session, count: int) -> list[tuple[Ino, by
 
 @pytest.mark.parametrize("damage", ["missing", "flipped"])
 async def test_unreadable_pack_stops_no_other(power: Power, damage: str) -> None:
-    """There are more of them than one pass compacts; each is tried once, marked, and named in the log."""
+    """Unreadable packs are tried once, marked, and stop no other."""
     async with power.session("a", tasks=False) as session:
         made = await _mostly_dead_packs(session, COMPACT_PACKS_MAX + 3)
         for _ino, _content, key in made[:COMPACT_PACKS_MAX]:

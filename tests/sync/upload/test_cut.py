@@ -13,7 +13,7 @@ def placed(block: int, content_hash: bytes = b"h" * 32) -> Placed:
 
 
 def test_only_blocks_of_the_cut_count() -> None:
-    """Each once, with its pack."""
+    """A cut lists each of its blocks once, with its pack."""
     cut = Cut({BlockId(1), BlockId(2)})
     cut.resolve(placed(3), PACK)
     assert (cut.places, cut.packs) == ({}, {})
@@ -35,7 +35,7 @@ def test_equal_blocks_of_a_cut_share_one_location() -> None:
 
 
 def test_lost_blocks_do_not_delay_the_cut() -> None:
-    """Other blocks were never awaited."""
+    """Lost blocks do not delay the cut."""
     cut = Cut({BlockId(1), BlockId(2)})
     cut.give_up([BlockId(2), BlockId(9)])
     assert cut.lost == {2}

@@ -105,7 +105,7 @@ async def test_equal_content_heals_every_file_that_shared_it(power: Power, damag
 async def test_file_that_is_overwritten_in_place_heals_the_others(
     power: Power, damage: Damage
 ) -> None:
-    """It releases its reference to the damaged block; another file still has one."""
+    """A file overwritten in place heals other files with the block."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, damage)
         session.db.begin()
@@ -123,7 +123,7 @@ async def test_file_that_is_overwritten_in_place_heals_the_others(
 
 
 async def test_follower_sees_healed_content(power: Power) -> None:
-    """With the next txg; the follower's own read error left no mark."""
+    """A follower sees healed content with the next txg."""
     async with power.session("a", tasks=False) as writer:
         first, _second = await _damaged_file(power, writer, _missing)
         await writer.flush_at_end()

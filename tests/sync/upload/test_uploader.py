@@ -324,7 +324,7 @@ async def test_fenced_mount_stops_uploading_packs(
 async def test_session_taken_over_before_it_serves_is_fenced(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in fsck, which uploads its repairs without ever serving."""
+    """A session that is fenced before it serves, as in fsck, reports it."""
     monkeypatch.setattr(lease, "LEASE_LOOK_S", 0)
     async with power.session("a", tasks=False) as old:
         old.status.__dict__.update(MountStatus().__dict__)
@@ -412,7 +412,7 @@ async def test_equal_blocks_removed_while_shipped_share_one_pack(
 
 
 async def test_many_blocks_removed_while_shipped_fill_packs(power: Power) -> None:
-    """With different content; not one pack for each."""
+    """Many blocks removed while shipped fill few packs."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         inos = [write_file(session, b"%d" % number * 900) for number in range(50)]
@@ -428,7 +428,7 @@ async def test_many_blocks_removed_while_shipped_fill_packs(power: Power) -> Non
 
 
 async def test_sealed_block_without_references_is_not_uploaded(power: Power) -> None:
-    """Its file was removed before the cut: the cut does not wait for it, and nothing is stored."""
+    """A sealed block without references is not uploaded."""
     async with power.session("a", tasks=False) as session:
         inos = [write_file(session, b"%d" % number * 900) for number in range(5)]
         await session.uploader.seal_ripe(0.0)

@@ -15,7 +15,7 @@ All methods are synchronous, block on the disk, and may be called from several t
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -127,12 +127,16 @@ class PrunedTree:
             for file in files:
                 yield self._name(f"{directory}/{file}")
 
-    def sync_parents(self, name: str) -> None:
-        """Make a name durable: fsync its directory and those above it, *root* included.
+    def sync_parents(self, names: Iterable[str]) -> None:
+        """Make names durable: fsync their directories, each once, and last *root*.
 
         A directory that was pruned meanwhile is passed over: the file was removed before it.
         """
-        for directory in self._directories_above(self._place(name)):
+        places = [self._place(name) for name in names]
+        if not places:
+            return
+        above = {directory for place in places for directory in self._directories_above(place)}
+        for directory in sorted(above, key=len, reverse=True):  # a directory before those above it
             with contextlib.suppress(FileNotFoundError):
                 sync_path(directory)
         sync_path(self._root)

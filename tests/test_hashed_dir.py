@@ -228,7 +228,7 @@ def test_sync_parents_passes_over_a_pruned_directory(numbered: NumberedDir) -> N
     put(numbered, "17")
     numbered.remove("17")
 
-    numbered.sync_parents("17")
+    numbered.sync_parents(["17"])
     sync_path(numbered.root)
 
 

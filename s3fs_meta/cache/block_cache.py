@@ -461,12 +461,12 @@ class BlockCache:
         before this call.  Transaction: must be outside one.
         """
         async with self._syncing:
-            unsynced = self.index.take_unsynced()
-            if not unsynced:
+            if not (unsynced := self.index.take_unsynced()):
                 return
             lengths = self.index.lengths_to_note(unsynced)
+            named = {block for block in unsynced if self.index.was_synced(block)}
             try:
-                await trio.to_thread.run_sync(self._files.sync, unsynced)
+                await trio.to_thread.run_sync(self._files.sync, unsynced, named)
             except BaseException:
                 for block in unsynced:
                     self.index.note_write(block)

@@ -14,7 +14,7 @@ import os
 import resource
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -306,10 +306,14 @@ class BlockFiles:
         if target is not None:
             self.sync_everything()
 
-    def sync(self, blocks: list[BlockId]) -> None:
+    def sync(self, blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
         """Make files and their names durable. In a thread: takes as long as the disk does.
 
         A missing file was doomed and removed meanwhile, and needs no sync.
+
+        Args:
+            blocks: of which the content is not durable yet.
+            named: those of them whose names are durable since an earlier call.
 
         Raises:
             OSError: the disk failed; any of the files may not be durable.
@@ -326,7 +330,7 @@ class BlockFiles:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-            self._directory.sync_parents(_name(block))
+        self._directory.sync_parents(_name(block) for block in blocks if block not in named)
 
     def sync_everything(self) -> None:
         """Make all files durable, fetched ones too. In a thread; raises as ``sync`` does.

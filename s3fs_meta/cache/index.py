@@ -205,6 +205,10 @@ class CacheIndex:
                 lengths.append((block, held.size_bytes))
         return lengths
 
+    def was_synced(self, block: BlockId) -> bool:
+        """Return whether a sync since the mount has made the name of a block's file durable."""
+        return block in self._synced
+
     def note_synced(self, block: BlockId, length: int) -> None:
         """Note the synced length in a block's row."""
         if block in self._held:

@@ -308,7 +308,7 @@ class LocalStore:
     def _put(self, key: ObjectKey, data: bytes | memoryview) -> None:
         with self._unfinished_file(key, data) as source:
             self._tree.put_from(source, key)
-        self._tree.sync_parents(key)
+        self._tree.sync_parents([key])
 
     def _create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
         with self._unfinished_file(key, data) as source:
@@ -316,18 +316,18 @@ class LocalStore:
                 self._tree.link_new(source, key)
             except FileExistsError as exc:
                 # The object that we report must be durable even if its writer died before syncing.
-                self._tree.sync_parents(key)
+                self._tree.sync_parents([key])
                 raise PreconditionError(key) from exc
-        self._tree.sync_parents(key)
+        self._tree.sync_parents([key])
         return _etag(data)
 
     def _replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
         with self._unfinished_file(key, data) as source, self._replace_lock():
             if self._present_etag(key) != etag:
-                self._tree.sync_parents(key)
+                self._tree.sync_parents([key])
                 raise PreconditionError(key)
             self._tree.put_from(source, key)
-            self._tree.sync_parents(key)
+            self._tree.sync_parents([key])
         return _etag(data)
 
     def _delete(self, keys: Sequence[ObjectKey]) -> None:

@@ -1,7 +1,10 @@
 """Commits and syncs."""
 
 import errno
+import os
 import threading
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import pytest
 import trio
@@ -9,8 +12,8 @@ import trio.testing
 
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import GROUP_AGE_S_MAX, GROUP_DELAY_S
-from s3fs_meta.meta.tables import cached_blocks
-from s3fs_meta.model import BlockId, BlockState
+from s3fs_meta.meta.tables import block_map, cached_blocks
+from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.session import Session
 from tests.sync.conftest import Power, read_file, remove_file, write_file
@@ -93,7 +96,12 @@ async def test_fsync_syncs_the_content_before_the_rows(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         sync, commit = session.files.sync, session.db.commit_durable
-        session.files.sync = lambda blocks: (order.append("files"), sync(blocks))[1]  # type: ignore[method-assign,func-returns-value]
+
+        def note(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
+            order.append("files")
+            sync(blocks, named)
+
+        session.files.sync = note  # type: ignore[method-assign]
         session.db.commit_durable = lambda: (order.append("rows"), commit())[1]  # type: ignore[method-assign,func-returns-value]
 
         await session.durability.sync_file(ino)
@@ -101,12 +109,61 @@ async def test_fsync_syncs_the_content_before_the_rows(power: Power) -> None:
     assert order == ["files", "rows"]
 
 
+async def test_directories_are_synced_once_for_new_block_files(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For several blocks once; not again when a block is overwritten, but for a copy of it."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        fsync(fd)
+
+    async with power.session("a", tasks=False) as session:
+
+        async def sync() -> list[str]:
+            monkeypatch.setattr(os, "fsync", note)
+            await session.durability.sync()
+            monkeypatch.setattr(os, "fsync", fsync)
+            found = [name for name in synced if "wal" not in name]
+            synced.clear()
+            return found
+
+        write_file(session, CONTENT)
+        write_file(session, CONTENT)
+        first, second = cached_blocks.in_state(session.db, BlockState.DIRTY)
+        folders = ["xxx", session.files.root.name]
+        found = await sync()
+        assert sorted(found[:2]) == sorted([f"{first:x}", f"{second:x}"])
+        assert found[2:] == folders
+
+        located = block_map.locate(session.db, *_file_of(session, first))
+        assert located is not None
+        session.db.begin()
+        session.cache.write_in_place(located, 0, b"HELLO")
+        assert await sync() == [f"{first:x}"]
+
+        session.db.begin()
+        session.cache.seal([first])
+        copy = session.cache.copy_on_write(located, *_file_of(session, first), len(CONTENT))
+        assert await sync() == [f"{copy:x}", *folders]
+        session.db.rollback()
+
+
+def _file_of(session: Session, block: BlockId) -> tuple[Ino, BlockIndex]:
+    """Return the file of a dirty block, and its place there."""
+    row = cached_blocks.get(session.db, block)
+    assert row is not None
+    return row.ino, row.block_index
+
+
 async def test_disk_that_refuses_to_sync_turns_the_mount_read_only(power: Power) -> None:
     """After a failed fsync the durable content is unknown, so no more writes are accepted."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
 
-        def refuse(blocks: list[BlockId]) -> None:
+        def refuse(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
             raise OSError(errno.EIO, "Input/output error", str(blocks))
 
         session.files.sync = refuse  # type: ignore[method-assign]
@@ -126,10 +183,10 @@ async def test_fsync_waits_for_a_running_sync_of_its_content(power: Power) -> No
         ino = write_file(session, CONTENT)
         sync = session.files.sync
 
-        def slow(blocks: list[BlockId]) -> None:
+        def slow(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
             trio.from_thread.run_sync(started.set)
             go_on.wait()
-            sync(blocks)
+            sync(blocks, named)
             order.append("content")
 
         async def fsync() -> None:
@@ -196,7 +253,7 @@ def _synced_blocks(session: Session) -> list[BlockId]:
     """Return a list that collects the blocks whose files are synced from now on."""
     synced: list[BlockId] = []
     sync = session.files.sync
-    session.files.sync = lambda blocks: (synced.extend(blocks), sync(blocks))[1]  # type: ignore[method-assign,func-returns-value]
+    session.files.sync = lambda blocks, named=(): (synced.extend(blocks), sync(blocks, named))[1]  # type: ignore[method-assign,func-returns-value]
     return synced
 
 
@@ -206,7 +263,7 @@ async def test_fsync_after_a_failed_one_fails_too(power: Power) -> None:
         ino = write_file(session, CONTENT)
         sync = session.files.sync
 
-        def refuse(blocks: list[BlockId]) -> None:
+        def refuse(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
             session.files.sync = sync  # type: ignore[method-assign]
             raise OSError(errno.EIO, "Input/output error", str(blocks))
 
@@ -240,9 +297,9 @@ async def test_no_file_is_deleted_after_a_lost_group(power: Power) -> None:
         remove_file(session, ino)
         sync = session.files.sync
 
-        def lose_group(blocks: list[BlockId]) -> None:
+        def lose_group(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
             trio.from_thread.run_sync(session.db.rollback)
-            sync(blocks)
+            sync(blocks, named)
 
         session.files.sync = lose_group  # type: ignore[method-assign]
         with pytest.raises(DatabaseError, match="lost"):

@@ -3,7 +3,7 @@
 import errno
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import pytest
 import trio
@@ -247,7 +247,7 @@ async def test_flush_of_many_failing_batches_ends(
             write_file(session, os.urandom(1000))
         session.durability.commit()
 
-        def refuse(blocks: list[BlockId]) -> None:
+        def refuse(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
             raise OSError(errno.EIO, "Input/output error", str(blocks))
 
         session.files.sync = refuse  # type: ignore[method-assign]

@@ -118,6 +118,18 @@ class PrunedTree:
         self._prune_above(place)
         return True
 
+    def remove_all(self, names: Iterable[str]) -> None:
+        """Remove files; at the end each directory, once, that this leaves empty."""
+        last_in: dict[str, str] = {}
+        try:
+            for place in map(self._place, names):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(place)
+                    last_in[place.rpartition("/")[0]] = place
+        finally:
+            for place in last_in.values():
+                self._prune_above(place)
+
     def names(self) -> Iterator[str]:
         """Yield the name of every file, in no order.
 

@@ -223,6 +223,38 @@ def test_prune_all_removes_empty_directories_only(numbered: NumberedDir) -> None
     assert empty_directories(numbered.root) == []
 
 
+def test_removing_many_files_prunes_each_directory_once(
+    numbered: NumberedDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a name that is not there; files and directories of others stay."""
+    for number in (0x17, 0x18, 0x1001, 0x1002, 0x2001):
+        put(numbered, f"{number:x}")
+    tried: list[str] = []
+    rmdir = os.rmdir
+
+    def note(path: str) -> None:
+        tried.append(path.rpartition("/")[2])
+        rmdir(path)
+
+    monkeypatch.setattr(os, "rmdir", note)
+    numbered.remove_all(f"{number:x}" for number in (0x17, 0x18, 0x19, 0x1001, 0x3001, 0x2001))
+
+    assert sorted(numbered.names()) == ["1002"]
+    assert sorted(tried) == ["1xxx", "2xxx", "xxx"]
+    assert empty_directories(numbered.root) == []
+
+
+def test_failing_removal_of_many_files_leaves_no_empty_directory(numbered: NumberedDir) -> None:
+    """Files removed before the failure leave no empty directory."""
+    put(numbered, "17")
+    numbered.path("1001").mkdir(parents=True)
+
+    with pytest.raises(IsADirectoryError):
+        numbered.remove_all(["17", "1001"])
+
+    assert not numbered.path("17").parent.exists()
+
+
 def test_sync_parents_passes_over_a_pruned_directory(numbered: NumberedDir) -> None:
     """A file that another thread removed meanwhile needs no syncing."""
     put(numbered, "17")

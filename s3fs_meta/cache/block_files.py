@@ -261,9 +261,12 @@ class BlockFiles:
 
     def remove_all(self, blocks: Iterable[BlockId]) -> None:
         """Remove files, as ``remove``. In any thread, after ``let_go``; then ``close_removed``."""
-        for block in blocks:
-            self._open.forget(block)
-            self._directory.remove(_name(block))
+        self._directory.remove_all(map(self._name_to_remove, blocks))
+
+    def _name_to_remove(self, block: BlockId) -> str:
+        """Make the descriptor of a block unreachable; return the name of its file."""
+        self._open.forget(block)
+        return _name(block)
 
     def close_removed(self) -> None:
         """Free the space of files that were opened again before their removal. On the loop."""

@@ -84,6 +84,15 @@ class AttributeNames:
             )
         return not record.has_capability
 
+    def has_none(self, ino: Ino) -> bool:
+        """Return whether an inode exists and has no extended attribute.
+
+        Raises:
+            BadRowError: its row cannot be read.
+        """
+        found = inodes.find(self._db, ino)
+        return found is not None and not found.flags & InodeFlag.HAS_XATTRS
+
     def get(self, ino: Ino, name: bytes) -> bytes:
         """Return the value of one attribute.
 

@@ -168,6 +168,10 @@ static int intercept(struct fuse_session *session, Request *request)
         request->header.opcode = FUSE_CREATE;
         request->create.flags |= O_TMPFILE;
         break;
+    case FUSE_GETXATTR: /* pyfuse3 knows these two, but answers "no such attribute" slowly */
+        return call_handler("getxattr", request);
+    case FUSE_LISTXATTR:
+        return call_handler("listxattr", request);
     case FUSE_INTERRUPT: /* libfuse does not know the intercepted requests, pyfuse3 no interrupts */
         return 1;
     case FUSE_LSEEK:

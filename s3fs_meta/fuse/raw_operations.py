@@ -1,4 +1,4 @@
-"""The handlers of requests that libfuse or pyfuse3 does not pass on.
+"""The handlers of requests that libfuse or pyfuse3 does not pass on, or only slowly.
 
 Owns: the layouts of requests and replies, and the tasks of requests that wait. Does not know: the
 semantics (``fs.content.file_ranges``, ``fs.inode_flags``), the C side (``fuse_intercept.c``).
@@ -20,9 +20,10 @@ from typing import Any, Final
 import trio
 
 from s3fs_meta.errors import BusyError, S3fsError, UnknownLengthError
-from s3fs_meta.fs import inode_flags
+from s3fs_meta.fs import acl, inode_flags
 from s3fs_meta.fs.content.file_ranges import seek_without_holes
 from s3fs_meta.fs.waiting_room import WaitingRoom, caller
+from s3fs_meta.fs.xattrs import CAPABILITY
 from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.error_boundary import broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
@@ -48,6 +49,8 @@ FALLOCATE: Final = struct.Struct("=8xqqI4x")  # offset, length, mode
 # offset, target inode, target offset, length
 COPY_FILE_RANGE: Final = struct.Struct("=8xqQ8xqq8x")
 WRITE_OUT: Final = struct.Struct("=I4x")
+GETXATTR: Final = struct.Struct("=I4x")  # room for the answer; the name follows
+LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty list
 IOCTL: Final = struct.Struct("=12xI8xI4x")  # command, bytes that follow
 IOCTL_OUT: Final = bytes(16)  # the result, and fields for unrestricted commands only
 
@@ -64,6 +67,9 @@ _AT_FDCWD: Final = -100
 _DONT_SYNC: Final = 0x4000
 _INO_AND_SIZE: Final = 0x300  # STATX_INO, STATX_SIZE
 _STATX: Final = struct.Struct("=32xQQ88xII112x")  # fields of struct statx: inode, size, device
+
+# Attributes that the kernel and cp(1) ask for although few files have one.
+_OFTEN_MISSING: Final = frozenset({CAPABILITY, acl.ACCESS, acl.DEFAULT})
 
 Work = Callable[..., Coroutine[Any, Any, bytes]]
 
@@ -222,6 +228,38 @@ class RawOperations:
             self._clear_privileges(target)
         copied = await self._fs.ranges.copy(source, offset, target, at, length)
         return WRITE_OUT.pack(copied)
+
+    # --- frequent requests, which pyfuse3 knows ------------------------------------------------
+
+    def getxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
+        """Answer that an inode has no such attribute if it has none at all.
+
+        Returns:
+            Whether this was the answer; if not, ``Operations.getxattr`` gives it.
+        """
+        name = content[GETXATTR.size : -1]
+        if name not in _OFTEN_MISSING or self._fs.freeze.is_held or not self._has_none(ino):
+            return False
+        self.operations.requests["getxattr"] += 1
+        _answer(unique, errno.ENODATA)
+        return True
+
+    def listxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
+        """Answer an empty list if an inode has no attributes; return as ``getxattr``."""
+        if not self._has_none(ino):
+            return False
+        self.operations.requests["listxattr"] += 1
+        (room_bytes,) = GETXATTR.unpack_from(content)
+        _answer(unique, 0, b"" if room_bytes else LISTXATTR_SIZE_OUT)
+        return True
+
+    def _has_none(self, ino: Ino) -> bool:
+        try:
+            return self._fs.xattrs.has_none(ino)
+        except S3fsError:
+            return False  # the other handler meets the same error, and reports it
+
+    # --- flags, birth time, privileges ---------------------------------------------------------
 
     def ioctl(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
         """Get or set the flags of an inode; answer every other command with ENOTTY at once.

@@ -17,6 +17,7 @@ from tests.fuse.conftest import FILE
         ("FALLOCATE", 32),
         ("COPY_FILE_RANGE", 56),
         ("WRITE_OUT", 8),
+        ("GETXATTR", 8),
         ("IOCTL", 32),
     ],
 )

@@ -14,10 +14,13 @@ from s3fs_meta.errors import NoInodeError, NoSpaceLeftError
 from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.fuse import raw_operations
-from s3fs_meta.model import ROOT_INO, Attributes, Ino
+from s3fs_meta.fuse.raw_operations import GETXATTR, RawOperations
+from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino
 from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 
 pytestmark = pytest.mark.mount
+
+NONE = 1 << 60  # the number of no request: the kernel ignores an answer to it
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -158,6 +161,49 @@ async def test_cp_of_uploaded_content_shares_its_blocks(mounted: Mounted) -> Non
 async def test_cp_copies_dirty_content(mounted: Mounted) -> None:
     """The kernel first writes back its pages of both files."""
     await mounted.run(copy_with_cp, mounted.path, 3 * BLOCK_BYTES + 7)
+
+
+def attributes_come_and_go(path: Path) -> None:
+    """Ask for attributes of a file without any, with one, and without it again."""
+    path.touch()
+    for _ in range(2):
+        assert os.listxattr(path) == []
+        for name in ("security.capability", "system.posix_acl_access", "user.a"):
+            with pytest.raises(OSError, match="No data"):
+                os.getxattr(path, name)
+        os.setxattr(path, "user.a", b"value")
+        assert os.listxattr(path) == ["user.a"]
+        assert os.getxattr(path, "user.a") == b"value"
+        with pytest.raises(OSError, match="No data"):
+            os.getxattr(path, "security.capability")
+        os.removexattr(path, "user.a")
+
+
+async def test_attributes_are_answered_while_there_are_none_and_some(mounted: Mounted) -> None:
+    """By the quick handlers and the others; all requests are counted."""
+    await mounted.run(attributes_come_and_go, mounted.path / "f")
+    requests = mounted.handlers.operations.requests
+    assert requests["getxattr"] >= 8
+    assert requests["listxattr"] >= 4
+
+
+async def test_only_missing_attributes_are_answered_quickly(mounted: Mounted) -> None:
+    """While a tree is frozen the question for capabilities is a sign of a writer, and must wait."""
+    fs = mounted.handlers.fs
+    capability = GETXATTR.pack(0) + b"security.capability\0"
+    other = GETXATTR.pack(0) + b"user.a\0"
+    await mounted.run((mounted.path / "f").touch)
+    ino = Ino((await mounted.run(os.stat, mounted.path / "f")).st_ino)
+    async with trio.open_nursery() as nursery:
+        raw = RawOperations(mounted.handlers.operations, nursery, 0)
+        quick = raw.getxattr, raw.listxattr
+        assert [ask(NONE, ino, 0, capability) for ask in quick] == [True, True]
+        assert not raw.getxattr(NONE, ino, 0, other)
+        assert [ask(NONE, Ino(ino + 1000), 0, capability) for ask in quick] == [False, False]
+        with fs.freeze.hold(ROOT_INO, 60):
+            assert not raw.getxattr(NONE, ino, 0, capability)
+        fs.xattrs.set(ino, b"user.a", b"value", Caller(0, 0, 0, 0))
+        assert [ask(NONE, ino, 0, capability) for ask in quick] == [False, False]
 
 
 def listed(folder: Path) -> list[str]:

@@ -139,13 +139,19 @@ class LeaseKeeper:
 
         Raises:
             UnfinishedFilesystemError: there is none: mkfs was interrupted, or the lease was lost.
+            FormatError: it is damaged; the error says what to do.
         """
         try:
             fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
+            self._etag = fetched.etag
+            self._lease = lease_codec.decode(lease_codec.KEY, fetched.data)
         except ObjectMissingError as exc:
             raise UnfinishedFilesystemError(self._store.url) from exc
-        self._etag = fetched.etag
-        self._lease = lease_codec.decode(lease_codec.KEY, fetched.data)
+        except NewerFormatError:
+            raise
+        except FormatError as exc:
+            advice = "s3fs-meta fsck -y makes it anew"
+            raise FormatError(lease_codec.KEY, f"{exc.what}; {advice}") from exc
         return self._lease
 
     async def reread(self) -> Lease:

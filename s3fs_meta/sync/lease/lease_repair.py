@@ -102,8 +102,9 @@ async def read_or_derive(
     else:
         return None
     keeper.assume(await _lease_of_images(store, keyring, clock))
-    why = "it is missing" if isinstance(damage, UnfinishedFilesystemError) else str(damage)
-    return f"the lease cannot be read ({why}); s3fs-meta fsck -y makes it anew"
+    if isinstance(damage, UnfinishedFilesystemError):
+        return "the lease is missing; s3fs-meta fsck -y makes it anew"
+    return str(damage)
 
 
 async def _lease_of_images(

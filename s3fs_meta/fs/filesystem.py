@@ -27,6 +27,7 @@ from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
 from s3fs_meta.fs.protection import require_changeable, require_unprotected
+from s3fs_meta.fs.slices import DEFAULT_SLICES, Slices
 from s3fs_meta.fs.trees.clone import TreeClone
 from s3fs_meta.fs.trees.lock import TreeLock
 from s3fs_meta.fs.trees.remove import TreeRemoval
@@ -73,6 +74,7 @@ class Filesystem:
         state_of: Callable[[Ino], Awaitable[bytes]] = _unknown_state,
         groups_of: SupplementaryGroups = _no_groups,
         notices: KernelNotices = NO_KERNEL,
+        slices: Slices = DEFAULT_SLICES,
     ) -> None:
         """Build the parts of a filesystem.
 
@@ -81,6 +83,7 @@ class Filesystem:
             state_of: returns the value of the attribute ``xattrs.STATE``: how durable a file is.
             groups_of: returns the supplementary groups of a process.
             notices: invalidate the kernel's caches.
+            slices: bound the work between two schedule points.
         """
         self.db = db
         self._directory_times = options.directory_times
@@ -91,11 +94,27 @@ class Filesystem:
         self.lookups = LookupCounts()
         self.open_files = OpenFiles()
         self.changes = Changes(db, cache.disk, status, notices)
-        self.orphans = Orphans(db, cache, status, self.lookups, self.open_files)
+        self.orphans = Orphans(db, cache, status, self.lookups, self.open_files, slices)
         self._now_ns = now_ns = clock.now_ns
         policy, opened = options.access_time, self.open_files
         self.attributes = AttributeStore(db, self.changes, status, now_ns, policy, opened)
         self.namespace = Namespace(db, self.changes, self.orphans, now_ns)
+        self.capacity, self.freeze = Capacity(db), Freeze(db)
+        self._make_trees(cache, slices)
+        self.xattrs = AttributeNames(db, self.changes, self.open_files, now_ns, groups_of)
+        self.waiting_room = WaitingRoom(is_shared=options.allow_other)
+        self.data = FileData(
+            db, cache, self.changes, self.attributes, self.open_files, now_ns, self.waiting_room,
+            slices=slices,
+        )  # fmt: skip
+        self.flags = InodeFlags(db, self.changes, self.open_files, self.freeze, now_ns)
+        self.ranges = FileRanges(db, cache, self.changes, self.data, self.freeze, now_ns, slices)
+        self.lookup, self.getattr = self.namespace.lookup, self.attributes.get
+        self.read, self.write = self.data.read, self.data.write
+
+    def _make_trees(self, cache: BlockCache, slices: Slices) -> None:
+        """Make the parts that work on whole trees."""
+        db, status, now_ns = self.db, self.status, self._now_ns
         self.tree_removal = TreeRemoval(
             db,
             cache,
@@ -106,9 +125,9 @@ class Filesystem:
             lookups=self.lookups,
             open_files=self.open_files,
             now_ns=now_ns,
+            slices=slices,
         )
-        self.capacity, self.freeze = Capacity(db), Freeze(db)
-        self.tree_lock = TreeLock(db, self.changes, self.namespace.lookup)
+        self.tree_lock = TreeLock(db, self.changes, self.namespace.lookup, slices)
         self.tree_clone = TreeClone(
             db,
             cache,
@@ -121,16 +140,8 @@ class Filesystem:
             freeze=self.freeze,
             now_ns=now_ns,
             block_bytes=self.block_bytes,
+            slices=slices,
         )
-        self.xattrs = AttributeNames(db, self.changes, self.open_files, now_ns, groups_of)
-        self.waiting_room = WaitingRoom(is_shared=options.allow_other)
-        self.data = FileData(
-            db, cache, self.changes, self.attributes, self.open_files, now_ns, self.waiting_room
-        )  # fmt: skip
-        self.flags = InodeFlags(db, self.changes, self.open_files, self.freeze, now_ns)
-        self.ranges = FileRanges(db, cache, self.changes, self.data, self.freeze, now_ns)
-        self.lookup, self.getattr = self.namespace.lookup, self.attributes.get
-        self.read, self.write = self.data.read, self.data.write
 
     async def run(self) -> None:
         """Purge removed files and read ahead, until cancelled. Begin with orphans of earlier mounts.

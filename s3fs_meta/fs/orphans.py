@@ -19,7 +19,7 @@ from s3fs_meta.errors import BadRowError, S3fsError
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.removed_trees import RemovedTrees
-from s3fs_meta.limits import PURGE_BLOCKS_MAX
+from s3fs_meta.fs.slices import Slices
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, inodes, packs, symlinks, xattrs
 from s3fs_meta.meta.tables import blocks as blocks_meta
@@ -40,12 +40,14 @@ class Orphans:
         status: MountStatus,
         lookups: LookupCounts,
         open_files: OpenFiles,
+        slices: Slices,
     ) -> None:
         self._db = db
         self._cache = cache
         self._status = status
         self._lookups = lookups
         self._open_files = open_files
+        self._slices = slices
         self.trees = RemovedTrees(db)
         self._known: set[Ino] = set()
         self._queue: deque[Ino] = deque()
@@ -100,7 +102,7 @@ class Orphans:
         elif row.flags & InodeFlag.REMOVED:
             self._known.discard(ino)
             self.trees.add(ino, row.size_bytes)
-        elif row.mapped_blocks > PURGE_BLOCKS_MAX:
+        elif row.mapped_blocks > self._slices.purged_blocks:
             self._enqueue(ino)
         else:
             self._purge_or_leave(row)
@@ -170,9 +172,9 @@ class Orphans:
         db, ino = self._db, row.ino
         db.begin()
         if row.mapped_blocks:
-            blocks = block_map.indexes_from(db, ino, BlockIndex(0), PURGE_BLOCKS_MAX)
+            blocks = block_map.indexes_from(db, ino, BlockIndex(0), self._slices.purged_blocks)
             unmap(db, self._cache, ino, blocks)
-            if len(blocks) == PURGE_BLOCKS_MAX:
+            if len(blocks) == self._slices.purged_blocks:
                 return False
         if row.flags & InodeFlag.HAS_XATTRS:
             xattrs.delete_all(db, ino)

@@ -11,6 +11,7 @@ from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import GROUP_OBJ, MASK, OTHER, USER_OBJ, AclEntry
 from s3fs_meta.fs.acl import USER as NAMED_USER
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.slices import DEFAULT_SLICES, Slices
 from s3fs_meta.fs.write_gate import NO_KERNEL, KernelNotices
 from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -72,6 +73,7 @@ class Volume:
         *,
         cache_bytes: int = 256 * MIB,
         notices: KernelNotices = NO_KERNEL,
+        slices: Slices = DEFAULT_SLICES,
     ) -> AsyncIterator[Filesystem]:
         """Mount without background tasks; leaving the block has the effect of SIGKILL."""
         opened = await open_filesystem(
@@ -94,6 +96,7 @@ class Volume:
                 options or FilesystemOptions(access_time=AccessTime.NEVER),
                 sync_file=self.session.durability.sync_file,
                 notices=notices,
+                slices=slices,
             )
         finally:
             opened.db.close()
@@ -125,9 +128,20 @@ async def volume(tmp_path: Path) -> Volume:
 
 
 @pytest.fixture
-async def fs(volume: Volume) -> AsyncIterator[Filesystem]:
+def slices() -> Slices:
+    """Return the bounds of ``fs``; ``sliced`` gives a test others."""
+    return DEFAULT_SLICES
+
+
+def sliced(**bounds: int) -> pytest.MarkDecorator:
+    """Mark a test whose ``fs`` cuts its work into slices with these bounds."""
+    return pytest.mark.parametrize("slices", [Slices(**bounds)], ids=["small slices"])
+
+
+@pytest.fixture
+async def fs(volume: Volume, slices: Slices) -> AsyncIterator[Filesystem]:
     """Return a mounted, empty filesystem."""
-    async with volume.mounted() as filesystem:
+    async with volume.mounted(slices=slices) as filesystem:
         yield filesystem
 
 

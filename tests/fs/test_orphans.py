@@ -1,10 +1,10 @@
 """Orphans: removed inodes that are still in use."""
 
-import pytest
 import trio
 import trio.testing
 
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.slices import Slices
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO
 from s3fs_meta.mount_state import MountState
@@ -95,12 +95,9 @@ async def test_orphan_that_is_open_on_this_host_stays_until_close(volume: Volume
         nursery.cancel_scope.cancel()
 
 
-async def test_large_file_is_purged_in_pieces(
-    volume: Volume, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_file_is_purged_in_pieces(volume: Volume) -> None:
     """A large file is purged in the background; after a kill by the next mount."""
-    monkeypatch.setattr("s3fs_meta.fs.orphans.PURGE_BLOCKS_MAX", 2)
-    async with volume.mounted() as fs:
+    async with volume.mounted(slices=Slices(purged_blocks=2)) as fs:
         ino = make_file(fs, b"f")
         for index in range(7):
             await fs.write(ino, index * BLOCK_BYTES, b"a")

@@ -10,6 +10,7 @@ import trio
 from s3fs_meta.control.protocol import Message
 from s3fs_meta.errors import ReadOnlyStateError, UsageError
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.slices import DEFAULT_SLICES, Slices
 from s3fs_meta.model import ROOT_INO
 from s3fs_meta.mount.tree_handlers import TreeHandlers, _entry
 from tests.fs.conftest import Volume, look, make_directory, make_file
@@ -30,11 +31,12 @@ def test_malformed_message_is_refused(arguments: Message) -> None:
 
 
 @pytest.fixture
-async def fs(tmp_path: Path) -> AsyncIterator[Filesystem]:
+async def fs(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Filesystem]:
     """Return a filesystem with a tree of 43 names."""
     volume = Volume(tmp_path)
     await volume.make()
-    async with volume.mounted() as filesystem:
+    slices = getattr(request, "param", DEFAULT_SLICES)
+    async with volume.mounted(slices=slices) as filesystem:
         top = make_directory(filesystem, b"tree")
         for number in range(6):
             below = make_directory(filesystem, b"%d" % number, top)
@@ -47,12 +49,11 @@ def _tree(fs: Filesystem) -> dict[str, Any]:
     return {"parent": ROOT_INO, "name": "tree", "ino": look(fs, b"tree").ino}
 
 
+@pytest.mark.parametrize("fs", [Slices(names=4, cloned_names=4)], indirect=True)
 async def test_clone_and_lock_report_their_progress(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client and status get the progress; the total is a lower bound."""
-    monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_NAMES", 4)
-    monkeypatch.setattr("s3fs_meta.fs.trees.lock.TREE_SLICE_NAMES", 4)
     monkeypatch.setattr("s3fs_meta.mount.tree_handlers.TREE_PAUSE_S", 0)
     trees = TreeHandlers(fs, look=bool, collect=trio.lowlevel.checkpoint)
     told: list[Message] = []

@@ -47,13 +47,13 @@ from s3fs_meta.fs.content.read_ahead import ReadAhead
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import unmap
 from s3fs_meta.fs.protection import require_changeable, require_writable
+from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.waiting_room import WaitingRoom
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import (
     FETCH_ROUNDS_MAX,
     FILE_BYTES_MAX,
     OPERATION_DISK_BYTES,
-    PURGE_BLOCKS_MAX,
 )
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, inodes, properties
@@ -69,7 +69,7 @@ _new = tuple.__new__  # a third of what calling the class costs
 class FileData:
     """Contents of the files of one mount."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its neighbours, wired once
         self,
         db: Database,
         cache: BlockCache,
@@ -78,6 +78,8 @@ class FileData:
         open_files: OpenFiles,
         now_ns: Callable[[], int],
         waiting_room: WaitingRoom,
+        *,
+        slices: Slices,
     ) -> None:
         self._db = db
         self._cache = cache
@@ -88,6 +90,7 @@ class FileData:
         self.block_bytes = block_bytes = int(properties.get(db, "block_bytes"))
         self._block_bytes = block_bytes
         self._waiting = waiting_room
+        self._slices = slices
         self._capacity = Capacity(db)
         self.read_ahead = ReadAhead(db, cache, open_files, block_bytes)
 
@@ -363,7 +366,7 @@ class FileData:
     async def truncate(self, ino: Ino, size_bytes: int, *, sets_times: bool = True) -> None:
         """Set the size of a regular file. Content beyond the size is removed; an extension is a hole.
 
-        More than PURGE_BLOCKS_MAX blocks are cut off in pieces, from the end towards *size_bytes*.
+        More blocks than a slice releases are cut off in pieces, from the end towards *size_bytes*.
         Each piece leaves a valid, shorter file, also after a crash.
 
         Raises:
@@ -421,10 +424,14 @@ class FileData:
 
     def _cut_piece(self, before: Attributes, remove_from: BlockIndex) -> bool:
         """Cut one piece off the end, if more blocks must go than one stretch may release."""
-        blocks = block_map.indexes_from(self._db, before.ino, remove_from, PURGE_BLOCKS_MAX + 1)
-        if len(blocks) <= PURGE_BLOCKS_MAX:
+        blocks = block_map.indexes_from(
+            self._db, before.ino, remove_from, self._slices.purged_blocks + 1
+        )
+        if len(blocks) <= self._slices.purged_blocks:
             return False
-        blocks = block_map.last_indexes(self._db, before.ino, remove_from, PURGE_BLOCKS_MAX)
+        blocks = block_map.last_indexes(
+            self._db, before.ino, remove_from, self._slices.purged_blocks
+        )
         self._changes.begin(before.ino)
         unmap(self._db, self._cache, before.ino, blocks)
         lowest = min(index for index, _ in blocks)
@@ -443,7 +450,9 @@ class FileData:
                 split, before.ino, plan.keep_index, plan.keep_bytes, cuts=True
             )
             self._remap(before.ino, plan.keep_index, split, block)
-        blocks = block_map.indexes_from(self._db, before.ino, plan.remove_from, PURGE_BLOCKS_MAX)
+        blocks = block_map.indexes_from(
+            self._db, before.ino, plan.remove_from, self._slices.purged_blocks
+        )
         unmap(self._db, self._cache, before.ino, blocks)
         self._set_size(before, size_bytes, -len(blocks), sets_times=sets_times)
 

@@ -25,13 +25,11 @@ from s3fs_meta.fs.content.file_data import FileData
 from s3fs_meta.fs.freeze import Freeze
 from s3fs_meta.fs.orphans import unmap
 from s3fs_meta.fs.protection import require_changeable, require_unprotected
+from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import (
-    CLONE_SLICE_BLOCKS,
     COPIED_AT_ONCE_BYTES,
-    COPIED_RANGE_BYTES,
     FILE_BYTES_MAX,
-    PURGE_BLOCKS_MAX,
     SEEK_SLICE_ROWS,
     SHARED_RANGE_BYTES,
 )
@@ -74,6 +72,7 @@ class FileRanges:
         data: FileData,
         freeze: Freeze,
         now_ns: Callable[[], int],
+        slices: Slices,
     ) -> None:
         self._db = db
         self._cache = cache
@@ -82,6 +81,7 @@ class FileRanges:
         self._freeze = freeze
         self._now_ns = now_ns
         self._block_bytes = data.block_bytes
+        self._slices = slices
         self._capacity = Capacity(db)
 
     # --- where data is -------------------------------------------------------------------------
@@ -208,7 +208,9 @@ class FileRanges:
         while True:
             await trio.lowlevel.checkpoint()
             await self._freeze.passed((ino,))
-            found = block_map.indexes_between(self._db, ino, first, stop, PURGE_BLOCKS_MAX)
+            found = block_map.indexes_between(
+                self._db, ino, first, stop, self._slices.purged_blocks
+            )
             if not found:
                 return
             before = self._data.regular(ino)
@@ -223,7 +225,8 @@ class FileRanges:
         """Copy a range of *source* into *target*; return the number of bytes copied.
 
         Complete blocks that are in the bucket are shared: their rows are copied; so is a last block
-        that ends both files. The rest is read and written. One call copies at most SHARED_RANGE_BYTES, and writes about COPIED_RANGE_BYTES
+        that ends both files. The rest is read and written. One call copies at most
+        SHARED_RANGE_BYTES, and writes about the slice's copied_bytes
         of them: the calling process calls again, and can be killed in between. The end of the file
         and an error shorten the copy, too. Source: copy_file_range(2).
 
@@ -235,7 +238,7 @@ class FileRanges:
         stop = self._end_of_copy(source, offset, target, at, length)
         done, written_bytes = offset, 0
         try:
-            while done < stop and written_bytes < COPIED_RANGE_BYTES:
+            while done < stop and written_bytes < self._slices.copied_bytes:
                 await trio.lowlevel.checkpoint()
                 await self._freeze.passed((target,))
                 goal = at + done - offset
@@ -308,7 +311,7 @@ class FileRanges:
             length -= length % self._block_bytes
         if length <= 0:
             return 0
-        count = min(-(-length // self._block_bytes), CLONE_SLICE_BLOCKS)
+        count = min(-(-length // self._block_bytes), self._slices.shared_blocks)
         first, goal = BlockIndex(offset // self._block_bytes), BlockIndex(at // self._block_bytes)
         only_here = block_map.first_only_here(
             self._db, source, first, BlockIndex(first + count - 1)
@@ -316,8 +319,10 @@ class FileRanges:
         if only_here is not None:
             count = only_here - first
         end = BlockIndex(goal + count)
-        replaced = block_map.indexes_between(self._db, target, goal, end, PURGE_BLOCKS_MAX + 1)
-        if len(replaced) > PURGE_BLOCKS_MAX:
+        replaced = block_map.indexes_between(
+            self._db, target, goal, end, self._slices.purged_blocks + 1
+        )
+        if len(replaced) > self._slices.purged_blocks:
             count = replaced.pop()[0] - goal
         if count == 0:
             return 0

@@ -24,15 +24,11 @@ from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
 from s3fs_meta.fs.removed_trees import TreeProgress
+from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.trees.remove import TreeRemoval, give_way, wait_for_log
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import (
-    CLONE_COPIED_BYTES,
-    CLONE_SLICE_BLOCKS,
-    CLONE_SLICE_NAMES,
     LINKS_MAX,
-    LOOP_SLICE_ROWS,
-    TREE_SLICE_DIRECTORIES,
     TREE_SLICE_DISK_BYTES,
 )
 from s3fs_meta.meta.db.database import Database
@@ -68,6 +64,7 @@ class TreeClone:
         freeze: Freeze,
         now_ns: Callable[[], int],
         block_bytes: int,
+        slices: Slices,
     ) -> None:
         self._db = db
         self._cache = cache
@@ -80,6 +77,7 @@ class TreeClone:
         self._freeze = freeze
         self._now_ns = now_ns
         self._block_bytes = block_bytes
+        self._slices = slices
         self._capacity = Capacity(db)
         self._one_at_a_time = trio.Lock()
         self.progress: TreeProgress | None = None
@@ -202,7 +200,7 @@ class TreeClone:
         directories = 0
         while waiting:
             began_s = trio.current_time()
-            taken = waiting[: -TREE_SLICE_DIRECTORIES - 1 : -1]
+            taken = waiting[: -self._slices.directories - 1 : -1]
             done = self._copy_slice(taken)
             del waiting[-len(taken) :]
             waiting += [*done.left[::-1], *done.directories]
@@ -224,8 +222,8 @@ class TreeClone:
             self._db,
             taken,
             self._now_ns(),
-            names_max=CLONE_SLICE_NAMES,
-            blocks_max=CLONE_SLICE_BLOCKS,
+            names_max=self._slices.cloned_names,
+            blocks_max=self._slices.shared_blocks,
         )
         self._db.commit()
         self._capacity.require_kept()
@@ -251,13 +249,13 @@ class TreeClone:
     async def _copy_content(self, old: Ino, new: Ino) -> None:
         """Copy the blocks of a source piece by piece, and finally its size at that time."""
         after, reach = BlockIndex(0), 0
-        while wanted := block_map.indexes_from(self._db, old, after, LOOP_SLICE_ROWS):
+        while wanted := block_map.indexes_from(self._db, old, after, self._slices.cloned_indexes):
             began_s = trio.current_time()
             self._changes.begin(new)
             after, reach = self._copy_piece(old, new, [index for index, _block in wanted], reach)
             self._db.commit()
             await give_way(trio.current_time() - began_s)
-            await self._cache.wait_for_room(CLONE_COPIED_BYTES)
+            await self._cache.wait_for_room(self._slices.cloned_bytes)
         self._changes.begin(new)
         inodes.set_size(self._db, new, max(reach, inodes.get(self._db, old).size_bytes), 0)
 
@@ -274,7 +272,7 @@ class TreeClone:
             copied_bytes += self._give(new, index, located)
             mapped += 1
             reach = index * self._block_bytes + located.plain_bytes
-            if copied_bytes >= CLONE_COPIED_BYTES:
+            if copied_bytes >= self._slices.cloned_bytes:
                 break
         inodes.set_size(self._db, new, max(size_bytes, reach), mapped)
         return BlockIndex(index + 1), reach

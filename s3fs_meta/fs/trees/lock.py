@@ -17,9 +17,9 @@ import trio
 
 from s3fs_meta.errors import NoEntryError
 from s3fs_meta.fs.removed_trees import TreeProgress
+from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.trees.remove import give_way, wait_for_log
 from s3fs_meta.fs.write_gate import Changes
-from s3fs_meta.limits import TREE_SLICE_DIRECTORIES, TREE_SLICE_NAMES
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import Attributes, Cookie, Ino
@@ -37,10 +37,12 @@ class TreeLock:
         db: Database,
         changes: Changes,
         lookup: Callable[[Ino, bytes], Attributes | None],
+        slices: Slices,
     ) -> None:
         self._db = db
         self._changes = changes
         self._lookup = lookup
+        self._slices = slices
         self.progress: TreeProgress | None = None
 
     async def lock(
@@ -83,12 +85,12 @@ class TreeLock:
 
     def _lock_slice(self, waiting: list[tuple[Ino, Cookie]]) -> tuple[int, int]:
         """Lock some entries of locked directories; return their number, and that of their entries."""
-        taken = waiting[: -TREE_SLICE_DIRECTORIES - 1 : -1]
+        taken = waiting[: -self._slices.directories - 1 : -1]
         self._changes.begin(taken[0][0])
-        found = removed_trees.children(self._db, taken, TREE_SLICE_NAMES)
+        found = removed_trees.children(self._db, taken, self._slices.names)
         removed_trees.lock(self._db, {child.ino for child in found})
         del waiting[-len(taken) :]
-        if len(found) == TREE_SLICE_NAMES:
+        if len(found) == self._slices.names:
             last = found[-1]
             at = [parent for parent, _after in taken].index(last.parent)
             waiting += [*taken[:at:-1], (last.parent, last.cookie)]

@@ -31,15 +31,13 @@ from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
 from s3fs_meta.fs.protection import require_unprotected
 from s3fs_meta.fs.removed_trees import TreeProgress
+from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.write_gate import Changes, Lost
 from s3fs_meta.limits import (
     DISK_RESERVE_BYTES,
-    PURGE_BLOCKS_MAX,
     TREE_BUSY_S,
     TREE_PAUSE_S,
-    TREE_SLICE_DIRECTORIES,
     TREE_SLICE_DISK_BYTES,
-    TREE_SLICE_NAMES,
     TREE_WAL_BYTES_MAX,
 )
 from s3fs_meta.meta.db.database import Database
@@ -70,13 +68,12 @@ class _Slice(NamedTuple):
         """Return the number of names in the slice."""
         return sum(tally.plain for tally in self.tallies) + len(self.names)
 
-    @property
-    def blocks(self) -> int:
-        """Return the number of blocks that its removal releases."""
+    def blocks(self, purged_max: int) -> int:
+        """Return the number of blocks that its removal releases; a larger file is purged later."""
         return sum(
             name.mapped_blocks
             for name in self.names
-            if name.mode is not None and name.mapped_blocks <= PURGE_BLOCKS_MAX
+            if name.mode is not None and name.mapped_blocks <= purged_max
         )
 
 
@@ -114,6 +111,7 @@ class TreeRemoval:
         lookups: LookupCounts,
         open_files: OpenFiles,
         now_ns: Callable[[], int],
+        slices: Slices,
     ) -> None:
         self._db = db
         self._cache = cache
@@ -130,7 +128,8 @@ class TreeRemoval:
         self._untold_arrived = trio.Event()
         self._all_told = trio.Event()
         self._all_told.set()
-        self._names_max = TREE_SLICE_NAMES
+        self._slices = slices
+        self._names_max = slices.names
 
     # --- the command ---------------------------------------------------------------------------
 
@@ -250,7 +249,7 @@ class TreeRemoval:
             except BadRowError as exc:
                 if self._db.rows_changed() != before:
                     self._status.break_off(f"taking a removed tree apart failed: {exc}")
-                tops = len(self._trees.last(TREE_SLICE_DIRECTORIES))
+                tops = len(self._trees.last(self._slices.directories))
                 _log.error("cannot free the space of %d removed directories: %s", tops, exc)
                 self._trees.finish(tops)  # the next mount tries them once more
             except S3fsError as exc:
@@ -278,7 +277,7 @@ class TreeRemoval:
             self._tell_names(name for name in chosen.names if name.ino in held)
         inner = set(chosen.inner)
         names = [name for name in chosen.names if name.ino not in inner]
-        fates = _sort(names, held)
+        fates = _sort(names, held, self._slices.purged_blocks)
         self._db.begin()
         removed_trees.delete_plain(self._db, chosen.tallies)
         removed_trees.remove_names(self._db, chosen.scope)
@@ -310,20 +309,21 @@ class TreeRemoval:
 
     def _choose(self) -> _Slice:
         """Return the next slice: as many names, with as many blocks, as one stretch may remove."""
-        tops = self._trees.last(TREE_SLICE_DIRECTORIES)
-        names_max = min(self._names_max, TREE_SLICE_NAMES)
+        tops = self._trees.last(self._slices.directories)
+        purged_max, most = self._slices.purged_blocks, self._slices.names
+        names_max = min(self._names_max, most)
         chosen = self._look(removed_trees.scope(self._db, tops, names_max))
-        while names_max > 1 and chosen.blocks > PURGE_BLOCKS_MAX:
+        while names_max > 1 and chosen.blocks(purged_max) > purged_max:
             names_max //= 2
             chosen = self._look(removed_trees.scope(self._db, tops, names_max))
         sizes = [name.size_bytes for name in chosen.names if _is_dir(name)]
         whole = chosen.entries + sum(sizes)
-        if sizes and whole > TREE_SLICE_NAMES >= _SMALL_SHARE * max(sizes):
+        if sizes and whole > most >= _SMALL_SHARE * max(sizes):
             # Fewer of them, so that their entries fit, too.
-            names_max = max(TREE_SLICE_NAMES * chosen.entries // whole, 1)
+            names_max = max(most * chosen.entries // whole, 1)
             chosen = self._look(removed_trees.scope(self._db, tops, names_max))
             self._names_max = names_max
-        elif 2 * chosen.blocks > PURGE_BLOCKS_MAX:
+        elif 2 * chosen.blocks(purged_max) > purged_max:
             self._names_max = names_max
         else:
             self._names_max = 2 * names_max
@@ -344,7 +344,7 @@ class TreeRemoval:
 
     def _with_inner(self, chosen: _Slice) -> _Slice:
         """Add the entries of small directories that fit into the slice, so that these become no tops."""
-        room = TREE_SLICE_NAMES - chosen.entries
+        room = self._slices.names - chosen.entries
         inner: list[Ino] = []
         for name in chosen.names:
             if _is_dir(name) and 0 < name.size_bytes <= room and not self._held([name.ino]):
@@ -353,7 +353,8 @@ class TreeRemoval:
         if not inner:
             return chosen
         below = self._look(Scope(inner, None))
-        if chosen.blocks + below.blocks > PURGE_BLOCKS_MAX:
+        purged_max = self._slices.purged_blocks
+        if chosen.blocks(purged_max) + below.blocks(purged_max) > purged_max:
             return chosen
         return _Slice(
             chosen.scope,
@@ -458,18 +459,24 @@ def _is_dir(name: Name) -> bool:
     return stat.S_ISDIR(name.mode or 0)
 
 
-def _sort(names: Sequence[Name], held: Collection[Ino]) -> _Sorted:
+def _sort(names: Sequence[Name], held: Collection[Ino], purged_max: int) -> _Sorted:
     """Decide the fate of each inode; a name without an inode is only removed."""
     fates = _Sorted([], [], Counter(), [], [], 0)
     lost = Counter(name.ino for name in names)
     file_bytes = sum(
-        _put(fates, name, lost[name.ino], is_held=name.ino in held)
+        _put(
+            fates,
+            name,
+            lost[name.ino],
+            is_held=name.ino in held,
+            is_large=name.mapped_blocks > purged_max,
+        )
         for name in {name.ino: name for name in names if name.mode is not None}.values()
     )
     return fates._replace(file_bytes=file_bytes)
 
 
-def _put(fates: _Sorted, name: Name, count: int, *, is_held: bool) -> int:
+def _put(fates: _Sorted, name: Name, count: int, *, is_held: bool, is_large: bool) -> int:
     """Note the fate of one inode; return the bytes of a file that is deleted.
 
     Args:
@@ -477,13 +484,14 @@ def _put(fates: _Sorted, name: Name, count: int, *, is_held: bool) -> int:
         name: one of its names.
         count: how many of its names are removed.
         is_held: the kernel knows it, or it is open.
+        is_large: it has more blocks than a slice releases.
     """
     is_directory = _is_dir(name)
     if is_directory and (name.size_bytes or is_held):
         fates.tops.append(name.ino)
     elif not is_directory and name.nlink > count:
         fates.linked[name.ino] = count
-    elif is_held or name.mapped_blocks > PURGE_BLOCKS_MAX:
+    elif is_held or is_large:
         fates.orphans.append(name.ino)
     else:
         fates.gone.append(name.ino)

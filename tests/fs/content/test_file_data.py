@@ -21,7 +21,7 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import FILE_BYTES_MAX, WAITING_HANDLERS_MAX
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
-from tests.fs.conftest import BLOCK_BYTES, T0, USER, Volume, look, make_directory, make_file
+from tests.fs.conftest import BLOCK_BYTES, T0, USER, Volume, look, make_directory, make_file, sliced
 
 SLOW = pytest.mark.slow
 SIXTEEN_TIB = 16 << 40
@@ -228,11 +228,9 @@ async def test_truncation_sets_times(fs: Filesystem, volume: Volume) -> None:
     assert fs.getattr(ino).mtime_ns == now_ns
 
 
-async def test_large_file_is_truncated_in_pieces(
-    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@sliced(purged_blocks=2)
+async def test_large_file_is_truncated_in_pieces(fs: Filesystem) -> None:
     """A large file is truncated from its end; each piece leaves a valid shorter file."""
-    monkeypatch.setattr("s3fs_meta.fs.content.file_data.PURGE_BLOCKS_MAX", 2)
     ino = make_file(fs, b"f")
     for index in range(9):
         await fs.write(ino, index * BLOCK_BYTES, b"a" * 10)
@@ -243,11 +241,9 @@ async def test_large_file_is_truncated_in_pieces(
     assert sizes == [7 * BLOCK_BYTES, 5 * BLOCK_BYTES, 3 * BLOCK_BYTES]
 
 
-async def test_cutting_a_large_file_lets_others_run(
-    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@sliced(purged_blocks=2)
+async def test_cutting_a_large_file_lets_others_run(fs: Filesystem) -> None:
     """Between two pieces of a truncation other tasks run."""
-    monkeypatch.setattr("s3fs_meta.fs.content.file_data.PURGE_BLOCKS_MAX", 2)
     ino = make_file(fs, b"f")
     for index in range(9):
         await fs.write(ino, index * BLOCK_BYTES, b"a" * 10)

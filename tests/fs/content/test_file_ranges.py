@@ -15,13 +15,12 @@ from s3fs_meta.errors import (
     TooBigError,
     TransientStoreError,
 )
-from s3fs_meta.fs.content import file_ranges
 from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, SEEK_DATA, SEEK_HOLE, ZERO_RANGE
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import FILE_BYTES_MAX
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
-from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_file
+from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_file, sliced
 
 PUNCH = PUNCH_HOLE | KEEP_SIZE
 COLLAPSE_RANGE = 0x08
@@ -160,11 +159,9 @@ async def test_many_blocks_are_unmapped_in_slices(fs: Filesystem) -> None:
     assert fs.getattr(ino).size_bytes == size_bytes
 
 
-async def test_lock_between_slices_keeps_the_rest(
-    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@sliced(purged_blocks=2)
+async def test_lock_between_slices_keeps_the_rest(fs: Filesystem) -> None:
     """A file that is locked while it is cleared does not change further."""
-    monkeypatch.setattr(file_ranges, "PURGE_BLOCKS_MAX", 2)
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
 
     async def lock() -> None:
@@ -185,11 +182,9 @@ async def test_lock_between_slices_keeps_the_rest(
     assert len(mapped(fs, ino)) == left
 
 
-async def test_freeze_between_slices_delays_the_rest(
-    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@sliced(purged_blocks=2)
+async def test_freeze_between_slices_delays_the_rest(fs: Filesystem) -> None:
     """A freeze between two slices delays the rest of the operation."""
-    monkeypatch.setattr(file_ranges, "PURGE_BLOCKS_MAX", 2)
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.ranges.allocate, ino, PUNCH, 0, 7 * BLOCK_BYTES)
@@ -436,11 +431,11 @@ async def test_copy_equals_that_of_a_byte_array(
     mapped(fs, other)
 
 
+@sliced(purged_blocks=3)
 async def test_copy_over_more_blocks_than_one_slice_releases(
-    fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
+    fs: Filesystem, volume: Volume
 ) -> None:
     """A copy over many blocks keeps equal ones and releases the others in slices."""
-    monkeypatch.setattr(file_ranges, "PURGE_BLOCKS_MAX", 3)
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     await fs.write(ino, 5 * BLOCK_BYTES, content)
     other, _content = await filled(fs, b"g", 12 * BLOCK_BYTES)
@@ -471,11 +466,9 @@ async def test_failing_copy_reports_its_progress(fs: Filesystem, volume: Volume)
     assert await whole(fs, other) == content[: 2 * BLOCK_BYTES]
 
 
-async def test_copy_is_bounded_by_its_32_bit_result(
-    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@sliced(shared_blocks=1 << 20)
+async def test_copy_is_bounded_by_its_32_bit_result(fs: Filesystem) -> None:
     """A hole of 8 GiB is copied in several calls."""
-    monkeypatch.setattr(file_ranges, "CLONE_SLICE_BLOCKS", 1 << 20)
     ino, other = make_file(fs, b"f"), make_file(fs, b"g")
     await fs.data.truncate(ino, 8 << 30)
 
@@ -497,11 +490,9 @@ async def test_times_follow_sharing_and_punching(fs: Filesystem, volume: Volume)
     assert fs.getattr(other).mtime_ns == now_ns
 
 
-async def test_one_call_copies_a_bounded_range_of_dirty_blocks(
-    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@sliced(copied_bytes=BLOCK_BYTES + 1)
+async def test_one_call_copies_a_bounded_range_of_dirty_blocks(fs: Filesystem) -> None:
     """The caller repeats the call, as cp(1) does until nothing is copied."""
-    monkeypatch.setattr(file_ranges, "COPIED_RANGE_BYTES", BLOCK_BYTES + 1)
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     other = make_file(fs, b"g")
 

@@ -14,6 +14,7 @@ from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import AclEntry
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.removed_trees import TreeProgress
+from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta.tables import block_map, blocks, inodes
@@ -28,6 +29,7 @@ from tests.fs.conftest import (
     look,
     make_directory,
     make_file,
+    sliced,
 )
 from tests.fs.trees.samples import COPY, assert_sound, clone, facts, ignore, make_tree, settled
 
@@ -105,37 +107,36 @@ async def test_dirty_content_is_copied(fs: Filesystem, volume: Volume) -> None:
     assert_sound(fs)
 
 
-async def test_small_slices_give_the_same_result(
-    fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    "slices",
+    [
+        Slices(cloned_names=2, directories=2, shared_blocks=blocks, cloned_indexes=blocks)
+        for blocks in (1, 3)
+    ],
+    ids=["one block", "three blocks"],
+)
+async def test_small_slices_give_the_same_result(fs: Filesystem, volume: Volume) -> None:
     """Small slices give the same copy, also of large files and hard links."""
     top = await _make_rich_tree(fs)
     await volume.upload()
     await fs.write(look(fs, b"full 0", top).ino, 2 * BLOCK_BYTES, b"unshipped")
     fs.namespace.unlink(ROOT_INO, b"leads out")
     wanted = await facts(fs, top)
-    for limit in ("CLONE_SLICE_NAMES", "TREE_SLICE_DIRECTORIES"):
-        monkeypatch.setattr(f"s3fs_meta.fs.trees.clone.{limit}", 2)
-    for blocks_max in (1, 3):
-        monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_BLOCKS", blocks_max)
-        monkeypatch.setattr("s3fs_meta.fs.trees.clone.LOOP_SLICE_ROWS", blocks_max)
-        name = b"copy %d" % blocks_max
-        await fs.tree_clone.clone(
-            CloneTarget(ROOT_INO, b"tree"),
-            top,
-            CloneTarget(ROOT_INO, name),
-            lambda _names: assert_sound(fs),
-        )
-        assert await facts(fs, look(fs, name).ino) == wanted
-        assert_sound(fs)
+
+    await fs.tree_clone.clone(
+        CloneTarget(ROOT_INO, b"tree"), top, COPY, lambda _names: assert_sound(fs)
+    )
+
+    assert await facts(fs, look(fs, b"copy").ino) == wanted
+    assert_sound(fs)
 
 
 @pytest.mark.parametrize("is_large", [False, True])
+@sliced(cloned_indexes=2)
 async def test_file_unlinked_during_the_copy_keeps_its_content(
-    fs: Filesystem, monkeypatch: pytest.MonkeyPatch, is_large: bool
+    fs: Filesystem, is_large: bool
 ) -> None:
     """Between its name and its content, or in the middle: never zeros instead."""
-    monkeypatch.setattr("s3fs_meta.fs.trees.clone.LOOP_SLICE_ROWS", 2)
     top = make_directory(fs, b"tree")
     file = make_file(fs, b"f", top)
     for index in range(5 if is_large else 1):
@@ -154,11 +155,9 @@ async def test_file_unlinked_during_the_copy_keeps_its_content(
     assert_sound(fs)
 
 
-async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix(
-    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@sliced(cloned_indexes=2)
+async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix(fs: Filesystem) -> None:
     """The copy is not consistent, but has no zeros that were never written."""
-    monkeypatch.setattr("s3fs_meta.fs.trees.clone.LOOP_SLICE_ROWS", 2)
     file = make_file(fs, b"file")
     for index in range(5):
         await fs.write(file, index * BLOCK_BYTES, b"%d" % index * BLOCK_BYTES)
@@ -229,16 +228,13 @@ async def test_existing_or_missing_name_is_refused(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_next_mount_removes_an_unfinished_copy(
-    volume: Volume, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_next_mount_removes_an_unfinished_copy(volume: Volume) -> None:
     """After a kill at any slice the next mount removes an unfinished copy."""
-    monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_NAMES", 2)
 
     class Killed(BaseException):
         """Simulates the death of the daemon."""
 
-    async with volume.mounted() as fs:
+    async with volume.mounted(slices=Slices(cloned_names=2)) as fs:
         await _make_rich_tree(fs)
         inodes_before = fs.db.counters.inodes
 
@@ -262,9 +258,9 @@ async def test_next_mount_removes_an_unfinished_copy(
         assert_sound(fs)
 
 
+@sliced(cloned_names=2)
 async def test_copy_waits_for_the_log(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy waits for checkpoints, which bounds the WAL."""
-    monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_NAMES", 2)
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_WAL_BYTES_MAX", 0)
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_PAUSE_S", 0.001)
     top = await make_tree(fs)

@@ -12,7 +12,7 @@ from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.model import ROOT_INO, AccessTime, Ino, InodeFlag
 from s3fs_meta.settings import FilesystemOptions
-from tests.fs.conftest import ROOT, USER, Volume, exists, look, make_directory, make_file
+from tests.fs.conftest import ROOT, USER, Volume, exists, look, make_directory, make_file, sliced
 from tests.fs.trees.samples import assert_sound, facts, make_tree
 
 
@@ -87,12 +87,9 @@ async def test_locked_tree_cannot_change(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_small_slices_lock_all_entries(
-    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@sliced(names=3, directories=2)
+async def test_small_slices_lock_all_entries(fs: Filesystem) -> None:
     """Small slices lock all entries; locking twice is harmless."""
-    monkeypatch.setattr("s3fs_meta.fs.trees.lock.TREE_SLICE_NAMES", 3)
-    monkeypatch.setattr("s3fs_meta.fs.trees.lock.TREE_SLICE_DIRECTORIES", 2)
     top = await make_tree(fs, files=9)
     for number in range(3):
         make_file(fs, b"f", make_directory(fs, b"%d" % number, top))

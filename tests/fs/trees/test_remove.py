@@ -6,6 +6,7 @@ import trio.testing
 
 from s3fs_meta.errors import NoEntryError
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.write_gate import KernelNotices, Lost
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
@@ -18,6 +19,7 @@ from tests.fs.conftest import (
     look,
     make_directory,
     make_file,
+    sliced,
 )
 from tests.fs.trees.samples import make_tree
 
@@ -135,13 +137,9 @@ async def test_surviving_links_have_correct_counts(fs: Filesystem) -> None:
     _assert_counted(fs)
 
 
-async def test_small_slices_give_the_same_result(
-    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@sliced(names=3, directories=2, purged_blocks=2)
+async def test_small_slices_give_the_same_result(fs: Filesystem) -> None:
     """Slices of any size, each with a commit, give the same result."""
-    monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_SLICE_NAMES", 3)
-    monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_SLICE_DIRECTORIES", 2)
-    monkeypatch.setattr("s3fs_meta.fs.trees.remove.PURGE_BLOCKS_MAX", 2)
     before = _rows(fs)
     top = await make_tree(fs, files=20)
     linked = make_file(fs, b"0", top)
@@ -212,12 +210,9 @@ async def test_kernel_drops_removed_names_and_surviving_links(volume: Volume) ->
     assert done.is_set()
 
 
-async def test_next_mount_resumes_after_a_kill(
-    volume: Volume, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_next_mount_resumes_after_a_kill(volume: Volume) -> None:
     """After a kill the next mount resumes the removal."""
-    monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_SLICE_NAMES", 2)
-    async with volume.mounted() as fs:
+    async with volume.mounted(slices=Slices(names=2)) as fs:
         before = _rows(fs)
         top = await make_tree(fs, files=9)
         fs.tree_removal.remove(ROOT_INO, b"tree", top)
@@ -246,12 +241,9 @@ async def test_removal_lost_with_its_group_leaves_the_tree(fs: Filesystem, volum
     assert not fs.orphans.trees.hold(top)
 
 
-async def test_large_file_of_a_tree_is_purged_in_pieces(
-    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@sliced(purged_blocks=2)
+async def test_large_file_of_a_tree_is_purged_in_pieces(fs: Filesystem) -> None:
     """A large file of a removed tree is purged in pieces, like any orphan."""
-    monkeypatch.setattr("s3fs_meta.fs.orphans.PURGE_BLOCKS_MAX", 2)
-    monkeypatch.setattr("s3fs_meta.fs.trees.remove.PURGE_BLOCKS_MAX", 2)
     top = make_directory(fs, b"tree")
     large = make_file(fs, b"large", top)
     for index in range(7):

@@ -44,6 +44,7 @@ from s3fs_meta.sync.opening.opening import close_filesystem, let_go
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.replication_lag import Unshipped
 from s3fs_meta.sync.superblock_watch import put_back_missing, tend
+from s3fs_meta.sync.upload.bounds import DEFAULT_BOUNDS, UploadBounds
 from s3fs_meta.sync.upload.compaction import Compactor
 from s3fs_meta.sync.upload.healing import DamageMarker, Healer
 from s3fs_meta.sync.upload.packer import Packer
@@ -70,6 +71,7 @@ class Session:
         *,
         kernel: Kernel = _NO_KERNEL,
         on_wait: Callable[[str], None] = _ignore,
+        bounds: UploadBounds = DEFAULT_BOUNDS,
     ) -> None:
         """Put the parts together; nothing runs yet.
 
@@ -80,6 +82,7 @@ class Session:
             hook: called after each step.
             kernel: the kernel of the mountpoint.
             on_wait: called with the reason when the bucket takes no uploads.
+            bounds: of batches of blocks, and of the objects of a changelog.
         """
         self.volume = volume
         self.options = options
@@ -107,7 +110,7 @@ class Session:
             last_record=lambda: volume.recorder.last_seq,
             collect=kernel.collect,
         )
-        self._make_upload(on_wait)
+        self._make_upload(on_wait, bounds)
         self._make_upkeep()
         self._upkeep = trio.CancelScope()
         self.follower: Follower | None = None
@@ -121,7 +124,7 @@ class Session:
                 degrade=self.status.degrade,
             )
 
-    def _make_upload(self, on_wait: Callable[[str], None]) -> None:
+    def _make_upload(self, on_wait: Callable[[str], None], bounds: UploadBounds) -> None:
         """Make the parts that upload blocks and changes."""
         volume, options, status = self.volume, self.options, self.status
         self.uploader = Uploader(
@@ -135,6 +138,7 @@ class Session:
             confirm_hold=self._confirm_hold,
             break_off=status.break_off,
             on_wait=on_wait,
+            bounds=bounds,
             hook=self._hook,
         )
         self.shipper = Shipper(

@@ -26,10 +26,10 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.model import ROOT_INO, BlockIndex, Txg
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage_matrix.world import (
     BLOCK_BYTES,
@@ -105,7 +105,9 @@ async def _history(store: MemoryStore, state: Path, seed: int, *, encrypted: boo
                 await writer.session.leveler.make_due()
                 await writer.session.make_image()
             elif txg == PART_AT:
-                with mock.patch.object(changelog_writer, "CHANGELOG_LOCATIONS_MAX", 1):
+                with mock.patch.object(
+                    writer.session.uploader, "bounds", UploadBounds(locations=1)
+                ):
                     await writer.ship()
             else:
                 await writer.ship()

@@ -30,6 +30,7 @@ from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys, open_keys
 from s3fs_meta.sync.superblock.unlocking import Passphrase
+from s3fs_meta.sync.upload.bounds import DEFAULT_BOUNDS, UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 
@@ -97,6 +98,7 @@ class Power:
         session_options: SessionOptions = _OPTIONS,
         clock: Clock | None = None,
         kernel: Kernel | None = None,
+        bounds: UploadBounds = DEFAULT_BOUNDS,
     ) -> AsyncIterator[Session]:
         """Run a session; leaving the block has the effect of SIGKILL."""
         opened = await open_filesystem(
@@ -107,7 +109,12 @@ class Power:
             options or OpenOptions(),
         )
         session = Session(
-            opened, session_options, clock or self.clock, hook, kernel=kernel or NoKernel()
+            opened,
+            session_options,
+            clock or self.clock,
+            hook,
+            kernel=kernel or NoKernel(),
+            bounds=bounds,
         )
         session.recover()
         session.start()

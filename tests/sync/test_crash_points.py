@@ -19,7 +19,6 @@ from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Ino, ObjectKey, Txg
 from s3fs_meta.sync import removal
-from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.history.own_objects import own_objects
 from s3fs_meta.sync.hooks import (
     REMOVAL_STEPS,
@@ -31,6 +30,7 @@ from s3fs_meta.sync.hooks import (
 )
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.superblock.changes import change
+from s3fs_meta.sync.upload.bounds import DEFAULT_BOUNDS, UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, read_file, remove_file, write_file
@@ -42,11 +42,13 @@ pytestmark = pytest.mark.thorough
 _RECLAIM_STEPS = frozenset(STEPS[STEPS.index("packs condemned") :]) - {"level put"}
 
 
-async def _kill_in_flush(power: Power, kill: KillAt) -> dict[Ino, bytes]:
+async def _kill_in_flush(
+    power: Power, kill: KillAt, bounds: UploadBounds = DEFAULT_BOUNDS
+) -> dict[Ino, bytes]:
     """Run a session until it is killed; return the acknowledged and the committed writes."""
     expected: dict[Ino, bytes] = {}
     try:
-        async with power.session("a", hook=kill) as session:
+        async with power.session("a", hook=kill, bounds=bounds) as session:
             if kill.step in {"level put", "levels deleted"}:
                 await append_empty_changelogs(session, LEVEL_FAN_OUT)
                 kill.armed = kill.step == "level put"
@@ -74,15 +76,14 @@ async def _let_a_pack_die(session: Session) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_next_mount_finds_everything(
-    power: Power, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_next_mount_finds_everything(power: Power, step: str) -> None:
     """After a kill at any step: all content on this host, then on another one, and no superfluous object."""
-    if step == "changelog parts put":
-        monkeypatch.setattr(changelog_writer, "CHANGELOG_LOCATIONS_MAX", 2)
+    few = step == "changelog parts put"
     await power.retain(0)
     kill = KillAt(step)
-    expected = await _kill_in_flush(power, kill)
+    expected = await _kill_in_flush(
+        power, kill, UploadBounds(locations=2) if few else DEFAULT_BOUNDS
+    )
     assert kill.reached
 
     async with power.session("a") as session:

@@ -20,8 +20,8 @@ from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey
-from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.upload.bounds import DEFAULT_BOUNDS, UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, write_file
@@ -98,24 +98,23 @@ def write(session: Session, number: int) -> tuple[Ino, bytes]:
     return ino, content
 
 
-async def a_bucket(power: Power, monkeypatch: pytest.MonkeyPatch) -> dict[Ino, bytes]:
+async def a_bucket(power: Power) -> dict[Ino, bytes]:
     """Fill a bucket with objects of every kind; return the content of the files."""
     contents: dict[Ino, bytes] = {}
-    with monkeypatch.context() as patch:
-        async with power.session("a", tasks=False) as session:
-            for number in range(4):
-                contents |= [write(session, number)]
-                await session.flush()
-            await session.make_image()
-            patch.setattr(changelog_writer, "CHANGELOG_LOCATIONS_MAX", 1)
-            contents |= [write(session, number) for number in range(4, 7)]
+    async with power.session("a", tasks=False) as session:
+        for number in range(4):
+            contents |= [write(session, number)]
             await session.flush()
-            patch.undo()
-            for number in range(7, 9 + LEVEL_FAN_OUT):
-                contents |= [write(session, number)]
-                await session.flush_at_end()
-            await session.leveler.make_due()
-            await session.close()
+        await session.make_image()
+        session.uploader.bounds = UploadBounds(locations=1)
+        contents |= [write(session, number) for number in range(4, 7)]
+        await session.flush()
+        session.uploader.bounds = DEFAULT_BOUNDS
+        for number in range(7, 9 + LEVEL_FAN_OUT):
+            contents |= [write(session, number)]
+            await session.flush_at_end()
+        await session.leveler.make_due()
+        await session.close()
     return contents
 
 
@@ -150,10 +149,10 @@ async def outcome_of(power: Power, contents: dict[Ino, bytes], host: str) -> Out
     ],
 )
 async def test_every_damage_is_noticed_and_none_invents_anything(
-    power: Power, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Objects, ObjectKey], None]
+    power: Power, damage: Callable[[Objects, ObjectKey], None]
 ) -> None:
     """Damage to each object of the bucket is detected."""
-    contents = await a_bucket(power, monkeypatch)
+    contents = await a_bucket(power)
     healthy = dict(power.store.objects)
     kinds = {key.split("/", maxsplit=1)[0] for key in healthy}
     assert kinds >= {"superblock", "lease", "pack", "image", "changelog", "changelog-part", "level"}

@@ -38,8 +38,6 @@ from s3fs_meta.errors import (
     StoreUnavailableError,
 )
 from s3fs_meta.limits import (
-    CHANGELOG_LOCATIONS_MAX,
-    CHANGELOG_RUN_BYTES,
     IMAGE_WAL_BYTES_MAX,
     MIB,
     SYNC_BYTES_MAX,
@@ -469,11 +467,9 @@ class Shipper:
             sections.append(Section(run.changeset, ()))
             seq = run.last_seq
         last = sections.pop() if sections else NO_CHANGES
-        while len(locations) > CHANGELOG_LOCATIONS_MAX:
-            first, locations = (
-                locations[:CHANGELOG_LOCATIONS_MAX],
-                locations[CHANGELOG_LOCATIONS_MAX:],
-            )
+        most = self._uploader.bounds.locations
+        while len(locations) > most:
+            first, locations = locations[:most], locations[most:]
             part = Section(last.changeset, first)
             parts.append(await self._put_part(prefix, len(parts), part))
             last = NO_CHANGES
@@ -491,7 +487,7 @@ class Shipper:
 
     async def _next_run(self, frozen: Frozen, seq: int) -> Run | None:
         return await self._in_view(
-            frozen, pending.merged_run, seq, frozen.last_seq, CHANGELOG_RUN_BYTES
+            frozen, pending.merged_run, seq, frozen.last_seq, self._uploader.bounds.run_bytes
         )
 
     async def _put_part(self, prefix: str, number: int, section: Section) -> PartRef:

@@ -80,17 +80,26 @@ def refuse_held(lease: Lease, hold: Hold, *, force: bool) -> None:
 class LeaseKeeper:
     """This host's hold on one filesystem."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, *, conditional: bool = True) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        *,
+        conditional: bool = True,
+        look_s: float = LEASE_LOOK_S,
+    ) -> None:
         """Make a keeper that holds nothing yet.
 
         Args:
             store: where the lease object is.
             clock: for ``since``, which is only displayed.
             conditional: whether the store honours conditional writes.
+            look_s: time between two checks that we still hold it.
         """
         self._store = store
         self._clock = clock
         self._conditional = conditional
+        self._look_s = look_s
         self._is_acquired = False
         self._hold = Hold("", ())
         self._etag: ETag = ""
@@ -168,7 +177,7 @@ class LeaseKeeper:
         return found
 
     async def confirm(self) -> None:
-        """Check that we still hold the lease, unless that was done less than LEASE_LOOK_S ago.
+        """Check that we still hold the lease, unless that was done less than *look_s* ago.
 
         The check only limits how long a fenced mount uploads packs that no changelog will name. So
         it is postponed if the lease is unavailable.
@@ -178,7 +187,7 @@ class LeaseKeeper:
         """
         if self.fenced is not None:
             raise self.fenced
-        if trio.current_time() - self._looked_s < LEASE_LOOK_S:
+        if trio.current_time() - self._looked_s < self._look_s:
             return
         self._looked_s = trio.current_time()
         try:

@@ -110,7 +110,7 @@ class _Opening:
         self._clock = clock
         self._options = options
         self._progress = progress
-        self._keeper = LeaseKeeper(store, clock)
+        self._keeper = LeaseKeeper(store, clock, look_s=options.lease_look_s)
         self._store_clock = StoreClock(store, clock)
         wanted = Wanted(
             options.pragmas,

@@ -33,11 +33,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.limits import (
     LOOP_SLICE_ROWS,
-    PACK_BYTES_TARGET,
-    SEAL_AGE_S,
-    SEAL_BATCH_BLOCKS_MAX,
     SEAL_BATCH_BYTES,
-    SEAL_LINGER_S,
     UPLOAD_PAUSE_S,
     UPLOAD_RETRY_S_MAX,
     UPLOADS_MAX,
@@ -50,6 +46,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, Pack
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.upload import healing
+from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.upload.cut import Cut, PackRecord
 from s3fs_meta.sync.upload.packer import Hashed, Packer, Sealed
 
@@ -72,6 +69,7 @@ class Uploader:
         confirm_hold: Callable[[], Awaitable[None]],
         break_off: Callable[[str], None],
         on_wait: Callable[[str], None],
+        bounds: UploadBounds,
         hook: Hook,
     ) -> None:
         self._db = db
@@ -83,6 +81,7 @@ class Uploader:
         self._may_ship = may_ship
         self._confirm_hold = confirm_hold
         self._break_off = break_off
+        self.bounds = bounds
         self._hook = hook
         self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
         self._in_flight: set[BlockId] = set()
@@ -117,7 +116,7 @@ class Uploader:
         """
         async with trio.open_nursery() as nursery:
             while True:
-                await self._cache.pressure.wait(SEAL_AGE_S / 4)
+                await self._cache.pressure.wait(self.bounds.seal_age_s / 4)
                 while not self._pauses:
                     await self.seal_ripe(self._ripe_after_s())
                     batch = self.next_batch(self._ripe_after_s())
@@ -129,7 +128,7 @@ class Uploader:
                     await self._try(self._settle)
 
     def _ripe_after_s(self) -> float:
-        return 0.0 if self._cache.writers_waiting else SEAL_AGE_S
+        return 0.0 if self._cache.writers_waiting else self.bounds.seal_age_s
 
     async def acquire(self, batch: Sequence[Sealed]) -> None:
         """Wait for an upload slot; if the task is cancelled, a later batch has these blocks."""
@@ -198,13 +197,13 @@ class Uploader:
 
     def _waits_for_more(self, ripe: Sequence[BlockId]) -> bool:
         """Return whether blocks that may be sealed can wait until they fill a pack."""
-        index = self._cache.index
-        if len(ripe) == SEAL_BATCH_BLOCKS_MAX or index.dirty_before(
-            trio.current_time() - SEAL_LINGER_S, 1
+        index, bounds = self._cache.index, self.bounds
+        if len(ripe) == bounds.batch_blocks or index.dirty_before(
+            trio.current_time() - bounds.seal_linger_s, 1
         ):
             return False
         held = (index.get(block) for block in ripe)
-        return sum(one.size_bytes for one in held if one is not None) < PACK_BYTES_TARGET
+        return sum(one.size_bytes for one in held if one is not None) < bounds.pack_bytes
 
     def _waiting(self) -> list[BlockId]:
         """Return sealed blocks that no batch holds, at most as many as fit into one batch."""
@@ -216,7 +215,7 @@ class Uploader:
             held = self._cache.index.get(block)
             assert held is not None, "the index lists only what it holds"
             total += held.size_bytes
-            if chosen and (total > SEAL_BATCH_BYTES or len(chosen) == SEAL_BATCH_BLOCKS_MAX):
+            if chosen and (total > SEAL_BATCH_BYTES or len(chosen) == self.bounds.batch_blocks):
                 break
             chosen.append(block)
         return chosen

@@ -9,8 +9,8 @@ from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey, Txg
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
-from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import TAKEOVER, Power, power, read_file, write_file
@@ -108,10 +108,9 @@ async def test_damage_in_the_past_is_found_by_deep_check(power: Power) -> None:
         assert (await check(session, deep=True)).broken == ["I68"]
 
 
-async def test_missing_part_is_found(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_part_is_found(power: Power) -> None:
     """I67: a changelog needs all of its parts."""
-    monkeypatch.setattr(changelog_writer, "CHANGELOG_RUN_BYTES", 500)
-    async with power.session("a", tasks=False) as session:
+    async with power.session("a", tasks=False, bounds=UploadBounds(run_bytes=500)) as session:
         for number in range(4):
             put(session, b"%d" % number)
             session.db.commit()

@@ -9,9 +9,9 @@ from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError, S
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import ObjectKey, Txg
-from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.sync.upload.bounds import DEFAULT_BOUNDS, UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.rows import contents
@@ -20,10 +20,12 @@ from tests.sync.conftest import TAKEOVER, Power, read_file, remove_file, write_f
 pytestmark = pytest.mark.thorough
 
 
-async def a_week(power: Power) -> tuple[dict[int, dict[str, list[object]]], str]:
+async def a_week(
+    power: Power, bounds: UploadBounds = DEFAULT_BOUNDS
+) -> tuple[dict[int, dict[str, list[object]]], str]:
     """Ship some txgs; return the rows after each, and the uuid."""
     states: dict[int, dict[str, list[object]]] = {}
-    async with power.session("a", tasks=False) as session:
+    async with power.session("a", tasks=False, bounds=bounds) as session:
         made = []
         for number in range(6):
             made.append(write_file(session, b"%d" % number * 900))
@@ -93,12 +95,9 @@ async def test_damaged_changelog_is_named(power: Power, damage: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing", "swapped"])
-async def test_damaged_part_is_named(
-    power: Power, damage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_damaged_part_is_named(power: Power, damage: str) -> None:
     """The changelog that refers to the part is not applied partially."""
-    monkeypatch.setattr(changelog_writer, "CHANGELOG_RUN_BYTES", 500)
-    await a_week(power)
+    await a_week(power, UploadBounds(run_bytes=500))
     parts = damaged_keys(power, "changelog-part/")
     objects = power.store.objects
     if damage == "flipped":

@@ -17,6 +17,7 @@ from s3fs_meta.mount_state import MountState
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
 from tests.rows import SETTLED, contents
 from tests.sync.conftest import TAKEOVER, Power, failing_append, read_file, remove_file, write_file
@@ -297,11 +298,10 @@ async def test_changes_are_shipped_at_the_interval(power: Power) -> None:
         assert await read_file(session, ino) == b"soon"
 
 
-async def test_huge_txg_is_split_into_parts(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_huge_txg_is_split_into_parts(power: Power) -> None:
     """Changes and locations that do not fit into one object are stored beside it, and become one txg."""
-    monkeypatch.setattr(changelog_writer, "CHANGELOG_RUN_BYTES", 2000)
-    monkeypatch.setattr(changelog_writer, "CHANGELOG_LOCATIONS_MAX", 7)
-    async with power.session("a", tasks=False) as session:
+    bounds = UploadBounds(run_bytes=2000, locations=7)
+    async with power.session("a", tasks=False, bounds=bounds) as session:
         expected = {}
         for number in range(40):
             content = b"%d" % number * 100

@@ -17,6 +17,7 @@ from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.history.snapshot_mount import Bucket
 from s3fs_meta.sync.history.txg_log import TxgRecord, describe
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.upload.bounds import UploadBounds
 from tests.sync.conftest import TAKEOVER, Power, remove_file, write_file
 from tests.sync.history.readers import bucket_of, concerning
 
@@ -146,11 +147,10 @@ async def live(session: Session) -> Told:
 
 
 async def test_path_is_followed_back_through_removals_and_renames(
-    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    power: Power, tmp_path: Path
 ) -> None:
     """Each txg by the names of its time; also a txg in many parts, and before an image."""
-    monkeypatch.setattr(changelog_writer, "CHANGELOG_RUN_BYTES", 1)
-    async with power.session("a", tasks=False) as session:
+    async with power.session("a", tasks=False, bounds=UploadBounds(run_bytes=1)) as session:
         told = await live(session)
     bucket = await bucket_of(power)
 

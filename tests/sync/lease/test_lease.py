@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+import trio
+import trio.testing
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
@@ -14,10 +16,10 @@ from s3fs_meta.errors import (
     TransientStoreError,
     UnfinishedFilesystemError,
 )
+from s3fs_meta.limits import LEASE_LOOK_S
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.lease import lease as lease_module
 from s3fs_meta.sync.lease.lease import Hold, LeaseKeeper, new_nonce, refuse_held
 from s3fs_meta.testing.faulty_store import FaultyStore
 
@@ -27,8 +29,15 @@ HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"),
 class Host:
     """A keeper with the identity for acquiring."""
 
-    def __init__(self, store: ObjectStore, holder: str, *, conditional: bool = True) -> None:
-        self.keeper = LeaseKeeper(store, SystemClock(), conditional=conditional)
+    def __init__(
+        self,
+        store: ObjectStore,
+        holder: str,
+        *,
+        conditional: bool = True,
+        look_s: float = LEASE_LOOK_S,
+    ) -> None:
+        self.keeper = LeaseKeeper(store, SystemClock(), conditional=conditional, look_s=look_s)
         self.hold = Hold(holder, ())
 
     async def acquire(self, *, force: bool = False) -> LeaseKeeper:
@@ -214,42 +223,44 @@ async def test_same_holder_in_another_process_means_a_lost_race(
 
 
 async def test_lease_check_finds_a_takeover(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The result is remembered, so no further request is needed."""
-    old = await Host(store, "a").acquire()
-    await Host(store, "b").acquire(force=True)
-    await old.confirm()  # it has checked recently
-    monkeypatch.setattr(lease_module, "LEASE_LOOK_S", 0)
-
-    for _ in range(2):
-        with pytest.raises(FencedError, match="epoch 1 was ended by epoch 2"):
-            await old.confirm()
-    monkeypatch.undo()
-    with pytest.raises(FencedError):
-        await old.confirm()
-
-
-async def test_lease_checks_are_rare(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many packs a second do not cause many requests for the lease."""
+    """Once it is due; the result is remembered, so no further request is needed."""
     faulty = FaultyStore(store)
-    keeper = await Host(faulty, "a").acquire()
-    monkeypatch.setattr(keeper, "_looked_s", -1000.0)
+    old = await Host(faulty, "a").acquire()
+    await Host(store, "b").acquire(force=True)
+    await trio.sleep(LEASE_LOOK_S / 2)
+    await old.confirm()
+    await trio.sleep(LEASE_LOOK_S)
     faulty.calls.clear()
 
-    for _ in range(5):
-        await keeper.confirm()
+    for _ in range(3):
+        with pytest.raises(FencedError, match="epoch 1 was ended by epoch 2"):
+            await old.confirm()
 
     assert [call.method for call in faulty.calls] == ["get"]
 
 
-async def test_failed_lease_check_stops_no_upload(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+async def test_lease_checks_are_rare(
+    store: MemoryStore, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The store decides whether a pack can be stored; the lease is checked again later."""
-    monkeypatch.setattr(lease_module, "LEASE_LOOK_S", 0)
+    """Many packs a second do not cause many requests for the lease."""
     faulty = FaultyStore(store)
     keeper = await Host(faulty, "a").acquire()
+    faulty.calls.clear()
+
+    for _ in range(5):
+        await trio.sleep(LEASE_LOOK_S)
+        for _ in range(5):
+            await keeper.confirm()
+
+    assert [call.method for call in faulty.calls] == ["get"] * 5
+
+
+async def test_failed_lease_check_stops_no_upload(store: MemoryStore) -> None:
+    """The store decides whether a pack can be stored; the lease is checked again later."""
+    faulty = FaultyStore(store)
+    keeper = await Host(faulty, "a", look_s=0).acquire()
     faulty.fail("get", TransientStoreError("lease", "SlowDown"))
     await keeper.confirm()
     store.objects[lease_codec.KEY] = b"rotten"
@@ -261,12 +272,11 @@ async def test_failed_lease_check_stops_no_upload(
 
 
 async def test_older_lease_of_a_store_without_conditions_is_no_takeover(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore,
 ) -> None:
     """A store without conditional writes may return an older lease."""
-    monkeypatch.setattr(lease_module, "LEASE_LOOK_S", 0)
     before = store.objects[lease_codec.KEY]
-    keeper = await Host(store, "a", conditional=False).acquire()
+    keeper = await Host(store, "a", conditional=False, look_s=0).acquire()
     store.objects[lease_codec.KEY] = before
 
     await keeper.confirm()

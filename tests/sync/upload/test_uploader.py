@@ -22,9 +22,9 @@ from s3fs_meta.meta.tables import cached_blocks, packs
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.settings import SessionOptions
-from s3fs_meta.sync.lease import lease
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload import uploader
+from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, remove_file, write_file
@@ -32,6 +32,8 @@ from tests.sync.conftest import Power, read_file, remove_file, write_file
 pytestmark = pytest.mark.thorough
 
 CONTENT = b"hello" * 1000
+IMPATIENT = UploadBounds(seal_age_s=0.05, seal_linger_s=0.05)
+WATCHFUL = OpenOptions(lease_look_s=0)
 
 
 async def test_equal_content_is_stored_once(power: Power) -> None:
@@ -144,16 +146,15 @@ async def test_lost_block_of_a_removed_file_stops_no_image(power: Power) -> None
         assert session.db.one("SELECT count(*) FROM blocks") == (0,)
 
 
-async def test_few_blocks_wait_for_a_full_pack(
-    power: Power, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_few_blocks_wait_for_a_full_pack(power: Power, mock_clock: MockClock) -> None:
     """Small files written one after another share a pack; but none waits long."""
-    monkeypatch.setattr(uploader, "PACK_BYTES_TARGET", 3 * len(CONTENT))
 
     def sealed(session: Session) -> int:
         return len(session.uploader.next_batch(SEAL_AGE_S))
 
-    async with power.session("a", tasks=False) as session:
+    async with power.session(
+        "a", tasks=False, bounds=UploadBounds(pack_bytes=3 * len(CONTENT))
+    ) as session:
         for number in range(3):
             assert sealed(session) == 0
             write_file(session, CONTENT + b"%d" % number)
@@ -209,12 +210,8 @@ async def test_restored_block_file_is_uploaded(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_failing_upload_pauses_before_the_next_attempt(
-    power: Power, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failing_upload_pauses_before_the_next_attempt(power: Power) -> None:
     """A failing disk must not cause a busy loop or an unbounded log."""
-    monkeypatch.setattr(uploader, "SEAL_AGE_S", 0.05)
-    monkeypatch.setattr(uploader, "SEAL_LINGER_S", 0.05)
     rounds = 0
     began, stormed = trio.Event(), trio.Event()
 
@@ -227,7 +224,7 @@ async def test_failing_upload_pauses_before_the_next_attempt(
                 stormed.set()
             raise OSError(errno.EIO, "Input/output error")
 
-    async with power.session("a", hook=hook) as session:
+    async with power.session("a", hook=hook, bounds=IMPATIENT) as session:
         write_file(session, CONTENT)
         with trio.fail_after(30):
             await began.wait()
@@ -237,12 +234,9 @@ async def test_failing_upload_pauses_before_the_next_attempt(
     assert rounds <= UPLOADS_MAX
 
 
-async def test_flush_of_many_failing_batches_ends(
-    power: Power, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_flush_of_many_failing_batches_ends(power: Power) -> None:
     """More batches than parallel uploads: the first failure is reported, not retried forever."""
-    monkeypatch.setattr(uploader, "SEAL_BATCH_BLOCKS_MAX", 1)
-    async with power.session("a", tasks=False) as session:
+    async with power.session("a", tasks=False, bounds=UploadBounds(batch_blocks=1)) as session:
         for _ in range(UPLOADS_MAX * 3):
             write_file(session, os.urandom(1000))
         session.durability.commit()
@@ -291,15 +285,11 @@ async def test_group_lost_while_locations_are_recorded_leaves_a_valid_state(
             assert await read_file(session, ino) == content
 
 
-async def test_fenced_mount_stops_uploading_packs(
-    power: Power, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_fenced_mount_stops_uploading_packs(power: Power) -> None:
     """The background upload notices the takeover, without waiting for the next image."""
-    monkeypatch.setattr(lease, "LEASE_LOOK_S", 0)
-    monkeypatch.setattr(uploader, "SEAL_AGE_S", 0.05)
-    monkeypatch.setattr(uploader, "SEAL_LINGER_S", 0.05)
     by_force = power.session("b", options=OpenOptions(force_takeover=True))
-    async with power.session("a", tasks=False) as old, by_force, trio.open_nursery() as nursery:
+    first = power.session("a", options=WATCHFUL, bounds=IMPATIENT, tasks=False)
+    async with first as old, by_force, trio.open_nursery() as nursery:
         fenced = trio.Event()
         fence = old.status.fence
         old.status.fence = lambda why: (fence(why), fenced.set())[1]  # type: ignore[method-assign]
@@ -321,12 +311,9 @@ async def test_fenced_mount_stops_uploading_packs(
         assert not found.released
 
 
-async def test_session_taken_over_before_it_serves_is_fenced(
-    power: Power, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_session_taken_over_before_it_serves_is_fenced(power: Power) -> None:
     """A session that is fenced before it serves, as in fsck, reports it."""
-    monkeypatch.setattr(lease, "LEASE_LOOK_S", 0)
-    async with power.session("a", tasks=False) as old:
+    async with power.session("a", options=WATCHFUL, tasks=False) as old:
         old.status.__dict__.update(MountStatus().__dict__)
         async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False):
             write_file(old, CONTENT)
@@ -336,12 +323,9 @@ async def test_session_taken_over_before_it_serves_is_fenced(
             assert old.status.state is MountState.FENCED
 
 
-async def test_takeover_during_the_close_is_no_bug(
-    power: Power, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_takeover_during_the_close_is_no_bug(power: Power) -> None:
     """Uploads may run until the very end."""
-    monkeypatch.setattr(lease, "LEASE_LOOK_S", 0)
-    async with power.session("a", tasks=False) as old:
+    async with power.session("a", options=WATCHFUL, tasks=False) as old:
         write_file(old, CONTENT)
         await old.flush()
         async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False):
@@ -385,12 +369,12 @@ def _packs(power: Power) -> list[str]:
 @pytest.mark.parametrize("batch_blocks", [100, 7], ids=["one batch", "many batches"])
 @pytest.mark.parametrize("kept", [0, 1, 15], ids=["all", "all but one", "half"])
 async def test_equal_blocks_removed_while_shipped_share_one_pack(
-    power: Power, monkeypatch: pytest.MonkeyPatch, batch_blocks: int, kept: int
+    power: Power, batch_blocks: int, kept: int
 ) -> None:
     """The open cut names them, so it needs a location for each; one stored copy is enough."""
-    monkeypatch.setattr(uploader, "SEAL_BATCH_BLOCKS_MAX", batch_blocks)
     faulty = FaultyStore(power.store)
-    async with power.session("a", store=faulty, tasks=False) as session:
+    bounds = UploadBounds(batch_blocks=batch_blocks)
+    async with power.session("a", store=faulty, bounds=bounds, tasks=False) as session:
         inos = [write_file(session, CONTENT) for _ in range(30)]
         gate = faulty.hold("create")
         async with trio.open_nursery() as nursery:

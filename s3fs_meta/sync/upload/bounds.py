@@ -1,0 +1,31 @@
+"""The bounds of what one mount uploads together.
+
+Design: docs/design/durability.md, "From dirty to uploaded" and "From cut to chain".
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from s3fs_meta.limits import (
+    CHANGELOG_LOCATIONS_MAX,
+    CHANGELOG_RUN_BYTES,
+    PACK_BYTES_TARGET,
+    SEAL_AGE_S,
+    SEAL_BATCH_BLOCKS_MAX,
+    SEAL_LINGER_S,
+)
+
+
+@dataclass(frozen=True)
+class UploadBounds:
+    """When blocks are sealed, and how much a batch and one object of a changelog hold."""
+
+    seal_age_s: float = SEAL_AGE_S
+    seal_linger_s: float = SEAL_LINGER_S
+    pack_bytes: int = PACK_BYTES_TARGET  # enough dirty content to seal it without more
+    batch_blocks: int = SEAL_BATCH_BLOCKS_MAX
+    run_bytes: int = CHANGELOG_RUN_BYTES  # changes in one object
+    locations: int = CHANGELOG_LOCATIONS_MAX  # in one object
+
+
+DEFAULT_BOUNDS: Final = UploadBounds()

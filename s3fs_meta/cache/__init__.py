@@ -5,6 +5,7 @@ block_files       one file per block
 fetcher           downloads blocks; ``read_coalescing``: several in one request
 index             bytes per state and the eviction order, in memory
 disk_space        reserves free space on the disk of the state directory
+upload_signal     wakes the uploader when writers wait for room
 recovery          cleans up after a crash, restores blocks that were never synced
 
 Start at ``block_cache``.

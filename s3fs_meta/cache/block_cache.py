@@ -20,9 +20,9 @@ from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.fetcher import NO_HANDLERS, DamageHandlers, Fetcher
 from s3fs_meta.cache.index import CacheIndex
-from s3fs_meta.cache.pressure import Pressure
 from s3fs_meta.cache.recovery import KnownCopies
 from s3fs_meta.cache.slices import slices
+from s3fs_meta.cache.upload_signal import UploadSignal
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, NotLocalError, S3fsError
 from s3fs_meta.limits import (
@@ -80,7 +80,7 @@ class BlockCache:
             damage=damage,
         )
         self._room = trio.Event()
-        self.pressure = Pressure()  # set when a writer begins to wait; wakes the uploader
+        self.upload_signal = UploadSignal()  # set when a writer begins to wait; wakes the uploader
         self.writers_waiting = 0
         self.hits = 0
         self.misses = 0
@@ -521,7 +521,7 @@ class BlockCache:
         try:
             with trio.move_on_after(self._write_timeout_s):
                 while not self.index.fits(size_bytes, self._bytes_max):
-                    self.pressure.set()
+                    self.upload_signal.set()
                     await self._room.wait()
                     await self._evict(size_bytes)
                 return

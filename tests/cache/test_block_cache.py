@@ -420,7 +420,7 @@ async def test_writer_waits_for_room_until_an_upload(bench: CacheBench) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cache.wait_for_room, 50 * KIB)
         await trio.testing.wait_all_tasks_blocked()
-        assert cache.pressure.is_set()
+        assert cache.upload_signal.is_set()
 
         await bench.upload(0)
 

@@ -170,7 +170,7 @@ class Healer:
             await trio.lowlevel.checkpoint()
         if count:
             _log.warning("%d damaged blocks are uploaded again from the cache", count)
-            self._cache.pressure.set()
+            self._cache.upload_signal.set()
         return count
 
     async def _places_of(self, rows: Sequence[BlockRow]) -> dict[BlockId, FilePart]:

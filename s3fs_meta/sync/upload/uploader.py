@@ -116,7 +116,7 @@ class Uploader:
         """
         async with trio.open_nursery() as nursery:
             while True:
-                await self._cache.pressure.wait(self.bounds.seal_age_s / 4)
+                await self._cache.upload_signal.wait(self.bounds.seal_age_s / 4)
                 while not self._pauses:
                     await self.seal_ripe(self._ripe_after_s())
                     batch = self.next_batch(self._ripe_after_s())

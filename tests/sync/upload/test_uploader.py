@@ -294,7 +294,7 @@ async def test_fenced_mount_stops_uploading_packs(power: Power) -> None:
         fence = old.status.fence
         old.status.fence = lambda why: (fence(why), fenced.set())[1]  # type: ignore[method-assign]
         write_file(old, CONTENT)
-        old.cache.pressure.set()
+        old.cache.upload_signal.set()
         nursery.start_soon(old.uploader.run)
         with trio.fail_after(10):
             await fenced.wait()

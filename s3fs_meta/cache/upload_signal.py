@@ -1,12 +1,12 @@
-"""Pressure: writers wait for room in the cache, so blocks are uploaded at once.
+"""The signal that wakes the uploader: writers wait for room in the cache.
 
-Owns: waking the uploader. Does not know: how room is made.
+Owns: when the uploader wakes early. Does not know: how room is made.
 """
 
 import trio
 
 
-class Pressure:
+class UploadSignal:
     """A signal that is forgotten once it was waited for."""
 
     def __init__(self) -> None:

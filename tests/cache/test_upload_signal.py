@@ -3,18 +3,18 @@
 import trio
 import trio.testing
 
-from s3fs_meta.cache.pressure import Pressure
+from s3fs_meta.cache.upload_signal import UploadSignal
 
 
 async def test_signal_set_before_the_wait_is_seen_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A writer may begin to wait while the uploader works."""
-    pressure = Pressure()
-    pressure.set()
+    signal = UploadSignal()
+    signal.set()
     began_s = trio.current_time()
-    await pressure.wait(60)
+    await signal.wait(60)
     assert trio.current_time() == began_s
-    assert not pressure.is_set()
-    await pressure.wait(60)
+    assert not signal.is_set()
+    await signal.wait(60)
     assert trio.current_time() >= began_s + 60

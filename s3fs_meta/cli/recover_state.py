@@ -36,7 +36,6 @@ from s3fs_meta.meta.tables import local_state
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync.block_content import FindElsewhere
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.newest_locations import Elsewhere
 from s3fs_meta.sync.image.restore import Restorer
@@ -44,6 +43,7 @@ from s3fs_meta.sync.lease.lease import LeaseKeeper
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import open_keys
+from s3fs_meta.sync.uncached_reads import FindElsewhere
 
 HELP = CommandHelp(
     name="recover-state",

@@ -18,10 +18,10 @@ from s3fs_meta.export.from_snapshot import Restoring
 from s3fs_meta.model import Moment
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_moment
-from s3fs_meta.sync.block_content import BucketContent
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.newest_locations import newest_state
 from s3fs_meta.sync.history.points_in_time import told
+from s3fs_meta.sync.uncached_reads import UncachedReader
 
 HELP = CommandHelp(
     name="restore",
@@ -96,7 +96,7 @@ async def _restore(
         opened_moment(reading, bucket, wanted) as volume,
     ):
         elsewhere = newest_state(volume)
-        content = BucketContent(volume.db, volume.store, volume.keyring, elsewhere.find)
+        content = UncachedReader(volume.db, volume.store, volume.keyring, elsewhere.find)
         copier = Copier(volume.db, content, target, privileges=privileges)
         restoring = Restoring(volume.db, copier, reading.front.progress)
         async with trio.open_nursery() as nursery:

@@ -26,7 +26,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, properties, symlinks, xattrs
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import Attributes, BlockIndex, Ino, InodeFlag
-from s3fs_meta.sync.block_content import Content
+from s3fs_meta.sync.uncached_reads import Content
 
 _log = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from s3fs_meta.meta.tables.block_origins import Copy
 from s3fs_meta.meta.tables.cached_blocks import unsynced_tails
 from s3fs_meta.model import Attributes, BlockId, Ino
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync.block_content import BucketContent, Content, FindElsewhere
 from s3fs_meta.sync.progress import Progress
+from s3fs_meta.sync.uncached_reads import Content, FindElsewhere, UncachedReader
 
 
 class KeptContent:
@@ -49,7 +49,7 @@ class KeptContent:
             self._blocks.gather()
         self._store = store
         self._keyring = keyring
-        self._bucket = BucketContent(db, store, keyring, find_elsewhere)
+        self._bucket = UncachedReader(db, store, keyring, find_elsewhere)
         self._synced_bytes: dict[BlockId, int] = {}
         self._copies: dict[BlockId, Copy] = {}
         if _power_was_lost(db):

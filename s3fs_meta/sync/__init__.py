@@ -12,6 +12,7 @@ lease/        the one writer: lease, epoch, fence
 history/      points in time, retention, garbage
 superblock/   selecting the superblock to use, and writing it
 follower/     a read-only mount that follows the changes of another host
+uncached_reads  blocks read from their packs without a cache: for restore and exports
 durability    commits and fsync on this host; ``state_dir``: the directory of the local state
 
 Start at ``session``, then ``changelog.writer``. No folder imports one that imports it.

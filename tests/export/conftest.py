@@ -9,7 +9,7 @@ from s3fs_meta.export.copier import require_empty
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables.block_map import Located
-from s3fs_meta.sync.block_content import Content
+from s3fs_meta.sync.uncached_reads import Content
 from tests.cli.conftest import empty, mounted, place, program
 
 __all__ = ["empty", "mounted", "place", "program"]

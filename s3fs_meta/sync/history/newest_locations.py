@@ -4,7 +4,7 @@ Content that was written again, or moved, is now in another pack; the rows of th
 name the old one.
 
 Owns: the newest database, restored once, when it is first needed, and the search in it.
-Does not know: its callers, how a block is fetched (``cache.fetcher``, ``sync.block_content``).
+Does not know: its callers, how a block is fetched (``cache.fetcher``, ``sync.uncached_reads``).
 Keeps: nothing in the bucket is changed. If the newest state cannot be read, nothing is found.
 Tasks: ``run`` is one task; ``find`` may be called by any other, and waits for it.
 """

@@ -22,10 +22,10 @@ from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockIndex, Ino, ObjectKey, PackId
 from s3fs_meta.settings import SessionOptions
-from s3fs_meta.sync.block_content import BucketContent
 from s3fs_meta.sync.history.newest_locations import newest_state
 from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.uncached_reads import UncachedReader
 from s3fs_meta.sync.upload import healing
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -392,7 +392,7 @@ async def test_older_state_finds_its_content_where_it_was_healed(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(elsewhere.run)
         located = _located(past, first)._replace(state=None)
-        content = BucketContent(opened.db, opened.store, opened.keyring, elsewhere.find)
+        content = UncachedReader(opened.db, opened.store, opened.keyring, elsewhere.find)
         assert [one.data for one in await content.read([located])] == [CONTENT]
         nursery.cancel_scope.cancel()
     await close_filesystem(opened, release=False)

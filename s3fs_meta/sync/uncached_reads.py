@@ -1,7 +1,7 @@
-"""Content of blocks, read from their packs without a cache, for callers that read each block once.
+"""Uncached reads: content of blocks from their packs, for callers that read each block once.
 
 Owns: combining requests: one for adjacent blocks, one for all small blocks of a shared window.
-Does not know: files, cached blocks.
+Does not know: files, cached blocks (``cache.fetcher`` downloads those).
 Keeps: a missing or damaged block is returned empty, never as zeros.
 Tasks: any number at once.
 """
@@ -59,7 +59,7 @@ class _Record(NamedTuple):
     located: Located
 
 
-class BucketContent:
+class UncachedReader:
     """Reads the uploaded blocks of one database."""
 
     def __init__(

@@ -11,8 +11,8 @@ from s3fs_meta.meta.tables import block_map, packs
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockIndex, Ino
 from s3fs_meta.objects.metrics import CountingStore
-from s3fs_meta.sync.block_content import BucketContent
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.uncached_reads import UncachedReader
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.sync.conftest import Power, write_file
@@ -38,9 +38,9 @@ async def written(session: Session, *contents: bytes) -> list[Located]:
     return located(session, *inos)
 
 
-def content_of(session: Session, store: CountingStore) -> BucketContent:
+def content_of(session: Session, store: CountingStore) -> UncachedReader:
     """Return the object under test."""
-    return BucketContent(session.db, store, session.volume.keyring)
+    return UncachedReader(session.db, store, session.volume.keyring)
 
 
 async def test_adjacent_blocks_are_read_with_one_request(power: Power) -> None:
@@ -122,4 +122,4 @@ async def test_unreachable_store_is_an_error(power: Power) -> None:
         store.fail("get_range", StoreUnavailableError("pack", 1, 1.0, "away"))
 
         with pytest.raises(StoreUnavailableError):
-            await BucketContent(session.db, store, session.volume.keyring).read(rows)
+            await UncachedReader(session.db, store, session.volume.keyring).read(rows)

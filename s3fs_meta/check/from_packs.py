@@ -50,7 +50,7 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectInfo, ObjectStore
 from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.image.salvage import Remains, Salvager
-from s3fs_meta.sync.lease.lease import released
+from s3fs_meta.sync.lease.keeper import released
 from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.upload.pack_index import read_index

@@ -56,7 +56,7 @@ from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.history.points_in_time import told
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.lease import hold
-from s3fs_meta.sync.lease.lease import refuse_held
+from s3fs_meta.sync.lease.keeper import refuse_held
 from s3fs_meta.sync.lease.lease_repair import mend_lease
 from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.opening.local_state_choice import is_damage_of, with_advice

@@ -39,7 +39,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.newest_locations import Elsewhere
 from s3fs_meta.sync.image.restore import Restorer
-from s3fs_meta.sync.lease.lease import LeaseKeeper
+from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import open_keys

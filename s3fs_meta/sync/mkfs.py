@@ -40,7 +40,7 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.image import pieces as image_pieces
-from s3fs_meta.sync.lease.lease import LeaseKeeper
+from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.superblock.selection import find_trace
 

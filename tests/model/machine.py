@@ -26,7 +26,7 @@ from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
 from s3fs_meta.settings import FilesystemOptions, SessionOptions
 from s3fs_meta.sync.hooks import STEPS, TAKEOVER_STEPS
-from s3fs_meta.sync.lease.lease import LeaseKeeper
+from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session

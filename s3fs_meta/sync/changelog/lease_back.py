@@ -1,6 +1,6 @@
 """Storing a lost lease again, under its writer, if no other host can have written.
 
-Owns: the proof. Does not know: how the loss is noticed (``lease``), what else a txg needs.
+Owns: the proof. Does not know: how the loss is noticed (``lease.keeper``), what else a txg needs.
 Keeps: the chain decides who writes. The lease is put back only while the chain ends with our own
 link: another writer appends its fence record before anything else, and our next append then fails,
 because the name exists. A conditional write creates the lease or replaces its damaged bytes, so a
@@ -20,7 +20,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.changelog.chain_watch import ChainWatch
-from s3fs_meta.sync.lease.lease import LeaseKeeper
+from s3fs_meta.sync.lease.keeper import LeaseKeeper
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from s3fs_meta.sync.follower.follower import Follower
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.lease import hold
 from s3fs_meta.sync.lease.fence import Fencer
-from s3fs_meta.sync.lease.lease import refuse_held
+from s3fs_meta.sync.lease.keeper import refuse_held
 from s3fs_meta.sync.volume import Volume
 
 

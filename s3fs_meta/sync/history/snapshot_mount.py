@@ -24,7 +24,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import Moments, require_at_least
 from s3fs_meta.sync.image.restore import Restorer
-from s3fs_meta.sync.lease.lease import LeaseKeeper
+from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.state_dir import StateDir

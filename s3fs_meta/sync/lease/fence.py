@@ -31,7 +31,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.abandoned_txgs import NOTHING, Behind
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.lease import hold
-from s3fs_meta.sync.lease.lease import Hold, LeaseKeeper
+from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper
 from s3fs_meta.sync.state_dir import StateDir
 
 _log = logging.getLogger(__name__)

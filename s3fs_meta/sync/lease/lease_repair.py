@@ -28,7 +28,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import EPOCH_LEAP_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectStore
-from s3fs_meta.sync.lease.lease import LeaseKeeper, released
+from s3fs_meta.sync.lease.keeper import LeaseKeeper, released
 
 
 async def mend_lease(

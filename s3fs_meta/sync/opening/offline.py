@@ -40,7 +40,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.lease import hold
-from s3fs_meta.sync.lease.lease import LeaseKeeper
+from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.opening import local_state_choice, strays
 from s3fs_meta.sync.opening.local_state_choice import Local
 from s3fs_meta.sync.opening.opening import note_start

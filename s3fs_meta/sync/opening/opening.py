@@ -28,7 +28,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.points_in_time import require_at_least, told
 from s3fs_meta.sync.lease import hold
 from s3fs_meta.sync.lease.fence import Fencer
-from s3fs_meta.sync.lease.lease import Hold, LeaseKeeper, refuse_held
+from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
 from s3fs_meta.sync.opening import local_state_choice, strays
 from s3fs_meta.sync.opening.current_database import Bringer, Wanted

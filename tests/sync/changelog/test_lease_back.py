@@ -11,7 +11,7 @@ from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
-from s3fs_meta.sync.lease.lease import Hold, LeaseKeeper, new_nonce
+from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, new_nonce
 from s3fs_meta.sync.lease.lease_repair import mend_lease
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions

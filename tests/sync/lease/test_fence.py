@@ -14,7 +14,7 @@ from s3fs_meta.meta.tables import pending
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.hooks import no_hook
 from s3fs_meta.sync.lease.fence import Fencer
-from s3fs_meta.sync.lease.lease import Hold, LeaseKeeper, refuse_held
+from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.session import Session
 from tests.sync.conftest import Power
 

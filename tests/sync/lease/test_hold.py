@@ -18,7 +18,7 @@ from s3fs_meta.model import Epoch
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.hooks import TAKEOVER_STEPS
 from s3fs_meta.sync.lease import hold
-from s3fs_meta.sync.lease.lease import Hold
+from s3fs_meta.sync.lease.keeper import Hold
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import TAKEOVER, Power, read_file, write_file

@@ -1,4 +1,4 @@
-"""The lease object and its epoch: which host may write.
+"""The keeper of the lease: acquiring and releasing the lease object, and its epoch.
 
 Owns: acquiring, moving the head, releasing; each is one compare-and-set on one object, so that
 exactly one of two writers succeeds; whether an unreleased lease is this host's own. Does not know:

@@ -20,7 +20,7 @@ from s3fs_meta.limits import LEASE_LOOK_S
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.lease.lease import Hold, LeaseKeeper, new_nonce, refuse_held
+from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, new_nonce, refuse_held
 from s3fs_meta.testing.faulty_store import FaultyStore
 
 HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"), "ab" * 32)

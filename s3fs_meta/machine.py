@@ -2,7 +2,7 @@
 
 Owns: the files that identify it, and when they do not count: in a container they belong to
 its image or to its host, so a container is an unknown machine. Does not know: what another machine
-means for a lease (``sync.lease.hold``), or another boot for files (``sync.opening``).
+means for a lease (``sync.lease.lease_proof``), or another boot for files (``sync.opening``).
 Sources: machine-id(5), which asks that the value be hashed before others see it; SMBIOS 3.7, "System
 Information", UUID; https://systemd.io/CONTAINER_INTERFACE; random(4) on boot_id.
 """

@@ -55,7 +55,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.history.points_in_time import told
 from s3fs_meta.sync.image.restore import Restorer
-from s3fs_meta.sync.lease import hold
+from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import refuse_held
 from s3fs_meta.sync.lease.lease_repair import mend_lease
 from s3fs_meta.sync.mkfs import superblock_facts
@@ -234,7 +234,7 @@ async def _refuse_held(
         raise
     except (CorruptionError, ObjectMissingError):
         return
-    held = hold.known(None, state_dir, keyring, doubtful=True)
+    held = lease_proof.known(None, state_dir, keyring, doubtful=True)
     refuse_held(lease, held, force=plan.open.force_takeover)
 
 

@@ -8,7 +8,7 @@ link and opens no entry: closing a descriptor of the database would drop SQLite'
 
     <cachedir>/<label>-<hash of the URL>/
         lock           flock(2) by the one process that uses the directory
-        holder         this host's proof of a lease (``hold``), in case the database is lost
+        holder         this host's proof of a lease (``lease_proof``), in case the database is lost
         superblock     a copy of the newest superblock that this host has seen (``host_copy``)
         replaced-*     objects of the bucket that fsck -y replaced
         meta.db        the metadata database, with its -wal and -shm

@@ -18,7 +18,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.follower.follower import Follower
 from s3fs_meta.sync.hooks import Hook
-from s3fs_meta.sync.lease import hold
+from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.keeper import refuse_held
 from s3fs_meta.sync.volume import Volume
@@ -41,7 +41,7 @@ async def take_over(
         StoreError: the store is unavailable; the mount keeps following and can be promoted later.
     """
     keeper = volume.keeper
-    held = hold.known(volume.db, volume.state_dir, volume.keyring, doubtful=False)
+    held = lease_proof.known(volume.db, volume.state_dir, volume.keyring, doubtful=False)
     lease = await keeper.read()
     refuse_held(lease, held, force=force)
     unsafe = unsafe or volume.superblock.unsafe_single_writer
@@ -57,7 +57,7 @@ async def take_over(
         return db
 
     await catch_up(db)
-    await hold.refuse_copy(volume.store, volume.keyring, volume.uuid, lease, db, force=force)
+    await lease_proof.refuse_copy(volume.store, volume.keyring, volume.uuid, lease, db, force=force)
     if pending.outbox(db) is not None:  # the fence record of an interrupted promotion
         db.begin_local()
         pending.clear_outbox(db)

@@ -5,7 +5,8 @@ hold     the holder name and the nonces that prove that a lease belongs to this 
 fence    a record at the end of the chain that prevents appends by the former writer
 epoch    the number of a holder; objects of a lower epoch are refused
 
-Start at ``keeper``, then ``fence``. ``lease_repair`` replaces a lease that is lost or damaged.
+Start at ``keeper``, then ``fence``. ``lease_proof`` stores the hold and compares it with a lease;
+``lease_repair`` replaces a lease that is lost or damaged.
 Below: chain, codec.lease (bytes).
 Above: opening, follower, session.
 """

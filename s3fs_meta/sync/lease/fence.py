@@ -30,7 +30,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.abandoned_txgs import NOTHING, Behind
 from s3fs_meta.sync.hooks import Hook
-from s3fs_meta.sync.lease import hold
+from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper
 from s3fs_meta.sync.state_dir import StateDir
 
@@ -82,16 +82,16 @@ class Fencer:
             FormatError: the epoch of the lease is higher than any host can have reached.
         """
         chain_epoch = await self._require_epoch(db)
-        held = hold.with_new_nonce(held, self._keeper.lease)
-        await trio.to_thread.run_sync(hold.keep, self._state_dir, held)
+        held = lease_proof.with_new_nonce(held, self._keeper.lease)
+        await trio.to_thread.run_sync(lease_proof.keep, self._state_dir, held)
         db.begin_local()
-        hold.note(db, held)
+        lease_proof.note(db, held)
         await _commit_synced(db)
         self._hook("nonce noted")
         replaced = await self._keeper.acquire(held, force=force, above=chain_epoch)
         self._hook("lease taken")
         db.begin_local()
-        hold.note_replaced(db, replaced)
+        lease_proof.note_replaced(db, replaced)
         local_state.put(db, "epoch", str(self._keeper.epoch))
         await _commit_synced(db)
         self._hook("epoch noted")

@@ -2,7 +2,7 @@
 
 Owns: acquiring, moving the head, releasing; each is one compare-and-set on one object, so that
 exactly one of two writers succeeds; whether an unreleased lease is this host's own. Does not know:
-what an image is, where this host stores its proof of a lease (``hold``).
+what an image is, where this host stores its proof of a lease (``lease_proof``).
 No step trusts a clock: the lease's times are information for people.
 Design: docs/design/durability.md, "One writer".
 """

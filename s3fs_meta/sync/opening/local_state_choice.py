@@ -47,7 +47,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.apply import NeedsImageError, Replayer
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.lease import hold
+from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.opening import strays
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.state_dir import StateDir
@@ -288,7 +288,7 @@ class Chooser:
             if (
                 not newer
                 and not is_listed
-                and not (self._mends and hold.took_last(db, self._lease))
+                and not (self._mends and lease_proof.took_last(db, self._lease))
             ):
                 raise self._older(link, f"it has no {key_of(link.txg)}")
         except OlderBucketError as exc:
@@ -352,7 +352,7 @@ class Chooser:
             return "it is missing"
         except FormatError as exc:
             return exc.what
-        if hold.took_last(db, self._lease) and not await self._follows_there(link.txg):
+        if lease_proof.took_last(db, self._lease) and not await self._follows_there(link.txg):
             return f"it does not follow {key_of(Txg(link.txg - 1))}"
         raise self._older(link, "another txg has that number there")
 
@@ -428,7 +428,7 @@ class Chooser:
             why = await self._why_lost(db, ours)
         except OlderBucketError:
             return link, newer
-        if why and not (newer == [txg] and hold.took_last(db, self._lease)):
+        if why and not (newer == [txg] and lease_proof.took_last(db, self._lease)):
             return link, newer
         if why:
             self._note_lost_end(key_of(txg), why)

@@ -39,7 +39,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.lease import hold
+from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.opening import local_state_choice, strays
 from s3fs_meta.sync.opening.local_state_choice import Local
@@ -99,7 +99,7 @@ async def open_offline(
         assert db is not None, "only a database is complete"
         if options.at_least is not None:
             _require_mark(store.url, link, options.at_least)
-        held = hold.known(db, state_dir, keyring, doubtful=False)
+        held = lease_proof.known(db, state_dir, keyring, doubtful=False)
         crashed, power_lost = note_start(db, keyring, held.holder, chain.own_txg(db))
         if power_lost:
             await _restore_copies(db, state_dir, keyring, store, why)

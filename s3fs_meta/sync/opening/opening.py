@@ -26,7 +26,7 @@ from s3fs_meta.model import BlockId, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.points_in_time import require_at_least, told
-from s3fs_meta.sync.lease import hold
+from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
@@ -129,7 +129,7 @@ class _Opening:
         options = self._options
         lease = await self._read_lease()
         local = await self._require_keys(self._look())
-        held = hold.known(local.db, self._state_dir, self._keyring, doubtful=local.doubtful)
+        held = lease_proof.known(local.db, self._state_dir, self._keyring, doubtful=local.doubtful)
         own = None if local.db is None else chain.own_txg(local.db)
         unknown = strays.ALL if local.db is None else BlockId(local.db.counters.next_block)
         if not options.read_only:
@@ -280,7 +280,7 @@ class _Opening:
         force = self._options.force_takeover
         refuse_held(lease, held, force=force)
         if local.db is not None and not local.doubtful:
-            await hold.refuse_copy(
+            await lease_proof.refuse_copy(
                 self._store,
                 self._keyring,
                 self._superblock.uuid,

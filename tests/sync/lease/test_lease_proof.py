@@ -17,7 +17,7 @@ from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import Epoch
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.hooks import TAKEOVER_STEPS
-from s3fs_meta.sync.lease import hold
+from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import Hold
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
@@ -355,10 +355,10 @@ def lease_with(nonce: str) -> Lease:
 
 def test_nonces_are_few_and_include_that_of_the_lease() -> None:
     """However often an acquisition fails with an unknown outcome."""
-    held = hold.with_new_nonce(Hold("h", ()), lease_with("of another"))
+    held = lease_proof.with_new_nonce(Hold("h", ()), lease_with("of another"))
     [first] = held.nonces
     for _ in range(3 * LEASE_NONCES_MAX):
-        held = hold.with_new_nonce(held, lease_with(first))
+        held = lease_proof.with_new_nonce(held, lease_with(first))
 
     assert first in held.nonces
     assert len(set(held.nonces)) == LEASE_NONCES_MAX
@@ -376,11 +376,11 @@ def test_marks_reveal_nothing_and_differ_between_filesystems(
     monkeypatch.setattr(machine, "CONTAINER_MARKS", ())
     monkeypatch.delenv("container", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    one = hold.machine_marks(Keyring(None, b"1" * 32))
-    other = hold.machine_marks(Keyring(None, b"2" * 32))
+    one = lease_proof.machine_marks(Keyring(None, b"1" * 32))
+    other = lease_proof.machine_marks(Keyring(None, b"2" * 32))
 
-    assert one == hold.machine_marks(Keyring(None, b"1" * 32))
+    assert one == lease_proof.machine_marks(Keyring(None, b"1" * 32))
     assert len({*one, *other}) == 4
     assert not any("0123" in str(mark) for mark in (*one, *other))
     monkeypatch.setenv("container", "podman")
-    assert hold.machine_marks(Keyring(None, b"1" * 32)) == UNKNOWN_MACHINE
+    assert lease_proof.machine_marks(Keyring(None, b"1" * 32)) == UNKNOWN_MACHINE

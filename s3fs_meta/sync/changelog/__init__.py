@@ -5,8 +5,7 @@ frozen     a consistent snapshot of the rows on its way to the bucket, and the p
            blocks, as its changelog lists them
 pending    recorded changes that no changelog holds yet; ``pending_merge`` keeps them few
 
-Start at ``writer``. ``chain_watch`` notices that the bucket lost the last link, ``level_writer``
-makes levels.
+Start at ``writer``. ``level_writer`` makes levels.
 Below: upload (packs come first), chain, meta.changesets (rows).
 Above: image, session.
 """

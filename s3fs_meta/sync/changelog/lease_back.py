@@ -19,7 +19,7 @@ from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.changelog.chain_watch import ChainWatch
+from s3fs_meta.sync.chain.chain_watch import ChainWatch
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
 
 _log = logging.getLogger(__name__)

@@ -51,7 +51,7 @@ from s3fs_meta.model import PackId, Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.changelog.chain_watch import ChainWatch
+from s3fs_meta.sync.chain.chain_watch import ChainWatch
 from s3fs_meta.sync.changelog.frozen import Frozen, Shipped, close, locations_of, pack_notes_of
 from s3fs_meta.sync.changelog.lease_back import put_back
 from s3fs_meta.sync.changelog.since_image import SinceImage

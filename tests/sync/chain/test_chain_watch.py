@@ -7,7 +7,7 @@ from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.errors import OlderBucketError, StoreUnavailableError
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.changelog.chain_watch import ChainWatch
+from s3fs_meta.sync.chain.chain_watch import ChainWatch
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.sync.conftest import Power

@@ -53,10 +53,10 @@ from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.chain.chain_watch import ChainWatch
 from s3fs_meta.sync.changelog.frozen import Frozen, Shipped, close, locations_of, pack_notes_of
-from s3fs_meta.sync.changelog.lease_back import put_back
 from s3fs_meta.sync.changelog.since_image import SinceImage
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.lease.lease_back import put_back
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.store_clock import is_later
 from s3fs_meta.sync.upload.cut import Cut

@@ -6,7 +6,7 @@ fence    a record at the end of the chain that prevents appends by the former wr
 epoch    the number of a holder; objects of a lower epoch are refused
 
 Start at ``keeper``, then ``fence``. ``lease_proof`` stores the hold and compares it with a lease;
-``lease_repair`` replaces a lease that is lost or damaged.
+``lease_back`` stores a lost lease again under its writer, ``lease_repair`` derives a new one in fsck.
 Below: chain, codec.lease (bytes).
-Above: opening, follower, session.
+Above: changelog, opening, follower, session.
 """

@@ -5,7 +5,7 @@ head            the image that the lease names: where a restore begins
 level           several changelogs merged into one object, so that a restore reads fewer
 abandoned txgs  unreadable txgs at the end of the chain: the chain continues after them
 
-Start at ``chain``. ``apply`` replays links into a database, ``levels`` finds and makes levels,
+Start at ``chain``. ``replay`` applies links to a database, ``levels`` finds and makes levels,
 ``chain_watch`` notices that the bucket lost the last link.
 Below: meta (rows), codec (bytes), objects (the store).
 Above: changelog, image, lease, history.

@@ -42,8 +42,8 @@ from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import BlockId
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.chain.apply import NeedsImageError, Replayer
 from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
 from s3fs_meta.sync.follower import follower_resync
 from s3fs_meta.sync.kernel import Kernel, Turned
 from s3fs_meta.sync.volume import Volume

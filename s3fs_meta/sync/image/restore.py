@@ -38,8 +38,8 @@ from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain, levels
 from s3fs_meta.sync.chain import head as image_head
-from s3fs_meta.sync.chain.apply import NeedsImageError, Replayer
 from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
 from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)

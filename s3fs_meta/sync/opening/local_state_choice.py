@@ -45,8 +45,8 @@ from s3fs_meta.meta.tables import cached_blocks, local_state, packs, pending
 from s3fs_meta.model import BlockState, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import abandoned_txgs, chain
-from s3fs_meta.sync.chain.apply import NeedsImageError, Replayer
 from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.opening import strays
 from s3fs_meta.sync.progress import Progress

@@ -15,7 +15,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import block_map, inodes
 from s3fs_meta.model import BlockIndex
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.chain.apply import Replayer
+from s3fs_meta.sync.chain.replay import Replayer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
 from s3fs_meta.sync.volume import OpenOptions

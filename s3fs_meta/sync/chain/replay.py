@@ -1,6 +1,7 @@
-"""Replay: applying the changelogs after a link of the chain to a database.
+"""Replay: changelogs and levels from the bucket, in the order of the chain, into a database.
 
-Owns: the order *fetch, verify, apply, record the link*, one txg after another.
+Owns: the order *fetch, verify, apply, record the link*, one txg after another; refusing a changelog
+that is missing, damaged or does not fit.
 Does not know: rows (``meta.apply_changeset``), why the database needs later txgs.
 Tasks: one per database; the database has no other user meanwhile.
 """

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from s3fs_meta.codec.changelog import Location, PackNote
 from s3fs_meta.errors import FormatError
-from s3fs_meta.meta.apply_changeset import Replica
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.replica import Replica
 from s3fs_meta.meta.tables import pending
 from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import BlockId, PackId, Txg

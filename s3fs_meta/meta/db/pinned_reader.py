@@ -1,7 +1,7 @@
 """The read view of a follower's mount: one txg, until the mount switches to the next.
 
 Owns: a read transaction that stays open, and temporary tables that replace the local tables which
-a read-only mount writes. Does not know: where txgs come from (``apply_changeset`` applies them
+a read-only mount writes. Does not know: where txgs come from (``replica`` applies them
 through a second connection, in a thread).
 Keeps: no statement of the mount's connection sees half a txg, and none takes the write lock of the
 database. SQLite resolves a name to a temporary table first, so rows of fetched blocks are written

@@ -8,6 +8,6 @@ image_rows        rows of a damaged image, as far as the indexes of packs confir
 salvage           reading a database file in which pages are missing
 page_size         a closed database rewritten with another page size
 
-Below: tables, db, apply_changeset.
+Below: tables, db, replica.
 Above: sync.image, sync.history, check.
 """

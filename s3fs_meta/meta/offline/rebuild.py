@@ -14,7 +14,7 @@ from typing import Final
 
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.pack import PackEntry
-from s3fs_meta.meta import apply_changeset
+from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline import image_rows
 from s3fs_meta.meta.offline.image_rows import LOST_FOUND, ImageRows
@@ -128,7 +128,7 @@ def finish(
     )
     db.run("UPDATE packs SET died_txg = CASE live_bytes WHEN 0 THEN ? END", (counters.txg,))
     files = _make_files(db, block_bytes, now_ns, aside_only=image is not None)
-    apply_changeset.settle(db)
+    replica.settle(db)
     db.commit()
     return files
 

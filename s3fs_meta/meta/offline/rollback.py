@@ -11,7 +11,7 @@ Tasks: everything here blocks; in a thread, on databases that no other task uses
 from typing import Final
 
 from s3fs_meta.errors import SettingsError
-from s3fs_meta.meta import apply_changeset
+from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import blocks, damage_marks, packs, properties
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackState
@@ -52,7 +52,7 @@ def take_over(past: Database, present: Database) -> int:
     lost = _find_content(past, present)
     _exchange_packs(past)
     properties.take_over_images(past, present)
-    apply_changeset.settle(past)
+    replica.settle(past)
     past.commit()
     return lost
 

@@ -2,7 +2,7 @@
 
 Owns: the order *fetch, verify, apply, record the link*, one txg after another; refusing a changelog
 that is missing, damaged or does not fit.
-Does not know: rows (``meta.apply_changeset``), why the database needs later txgs.
+Does not know: rows (``meta.replica``), why the database needs later txgs.
 Tasks: one per database; the database has no other user meanwhile.
 """
 
@@ -26,9 +26,9 @@ from s3fs_meta.errors import (
     ObjectMissingError,
 )
 from s3fs_meta.limits import CLEANUP_S_MAX, LEVEL_FAN_OUT
-from s3fs_meta.meta.apply_changeset import Replica
 from s3fs_meta.meta.db import schema
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.replica import Replica
 from s3fs_meta.model import BlockId, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import levels

@@ -11,7 +11,7 @@ Crash after the fence record: the same, and it continues from the fence record.
 
 import trio
 
-from s3fs_meta.meta import apply_changeset
+from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import pending
 from s3fs_meta.sync.chain import chain
@@ -82,7 +82,7 @@ async def take_over(
 def _settle(db: Database) -> None:
     """Recount the totals that a writer maintains; blocks for a second per ten million blocks."""
     db.begin_local()
-    apply_changeset.settle(db)
+    replica.settle(db)
     pending.set_block_floor(db, pending.first_new_block(db))
     db.commit()
     db.sync_wal()

@@ -28,7 +28,7 @@ from s3fs_meta.errors import (
     UnfinishedFilesystemError,
 )
 from s3fs_meta.limits import CLEANUP_S_MAX, FETCHES_MAX, IMAGE_PIECE_BYTES
-from s3fs_meta.meta import apply_changeset
+from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.local_disk import create_empty
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -223,7 +223,7 @@ class Restorer:
                 db.close()
                 return await self._restore_from(exc.image, unfinished, upto)
             db.begin_local()
-            apply_changeset.settle(db)
+            replica.settle(db)
             chain.record(db, link)
             pending.set_block_floor(db, pending.first_new_block(db))
             local_state.put(db, "uuid", self._uuid)

@@ -38,7 +38,7 @@ from s3fs_meta.errors import (
     OlderBucketError,
     SettingsError,
 )
-from s3fs_meta.meta import apply_changeset
+from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import cached_blocks, local_state, packs, pending
@@ -240,7 +240,7 @@ class Chooser:
             return self._leave(db, why, keep=True)
         if self._follows or newer:
             await trio.to_thread.run_sync(self._drop_fence, db)
-        unsettled = apply_changeset.is_unsettled(db)
+        unsettled = replica.is_unsettled(db)
         if not newer and not unsettled and (not self._follows or is_exact(db)):
             return db
         if not newer and not _is_settled(db):
@@ -263,7 +263,7 @@ class Chooser:
             return self._leave(db, why, link=chain.recorded(db), keep=True)
         self.notices += replayer.notices
         db.begin_local()
-        apply_changeset.settle(db)
+        replica.settle(db)
         pending.set_block_floor(db, pending.first_new_block(db))
         db.commit()
         return db

@@ -30,7 +30,7 @@ from s3fs_meta.errors import (
     StoreError,
 )
 from s3fs_meta.limits import HOST_CHARS_MAX, OFFLINE_AFTER_S, TEXT_OBJECT_BYTES_MAX
-from s3fs_meta.meta import apply_changeset
+from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import local_state, pending
 from s3fs_meta.meta.tables.pending import ChangeRecorder
@@ -150,7 +150,7 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
     if follows and not local_state_choice.is_exact(local.db):
         lacking = "the local state has changes that the bucket lacks, so it cannot follow"
         raise OfflineError(why, f"{lacking}; mount it with -o ro alone")
-    if apply_changeset.is_unsettled(local.db):
+    if replica.is_unsettled(local.db):
         await trio.to_thread.run_sync(_settle, local.db)
     return link
 
@@ -158,7 +158,7 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
 def _settle(db: Database) -> None:
     """Recount totals that no changelog has; takes a second per ten million blocks."""
     db.begin_local()
-    apply_changeset.settle(db)
+    replica.settle(db)
     pending.set_block_floor(db, pending.first_new_block(db))
     db.commit()
 

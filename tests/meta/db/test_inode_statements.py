@@ -40,7 +40,7 @@ OTHER_CONNECTIONS = frozenset(
 # Statements that are made of more than constants, none of them with this table.
 COMPOSED = frozenset(
     {
-        ("meta/apply_changeset.py", "_touch"),  # temporary tables
+        ("meta/replica.py", "_touch"),  # temporary tables
         ("meta/db/database.py", "commit"),  # counters
         ("meta/tables/blocks.py", "near_in_pack"),
         ("meta/tables/properties.py", "_keys"),

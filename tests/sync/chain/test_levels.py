@@ -16,10 +16,10 @@ from s3fs_meta.codec.image import NO_HASH, Manifest, content_hash
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import BrokenChainError, FormatError
 from s3fs_meta.limits import LEVEL_FAN_OUT, LEVELS_MAX
-from s3fs_meta.meta.apply_changeset import Replica
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.db.schema import SCHEMA_VERSION
+from s3fs_meta.meta.replica import Replica
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Epoch, Ino, ObjectKey, PackState, Txg
 from s3fs_meta.objects.memory import MemoryStore

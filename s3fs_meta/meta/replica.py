@@ -1,7 +1,7 @@
-"""Applying changelogs to a database, so that it follows the writer's.
+"""Replica: rows of a database, changed to the writer's by the contents of one changelog.
 
 Owns: one txg as one transaction; the effect of recorded changes on the rows of blocks and packs.
-Does not know: where changelogs come from, who uses the database.
+Does not know: where changelogs come from and their order (``sync.chain.replay``).
 Keeps: the replicated tables become exactly those of the writer at the end of the txg; after
 ``settle`` the rows of blocks and packs allow a writer to continue.
 Tasks: everything here blocks; in a thread, on a ``Database`` that no other task uses meanwhile.

@@ -8,10 +8,10 @@ import pytest
 
 from s3fs_meta.codec.changelog import Location, PackNote
 from s3fs_meta.errors import FormatError
-from s3fs_meta.meta import apply_changeset
-from s3fs_meta.meta.apply_changeset import Replica
+from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.replica import Replica
 from s3fs_meta.meta.tables import block_map, blocks, inodes, local_state, packs
 from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey, PackId, PackState
 from tests.meta.pairs import Pair, lost
@@ -151,7 +151,7 @@ def test_totals_are_recounted(pair: Pair) -> None:
     pair.tell(1, locations=(place(block),), notes=(note(),))
 
     pair.copy.begin_local()
-    apply_changeset.settle(pair.copy)
+    replica.settle(pair.copy)
     pair.copy.commit()
 
     counters = pair.copy.counters

@@ -1,7 +1,7 @@
 """Garbage collection: deleting objects that no retained txg needs: packs, images, changelogs.
 
 Owns: the order: condemn in rows, ship that, DELETE, forget; how many objects at a time.
-Does not know: why a pack died, which objects are garbage (``unreferenced``, ``retention``).
+Does not know: why a pack died, which objects are garbage (``garbage``, ``retention``).
 Keeps: nothing is deleted before the txg that condemns or abandons it, or raises the floor above
 it, is confirmed; the floor is never lowered; an object of another writer is never deleted.
 Tasks: ``run`` and ``plan`` by any; one at a time.
@@ -25,8 +25,8 @@ from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.history import retention
+from s3fs_meta.sync.history.garbage import Finder, Garbage
 from s3fs_meta.sync.history.retention import MomentFinder, StoredAges
-from s3fs_meta.sync.history.unreferenced import Finder, Garbage
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.superblock_watch import retained_s, tend

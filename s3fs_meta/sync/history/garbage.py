@@ -1,7 +1,7 @@
-"""Unreferenced objects: found by listings of the bucket and by the rows.
+"""Garbage: objects that no retained txg needs, found by listings of the bucket and by the rows.
 
 Owns: which images can be restored from, which objects no retained txg needs.
-Does not know: deleting, when the floor is raised.
+Does not know: deleting (``reclaim``), when the floor is raised (``retention``).
 Keeps: an object with a foreign name is never garbage; neither are objects of unfinished uploads
 (pieces of an image without manifest, parts of the next changelog, packs of this epoch).
 """

@@ -1,4 +1,4 @@
-"""Finding unreferenced objects; test_reclaim tests their deletion."""
+"""Finding garbage; test_reclaim tests their deletion."""
 
 from dataclasses import replace
 
@@ -9,8 +9,8 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.limits import RECLAIM_PACK_ROWS
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Epoch, ObjectKey, Txg
-from s3fs_meta.sync.history import unreferenced
-from s3fs_meta.sync.history.unreferenced import Finder, Shelf
+from s3fs_meta.sync.history import garbage
+from s3fs_meta.sync.history.garbage import Finder, Shelf
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.packs import stray_pack
 from tests.sync.conftest import Power, write_file
@@ -139,9 +139,9 @@ async def test_orphans_are_found_in_bounded_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows and listing are compared for one part of the names at a time."""
-    assert list(unreferenced.groups(10)) == [""]
-    assert len(list(unreferenced.groups(16 * RECLAIM_PACK_ROWS))) == 16
-    assert list(unreferenced.groups(10**9))[-1] == "ff"
+    assert list(garbage.groups(10)) == [""]
+    assert len(list(garbage.groups(16 * RECLAIM_PACK_ROWS))) == 16
+    assert list(garbage.groups(10**9))[-1] == "ff"
     async with power.session("a", tasks=False) as session:
         write_file(session, b"x")
         await session.flush()
@@ -154,7 +154,7 @@ async def test_orphans_are_found_in_bounded_memory(
             session.db, power.store, session.volume.keyring, session.volume.superblock.uuid
         )
         for count in (1, 17, 10**9):
-            monkeypatch.setattr(unreferenced, "RECLAIM_PACK_ROWS", 1 / count)
+            monkeypatch.setattr(garbage, "RECLAIM_PACK_ROWS", 1 / count)
             found = await finder.find_orphans(Epoch(5), 1000)
             assert [info.key for info in found] == strays
         assert known not in strays

@@ -197,7 +197,7 @@ class Restorer:
             raise
         except (FormatError, ObjectMissingError):
             raise by_levels from None  # the level objects are not the cause
-        self.notices.append(f"{misleading} does not fit, changelogs take its place: {by_levels}")
+        self.notices.append(f"{misleading} does not fit, changelogs are used instead: {by_levels}")
         return link
 
     def _take_last_level(self) -> ObjectKey | None:

@@ -30,7 +30,7 @@ def watch(connection: apsw.Connection) -> None:
 
 
 def _check(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
-    door = sys._getframe(1)
+    door = sys._getframe(1)  # noqa: SLF001 - the only way to the caller
     if _file(door) == _DOORS and not _is_declared(door):
         assert not uses_table(cursor.connection, sql, bindings), f"it goes past db.inodes: {sql}"
     return True

@@ -75,21 +75,21 @@ _TABLES: Final = {
 # Rows of other types are found before these tables are used (I70); a survey may make them earlier.
 _SOUND_ENTRY: Final = "typeof(ino) = 'integer' AND typeof(parent) = 'integer'"
 _SOUND_BLOCK: Final = "typeof(block) = 'integer'"
-_NAMES_AS_THEY_COME: Final = (
+NAMES_AS_THEY_COME: Final = (
     f"INSERT INTO temp.check_names SELECT ino, 1, parent, parent FROM dentries WHERE {_SOUND_ENTRY}"
     " ON CONFLICT DO UPDATE SET names = names + 1, low = min(low, excluded.low),"
     " high = max(high, excluded.high)"
 )
-_NAMES_SORTED: Final = (
+NAMES_SORTED: Final = (
     "INSERT INTO temp.check_names"
     f" SELECT ino, count(*), min(parent), max(parent) FROM dentries WHERE {_SOUND_ENTRY}"
     " GROUP BY ino"
 )
-_REFS_AS_THEY_COME: Final = (
+REFS_AS_THEY_COME: Final = (
     f"INSERT INTO temp.check_refs SELECT block, 1 FROM block_map WHERE {_SOUND_BLOCK}"
     " ON CONFLICT DO UPDATE SET refs = refs + 1"
 )
-_REFS_SORTED: Final = (
+REFS_SORTED: Final = (
     f"INSERT INTO temp.check_refs SELECT block, count(*) FROM block_map WHERE {_SOUND_BLOCK}"
     " GROUP BY block"
 )
@@ -143,8 +143,8 @@ def fill_tables(db: Database) -> None:
     """Compute the tables from the present rows."""
     for name in _TABLES:
         db.all(f"DELETE FROM temp.{name}")
-    db.all(_NAMES_AS_THEY_COME if _is_small(db, "dentries") else _NAMES_SORTED)
-    db.all(_REFS_AS_THEY_COME if _is_small(db, "block_map") else _REFS_SORTED)
+    db.all(NAMES_AS_THEY_COME if _is_small(db, "dentries") else NAMES_SORTED)
+    db.all(REFS_AS_THEY_COME if _is_small(db, "block_map") else REFS_SORTED)
     for statement in _FILL:
         db.all(statement)
 

@@ -105,7 +105,7 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
         if mounted is not None:
             _refuse_beside(plan, mounted["journal_mode"])
             front.notice("the filesystem is mounted: checking it beside the running mount")
-            await _check_beside(plan, store, secret, report, front)
+            await check_beside(plan, store, secret, report, front)
         else:
             try:
                 await _check_readable(plan, store, secret, report, front)
@@ -271,13 +271,14 @@ def _pragmas(state: Path) -> Pragmas:
     return Pragmas()
 
 
-async def _check_beside(
+async def check_beside(
     plan: CheckPlan,
     store: ObjectStore,
     secret: Secret,
     report: Report,
     front: Front,
 ) -> None:
+    """Check the database of a running mount, and the bucket; nothing is repaired."""
     keys = await _keys(plan, store, secret)
     for notice in keys.notices:
         report.remember(notice)

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 Handler = Callable[..., Coroutine[Any, Any, Any]]
 
 # Handlers that never leave half a change, so other changes in the open group stay.
-_CHANGES_NO_TWO_ROWS: Final = frozenset(
+CHANGES_NO_TWO_ROWS: Final = frozenset(
     {
         "getattr",
         "getxattr",
@@ -98,7 +98,7 @@ def failed(
         _log.error("%s%s failed: %s [%s]", name, _described(arguments), text, errnos.word(code))
     half_done = isinstance(exc, BadRowError) and not exc.changed_nothing
     if half_done:
-        is_change = name not in _CHANGES_NO_TWO_ROWS
+        is_change = name not in CHANGES_NO_TWO_ROWS
         half_done = is_change if begun is None else status.is_half_done(begun)
     if half_done or isinstance(exc, errnos.DEGRADING):
         _give_up(status, name, str(exc))
@@ -128,7 +128,7 @@ def broken(status: MountStatus, name: str, arguments: tuple[object, ...], exc: E
 
 def _give_up(status: MountStatus, name: str, why: str) -> None:
     """Make the mount read-only, and undo a change that was made only in part."""
-    if name in _CHANGES_NO_TWO_ROWS:
+    if name in CHANGES_NO_TWO_ROWS:
         status.degrade(why)
     else:
         status.break_off(why)

@@ -49,7 +49,7 @@ class Gate:
                 await checkpoint()
                 self._streak_end_s = time.perf_counter() + STREAK_S_MAX
             wait_s, self._has_answered = NEXT_REQUEST_S if self._has_answered else 0.0, False
-            if self._is_ready(wait_s):
+            if self.is_ready(wait_s):
                 self._is_direct = True
                 return
             if not self._someone_waits:
@@ -87,7 +87,7 @@ class Gate:
                     raise trio.ClosedResourceError
                 await trio.lowlevel.wait_readable(fd)
                 # Otherwise another worker has taken the request.
-                if not self._fds or self._is_ready(0.0):
+                if not self._fds or self.is_ready(0.0):
                     return
         finally:
             self._someone_waits = False
@@ -98,7 +98,8 @@ class Gate:
         self._is_closing = True
         trio.lowlevel.notify_closing(fd)
 
-    def _is_ready(self, wait_s: float) -> bool:
+    def is_ready(self, wait_s: float) -> bool:
+        """Return whether a request arrives within a time. Blocking."""
         return bool(self._fds and select.select(self._fds, (), (), wait_s)[0])
 
 

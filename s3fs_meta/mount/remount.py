@@ -66,7 +66,7 @@ def remount(url: str, directory: Path, options: Sequence[str]) -> None:
         raise NotMountedError(path)
     if targets.unquoted(mounted.source) != targets.unquoted(url):
         raise UsageError(f"{targets.unquoted(mounted.source)} is mounted on {path}, not {url}")
-    given = _given(options, flags)
+    given = given_by(options, flags)
     wanted = given.pop("read_only", None)
     place = _place(path, given)
     request = {
@@ -85,7 +85,7 @@ def remount(url: str, directory: Path, options: Sequence[str]) -> None:
         plain_call.call(place.state, REMOUNTED, {"read_only": wanted.value})
 
 
-def _given(options: Sequence[str], flags: Flags) -> dict[str, GivenOption]:
+def given_by(options: Sequence[str], flags: Flags) -> dict[str, GivenOption]:
     """Return the given options, without those that the kernel's mount table already has.
 
     mount(8) adds the options of the mount table to those of the user.

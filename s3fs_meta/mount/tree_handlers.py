@@ -89,10 +89,11 @@ class TreeHandlers:
         with trio.move_on_after(TREE_TOLD_S_MAX):
             await told.wait()
         if arguments.get("wait") is True:
-            await self._wait_for_removal(_told_now_and_then(report, "removing"))
+            await self.wait_for_removal(_told_now_and_then(report, "removing"))
         return {}
 
-    async def _wait_for_removal(self, tell: Callable[[TreeProgress], None]) -> None:
+    async def wait_for_removal(self, tell: Callable[[TreeProgress], None]) -> None:
+        """Return once no removed tree has entries; raise ReadOnlyStateError if that cannot be."""
         while (progress := self._removal.progress) is not None:
             self._status.require_writable()
             tell(progress)

@@ -198,9 +198,10 @@ class LocalStore:
             self._require_root(key)
             return work()
         except OSError as exc:
-            raise self._translate(exc, key) from exc
+            raise self.translate(exc, key) from exc
 
-    def _translate(self, exc: OSError, key: str) -> StoreError:
+    def translate(self, exc: OSError, key: str) -> StoreError:
+        """Return our error for one of the system; the caller raises it ``from`` that one."""
         if isinstance(exc, FileNotFoundError):
             with contextlib.suppress(OSError):
                 self._require_root(key)

@@ -220,7 +220,7 @@ class S3Store:
         except BaseException:
             body.close()  # closes the connection, too: the unread body would still arrive on it
             raise
-        return Fetched(self._read(key, body, size_bytes), etag)
+        return Fetched(self.read_body(key, body, size_bytes), etag)
 
     def _get_range(self, key: ObjectKey, start: int, stop: int, client: "S3Client") -> bytes:
         answer = client.get_object(**self._named(key), Range=f"bytes={start}-{stop - 1}")
@@ -230,10 +230,10 @@ class S3Store:
         except BaseException:
             body.close()
             raise
-        return self._read(key, body, stop - start)
+        return self.read_body(key, body, stop - start)
 
-    def _read(self, key: str, body: StreamingBody, size_bytes: int) -> bytes:
-        """Return exactly *size_bytes* of an answer.
+    def read_body(self, key: str, body: StreamingBody, size_bytes: int) -> bytes:
+        """Return exactly *size_bytes* of an answer. Blocking.
 
         Raises:
             TransientStoreError: the body was shorter or longer, or came below the minimum rate.

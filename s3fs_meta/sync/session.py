@@ -135,7 +135,7 @@ class Session:
             make_durable=self.durability.sync,
             settle=self.durability.sync_all,
             may_ship=lambda: self.status.ships,
-            confirm_hold=self._confirm_hold,
+            confirm_hold=self.confirm_hold,
             break_off=status.break_off,
             on_wait=on_wait,
             bounds=bounds,
@@ -226,7 +226,7 @@ class Session:
         if self.follower is not None:
             tasks["following"] = self._follow
         elif self.cache.has_suspects:  # a follower verifies cached copies before their first use
-            tasks["verification"] = self._verify_copies
+            tasks["verification"] = self.verify_copies
         if self.elsewhere is not None:
             tasks["lost content"] = self.elsewhere.run
         async with trio.open_nursery() as nursery:
@@ -246,9 +246,9 @@ class Session:
         }
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.supervise, "upload", self.uploader.run)
-            nursery.start_soon(self._run_upkeep, upkeep)
+            nursery.start_soon(self.run_upkeep, upkeep)
 
-    async def _run_upkeep(self, tasks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
+    async def run_upkeep(self, tasks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
         """Run the tasks that must end before the last upload: later txgs would not be shipped."""
         with self._upkeep:
             await self._run_all(tasks)
@@ -305,13 +305,13 @@ class Session:
             _log.exception("background task %r failed", name)
             self.status.break_off(f"background task {name!r} failed; see the log")
 
-    async def _verify_copies(self) -> None:
+    async def verify_copies(self) -> None:
         """After a power cut: compare every cached block with its hash, and record that."""
         await self.cache.verify_copies()
         self.db.begin_local()
         local_state.delete(self.db, "suspect")
 
-    async def _confirm_hold(self) -> None:
+    async def confirm_hold(self) -> None:
         """Turn read-only if another host has taken the filesystem over; raises FencedError then."""
         try:
             await self.volume.keeper.confirm()

@@ -133,7 +133,7 @@ def test_concurrent_adoptions_of_one_block_work(
     files: BlockFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader and compaction may fetch the same block at once, in two threads."""
-    put_from = files._directory.put_from
+    put_from = files._directory.put_from  # noqa: SLF001 - two threads meet inside of one call
     first = [True]
 
     def meet(source: Path, name: str) -> None:
@@ -142,7 +142,7 @@ def test_concurrent_adoptions_of_one_block_work(
             files.adopt(BlockId(1), b"content")
         put_from(source, name)
 
-    monkeypatch.setattr(files._directory, "put_from", meet)
+    monkeypatch.setattr(files._directory, "put_from", meet)  # noqa: SLF001 - two threads meet inside of one call
 
     files.adopt(BlockId(1), b"content")
 

@@ -58,14 +58,14 @@ class Mended:
         self.kept: dict[ObjectKey, bytes] = {}
         self.done: list[str] = []
 
-    async def _keep(self, key: ObjectKey, data: bytes) -> str:
+    async def keep(self, key: ObjectKey, data: bytes) -> str:
         self.kept[key] = data
         return "a file"
 
     async def run(self, *, deep: bool = True) -> None:
         """Repair metadata, then packs."""
         keys = await self.power.keys()
-        offer = Offer(self.power.store, self.copies, keys.keyring, keys.superblock.uuid, self._keep)
+        offer = Offer(self.power.store, self.copies, keys.keyring, keys.superblock.uuid, self.keep)
         lease = lease_codec.decode(lease_codec.KEY, self.power.store.objects[lease_codec.KEY])
         await offer.mend_metadata(lease)
         async with self.power.session("look", options=READ_ONLY, tasks=False) as session:
@@ -146,7 +146,7 @@ async def test_copy_of_another_history_is_not_used(power: Power) -> None:
             mended = Mended(power, copies)
             keys = await power.keys()
             offer = Offer(
-                power.store, mended.copies, keys.keyring, keys.superblock.uuid, mended._keep
+                power.store, mended.copies, keys.keyring, keys.superblock.uuid, mended.keep
             )
             await offer.mend_metadata(None)
             assert power.store.objects == before
@@ -173,6 +173,6 @@ async def test_foreign_and_damaged_copies_are_not_used(power: Power, tmp_path: P
     before = dict(power.store.objects)
     keys = await power.keys()
     mended = Mended(power, copies)
-    offer = Offer(power.store, mended.copies, keys.keyring, keys.superblock.uuid, mended._keep)
+    offer = Offer(power.store, mended.copies, keys.keyring, keys.superblock.uuid, mended.keep)
     await offer.mend_metadata(None)
     assert power.store.objects == before

@@ -58,8 +58,8 @@ def test_sorted_sums_equal_inserted_sums(healthy: Healthy) -> None:
     """Large filesystems are summed by sorting, small ones by inserts, with equal results."""
     scratch_tables.make_tables(healthy.db)
     for table, statements in (
-        ("check_names", (scratch_tables._NAMES_AS_THEY_COME, scratch_tables._NAMES_SORTED)),
-        ("check_refs", (scratch_tables._REFS_AS_THEY_COME, scratch_tables._REFS_SORTED)),
+        ("check_names", (scratch_tables.NAMES_AS_THEY_COME, scratch_tables.NAMES_SORTED)),
+        ("check_refs", (scratch_tables.REFS_AS_THEY_COME, scratch_tables.REFS_SORTED)),
     ):
         results = []
         for statement in statements:

@@ -297,7 +297,7 @@ def test_mount_of_an_older_program_is_not_checked(program: Program, place: Place
     async def check_beside() -> None:
         async with opened_store(place.url, plan.s3) as store:
             front = TerminalFront(quiet=True)
-            await fsck_run._check_beside(plan, store, Passphrase(bytes), Report(), front)
+            await fsck_run.check_beside(plan, store, Passphrase(bytes), Report(), front)
 
     with pytest.raises(HeldError, match="mounted here by an older s3fs-meta"):
         trio.run(check_beside)

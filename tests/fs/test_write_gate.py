@@ -12,8 +12,8 @@ from tests.fs.conftest import ROOT, Volume, make_file
 
 def fill(fs: Filesystem, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> None:
     """Make the disk below the cache appear to have a number of bytes left beyond the reserve."""
-    disk = fs.changes._disk
-    disk._granted_bytes = 0
+    disk = fs.changes._disk  # noqa: SLF001 - a full disk
+    disk._granted_bytes = 0  # noqa: SLF001 - a full disk
     monkeypatch.setattr(disk, "spare_bytes", lambda: spare_bytes)
 
 

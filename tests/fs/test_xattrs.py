@@ -133,7 +133,7 @@ async def test_setgid_survives_an_acl_only_from_a_group_member(
 ) -> None:
     """Root, or a process in the file's group, by its own or a supplementary group."""
     ino = make_file(fs, b"f", mode=0o2755)
-    fs.xattrs._groups_of = lambda _pid: groups
+    fs.xattrs._groups_of = lambda _pid: groups  # noqa: SLF001 - groups of a process that does not exist
     fs.xattrs.set(ino, acl.ACCESS, NAMED, USER._replace(uid=uid, gid=gid))
     assert bool(fs.getattr(ino).mode & 0o2000) is kept
 

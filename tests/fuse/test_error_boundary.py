@@ -128,9 +128,9 @@ def test_failing_lookup_rolls_back_nothing() -> None:
 def test_listed_reading_handlers_exist() -> None:
     """A misspelt name in that list would cause unnecessary rollbacks."""
     handlers = {name for name in vars(Operations) if hasattr(vars(Operations)[name], "is_handler")}
-    assert handlers | set(RAW_HANDLERS) >= error_boundary._CHANGES_NO_TWO_ROWS
+    assert handlers | set(RAW_HANDLERS) >= error_boundary.CHANGES_NO_TWO_ROWS
     assert all(callable(getattr(RawOperations, name)) for name in RAW_HANDLERS)
-    assert "open" not in error_boundary._CHANGES_NO_TWO_ROWS  # it truncates
+    assert "open" not in error_boundary.CHANGES_NO_TWO_ROWS  # it truncates
 
 
 async def test_bug_is_logged_with_its_traceback_and_no_content(

@@ -93,7 +93,7 @@ async def test_withdrawn_request_blocks_nothing(
 ) -> None:
     """A request that the kernel withdrew blocks no read of /dev/fuse."""
     lies = 0
-    really = Gate._is_ready
+    really = Gate.is_ready
 
     def lie(gate: Gate, wait_s: float) -> bool:
         nonlocal lies
@@ -103,7 +103,7 @@ async def test_withdrawn_request_blocks_nothing(
     async with opened(tmp_path) as made, trio.open_nursery() as nursery:
         await nursery.start(until_ready, made.operations, mountpoint)
         await trio.to_thread.run_sync(os.statvfs, mountpoint)
-        monkeypatch.setattr(Gate, "_is_ready", lie)
+        monkeypatch.setattr(Gate, "is_ready", lie)
         await trio.to_thread.run_sync(os.statvfs, mountpoint)
         with trio.fail_after(10):
             while lies <= LIES:  # noqa: ASYNC110 - the loop of requests has no event

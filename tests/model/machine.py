@@ -212,7 +212,7 @@ class Machine:
     async def _upload(self, _: Happening) -> None:
         uploader = self.session.uploader
         while batch := uploader.next_batch(0.0):
-            await uploader._limiter.acquire_on_behalf_of(batch[0].block)
+            await uploader.acquire(batch)
             await uploader.ship_and_release(batch)
 
     async def _flush(self, _: Happening) -> None:

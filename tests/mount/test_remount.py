@@ -34,7 +34,7 @@ def test_kernel_flags_are_ignored() -> None:
     """mount(8) repeats flags of the kernel; other options are kept unchanged."""
     words = "ro,nosuid,nodev,relatime,remount,user_id=0,allow_other,commit=3,profile=a\\,b"
 
-    given = remount._given([words], _FLAGS)
+    given = remount.given_by([words], _FLAGS)
 
     assert {field: one.text for field, one in given.items()} == {
         "read_only": "ro",
@@ -46,7 +46,7 @@ def test_kernel_flags_are_ignored() -> None:
 def test_unknown_options_are_refused_as_at_mount() -> None:
     """The message names them."""
     with pytest.raises(UsageError, match="xyzzy"):
-        remount._given(["remount,ro,xyzzy"], _FLAGS)
+        remount.given_by(["remount,ro,xyzzy"], _FLAGS)
 
 
 def test_only_mounted_filesystems_can_be_remounted(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ async def test_removal_is_waited_for_only_while_it_can_continue(fs: Filesystem) 
     fs.orphans.trees.add(ROOT_INO, 1)
     fs.status.degrade("a test")
     with pytest.raises(ReadOnlyStateError):
-        await trees._wait_for_removal(lambda _progress: None)
+        await trees.wait_for_removal(lambda _progress: None)
 
 
 async def test_settling_a_freeze_that_has_ended_is_no_error(fs: Filesystem) -> None:

@@ -230,9 +230,9 @@ async def test_unresponsive_directory_can_be_abandoned(
         finally:
             answer.set()
         for number in range(STORE_THREADS_MAX):  # acquired only when the threads have ended
-            await store._limiter.acquire_on_behalf_of(number)
+            await store._limiter.acquire_on_behalf_of(number)  # noqa: SLF001 - threads that no other method shows
         for number in range(STORE_THREADS_MAX):
-            store._limiter.release_on_behalf_of(number)
+            store._limiter.release_on_behalf_of(number)  # noqa: SLF001 - threads that no other method shows
 
     await store.put(KEY, b"content")
     assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"content"
@@ -255,7 +255,7 @@ async def test_deleted_objects_leave_no_directory(
 
     def put_all() -> None:
         for key in keys:
-            store._put(key, b"")
+            store._put(key, b"")  # noqa: SLF001 - threads that no other method shows
 
     await trio.to_thread.run_sync(put_all)
     assert len(await keys_of(store, "pack/")) == count
@@ -476,7 +476,7 @@ def test_system_errors_are_classified(
     root: Path, store: LocalStore, number: int, kind: type[S3fsError]
 ) -> None:
     """The message names the error and the directory, in one line."""
-    error = store._translate(OSError(number, os.strerror(number)), KEY)
+    error = store.translate(OSError(number, os.strerror(number)), KEY)
 
     assert type(error) is kind
     assert errno.errorcode[number] in error.message

@@ -142,7 +142,7 @@ def test_endless_body_takes_no_memory() -> None:
     body = io.BytesIO(bytes(64 * MIB))
 
     with traced() as peak, pytest.raises(TransientStoreError, match="instead of 10"):
-        store._read(KEY, StreamingBody(body, 64 * MIB), 10)
+        store.read_body(KEY, StreamingBody(body, 64 * MIB), 10)
 
     assert peak() < 4 * MIB
 
@@ -152,7 +152,7 @@ def test_trickling_answer_is_abandoned() -> None:
     store = S3Store(BUCKET, place=S3Place(read_timeout_s=0))
 
     with pytest.raises(TransientStoreError, match="took too long"):
-        store._read(KEY, StreamingBody(io.BytesIO(bytes(10 << 20)), 10 << 20), 1)
+        store.read_body(KEY, StreamingBody(io.BytesIO(bytes(10 << 20)), 10 << 20), 1)
 
 
 @pytest.mark.s3
@@ -321,43 +321,47 @@ async def test_deletes_are_batched_with_a_checksum(double: S3Double, store: S3St
 # --- large objects ---------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def parting(proxy: S3Double, request: pytest.FixtureRequest) -> S3Store:
+    """Return a store that uploads in parts of 5 MiB, the least that S3 takes."""
+    place = S3Place(proxy.url)
+    return S3Store(BUCKET, request.node.name, place, multipart_bytes=5 << 20)
+
+
 @pytest.mark.s3
-async def test_large_object_is_uploaded_in_parts(proxy: S3Double, real_store: S3Store) -> None:
+async def test_large_object_is_uploaded_in_parts(proxy: S3Double, parting: S3Store) -> None:
     """The parts become one object."""
-    real_store._multipart_bytes = 5 << 20
     data = os.urandom(11 << 20)
 
-    await real_store.put(KEY, data)
+    await parting.put(KEY, data)
 
-    assert (await real_store.get(KEY, PACK_BYTES_MAX)).data == data
+    assert (await parting.get(KEY, PACK_BYTES_MAX)).data == data
     parts = [seen for seen in proxy.seen if "partNumber" in seen.query]
     assert [len(seen.body) for seen in parts] == [5 << 20, 5 << 20, 1 << 20]
     assert all("content-md5" in seen.headers for seen in parts)
 
 
 @pytest.mark.s3
-async def test_failed_multipart_upload_is_aborted(proxy: S3Double, real_store: S3Store) -> None:
+async def test_failed_multipart_upload_is_aborted(proxy: S3Double, parting: S3Store) -> None:
     """The uploaded parts are removed, and the key has no object."""
-    real_store._multipart_bytes = 5 << 20
     proxy.answer(Forward(), Forward(), error(503, "SlowDown"))
 
     with pytest.raises(TransientStoreError):
-        await real_store.put(KEY, bytes(11 << 20))
+        await parting.put(KEY, bytes(11 << 20))
 
     assert proxy.seen[-1].method == "DELETE"
     assert "uploadId" in proxy.seen[-1].query
     with pytest.raises(ObjectMissingError):
-        await real_store.get(KEY, PACK_BYTES_MAX)
+        await parting.get(KEY, PACK_BYTES_MAX)
 
 
 @pytest.mark.s3
-async def test_cancelled_multipart_upload_is_aborted(proxy: S3Double, real_store: S3Store) -> None:
+async def test_cancelled_multipart_upload_is_aborted(proxy: S3Double, parting: S3Store) -> None:
     """The uploaded parts are removed within the time limit for cleanup."""
-    real_store._multipart_bytes = 5 << 20
     proxy.answer(Forward(), Hang())
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(real_store.put, KEY, bytes(11 << 20))
+        nursery.start_soon(parting.put, KEY, bytes(11 << 20))
         with trio.fail_after(30):
             while len(proxy.seen) < 2:  # noqa: ASYNC110 - a request that hangs has no event
                 await trio.sleep(0.01)

@@ -120,7 +120,7 @@ async def test_upkeep_ends_before_the_last_upload(power: Power) -> None:
             session.db.changed = True
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(session._run_upkeep, {"reclaim": reclaim})
+            nursery.start_soon(session.run_upkeep, {"reclaim": reclaim})
             await trio.testing.wait_all_tasks_blocked()
             write_file(session, CONTENT)
             await session.flush_at_end()

@@ -319,7 +319,7 @@ async def test_time_span_is_not_begun_while_the_clocks_disagree(
     assert not any(b"begins_span" in data for data in power.store.objects.values())
     bucket = await bucket_of(power)
     assert (
-        await bucket.moments._span_starts(
+        await bucket.moments.span_starts(
             await bucket.moments.oldest(), await bucket.moments.newest()
         )
         == []

@@ -386,7 +386,7 @@ class FileData:
             if size_bytes >= before.size_bytes:
                 self._resize(before, size_bytes, sets_times=sets_times)
                 return
-            if self._cut_piece(before, plan.remove_from):
+            if self.cut_piece(before, plan.remove_from):
                 await trio.lowlevel.checkpoint()
                 continue
             split = block_map.locate(self._db, ino, plan.keep_index) if plan.keep_bytes else None
@@ -422,7 +422,7 @@ class FileData:
             ),
         )
 
-    def _cut_piece(self, before: Attributes, remove_from: BlockIndex) -> bool:
+    def cut_piece(self, before: Attributes, remove_from: BlockIndex) -> bool:
         """Cut one piece off the end, if more blocks must go than one stretch may release."""
         blocks = block_map.indexes_from(
             self._db, before.ino, remove_from, self._slices.purged_blocks + 1

@@ -126,8 +126,8 @@ class TreeRemoval:
         self._now_ns = now_ns
         self._untold: deque[_Untold] = deque()
         self._untold_arrived = trio.Event()
-        self._all_told = trio.Event()
-        self._all_told.set()
+        self.all_told = trio.Event()
+        self.all_told.set()
         self._slices = slices
         self._names_max = slices.names
 
@@ -197,7 +197,7 @@ class TreeRemoval:
         untold = _Untold(parent, name, trio.Event())
         self._untold.append(untold)
         self._untold_arrived.set()
-        self._all_told = trio.Event()
+        self.all_told = trio.Event()
         return untold.told
 
     def _remove_tree(self, parent: Ino, name: bytes, top: Attributes) -> None:
@@ -234,12 +234,12 @@ class TreeRemoval:
                 await self._notices.forget_name(parent, name)
                 self._untold.popleft()
                 told.set()
-            self._all_told.set()
+            self.all_told.set()
 
     async def _run_slices(self) -> None:
         while True:
             await self._trees.wait()
-            await self._all_told.wait()
+            await self.all_told.wait()
             if not self._status.writable or not self._has_room():
                 await trio.sleep(TREE_PAUSE_S)
                 continue

@@ -44,7 +44,7 @@ class Leveler:
         self._status = status
         self._hook = hook
         # Runs that end at this txg or earlier need no further attempt.
-        self._done: Txg | None = None
+        self.done: Txg | None = None
         self.last_error = ""
 
     async def run(self) -> None:
@@ -67,18 +67,18 @@ class Leveler:
             StoreError: the store is unavailable; the next call continues from there.
         """
         known: set[tuple[int, Txg]] = set()
-        if self._done is None:
+        if self.done is None:
             head = self._keeper.lease.head
             start = Txg(0) if head is None else head.txg
             known = await self._known(start)
-            self._done = start
+            self.done = start
         end = self._position.link.txg
-        first_end = (self._done // LEVEL_FAN_OUT + 1) * LEVEL_FAN_OUT
+        first_end = (self.done // LEVEL_FAN_OUT + 1) * LEVEL_FAN_OUT
         for last in range(first_end, end + 1, LEVEL_FAN_OUT):
             for level in level_codec.ends_at(Txg(last)):
                 if (level, last) not in known and not await self._make(level, Txg(last)):
                     break  # the higher levels need this one
-            self._done = Txg(last)
+            self.done = Txg(last)
 
     async def _known(self, after: Txg) -> set[tuple[int, Txg]]:
         found = await levels.ends_by_first(self._store, after)

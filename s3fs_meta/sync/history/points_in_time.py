@@ -75,13 +75,13 @@ class Moments:
                 self.notices.append(f"{wanted.text} is in the future: taking {told(newest)}")
             return newest
         stop = newest
-        for first in [*await self._span_starts(oldest, newest), oldest]:
+        for first in [*await self.span_starts(oldest, newest), oldest]:
             if wanted.time_ns >= first.created_ns:
                 return await self._search(wanted.time_ns, first, stop)
             stop = first
         raise _too_early(wanted.text, oldest)
 
-    async def _span_starts(self, oldest: Link, newest: Link) -> list[Link]:
+    async def span_starts(self, oldest: Link, newest: Link) -> list[Link]:
         """Return the links after *oldest* that begin a time span, the newest first."""
         found: list[Link] = []
         for txg in sorted(await self._images(), reverse=True):

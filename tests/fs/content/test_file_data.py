@@ -235,7 +235,7 @@ async def test_large_file_is_truncated_in_pieces(fs: Filesystem) -> None:
     for index in range(9):
         await fs.write(ino, index * BLOCK_BYTES, b"a" * 10)
     sizes = []
-    while fs.data._cut_piece(fs.getattr(ino), BlockIndex(2)):
+    while fs.data.cut_piece(fs.getattr(ino), BlockIndex(2)):
         sizes.append(fs.getattr(ino).size_bytes)
         assert blocks(fs, ino) * BLOCK_BYTES == sizes[-1]
     assert sizes == [7 * BLOCK_BYTES, 5 * BLOCK_BYTES, 3 * BLOCK_BYTES]

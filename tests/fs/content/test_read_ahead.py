@@ -88,10 +88,10 @@ async def test_window_grows_to_its_bound(fs: Filesystem, volume: Volume, evicted
 async def test_window_is_a_fraction_of_the_cache(volume: Volume) -> None:
     """Blocks read ahead must not evict each other; in a large cache the window has a fixed size."""
     async with volume.mounted(cache_bytes=CACHE_BYTES) as fs:
-        assert fs.data.read_ahead._window_blocks_max == WINDOW_BLOCKS
+        assert fs.data.read_ahead.window_blocks_max == WINDOW_BLOCKS
     async with volume.mounted(cache_bytes=1 << 40) as fs:
-        assert fs.data.read_ahead._window_blocks_max * BLOCK_BYTES == READAHEAD_BYTES_MAX
-        assert fs.data.read_ahead._run_blocks * BLOCK_BYTES == READAHEAD_RUN_BYTES
+        assert fs.data.read_ahead.window_blocks_max * BLOCK_BYTES == READAHEAD_BYTES_MAX
+        assert fs.data.read_ahead.run_blocks * BLOCK_BYTES == READAHEAD_RUN_BYTES
 
 
 async def test_reordered_kernel_requests_count_as_sequential(
@@ -124,7 +124,7 @@ async def test_requests_that_find_the_queue_full_are_dropped(
     read_ahead, record = fs.data.read_ahead, fs.open_files.find(ino)
     assert record is not None
     for _ in range(READAHEAD_REQUESTS_MAX):
-        read_ahead._send.send_nowait([])
+        read_ahead._send.send_nowait([])  # noqa: SLF001 - a full queue
     read_ahead.note(ino, 0, STEP)
     read_ahead.note(ino, STEP, 2 * STEP)
     assert record.asked_until == 0

@@ -50,7 +50,7 @@ async def _removed(fs: Filesystem) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.run)
         with trio.fail_after(10):
-            while len(fs.orphans.trees) or not fs.tree_removal._all_told.is_set():  # noqa: ASYNC110 - a removal has no event to wait for
+            while len(fs.orphans.trees) or not fs.tree_removal.all_told.is_set():  # noqa: ASYNC110 - a removal has no event to wait for
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
 

@@ -25,23 +25,22 @@ async def a_week(
 ) -> tuple[dict[int, dict[str, list[object]]], str]:
     """Ship some txgs; return the rows after each, and the uuid."""
     states: dict[int, dict[str, list[object]]] = {}
-    async with power.session("a", tasks=False, bounds=bounds) as session:
+    frozen: dict[str, list[object]] = {}
+
+    def at_cut(step: str) -> None:
+        if step == "txg cut":
+            frozen.update(contents(session.db.connection))
+
+    async with power.session("a", tasks=False, bounds=bounds, hook=at_cut) as session:
         made = []
         for number in range(6):
             made.append(write_file(session, b"%d" % number * 900))
             session.db.commit()
             if number % 2:
                 remove_file(session, made.pop(0))
-            frozen: dict[str, list[object]] = {}
-
-            def at_cut(step: str, frozen: dict[str, list[object]] = frozen) -> None:
-                if step == "txg cut":
-                    frozen.update(contents(session.db.connection))
-
-            session.shipper._hook = at_cut
             link = await session.flush()
             assert link is not None
-            states[link.txg] = frozen
+            states[link.txg] = dict(frozen)
         return states, session.volume.superblock.uuid
 
 

@@ -53,7 +53,7 @@ async def test_run_with_an_image_in_it_is_not_merged(power: Power) -> None:
         ino = write_file(session, b"x")
         await session.publish_anew()
         await append_empty_changelogs(session, 2 * RUN)
-        session.leveler._done = Txg(0)
+        session.leveler.done = Txg(0)
         await session.leveler.make_due()
         assert made(power) == [(1, 2 * RUN), (1, 3 * RUN)]
     async with power.session("c", options=TAKEOVER) as session:

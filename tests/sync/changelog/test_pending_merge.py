@@ -58,7 +58,7 @@ async def test_records_of_a_cut_are_not_merged(
             await put(pack)
 
         await change(0)
-        put = session.uploader._put
+        put = session.uploader._put  # noqa: SLF001 - a point in time inside of an upload
         monkeypatch.setattr(session.uploader, "_put", put_slowly)
         await session.flush()
         monkeypatch.undo()

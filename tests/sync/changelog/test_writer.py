@@ -158,7 +158,7 @@ async def test_log_has_a_bound_while_an_image_waits_for_an_upload(power: Power) 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.make_image)
             await gate.wait_started()
-            assert not session.cache.disk._held  # no space is reserved for a copy either
+            assert not session.cache.disk._held  # no space is reserved for a copy either  # noqa: SLF001 - nothing else shows it
             for _ in range(6):
                 session.db.begin_local()
                 local_state.put(session.db, "filler", secrets.token_hex(5 * MIB))

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.history import snapshot_mount
 from s3fs_meta.sync.history.snapshot_mount import Bucket
@@ -42,7 +42,7 @@ async def session_at(power: Power, clock: SetClock, host: str = "a") -> AsyncIte
     await close_filesystem(opened, release=True)
 
 
-async def bucket_at(power: Power, now_ns: int = 0, store: MemoryStore | None = None) -> Bucket:
+async def bucket_at(power: Power, now_ns: int = 0, store: ObjectStore | None = None) -> Bucket:
     """Return the filesystem as a reader has it."""
     return await snapshot_mount.read_bucket(
         store or power.store, power.remembered("-"), power.secret, SetClock(now_ns)

@@ -219,7 +219,7 @@ async def test_same_holder_in_another_process_means_a_lost_race(
     lease = replace(second.lease, epoch=Epoch(1), holder="a", released=False, pid=1)
 
     with pytest.raises(FencedError):
-        await second._write(lease)
+        await second._write(lease)  # noqa: SLF001 - a process that only races
 
 
 async def test_lease_check_finds_a_takeover(
@@ -315,7 +315,7 @@ async def test_late_write_of_the_head_is_refused(store: MemoryStore, after: str)
     """A late write of the head is refused by its condition."""
     keeper = await Host(store, "a").acquire()
     delayed = DelayedWrite(store)
-    keeper._store = delayed  # type: ignore[assignment]
+    keeper._store = delayed  # type: ignore[assignment]  # noqa: SLF001 - a process that only races
     with pytest.raises(TransientStoreError):
         await keeper.move_head(HEAD)
     if after == "takeover":

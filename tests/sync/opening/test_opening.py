@@ -161,7 +161,7 @@ async def test_verification_ends_when_every_cached_block_was_checked(
     monkeypatch.setattr(machine, "BOOT_ID", another_boot)
     async with power.session("a", tasks=False) as session:
         assert session.cache.has_suspects
-        await session._verify_copies()
+        await session.verify_copies()
         assert await read_file(session, ino) == CONTENT
         assert session.cache.fetched_blocks == 0
         await session.close()

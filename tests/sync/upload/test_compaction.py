@@ -130,7 +130,7 @@ async def test_failed_compaction_leaves_no_file(
         else:
             monkeypatch.setattr(compaction, "slices", lambda items: [[items[0]], items[1:]])
             with trio.CancelScope() as scope:
-                session.compactor._freeze = cancelling(session.compactor._freeze, scope)  # type: ignore[method-assign]
+                session.compactor._freeze = cancelling(session.compactor._freeze, scope)  # type: ignore[method-assign]  # noqa: SLF001 - a cancellation inside of one call
                 await session.compactor.run_once()
 
         files = set(session.files.numbers())

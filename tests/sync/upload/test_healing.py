@@ -260,7 +260,7 @@ async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
     await session.flush()
     await session.durability.sync_all()
     session.db.begin_local()
-    session.cache._forget(_located(session, evicted).block)
+    session.cache._forget(_located(session, evicted).block)  # noqa: SLF001 - evicts one block alone
     session.db.commit()
     [(_pack, key)] = packs.all_keys(session.db)
     return cached_one, evicted, key

@@ -331,7 +331,7 @@ async def test_takeover_during_the_close_is_no_bug(power: Power) -> None:
         async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False):
             old.status.enter(MountState.STOPPING)
             with pytest.raises(FencedError):
-                await old._confirm_hold()
+                await old.confirm_hold()
             await old.close()
     again = power.session("a", options=OpenOptions(force_takeover=True), tasks=False)
     async with again as session:

@@ -92,6 +92,14 @@ UNSHIPPED_INODES_AT_ONCE_MAX: Final = 2000  # bytes of records read in one slice
 UNSHIPPED_PATHS_MAX: Final = 2000  # paths in one answer
 CONDENSE_INTERVAL_S: Final = 30.0
 PURGED_AT_ONCE_MAX: Final = 50  # records removed in one slice; each may be some hundred kilobytes
+TXG_LEAP_MAX: Final = (
+    1 << 39
+)  # txgs in names beyond the last known one: 87 years of one every 5 ms, in 12 digits; the name of
+# a later one is foreign, since a number near 2^63 would leave none for the next txg
+TXG_GAP_MAX: Final = 100  # missing names in a row that lost objects explain; a name after more of
+# them counts only if its object opens with the keys of the filesystem
+TXG_GAPS_MAX: Final = 16  # foreign runs of such names that are read before the rest is ignored
+TXG_PROOFS_MAX: Final = 2  # objects read at each end of a run: one may be damaged
 FENCE_ROUNDS_MAX: Final = 5  # late changelogs of older writers applied while a new one begins
 CHANGELOG_SECTION_BYTES_MAX: Final = 24 * MIB  # changes in one object; more are split into parts
 CHANGELOG_PARTS_MAX: Final = 1 << 14  # 64 GiB of changes; their names fit one object

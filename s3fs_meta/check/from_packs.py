@@ -5,7 +5,8 @@ Owns: which objects are used, and the order in which the new image and lease are
 piece is intact gives the rows that its other intact pieces hold.
 Does not know: rows (``meta.offline.rebuild``).
 Keeps: no object is deleted; only the lease that was read at the beginning is replaced, so a host that
-took the filesystem meanwhile keeps it; the new epoch is higher than any that an object's name shows.
+took the filesystem meanwhile keeps it; the new epoch is higher than any
+possible one that an object's name shows.
 """
 
 import logging
@@ -25,7 +26,6 @@ from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
-from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
@@ -39,7 +39,12 @@ from s3fs_meta.errors import (
     ObjectMissingError,
     ObjectTooLargeError,
 )
-from s3fs_meta.limits import CLEANUP_S_MAX, TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.limits import (
+    CLEANUP_S_MAX,
+    EPOCH_LEAP_MAX,
+    TEXT_OBJECT_BYTES_MAX,
+    TXG_LEAP_MAX,
+)
 from s3fs_meta.meta.db.database import COOKIE_KEY_BYTES, Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.offline import image_copy, image_rows
@@ -48,6 +53,7 @@ from s3fs_meta.meta.offline.image_rows import ImageRows
 from s3fs_meta.meta.offline.salvage import DamagedDatabase
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectInfo, ObjectStore
+from s3fs_meta.sync.chain import names
 from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.image.salvage import Remains, Salvager
 from s3fs_meta.sync.lease.keeper import released
@@ -139,29 +145,31 @@ async def rebuild(
 
 async def _look(store: ObjectStore) -> _Traces:
     packs: list[tuple[Epoch, ObjectInfo]] = []
-    (last_epoch, lease), last_txg = await _lease(store), Txg(0)
+    last_epoch, last_txg = Epoch(0), Txg(0)
+    lease_epoch, lease = await _lease(store)
     async with aclosing(store.list("")) as listing:
         async for info in listing:
-            epoch, txg = _trace(info.key)
-            last_epoch, last_txg = max(last_epoch, epoch), max(last_txg, txg)
+            epoch, txg = _epoch_of(info.key), names.txg_of(info.key)
+            # A name is no proof: from an impossible number no later ones could be counted.
+            if epoch <= EPOCH_LEAP_MAX:
+                last_epoch = max(last_epoch, epoch)
+            if txg <= TXG_LEAP_MAX:
+                last_txg = max(last_txg, txg)
             if pack_codec.parse_key(info.key) is not None:
                 packs.append((epoch, info))
+    if lease_epoch - last_epoch <= EPOCH_LEAP_MAX:
+        last_epoch = max(last_epoch, lease_epoch)
     packs.sort(key=lambda pack: pack[0], reverse=True)
     return _Traces([info for _epoch, info in packs], last_epoch, Txg(last_txg + 1), lease)
 
 
-def _trace(key: ObjectKey) -> tuple[Epoch, Txg]:
-    """Return the epoch and the txg in the name of an object, 0 for each that it lacks."""
+def _epoch_of(key: ObjectKey) -> Epoch:
+    """Return the epoch in the name of an object, 0 if it has none."""
     image = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
     if image is not None:
-        return image.epoch, image.txg
+        return image.epoch
     part = changelog_codec.part_name(key)
-    if part is not None:
-        return part[1], part[0]
-    level = level_codec.parse_key(key)
-    if level is not None:
-        return Epoch(0), level[1]
-    return pack_codec.parse_key(key) or Epoch(0), changelog_codec.parse_key(key) or Txg(0)
+    return pack_codec.parse_key(key) or Epoch(0) if part is None else part[1]
 
 
 async def _lease(store: ObjectStore) -> tuple[Epoch, ETag | None]:

@@ -163,7 +163,7 @@ class Offer:
         await self._mend_images(first, lease, named)
 
     async def _txgs(self, store: ObjectStore) -> list[Txg]:
-        return await chain.numbers_from(store, Txg(0))
+        return await chain.numbers_from(store, self._keyring, Txg(0))
 
     async def _first_retained(self) -> Txg:
         """Return the txg of the oldest retained image; 0 if the complete history is retained."""

@@ -106,8 +106,8 @@ async def check_filesystem(
     await bucket_survey.survey(
         exam, store, keyring, progress, deep=wanted.deep, epoch=examined.epoch, rescue=rescue
     )
-    bucket_survey.count_foreign(exam)
     await chain_survey.survey(exam, store, keyring, progress, deep=wanted.deep)
+    bucket_survey.count_foreign(exam)
     if wanted.deep:
         await pack_survey.survey(exam, store, keyring, progress, rescue=rescue)
         unreadable = indexes.UNREADABLE

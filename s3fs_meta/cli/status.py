@@ -15,7 +15,7 @@ from s3fs_meta.codec.superblock import Superblock, unlock_plain
 from s3fs_meta.console import output, passphrase_source
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import ControlError, NotMountedError, UsageError
-from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX, TXG_GAP_MAX
 from s3fs_meta.model import Txg
 from s3fs_meta.mount import mount_holders, targets
 from s3fs_meta.mount.control_api import request_status, request_unshipped
@@ -165,8 +165,12 @@ async def _last_txg(store: ObjectStore, lease: lease_codec.Lease) -> Txg | None:
     """Return the facts about the end of the chain; its links are not verified."""
     if lease.head is None:
         return None
-    newer = await chain.numbers_from(store, lease.head.txg)
-    return newer[-1] if newer else lease.head.txg
+    last = lease.head.txg
+    for txg in await chain.listed_from(store, last):
+        if txg - last > TXG_GAP_MAX:
+            break  # foreign; without keys no object proves otherwise
+        last = txg
+    return last
 
 
 async def _image(

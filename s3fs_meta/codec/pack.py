@@ -89,7 +89,9 @@ def new_key(epoch: Epoch, random_bytes: bytes) -> ObjectKey:
 def parse_key(key: str) -> Epoch | None:
     """Return the epoch in which a pack was written, or None if *key* names no pack."""
     match = _KEY.fullmatch(key)
-    return Epoch(int(match[2])) if match else None
+    if match is None or int(match[2]) > _NUMBER_MAX:
+        return None
+    return Epoch(int(match[2]))
 
 
 class PackWriter:

@@ -7,6 +7,7 @@ Tasks: one. Transaction: must be outside one.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 import trio
 
@@ -15,6 +16,7 @@ from s3fs_meta.check.observations import Need
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import Kind, PartRef
 from s3fs_meta.codec.image import Manifest
 from s3fs_meta.codec.keyring import Keyring
@@ -22,10 +24,12 @@ from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError
 from s3fs_meta.limits import FETCHES_MAX, MEND_PROBES_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync.chain import chain, levels
+from s3fs_meta.sync.chain import chain, names
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.progress import Progress, no_progress
+
+_PARTS: Final = changelog_codec.PART_PREFIX
 
 
 async def survey(
@@ -76,8 +80,8 @@ class _Chain:
             return
         key, manifest = head
         self._uuid = manifest.uuid
-        numbers = sorted(self._listed_numbers())
-        end = await levels.last_after(self._store, max([*numbers, manifest.txg]))
+        end = await self._end(manifest.txg)
+        numbers = sorted(txg for txg in self._listed_numbers() if txg <= end)
         try:
             await chain.fetch_of_image(self._store, self._keyring, self._uuid, manifest, key)
             link = await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, key)
@@ -110,6 +114,19 @@ class _Chain:
             )
         except (ObjectMissingError, CorruptionError):
             return None
+
+    async def _end(self, head: Txg) -> Txg:
+        """Return the last txg that the chain can have reached; note later names as foreign."""
+        found: list[names.Name] = []
+        for prefix in (changelog_codec.PREFIX, changelog_codec.PART_PREFIX, level_codec.PREFIX):
+            sql = "SELECT object_key FROM temp.seen_objects WHERE object_key GLOB ?"
+            for row in self._exam.db.all(sql, (f"{prefix}*",)):
+                key = ObjectKey(str(row[0]))
+                found.append((names.txg_of(key), key))
+        end = await names.reached(self._store, self._keyring, head, found)
+        self._exam.evidence.note_foreign(key for txg, key in found if txg > end)
+        chain_names = (name for name in found if not name[1].startswith(_PARTS))
+        return max((txg for txg, _key in chain_names if txg <= end), default=head)
 
     def _listed_numbers(self) -> Iterator[Txg]:
         sql = "SELECT object_key FROM temp.seen_objects WHERE object_key GLOB 'changelog/*'"

@@ -3,7 +3,7 @@
 Owns: the number after which the chain continues, the rules which host may abandon txgs, the report
 about them, the row ``mend`` of ``local_state``.
 Does not know: which database becomes the next txg, how it is published (``image.writer``).
-Keeps: no object is overwritten or deleted: the chain continues after every name that is listed,
+Keeps: no object is overwritten or deleted: the chain continues after every name that it can have,
 with a fence record that names the last valid txg, and then a link of kind IMAGE.
 Design: docs/design/durability.md, "The chain".
 """
@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.codec import image as image_codec
-from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
@@ -29,16 +27,15 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import GIVEN_UP_SHOWN_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import local_state
-from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.option_syntax import written_moment
-from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain import chain, names
 from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.progress import Progress
 
 _ROW: Final = "mend"
 _PUT_BACK: Final = "put back"
-_IMAGES: Final = "image/"
 
 
 Publish = Callable[[Progress], Awaitable[object]]
@@ -99,43 +96,14 @@ async def publish_nothing(_progress: Progress) -> None:
     """Do nothing: the default until a writer is connected to a maker of images."""
 
 
-# --- names -------------------------------------------------------------------------------------
-
-
-def _txg_of(key: ObjectKey) -> Txg:
-    """Return the txg in the name of an object, 0 if the name holds none."""
-    level = level_codec.parse_key(key)
-    if level is not None:
-        return level[1]
-    image = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
-    if image is not None:
-        return image.txg
-    return changelog_codec.parse_key(key) or changelog_codec.parse_part_key(key) or Txg(0)
-
-
-async def last_name(store: ObjectStore) -> Txg:
-    """Return the latest txg in the name of any changelog, part, level or image."""
-    last = Txg(0)
-    for prefix in (
-        changelog_codec.PREFIX,
-        changelog_codec.PART_PREFIX,
-        level_codec.PREFIX,
-        _IMAGES,
-    ):
-        async with aclosing(store.list(prefix)) as listing:
-            async for info in listing:
-                last = max(last, _txg_of(info.key))
-    return last
-
-
 async def behind_all(
     store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, kept: Link
 ) -> Behind:
     """Return the number and time after which the chain continues if *kept* is its last link."""
     head = Txg(0) if lease.head is None else lease.head.txg
-    last = max(await last_name(store), head, kept.txg)
+    last = await names.last_name(store, keyring, max(head, kept.txg))
     created_ns = kept.created_ns
-    for txg in reversed(await chain.numbers_from(store, kept.next_txg)):
+    for txg in reversed(await chain.numbers_from(store, keyring, kept.next_txg)):
         fetched = await _read(store, keyring, uuid, txg)
         if isinstance(fetched, Fetched):
             created_ns = max(created_ns, fetched.link.created_ns)

@@ -31,6 +31,7 @@ from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.chain import names
 
 _ROW = "chain"
 _FLOOR = "floor"
@@ -129,12 +130,27 @@ def want_floor(db: Database, floor: Txg) -> None:
     local_state.put(db, _FLOOR, str(floor))
 
 
-async def numbers_from(store: ObjectStore, first: Txg, count_max: int | None = None) -> list[Txg]:
+async def numbers_from(
+    store: ObjectStore, keyring: Keyring, first: Txg, count_max: int | None = None
+) -> list[Txg]:
     """Return the txgs from *first* on that have a changelog in the bucket, ascending.
 
+    Names that the chain cannot have reached are left out: see ``names.reached``.
+
     Args:
+        store: the bucket.
+        keyring: of the filesystem.
+        first: a txg that the chain has reached, or the one after it.
         count_max: stop after so many.
     """
+    found = await listed_from(store, first, count_max)
+    named = [(txg, key_of(txg)) for txg in found]
+    last = await names.reached(store, keyring, first, named)
+    return [txg for txg in found if txg <= last]
+
+
+async def listed_from(store: ObjectStore, first: Txg, count_max: int | None = None) -> list[Txg]:
+    """Return the txgs from *first* on in the names of changelogs, ascending, foreign ones, too."""
     found: list[Txg] = []
     after = key_of(Txg(first - 1)) if first > 0 else changelog_codec.PREFIX
     async with aclosing(store.list(changelog_codec.PREFIX, after=after)) as listing:

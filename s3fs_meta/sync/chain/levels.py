@@ -33,7 +33,7 @@ from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.schema import SCHEMA_VERSION
 from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain import chain, names
 from s3fs_meta.sync.chain.chain import Fetched, Link
 
 
@@ -58,9 +58,12 @@ class Piece(NamedTuple):
 # --- reading -----------------------------------------------------------------------------------
 
 
-async def ends_by_first(store: ObjectStore, after: Txg) -> dict[Txg, list[Txg]]:
-    """Return the last txgs of the level objects that begin after a txg, by their first txg."""
-    found: dict[Txg, list[Txg]] = {}
+async def ends_by_first(store: ObjectStore, keyring: Keyring, after: Txg) -> dict[Txg, list[Txg]]:
+    """Return the last txgs of the level objects that begin after a txg, by their first txg.
+
+    Names that the chain cannot have reached are left out: see ``names.reached``.
+    """
+    found: dict[ObjectKey, tuple[int, Txg]] = {}
     for level in range(1, LEVELS_MAX + 1):
         prefix = level_codec.prefix_of(level)
         # Sorts after every key that begins with this txg.
@@ -68,9 +71,16 @@ async def ends_by_first(store: ObjectStore, after: Txg) -> dict[Txg, list[Txg]]:
         async with aclosing(store.list(prefix, after=start)) as listing:
             async for info in listing:
                 name = level_codec.parse_key(info.key)
-                if name is not None and (first := level_codec.first_of(*name)) > after:
-                    found.setdefault(first, []).append(name[1])
-    return found
+                if name is not None and level_codec.first_of(*name) > after:
+                    found[info.key] = name
+    last = await names.reached(
+        store, keyring, after, [(name[1], key) for key, name in found.items()]
+    )
+    ends: dict[Txg, list[Txg]] = {}
+    for name in found.values():
+        if name[1] <= last:
+            ends.setdefault(level_codec.first_of(*name), []).append(name[1])
+    return ends
 
 
 async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None:
@@ -92,7 +102,7 @@ async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None
     return earliest
 
 
-async def last_after(store: ObjectStore, txg: Txg) -> Txg:
+async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
     """Return the last txg in the name of a level object, at least *txg*; one request.
 
     That txg was in the chain, even if its changelog is lost. Only level 1 is listed, because
@@ -100,13 +110,13 @@ async def last_after(store: ObjectStore, txg: Txg) -> Txg:
     """
     # First txg of the run that contains the next txg.
     first = txg // LEVEL_FAN_OUT * LEVEL_FAN_OUT + 1
-    last, prefix = txg, level_codec.prefix_of(1)
+    found, prefix = [], level_codec.prefix_of(1)
     async with aclosing(store.list(prefix, after=f"{prefix}{first:0{TXG_DIGITS}d}")) as listing:
         async for info in listing:
             name = level_codec.parse_key(info.key)
             if name is not None:
-                last = max(last, name[1])
-    return last
+                found.append((name[1], info.key))
+    return await names.reached(store, keyring, txg, found)
 
 
 def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectKey | None:

@@ -132,14 +132,16 @@ class Replayer:
     async def _way(self, link: Link, upto: Txg | None, *, by_levels: bool) -> "_Way":
         """Find the end of the chain and the levels up to it, without a long listing."""
         few = LEVEL_FAN_OUT if by_levels else None
-        numbers = await numbers_from(self._store, link.next_txg, few)
+        numbers = await numbers_from(self._store, self._keyring, link.next_txg, few)
         ends: dict[Txg, list[Txg]] = {}
         if len(numbers) == few or (by_levels and not _are_without_gap(numbers, link)):
-            ends = await levels.ends_by_first(self._store, link.txg)
+            ends = await levels.ends_by_first(self._store, self._keyring, link.txg)
             last = max((end for some in ends.values() for end in some), default=link.txg)
-            numbers = [*numbers, last, *await numbers_from(self._store, Txg(last + 1))]
+            later = await numbers_from(self._store, self._keyring, Txg(last + 1))
+            numbers = [*numbers, last, *later]
         else:
-            numbers.append(await levels.last_after(self._store, max(numbers, default=link.txg)))
+            last = max(numbers, default=link.txg)
+            numbers.append(await levels.last_after(self._store, self._keyring, last))
         end = max(numbers, default=link.txg)
         return _Way(end if upto is None else max(min(end, upto), link.txg), ends)
 

@@ -81,7 +81,7 @@ class Leveler:
             self.done = Txg(last)
 
     async def _known(self, after: Txg) -> set[tuple[int, Txg]]:
-        found = await levels.ends_by_first(self._store, after)
+        found = await levels.ends_by_first(self._store, self._keyring, after)
         return {
             (level, last)
             for first, ends in found.items()

@@ -14,6 +14,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import trio
@@ -54,6 +55,7 @@ from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.chain.chain_watch import ChainWatch
 from s3fs_meta.sync.changelog.frozen import Frozen, Shipped, close, locations_of, pack_notes_of
 from s3fs_meta.sync.changelog.since_image import SinceImage
+from s3fs_meta.sync.changelog.taken_name import step_over
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.lease.lease_back import put_back
@@ -105,12 +107,12 @@ class Shipper:
         self._lock = trio.Lock()
         self._cut_oldest_ns = 0
         self.frozen_seq = 0  # number of the last record of the newest cut
-        # Number of the last record in the bucket.
-        self.confirmed_seq = pending.shipped_seq(self._db.connection)
+        self.confirmed_seq = pending.shipped_seq(self._db.connection)  # last record in the bucket
         self._cuts = 0
         self._confirmed = trio.Event()
         self._confirmed_cuts = 0
         self._position = volume.position
+        self._step_over = partial(step_over, volume, durability)
         self.since_image = SinceImage()
         self.last_error = ""
         self._attempt_is_synced = False
@@ -541,7 +543,7 @@ class Shipper:
         self._hook("changelog put")
         await self._require_end()
         if not ours:
-            raise self._keeper.ended_by_object(changelog_codec.key_of(txg))
+            await self._step_over(txg, data)
         link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
         self._hook("lease read")
         self._db.begin_local()
@@ -582,8 +584,8 @@ class Shipper:
         try:
             await self._keeper.require_hold()
         except LostLeaseError as lost:
-            sent = pending.outbox(self._db)
-            await put_back(self._store, self._keeper, self._watch, self._position.link, sent, lost)
+            end = self._watch, self._position.link, pending.outbox(self._db), lost
+            await put_back(self._store, self._keyring, self._keeper, *end)
 
     async def _purge(self) -> None:
         """Remove records that are in the bucket, in slices."""

@@ -179,7 +179,8 @@ class Follower:
 
     async def _require_next(self) -> None:
         """Raise if the bucket has later txgs but not the next one, or lacks the shown txg."""
-        found = await chain.numbers_from(self._volume.store, self.link.txg)
+        volume = self._volume
+        found = await chain.numbers_from(volume.store, volume.keyring, self.link.txg)
         self._missed = 0
         if not found and self.link.hash != NO_HASH:
             url = self._volume.store.url

@@ -101,10 +101,10 @@ class Moments:
             raise UnfinishedFilesystemError(self._store.url)
         self.unreadable_end = []
         for first, stop in ((head.txg, None), (Txg(0), head.txg)):
-            numbers = await chain.numbers_from(self._store, first)
+            numbers = await chain.numbers_from(self._store, self._keyring, first)
             if stop is None:
                 end = max(numbers, default=first)
-                last = await levels.last_after(self._store, end)
+                last = await levels.last_after(self._store, self._keyring, end)
                 # The txg exists, but its changelog is missing.
                 numbers += [last] if last > end else []
             for txg in reversed([txg for txg in numbers if stop is None or txg < stop]):
@@ -154,7 +154,7 @@ class Moments:
             link = await self._readable(txg)
             if link is not None:
                 return link
-            [txg] = await chain.numbers_from(self._store, Txg(txg + 1), 1) or [newest.txg]
+            [txg] = await chain.listed_from(self._store, Txg(txg + 1), 1) or [newest.txg]
         return newest
 
     async def link(self, txg: Txg) -> Link:
@@ -304,7 +304,7 @@ async def require_at_least(
         return await _require_served(store, mark, served)
     if NO_HASH.startswith(mark.hash):
         return None  # before the first changelog: everything is later
-    numbers = await chain.numbers_from(store, mark.txg)
+    numbers = await chain.listed_from(store, mark.txg)
     if not numbers:
         raise OlderBucketError(store.url, mark.txg, "it ends before that", _WAY_OUT)
     if numbers[0] != mark.txg:

@@ -14,6 +14,7 @@ import logging
 from typing import Final
 
 from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostLeaseError, OlderBucketError, PreconditionError
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
@@ -32,6 +33,7 @@ _ADVICE: Final = (
 
 async def put_back(
     store: ObjectStore,
+    keyring: Keyring,
     keeper: LeaseKeeper,
     watch: ChainWatch,
     link: Link,
@@ -42,6 +44,7 @@ async def put_back(
 
     Args:
         store: the bucket that lost it.
+        keyring: of the filesystem.
         keeper: the keeper of the lost lease.
         watch: knows the last changelog of this writer.
         link: the link of that changelog.
@@ -58,7 +61,7 @@ async def put_back(
     except OlderBucketError as exc:
         why = f"{lost.why}, and {key_of(link.txg)}, which this host wrote last, is lost, too"
         raise LostLeaseError(lost.url, why, lost.etag, _ADVICE) from exc
-    for txg in await chain.numbers_from(store, link.next_txg, 2):
+    for txg in await chain.numbers_from(store, keyring, link.next_txg, 2):
         if attempt is None or txg != attempt[0] or not await chain.append(store, *attempt):
             raise keeper.ended_by_object(key_of(txg))
     with contextlib.suppress(PreconditionError):  # another host wrote a lease: require_hold raises

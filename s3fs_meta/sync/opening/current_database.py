@@ -31,7 +31,7 @@ from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import pending
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync.chain import abandoned_txgs, chain
+from s3fs_meta.sync.chain import abandoned_txgs, chain, names
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.chain import Link
@@ -228,7 +228,7 @@ class Bringer:
     async def _require_right(self, kept: Txg, lease: Lease, holder: str) -> None:
         mend = self._wanted.mend
         assert mend is not None, "else it was refused"
-        lost = await abandoned_txgs.last_name(self._store)
+        lost = await names.last_name(self._store, self._keyring, kept)
         if lost > kept:
             uuid = self._superblock.uuid
             right = abandoned_txgs.Right(mend, lease, holder)

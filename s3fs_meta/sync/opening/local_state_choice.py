@@ -44,7 +44,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import cached_blocks, local_state, packs, pending
 from s3fs_meta.model import BlockState, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync.chain import abandoned_txgs, chain
+from s3fs_meta.sync.chain import abandoned_txgs, chain, names
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
 from s3fs_meta.sync.lease import lease_proof
@@ -274,7 +274,7 @@ class Chooser:
         Raises:
             OlderBucketError: the bucket lacks the link, or has another txg under its number.
         """
-        numbers = await chain.numbers_from(self._store, link.txg)
+        numbers = await chain.numbers_from(self._store, self._keyring, link.txg)
         newer = [txg for txg in numbers if txg > link.txg]
         if link.hash == NO_HASH:  # the local state is that of an image before the first changelog
             return newer if not newer or newer[0] == link.next_txg else None
@@ -300,7 +300,7 @@ class Chooser:
         self.is_put_back = not is_listed
         head = self._lease.head
         if (head is not None and head.txg > link.txg) or (
-            await abandoned_txgs.last_name(self._store) > link.txg
+            await names.last_name(self._store, self._keyring, link.txg) > link.txg
         ):
             return None  # other hosts wrote later, and their changelogs are lost
         self._note_lost_end(key_of(link.txg), why)
@@ -385,7 +385,7 @@ class Chooser:
 
     async def _leave_unknown(self, db: Database, link: Link) -> Database | None:
         """Leave state whose link is not in the chain: its changelog was deleted or lost."""
-        first = await chain.numbers_from(self._store, Txg(0), 1)
+        first = await chain.listed_from(self._store, Txg(0), 1)
         is_reclaimed = bool(first) and first[0] > link.txg
         return self._leave(db, "another host has written since, long ago", keep=not is_reclaimed)
 

@@ -6,7 +6,7 @@ import pytest
 
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import SettingsError
-from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain import abandoned_txgs
 from s3fs_meta.sync.chain.abandoned_txgs import Mend, Right
 from s3fs_meta.sync.history import txg_log
@@ -14,23 +14,6 @@ from s3fs_meta.sync.history.txg_log import Gap
 from tests.sync.conftest import Power
 from tests.sync.history.readers import bucket_of
 from tests.sync.opening.histories import end_at, rot, written
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "changelog/000000000077",
-        "changelog-part/000000000077-3-0123456789abcdef/000000",
-        "image/000000000077-3-0123456789abcdef/manifest",
-        "image/000000000077-3-0123456789abcdef/000003",
-        "level/1/000000000071-000000000075",
-    ],
-)
-async def test_every_object_that_names_a_txg_blocks_its_number(power: Power, key: str) -> None:
-    """An object of any kind that names a txg prevents its number from being used again."""
-    power.store.objects[ObjectKey(key)] = b"?"
-    power.store.objects[ObjectKey("pack/00/x")] = b"?"
-    assert await abandoned_txgs.last_name(power.store) == (75 if key.startswith("level") else 77)
 
 
 async def test_abandoned_txgs_are_described_up_to_a_bound(

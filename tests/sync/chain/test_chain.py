@@ -49,8 +49,8 @@ async def test_links_are_followed_in_order() -> None:
         await append(store, fence(link))
         link = (await chain.fetch_next(store, KEYRING, UUID, link)).link
     assert link == Link(Txg(3), link.hash, 3)
-    assert await chain.numbers_from(store, Txg(2)) == [2, 3]
-    assert await chain.numbers_from(store, Txg(0)) == [1, 2, 3]
+    assert await chain.numbers_from(store, KEYRING, Txg(2)) == [2, 3]
+    assert await chain.numbers_from(store, KEYRING, Txg(0)) == [1, 2, 3]
     with pytest.raises(ObjectMissingError):
         await chain.fetch_next(store, KEYRING, UUID, link)
 
@@ -89,7 +89,7 @@ async def test_foreign_objects_are_not_links() -> None:
     await append(store, fence(START))
     await store.put(ObjectKey("changelog/readme"), b"hello")
     await store.put(ObjectKey("changelog/000000000002.bak"), b"hello")
-    assert await chain.numbers_from(store, Txg(0)) == [1]
+    assert await chain.numbers_from(store, KEYRING, Txg(0)) == [1]
 
 
 async def test_link_of_the_local_state_is_read_back(power: Power) -> None:

@@ -1,0 +1,118 @@
+"""Txgs in the names of objects: which of them the chain of a filesystem can have reached.
+
+Owns: the rule by which a name with a number far beyond the chain is foreign; the listing of names.
+Does not know: links, rows.
+Keeps: a name alone proves nothing, since everyone who may write to the bucket can make one. So a
+number beyond a gap in the names counts only if an object there opens with the keys of this
+filesystem. What does not count is neither read further, nor changed, nor the base of a number.
+Design: docs/design/durability.md, "The chain".
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import aclosing
+from typing import Final
+
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import envelope
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, ObjectMissingError
+from s3fs_meta.limits import TXG_GAP_MAX, TXG_GAPS_MAX, TXG_LEAP_MAX, TXG_PROOFS_MAX
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
+
+Name = tuple[Txg, ObjectKey]
+
+_PREFIXES: Final = (
+    changelog_codec.PREFIX,
+    changelog_codec.PART_PREFIX,
+    level_codec.PREFIX,
+    image_codec.PREFIX,
+)
+
+
+def txg_of(key: ObjectKey) -> Txg:
+    """Return the txg in the name of an object, 0 if the name holds none."""
+    level = level_codec.parse_key(key)
+    if level is not None:
+        return level[1]
+    image = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
+    if image is not None:
+        return image.txg
+    return changelog_codec.parse_key(key) or changelog_codec.parse_part_key(key) or Txg(0)
+
+
+async def last_name(store: ObjectStore, keyring: Keyring, known: Txg) -> Txg:
+    """Return the latest txg in the name of any changelog, part, level or image; at least *known*."""
+    found: list[Name] = []
+    for prefix in _PREFIXES:
+        async with aclosing(store.list(prefix)) as listing:
+            async for info in listing:
+                txg = txg_of(info.key)
+                if txg > known:
+                    found.append((txg, info.key))
+    return await reached(store, keyring, known, found)
+
+
+async def reached(store: ObjectStore, keyring: Keyring, known: Txg, names: Iterable[Name]) -> Txg:
+    """Return the last txg that the chain can have reached by the names of objects.
+
+    Without a gap this costs no request.
+
+    Args:
+        store: has the objects.
+        keyring: of the filesystem.
+        known: a txg that the chain has reached.
+        names: of objects, with the txg of each.
+
+    Raises:
+        StoreError: an object beyond a gap cannot be read now.
+    """
+    last, gaps = known, 0
+    within = (name for name in names if known < name[0] <= known + TXG_LEAP_MAX)
+    for run in _runs(sorted(within)):
+        if run[0][0] - last > TXG_GAP_MAX and not await _is_proven(store, keyring, run):
+            gaps += 1
+            if gaps == TXG_GAPS_MAX:
+                break
+            continue
+        last = run[-1][0]
+    return last
+
+
+def _runs(names: list[Name]) -> Iterator[list[Name]]:
+    """Return the names in runs without a gap, ascending."""
+    run: list[Name] = []
+    for name in names:
+        if run and name[0] - run[-1][0] > TXG_GAP_MAX:
+            yield run
+            run = []
+        run.append(name)
+    if run:
+        yield run
+
+
+async def _is_proven(store: ObjectStore, keyring: Keyring, run: list[Name]) -> bool:
+    """Return whether an object of a run is authentic; the last ones are tried, then the first ones."""
+    tries = list(dict.fromkeys([*reversed(run[-TXG_PROOFS_MAX:]), *run[:TXG_PROOFS_MAX]]))
+    for _txg, key in tries:
+        try:
+            await require_authentic(store, keyring, key)
+        except (FormatError, ObjectMissingError):
+            continue
+        return True
+    return False
+
+
+async def require_authentic(store: ObjectStore, keyring: Keyring, key: ObjectKey) -> None:
+    """Refuse an object that this filesystem did not write under its name.
+
+    Raises:
+        FormatError: it is damaged, foreign, or of an unknown version.
+        ObjectMissingError: there is none.
+    """
+    data = (await store.get(key, envelope.SEALED_BYTES_MAX)).data
+    await trio.to_thread.run_sync(envelope.require_authentic, key, data, keyring)

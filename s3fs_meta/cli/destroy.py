@@ -13,6 +13,7 @@ from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.lease import Lease
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
@@ -124,13 +125,14 @@ async def _destroy(
         contents = await removal.look(store)
         if not contents.named:
             raise NotAFilesystemError(store.url)
-        await _refuse_held(store, force_takeover=force_takeover)
+        lease = await _refuse_held(store, force_takeover=force_takeover)
         found = await _find(store, contents, Remembered(place.state), secret, front)
         front.ready()  # no progress bar while the question is asked
         _require_name(place.url, found, confirm)
         state_dir = StateDir(place.state)
         await state_dir.lock(wait_s=_LOCK_WAIT_S)
         try:
+            await _require_unchanged(store, lease, force_takeover=force_takeover)
             await removal.remove(
                 store,
                 found.own,
@@ -144,15 +146,37 @@ async def _destroy(
     return found
 
 
-async def _refuse_held(store: ObjectStore, *, force_takeover: bool) -> None:
-    """Raise HeldError if a host holds the lease; a missing or damaged lease is ignored."""
-    if force_takeover:
-        return
-    with contextlib.suppress(ObjectMissingError, CorruptionError):
+async def _refuse_held(store: ObjectStore, *, force_takeover: bool) -> Lease | None:
+    """Return the lease, None if it is missing or damaged.
+
+    Raises:
+        HeldError: a host holds it.
+    """
+    try:
         data = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
         lease = lease_codec.decode(lease_codec.KEY, data)
-        if not lease.released:
-            raise HeldError(describe_holder(lease))
+    except (ObjectMissingError, CorruptionError):
+        return None
+    if not lease.released and not force_takeover:
+        raise HeldError(describe_holder(lease))
+    return lease
+
+
+async def _require_unchanged(
+    store: ObjectStore, before: Lease | None, *, force_takeover: bool
+) -> None:
+    """Check the lease once more: the user may have answered the question hours later.
+
+    Raises:
+        HeldError: a host acquired it meanwhile.
+        UsageError: a host wrote meanwhile, so the list of objects is not complete.
+    """
+    lease = await _refuse_held(store, force_takeover=force_takeover)
+    if lease != before and not force_takeover:
+        raise UsageError(
+            f"{store.url} was written to since its objects were listed; nothing was removed, run"
+            " the command again"
+        )
 
 
 async def _find(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.superblock import encode_tombstone
+from s3fs_meta.model import Epoch
 from tests.cli.conftest import Place
 from tests.programs import Program
 
@@ -124,6 +126,36 @@ def test_held_filesystem_is_refused_despite_damage(
     assert lease.exists()
     program.ok("destroy", "--takeover", "--confirm", label, place.url)
     assert not any((place.bucket / name).exists() for name in ("lease", "superblock", "image"))
+
+
+@pytest.mark.parametrize(("released", "status"), [(False, 7), (True, 2)])
+def test_filesystem_that_is_used_during_the_question_stays(
+    program: Program,
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    released: bool,
+    status: int,
+) -> None:
+    """A host mounts it before the user answers."""
+    lease = place.bucket / "lease"
+    before = lease_codec.decode(lease_codec.KEY, lease.read_bytes())
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self) -> str:
+            used = replace(before, epoch=Epoch(before.epoch + 1), released=released)
+            lease.write_bytes(lease_codec.encode(used))
+            return "photos\n"
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    done = program.run("destroy", place.url)
+    assert done.returncode == status, done.stderr
+    assert (place.bucket / "superblock").read_bytes().startswith(b"s3fs-meta superblock")
+    monkeypatch.undo()
+    lease.write_bytes(lease_codec.encode(replace(before, released=True)))
+    program.ok("destroy", "--confirm", "photos", place.url)
 
 
 def test_interrupted_removal_is_finished_by_name(program: Program, place: Place) -> None:

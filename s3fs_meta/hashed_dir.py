@@ -15,6 +15,7 @@ All methods are synchronous, block on the disk, and may be called from several t
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
@@ -151,6 +152,9 @@ class PrunedTree:
         for directory in sorted(above, key=len, reverse=True):  # a directory before those above it
             with contextlib.suppress(FileNotFoundError):
                 sync_path(directory)
+        self._sync_root()
+
+    def _sync_root(self) -> None:
         sync_path(self._root)
 
     def prune_all(self) -> int:
@@ -195,7 +199,7 @@ class PrunedTree:
             raise FileNotFoundError(errno.ENOENT, "the root directory was removed", self._root)
         for directory in reversed(directories):
             try:
-                os.mkdir(directory, DIRECTORY_MODE)
+                self._make_directory(directory)
             except FileExistsError:
                 continue
             except FileNotFoundError:
@@ -205,6 +209,9 @@ class PrunedTree:
             except OSError:
                 self._prune_above(place)
                 raise
+
+    def _make_directory(self, directory: str) -> None:
+        os.mkdir(directory, DIRECTORY_MODE)
 
     def _prune_above(self, place: str) -> None:
         for directory in self._directories_above(place):
@@ -224,7 +231,28 @@ class NumberedDir(PrunedTree):
     beside each other on the disk: on ext4, making a file in the directory of the one before it
     takes a fourth of the time that it takes in one of 256 directories chosen by a hash, and few
     directories are to be synced.
+    No other process makes directories here, so *root* is synced only after one was made.
     """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._making = threading.Lock()  # a directory is visible and counted, or neither
+        self._made = 1  # directories; 1: an earlier process may have made some
+        self._made_synced = 0  # of these are durable
+
+    @override
+    def _make_directory(self, directory: str) -> None:
+        with self._making:
+            super()._make_directory(directory)
+            self._made += 1
+
+    @override
+    def _sync_root(self) -> None:
+        with self._making:
+            made = self._made
+        if made > self._made_synced:
+            super()._sync_root()
+            self._made_synced = max(self._made_synced, made)
 
     @override
     def _place(self, name: str) -> str:

@@ -1,5 +1,6 @@
 """pruned_tree: files in hashed directories, without empty directories."""
 
+import errno
 import os
 import stat
 import threading
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta import hashed_dir
 from s3fs_meta.hashed_dir import NumberedDir, PrunedTree, sync_path, write_durably
 from tests.fast_folders import fast_folder
 
@@ -253,6 +255,42 @@ def test_failing_removal_of_many_files_leaves_no_empty_directory(numbered: Numbe
         numbered.remove_all(["17", "1001"])
 
     assert not numbered.path("17").parent.exists()
+
+
+def test_root_is_synced_only_after_a_directory_was_made(
+    numbered: NumberedDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after one that was pruned meanwhile, and again after a sync that failed."""
+    synced: list[str] = []
+
+    def note(path: str) -> None:
+        synced.append(str(path).rpartition("/")[2])
+        if failing and path == str(numbered.root):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    failing = False
+    monkeypatch.setattr(hashed_dir, "sync_path", note)
+
+    def parents_of(name: str) -> list[str]:
+        synced.clear()
+        numbered.sync_parents([name])
+        return list(synced)
+
+    put(numbered, "17")
+    root = numbered.root.name
+    assert parents_of("17") == ["xxx", root]
+    put(numbered, "18")
+    assert parents_of("18") == ["xxx"]
+    put(numbered, "1001")
+    failing = True
+    with pytest.raises(OSError, match="Input/output"):
+        parents_of("1001")
+    failing = False
+    assert parents_of("1001") == ["1xxx", root]
+    assert parents_of("1001") == ["1xxx"]
+    numbered.remove("1001")
+    put(numbered, "1002")
+    assert parents_of("1002") == ["1xxx", root]
 
 
 def test_sync_parents_passes_over_a_pruned_directory(numbered: NumberedDir) -> None:

@@ -104,6 +104,7 @@ def judge(finished: programs.Finished) -> tuple[Outcome, str]:
     if finished.status == 0:
         return Outcome.PASSED, ""
     if finished.status == 32:  # TCONF alone
-        return Outcome.SKIPPED, programs.tail(finished.output, 2)
+        reasons = [line for line in lines if "TCONF" in line]
+        return Outcome.SKIPPED, "\n".join(reasons[:2]) or programs.tail(finished.output, 2)
     ended = "not ended in time" if finished.status is None else f"status {finished.status}"
     return Outcome.FAILED, f"{ended}: {detail}"

@@ -84,6 +84,15 @@ def test_status_of_an_ltp_case_combines_its_parts(
     assert ("TFAIL" in output) == ("TFAIL" in detail)
 
 
+def test_skipped_ltp_case_says_why() -> None:
+    """The reason is shown, not the counts that LTP prints below it."""
+    output = "x.c:1: TCONF: not supported here\n\nSummary:\nskipped  1\nwarnings 0\n"
+
+    _, detail = ltp.judge(programs.Finished(32, output, 1.0))
+
+    assert detail == "x.c:1: TCONF: not supported here"
+
+
 def test_only_filesystem_system_calls_are_chosen(tmp_path: Path) -> None:
     """Cases are chosen from the large scenario; the other scenarios run completely."""
     scenarios = tmp_path / "runtest"

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from contrib.bench import disk, machine
 from contrib.bench.subjects import PROJECT
@@ -28,71 +28,44 @@ QUICK: Final = PROJECT / "build" / "benchmarks" / "figures.json"
 Figures = dict[str, Any]
 
 
-class Benchmark(NamedTuple):
-    """A module of this package, and the sizes of its run(): in the complete set, with --quick."""
-
-    module: str
-    sizes: Mapping[str, tuple[int, int]]
-
-
-BENCHMARKS: Final[Mapping[str, Benchmark]] = {
-    name: Benchmark(module, sizes)
-    for name, module, sizes in (
-        ("metadata", "metadata", {"files": (10_000, 2000), "rounds": (3, 2)}),
-        ("peers", "peers", {"files": (3000, 500)}),
-        ("sequential", "sequential", {"gib": (4, 1), "rounds": (3, 2)}),
-        (
-            "random",
-            "random_access",
-            {"random_mib": (1024, 128), "operations": (50_000, 5000), "rounds": (3, 2)},
-        ),
-        ("space", "space", {"many": (1_000_000, 100_000)}),
-        ("fsck", "fsck", {"many": (1_000_000, 100_000), "rounds": (3, 2)}),
-        ("stall", "stall", {"database_mb": (500, 50)}),
-        ("cut", "cut", {"rows": (10_000, 10_000), "rounds": (5, 3)}),
-        ("recovery", "recovery_point", {"untar": (50_000, 10_000)}),
-        ("follow", "follow", {"entries": (100_000, 10_000), "rounds": (5, 1)}),
-        (
-            "restore",
-            "restore",
-            {"many": (1_000_000, 100_000), "txgs": (1000, 100), "rounds": (3, 1)},
-        ),
-        ("trees", "trees", {"entries": (1_000_000, 100_000)}),
-        ("blocks", "blocks", {"block_mib": (256, 32)}),
-        (
-            "s3_small",
-            "s3_small",
-            {"untar": (10_000, 2000), "peer_files": (500, 50), "delay_ms": (30, 30)},
-        ),
-        (
-            "s3_read",
-            "s3_read",
-            {"read_mib": (1024, 128), "reads": (100, 20), "rounds": (3, 1), "delay_ms": (30, 30)},
-        ),
-        (
-            "upload_stall",
-            "upload_stall",
-            {"read_mib": (1024, 128), "rounds": (3, 1), "delay_ms": (30, 30)},
-        ),
-        ("journal_modes", "journal_modes", {"files": (20_000, 2000), "rounds": (2, 1)}),
-        ("copy_trees", "copy_trees", {"rounds": (3, 1)}),
-        ("database_pragmas", "database_pragmas", {"updates": (100, 20), "rounds": (3, 1)}),
-        (
-            "delete_many",  # 10^N files each: from, to, and up to which rm -rf is measured
-            "delete_many",
-            {
-                "delete_power_min": (5, 5),
-                "delete_power": (6, 5),
-                "one_by_one_power": (5, 5),
-                "peer_files": (100_000, 10_000),
-            },
-        ),
-        ("scale", "scale", {"scale_power": (7, 5)}),  # 10^N files, a tenth and a hundredth of them
-        ("extremes", "extremes", {"names": (1_000_000, 100_000), "tib": (100, 1)}),
-    )
-}
+# The sizes of each run(): in the complete set, with --quick.
+BENCHMARKS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
+    "peers": {"files": (6000, 500)},
+    "sequential": {"gib": (4, 1), "rounds": (3, 2)},
+    "random": {
+        "random_mib": (1024, 128), "operations": (50_000, 5000), "rounds": (3, 2),
+    },
+    "stall": {"database_mb": (500, 50)},
+    "cut": {"rows": (10_000, 10_000), "rounds": (5, 3)},
+    "recovery": {"untar": (50_000, 10_000)},
+    "follow": {"entries": (100_000, 10_000), "rounds": (5, 1)},
+    "restore": {"many": (1_000_000, 100_000), "txgs": (1000, 100), "rounds": (3, 1)},
+    "trees": {"entries": (1_000_000, 100_000)},
+    "blocks": {"block_mib": (256, 32)},
+    "s3_small": {"untar": (10_000, 2000), "peer_files": (500, 50), "delay_ms": (30, 30)},
+    "s3_read": {
+        "read_mib": (1024, 128), "reads": (100, 20), "rounds": (3, 1), "delay_ms": (30, 30),
+    },
+    "upload_stall": {"read_mib": (1024, 128), "rounds": (3, 1), "delay_ms": (30, 30)},
+    "journal_modes": {"files": (20_000, 2000), "rounds": (2, 1)},
+    "database_pragmas": {"updates": (100, 20), "rounds": (3, 1)},
+    "delete_many": {  # 10^N files each: from, to, and up to which rm -rf is measured
+        "delete_power_min": (5, 5), "delete_power": (6, 5), "one_by_one_power": (5, 5),
+        "peer_files": (100_000, 10_000),
+    },
+    "scale": {"scale_power": (7, 5)},  # 10^N files, a tenth and a hundredth of them
+    "extremes": {"names": (1_000_000, 100_000), "tib": (100, 1)},
+    "collect": {"watched_s": (10, 2)},
+    "codec": {"corpus_mib": (24, 2)},
+}  # fmt: skip
+MODULES: Final = {  # of those that have another name
+    "random": "random_access", "recovery": "recovery_point",
+}  # fmt: skip
 # Options of benchmarks that have no size.
-EXTRA: Final[Mapping[str, str]] = {"copy_trees": "tree", "scale": "sizes"}
+EXTRA: Final[Mapping[str, tuple[str, ...]]] = {
+    "scale": ("sizes",),
+}
+LOAD_PER_CORE_MAX: Final = 0.5  # of the last minute, before a benchmark
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -113,15 +86,14 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--update", action="store_true", help="keep what the JSON file has of other benchmarks"
     )
-    for option in sorted({option for each in BENCHMARKS.values() for option in each.sizes}):
+    for option in sorted({option for sizes in BENCHMARKS.values() for option in sizes}):
         users = [
-            f"{name} {each.sizes[option][0]:,} ({each.sizes[option][1]:,})"
-            for name, each in BENCHMARKS.items()
-            if option in each.sizes
+            f"{name} {sizes[option][0]:,} ({sizes[option][1]:,})"
+            for name, sizes in BENCHMARKS.items()
+            if option in sizes
         ]
         words = f"--{option.replace('_', '-')}"
         parser.add_argument(words, type=int, metavar="N", help=", ".join(users))
-    parser.add_argument("--tree", type=Path, metavar="DIR", help="copy_trees: of what, absolute")
     parser.add_argument(
         "--sizes",
         type=lambda text: [int(word) for word in text.split(",")],
@@ -144,11 +116,9 @@ def _sized(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     given = vars(arguments)
     sizes: dict[str, Any] = {
         option: pair[arguments.quick] if given[option] is None else given[option]
-        for option, pair in BENCHMARKS[name].sizes.items()
+        for option, pair in BENCHMARKS[name].items()
     }
-    if extra := EXTRA.get(name):
-        sizes[extra] = given[extra]
-    return sizes
+    return sizes | {extra: given[extra] for extra in EXTRA.get(name, ())}
 
 
 def _command(name: str, sizes: Mapping[str, Any], scratch: Path | None) -> str:
@@ -157,7 +127,7 @@ def _command(name: str, sizes: Mapping[str, Any], scratch: Path | None) -> str:
         f"--{option.replace('_', '-')}="
         + (",".join(map(str, value)) if isinstance(value, list) else str(value))
         for option, value in {"scratch": scratch, **sizes}.items()
-        if value is not None
+        if value is not None and value != []
     ]
     return shlex.join(["python", "-m", "contrib.bench", name, *words])
 
@@ -175,14 +145,17 @@ def _revision() -> str:
 
 def _measured(name: str, arguments: argparse.Namespace) -> Figures:
     """Run one benchmark; a failure is written down, and the next one runs."""
-    module = importlib.import_module(f"contrib.bench.{BENCHMARKS[name].module}")
+    module = importlib.import_module(f"contrib.bench.{MODULES.get(name, name)}")
     sizes = _sized(name, arguments)
     entry: Figures = {
         "command": _command(name, sizes, arguments.scratch),
         "method": inspect.getdoc(module) or "",
         "date": _now(),
         "revision": _revision(),
+        "load": {"before": os.getloadavg()[0]},
     }
+    if entry["load"]["before"] > LOAD_PER_CORE_MAX * (os.cpu_count() or 1):
+        print(f"the machine is busy: load {entry['load']['before']:.1f}", file=sys.stderr)
     began_s = time.monotonic()
     try:
         with _scratch(name, arguments.scratch) as scratch:
@@ -191,6 +164,7 @@ def _measured(name: str, arguments: argparse.Namespace) -> Figures:
         traceback.print_exc()
         entry["error"] = f"{type(exc).__name__}: {exc}"
     entry["seconds"] = time.monotonic() - began_s
+    entry["load"]["after"] = os.getloadavg()[0]
     return entry
 
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from contrib.bench import machine, sequential, subjects
-from contrib.bench.subjects import S3fsSubject
+from contrib.bench import machine, sequential
+from contrib.bench.subjects import S3fsSubject, call
 
 SIZES: Final = ("128K", "256K", "512K", "1M", "2M", "4M", "8M")
 KIB: Final = 1024
@@ -73,7 +73,7 @@ def _large(subject: S3fsSubject, path: Path, size_bytes: int) -> dict[str, float
     start = time.perf_counter()
     sequential.write_file(path, size_bytes)
     written = time.perf_counter()
-    subjects.run(["flush", str(subject.mountpoint), "--cachedir", str(subject.state)])
+    call(*subject.words("flush"))
     shipped = time.perf_counter()
     sequential.forget_pages(path)
     before_read = time.perf_counter()
@@ -98,7 +98,7 @@ def _small_changes(subject: S3fsSubject, path: Path, size_bytes: int) -> dict[st
     os.fsync(descriptor)
     taken_s = time.perf_counter() - start
     os.close(descriptor)
-    subjects.run(["flush", str(subject.mountpoint), "--cachedir", str(subject.state)])
+    call(*subject.words("flush"))
     stored = _bucket_bytes(subject) - before
     return {"change_ms": taken_s / CHANGES * 1e3, "stored_kib_per_change": stored / CHANGES / KIB}
 

@@ -1,6 +1,6 @@
 """The cost of compressing, encrypting and hashing blocks and images.
 
-Run with ``python -m contrib.bench.codec``. Processor time of this thread, best of several
+Processor time of this thread, best of several
 rounds, through the package's own functions. Content: the Python sources of this interpreter, shared
 libraries, random bytes, and a metadata database. If the module ``lz4`` is installed, it is compared
 as well.
@@ -10,7 +10,6 @@ import importlib
 import os
 import random
 import sqlite3
-import sys
 import sysconfig
 import tempfile
 import time
@@ -26,11 +25,11 @@ from s3fs_meta.limits import IMAGE_PIECE_BYTES, MIB
 from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
 
 ROUNDS: Final = 5
-CORPUS_BYTES: Final = 24 * MIB
 DATABASE_FILES: Final = 150_000
 ENCRYPTED: Final = Keyring.from_master(bytes(range(32)))
 PLAIN: Final = Keyring(None, bytes(range(32)))
 KEY: Final = pack.new_key(Epoch(1), bytes(16))
+Table = dict[str, dict[str, float]]
 LEVELS: Final = ("none", "zstd-1", "zstd-2", "zstd-3", "zstd-4", "zstd-6", "zstd-9")
 
 
@@ -44,15 +43,15 @@ def best_s(action: Callable[..., object], *arguments: object) -> float:
     return min(times)
 
 
-def corpus(pattern: str, root: str) -> bytes:
-    """Return the concatenated first files below *root*."""
+def corpus(pattern: str, root: str, size_bytes: int) -> bytes:
+    """Return the concatenated first files below *root*, up to a size."""
     data = bytearray()
     for path in sorted(Path(root).rglob(pattern)):
         if path.is_file() and not path.is_symlink():
             data += path.read_bytes()
-        if len(data) >= CORPUS_BYTES:
+        if len(data) >= size_bytes:
             break
-    return bytes(data[:CORPUS_BYTES])
+    return bytes(data[:size_bytes])
 
 
 def database() -> bytes:
@@ -80,7 +79,7 @@ def database() -> bytes:
 
 
 def blocks_of(data: bytes, block_bytes: int) -> list[memoryview]:
-    """Return whole blocks of *data*, at most 24 MiB of them."""
+    """Return whole blocks of *data*."""
     view = memoryview(data)
     return [view[at : at + block_bytes] for at in range(0, len(view) - block_bytes, block_bytes)]
 
@@ -108,60 +107,54 @@ def open_all(packs: list[pack.Pack], keyring: Keyring) -> None:
             pack.open_block(keyring, one.key, stored, entry.offset, entry.plain_bytes, entry.hash)
 
 
-def report(line: str) -> None:
-    """Print one line of a table."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
-def measure_blocks(contents: dict[str, bytes]) -> None:
-    """Print the cost of sealing and opening blocks of 1 MiB for each content and method."""
-    report("\nblocks of 1 MiB, encrypted: hash twice, compress, encrypt; and back")
-    report("| content | method | stored | seal MB/s | open MB/s |")
+def measure_blocks(contents: dict[str, bytes]) -> Table:
+    """Seal and open blocks of 1 MiB, encrypted, by content and method: hash twice, compress, encrypt."""
+    table: Table = {}
     for label, data in contents.items():
         blocks = blocks_of(data, MIB)
         total = sum(map(len, blocks))
         for name in LEVELS:
             packs = packs_of(blocks, ENCRYPTED, name)
-            stored = sum(len(one.data) for one in packs)
-            seal_s = best_s(packs_of, blocks, ENCRYPTED, name)
-            open_s = best_s(open_all, packs, ENCRYPTED)
-            report(
-                f"| {label} | {name} | {stored / total:.1%} | {total / seal_s / 1e6:.0f} "
-                f"| {total / open_s / 1e6:.0f} |"
-            )
+            table[f"{label}, {name}"] = {
+                "stored": sum(len(one.data) for one in packs) / total,
+                "seal MB/s": total / best_s(packs_of, blocks, ENCRYPTED, name) / 1e6,
+                "open MB/s": total / best_s(open_all, packs, ENCRYPTED) / 1e6,
+            }
+    return table
 
 
-def measure_records(data: bytes) -> None:
-    """Print the cost of the record around a small block."""
-    report("\nsmall blocks (sources, zstd-1): bytes and microseconds for each")
-    report("| block | keys | record | salt+tag+method | index entry | seal us | open us |")
+def measure_records(data: bytes) -> Table:
+    """Seal and open small blocks of sources with zstd-1: bytes and microseconds for each."""
+    table: Table = {}
     for block_bytes in (512, 1024, 4096, 16_384, 65_536):
         blocks = blocks_of(data, block_bytes)[:4000]
         for label, keyring in (("plain", PLAIN), ("encrypted", ENCRYPTED)):
             packs = packs_of(blocks, keyring, "zstd-1")
             records = sum(entry.stored_bytes for one in packs for entry in one.entries)
-            index = sum(len(one.data) for one in packs) - records
-            frame = 1 + (pack.SALT_BYTES + 16 if keyring.encrypted else 0)
-            seal_s = best_s(packs_of, blocks, keyring, "zstd-1")
-            open_s = best_s(open_all, packs, keyring)
             count = len(blocks)
-            report(
-                f"| {block_bytes} | {label} | {records / count:.0f} "
-                f"| {frame} ({frame / (records / count):.1%}) | {index / count:.0f} "
-                f"| {seal_s / count * 1e6:.1f} | {open_s / count * 1e6:.1f} |"
-            )
-    salt = os.urandom(pack.SALT_BYTES)
+            table[f"{block_bytes}, {label}"] = {
+                "record": records / count,
+                "salt, tag, method": 1 + (pack.SALT_BYTES + 16 if keyring.encrypted else 0),
+                "index entry": (sum(len(one.data) for one in packs) - records) / count,
+                "seal us": best_s(packs_of, blocks, keyring, "zstd-1") / count * 1e6,
+                "open us": best_s(open_all, packs, keyring) / count * 1e6,
+            }
+    return table
+
+
+def measure_keys(data: bytes) -> dict[str, float]:
+    """Derive the key and cipher of a record, and hash blocks of 1 MiB."""
+    salt, blocks = os.urandom(pack.SALT_BYTES), blocks_of(data, MIB)
     derive_s = best_s(lambda: [ENCRYPTED.object_cipher(salt, b"x" * 60) for _ in range(2000)])
-    hash_s = best_s(apply, ENCRYPTED.block_hash, blocks_of(data, MIB))
-    report(f"key and cipher of a record: {derive_s / 2000 * 1e6:.1f} us")
-    report(f"hash of blocks of 1 MiB: {len(blocks_of(data, MIB)) * MIB / hash_s / 1e6:.0f} MB/s")
+    hash_s = best_s(apply, ENCRYPTED.block_hash, blocks)
+    return {
+        "key and cipher of a record, us": derive_s / 2000 * 1e6,
+        "hash, MB/s": len(blocks) * MIB / hash_s / 1e6,
+    }
 
 
-def measure_images(data: bytes) -> None:
-    """Print the cost of sealing a metadata database, piece by piece."""
-    report(f"\nimage pieces of {IMAGE_PIECE_BYTES >> 20} MiB, encrypted")
-    report("| level | stored | seal MB/s | open MB/s |")
+def measure_images(data: bytes) -> Table:
+    """Seal and open a metadata database, piece by piece, encrypted, by level of zstd."""
     key = ObjectKey("image/000000000001-1-0000000000000000/000000")
     pieces = blocks_of(data, IMAGE_PIECE_BYTES)
     total = sum(map(len, pieces))
@@ -173,15 +166,14 @@ def measure_images(data: bytes) -> None:
         for one in sealed:
             envelope.unseal(b"piece", key, one, ENCRYPTED)
 
-    for level in (1, 2, 3, 4, 6, 9, 12):
-        sealed = seal(level)
-        seal_s = best_s(seal, level)
-        open_s = best_s(unseal, sealed)
-        stored = sum(map(len, sealed))
-        report(
-            f"| {level} | {stored / total:.1%} | {total / seal_s / 1e6:.0f} "
-            f"| {total / open_s / 1e6:.0f} |"
-        )
+    return {
+        f"level {level}": {
+            "stored": sum(map(len, seal(level))) / total,
+            "seal MB/s": total / best_s(seal, level) / 1e6,
+            "open MB/s": total / best_s(unseal, seal(level)) / 1e6,
+        }
+        for level in (1, 2, 3, 4, 6, 9, 12)
+    }
 
 
 def apply(function: Callable[[Any], bytes], items: Iterable[Any]) -> list[bytes]:
@@ -189,47 +181,46 @@ def apply(function: Callable[[Any], bytes], items: Iterable[Any]) -> list[bytes]
     return [function(item) for item in items]
 
 
-def measure_lz4(contents: dict[str, bytes]) -> None:
-    """Print zstd-1 beside lz4, compression alone."""
+def measure_lz4(contents: dict[str, bytes]) -> Table:
+    """Compress and decompress blocks of 1 MiB with lz4, if it is installed, and with zstd-1."""
     try:
         lz4 = importlib.import_module("lz4.block")
     except ImportError:
-        report("\nlz4 is not installed: pip install lz4 to compare")
-        return
-    report("\ncompression alone, blocks of 1 MiB")
-    report("| content | method | stored | compress MB/s | decompress MB/s |")
+        return {}
+    methods = {
+        "lz4": (lz4.compress, lz4.decompress),
+        "zstd-1": (Compressor.zstd(1).compress, lambda one: decompress(one, MIB)),
+    }
+    table: Table = {}
     for label, data in contents.items():
         blocks = blocks_of(data, MIB)
-        for name, squeeze, restore in (
-            ("lz4", lz4.compress, lz4.decompress),
-            ("zstd-1", Compressor.zstd(1).compress, lambda one: decompress(one, MIB)),
-        ):
+        total = MIB * len(blocks)
+        for name, (squeeze, restore) in methods.items():
             packed = apply(squeeze, blocks)
-            squeeze_s = best_s(apply, squeeze, blocks)
-            restore_s = best_s(apply, restore, packed)
-            total = MIB * len(blocks)
-            report(
-                f"| {label} | {name} | {sum(map(len, packed)) / total:.1%} "
-                f"| {total / squeeze_s / 1e6:.0f} | {total / restore_s / 1e6:.0f} |"
-            )
+            table[f"{label}, {name}"] = {
+                "stored": sum(map(len, packed)) / total,
+                "compress MB/s": total / best_s(apply, squeeze, blocks) / 1e6,
+                "decompress MB/s": total / best_s(apply, restore, packed) / 1e6,
+            }
+    return table
 
 
-def main() -> None:
+def run(_scratch: Path, *, corpus_mib: int) -> dict[str, Any]:
     """Measure everything; takes about two minutes."""
-    stdlib = sysconfig.get_path("stdlib")
+    size_bytes = corpus_mib * MIB
     contents = {
-        "sources": corpus("*.py", stdlib),
-        "libraries": corpus("*.so*", "/usr/lib"),
+        "sources": corpus("*.py", sysconfig.get_path("stdlib"), size_bytes),
+        "libraries": corpus("*.so*", "/usr/lib", size_bytes),
         "database": database(),
-        "random": random.Random(1).randbytes(CORPUS_BYTES),
+        "random": random.Random(1).randbytes(size_bytes),
     }
-    for label, data in contents.items():
-        report(f"{label}: {len(data) / MIB:.1f} MiB")
-    measure_blocks(contents)
-    measure_records(contents["sources"])
-    measure_images(contents["database"])
-    measure_lz4(contents)
-
-
-if __name__ == "__main__":
-    main()
+    lz4 = measure_lz4(contents)
+    return {
+        "corpus_mib": {label: len(data) / MIB for label, data in contents.items()},
+        "absent": [] if lz4 else ["lz4"],
+        "blocks": measure_blocks(contents),
+        "records": measure_records(contents["sources"]),
+        "keys": measure_keys(contents["sources"]),
+        "images": measure_images(contents["database"]),
+        "compression alone": lz4,
+    }

@@ -16,7 +16,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from contrib.bench import machine, published, samples
+from contrib.bench import samples
+from contrib.bench.local_subjects import DISK, OURS
 from contrib.bench.subjects import PlainDirectory, S3fsSubject, Subject
 
 ROWS: Final = 10_000
@@ -25,8 +26,6 @@ SEED: Final = 1
 PAGES: Final = (1024, 4096, 16384)
 OUR_PAGES: Final = ("4K", "16K", "64K")
 CHANGES_PER_SYNC: Final = 20  # unsynced changes for each synced one
-OURS: Final = "s3fs-meta"
-DISK: Final = "ext4"
 
 
 class Setting(NamedTuple):
@@ -40,39 +39,22 @@ class Setting(NamedTuple):
         return f"{self.journal_mode}, {self.synchronous}"
 
 
-SETTINGS: Final = tuple(
-    Setting(*each)
-    for each in (
-        ("DELETE", "FULL"), ("DELETE", "NORMAL"), ("DELETE", "OFF"),
-        ("TRUNCATE", "FULL"), ("WAL", "FULL"), ("WAL", "NORMAL"), ("WAL", "OFF"),
-    )
-)  # fmt: skip
-OUR_SETTINGS: Final = tuple(
-    Setting(*each)
-    for each in (
-        ("wal", "normal"), ("wal", "full"), ("wal", "off"), ("delete", "normal"), ("off", "off"),
-    )
-)  # fmt: skip
-# The published cases; the default page size was 4096 then.
-CASES: Final = {
-    "without WAL": Setting("DELETE", "FULL"),
-    "WAL, FULL": Setting("WAL", "FULL"),
-    "WAL, NORMAL": Setting("WAL", "NORMAL"),
-}
+def _settings(text: str) -> tuple[Setting, ...]:
+    return tuple(Setting(*each.split("/")) for each in text.split())
+
+
+SETTINGS: Final = _settings(
+    "DELETE/FULL DELETE/NORMAL DELETE/OFF TRUNCATE/FULL WAL/FULL WAL/NORMAL WAL/OFF"
+)
+OUR_SETTINGS: Final = _settings("wal/normal wal/full wal/off delete/normal off/off")
 
 
 def run(scratch: Path, *, updates: int, rounds: int) -> dict[str, object]:
     """Measure both and return the figures."""
-    application = _application(scratch, updates, rounds)
-    medians = {
-        case: application[f"{setting}, {4096:,}"][f"{OURS}, ms"]["median"]
-        for case, setting in CASES.items()
-    }
     return {
         "updates": updates,
         "rounds": rounds,
-        "database on the mount: one update": application,
-        "published, s, and one update here, ms": published.beside(published.PRAGMAS_S, medians),
+        "database on the mount: one update": _application(scratch, updates, rounds),
         "our own database": dict(_own(scratch, updates)),
     }
 
@@ -113,8 +95,7 @@ def _updated_s(subject: Subject, setting: Setting, page: int, updates: int) -> f
         rows = ((number, 0, os.urandom(ROW_BYTES)) for number in range(ROWS))
         connection.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
         connection.execute("COMMIT")
-        if subject.pid:
-            machine.settle(subject.pid)
+        subject.rest()
         chosen = random.Random(SEED).choices(range(ROWS), k=updates)
         start = time.perf_counter()
         for number in chosen:
@@ -140,27 +121,26 @@ def _own(scratch: Path, updates: int) -> Iterator[tuple[str, dict[str, float]]]:
 
 def _metadata(subject: S3fsSubject, updates: int) -> dict[str, float]:
     """Return what synced names and unsynced changes cost."""
-    assert subject.pid is not None, "it is mounted"
     paths = [str(subject.mountpoint / f"file-{number:06d}") for number in range(updates)]
     directory = os.open(subject.mountpoint, os.O_RDONLY)
     try:
-        machine.settle(subject.pid)
+        subject.rest()
         synced_s = _synced_s(directory, paths)
     finally:
         os.close(directory)
-    machine.settle(subject.pid)
-    before_s = machine.cpu_s(subject.pid)
+    subject.rest()
+    before_s = subject.cpu_s()
     start = time.perf_counter()
     for number in range(CHANGES_PER_SYNC):
         for path in paths:
             os.chmod(path, 0o600 + number)
     changed_s = time.perf_counter() - start
-    machine.settle(subject.pid)
+    subject.rest()
     changes = CHANGES_PER_SYNC * updates
     return {
         "a name and its fsync, ms": synced_s / updates * 1e3,
         "a change, us": changed_s / changes * 1e6,
-        "a change, processor, us": (machine.cpu_s(subject.pid) - before_s) / changes * 1e6,
+        "a change, processor, us": (subject.cpu_s() - before_s) / changes * 1e6,
     }
 
 

@@ -10,29 +10,19 @@ disk and JuiceFS fewer files are made through the kernel first, and removed by t
 
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from contrib.bench import fill, machine, published, space
-from contrib.bench.peers import JuiceSubject, juicefs
-from contrib.bench.subjects import (
-    PROJECT,
-    NullSubject,
-    PlainDirectory,
-    S3fsSubject,
-    Subject,
-    environment,
-    program,
-)
+from contrib.bench import fill, local_subjects, machine
+from contrib.bench.local_subjects import CEILING, DISK, JUICEFS, S3QL
+from contrib.bench.subjects import S3fsSubject, Subject, call_s
 
 PER_DIRECTORY: Final = 1000
 NAME_BYTES: Final = 16
-PEER_FILES: Final = 100_000
-JUICE_FILES: Final = 10_000  # at the pace of its creates
-OURS: Final = "s3fs-meta rm"
+PEER_FILES_MAX: Final = {JUICEFS: 10_000, S3QL: 10_000}  # at the pace of their creates
+OWN_RM: Final = "s3fs-meta rm"
 
 Command = Callable[[Subject, Path], list[str]]
 WAYS: Final[Mapping[str, Command]] = {
@@ -59,8 +49,8 @@ def run(
     per_file = {}
     for files in (10**power for power in range(delete_power_min, delete_power + 1)):
         master = _master(scratch / f"ours-{files}", files)
-        per_file[f"{files:,}"] = space.bytes_per_file(master.database(), files)
-        here = {OURS: _at_once, **(ways if files <= 10**one_by_one_power else {})}
+        per_file[f"{files:,}"] = fill.bytes_per_file(master, files)
+        here = {OWN_RM: _at_once, **(ways if files <= 10**one_by_one_power else {})}
         for name, figures in _ours(master, here, files, scratch / "empty"):
             ours[f"{name}, {files:,}"] = figures
         shutil.rmtree(_aside(master))
@@ -70,7 +60,6 @@ def run(
         "metadata_bytes_per_file": per_file,
         "s3fs-meta": ours,
         "others": peers,
-        "published, and here per second": _published(ours, peers),
     }
 
 
@@ -114,21 +103,17 @@ def _ours(
 
 def _at_once(subject: Subject, _: Path) -> list[str]:
     assert isinstance(subject, S3fsSubject), "the command is ours"
-    tree = f"{subject.mountpoint}/tree"
-    return [*program(), "rm", tree, "--cachedir", str(subject.state)]
+    return subject.words("rm", paths=[subject.mountpoint / "tree"])
 
 
 def _removed(subject: Subject, command: Sequence[str], files: int) -> dict[str, Any]:
     """Remove; return the seconds until the command's end and until nothing is left, and the memory."""
     machine.drop_kernel_caches()
-    if subject.pid:
-        machine.settle(subject.pid)
+    subject.rest()
     root = subject.mountpoint
     wanted = machine.inodes(root) - files if isinstance(subject, S3fsSubject) else None
-    before_s = machine.cpu_s(subject.pid) if subject.pid else 0.0
-    start = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, env=environment(), cwd=PROJECT)
-    command_s = time.perf_counter() - start
+    before_s, start = subject.cpu_s(), time.perf_counter()
+    command_s = call_s(*command)
     if wanted is not None:
         machine.wait_gone(root, wanted)
     all_s = time.perf_counter() - start
@@ -138,8 +123,8 @@ def _removed(subject: Subject, command: Sequence[str], files: int) -> dict[str, 
         "files_per_s": files / all_s,
     }
     if subject.pid:
-        figures["processor, us"] = (machine.cpu_s(subject.pid) - before_s) / files * 1e6
-        figures["resident_peak"] = machine.memory_bytes(subject.pid)["resident_peak"]
+        figures["processor, us"] = (subject.cpu_s() - before_s) / files * 1e6
+        figures["resident_peak"] = subject.memory()["resident_peak"]
     return figures
 
 
@@ -150,24 +135,19 @@ def _peers(
     scratch: Path, ways: Mapping[str, Command], files: int
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return the times of the same programs on other filesystems, and absent ones."""
-    subjects: dict[Subject, int] = {
-        NullSubject("do-nothing", scratch / "null"): files,
-        PlainDirectory("ext4", scratch / "disk"): files,
-    }
-    binary = juicefs()
-    if binary is not None:
-        juice = JuiceSubject("JuiceFS", scratch / "juice", binary)
-        juice.make()
-        subjects[juice] = min(files, JUICE_FILES)
+    subjects, absent = local_subjects.available(
+        scratch, (CEILING, DISK, JUICEFS, S3QL), plain_files=False
+    )
     figures = {}
-    for subject, count in subjects.items():
+    for subject in subjects:
+        count = min(files, PEER_FILES_MAX.get(subject.name, files))
         with subject:
             for name, way in ways.items():
                 _make(subject.mountpoint / "tree", count)
                 taken = _removed(subject, way(subject, scratch / "empty"), count)
                 figures[f"{subject.name}: {name}, {count:,}"] = taken
                 shutil.rmtree(subject.mountpoint / "tree", ignore_errors=True)
-    return figures, [] if binary else ["JuiceFS"]
+    return figures, absent
 
 
 def _make(tree: Path, files: int) -> None:
@@ -178,16 +158,3 @@ def _make(tree: Path, files: int) -> None:
             directory.mkdir()
         path = f"{directory}/{number:0{NAME_BYTES}d}"
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
-
-
-def _published(
-    ours: Mapping[str, Mapping[str, Any]], peers: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, float]]:
-    """Return files removed in a second, published at 10⁹ and here at what was measured."""
-    rows = {
-        f"published: {name}": {"files_per_s": published.DELETE_MANY_FILES / seconds}
-        for name, seconds in published.DELETE_MANY_S.items()
-    }
-    for name, figures in {**ours, **peers}.items():
-        rows[f"here: {name}"] = {"files_per_s": figures["files_per_s"]}
-    return rows

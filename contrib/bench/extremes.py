@@ -10,15 +10,14 @@ Memory: what the daemon has more than before, and the peak of fsck.
 import os
 import random
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from contrib.bench import fill, machine, targets
-from contrib.bench.subjects import PROJECT, S3fsSubject, environment
+from contrib.bench import fill, samples, targets
+from contrib.bench.subjects import S3fsSubject, call
 from contrib.bench.subjects import run as run_program
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -61,14 +60,11 @@ def run(scratch: Path, *, names: int, tib: int) -> Figures:
 
 
 def _timed(seconds: dict[str, float], step: str, work: Callable[[], object]) -> None:
-    began_s = time.perf_counter()
-    work()
-    seconds[step] = time.perf_counter() - began_s
+    seconds[step] = samples.seconds(work)
 
 
 def _resident_mb(subject: S3fsSubject) -> float:
-    assert subject.pid is not None, "it is mounted"
-    return machine.memory_bytes(subject.pid)["resident"] / 1e6
+    return subject.memory()["resident"] / 1e6
 
 
 def _fsck(subject: S3fsSubject) -> None:
@@ -87,7 +83,7 @@ def _sparse(subject: S3fsSubject) -> Figures:
         path = subject.mountpoint / "sparse"
         fd = os.open(path, os.O_CREAT | os.O_RDWR)
         _timed(seconds, "give it its length", lambda: os.truncate(fd, SPARSE_BYTES))
-        _timed(seconds, "write its end", lambda: _write(fd, SPARSE_BYTES - 4096))
+        _timed(seconds, "write its end", lambda: _write_all(fd, [SPARSE_BYTES - 4096]))
         places = [dice.randrange(SPARSE_BYTES // 4096) * 4096 for _ in range(2 * SCATTERED)]
         written, holes = places[:SCATTERED], places[SCATTERED:]
         _timed(seconds, "write one of 1,000 blocks", lambda: _write_all(fd, written))
@@ -103,11 +99,6 @@ def _sparse(subject: S3fsSubject) -> Figures:
     with subject:
         _timed(seconds, "unlink", (subject.mountpoint / "sparse").unlink)
     return {"seconds": seconds, "grown MB": grown_mb}
-
-
-def _write(fd: int, place: int) -> None:
-    os.pwrite(fd, b"x" * 4096, place)
-    os.fsync(fd)
 
 
 def _write_all(fd: int, places: list[int]) -> None:
@@ -126,6 +117,7 @@ def _seek(fd: int) -> None:
 
 def _wide(subject: S3fsSubject, names: int) -> Figures:
     fill.make_filled(subject, files=names, per_directory=names, name_bytes=16)
+    bytes_per_name = fill.bytes_per_file(subject, names)
     seconds: dict[str, float] = {}
     with subject:
         top = next(subject.mountpoint.iterdir())
@@ -137,10 +129,11 @@ def _wide(subject: S3fsSubject, names: int) -> Figures:
         _timed(seconds, "look up what is not there", (top / "missing").exists)
         _timed(seconds, "rename", lambda: (top / "new").rename(top / "renamed"))
         _timed(seconds, "unlink", (top / "renamed").unlink)
-        command = ["rm", "--wait", str(top), "--cachedir", str(subject.state)]
-        _timed(seconds, "s3fs-meta rm --wait", lambda: run_program(command))
+        command = subject.words("rm", "--wait", paths=[top])
+        _timed(seconds, "s3fs-meta rm --wait", lambda: call(*command))
     return {
         "names": names,
+        "bytes per name": bytes_per_name,
         "first name s": first_s,
         "all names s": all_s,
         "seconds": seconds,
@@ -172,11 +165,9 @@ def _huge(subject: S3fsSubject, tib: int) -> Figures:
     _timed(seconds, "mount", subject.start)
     try:
         mounted_mb = _resident_mb(subject)
-        own = ["--cachedir", str(subject.state)]
-        status = ["status", "--json", str(subject.mountpoint), *own]
-        _timed(seconds, "status", lambda: run_program(status))
-        reclaim = ["reclaim", str(subject.mountpoint), *own]
-        _timed(seconds, "reclaim", lambda: run_program(reclaim))
+        for command in ("status", "reclaim"):
+            words = subject.words(command)
+            _timed(seconds, command, lambda words=words: call(*words))
         grown_mb = _resident_mb(subject) - mounted_mb
     finally:
         subject.stop()
@@ -196,8 +187,7 @@ def _check_simulated(subject: S3fsSubject) -> tuple[list[str], float, float]:
     words = [sys.executable, "-m", "contrib.bench.check_simulated"]
     words += [str(subject.bucket), str(subject.database())]
     began_s = time.perf_counter()
-    text = subprocess.check_output(words, env=environment(), cwd=PROJECT, text=True)
-    peak_bytes, *found = text.splitlines()
+    peak_bytes, *found = call(*words).splitlines()
     return found, time.perf_counter() - began_s, int(peak_bytes) / 1e6
 
 

@@ -12,15 +12,16 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import boto3
 from botocore.config import Config
 
 from contrib.bench.latency import HOST
-from contrib.bench.subjects import PROJECT, SubjectError, environment
+from contrib.bench.subjects import SubjectError, begin
 
 ACCESS_KEY: Final = "s3fs-meta-bench"
 SECRET_KEY: Final = "not-a-secret-at-all"
@@ -41,21 +42,7 @@ CREDENTIALS: Final[Mapping[str, str]] = {
 }
 
 
-class Traffic(NamedTuple):
-    """Requests and bytes of one client so far."""
-
-    requests: Mapping[str, int]
-    sent_bytes: int
-    received_bytes: int
-
-    def since(self, before: "Traffic") -> dict[str, object]:
-        """Return the difference since *before*."""
-        kinds = {kind: n - before.requests.get(kind, 0) for kind, n in self.requests.items()}
-        return {
-            **{kind: count for kind, count in kinds.items() if count},
-            "sent_bytes": self.sent_bytes - before.sent_bytes,
-            "received_bytes": self.received_bytes - before.received_bytes,
-        }
+Traffic = Counter[str]  # requests by kind, sent_bytes, received_bytes
 
 
 class FarEndpoint:
@@ -75,7 +62,7 @@ class FarEndpoint:
         assert self._process.stdin is not None, "it was started with one"
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        return Traffic(**json.loads(self._line()))
+        return Traffic(json.loads(self._line()))
 
     def _line(self) -> str:
         assert self._process.stdout is not None, "it was started with one"
@@ -96,15 +83,9 @@ class FarStore:
 
     def endpoint(self) -> FarEndpoint:
         """Start a proxy for one client."""
-        command = [sys.executable, "-m", "contrib.bench.latency", "--to", str(self._port)]
-        process = subprocess.Popen(
-            [*command, "--delay-ms", str(self.delay_ms)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(),
-            cwd=PROJECT,
-        )
+        words = ["--to", str(self._port), "--delay-ms", str(self.delay_ms)]
+        command = [sys.executable, "-m", "contrib.bench.latency", *words]
+        process = begin(*command, stdin=subprocess.PIPE)
         self._stack.callback(_end, process)
         return FarEndpoint(process)
 

@@ -6,7 +6,6 @@ everything is in the bucket.
 
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,10 +15,9 @@ from typing_extensions import override
 
 from contrib.bench import subjects
 from contrib.bench.far_store import ACCESS_KEY, SECRET_KEY, FarEndpoint, FarStore
-from contrib.bench.peers import juicefs
+from contrib.bench.local_subjects import OURS, juicefs
 from contrib.bench.subjects import DaemonSubject
 
-OURS: Final = "s3fs-meta"
 STORED_S_MAX: Final = 3600.0
 LOOK_S: Final = 0.05
 
@@ -84,10 +82,15 @@ class FarS3fsSubject(FarSubject):
             *subjects.program(), "mount", "--foreground", self.url, str(self.mountpoint), "-o", text,
         ]  # fmt: skip
 
+    def words(self, command: str) -> list[str]:
+        """Return a command of s3fs-meta about the mount."""
+        place = [str(self.mountpoint), "--cachedir", str(self.cache)]
+        return [*subjects.program(), command, *place]
+
     @override
     def wait_until_stored(self, files: int) -> None:
         """Flush."""
-        subjects.run(["flush", str(self.mountpoint), "--cachedir", str(self.cache)])
+        subjects.call(*self.words("flush"))
 
 
 class RcloneSubject(FarSubject):
@@ -134,7 +137,7 @@ class FarJuiceSubject(FarSubject):
         store = ["--storage", "s3", "--bucket", f"{self.endpoint.url}/{self.bucket_name}"]
         keys = ["--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY, "--trash-days", "0"]
         command = [str(juicefs()), "format", *store, *keys, self._metadata, "bench"]
-        subprocess.run(command, check=True, capture_output=True)
+        subjects.call(*command)
 
     @override
     def command(self) -> list[str]:

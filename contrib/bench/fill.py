@@ -1,15 +1,17 @@
-"""Many empty files, inserted as rows: the result of a mount in a fraction of its time.
+"""Many files: empty ones inserted as rows, and small ones in a tar archive.
 
-The rows are those that a mount would make, in the same order, so tables and indexes fill as they
-would; files go in by the thousand, without asking whether a name is free.
+Rows are those that a mount would make, in the same order and a fraction of its time, so tables and
+indexes fill as they would; files go in by the thousand, without asking whether a name is free.
 """
 
+import io
 import os
 import stat
+import tarfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from contrib.bench.subjects import S3fsSubject
 from s3fs_meta.limits import COOKIE_COLLISION_BITS
@@ -19,8 +21,34 @@ from s3fs_meta.meta.tables import dentries, inodes, local_state
 from s3fs_meta.model import ROOT_INO, Ino
 
 GROUP_FILES: Final = 1000
+FILE_BYTES: Final = 4096
+ARCHIVE_PER_DIRECTORY: Final = 100
 FILE_MODE: Final = stat.S_IFREG | 0o644
 DIRECTORY_MODE: Final = stat.S_IFDIR | 0o755
+
+
+class Archive(NamedTuple):
+    """A tar archive of small files that do not compress, each with its number in front."""
+
+    path: Path
+    files: int
+
+    @staticmethod
+    def name(number: int) -> str:
+        """Return the path of a file."""
+        return f"d{number // ARCHIVE_PER_DIRECTORY:05d}/file-{number:06d}"
+
+
+def archive(folder: Path, files: int) -> Archive:
+    """Make an archive."""
+    made = Archive(folder / f"{files}.tar", files)
+    with tarfile.open(made.path, "w") as tar:
+        for number in range(files):
+            member = tarfile.TarInfo(made.name(number))
+            member.size = FILE_BYTES
+            stamp = b"%08d" % number
+            tar.addfile(member, io.BytesIO(stamp + os.urandom(FILE_BYTES - len(stamp))))
+    return made
 
 
 def make_filled(subject: S3fsSubject, *, files: int, per_directory: int, name_bytes: int) -> None:
@@ -29,6 +57,13 @@ def make_filled(subject: S3fsSubject, *, files: int, per_directory: int, name_by
     with subject:
         pass
     fill(subject.database(), files=files, per_directory=per_directory, name_bytes=name_bytes)
+
+
+def bytes_per_file(subject: S3fsSubject, files: int) -> float:
+    """Return the size of everything that SQLite keeps, divided by the files."""
+    database = subject.database()
+    belonging = database.parent.glob(database.name + "*")
+    return sum(path.stat().st_size for path in belonging) / files
 
 
 def fill(path: Path, *, files: int, per_directory: int, name_bytes: int) -> None:

@@ -11,13 +11,12 @@ import os
 import random
 import signal
 import statistics
-import subprocess
 import time
 from pathlib import Path
 from typing import Final
 
-from contrib.bench import fill, machine, stall
-from contrib.bench.subjects import PROJECT, S3fsSubject, environment, program
+from contrib.bench import fill, samples, stall
+from contrib.bench.subjects import S3fsSubject, begin, call, call_s
 
 POLLS_S: Final = (0.2, 2.0)  # the second is the default
 LOOK_S: Final = 0.001
@@ -32,7 +31,7 @@ def run(scratch: Path, *, entries: int, rounds: int) -> dict[str, object]:
     fill.make_filled(writer, files=entries, per_directory=1000, name_bytes=NAME_BYTES)
     lags: dict[str, object] = {}
     with writer:
-        _call(writer, "flush", "--image")
+        call(*writer.words("flush", "--image"))
         for number, poll_s in enumerate(POLLS_S):
             follower = _follower(writer, scratch / f"follower-{number}", poll_s)
             with follower:
@@ -52,30 +51,20 @@ def run(scratch: Path, *, entries: int, rounds: int) -> dict[str, object]:
 
 def _follower(writer: S3fsSubject, root: Path, poll_s: float) -> S3fsSubject:
     options = {"ro": "", "follow": "", "poll": f"{poll_s:g}"}
-    follower = S3fsSubject("follower", root, options=options)
-    follower.bucket = writer.bucket
-    follower.state.mkdir(exist_ok=True)
-    return follower
+    return S3fsSubject("follower", root, options=options, beside=writer)
 
 
 def _lag(
     writer: S3fsSubject, follower: S3fsSubject, poll_s: float, rounds: int
 ) -> dict[str, object]:
     """Return the lags of names, and the memory growth of the follower's daemon."""
-    assert follower.pid is not None, "it is mounted"
     taken = []
-    before = machine.memory_bytes(follower.pid)
+    before = follower.memory()
     for number in range(rounds):
         name = f"{follower.root.name}-{number}"
         time.sleep(random.uniform(0, poll_s))  # at a random time between two polls
         (writer.mountpoint / name).touch()
-        flush = subprocess.Popen(
-            _command(writer, "flush", "--json"),
-            env=environment(),
-            cwd=PROJECT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        flush = begin(*writer.words("flush", "--json"))
         while not (follower.mountpoint / name).exists():
             time.sleep(LOOK_S)
         seen_s = time.time()
@@ -89,30 +78,29 @@ def _lag(
         "p95_s": ordered[int(len(ordered) * 0.95)],
         "max_s": ordered[-1],
         "memory_before": before,
-        "memory_after": machine.memory_bytes(follower.pid),
+        "memory_after": follower.memory(),
     }
 
 
 def _turns(writer: S3fsSubject, follower: S3fsSubject) -> dict[str, object]:
     """Return response times of the follower while it applies a large group, and while idle."""
     with follower:
-        assert follower.pid is not None, "it is mounted"
-        machine.settle(follower.pid)
+        follower.rest()
         end_s = time.monotonic() + IDLE_S
         idle = stall.probe(follower.mountpoint, lambda: time.monotonic() < end_s)
         (writer.mountpoint / "many").mkdir()
         for number in range(TURN_FILES):
             (writer.mountpoint / "many" / str(number)).touch()
         last = follower.mountpoint / "many" / str(TURN_FILES - 1)
-        _call(writer, "flush")
+        call(*writer.words("flush"))
         start_s = time.monotonic()
         busy = stall.probe(follower.mountpoint, lambda: not last.exists())
         taken_s = time.monotonic() - start_s
     return {
         "files_in_the_group": TURN_FILES,
         "seconds": taken_s,
-        "applying": stall.latencies(busy),
-        "idle": stall.latencies(idle),
+        "applying": samples.latencies(busy),
+        "idle": samples.latencies(idle),
     }
 
 
@@ -121,31 +109,17 @@ def _failover(writer: S3fsSubject, root: Path) -> dict[str, float]:
     follower = _follower(writer, root, 2.0)
     with writer, follower:
         (writer.mountpoint / root.name).write_bytes(b"before")
-        _call(writer, "flush")
+        call(*writer.words("flush"))
         while not (follower.mountpoint / root.name).exists():
             time.sleep(LOOK_S)
-        start = time.monotonic()
-        _call(follower, "status")  # cost of a command that does nothing
-        status_s = time.monotonic() - start
+        status_s = call_s(*follower.words("status"))  # cost of a command that does nothing
         assert writer.pid is not None, "it is mounted"
         os.kill(writer.pid, signal.SIGKILL)
         start = time.monotonic()
-        _call(follower, "promote", "--takeover")
+        call(*follower.words("promote", "--takeover"))
         promoted_s = time.monotonic() - start
         (follower.mountpoint / "first").write_bytes(b"after")
         written_s = time.monotonic() - start
         with contextlib.suppress(OSError):
             (follower.mountpoint / "first").unlink()
     return {"status": status_s, "promote": promoted_s, "first_write": written_s}
-
-
-def _command(subject: S3fsSubject, *words: str) -> list[str]:
-    command, *options = words
-    place = [str(subject.mountpoint), "--cachedir", str(subject.state)]
-    return [*program(), command, *options, *place]
-
-
-def _call(subject: S3fsSubject, *words: str) -> None:
-    subprocess.run(
-        _command(subject, *words), env=environment(), cwd=PROJECT, check=True, capture_output=True
-    )

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from contrib.bench import machine, published, samples, targets
+from contrib.bench import machine, samples, targets
 from contrib.bench.subjects import S3fsSubject
 
 REFERENCE: Final = "off/off"
@@ -59,7 +59,6 @@ def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
         "files": files,
         "rounds": rounds,
         **phases,
-        "published": _published(phases),
         "targets": [
             targets.at_most(
                 f"{phase}: processor time of {DEFAULT} against {REFERENCE}",
@@ -93,35 +92,27 @@ def _round(
     """Make, search and remove everything once under every mode."""
     turns = range(files // TURN_FILES)
     for turn in turns:
-        for subject in _order(mounts, turn + number):
+        for subject in samples.rotated(mounts, turn + number):
             place = subject.mountpoint / f"{turn:03x}"
             taken["create"][subject.name].append(_timed(subject, lambda at=place: _make(at)))
     for turn in range(FINDS):
-        for subject in _order(mounts, turn + number):
+        for subject in samples.rotated(mounts, turn + number):
             machine.drop_kernel_caches(pages=False)
             taken["find"][subject.name].append(_timed(subject, lambda of=subject: _search(of)))
     for turn in turns:
-        for subject in _order(mounts, turn + number):
+        for subject in samples.rotated(mounts, turn + number):
             place = subject.mountpoint / f"{turn:03x}"
             taken["delete"][subject.name].append(
                 _timed(subject, lambda at=place: shutil.rmtree(at))
             )
 
 
-def _order(mounts: Sequence[S3fsSubject], turn: int) -> list[S3fsSubject]:
-    first = turn % len(mounts)
-    return [*mounts[first:], *mounts[:first]]
-
-
 def _timed(subject: S3fsSubject, work: Any) -> Taken:
-    assert subject.pid is not None, "it is mounted"
     time.sleep(LEFT_S)
-    before_s = machine.cpu_s(subject.pid)
-    start = time.perf_counter()
-    work()
-    wall_s = time.perf_counter() - start
+    before_s = subject.cpu_s()
+    wall_s = samples.seconds(work)
     time.sleep(LEFT_S)
-    return Taken(wall_s, machine.cpu_s(subject.pid) - before_s)
+    return Taken(wall_s, subject.cpu_s() - before_s)
 
 
 def _make(place: Path) -> None:
@@ -155,19 +146,4 @@ def _figures(taken: Mapping[str, Sequence[Taken]], per: int) -> dict[str, dict[s
             ),
         }
         for mode, turns in taken.items()
-    }
-
-
-def _published(phases: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, object]:
-    """Return the published seconds beside our microseconds per file."""
-    tables = {
-        "create": published.JOURNAL_CREATE_S,
-        "delete": published.JOURNAL_DELETE_S,
-        "find": published.JOURNAL_FIND_S,
-    }
-    return {
-        phase: published.beside(
-            table, {mode: each["wall_us"]["median"] for mode, each in phases[phase].items()}
-        )
-        for phase, table in tables.items()
     }

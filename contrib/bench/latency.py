@@ -17,56 +17,23 @@ import json
 import os
 import re
 import socket
+import socketserver
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final, cast
 from urllib.parse import parse_qs, urlsplit
+
+from typing_extensions import override
 
 HOST: Final = "127.0.0.1"
 HEAD_BYTES_MAX: Final = 64 << 10
-PIECE_BYTES: Final = 1 << 20
 PIPE_BYTES: Final = 1 << 20  # the largest size that unprivileged processes may set
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _EXPECT: Final = re.compile(rb"\r\nexpect: *100-continue", re.IGNORECASE)
-
-
-class Counts:
-    """Requests by kind, and bytes in both directions, heads included."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._requests: dict[str, int] = {}
-        self._sent_bytes = 0
-        self._received_bytes = 0
-
-    def request(self, kind: str) -> None:
-        """Count a request."""
-        with self._guard:
-            self._requests[kind] = self._requests.get(kind, 0) + 1
-
-    def sent(self, count: int) -> None:
-        """Count bytes on their way to the server."""
-        with self._guard:
-            self._sent_bytes += count
-
-    def received(self, count: int) -> None:
-        """Count bytes on their way to the client."""
-        with self._guard:
-            self._received_bytes += count
-
-    def as_json(self) -> str:
-        """Return everything so far."""
-        with self._guard:
-            return json.dumps(
-                {
-                    "requests": dict(sorted(self._requests.items())),
-                    "sent_bytes": self._sent_bytes,
-                    "received_bytes": self._received_bytes,
-                }
-            )
 
 
 def kind_of(head: bytes) -> str:
@@ -79,112 +46,115 @@ def kind_of(head: bytes) -> str:
     return method
 
 
-class Connection:
+class Proxy(socketserver.ThreadingTCPServer):
+    """Takes connections; counts requests by kind, and bytes in both directions, heads included."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, port: int, delay_s: float) -> None:
+        super().__init__((HOST, 0), Connection)
+        self.port, self.delay_s = port, delay_s
+        self._guard, self._counts = threading.Lock(), Counter[str]()
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to a count."""
+        with self._guard:
+            self._counts[name] += number
+
+    def counts(self) -> str:
+        """Return everything so far, as JSON."""
+        with self._guard:
+            return json.dumps(self._counts, sort_keys=True)
+
+
+class Connection(socketserver.BaseRequestHandler):
     """One client and its connection to the server: two threads, one for each direction."""
 
-    def __init__(self, client: socket.socket, port: int, delay_s: float, counts: Counts) -> None:
-        self._client = client
-        self._server = socket.create_connection((HOST, port))
-        for each in (self._client, self._server):
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._delay_s = delay_s
-        self._counts = counts
-
-    def serve(self) -> None:
+    @override
+    def handle(self) -> None:
         """Forward requests and answers until one side closes."""
-        answers = threading.Thread(target=self._answers, daemon=True)
-        answers.start()
-        try:
-            with contextlib.suppress(OSError):  # one side closed the connection
-                self._requests()
-        finally:
-            self._hang_up()
-            answers.join()
-            self._client.close()
-            self._server.close()
+        self._client: socket.socket = self.request
+        self._proxy = cast("Proxy", self.server)
+        with socket.create_connection((HOST, self._proxy.port)) as self._server:
+            for each in (self._client, self._server):
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            answers = threading.Thread(target=self._answers, daemon=True)
+            answers.start()
+            try:
+                with contextlib.suppress(OSError), _pipe() as pipe:  # one side closed
+                    self._requests(pipe)
+            finally:
+                self._hang_up()
+                answers.join()
 
     def _hang_up(self) -> None:
         for each in (self._client, self._server):
             with contextlib.suppress(OSError):  # already closed
                 each.shutdown(socket.SHUT_RDWR)
 
-    def _requests(self) -> None:
-        with _Pipe() as pipe:
-            buffered = b""
-            while True:
-                head, buffered = self._head(buffered)
-                if not head:
+    def _requests(self, pipe: tuple[int, int]) -> None:
+        buffered = b""
+        while True:
+            while b"\r\n\r\n" not in buffered:
+                piece = self._client.recv(HEAD_BYTES_MAX)
+                if not piece or len(buffered) > HEAD_BYTES_MAX:
                     return
-                self._counts.request(kind_of(head))
-                length = _LENGTH.search(head)
-                if _CHUNKED.search(head):
-                    self._counts.request("refused: of unknown length")
-                    return
-                time.sleep(self._delay_s)
-                self._server.sendall(head)
-                self._counts.sent(len(head))
-                buffered = self._body(int(length[1]) if length else 0, buffered, head, pipe)
+                buffered += piece
+            at = buffered.index(b"\r\n\r\n") + 4
+            head, buffered = buffered[:at], buffered[at:]
+            self._proxy.count(kind_of(head))
+            if _CHUNKED.search(head):
+                self._proxy.count("refused: of unknown length")
+                return
+            time.sleep(self._proxy.delay_s)
+            self._server.sendall(head)
+            length = _LENGTH.search(head)
+            buffered = self._body(int(length[1]) if length else 0, buffered, head, pipe)
 
-    def _head(self, buffered: bytes) -> tuple[bytes, bytes]:
-        """Return the next head, empty at the end, and the bytes after it."""
-        while b"\r\n\r\n" not in buffered:
-            piece = self._client.recv(HEAD_BYTES_MAX)
-            if not piece or len(buffered) > HEAD_BYTES_MAX:
-                return b"", b""
-            buffered += piece
-        at = buffered.index(b"\r\n\r\n") + 4
-        return buffered[:at], buffered[at:]
-
-    def _body(self, length: int, buffered: bytes, head: bytes, pipe: "_Pipe") -> bytes:
+    def _body(self, length: int, buffered: bytes, head: bytes, pipe: tuple[int, int]) -> bytes:
         """Forward the body; return the bytes after it."""
         if length and not buffered and _EXPECT.search(head):
-            buffered = self._client.recv(PIECE_BYTES)
-            time.sleep(self._delay_s)
+            buffered = self._client.recv(HEAD_BYTES_MAX)
+            time.sleep(self._proxy.delay_s)
         first, rest = buffered[:length], buffered[length:]
-        if first:
-            self._server.sendall(first)
+        self._server.sendall(first)
         passed = len(first)
         while passed < length:
-            count = pipe.pass_on(self._client, self._server, length - passed)
+            count = _pass_on(pipe, self._client, self._server, length - passed)
             if not count:
                 raise ConnectionResetError
             passed += count
-        self._counts.sent(passed)
+        self._proxy.count("sent_bytes", len(head) + passed)
         return rest
 
     def _answers(self) -> None:
-        with _Pipe() as pipe, contextlib.suppress(OSError):
-            while count := pipe.pass_on(self._server, self._client, PIECE_BYTES):
-                self._counts.received(count)
+        with _pipe() as pipe, contextlib.suppress(OSError):
+            while count := _pass_on(pipe, self._server, self._client, PIPE_BYTES):
+                self._proxy.count("received_bytes", count)
         self._hang_up()
 
 
-class _Pipe:
-    """The pipe that splice(2) needs between two sockets."""
-
-    def __enter__(self) -> "_Pipe":
-        self._out, self._into = os.pipe()
-        fcntl.fcntl(self._into, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._out)
-        os.close(self._into)
-
-    def pass_on(self, source: socket.socket, target: socket.socket, count_max: int) -> int:
-        """Forward some bytes; return their number, 0 at the end."""
-        count = os.splice(source.fileno(), self._into, min(count_max, PIPE_BYTES))
-        left = count
-        while left:
-            left -= os.splice(self._out, target.fileno(), left)
-        return count
+@contextlib.contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    """Give the pipe that splice(2) needs between two sockets."""
+    ends = os.pipe()
+    try:
+        fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
 
 
-def _accept(listener: socket.socket, port: int, delay_s: float, counts: Counts) -> None:
-    while True:
-        client, _ = listener.accept()
-        connection = Connection(client, port, delay_s, counts)
-        threading.Thread(target=connection.serve, daemon=True).start()
+def _pass_on(
+    pipe: tuple[int, int], source: socket.socket, target: socket.socket, count_max: int
+) -> int:
+    """Forward some bytes; return their number, 0 at the end."""
+    count = left = os.splice(source.fileno(), pipe[1], min(count_max, PIPE_BYTES))
+    while left:
+        left -= os.splice(pipe[0], target.fileno(), left)
+    return count
 
 
 def main(argv: Sequence[str]) -> int:
@@ -193,16 +163,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--to", type=int, required=True, help="port of the server")
     parser.add_argument("--delay-ms", type=float, required=True)
     arguments = parser.parse_args(argv)
-    counts = Counts()
-    with socket.create_server((HOST, 0), backlog=128) as listener:
-        threading.Thread(
-            target=_accept,
-            args=[listener, arguments.to, arguments.delay_ms / 1e3, counts],
-            daemon=True,
-        ).start()
-        print(listener.getsockname()[1], flush=True)
-        for _line in sys.stdin:
-            print(counts.as_json(), flush=True)
+    proxy = Proxy(arguments.to, arguments.delay_ms / 1e3)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    print(proxy.server_address[1], flush=True)
+    for _line in sys.stdin:
+        print(proxy.counts(), flush=True)
     return 0
 
 

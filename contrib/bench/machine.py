@@ -18,12 +18,15 @@ GONE_S_MAX: Final = 600.0
 GONE_LOOK_S: Final = 0.01
 
 
-def cpu_s(pid: int) -> float:
-    """Return user and system time of *pid*, its threads and its children, to the nanosecond.
+def cpu_s(pid: int, *, alone: bool = False) -> float:
+    """Return user and system time of *pid* and its threads, and of its children, to the nanosecond.
 
     Source: clock_getcpuclockid(3); the number of the clock is made as in glibc's of the same name.
     """
-    return sum(time.clock_gettime((~each << 3) | SCHEDULER_CLOCK) for each in family(pid))
+    return sum(
+        time.clock_gettime((~each << 3) | SCHEDULER_CLOCK)
+        for each in ([pid] if alone else family(pid))
+    )
 
 
 def family(pid: int) -> list[int]:

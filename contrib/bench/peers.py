@@ -4,14 +4,14 @@ Each subject does the same with a directory of its own, a few hundred files at a
 that changes from turn to turn, so that a disturbance of the machine falls on all of them. A figure
 is the median over the turns; a ratio is the median over pairs of turns.
 stat is asked after the kernel dropped its entries, so that each is a request to the daemon.
+The do-nothing filesystem is there twice: with the direct request loop, as s3fs-meta, and with
+pyfuse3's own. Before the first turn each makes some files that are not measured.
 With several clients each has a directory of its own. *Processor* is the daemon's time, whatever it
 left to do after a turn included.
 """
 
 import os
-import shutil
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -19,58 +19,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from typing_extensions import override
-
-from contrib.bench import machine, targets
-from contrib.bench.subjects import (
-    DaemonSubject,
-    NullSubject,
-    PlainDirectory,
-    S3fsSubject,
-    Subject,
-)
+from contrib.bench import local_subjects, machine, samples, targets
+from contrib.bench.local_subjects import CEILING, DISK, JUICEFS, OURS, S3QL
+from contrib.bench.subjects import NullSubject, Subject
 
 TURN_FILES: Final = 500
 CLIENTS: Final = (1, 4)
 SMALL: Final = bytes(range(256)) * 16  # 4 KiB
-OURS: Final = "s3fs-meta"
-CEILING: Final = "do-nothing"
-PEER: Final = "JuiceFS"
 PEER_TIMES_MIN: Final = 3.0
 SMALL_TO_EMPTY_MIN: Final = 0.5  # rate of small files compared with empty ones
-# Of the baseline's speed, with one client; contrib.bench.metadata has the other operations.
-CEILING_RATIOS_MIN: Final = {"create and write 4 KiB": 0.75, "mkdir": 0.75, "link": 0.75}
-
-
-class JuiceSubject(DaemonSubject):
-    """JuiceFS with SQLite metadata and a local directory as its store."""
-
-    def __init__(self, name: str, root: Path, binary: str) -> None:
-        super().__init__(name, root)
-        self._binary = binary
-
-    @property
-    def _metadata(self) -> str:
-        return f"sqlite3://{self.root / 'meta.db'}"
-
-    def make(self) -> None:
-        """Make the filesystem."""
-        store = ["--storage", "file", "--bucket", f"{self.root / 'store'}/", "--trash-days", "0"]
-        command = [self._binary, "format", *store, self._metadata, "bench"]
-        subprocess.run(command, check=True, capture_output=True)
-
-    @override
-    def command(self) -> list[str]:
-        """Return the command that serves the mount in the foreground."""
-        cache = str(self.root / "cache")
-        options = ["--no-usage-report", "--cache-dir", cache, "--metrics", "127.0.0.1:0"]
-        return [self._binary, "mount", *options, self._metadata, str(self.mountpoint)]
-
-
-def juicefs() -> str | None:
-    """Return the path of JuiceFS: on PATH, or where ``go install`` puts it; None without it."""
-    beside = Path.home() / "go" / "bin" / "juicefs"
-    return shutil.which("juicefs") or (str(beside) if beside.exists() else None)
+OWN_LOOP: Final = f"{CEILING}, pyfuse3's loop"
+# Of the speed of the baseline with the same request loop, with one client.
+CEILING_RATIOS_MIN: Final = {
+    "create": 0.75, "create and write 4 KiB": 0.75, "mkdir": 0.75, "link": 0.75, "stat": 0.85,
+    "rename": 0.85, "unlink": 0.75,
+}  # fmt: skip
 
 
 # --- what is done ------------------------------------------------------------------------------
@@ -121,7 +84,10 @@ def _turn_s(number: int, paths: Sequence[str]) -> float:
 def run(scratch: Path, *, files: int) -> dict[str, object]:
     """Measure all available subjects and return the figures."""
     with ExitStack() as stack:
-        subjects, absent = _subjects(scratch)
+        subjects, absent = local_subjects.available(
+            scratch, (OURS, CEILING, DISK, JUICEFS, S3QL), plain_files=False
+        )
+        subjects.append(NullSubject(OWN_LOOP, scratch / "own-loop", scheduled=True))
         for subject in subjects:
             stack.enter_context(subject)
         pool = stack.enter_context(ProcessPoolExecutor(max(CLIENTS)))
@@ -144,31 +110,18 @@ def _targets(tables: dict[str, dict[str, Any]]) -> list[targets.Target]:
         )
         for name, least in CEILING_RATIOS_MIN.items()
     ]
-    small_to_empty = one["create"][f"{OURS}, us"] / one["create and write 4 KiB"][f"{OURS}, us"]
+    empty, small = (one[name][f"{OURS}, us"] for name in ("create", "create and write 4 KiB"))
+    small_to_empty = empty["median"] / small["median"]
     what = "rate of small files against empty ones"
     wanted.append(targets.at_least(what, small_to_empty, SMALL_TO_EMPTY_MIN, "times"))
     return wanted + [
-        targets.at_least(f"{name}, {clients}: speed against {PEER}", times, PEER_TIMES_MIN, "times")
+        targets.at_least(
+            f"{name}, {clients}: speed against {JUICEFS}", times, PEER_TIMES_MIN, "times"
+        )
         for clients, table in tables.items()
         for name, figures in table.items()
-        if (times := figures.get(f"speed against {PEER}")) is not None
+        if (times := figures.get(f"speed against {JUICEFS}")) is not None
     ]
-
-
-def _subjects(scratch: Path) -> tuple[list[Subject], list[str]]:
-    ours = S3fsSubject(OURS, scratch / "ours")
-    ours.make()
-    subjects = [
-        ours,
-        NullSubject(CEILING, scratch / "null"),
-        PlainDirectory("disk", scratch / "disk"),
-    ]
-    binary = juicefs()
-    if binary is None:
-        return subjects, [PEER]
-    juice = JuiceSubject(PEER, scratch / "juice", binary)
-    juice.make()
-    return [*subjects, juice], []
 
 
 def _table(
@@ -182,6 +135,8 @@ def _table(
     for paths in places.values():
         for path in paths:
             path.mkdir()
+    for path in (path for paths in places.values() for path in paths):
+        _turn_s(0, [f"{path}/warm-{number}" for number in range(TURN_FILES)])
     pids = {subject.name: subject.pid for subject in subjects if subject.pid}
     return {
         phase.name: _phase(number, places, pids, pool, files) for number, phase in enumerate(PHASES)
@@ -194,20 +149,22 @@ def _phase(
     pids: dict[str, int],
     pool: ProcessPoolExecutor,
     files: int,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     if PHASES[number].cold:
         machine.drop_kernel_caches(pages=False)
     before = _processor_s(pids)
     taken: dict[str, list[float]] = {name: [] for name in places}
-    names = list(places)
     for turn in range(files // TURN_FILES):
         wanted = range(turn * TURN_FILES, (turn + 1) * TURN_FILES)
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        for name in samples.rotated(list(places), turn):
             work = [[f"{place}/file-{i:011d}" for i in wanted] for place in places[name]]
             seconds = max(pool.map(_turn_s, [number] * len(work), work))
             taken[name].append(seconds / (TURN_FILES * len(work)))
     done = files // TURN_FILES * TURN_FILES * len(places[OURS])
-    figures = {f"{name}, us": statistics.median(values) * 1e6 for name, values in taken.items()}
+    figures: dict[str, Any] = {
+        f"{name}, us": samples.summary([each * 1e6 for each in values])
+        for name, values in taken.items()
+    }
     for name, after in _processor_s(pids).items():
         figures[f"{name}, processor, us"] = (after - before[name]) / done * 1e6
     for name, values in taken.items():

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from contrib.bench import samples, sequential, targets
+from contrib.bench.local_subjects import CEILING, OURS
 from contrib.bench.subjects import NullSubject, S3fsSubject, Subject
 
 RATIO_MIN: Final = 0.7
-OURS: Final = "s3fs-meta"
-CEILING: Final = "do-nothing"
 PHASES: Final = {"read": "randread", "write": "randwrite"}
 
 
@@ -35,7 +34,7 @@ def run(scratch: Path, *, random_mib: int, operations: int, rounds: int) -> dict
             sequential.write_file(subject.mountpoint / "file", size_bytes)
         for number in range(rounds):
             for phase, kind in PHASES.items():
-                for subject in (null, ours) if number % 2 == 0 else (ours, null):
+                for subject in samples.rotated((null, ours), number):
                     rates[phase][subject.name].append(_rate(subject, kind, operations, number))
     ratios = {phase: 1 / samples.ratio(each[CEILING], each[OURS]) for phase, each in rates.items()}
     return {

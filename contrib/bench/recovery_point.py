@@ -4,36 +4,30 @@ The age of the oldest change that the bucket does not hold, as ``status`` report
 again while a tar archive is unpacked on the mount; against the interval that was asked for.
 """
 
-import io
 import json
-import os
 import subprocess
-import tarfile
 import time
 from pathlib import Path
 from typing import Final
 
-from contrib.bench import targets
-from contrib.bench.subjects import PROJECT, S3fsSubject, environment, program
+from contrib.bench import fill, targets
+from contrib.bench.subjects import S3fsSubject, call
 
 PAUSE_S: Final = 0.25
-FILE_BYTES: Final = 3000
-PER_DIRECTORY: Final = 200
 INTERVAL_S: Final = 5.0
 RATIO_MAX: Final = 2.0  # of the 99th percentile to the interval
 
 
 def run(scratch: Path, *, untar: int) -> dict[str, object]:
     """Unpack *untar* small files and sample the recovery point meanwhile."""
-    archive = scratch / "many.tar"
-    _make_archive(archive, untar)
+    archive = fill.archive(scratch, untar)
     subject = S3fsSubject(
         "s3fs-meta", scratch / "subject", options={"sync_interval": f"{INTERVAL_S:g}"}
     )
     subject.make()
     with subject:
         start = time.monotonic()
-        tar = subprocess.Popen(["tar", "-xf", archive, "-C", subject.mountpoint])
+        tar = subprocess.Popen(["tar", "-xf", archive.path, "-C", subject.mountpoint])
         ages = []
         while tar.poll() is None:
             ages.append(_age_s(subject))
@@ -62,23 +56,5 @@ def run(scratch: Path, *, untar: int) -> dict[str, object]:
     }
 
 
-def _make_archive(path: Path, files: int) -> None:
-    with tarfile.open(path, "w") as archive:
-        for number in range(files):
-            member = tarfile.TarInfo(f"d{number // PER_DIRECTORY:05d}/file-{number:06d}")
-            content = os.urandom(FILE_BYTES // 3).hex().encode() + b"%d" % number * 100
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-
-
 def _age_s(subject: S3fsSubject) -> float:
-    command = [*program(), "status", "--json", str(subject.mountpoint)]
-    done = subprocess.run(
-        [*command, "--cachedir", str(subject.state)],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        cwd=PROJECT,
-        check=True,
-    )
-    return float(json.loads(done.stdout)["chain"]["unshipped_age_s"])
+    return float(json.loads(call(*subject.words("status", "--json")))["chain"]["unshipped_age_s"])

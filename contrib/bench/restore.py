@@ -99,9 +99,7 @@ async def _objects(bucket: Path, by_levels: bool) -> int:
 
 def _first_ls(writer: S3fsSubject, root: Path) -> float:
     """Mount the bucket without local state; return the time until ls answers."""
-    reader = S3fsSubject("reader", root, options={"ro": ""})
-    reader.bucket = writer.bucket
-    reader.state.mkdir(exist_ok=True)
+    reader = S3fsSubject("reader", root, options={"ro": ""}, beside=writer)
     machine.drop_kernel_caches()
     start = time.perf_counter()
     with reader:

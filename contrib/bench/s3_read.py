@@ -20,6 +20,7 @@ from typing import Final
 from contrib.bench import far_store, far_subjects, machine, samples, sequential, targets
 from contrib.bench.far_store import FarEndpoint, FarStore
 from contrib.bench.far_subjects import FarS3fsSubject, FarSubject
+from contrib.bench.local_subjects import OURS
 from s3fs_meta.limits import KIB, MIB, READAHEAD_RUN_BYTES, STORE_THREADS_MAX
 from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place
 
@@ -83,7 +84,7 @@ def run(
             figures = _measure(plain, subjects, size_bytes, reads, rounds)
         finally:
             plain.close()
-    ratio = figures["sequential"][far_subjects.OURS]["ratio"]
+    ratio = figures["sequential"][OURS]["ratio"]
     wanted = [targets.at_least("sequential cold read, of plain range requests", ratio, RATIO_MIN)]
     return {
         "size_bytes": size_bytes,
@@ -143,7 +144,7 @@ def _sequential(subject: FarSubject, size_bytes: int) -> tuple[float, int]:
         sequential.read_file(subject.mountpoint / FILE, size_bytes)
         seconds = time.perf_counter() - start
         after = subject.endpoint.traffic()
-    return seconds, after.requests.get("GET", 0) - before.requests.get("GET", 0)
+    return seconds, after["GET"] - before["GET"]
 
 
 def _random(subject: FarSubject, size_bytes: int, reads: int) -> dict[str, float]:
@@ -163,10 +164,10 @@ def _random(subject: FarSubject, size_bytes: int, reads: int) -> dict[str, float
         finally:
             os.close(fd)
         after = subject.endpoint.traffic()
-    gets = after.requests.get("GET", 0) - before.requests.get("GET", 0)
+    gets = after["GET"] - before["GET"]
     return {
         "median_ms": statistics.median(taken) * 1e3,
         "max_ms": max(taken) * 1e3,
         "GET_per_read": gets / reads,
-        "KiB_per_read": (after.received_bytes - before.received_bytes) / reads / KIB,
+        "KiB_per_read": (after["received_bytes"] - before["received_bytes"]) / reads / KIB,
     }

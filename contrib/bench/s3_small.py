@@ -6,40 +6,30 @@ delays them, so that all of a filesystem are there: data, metadata, its mount an
 The others send a request or more for each file and would take all day: they get fewer files.
 """
 
-import io
-import os
 import subprocess
-import tarfile
 import time
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final
 
-from contrib.bench import far_store, far_subjects, machine, targets
+from contrib.bench import far_store, far_subjects, fill, machine, targets
 from contrib.bench.far_subjects import FarS3fsSubject, FarSubject
+from contrib.bench.fill import Archive
+from contrib.bench.local_subjects import OURS
 
-FILE_BYTES: Final = 4096
-PER_DIRECTORY: Final = 100
 PUTS_MAX: Final = 100  # for 10,000 files, metadata included
 GETS_MAX: Final = 60
 _WRITES: Final = ("PUT", "POST")
-
-
-class Archive(NamedTuple):
-    """A tar archive of small files that do not compress."""
-
-    path: Path
-    files: int
 
 
 def run(scratch: Path, *, untar: int, peer_files: int, delay_ms: float) -> dict[str, object]:
     """Measure all available subjects and return the figures; 0 *peer_files* leaves others out."""
     with far_store.running(scratch, delay_ms) as store:
         others, absent = far_subjects.peers(scratch, store) if peer_files else ([], [])
-        ours = _measure(FarS3fsSubject(scratch / "ours", store), _archive(scratch, untar))
-        few = _archive(scratch, peer_files)
+        ours = _measure(FarS3fsSubject(scratch / "ours", store), fill.archive(scratch, untar))
+        few = fill.archive(scratch, peer_files)
         figures = {subject.name: _measure(subject, few) for subject in others}
-    puts = sum(_count(ours, step, kind) for step in ("unpacked", "unmounted") for kind in _WRITES)
-    gets = _count(ours, "mounted", "GET") + _count(ours, "read", "GET")
+    puts = sum(ours[step][kind] for step in ("unpacked", "unmounted") for kind in _WRITES)
+    gets = ours["mounted"]["GET"] + ours["read"]["GET"]
     wanted = [
         targets.at_most(f"PUTs for {untar:,} files", puts, PUTS_MAX),
         targets.at_most(f"GETs to read {untar:,} files", gets, GETS_MAX),
@@ -51,27 +41,12 @@ def run(scratch: Path, *, untar: int, peer_files: int, delay_ms: float) -> dict[
         "absent": absent,
         "puts": puts,
         "gets": gets,
-        "subjects": {far_subjects.OURS: ours, **figures},
+        "subjects": {OURS: ours, **figures},
         "targets": wanted,
     }
 
 
-def _archive(scratch: Path, files: int) -> Archive:
-    path = scratch / f"{files}.tar"
-    with tarfile.open(path, "w") as archive:
-        for number in range(files):
-            member = tarfile.TarInfo(f"d{number // PER_DIRECTORY:05d}/file-{number:06d}")
-            member.size = FILE_BYTES
-            archive.addfile(member, io.BytesIO(_content(number)))
-    return Archive(path, files)
-
-
-def _content(number: int) -> bytes:
-    stamp = b"%08d" % number
-    return stamp + os.urandom(FILE_BYTES - len(stamp))
-
-
-def _measure(subject: FarSubject, archive: Archive) -> dict[str, object]:
+def _measure(subject: FarSubject, archive: Archive) -> dict[str, Any]:
     """Return seconds and requests of each step."""
     traffic = subject.endpoint.traffic
     subject.make()
@@ -88,7 +63,7 @@ def _measure(subject: FarSubject, archive: Archive) -> dict[str, object]:
     ended = traffic()
     with subject:
         mounted, start = traffic(), time.perf_counter()
-        _read(subject.mountpoint, archive.files)
+        _read(subject.mountpoint, archive)
         read_s = time.perf_counter() - start
         read = traffic()
     return {
@@ -96,23 +71,16 @@ def _measure(subject: FarSubject, archive: Archive) -> dict[str, object]:
         "unpacked_ms_per_file": unpacked_s / archive.files * 1e3,
         "stored_ms_per_file": stored_s / archive.files * 1e3,
         "read_ms_per_file": read_s / archive.files * 1e3,
-        "unpacked": stored.since(before),
-        "unmounted": ended.since(stored),
-        "mounted": mounted.since(ended),
-        "read": read.since(mounted),
+        "unpacked": stored - before,
+        "unmounted": ended - stored,
+        "mounted": mounted - ended,
+        "read": read - mounted,
     }
 
 
-def _read(root: Path, files: int) -> None:
+def _read(root: Path, archive: Archive) -> None:
     """Read all files in the order in which they were written."""
-    for number in range(files):
-        path = root / f"d{number // PER_DIRECTORY:05d}" / f"file-{number:06d}"
-        data = path.read_bytes()
-        assert len(data) == FILE_BYTES, "a file of another length"
+    for number in range(archive.files):
+        data = (root / archive.name(number)).read_bytes()
+        assert len(data) == fill.FILE_BYTES, "a file of another length"
         assert int(data[:8]) == number, "another file"
-
-
-def _count(figures: dict[str, object], step: str, kind: str) -> int:
-    counted = figures[step]
-    assert isinstance(counted, dict), "requests by kind"
-    return int(counted.get(kind, 0))

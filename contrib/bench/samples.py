@@ -1,7 +1,17 @@
 """Repeated measurements, and the comparison of two series."""
 
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def rotated(items: Sequence[T], turn: int) -> list[T]:
+    """Return the items in an order that changes from turn to turn."""
+    first = turn % len(items)
+    return [*items[first:], *items[:first]]
 
 
 def summary(values: Sequence[float]) -> dict[str, object]:
@@ -12,6 +22,26 @@ def summary(values: Sequence[float]) -> dict[str, object]:
         "spread": (max(values) - min(values)) / median if median else 0.0,
         "values": list(values),
     }
+
+
+def latencies(taken: Sequence[float]) -> dict[str, float]:
+    """Return median, 99th and 99.9th percentile and the longest of seconds, in milliseconds."""
+    ordered = sorted(taken)
+    parts = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999, "max_ms": 1}
+    return {
+        "answers": len(ordered),
+        **{
+            name: ordered[min(int(len(ordered) * part), len(ordered) - 1)] * 1e3
+            for name, part in parts.items()
+        },
+    }
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Run something; return the seconds."""
+    began_s = time.perf_counter()
+    work()
+    return time.perf_counter() - began_s
 
 
 def ratio(ceiling_s: Sequence[float], subject_s: Sequence[float]) -> float:

@@ -9,9 +9,11 @@ Processor time is that of the daemon, all its threads, or of fsck; what grows is
 page cache of SQLite is the default, so the larger sizes are read from the kernel's.
 """
 
+import contextlib
 import math
-import resource
+import os
 import shutil
+import sqlite3
 import statistics
 import subprocess
 import time
@@ -19,9 +21,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from contrib.bench import fill, fsck, machine, space, targets
-from contrib.bench.subjects import S3fsSubject
-from contrib.bench.subjects import run as run_program
+from contrib.bench import fill, machine, samples, targets
+from contrib.bench.subjects import S3fsSubject, begin, call, call_s, program
 
 PER_DIRECTORY: Final = 1000
 NAME_BYTES: Final = 16
@@ -29,6 +30,9 @@ FILES_MIN: Final = 10_000
 CREATED: Final = 20_000
 IDLE_COMMANDS: Final = 3
 BYTES_PER_FILE_MAX: Final = 110
+MEMORY_GROWTH_MAX: Final = 0.1
+COUNTS_MAX: Final = 20
+COUNT: Final = "SELECT count(*) FROM dentries JOIN inodes ON inodes.ino = dentries.ino"
 GROWTH_SLACK: Final = 1.25  # what two runs of the same differ by
 STEPS: Final = (
     "image",
@@ -62,7 +66,7 @@ def run(scratch: Path, *, scale_power: int, sizes: Sequence[int] | None) -> dict
 
 def _measure(place: Path, files: int) -> Row:
     subject = S3fsSubject("scale", place)
-    filled_s = _seconds(
+    filled_s = samples.seconds(
         lambda: fill.make_filled(
             subject, files=files, per_directory=PER_DIRECTORY, name_bytes=NAME_BYTES
         )
@@ -70,26 +74,49 @@ def _measure(place: Path, files: int) -> Row:
     row: Row = {
         "files": files,
         "fill": filled_s * 1e6 / files,
-        "bytes per file": space.bytes_per_file(subject.database(), files),
+        "bytes per file": fill.bytes_per_file(subject, files),
     }
     with subject:
+        subject.rest()
+        row["daemon MB mounted"] = _memory_mb(subject, "resident")
         _image(subject, files, row)
         _restore(subject, row)
         _through_the_mount(subject, files, row)
         row["daemon MB"] = _memory_mb(subject, "resident_peak")
         machine.drop_kernel_caches()
-    before_s = _children_s()
-    taken_s, peak_bytes = fsck.check(subject)
-    row["fsck"], row["fsck MB"] = (taken_s - row["idle s"]) * 1e6 / files, peak_bytes / 1e6
-    row["fsck cpu"] = (_children_s() - before_s) * 1e6 / files
+    _fsck(subject, row)
     return row
+
+
+def _fsck(subject: S3fsSubject, row: Row) -> None:
+    """Check, which must find nothing; compare it with counting the rows."""
+    command = [*program(), "fsck", "-n", subject.url, "--cachedir", str(subject.state)]
+    began_s = time.perf_counter()
+    process = begin(*command)
+    assert process.stdout is not None, "begin asks for it"
+    with process.stdout:
+        found = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    taken_s = time.perf_counter() - began_s
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, f"fsck: status {process.returncode}: {found}"
+    row["fsck"] = (taken_s - row["idle s"]) * 1e6 / row["files"]
+    row["fsck cpu"] = (usage.ru_utime + usage.ru_stime) * 1e6 / row["files"]
+    row["fsck MB"] = usage.ru_maxrss * 1024 / 1e6
+    row["fsck, of a count"] = taken_s / _count_s(subject.database())
+
+
+def _count_s(database: Path) -> float:
+    """Return how long counting inodes joined with dentries takes with the pages in memory."""
+    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        connection.execute(COUNT).fetchone()
+        return samples.seconds(lambda: connection.execute(COUNT).fetchone())
 
 
 def _restore(subject: S3fsSubject, row: Row) -> None:
     """Mount beside the writer without local state, and then with it."""
-    reader = S3fsSubject("reader", subject.root / "reader", options={"ro": ""})
-    reader.bucket = subject.bucket
-    reader.state.mkdir()
+    place = subject.root / "reader"
+    reader = S3fsSubject("reader", place, options={"ro": ""}, beside=subject)
     first, again = _first_answer(reader, row), _first_answer(reader, {})
     row["restore"], row["restore cpu"] = (
         (one - other) * 1e6 / row["files"] for one, other in zip(first, again, strict=True)
@@ -101,7 +128,7 @@ def _image(subject: S3fsSubject, files: int, row: Row) -> None:
     """Make the first image with the files, so that all of its pieces are new."""
     row["idle s"] = _idle_s(subject)
     (subject.mountpoint / "first").touch()
-    _command_step(subject, row, "image", "flush", "--image", subject.mountpoint)
+    _command_step(subject, row, "image", subject.words("flush", "--image"))
     objects = (path for path in (subject.bucket / "image").rglob("*") if path.is_file())
     row["image bytes per file"] = sum(path.stat().st_size for path in objects) / files
 
@@ -112,12 +139,16 @@ def _through_the_mount(subject: S3fsSubject, files: int, row: Row) -> None:
     machine.drop_kernel_caches()
     _step(subject, row, "find cold", lambda: _find(root), files)
     _step(subject, row, "find warm", lambda: _find(root), files)
+    subject.rest()
     row["daemon MB after find"] = _memory_mb(subject, "resident")
     _gather(root)
     machine.drop_kernel_caches(pages=False)
-    _command_step(subject, row, "clone", "clone", root / "tree", root / "copy")
+    subject.rest()
+    row["daemon MB after forgetting"] = _memory_mb(subject, "resident")
+    clone = subject.words("clone", paths=[root / "tree", root / "copy"])
+    _command_step(subject, row, "clone", clone)
     row["daemon MB after clone"] = _memory_mb(subject, "resident")
-    _command_step(subject, row, "rm", "rm", "--wait", root / "copy")
+    _command_step(subject, row, "rm", subject.words("rm", "--wait", paths=[root / "copy"]))
     row["daemon MB after rm"] = _memory_mb(subject, "resident")
 
 
@@ -150,54 +181,32 @@ def _first_answer(reader: S3fsSubject, row: Row) -> tuple[float, float]:
         subprocess.run(["ls", reader.mountpoint], check=True, stdout=subprocess.DEVNULL)
         taken_s = time.perf_counter() - began_s
         row["restored MB"] = _memory_mb(reader, "resident_peak")
-        assert reader.pid is not None, "it is mounted"
-        return taken_s, machine.cpu_s(reader.pid)
+        return taken_s, reader.cpu_s()
 
 
 def _idle_s(subject: S3fsSubject) -> float:
     """Return how long a command takes that does nothing."""
-    return statistics.median(
-        _seconds(lambda: _command(subject, "status", subject.mountpoint))
-        for _ in range(IDLE_COMMANDS)
-    )
+    return statistics.median(call_s(*subject.words("status")) for _ in range(IDLE_COMMANDS))
 
 
 def _step(
     subject: S3fsSubject, row: Row, name: str, work: Callable[[], None], count: float
 ) -> None:
     """Record the microseconds of a step per file, wall time and processor time."""
-    assert subject.pid is not None, "it is mounted"
-    machine.settle(subject.pid)
-    before_s = machine.cpu_s(subject.pid)
-    row[name] = _seconds(work) * 1e6 / count
-    row[f"{name} cpu"] = (machine.cpu_s(subject.pid) - before_s) * 1e6 / count
+    subject.rest()
+    before_s = subject.cpu_s()
+    row[name] = samples.seconds(work) * 1e6 / count
+    row[f"{name} cpu"] = (subject.cpu_s() - before_s) * 1e6 / count
 
 
-def _command_step(subject: S3fsSubject, row: Row, name: str, *words: str | Path) -> None:
+def _command_step(subject: S3fsSubject, row: Row, name: str, words: Sequence[str]) -> None:
     """Record a step that is a command, minus the cost of a command that does nothing."""
-    _step(subject, row, name, lambda: _command(subject, *words), row["files"])
+    _step(subject, row, name, lambda: call(*words), row["files"])
     row[name] -= _idle_s(subject) * 1e6 / row["files"]
 
 
-def _children_s() -> float:
-    """Return the processor time of all processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def _command(subject: S3fsSubject, *words: str | Path) -> None:
-    run_program([*map(str, words), "--cachedir", str(subject.state)])
-
-
-def _seconds(work: Callable[[], None]) -> float:
-    began_s = time.perf_counter()
-    work()
-    return time.perf_counter() - began_s
-
-
 def _memory_mb(subject: S3fsSubject, which: str) -> float:
-    assert subject.pid is not None, "it is mounted"
-    return machine.memory_bytes(subject.pid)[which] / 1e6
+    return subject.memory()[which] / 1e6
 
 
 def _growth(rows: dict[str, Row]) -> dict[str, float]:
@@ -220,5 +229,11 @@ def _targets(rows: dict[str, Row]) -> list[targets.Target]:
         targets.at_most(f"growth of {step} per file", growth, wanted, "times")
         for step, growth in _growth(rows).items()
     ]
+    memory = [row["daemon MB after find"] for row in rows.values()][-2:]
+    growth = memory[-1] / memory[0] - 1
+    what = "growth of the daemon over ten times the files"
+    grown.append(targets.at_most(what, growth, MEMORY_GROWTH_MAX))
+    count = max(row["fsck, of a count"] for row in rows.values())
+    grown.append(targets.at_most("fsck in units of one count", count, COUNTS_MAX, "times"))
     largest = max(row["bytes per file"] for row in rows.values())
     return [*grown, targets.at_most("metadata of a file", largest, BYTES_PER_FILE_MAX, "bytes")]

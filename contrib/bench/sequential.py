@@ -32,7 +32,7 @@ def run(scratch: Path, *, gib: int, rounds: int) -> dict[str, object]:
             (each.name, phase): [] for each in (null, subject) for phase in PHASES
         }
         for number in range(rounds):
-            for each in (null, subject) if number % 2 == 0 else (subject, null):
+            for each in samples.rotated((null, subject), number):
                 path = each.mountpoint / f"big{number}"
                 for phase, taken_s in zip(PHASES, _round(each, path, size_bytes), strict=True):
                     seconds[each.name, phase].append(taken_s)

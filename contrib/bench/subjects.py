@@ -21,6 +21,7 @@ from s3fs_meta.limits import KERNEL_READAHEAD_KIB
 MOUNT_S_MAX: Final = 120.0
 UNMOUNT_S_MAX: Final = 900.0  # the daemon uploads the rest
 TERMINATE_S_MAX: Final = 60.0
+COMMAND_S_MAX: Final = 3600.0
 BUSY_S_MAX: Final = 10.0
 POLL_S: Final = 0.02
 BUSY_POLL_S: Final = 0.2
@@ -52,15 +53,35 @@ def environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(paths)}
 
 
+def call(*command: str | Path) -> str:
+    """Run a program to its end and return what it printed."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment(), cwd=PROJECT, check=False,
+        timeout=COMMAND_S_MAX,
+    )  # fmt: skip
+    if done.returncode:
+        words = " ".join(map(str, command))
+        raise SubjectError(f"{words}: status {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def call_s(*command: str | Path) -> float:
+    """Run a program to its end and return the seconds."""
+    began_s = time.perf_counter()
+    call(*command)
+    return time.perf_counter() - began_s
+
+
+def begin(*command: str | Path, stdin: int | None = None) -> "subprocess.Popen[str]":
+    """Start a program; the caller waits for its end."""
+    return subprocess.Popen(
+        command, stdin=stdin, stdout=subprocess.PIPE, text=True, env=environment(), cwd=PROJECT
+    )
+
+
 def run(arguments: Sequence[str]) -> str:
     """Run s3fs-meta with *arguments* to its end and return what it printed."""
-    command = [*program(), *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment(), cwd=PROJECT, check=False
-    )
-    if done.returncode:
-        raise SubjectError(f"{' '.join(command)}: status {done.returncode}: {done.stderr.strip()}")
-    return done.stdout
+    return call(*program(), *arguments)
 
 
 class Subject:
@@ -88,14 +109,30 @@ class Subject:
 
     def settle(self) -> None:
         """Wait until no background work is left."""
+        self.rest()
+
+    def rest(self) -> None:
+        """Wait until the daemon is idle, if there is one."""
         if self.pid is not None:
             machine.settle(self.pid)
+
+    def cpu_s(self) -> float:
+        """Return the processor time of the daemon and its children so far."""
+        return machine.cpu_s(self.pid) if self.pid else 0.0
+
+    def memory(self) -> dict[str, int]:
+        """Return the memory of the daemon and its children, in bytes."""
+        assert self.pid is not None, "it is mounted, by a daemon"
+        return machine.memory_bytes(self.pid)
 
     def start(self) -> None:
         """Mount."""
 
     def stop(self) -> None:
         """Unmount; doing it twice is no error."""
+
+    def abandon(self) -> None:
+        """End a filesystem that does not answer; its requests fail."""
 
     def __enter__(self) -> "Subject":
         self.start()
@@ -190,6 +227,16 @@ class DaemonSubject(Subject):
             self._process.wait()
             self.stop()
 
+    @override
+    def abandon(self) -> None:
+        """Fail the requests that the kernel waits for, then kill the daemon and unmount."""
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            device, mountpoint = line.split()[2], line.split()[4]
+            if mountpoint == str(self.mountpoint):
+                connection = Path("/sys/fs/fuse/connections", device.partition(":")[2])
+                (connection / "abort").write_text("1")
+        self.kill()
+
     def log_lines(self) -> list[str]:
         """Return what the daemon said."""
         return self.log.read_text(errors="replace").splitlines()
@@ -229,11 +276,20 @@ class NullSubject(DaemonSubject):
 class S3fsSubject(DaemonSubject):
     """s3fs-meta on a local directory as the bucket."""
 
-    def __init__(self, name: str, root: Path, *, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        root: Path,
+        *,
+        options: Mapping[str, str] | None = None,
+        beside: "S3fsSubject | None" = None,
+    ) -> None:
+        """Prepare a mount; *beside* another one it has the same bucket."""
         super().__init__(name, root)
         self.options = dict(options or {})
-        self.bucket = root / "bucket"
+        self.bucket: Path = beside.bucket if beside else root / "bucket"
         self.state = root / "state"
+        self.state.mkdir(exist_ok=True)
 
     @property
     def url(self) -> str:
@@ -243,7 +299,6 @@ class S3fsSubject(DaemonSubject):
     def make(self, arguments: Sequence[str] = ()) -> None:
         """Make the filesystem, unencrypted."""
         self.bucket.mkdir(exist_ok=True)
-        self.state.mkdir(exist_ok=True)
         run(["mkfs", self.url, "--plain", "--cachedir", str(self.state), *arguments])
 
     @override
@@ -260,8 +315,13 @@ class S3fsSubject(DaemonSubject):
     @override
     def settle(self) -> None:
         """Wait until everything is in the bucket and no work is left."""
-        run(["flush", str(self.mountpoint), "--cachedir", str(self.state)])
+        call(*self.words("flush"))
         super().settle()
+
+    def words(self, command: str, *options: str, paths: Sequence[Path] = ()) -> list[str]:
+        """Return a command of s3fs-meta about the mount, or about *paths* in it."""
+        places = map(str, paths or [self.mountpoint])
+        return [*program(), command, *options, *places, "--cachedir", str(self.state)]
 
     def database(self) -> Path:
         """Return the metadata database in the state directory."""

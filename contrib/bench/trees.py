@@ -13,12 +13,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from contrib.bench import fill, machine, stall, targets
-from contrib.bench.subjects import PROJECT, S3fsSubject, environment, program
+from contrib.bench import fill, machine, samples, stall, targets
+from contrib.bench.subjects import S3fsSubject, begin, call, call_s
 
 PER_DIRECTORY: Final = 100
 NAME_BYTES: Final = 16
@@ -45,16 +44,16 @@ def run(scratch: Path, *, entries: int) -> dict[str, object]:
         root = subject.mountpoint
         _sort_into_trees(root, {"tree": entries, "small": SMALL_ENTRIES})
         subprocess.run(["find", root, "-size", "+1000000"], check=True)  # fills the page cache
-        idle_s = statistics.median(_run_s(_command("status", root)) for _ in range(IDLE_COMMANDS))
-        cp_al = _one_by_one("cp", "-al", root / "small", root / "linked")
-        rm_rf = _one_by_one("rm", "-rf", root / "linked")
+        idle_s = statistics.median(call_s(*subject.words("status")) for _ in range(IDLE_COMMANDS))
+        cp_al = SMALL_ENTRIES / call_s("cp", "-al", root / "small", root / "linked")
+        rm_rf = SMALL_ENTRIES / call_s("rm", "-rf", root / "linked")
         machine.drop_kernel_caches(pages=False)
         clones = {name: _clone(subject, name, entries, idle_s) for name in ("quiet", "busy")}
-        empty_s = statistics.median(
-            _run_s([sys.executable, "-c", ""]) for _ in range(IDLE_COMMANDS)
-        )
+        empty_s = statistics.median(call_s(sys.executable, "-c", "") for _ in range(IDLE_COMMANDS))
         (root / "first").mkdir()
-        _run_s(_command("rm", root / "first"))  # compiles it: an installed program is compiled
+        call(
+            *subject.words("rm", paths=[root / "first"])
+        )  # compiles it: an installed program is compiled
         removals = {name: _remove(subject, name, entries, empty_s) for name in ("quiet", "busy")}
     return {
         "entries": entries,
@@ -92,52 +91,39 @@ def _sort_into_trees(root: Path, sizes: dict[str, int]) -> None:
         directories = directories[files // PER_DIRECTORY :]
 
 
-def _one_by_one(*command: str | Path) -> float:
-    """Return how many entries of the small tree a second a program goes through."""
-    began_s = time.perf_counter()
-    subprocess.run(command, check=True)
-    return SMALL_ENTRIES / (time.perf_counter() - began_s)
-
-
 def _clone(subject: S3fsSubject, name: str, files: int, idle_s: float) -> Figures:
     """Copy the tree to a name."""
     assert subject.pid is not None, "it is mounted"
-    machine.settle(subject.pid)
+    subject.rest()
     began_cpu_s = machine.loop_cpu_s(subject.pid)
     began_s = time.perf_counter()
     tree, copy = subject.mountpoint / "tree", subject.mountpoint / name
-    command = subprocess.Popen(_command("clone", tree, copy), env=environment(), cwd=PROJECT)
+    command = begin(*subject.words("clone", paths=[tree, copy]))
     pause_s = stall.PAUSE_S if name == "busy" else LOOK_S
     taken: list[float] = []
     while command.poll() is None:
-        taken.append(_answer_s(subject.mountpoint))
+        taken.append(samples.seconds(lambda: os.statvfs(subject.mountpoint)))
         time.sleep(pause_s)
     assert command.returncode == 0, "the copy was made"
     return {
         "entries_per_s": files / (time.perf_counter() - began_s - idle_s),
         "entries_per_loop_cpu_s": files / (machine.loop_cpu_s(subject.pid) - began_cpu_s),
-        **stall.latencies(taken),
+        **samples.latencies(taken),
     }
-
-
-def _answer_s(root: Path) -> float:
-    began_s = time.perf_counter()
-    os.statvfs(root)
-    return time.perf_counter() - began_s
 
 
 def _remove(subject: S3fsSubject, name: str, files: int, empty_s: float) -> Figures:
     """Remove a tree and wait until all of it is removed."""
     assert subject.pid is not None, "it is mounted"
-    machine.settle(subject.pid)
+    subject.rest()
     root = subject.mountpoint
     left = machine.inodes(root) - files - files // PER_DIRECTORY - 1
     began_cpu_s = machine.loop_cpu_s(subject.pid)
-    command_s = _run_s(_command("rm", root / name))
+    command_s = call_s(*subject.words("rm", paths=[root / name]))
     began_s = time.perf_counter()
     taken: list[float] = []
     while machine.inodes(root) > left:
-        taken.append(_answer_s(root))
+        taken.append(samples.seconds(lambda: os.statvfs(root)))
         time.sleep(stall.PAUSE_S if name == "busy" else LOOK_S)
     figures = {
         "command_s": command_s,
@@ -145,15 +131,4 @@ def _remove(subject: S3fsSubject, name: str, files: int, empty_s: float) -> Figu
         "entries_per_s": files / (time.perf_counter() - began_s),
         "entries_per_loop_cpu_s": files / (machine.loop_cpu_s(subject.pid) - began_cpu_s),
     }
-    return figures | (stall.latencies(taken) if taken else {})
-
-
-def _run_s(words: Sequence[str]) -> float:
-    """Run a program; return its duration."""
-    began_s = time.perf_counter()
-    subprocess.run(words, env=environment(), cwd=PROJECT, check=True, capture_output=True)
-    return time.perf_counter() - began_s
-
-
-def _command(command: str, *paths: Path) -> list[str]:
-    return [*program(), command, *map(str, paths)]
+    return figures | (samples.latencies(taken) if taken else {})

@@ -8,15 +8,14 @@ because compression, encryption, the server and the proxy keep all processors bu
 
 import os
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from contrib.bench import far_store, machine, stall, targets
+from contrib.bench import far_store, machine, samples, targets
 from contrib.bench.far_subjects import FarS3fsSubject
-from contrib.bench.subjects import PROJECT, NullSubject, Subject, environment, program
+from contrib.bench.subjects import NullSubject, Subject, begin
 from s3fs_meta.limits import MIB
 
 FILES: Final = 2000
@@ -51,23 +50,19 @@ def _make_files(subject: Subject) -> None:
 
 
 def _round(subject: FarS3fsSubject, null: Subject, number: int, size_bytes: int) -> dict[str, Any]:
-    assert subject.pid is not None, "it is mounted"
     subject.wait_until_stored(0)
-    machine.settle(subject.pid)
+    subject.rest()
     end = time.monotonic() + IDLE_S
     idle = _probe([subject, null], lambda: time.monotonic() < end)
     _write(subject.mountpoint / f"large-{number}", size_bytes)
-    before, before_s, start = (
-        subject.endpoint.traffic(),
-        machine.cpu_s(subject.pid),
-        time.monotonic(),
-    )
-    flush = _begin_flush(subject)
+    before, before_s = subject.endpoint.traffic(), subject.cpu_s()
+    start = time.monotonic()
+    flush = begin(*subject.words("flush"))
     busy = _probe([subject, null], lambda: flush.poll() is None)
     taken_s = time.monotonic() - start
     assert flush.returncode == 0, f"flush: status {flush.returncode}"
     figures = {
-        f"{each.name}, {when}": stall.latencies(taken[each.name])
+        f"{each.name}, {when}": samples.latencies(taken[each.name])
         for each in (subject, null)
         for when, taken in (("idle", idle), ("uploading", busy))
     }
@@ -75,19 +70,14 @@ def _round(subject: FarS3fsSubject, null: Subject, number: int, size_bytes: int)
         "ratio": _p99(busy[subject.name]) / _p99(idle[subject.name]),
         "ratio of do-nothing": _p99(busy[null.name]) / _p99(idle[null.name]),
         "MiB/s": size_bytes / MIB / taken_s,
-        "processors used by the daemon": (machine.cpu_s(subject.pid) - before_s) / taken_s,
-        "requests": subject.endpoint.traffic().since(before),
+        "processors used by the daemon": (subject.cpu_s() - before_s) / taken_s,
+        "requests": subject.endpoint.traffic() - before,
         **figures,
     }
 
 
 def _p99(taken: Sequence[float]) -> float:
-    return stall.latencies(list(taken))["p99_ms"]
-
-
-def _begin_flush(subject: FarS3fsSubject) -> "subprocess.Popen[bytes]":
-    command = [*program(), "flush", str(subject.mountpoint), "--cachedir", str(subject.cache)]
-    return subprocess.Popen(command, env=environment(), cwd=PROJECT, stdout=subprocess.DEVNULL)
+    return samples.latencies(taken)["p99_ms"]
 
 
 def _probe(subjects: Sequence[Subject], going_on: Callable[[], bool]) -> dict[str, list[float]]:

@@ -97,8 +97,8 @@ def test_missing_value_is_a_dash() -> None:
 @pytest.mark.parametrize("name", bench.BENCHMARKS)
 def test_benchmark_takes_its_sizes(name: str) -> None:
     """Each module describes its method, and run() takes the options of the command line."""
-    module = importlib.import_module(f"contrib.bench.{bench.BENCHMARKS[name].module}")
-    options = {*bench.BENCHMARKS[name].sizes, *filter(None, [bench.EXTRA.get(name)])}
+    module = importlib.import_module(f"contrib.bench.{bench.MODULES.get(name, name)}")
+    options = {*bench.BENCHMARKS[name], *bench.EXTRA.get(name, ())}
     _scratch, *parameters = inspect.signature(module.run).parameters
 
     assert inspect.getdoc(module)

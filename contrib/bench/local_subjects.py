@@ -1,0 +1,130 @@
+"""The filesystems that benchmarks compare on one machine, each with its data on the local disk.
+
+``ext4`` is the disk itself, ``do-nothing`` the baseline over plain files. JuiceFS and S3QL take
+part where they are installed, S3QL without compression.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from typing_extensions import override
+
+from contrib.bench.subjects import (
+    DaemonSubject,
+    NullSubject,
+    PlainDirectory,
+    S3fsSubject,
+    Subject,
+    call,
+)
+
+DISK: Final = "ext4"
+CEILING: Final = "do-nothing"
+OURS: Final = "s3fs-meta"
+JUICEFS: Final = "JuiceFS"
+S3QL: Final = "S3QL"
+NAMES: Final = (DISK, CEILING, OURS, JUICEFS, S3QL)
+
+
+class JuiceSubject(DaemonSubject):
+    """JuiceFS with SQLite metadata and a local directory as its store."""
+
+    def __init__(self, root: Path, binary: str) -> None:
+        super().__init__(JUICEFS, root)
+        self._binary = binary
+
+    @property
+    def _metadata(self) -> str:
+        return f"sqlite3://{self.root / 'meta.db'}"
+
+    def make(self) -> None:
+        """Make the filesystem."""
+        store = ["--storage", "file", "--bucket", f"{self.root / 'store'}/", "--trash-days", "0"]
+        command = [self._binary, "format", *store, self._metadata, "bench"]
+        call(*command)
+
+    @override
+    def command(self) -> list[str]:
+        """Return the command that serves the mount in the foreground."""
+        cache = str(self.root / "cache")
+        options = ["--no-usage-report", "--cache-dir", cache, "--metrics", "127.0.0.1:0"]
+        return [self._binary, "mount", *options, self._metadata, str(self.mountpoint)]
+
+
+class S3qlSubject(DaemonSubject):
+    """S3QL with a local directory as its store."""
+
+    def __init__(self, root: Path, programs: Path) -> None:
+        super().__init__(S3QL, root)
+        self._programs = programs
+        self._options = ["--cachedir", str(root / "cache")]
+
+    @property
+    def _url(self) -> str:
+        return f"local://{self.root / 'store'}"
+
+    def make(self) -> None:
+        """Make the filesystem, unencrypted."""
+        (self.root / "store").mkdir()
+        command = [str(self._programs / "mkfs.s3ql"), "--plain", *self._options, self._url]
+        call(*command)
+
+    @override
+    def command(self) -> list[str]:
+        """Return the command that serves the mount in the foreground."""
+        options = [*self._options, "--fg", "--log", "none", "--compress", "none", "--allow-other"]
+        return [str(self._programs / "mount.s3ql"), *options, self._url, str(self.mountpoint)]
+
+    @override
+    def settle(self) -> None:
+        """Upload the cache and wait until no work is left."""
+        command = [str(self._programs / "s3qlctrl"), "flushcache", str(self.mountpoint)]
+        call(*command)
+        super().settle()
+
+
+def juicefs() -> str | None:
+    """Return the path of JuiceFS: on PATH, or where ``go install`` puts it; None without it."""
+    beside = Path.home() / "go" / "bin" / "juicefs"
+    return shutil.which("juicefs") or (str(beside) if os.access(beside, os.X_OK) else None)
+
+
+def available(
+    scratch: Path, wanted: Sequence[str], *, plain_files: bool = True
+) -> tuple[list[Subject], list[str]]:
+    """Make the *wanted* filesystems; return them, and the names of those that are not installed.
+
+    Args:
+        plain_files: whether the baseline keeps content in files; otherwise in memory.
+    """
+    here: list[Subject] = []
+    absent = []
+    for name in wanted:
+        root = scratch / name
+        if name == DISK:
+            here.append(PlainDirectory(name, root))
+        elif name == CEILING:
+            here.append(NullSubject(name, root, plain_files=plain_files))
+        elif made := _made(name, root):
+            here.append(made)
+        else:
+            absent.append(name)
+    return here, absent
+
+
+def _made(name: str, root: Path) -> Subject | None:
+    """Return the filesystem, made; None if its program is not installed."""
+    subject: S3fsSubject | JuiceSubject | S3qlSubject
+    if name == OURS:
+        subject = S3fsSubject(name, root)
+    elif name == JUICEFS and (binary := juicefs()):
+        subject = JuiceSubject(root, binary)
+    elif name == S3QL and (program := shutil.which("mount.s3ql")):
+        subject = S3qlSubject(root, Path(program).resolve().parent)
+    else:
+        return None
+    subject.make()
+    return subject

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contrib.bench import disk, machine
+from contrib.bench.local_subjects import NAMES
 from contrib.bench.subjects import PROJECT
 
 SAMPLES: Final = frozenset({"values", "ratio_of_turns"})
@@ -57,13 +58,15 @@ BENCHMARKS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
     "extremes": {"names": (1_000_000, 100_000), "tib": (100, 1)},
     "collect": {"watched_s": (10, 2)},
     "codec": {"corpus_mib": (24, 2)},
+    "workloads": {"files": (10_000, 1000), "messages": (5000, 500), "turns": (5, 1)},
 }  # fmt: skip
 MODULES: Final = {  # of those that have another name
-    "random": "random_access", "recovery": "recovery_point",
+    "random": "random_access", "recovery": "recovery_point", "workloads": "workloads.session",
 }  # fmt: skip
 # Options of benchmarks that have no size.
 EXTRA: Final[Mapping[str, tuple[str, ...]]] = {
     "scale": ("sizes",),
+    "workloads": ("only", "subjects", "tree"),
 }
 LOAD_PER_CORE_MAX: Final = 0.5  # of the last minute, before a benchmark
 
@@ -95,12 +98,27 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         words = f"--{option.replace('_', '-')}"
         parser.add_argument(words, type=int, metavar="N", help=", ".join(users))
     parser.add_argument(
+        "--tree", type=Path, metavar="DIR", help="workloads: tree instead of the made one, absolute"
+    )
+    parser.add_argument(
         "--sizes",
         type=lambda text: [int(word) for word in text.split(",")],
         metavar="N,N…",
         help="scale: these numbers of files",
     )
+    parser.add_argument(
+        "--only", type=_words, metavar="STEP,…", default=[], help="workloads: beginnings of names"
+    )
+    parser.add_argument(
+        "--subjects",
+        type=_words,
+        metavar="NAME,…",
+        default=[],
+        help=f"workloads: of {', '.join(NAMES)}",
+    )
     arguments = parser.parse_args(argv)
+    if other := sorted(set(arguments.subjects) - set(NAMES)):
+        parser.error(f"unknown filesystem: {', '.join(other)}")
     if unknown := sorted(set(arguments.benchmark) - set(BENCHMARKS)):
         parser.error(f"unknown benchmark: {', '.join(unknown)}")
     if not arguments.benchmark:
@@ -109,6 +127,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     if arguments.page and not arguments.json:
         parser.error("--page needs --json: the page is made from that file")
     return arguments
+
+
+def _words(text: str) -> list[str]:
+    return text.split(",")
 
 
 def _sized(name: str, arguments: argparse.Namespace) -> dict[str, Any]:

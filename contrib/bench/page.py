@@ -2,6 +2,7 @@
 
     make bench-page
     python -m contrib.bench page [--from docs/benchmarks/figures.json] [--to build/benchmarks/index.html]
+    python -m contrib.bench page --table    (the workloads, in Markdown)
 
 Similar records are one picture by matplotlib (the extra "bench"): a plot for each of their keys, a
 bar for each record. Single values are a list.
@@ -155,12 +156,37 @@ def _target(target: Mapping[str, Any]) -> str:
     return f'<p class="{kind}">{escape(target["what"])}: {values} {target["unit"]}: {word}</p>'
 
 
+def table(report: Mapping[str, Any]) -> str:
+    """Return the benchmark ``workloads`` as a table in Markdown, in seconds, for README."""
+    entry = report["benchmarks"]["workloads"]
+    seconds, ratios = entry["figures"]["seconds"], entry["figures"]["of do-nothing"]
+    names = list(dict.fromkeys(name for row in seconds.values() for name in row))
+    lines = [["seconds", *names], ["---"] * (1 + len(names))]
+    for step, row in seconds.items():
+        cells = [number(_median(row[name])) if name in row else "–" for name in names]
+        for at, name in enumerate(names):
+            if name in ratios[step]:
+                cells[at] += f" ({number(ratios[step][name])})"
+        lines.append([step, *cells])
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    load = " to ".join(f"{entry['load'][when]:.1f}" for when in ("before", "after"))
+    return f"""{text}
+Medians of {entry["figures"]["turns"]} turns; in brackets: of the time of the do-nothing filesystem.
+{report["machine"]["processors"]} processors, load {load}, {entry["date"]}, revision {entry["revision"]}.
+`{entry["command"]}`
+"""
+
+
 def main(argv: Sequence[str]) -> int:
     """Read the JSON file, write the page."""
     parser = argparse.ArgumentParser(prog="python -m contrib.bench page", description=__doc__)
     parser.add_argument("--from", dest="source", type=Path, default=SOURCE, help="JSON of a run")
     parser.add_argument("--to", dest="target", type=Path, default=TARGET, help="page to write")
+    parser.add_argument("--table", action="store_true", help="print the table for README instead")
     arguments = parser.parse_args(argv)
+    if arguments.table:
+        print(table(json.loads(arguments.source.read_text())), end="")
+        return 0
     arguments.target.parent.mkdir(parents=True, exist_ok=True)
     arguments.target.write_text(
         render(json.loads(arguments.source.read_text()), arguments.source.name)

@@ -1,0 +1,238 @@
+"""What people do, in turns on the disk, the do-nothing filesystem, s3fs-meta, JuiceFS and S3QL.
+
+All are mounted at once, over directories of one disk. In each turn each step runs on each of them,
+in an order that changes from turn to turn, in a directory of that turn, so that later turns find
+filesystems that have worked. Between two steps the daemon uploads what it has, and the disk writes
+what it has: neither is timed. The kernel's caches are as the steps before left them. A figure is the
+median of the turns, a ratio the median of the ratios within a turn. *Processor* is that of the daemon
+and its children, with the work left over from the step. All material is made locally, the same
+in each run.
+"""
+
+import contextlib
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from contrib.bench import local_subjects, machine, samples, targets
+from contrib.bench.local_subjects import CEILING, JUICEFS, NAMES, OURS, S3QL
+from contrib.bench.subjects import PROJECT, Subject, SubjectError
+from contrib.bench.workloads import materials, steps
+from contrib.bench.workloads.steps import Step
+
+STEP_S_MAX: Final = 900.0
+SYNC_S_MAX: Final = 300.0
+KILLED_S_MAX: Final = 5.0
+CEILING_RATIO_MAX: Final = 1.3
+LINES_KEPT: Final = 3  # of the message of a step that failed
+
+
+class Taken(NamedTuple):
+    """One step in one turn."""
+
+    wall_s: float
+    processor_s: float
+
+
+Table = dict[str, dict[str, dict[int, Taken]]]  # step, subject, turn
+
+
+def run(
+    scratch: Path,
+    *,
+    files: int,
+    messages: int,
+    turns: int,
+    only: Sequence[str],
+    subjects: Sequence[str],
+    tree: Path | None,
+) -> dict[str, Any]:
+    """Measure all steps on all available filesystems and return the figures.
+
+    Args:
+        files: how many the source tree has.
+        messages: how many the maildir gets.
+        only: beginnings of names of steps; empty for all.
+        subjects: names of filesystems; empty for all.
+        tree: what to copy instead of a tree that is made.
+    """
+    todo, skipped = steps.chosen(only)
+    place = scratch / "materials"
+    place.mkdir()
+    if tree:
+        call(["cp", "-a", str(tree), str(place / "source")])
+    for name in dict.fromkeys(step.material for step in todo if step.material):
+        materials.MATERIALS[name](place, files)
+    wanted = [name for name in NAMES if not subjects or name in subjects]
+    table: Table = {step.name: {} for step in todo}
+    failed: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+        here, absent = local_subjects.available(scratch, wanted)
+        for subject in here:
+            stack.enter_context(subject)
+        marks = {"{materials}": str(place), "{messages}": str(messages)}
+        session = Session(marks, here, table, failed)
+        for turn in range(turns):
+            session.turn(turn, todo)
+        memory = {each.name: machine.memory_bytes(each.pid) for each in here if each.pid}
+    names = [step.name for step in todo if not only or step.name.startswith(tuple(only))]
+    return _figures({name: table[name] for name in names}) | {
+        "files": files,
+        "messages": messages,
+        "turns": turns,
+        "absent": absent,
+        "skipped": skipped,
+        "failed": [f"{where}: {why}" for where, why in failed.items()],
+        "memory": memory,
+        "commands": {
+            name: " ".join(next(filter(None, map(steps.BY_NAME[name].of, NAMES)))) for name in names
+        },
+    }
+
+
+class Session:
+    """The mounts, the material, and what was measured so far."""
+
+    def __init__(
+        self,
+        marks: Mapping[str, str],
+        subjects: Sequence[Subject],
+        table: Table,
+        failed: dict[str, str],
+    ) -> None:
+        self._marks = marks  # of commands
+        self._subjects = subjects
+        self._table = table
+        self._failed = failed
+        self._lost: set[str] = set()  # subjects that do not answer
+
+    def turn(self, turn: int, todo: Sequence[Step]) -> None:
+        """Run all steps once on each filesystem."""
+        for subject in self._subjects:
+            if subject.name not in self._lost:
+                _work(subject, turn).mkdir()
+        for step in todo:
+            for subject in samples.rotated(self._subjects, turn):
+                if subject.name in self._lost or not step.of(subject.name):
+                    continue
+                try:
+                    taken = self._step(step, subject, turn)
+                except (SubjectError, subprocess.SubprocessError, OSError) as exc:
+                    self._note(step, subject, turn, exc)
+                else:
+                    self._table[step.name].setdefault(subject.name, {})[turn] = taken
+                    print(
+                        f"{turn + 1} {step.name}, {subject.name}: {taken.wall_s:.2f} s", flush=True
+                    )
+
+    def _note(self, step: Step, subject: Subject, turn: int, error: Exception) -> None:
+        """Keep the reason of a failure; leave out a filesystem that does not answer."""
+        text = str(error)
+        if isinstance(error, subprocess.CalledProcessError):
+            text = " ".join(error.stderr.strip().splitlines()[-LINES_KEPT:]) or text
+        self._failed[f"turn {turn + 1}, {step.name}, {subject.name}"] = text
+        print(f"failed: {step.name} on {subject.name}: {text}", file=sys.stderr)
+        if isinstance(error, subprocess.TimeoutExpired) or not subject.alive:
+            self._lost.add(subject.name)
+            subject.abandon()
+
+    def _step(self, step: Step, subject: Subject, turn: int) -> Taken:
+        marks = {"{work}": str(_work(subject, turn)), **self._marks}
+        if step.before:
+            call(steps.filled(step.before, marks))
+        self._calm(subject)
+        before_s = _processor_s(subject)
+        start = time.perf_counter()
+        printed = call(steps.filled(step.of(subject.name), marks))
+        wall_s = time.perf_counter() - start
+        self._calm(subject)
+        return Taken(
+            float(printed) if step.prints_seconds else wall_s, _processor_s(subject) - before_s
+        )
+
+    def _calm(self, subject: Subject) -> None:
+        """Wait until the filesystem and the disk have nothing left to do."""
+        subject.settle()
+        call(["sync", "--file-system", self._marks["{materials}"]], SYNC_S_MAX)
+
+
+def _work(subject: Subject, turn: int) -> Path:
+    return subject.mountpoint / f"turn-{turn}"
+
+
+def _processor_s(subject: Subject) -> float:
+    return machine.cpu_s(subject.pid) if subject.pid else 0.0
+
+
+def call(command: Sequence[str], timeout_s: float = STEP_S_MAX) -> str:
+    """Run a command; return what it printed.
+
+    A process that the kernel does not let go is left behind when its time is up: the caller ends its
+    filesystem, which frees it.
+    """
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+        text=True, cwd=PROJECT, env=materials.environment(), start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None, "asked for above"
+    assert process.stderr is not None, "asked for above"
+    with process.stdout, process.stderr:
+        try:
+            printed, errors = process.communicate(timeout=timeout_s)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(KILLED_S_MAX)
+            raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, printed, errors)
+    return printed
+
+
+def _figures(table: Table) -> dict[str, Any]:
+    """Return medians, ratios and targets."""
+    seconds = {
+        name: {who: samples.summary([each.wall_s for each in turns.values()])
+               for who, turns in row.items()}
+        for name, row in table.items()
+    }  # fmt: skip
+    processor = {
+        name: {who: statistics.median(each.processor_s for each in turns.values())
+               for who, turns in row.items() if who != local_subjects.DISK}
+        for name, row in table.items()
+    }  # fmt: skip
+    ratios = {name: dict(_ratios(row)) for name, row in table.items()}
+    return {
+        "seconds": seconds,
+        f"of {CEILING}": ratios,
+        "processor_seconds": processor,
+        "targets": list(_targets(ratios)),
+    }
+
+
+def _ratios(row: Mapping[str, Mapping[int, Taken]]) -> Iterator[tuple[str, float]]:
+    """Yield each filesystem and its time, of that of the do-nothing filesystem in the same turn."""
+    baseline = row.get(CEILING, {})
+    for who, turns in row.items():
+        pairs = [turns[turn].wall_s / baseline[turn].wall_s for turn in turns if turn in baseline]
+        if pairs and who != CEILING:
+            yield who, statistics.median(pairs)
+
+
+def _targets(ratios: Mapping[str, Mapping[str, float]]) -> Iterator[targets.Target]:
+    for name, row in ratios.items():
+        if OURS not in row:
+            continue
+        what = f"{name}: time against {CEILING}"
+        yield targets.at_most(what, row[OURS], CEILING_RATIO_MAX, "times")
+        for peer in (JUICEFS, S3QL):
+            if peer in row:
+                ahead = row[peer] / row[OURS]
+                yield targets.at_least(f"{name}: speed against {peer}", ahead, 1.0, "times")

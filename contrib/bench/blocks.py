@@ -49,7 +49,7 @@ def run(scratch: Path, *, block_mib: int) -> dict[str, object]:
 
 def measure(subject: S3fsSubject, block: str, size_bytes: int) -> dict[str, float]:
     """Return the figures of one block size."""
-    subject.make(["--block-size", block])
+    subject.make(["--plain", "--block-size", block])
     with subject:
         pass  # the database exists from here on
     rows_before = _database_bytes(subject)

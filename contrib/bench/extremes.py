@@ -155,7 +155,7 @@ def _list(directory: Path) -> tuple[float, float, int]:
 
 
 def _huge(subject: S3fsSubject, tib: int) -> Figures:
-    subject.make(["--block-size", f"{BLOCK_BYTES // MIB}M"])
+    subject.make(["--plain", "--block-size", f"{BLOCK_BYTES // MIB}M"])
     with subject:
         pass
     seconds: dict[str, float] = {}

@@ -7,7 +7,7 @@ everything is in the bucket.
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from contrib.bench import subjects
 from contrib.bench.far_store import ACCESS_KEY, SECRET_KEY, FarEndpoint, FarStore
-from contrib.bench.local_subjects import OURS, juicefs
-from contrib.bench.subjects import DaemonSubject
+from contrib.bench.local_subjects import OURS, JuiceSubject, juicefs
+from contrib.bench.subjects import DaemonSubject, S3fsSubject
 
 STORED_S_MAX: Final = 3600.0
 LOOK_S: Final = 0.05
@@ -52,40 +52,31 @@ class FarSubject(DaemonSubject):
         self._forgotten += 1
 
 
-class FarS3fsSubject(FarSubject):
+class FarS3fsSubject(FarSubject, S3fsSubject):
     """s3fs-meta; its local state includes the database."""
 
     def __init__(
         self, root: Path, store: FarStore, options: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(OURS, root, store)
-        self.options = dict(options or {})
-        self.make_arguments: tuple[str, ...] = ("--plain",)
+        self.options = {"endpoint_url": self.endpoint.url, **(options or {})}
 
     @property
+    @override
     def url(self) -> str:
         """Return the bucket's URL."""
         return f"s3://{self.bucket_name}/fs"
 
     @override
-    def make(self) -> None:
+    def make(self, arguments: Sequence[str] = ("--plain",)) -> None:
         """Make the filesystem."""
-        place = ["--cachedir", str(self.cache), "--endpoint-url", self.endpoint.url]
-        subjects.run(["mkfs", self.url, *place, *self.make_arguments])
+        S3fsSubject.make(self, ["--endpoint-url", self.endpoint.url, *arguments])
 
     @override
-    def command(self) -> list[str]:
-        """Return the command that serves the mount in the foreground."""
-        options = {"cachedir": str(self.cache), "endpoint_url": self.endpoint.url, **self.options}
-        text = ",".join(f"{name}={value}" for name, value in options.items())
-        return [
-            *subjects.program(), "mount", "--foreground", self.url, str(self.mountpoint), "-o", text,
-        ]  # fmt: skip
-
-    def words(self, command: str) -> list[str]:
-        """Return a command of s3fs-meta about the mount."""
-        place = [str(self.mountpoint), "--cachedir", str(self.cache)]
-        return [*subjects.program(), command, *place]
+    def forget(self) -> None:
+        """Start without local state, unmounted."""
+        super().forget()
+        self.state = self.cache
 
     @override
     def wait_until_stored(self, files: int) -> None:
@@ -124,26 +115,19 @@ class S3fsFuseSubject(FarSubject):
         return ["s3fs", self.bucket_name, str(self.mountpoint), "-f", "-o", options]
 
 
-class FarJuiceSubject(FarSubject):
+class FarJuiceSubject(FarSubject, JuiceSubject):
     """JuiceFS with SQLite metadata, which are kept locally."""
 
-    @property
-    def _metadata(self) -> str:
-        return f"sqlite3://{self.root / 'meta.db'}"
+    @override
+    def store(self) -> list[str]:
+        """Return the options that name the store."""
+        keys = ["--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY]
+        return ["--storage", "s3", "--bucket", f"{self.endpoint.url}/{self.bucket_name}", *keys]
 
     @override
     def make(self) -> None:
         """Make the filesystem."""
-        store = ["--storage", "s3", "--bucket", f"{self.endpoint.url}/{self.bucket_name}"]
-        keys = ["--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY, "--trash-days", "0"]
-        command = [str(juicefs()), "format", *store, *keys, self._metadata, "bench"]
-        subjects.call(*command)
-
-    @override
-    def command(self) -> list[str]:
-        """Return the command that serves the mount in the foreground."""
-        options = ["--no-usage-report", "--cache-dir", str(self.cache), "--metrics", "127.0.0.1:0"]
-        return [str(juicefs()), "mount", *options, self._metadata, str(self.mountpoint)]
+        JuiceSubject.make(self)
 
 
 def peers(scratch: Path, store: FarStore) -> tuple[list[FarSubject], list[str]]:

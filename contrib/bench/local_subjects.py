@@ -32,26 +32,29 @@ NAMES: Final = (DISK, CEILING, OURS, JUICEFS, S3QL)
 class JuiceSubject(DaemonSubject):
     """JuiceFS with SQLite metadata and a local directory as its store."""
 
-    def __init__(self, root: Path, binary: str) -> None:
-        super().__init__(JUICEFS, root)
-        self._binary = binary
-
     @property
     def _metadata(self) -> str:
         return f"sqlite3://{self.root / 'meta.db'}"
 
+    @property
+    def cache(self) -> Path:
+        """Return the directory of its cache."""
+        return self.root / "cache"
+
+    def store(self) -> list[str]:
+        """Return the options that name the store."""
+        return ["--storage", "file", "--bucket", f"{self.root / 'store'}/"]
+
     def make(self) -> None:
         """Make the filesystem."""
-        store = ["--storage", "file", "--bucket", f"{self.root / 'store'}/", "--trash-days", "0"]
-        command = [self._binary, "format", *store, self._metadata, "bench"]
-        call(*command)
+        options = [*self.store(), "--trash-days", "0"]
+        call(str(juicefs()), "format", *options, self._metadata, "bench")
 
     @override
     def command(self) -> list[str]:
         """Return the command that serves the mount in the foreground."""
-        cache = str(self.root / "cache")
-        options = ["--no-usage-report", "--cache-dir", cache, "--metrics", "127.0.0.1:0"]
-        return [self._binary, "mount", *options, self._metadata, str(self.mountpoint)]
+        options = ["--no-usage-report", "--cache-dir", str(self.cache), "--metrics", "127.0.0.1:0"]
+        return [str(juicefs()), "mount", *options, self._metadata, str(self.mountpoint)]
 
 
 class S3qlSubject(DaemonSubject):
@@ -120,8 +123,8 @@ def _made(name: str, root: Path) -> Subject | None:
     subject: S3fsSubject | JuiceSubject | S3qlSubject
     if name == OURS:
         subject = S3fsSubject(name, root)
-    elif name == JUICEFS and (binary := juicefs()):
-        subject = JuiceSubject(root, binary)
+    elif name == JUICEFS and juicefs():
+        subject = JuiceSubject(name, root)
     elif name == S3QL and (program := shutil.which("mount.s3ql")):
         subject = S3qlSubject(root, Path(program).resolve().parent)
     else:

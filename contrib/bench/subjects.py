@@ -296,10 +296,10 @@ class S3fsSubject(DaemonSubject):
         """Return the bucket's URL."""
         return f"local://{self.bucket}"
 
-    def make(self, arguments: Sequence[str] = ()) -> None:
-        """Make the filesystem, unencrypted."""
+    def make(self, arguments: Sequence[str] = ("--plain",)) -> None:
+        """Make the filesystem, unencrypted unless *arguments* say else."""
         self.bucket.mkdir(exist_ok=True)
-        run(["mkfs", self.url, "--plain", "--cachedir", str(self.state), *arguments])
+        run(["mkfs", self.url, "--cachedir", str(self.state), *arguments])
 
     @override
     def command(self) -> list[str]:

@@ -22,6 +22,7 @@ MOUNT_S_MAX: Final = 120.0
 UNMOUNT_S_MAX: Final = 900.0  # the daemon uploads the rest
 TERMINATE_S_MAX: Final = 60.0
 COMMAND_S_MAX: Final = 3600.0
+UNNOTICED_S_MAX: Final = 10.0  # until the kernel has reported the unmount to the daemon
 BUSY_S_MAX: Final = 10.0
 POLL_S: Final = 0.02
 BUSY_POLL_S: Final = 0.2
@@ -209,7 +210,10 @@ class DaemonSubject(Subject):
         process, self._process = self._process, None
         if process is None:
             return
+        connection = self._connection()
         _unmount(process, self.mountpoint)
+        if not _ended(process, UNNOTICED_S_MAX) and not _is_mounted(self.mountpoint):
+            _abort(connection)
         if not _ended(process, UNMOUNT_S_MAX):
             process.terminate()
             if not _ended(process, TERMINATE_S_MAX):
@@ -230,12 +234,16 @@ class DaemonSubject(Subject):
     @override
     def abandon(self) -> None:
         """Fail the requests that the kernel waits for, then kill the daemon and unmount."""
+        _abort(self._connection())
+        self.kill()
+
+    def _connection(self) -> Path | None:
+        """Return the kernel's directory of the connection, without asking the daemon."""
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             device, mountpoint = line.split()[2], line.split()[4]
             if mountpoint == str(self.mountpoint):
-                connection = Path("/sys/fs/fuse/connections", device.partition(":")[2])
-                (connection / "abort").write_text("1")
-        self.kill()
+                return Path("/sys/fs/fuse/connections", device.partition(":")[2])
+        return None
 
     def log_lines(self) -> list[str]:
         """Return what the daemon said."""
@@ -340,6 +348,12 @@ def _unmount(process: subprocess.Popen[bytes], mountpoint: Path) -> None:
         if subprocess.run(command, capture_output=True, check=False).returncode == 0 or late:
             return
         time.sleep(BUSY_POLL_S)
+
+
+def _abort(connection: Path | None) -> None:
+    """End a connection that is still there: another mount namespace may have kept the mount."""
+    if connection and connection.exists():
+        (connection / "abort").write_text("1")
 
 
 def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> bool:

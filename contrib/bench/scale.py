@@ -233,7 +233,7 @@ def _targets(rows: dict[str, Row]) -> list[targets.Target]:
     growth = memory[-1] / memory[0] - 1
     what = "growth of the daemon over ten times the files"
     grown.append(targets.at_most(what, growth, MEMORY_GROWTH_MAX))
-    count = max(row["fsck, of a count"] for row in rows.values())
+    count = list(rows.values())[-1]["fsck, of a count"]  # at the others it is the start of fsck
     grown.append(targets.at_most("fsck in units of one count", count, COUNTS_MAX, "times"))
     largest = max(row["bytes per file"] for row in rows.values())
     return [*grown, targets.at_most("metadata of a file", largest, BYTES_PER_FILE_MAX, "bytes")]

@@ -212,8 +212,9 @@ class DaemonSubject(Subject):
             return
         connection = self._connection()
         _unmount(process, self.mountpoint)
-        if not _ended(process, UNNOTICED_S_MAX) and not _is_mounted(self.mountpoint):
+        if not _ended(process, UNNOTICED_S_MAX) and connection and connection.exists():
             _abort(connection)
+            process.terminate()  # S3QL does not notice
         if not _ended(process, UNMOUNT_S_MAX):
             process.terminate()
             if not _ended(process, TERMINATE_S_MAX):

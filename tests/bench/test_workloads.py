@@ -39,7 +39,7 @@ def test_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_every_need_and_material_exists() -> None:
-    """What a step needs runs before it, and its material can be made."""
+    """Each step runs after those that it needs, and its material can be made."""
     earlier: list[str] = []
     for step in steps.STEPS:
         assert set(step.needs) <= set(earlier), step.name

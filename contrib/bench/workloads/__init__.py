@@ -1,4 +1,4 @@
-"""What people do on a filesystem: archives, git, compilers, databases, mail, photos.
+"""Everyday work on a filesystem: archives, git, compilers, databases, mail, photos.
 
 step       one row of the table: a command, what it needs, and how its time is taken
 material   what a step works on, made on the disk before any measurement

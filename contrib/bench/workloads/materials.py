@@ -1,4 +1,4 @@
-"""What the steps work on, made once on the disk: the same bytes in every run, nothing downloaded."""
+"""The material of the steps, made once on the disk: the same bytes in every run, no download."""
 
 import io
 import json

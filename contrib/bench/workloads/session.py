@@ -1,4 +1,4 @@
-"""What people do, in turns on the disk, the do-nothing filesystem, s3fs-meta, JuiceFS and S3QL.
+"""Everyday work, in turns on the disk, the do-nothing filesystem, s3fs-meta, JuiceFS and S3QL.
 
 All are mounted at once, over directories of one disk. In each turn each step runs on each of them,
 in an order that changes from turn to turn, in a directory of that turn, so that later turns find

@@ -47,7 +47,8 @@ class S3Server(NamedTuple):
     endpoint_url: str
     data: Path | None  # the directory of its objects, if it keeps them in files
     certificate: Certificate | None
-    process: "subprocess.Popen[bytes] | None" = None  # its process, for tests that stop or end it
+    # Process of the server, for tests that stop or end it.
+    process: "subprocess.Popen[bytes] | None" = None
 
     def environment(self) -> dict[str, str]:
         """Return the variables with which the standard AWS chain finds the credentials."""

@@ -59,7 +59,7 @@ def test_point_in_time_may_be_relative(text: str, back_s: int) -> None:
         ("2023-11-14T22:13:20Z", NOW_NS),
         ("2023-11-14 22:13:20.25+00:00", NOW_NS + 250_000_000),
         ("2023-11-15T00:13:20+02:00", NOW_NS),
-        ("2023-11-14T18:13:20", NOW_NS),  # in the zone of this test, four hours west
+        ("2023-11-14T18:13:20", NOW_NS),  # the time zone of this test is four hours west
         ("2023-11-15", NOW_NS - NOW_NS % (86_400 * 10**9) + 28 * 3600 * 10**9),
     ],
 )

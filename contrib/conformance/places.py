@@ -37,7 +37,7 @@ class Place(NamedTuple):
     """A directory for one suite, empty, with a second one on another filesystem beside it."""
 
     directory: Path
-    scratch: Path  # for configuration, artifacts and files that must not lie on the target
+    scratch: Path  # directory for configuration, artifacts and other files outside the target
     own_mount: bool  # whether the directory lies on a mount that may be made read-only
 
 

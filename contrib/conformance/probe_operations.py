@@ -33,7 +33,7 @@ KEEP_SIZE, PUNCH_HOLE, COLLAPSE_RANGE, ZERO_RANGE, INSERT_RANGE = 1, 2, 8, 16, 3
 RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT = 1, 2, 4
 AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
 STATX_BTIME: Final = 0x800
-STATX_BTIME_AT: Final = 80  # of struct statx
+STATX_BTIME_AT: Final = 80  # offset in struct statx
 STATX_BYTES: Final = 256
 HANDLE_BYTES: Final = 128
 IN_CREATE: Final = 0x100
@@ -51,7 +51,7 @@ class Operation(NamedTuple):
     """One operation."""
 
     name: str
-    page: str  # of the manual
+    page: str  # manual page that describes the operation
     check: Callable[[Path], None]
 
 

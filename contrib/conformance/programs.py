@@ -37,7 +37,7 @@ class MissingProgramError(Exception):
 class Finished(NamedTuple):
     """A program that ended, or was killed after its time limit."""
 
-    status: int | None  # None: killed after its time limit
+    status: int | None  # None if killed after its time limit
     output: str
     seconds: float
 

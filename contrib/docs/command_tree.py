@@ -14,7 +14,7 @@ from s3fs_meta.cli.entry import COMMANDS, load, make_app
 class Parameter(NamedTuple):
     """One option or argument."""
 
-    names: tuple[str, ...]  # of an option, long forms first; of an argument its name
+    names: tuple[str, ...]  # forms of an option, long ones first, or the name of an argument
     takes: str  # metavar of an option; empty for a flag
     text: str
     default: str  # empty: none, or mentioned in the text

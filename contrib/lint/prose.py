@@ -14,7 +14,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SUFFIXES: Final = frozenset({".py", ".pyi", ".md", ".c", ".sql", ".toml", ".cfg", ".ini", ""})
-# Each begins at a word and ends at one; case does not matter.
+# Each pattern matches whole words, in any case.
 PATTERNS: Final = {
     r"somebody|someone": "the caller, a process, a user, another host",
     r"(?<!\")nobody(?!\")|no one": "no process, no user, no host, or the passive",

@@ -109,7 +109,7 @@ def damage(run: Run) -> None:
     _note_tainted(run, chosen)
     way = run.rnd.choice((_while_mounted, _while_unmounted, _by_another_host))
     if chosen.kind in {"manifest", "piece"} and _images(run) < 2:
-        way = _while_unmounted  # the only image: without local state all names are lost
+        way = _while_unmounted  # with only one image a host without local state has lost all names
     run.journal.note(f"damage: {way.__name__}")
     way(run, chosen)
     run.history.tainted.clear()

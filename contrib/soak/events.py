@@ -263,7 +263,7 @@ def promote(run: Run) -> None:
 def outage(run: Run) -> None:
     """Write during an outage of the store; nothing is lost."""
     run.operate_somewhat()
-    run.check()  # from here on everything is cached
+    run.check()  # this reads and so caches all content
     run.bucket.go_away(run.rnd.randrange(2))
     run.journal.note("the store is away")
     killed_s = 0.0

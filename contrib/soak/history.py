@@ -33,7 +33,7 @@ class Step:
 
     state: State
     operation: Operation | None
-    ended_s: float | None  # None: it may be missing or incomplete
+    ended_s: float | None  # None while the operation may be missing or incomplete
     dead: bool = False
 
 

@@ -84,7 +84,7 @@ def roll_back(run: Run) -> None:
     """Roll back to a point in time."""
     run.operate_somewhat()
     run.umount()
-    found = _known(run)[1:]  # the first one is the current txg
+    found = _known(run)[1:]  # without the current txg, which is the first
     if not found:
         run.mount(run.writer)
         return

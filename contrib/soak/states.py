@@ -13,7 +13,7 @@ NAMES_MAX: Final = 60
 _DIRECTORY_MODE: Final = 0o755
 _FILE_MODE: Final = 0o644
 
-Path = str  # from the root, without a leading slash
+Path = str  # path from the root, without a leading slash
 
 
 class Operation(NamedTuple):
@@ -45,7 +45,7 @@ class Seen(NamedTuple):
     links: int = 0
     mark: bytes = b""  # an extended attribute
     size: int = 0
-    digest: bytes = b""  # of content or target
+    digest: bytes = b""  # digest of content or target
 
 
 @dataclass
@@ -68,9 +68,9 @@ class Name(NamedTuple):
     """The target of a name."""
 
     kind: str
-    file: int = 0  # of a file
-    target: str = ""  # of a symbolic link
-    mode: int = _DIRECTORY_MODE  # of a directory
+    file: int = 0  # number of a file
+    target: str = ""  # target of a symbolic link
+    mode: int = _DIRECTORY_MODE  # mode of a directory
 
 
 class File(NamedTuple):
@@ -252,7 +252,7 @@ def _is_partly(found: bytes, old: bytes, new: bytes, operation: Operation) -> bo
         return False
     if operation.act == "put":
         old = b""  # truncated first
-    begin, width = len(old), len(found)  # after the old end a page may be missing
+    begin, width = len(old), len(found)  # pages after the old end may be missing
     wanted_old, wanted_new = old[:width].ljust(width, b"\0"), new[:width].ljust(width, b"\0")
     return all(
         byte in {first, second} or (byte == 0 and at >= begin)
@@ -309,7 +309,7 @@ class Chooser:
             return Operation("symlink", self._fresh(state, "l"), f"to-{self._number}")
         if act == "rmdir":
             return self._empty_directory(state)
-        if act == "unlink":  # also of symbolic links: most names may be links
+        if act == "unlink":  # includes symbolic links, because most names may be links
             paths = [path for path, name in state.names.items() if name.kind != "d"]
             return Operation("unlink", self._rnd.choice(paths)) if paths else None
         if not files:

@@ -186,7 +186,7 @@ class Examination:
         scans = by_source.pop("", [])
         for source, group in by_source.items():
             counts.update(self._count(source, group))
-        # Last, because names are hashed while the queries run.
+        # Checked last, because a thread hashes the names while the other queries run.
         counts.update((one.number, sum(1 for _ in self.rows(one))) for one in scans)
         return {number: count for number, count in sorted(counts.items()) if count}
 

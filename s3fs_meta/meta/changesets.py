@@ -174,7 +174,7 @@ def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
 
     def refuse(reason: int, change: apsw.TableChange) -> NoReturn:
         # An exception here makes apsw return SQLITE_CHANGESET_ABORT, and is raised by apply().
-        # For a foreign key SQLite names no table.
+        # SQLite passes no table name for a foreign key conflict.
         _misfit(where, change.name or "(unknown)", _CONFLICTS[reason])
 
     with _errors(where, connection.filename):

@@ -240,7 +240,7 @@ async def test_copy_of_an_uploaded_block_gets_the_content_of_its_origin(
     """A copy gets all bytes of its origin; appended bytes are lost and give an error."""
     old = await bench.upload_content(OLD)
     bench.db.begin()
-    blocks.add_refs(bench.db, old)  # so that its file stays
+    blocks.add_refs(bench.db, old)  # a second reference keeps the file
     new = copy(bench, 5)
     bench.cache.write_in_place(bench.located(0), 5, b"-" * 40)
     if torn:

@@ -73,7 +73,7 @@ class Healthy:
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.rnd = random.Random(seed)
-        self.epoch = Epoch(100)  # of the checking host: earlier epochs are fenced
+        self.epoch = Epoch(100)  # epoch of the checking host; earlier epochs are fenced
         self.keyring = keyring or Keyring(None, bytes(32))
         self.store = MemoryStore()
         self.db = Database.create(

@@ -254,7 +254,7 @@ async def test_leftovers_of_the_old_chain_do_not_mislead_readers(power: Power) -
         await session.make_image()
         await session.close()
     async with power.session("a", tasks=False) as session:
-        epoch = session.volume.keeper.epoch  # without a pack
+        epoch = session.volume.keeper.epoch  # this epoch writes no pack
         await session.close()
     for key in list(power.store.objects):
         if key.startswith("changelog/") or key.endswith("/manifest"):

@@ -151,7 +151,7 @@ def test_repairs_work_in_every_journal_mode(tmp_path: Path, journal_mode: str) -
 
     assert check_database(db, repair=Mode.ALL, report=Report()).exit_status == 1
     assert check_database(db, repair=Mode.ALL, report=Report()).lines() == ["clean"]
-    db.begin()  # and it can be changed further
+    db.begin()  # the database can still be changed
     db.close()
 
 

@@ -77,7 +77,7 @@ async def test_random_damage_is_repaired(tmp_path: Path, seed: int) -> None:
     healthy.add_lease()
     Vandal(healthy, seed).rage()
 
-    for _ in range(2):  # the second reads the files found by the first
+    for _ in range(2):  # the second run reads the files that the first one found
         assert (await healthy.check_all(Mode.ALL, deep=True)).exit_status in {0, 1}
 
     assert set((await healthy.check_all(deep=True)).broken) <= LEFT_TO_A_PERSON

@@ -122,7 +122,7 @@ def test_every_phase_counts_the_work_of_all_threads(tmp_path: Path) -> None:
 
     done = {what: (one.operations, one.size_bytes) for what, one in results.items()}
     assert done == {
-        "write big files": (3 * (2 + 1), 6 * MIB),  # and the fsync
+        "write big files": (3 * (2 + 1), 6 * MIB),  # two writes and one fsync for each file
         "read big files": (3 * 2, 6 * MIB),
         "write small files": (15, 15 * KIB),
         "read small files": (15, 15 * KIB),
@@ -175,7 +175,7 @@ def test_interrupt_stops_all_threads_and_leaves_no_file(tmp_path: Path) -> None:
         Workload(tmp_path, SIZES, interrupt).run()
 
     assert list(tmp_path.iterdir()) == []
-    assert threading.active_count() <= before  # those of trio end by themselves
+    assert threading.active_count() <= before  # threads of trio end by themselves
 
 
 def test_failure_of_one_thread_stops_all(tmp_path: Path) -> None:

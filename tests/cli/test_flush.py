@@ -19,7 +19,7 @@ def test_flushed_file_can_be_read_without_this_host(
     (mounted.mountpoint / "f").write_bytes(b"important")
 
     done = json.loads(program.ok("flush", "--json", mounted.mountpoint))
-    assert done == {"published": True, "txg": 2}  # the first is the fence record
+    assert done == {"published": True, "txg": 2}  # txg 1 is the fence record
 
     shutil.copytree(mounted.bucket, tmp_path / "copy")
     elsewhere = Program(tmp_path / "elsewhere")

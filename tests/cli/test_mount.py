@@ -175,7 +175,7 @@ def test_unreachable_endpoint_is_reported_early(program: Program, empty: Place) 
     first, last = refused.stderr.splitlines()
     assert (
         "s3://bucket/home" in first
-    )  # cannot be reached, or on a busy machine: has not answered yet
+    )  # the store is unreachable, or on a busy machine has not answered yet
     assert "trying for up to" in first
     assert "after 8 attempts" in last
 

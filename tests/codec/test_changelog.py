@@ -63,7 +63,7 @@ from tests.codec.changelogs import (
 )
 from tests.damage import flipped
 
-LAST = INTEGER_MAX - 1  # for numbers that have a successor
+LAST = INTEGER_MAX - 1  # the largest number that has a successor
 SPAN = replace(IMAGE, begins_span=True)
 EMPTY = replace(FENCE, kind=Kind.GROUP)
 
@@ -408,7 +408,7 @@ def test_every_flipped_missing_or_added_byte_is_found(keyring: Keyring) -> None:
     for damaged in damages(part):
         with pytest.raises(FormatError):
             open_part(ref, damaged, keyring)
-        with pytest.raises(FormatError):  # not by its hash alone
+        with pytest.raises(FormatError):  # a correct hash alone is not enough
             open_part(PartRef(ref.key, content_hash(damaged)), damaged, keyring)
 
 

@@ -120,7 +120,7 @@ def test_a_frame_with_a_wrong_size_is_refused() -> None:
     """A header that declares more than follows never yields invented bytes."""
     frame = bytearray(Compressor.for_name("zstd-1").compress(TEXT))
     parameters = zstandard.get_frame_parameters(frame[1:])
-    frame[6] ^= 1  # after method, magic (4) and descriptor: the low byte of the size
+    frame[6] ^= 1  # the low byte of the content size, after method, magic and descriptor
     lie = zstandard.get_frame_parameters(frame[1:]).content_size
 
     assert lie != parameters.content_size

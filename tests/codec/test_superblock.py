@@ -222,7 +222,7 @@ def test_forged_superblock_is_noticed_with_the_keys() -> None:
     assert not is_authentic(replace(made, generation=2), keyring)
     assert not is_authentic(plain, keyring)
     assert not is_authentic(made, its_keys)
-    assert is_authentic(replace(plain, retention_s=0), its_keys)  # it has no secret
+    assert is_authentic(replace(plain, retention_s=0), its_keys)  # a plain filesystem has no secret
     assert not is_authentic(make(None)[0], its_keys)
 
 

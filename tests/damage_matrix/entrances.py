@@ -50,11 +50,12 @@ class Result:
 
     status: int = 0
     said: str = ""
-    txg: Txg | None = None  # the point in time that was shown
+    txg: Txg | None = None  # txg of the shown tree
     tree: Tree | None = None  # the shown tree
     cached: bool = False  # content was cached on this host
-    wrote: bool = False  # NEW is in the filesystem
-    points: dict[Txg, Tree | str] = field(default_factory=dict)  # for at=: trees, or errors
+    wrote: bool = False  # True if the file NEW was written
+    # Tree or error of each point in time.
+    points: dict[Txg, Tree | str] = field(default_factory=dict)
 
 
 class Cell:

@@ -66,7 +66,7 @@ def _at_right_time(cell: Cell) -> Result:
             async with cell.store() as store:
                 encrypted = cell.world.encrypted
                 bucket = await bucket_of(store, encrypted=encrypted, state=cell.state)
-                now_ns = clock.now_ns() + 2 * HOUR_NS  # as much as a wrong clock may be wrong
+                now_ns = clock.now_ns() + 2 * HOUR_NS  # the largest accepted clock error
                 found = await bucket.moments.find(Moment("now", now_ns), now_ns)
                 result.wrote = found.txg == result.txg
 

@@ -131,8 +131,8 @@ class World:
     state: Path = Path()  # local state of the host that wrote everything and unmounted
     early_state: Path = Path()  # an early copy of the same, made while it was mounted
     foreign_state: Path = Path()  # local state of the host of the foreign filesystem
-    times: dict[Txg, int] = field(default_factory=dict)  # when each txg was cut
-    points: dict[Txg, Tree] = field(default_factory=dict)  # the tree after each txg
+    times: dict[Txg, int] = field(default_factory=dict)  # time of the cut of each txg
+    points: dict[Txg, Tree] = field(default_factory=dict)  # tree after each txg
     records: dict[Txg, dict[bytes, list[Record | None]]] = field(default_factory=dict)
 
     @property

@@ -31,7 +31,7 @@ def processes_of(url: str) -> list[int]:
         try:
             words = path.read_bytes().split(b"\0")
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         if url.encode() in words:
             found.append(int(path.parent.name))
     return found
@@ -79,7 +79,8 @@ def test_daemon_is_a_session_of_its_own_without_inherited_files(
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=program.environment
     ) as mounting:
-        output, _ = mounting.communicate(timeout=30)  # would hang if the daemon had the pipe
+        # Would hang if the daemon had inherited the pipe.
+        output, _ = mounting.communicate(timeout=30)
 
     pid = program.status(place.mountpoint)["pid"]
     assert mounting.returncode == 0
@@ -153,7 +154,7 @@ def test_lost_lease_object_does_not_end_the_mount(mounted: Place, program: Quick
     assert processes_of(mounted.url) == [pid]
     gone = program.run("umount", mnt)  # waits for the last attempt of the daemon
     assert (gone.returncode, "stays on this host" in gone.stderr) == (9, True)
-    wait_until_gone(pid)  # it releases the state directory shortly before it ends
+    wait_until_gone(pid)  # the daemon releases the state directory shortly before it exits
     lease.rmdir()
 
 
@@ -215,7 +216,7 @@ def test_interrupted_mount_command_leaves_no_mount(place: Place, program: QuickP
     del program.environment["S3FS_META_PASSPHRASE"]
     options = ("-o", f"passphrase_file={fifo}", "--cachedir", program.cachedir)
     mounting = program.begin("mount", *options, encrypted, place.mountpoint)
-    with fifo.open("wb"):  # it waits for the passphrase now
+    with fifo.open("wb"):  # the command now waits for the passphrase
         mounting.send_signal(signal.SIGINT)
         mounting.communicate(timeout=30)
 

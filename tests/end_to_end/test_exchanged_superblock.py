@@ -101,7 +101,8 @@ def test_host_that_has_seen_it_refuses_without_a_passphrase(
     for entrance in ENTRANCES[:-2]:
         refused = program.run(*_words(entrance, exchanged))
         assert refused.returncode not in {0, 1}, entrance
-        if "--rebuild" not in entrance:  # it asks for the passphrase of the encrypted one
+        # --rebuild asks for the passphrase of the encrypted superblock.
+        if "--rebuild" not in entrance:
             assert "not encrypted" in refused.stderr, entrance
         assert _objects(exchanged) == before, entrance
 

@@ -20,7 +20,7 @@ from tests.programs import PROCESS_S_MAX
 
 pytestmark = pytest.mark.mount
 
-_WRITES = "sync_interval=60"  # only when requested
+_WRITES = "sync_interval=60"  # long interval: txgs are shipped only on request
 _FOLLOWS = "ro,follow,poll=0.1"
 
 
@@ -65,7 +65,7 @@ def test_followers_see_shipped_changes(hosts: Trio) -> None:
         assert (mnt / "removed").stat().st_size == 1
         assert not (mnt / "later").exists()
 
-    (ours / "kept").write_bytes(b"new")  # of the same size
+    (ours / "kept").write_bytes(b"new")  # new content of the same size
     os.utime(ours / "kept", ns=(1, 1))
     (ours / "d" / "moved").rename(ours / "later")
     (ours / "removed").unlink()
@@ -133,7 +133,7 @@ def _read_generations(mnt: Path, last: int) -> Iterator[int]:
 
 def _write_generation(mnt: Path, number: int) -> None:
     for name in ("a", "b"):
-        (mnt / name).write_bytes(b"%09d" % number)  # in place, with a constant length
+        (mnt / name).write_bytes(b"%09d" % number)  # overwritten in place, with a constant length
     [present] = (mnt / "names").iterdir()
     present.rename(present.with_name(str(number)))
     os.truncate(mnt / "size", number)
@@ -240,7 +240,7 @@ def test_follower_that_slept_too_long_restores_an_image(hosts: Trio, place: Plac
             (writer.mnt / "new").write_bytes(b"new")
             last = json.loads(writer.program.ok("flush", "--image", "--json", writer.mnt))["txg"]
             [changelog] = place.bucket.rglob(f"*{txg + 1:012d}*")
-            changelog.unlink()  # as when the retention has passed
+            changelog.unlink()  # simulates a changelog that the retention deleted
         finally:
             os.kill(pid, signal.SIGCONT)
         first.wait_for(last)

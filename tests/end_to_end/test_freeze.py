@@ -166,7 +166,8 @@ def test_file_opened_during_a_freeze_is_blocked(program: QuickProgram, mounted: 
     written = threading.Event()
 
     def write() -> None:
-        fd = os.open(tree / "file", os.O_WRONLY)  # and not open(): that asks for attributes
+        # Os.open, because open() requests attributes first.
+        fd = os.open(tree / "file", os.O_WRONLY)
         os.write(fd, b"changed")
         written.set()
         os.close(fd)

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.mount
 
 _log = logging.getLogger(__name__)
 
-KILLS: Final = 20  # for each seed
+KILLS: Final = 20  # kills for each seed
 WRITERS: Final = 4
 
 
@@ -44,7 +44,7 @@ class Setting(NamedTuple):
 
     options: str
     block_size: str = "1M"
-    bytes_max: int = 200_000  # for one change
+    bytes_max: int = 200_000  # maximum size of one change
 
 
 # Changelogs, images and the uploads before them come as often as they can.
@@ -134,7 +134,7 @@ class Victim:
 
     def _kill(self) -> int:
         killed_ns = time.monotonic_ns()
-        with contextlib.suppress(ProcessLookupError):  # it was finished before the kill
+        with contextlib.suppress(ProcessLookupError):  # the daemon may have exited before the kill
             signal.pidfd_send_signal(self._pid_fd, signal.SIGKILL)
             self.kills += 1
         return killed_ns
@@ -179,7 +179,8 @@ class Victim:
 
     def _check(self) -> None:
         """Fsck finds nothing: beside the mount that has recovered, or after its end."""
-        beside = "journal_mode" not in self._setting.options  # only WAL allows other readers
+        # Fsck beside the mount: only WAL allows other readers.
+        beside = "journal_mode" not in self._setting.options
         if beside and self._dice.random() < 0.6:
             self._program.ok("fsck", "-n", self._place.url)
             return

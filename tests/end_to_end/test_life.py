@@ -155,7 +155,7 @@ def test_second_host_is_refused_and_may_take_over(
     finally:
         other.ok("umount", elsewhere)
     gone = program.run("umount", mounted.mountpoint)
-    assert gone.returncode != 0  # not everything is in the bucket, which the output says
+    assert gone.returncode != 0  # the output reports that not everything is in the bucket
 
     again = program.run("mount", mounted.url, mounted.mountpoint)
     assert again.returncode == 0, again.stderr

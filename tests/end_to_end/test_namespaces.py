@@ -130,9 +130,9 @@ def test_umount_names_the_holders_and_returns(place: Place, program: QuickProgra
         assert figures["state"] == "detached"
         assert figures["holders"][0]["pid"] == holder.pid
         assert figures["holders"][0]["mountpoint"] == str(mnt)
-        assert figures["chain"]["unshipped_age_s"] == 0.0  # it was uploaded first
+        assert figures["chain"]["unshipped_age_s"] == 0.0  # everything was uploaded first
         assert holder.write("two") == "written"
-        program.ok("flush", mnt)  # its open files are collected there, too
+        program.ok("flush", mnt)  # data of files open in the other namespace is collected, too
         refused = program.run("mount", place.url, mnt)
         assert refused.returncode == ExitStatus.HELD
         assert f"(pid {holder.pid})" in refused.stderr
@@ -159,7 +159,7 @@ def test_force_refuses_changes_uploads_and_releases(place: Place, program: Quick
 
         assert holder.write("three").isdigit()
         assert program.status(place.url)["state"] == "free"
-        program.ok("mount", place.url, mnt)  # while the dead mount is still there
+        program.ok("mount", place.url, mnt)  # the dead mount still exists in the other namespace
         assert (mnt / "log").read_text() == "one\ntwo\n"
         program.ok("umount", mnt)
 
@@ -208,7 +208,7 @@ def test_signal_leaves_other_mounts_there(place: Place, program: QuickProgram) -
         subprocess.run(["umount", mnt], check=True)
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mnt], check=True)
         try:
-            for _ in range(2):  # the second signal does not wait
+            for _ in range(2):  # the first signal waits for open files, the second does not
                 os.kill(pid, 15)
             wait_until_gone(pid)
             assert os.path.ismount(mnt)

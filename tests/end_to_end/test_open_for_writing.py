@@ -226,7 +226,7 @@ def test_flush_ships_writes_of_open_files(
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
-        for _ in range(2):  # the first time, the collecting process is started
+        for _ in range(2):  # the first pass starts the collecting process
             writer.write()
             program.ok("flush", mnt)
         kill(program.status(mnt))
@@ -246,7 +246,7 @@ def test_killed_collector_is_restarted(place: Place, program: QuickProgram) -> N
         first = program.status(mnt)["kernel"]["collector_pid"]
         os.kill(first, signal.SIGKILL)
         wait_until_gone(first)
-        for _ in range(2):  # the first collection notices that it is gone
+        for _ in range(2):  # the first collection notices that the process was killed
             writer.write()
             program.ok("flush", mnt)
         figures = program.status(mnt)
@@ -266,7 +266,7 @@ def test_signal_collects_before_the_unmount(place: Place, program: QuickProgram)
     with writing(mnt) as writer:
         writer.write()
         pid = program.status(mnt)["pid"]
-        for _ in range(2):  # the second signal does not wait for open files
+        for _ in range(2):  # the first signal waits for open files, the second does not
             os.kill(pid, signal.SIGTERM)
         wait_until_gone(pid)
 

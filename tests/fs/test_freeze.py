@@ -13,7 +13,7 @@ from s3fs_meta.model import ROOT_INO, Ino
 from tests.fs.conftest import look, make_directory, make_file
 from tests.fs.trees.samples import COPY, assert_sound, ignore
 
-LONG_S = 1000.0  # of a clock that jumps
+LONG_S = 1000.0  # offset of a clock that jumps
 
 
 async def _is_held(fs: Filesystem, *inos: Ino) -> bool:

@@ -87,7 +87,7 @@ def test_many_inodes_are_queried_at_once() -> None:
         counts.add(Ino(ino))
 
     assert counts.known_among(map(Ino, (4, 5, 299, 300, 70_000))) == {5, 300}
-    assert counts.may_know_between(Ino(1), Ino(4))  # on the same page as 5
+    assert counts.may_know_between(Ino(1), Ino(4))  # inodes 1 to 4 are on the same page as 5
     assert counts.may_know_between(Ino(90_000), Ino(200_000))
     assert not counts.may_know_between(Ino(1000), Ino(1001))
     assert not counts.may_know_between(Ino(1000), Ino(90_000))

@@ -133,7 +133,7 @@ async def test_cold_read(handlers: Handlers) -> None:
     await handlers.operations.write(ino, 0, os.urandom(BLOCK_BYTES))
     await handlers.session.flush()
     await handlers.session.durability.sync_all()
-    await handlers.fs.read(ino, 0, 1)  # its access time is new enough
+    await handlers.fs.read(ino, 0, 1)  # makes the access time new enough
     cache = handlers.session.cache
     cache.disk.has_room(1 << 60)  # which no disk has: everything clean goes
     counted = await cost_of(handlers, lambda: handlers.operations.read(ino, 0, 4096))

@@ -16,7 +16,7 @@ from s3fs_meta.fuse.operations import _HANDLERS
 from s3fs_meta.model import ROOT_INO, Ino
 from tests.fuse.conftest import Context, Handlers
 
-CONTEXT = Context(pid=2**22)  # of no process
+CONTEXT = Context(pid=2**22)  # a pid that no process has
 
 
 class Fields(NamedTuple):
@@ -57,7 +57,7 @@ async def _waits(handlers: Handlers, name: str, *arguments: Any) -> bool:
 
 
 async def _passes(handlers: Handlers, name: str, *arguments: Any) -> bool:
-    with trio.move_on_after(10) as scope:  # also on a busy machine
+    with trio.move_on_after(10) as scope:  # long enough for a busy machine
         await _take(handlers, name, *arguments)
     return not scope.cancelled_caught
 
@@ -105,7 +105,7 @@ async def test_write_back_is_blocked_only_after_the_collection(
         CONTEXT,
     )
     with handlers.fs.freeze.hold(tree[1], 100):
-        for does in (_passes, _waits):  # before the freeze is complete, and then
+        for does in (_passes, _waits):  # before and after the freeze is complete
             assert await _waits(handlers, "getxattr", *requests["getxattr"])
             assert await does(handlers, "open", *requests["open"])
             assert await does(handlers, "write", *requests["write"])

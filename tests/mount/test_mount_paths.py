@@ -106,7 +106,8 @@ def test_commands_wait_until_their_effect_is_visible(tmp_path: Path) -> None:
 
     later.join()
     old.touch()
-    mount_paths.require_seen([gone], there=False)  # another process has made another one
+    # Another process has created another entry of that name.
+    mount_paths.require_seen([gone], there=False)
 
 
 def test_effect_that_never_becomes_visible_is_an_error(

@@ -222,7 +222,8 @@ async def test_unresponsive_directory_can_be_abandoned(
         patch.setattr(os, "fsync", never)
         try:
             async with trio.open_nursery() as nursery:
-                for number in range(STORE_THREADS_MAX + 1):  # the last one gets no thread
+                # One request more than there are threads.
+                for number in range(STORE_THREADS_MAX + 1):
                     nursery.start_soon(store.put, ObjectKey(f"pack/{number}"), b"content")
                 for _ in range(STORE_THREADS_MAX):
                     await trio.to_thread.run_sync(stuck.acquire)

@@ -15,12 +15,13 @@ from typing import Final, NamedTuple
 from tests.power.ordered_load import Act, Change, Choices, Tree
 
 BYTES_MAX: Final = 100_000  # a change is one write request, so no part of it is a hole
-SYNCED_SHARES: Final = (0.2, 0.03, 0.01, 0.0)  # of the possible changes, by the seed
+# Share of the changes that are synced; the seed chooses one.
+SYNCED_SHARES: Final = (0.2, 0.03, 0.01, 0.0)
 PIECE_BYTES: Final = 4096  # the smallest read of the kernel
 _SIZED: Final = frozenset({Act.PUT, Act.APPEND, Act.OVERWRITE})
 
 FileId = int
-Sizes = dict[str, int | None]  # by path; None: a directory
+Sizes = dict[str, int | None]  # size by path; None for a directory
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from typing import Final, NamedTuple
 
 from typing_extensions import override
 
-Tree = dict[str, bytes | None]  # by path below the root; None: a directory
+Tree = dict[str, bytes | None]  # content by path below the root; None for a directory
 
 FOLDERS: Final = ("", "d/")  # all writers share them
-_NAMES: Final = 7  # for each writer in each folder
+_NAMES: Final = 7  # number of names of each writer in each folder
 _GONE: Final = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 
 
@@ -64,7 +64,7 @@ class Change:
     name: str
     new_name: str = ""
     data: bytes = b""
-    at: int = 0  # offset, or size
+    at: int = 0  # offset of a write, or new size
     synced: bool = False
 
     @property
@@ -166,7 +166,8 @@ class Choices:
         self._synced_share = synced_share
         self._bytes_max = bytes_max
         self._prefix = prefix_of(writer)
-        self._common = [self._content() for _ in range(3)]  # so that some blocks are duplicates
+        # Repeated contents, so that some blocks are duplicates.
+        self._common = [self._content() for _ in range(3)]
         self._places = [f"{folder}{self._prefix}{n}" for folder in FOLDERS for n in range(_NAMES)]
 
     def next_change(self, tree: Tree) -> Change:
@@ -422,7 +423,7 @@ class Verdict:
 
     steps: Sequence[Sequence[Step]]
     windows: Sequence[Window]
-    ended_ns: int  # when the daemon was killed
+    ended_ns: int  # time of the kill of the daemon
     slack_ns: int = 1_000_000_000  # a group lasts up to 50 ms; a busy machine may be late
 
     @override

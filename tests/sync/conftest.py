@@ -156,7 +156,7 @@ class HandClock:
     """A clock that is set by hand; each reading takes a millisecond."""
 
     def __init__(self) -> None:
-        self.ns = 4_000_000_000_000_000_000  # later than that of mkfs
+        self.ns = 4_000_000_000_000_000_000  # a time after that of mkfs
 
     def now_ns(self) -> int:
         """Return the time."""

@@ -130,7 +130,7 @@ async def test_every_reachable_txg_can_be_restored(
             with pytest.raises(SettingsError, match="no txg 8 yet"):
                 await bucket.find(at(txg))
             continue
-        if txg == 1 and damage is lose and lost == [1]:  # as if reclaimed
+        if txg == 1 and damage is lose and lost == [1]:  # looks as if reclaim had deleted it
             with pytest.raises(SettingsError, match=r"before the oldest .* txg 6 of"):
                 await bucket.find(at(txg))
             assert (await bucket.find(at(0))).txg == 0
@@ -160,7 +160,7 @@ async def test_txg_at_the_end_of_a_level_needs_no_changelog(
     if lost == max(links):
         assert await bucket.find(Moment("newest")) == links[lost]
         async with power.session("b", tasks=False) as session:
-            assert session.volume.link.txg == lost + 1  # its fence record
+            assert session.volume.link.txg == lost + 1  # the fence record of the new mount
             await session.publish_anew()
 
 

@@ -86,7 +86,7 @@ class Outcome(NamedTuple):
     """Content, errors and findings after one damage."""
 
     words: str  # all messages
-    contents: Mapping[Ino, bytes | None]  # None: an error
+    contents: Mapping[Ino, bytes | None]  # None if reading fails
 
 
 def write(session: Session, number: int) -> tuple[Ino, bytes]:

@@ -280,7 +280,7 @@ async def test_lost_group_turns_the_mount_read_only(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
 
-        session.db.rollback()  # as SQLite does when the disk is full
+        session.db.rollback()  # simulates SQLite on a full disk
 
         assert session.status.state is MountState.DEGRADED
         assert "lost" in session.status.why
@@ -316,7 +316,8 @@ async def test_half_of_an_operation_is_never_committed(power: Power) -> None:
         session.durability.commit()
         write_file(session, CONTENT * 2)
         session.db.begin()
-        session.db.run("DELETE FROM block_map WHERE ino = ?", (safe,))  # and then a bug
+        # Simulates a bug after the change.
+        session.db.run("DELETE FROM block_map WHERE ino = ?", (safe,))
 
         session.status.break_off("a bug")
 

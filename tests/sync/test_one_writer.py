@@ -68,7 +68,7 @@ async def test_append_that_arrives_after_a_takeover_is_refused(power: Power) -> 
         await old.flush()
         lost = write_file(old, b"late")
         await old.uploader.seal_most()
-        gate = slow.hold("create")  # of the pack
+        gate = slow.hold("create")  # blocks the upload of the pack
         outcome: list[BaseException] = []
 
         async def flush() -> None:
@@ -126,7 +126,7 @@ async def test_append_before_the_fence_is_history_and_not_confirmed(
         assert pending.outbox(old.db) is not None  # not confirmed
 
     async with power.session("a", tasks=False) as again:
-        assert again.volume.notices == ()  # its attempt is in the chain: nothing is lost
+        assert again.volume.notices == ()  # the attempt is in the chain, so nothing is lost
         assert await read_file(again, ino) == b"just in time"
         assert await read_file(again, taken[0]) == b"by b"
 

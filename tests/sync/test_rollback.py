@@ -122,7 +122,7 @@ async def test_rollback_that_needs_a_condemned_pack_is_refused(power: Power) -> 
         await roll_back(power, past)
 
     grown = {key for key in power.store.objects if key not in objects}
-    assert all(key.startswith("changelog/") for key in grown)  # of the fence record
+    assert all(key.startswith("changelog/") for key in grown)  # the changelog of the fence record
     assert await contents(power, "a", gone, copied, again) == [None, None, b"elsewhere"]
     assert only_copied.txg > past.txg
 

@@ -119,6 +119,6 @@ async def test_exchanged_superblock_shortens_no_retention(plain: Power) -> None:
         await tend(session.volume)
         await session.close()
 
-    await plain.retain(3600)  # as any host may choose
+    await plain.retain(3600)  # any host may choose a shorter retention
     async with plain.session("a", tasks=False) as session:
         assert await retained_s(session.volume) == 3600

@@ -78,7 +78,7 @@ async def test_small_blocks_share_the_window_around_them(power: Power) -> None:
         assert sorted(found) == sorted(contents)
         stored_bytes = sum(row.stored_bytes or 0 for row in rows)
         windows = stored_bytes // NEIGHBOUR_FETCH_BYTES + 1
-        assert store.counts["get_range"].requests <= 3 * windows  # some lie in two of them
+        assert store.counts["get_range"].requests <= 3 * windows  # some blocks lie in two windows
 
 
 async def test_block_without_a_location_is_missing(power: Power) -> None:

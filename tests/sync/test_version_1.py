@@ -134,7 +134,8 @@ async def test_changes_of_version_2_give_all_hosts_the_same_rows(
         await session.leveler.make_due()
         assert births(session.db) == born
         levels = [key for key in former.store.objects if key.startswith("level/")]
-        assert level_codec.key_of(2, Txg(25)) in levels  # its five span the two versions
+        # The five merged levels contain changes of both versions.
+        assert level_codec.key_of(2, Txg(25)) in levels
     merged = await restored(former, tmp_path / "merged.db")
     single = await restored(former, tmp_path / "single.db", by_levels=False)
     require_equal(merged, single)

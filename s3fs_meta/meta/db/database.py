@@ -518,7 +518,7 @@ class Database(Statements):
     def _restart_wal(self, wal: Wal) -> None:
         try:
             wal.checkpoint_with(self.connection)
-        except apsw.Error as exc:  # the group is committed; the log only stays longer
+        except apsw.Error as exc:  # the group is committed, so only the log stays longer
             _log.warning("checkpoint of %s failed: %s", self.path, exc)
 
     @property

@@ -294,9 +294,9 @@ class ChangedInodes(NamedTuple):
 
 
 def inodes_changed(connection: apsw.Connection, seq_after: int, count_max: int) -> ChangedInodes:
-    """Return the inodes that the records after a number change; reads a bounded number of records.
+    """Return the inodes that the records after a number change, until *count_max* are found.
 
-    Reads at least one record, whatever its size.
+    At least one complete record is read, so there may be more inodes.
     """
     last: dict[Ino, int] = {}
     last_seq = seq_after

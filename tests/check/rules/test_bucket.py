@@ -70,7 +70,7 @@ async def test_block_number_proves_nothing_about_its_content(
         del healthy.store.objects[key]
     else:
         healthy.store.objects[key] = flipped(healthy.store.objects[key], 1)
-    for number in range(5):  # in any order of reading
+    for number in range(5):  # repeated, because packs are read in any order
         random = bytes([number * 50]) * 16
         other, data = stray_pack(healthy.keyring, 1, random, block=block, content=b"theirs")
         healthy.store.objects[other] = data

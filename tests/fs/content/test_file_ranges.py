@@ -313,7 +313,7 @@ async def test_copy_shares_uploaded_blocks(fs: Filesystem, volume: Volume) -> No
     assert mapped(fs, other) == mapped(fs, ino)
 
     with pytest.raises(TransientStoreError):
-        await whole(fs, other)  # the first reader
+        await whole(fs, other)  # this is the first reader of the content
     assert await whole(fs, other) == content
 
 
@@ -335,7 +335,7 @@ async def test_copy_of_a_small_uploaded_file_shares_its_block(
     assert mapped(fs, other) == mapped(fs, ino)
     assert fs.getattr(other).size_bytes == len(content)
     with pytest.raises(TransientStoreError):
-        await whole(fs, other)  # the first reader
+        await whole(fs, other)  # this is the first reader of the content
     await fs.write(other, len(content), b"more")
     assert await whole(fs, other) == content + b"more"
     assert await whole(fs, ino) == content

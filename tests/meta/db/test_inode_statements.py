@@ -32,8 +32,8 @@ WRITES_THROUGH = ("check/", "meta/offline/")
 # Connections of their own, or tables that no rows in memory belong to yet.
 OTHER_CONNECTIONS = frozenset(
     {
-        "meta/db/schema.py",  # before the database is open
-        "meta/trees/tree_paths.py",  # of a snapshot, or after a commit
+        "meta/db/schema.py",  # runs before the database is open
+        "meta/trees/tree_paths.py",  # reads a snapshot, or after a commit
     }
 )
 
@@ -58,7 +58,7 @@ class Statement(NamedTuple):
     runs: str  # the method
     of: str  # whose method
     text: str
-    is_complete: bool  # all of the text is known
+    is_complete: bool  # True if the complete text is known
 
 
 class Source:
@@ -68,7 +68,7 @@ class Source:
         self.file = path.relative_to(PACKAGE).as_posix()
         self.tree = ast.parse(path.read_text())
         self.constants: dict[str, ast.expr] = {}
-        self.imports: dict[str, str] = {}  # name: the module that it is imported from
+        self.imports: dict[str, str] = {}  # imported name and its module
         for node in self.tree.body:
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):

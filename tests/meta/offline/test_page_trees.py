@@ -17,7 +17,7 @@ from s3fs_meta.meta.offline.salvage import DamagedDatabase
 
 KEY = "image/1/manifest"
 FACTS = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
-_LAST_CHILD_AT = 108  # in the header of the first page
+_LAST_CHILD_AT = 108  # offset in the header of the first page
 _FIRST_CELL_AT = 112
 
 

@@ -59,7 +59,8 @@ def _copy(db: Database, top: Ino) -> None:
     tree_copies.begin(db)
     new = tree_copies.copy_inode(db, inodes.get(db, top), NOW_NS)
     tree_copies.copy_names(db, [Source(top, new, Cookie(0))], NOW_NS, names_max=100, blocks_max=10)
-    db.inodes.run("UPDATE inodes SET mode = 33152 WHERE ino > ?", (new + 3,))  # in the same group
+    # Changed again in the same group.
+    db.inodes.run("UPDATE inodes SET mode = 33152 WHERE ino > ?", (new + 3,))
     db.commit()
 
 

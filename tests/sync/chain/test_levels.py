@@ -218,7 +218,7 @@ async def test_error_after_a_level_does_not_keep_its_manifest(power: Power) -> N
 async def test_level_of_another_history_is_replaced_by_changelogs(power: Power, later: int) -> None:
     """A level of another history is found by the changelogs after it."""
     async with power.session("a", tasks=False) as session:
-        await _work(session, 1, RUN - 2)  # after the fence record
+        await _work(session, 1, RUN - 2)  # txg 1 is the fence record
         young = dict(power.store.objects)
         await _work(session, 2, 1 + later)
     here = dict(power.store.objects)

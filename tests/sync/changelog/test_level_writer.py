@@ -19,7 +19,7 @@ def made(power: Power) -> list[tuple[int, Txg]]:
 async def test_level_appears_once_when_its_run_is_full(power: Power) -> None:
     """A level object is created exactly when its run is complete."""
     async with power.session("a", tasks=False) as session:
-        await append_empty_changelogs(session, RUN - 2)  # after the fence record
+        await append_empty_changelogs(session, RUN - 2)  # txg 1 is the fence record
         await session.leveler.make_due()
         assert made(power) == []
         await append_empty_changelogs(session, RUN * RUN - RUN + 2)

@@ -216,7 +216,7 @@ async def test_other_host_applies_changelogs_instead_of_restoring(power: Power) 
         await session.close()
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"from a"
-        assert session.cache.misses == 0  # its cached blocks are still there
+        assert session.cache.misses == 0  # the cached blocks of the file were kept
         assert await read_file(session, other) == b"from b"
         assert not session.volume.notices
         assert not list(session.volume.state_dir.path.glob("kept-*"))
@@ -288,7 +288,7 @@ async def test_changes_are_shipped_at_the_interval(power: Power) -> None:
     options = SessionOptions(sync_interval_s=0.01)
     async with power.session("a", session_options=options, hook=hook) as session:
         ino = write_file(session, b"soon")
-        assert session.shipper.oldest_ns == 0  # not even recorded
+        assert session.shipper.oldest_ns == 0  # the change was not even recorded
         session.db.commit()
         assert session.shipper.oldest_ns > 0
         with trio.fail_after(20):

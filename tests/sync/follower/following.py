@@ -23,7 +23,8 @@ class Listener(NoKernel):
 
     def __init__(self) -> None:
         self.follower: Follower | None = None
-        self.react: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint  # before each turn
+        # Called before each turn.
+        self.react: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
         self.turns: list[Turned | None] = []
         self._waiting: dict[int, trio.Event] = {}
 

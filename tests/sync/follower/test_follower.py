@@ -53,7 +53,7 @@ async def test_cached_blocks_of_removed_files_are_deleted(power: Power) -> None:
             remove_file(writer, gone)
             await listener.wait_for(await ship(writer))
             async with session.follower.paused():  # type: ignore[union-attr]  # it is a follower
-                pass  # its switch is over
+                pass  # waits until the switch is complete
 
             assert session.cache.index.get(block.block) is None
             assert block.block not in set(session.files.numbers())

@@ -49,4 +49,4 @@ async def bucket_at(power: Power, now_ns: int = 0, store: ObjectStore | None = N
     )
 
 
-FAR = 10**19 // 5  # later than the real clock that mkfs used
+FAR = 10**19 // 5  # a time after the real clock, which mkfs used

@@ -162,7 +162,8 @@ async def test_orphans_are_found_in_bounded_memory(
         for key in strays:
             del power.store.objects[key]
         assert await finder.find_orphans(Epoch(5), 1000) == []
-        power.store.objects[strays[1]] = b"?"  # only called like one of ours
+        power.store.objects[strays[1]] = b"?"  # a foreign object with a name of our form
         power.store.objects.update(made[:1])
-        assert await finder.find_orphans(Epoch(5), 1000) == []  # looked at already
+        # Already checked objects are not read again.
+        assert await finder.find_orphans(Epoch(5), 1000) == []
         assert len(await finder.find_orphans(Epoch(6), 1000)) == 1

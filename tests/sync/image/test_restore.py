@@ -221,7 +221,8 @@ async def test_damaged_piece_is_named_and_leaves_no_database(power: Power) -> No
     with pytest.raises(FormatError, match=key):
         async with power.session("a"):
             pass
-    assert not list((power.home / "a").glob("meta.db*"))  # its disk space is free again
+    # The disk space of the database is free again.
+    assert not list((power.home / "a").glob("meta.db*"))
 
     power.store.objects[key] = good  # type: ignore[index]
     async with power.session("a") as session:

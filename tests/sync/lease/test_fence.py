@@ -99,7 +99,8 @@ async def test_chain_that_others_keep_extending_stops_the_attempt(power: Power) 
         await fencer.take_over(session.db, Hold("one", ()), force=True, catch_up=same)
         session.db.begin_local()
         assert before is not None
-        chain.record(session.db, before)  # as if the appended changelogs were unknown
+        # Simulates a host that does not know the appended changelogs.
+        chain.record(session.db, before)
         session.db.commit()
 
         fencer = await fencer_beside(session)

@@ -163,7 +163,7 @@ async def test_lost_reply_of_our_own_write_is_recognised(store: MemoryStore) -> 
     """A compare-and-set that happened although its reply was lost is ours, not a lost race."""
     keeper = await Host(store, "a").acquire()
     ours = lease_codec.encode(replace(keeper.lease, head=HEAD))
-    store.objects[lease_codec.KEY] = ours  # it happened, and now the retry finds 412
+    store.objects[lease_codec.KEY] = ours  # the write succeeded, so its retry gets 412
 
     await keeper.move_head(HEAD)
 

@@ -161,7 +161,7 @@ async def test_follower_continues_from_its_local_state(power: Power, damage: str
         await session.close()
     async with power.session(
         "f", tasks=False
-    ) as session:  # as good as the writer's own local state
+    ) as session:  # a follower's state is as good as the writer's own
         await session.flush_at_end()
         await session.close()
     await require_healthy(power, inos, 9, "c")

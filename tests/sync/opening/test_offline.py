@@ -174,7 +174,7 @@ async def test_follower_starts_with_local_state_and_catches_up(power: Power, kil
             assert session.link == shown
             assert session.status.state is MountState.FOLLOWING
             assert figures.figures(session, "", "")["offline"] == WHY
-            if not killed:  # its cached blocks were recorded when it closed
+            if not killed:  # after a clean close the cached blocks are recorded
                 assert await read_file(session, before) == CONTENT
             assert inodes.get(session.db, missed).size_bytes == len(b"of the first day")
             assert session.follower is not None

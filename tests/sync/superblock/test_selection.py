@@ -159,7 +159,7 @@ async def test_older_superblock_is_refused_by_a_host_that_saw_a_newer_one(power:
                 pass
     assert power.store.objects == before
     assert (await power.keys("a", repairing=True)).superblock.retention_s == 100
-    assert (await power.keys("b")).superblock.generation == 1  # it cannot notice
+    assert (await power.keys("b")).superblock.generation == 1  # a host without a copy cannot notice
 
 
 async def test_one_older_object_is_ignored(power: Power) -> None:

@@ -310,7 +310,7 @@ async def test_fetched_block_gets_its_file_position_again(
         await session.flush()
         await session.close()
     async with power.session("b", tasks=False) as session:
-        await session.cache.fetch(_located(session, inos[6]))  # with its neighbours
+        await session.cache.fetch(_located(session, inos[6]))  # fetches the neighbours, too
         row = blocks.get(session.db, _located(session, inos[6]).block)
         assert row.pack is not None
         session.damage.mark(Mark(row.pack, None), "is damaged")

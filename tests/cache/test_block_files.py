@@ -266,7 +266,7 @@ def test_new_descriptor_of_a_block_replaces_the_old_one(tmp_path: Path) -> None:
     assert not is_open(old)
 
 
-def test_nothing_stays_open_after_the_end(tmp_path: Path) -> None:
+def test_all_files_are_closed_at_the_end(tmp_path: Path) -> None:
     """Kept and forgotten files are closed, even without an explicit close."""
     held = OpenBlocks()
     fds = [opened(tmp_path), opened(tmp_path)]

@@ -27,7 +27,7 @@ class MeasuredDisk(DiskSpace):
         return self.spare
 
 
-def test_one_check_grants_many_operations(tmp_path: Path) -> None:
+def test_one_check_of_the_disk_allows_many_operations(tmp_path: Path) -> None:
     """A disk with much space is queried once per granted budget, not once per operation."""
     disk = MeasuredDisk(tmp_path, 1 << 40, lambda _wanted: None)
 
@@ -37,7 +37,7 @@ def test_one_check_grants_many_operations(tmp_path: Path) -> None:
     assert disk.looks == 1
 
 
-def test_reserve_is_not_used(tmp_path: Path) -> None:
+def test_operation_that_needs_the_reserve_is_refused(tmp_path: Path) -> None:
     """An operation that would use the reserve is refused."""
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
 
@@ -91,7 +91,7 @@ def test_space_reserved_for_a_growing_file_is_not_given_to_others(tmp_path: Path
         disk.spend(41)
 
 
-def test_missing_space_cannot_be_reserved(tmp_path: Path) -> None:
+def test_reservation_without_space_is_refused(tmp_path: Path) -> None:
     """The operation does not begin, and nothing stays reserved."""
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
 

@@ -166,7 +166,7 @@ async def test_foreign_names_are_kept(bench: CacheBench, tmp_path: Path) -> None
     assert (bench.files.root / "photo").exists()
 
 
-async def test_file_that_fsck_could_use_stays(bench: CacheBench, tmp_path: Path) -> None:
+async def test_file_that_fsck_may_need_is_kept(bench: CacheBench, tmp_path: Path) -> None:
     """A file is kept if its block is in no pack: fsck may use it."""
     block = bench.write(0, b"content")
     bench.db.begin_local()
@@ -301,7 +301,7 @@ async def test_copy_of_a_copy_gets_the_oldest_content(bench: CacheBench) -> None
     assert content(bench) == OLD[:10]
 
 
-async def test_hole_stays_a_hole(bench: CacheBench) -> None:
+async def test_hole_is_restored_as_a_hole(bench: CacheBench) -> None:
     """A write into it makes only its own range unreadable."""
     bench.db.begin()
     block = bench.cache.write_new(INO, BlockIndex(0), 100, b"new")

@@ -49,7 +49,7 @@ def test_new_inodes_belong_to_the_owner_of_the_root(healthy: Healthy) -> None:
     assert _examination(healthy).owner() == (0, 0)
 
 
-def test_query_is_built_from_its_parts() -> None:
+def test_one_clause_and_condition_build_every_query() -> None:
     """One FROM clause and one condition serve counting, listing and repairing."""
     one = Invariant(7, "t", source="inodes AS i", damaged="i.nlink < 0", columns="i.ino", text="")
     assert one.name == "I7"

@@ -71,7 +71,7 @@ async def run(power: Power) -> tuple[int, int, list[ObjectKey]]:
     return made.files, made.packs, made.unreadable
 
 
-async def test_content_comes_back_below_lost_and_found(power: Power) -> None:
+async def test_content_is_restored_below_lost_and_found(power: Power) -> None:
     """Every file is complete under its inode number; fsck is clean."""
     contents = await burnt(power)
 
@@ -187,7 +187,7 @@ async def test_former_writer_is_fenced_after_repair(power: Power) -> None:
 
 
 @pytest.mark.parametrize("left", ["a changelog", "a lease", "a huge lease"])
-async def test_leftovers_of_metadata_do_no_harm(power: Power, left: str) -> None:
+async def test_leftovers_of_metadata_are_harmless(power: Power, left: str) -> None:
     """Numbers of remaining changelogs are not used again."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"content")
@@ -308,7 +308,7 @@ async def test_blocks_of_a_fenced_host_get_into_no_file_of_the_next_writer(power
         assert (await read_file(session, other)).startswith(b"never shipped")
 
 
-async def test_local_state_is_moved_away_last(power: Power) -> None:
+async def test_failed_rebuild_leaves_the_local_state(power: Power) -> None:
     """A rebuild that fails leaves it in place."""
     await burnt(power)
     moved: list[int] = []
@@ -482,7 +482,7 @@ async def test_lost_piece_of_an_image_costs_only_the_names_in_it(power: Power) -
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_image_without_its_schema_names_nothing(power: Power) -> None:
+async def test_image_without_its_schema_gives_no_names(power: Power) -> None:
     """The rebuild ignores the image and names files by inode number."""
     files = await filled(power)
     flip(power, (await manifest_of(power)).pieces[0].key)
@@ -492,7 +492,7 @@ async def test_image_without_its_schema_names_nothing(power: Power) -> None:
     assert await outcome(power, "b", files) == (0, FILES)
 
 
-async def test_image_of_one_damaged_piece_names_nothing(power: Power) -> None:
+async def test_image_of_one_damaged_piece_gives_no_names(power: Power) -> None:
     """The rebuild ignores the image and names files by inode number."""
     files = await filled(power)
     [piece] = (await manifest_of(power)).pieces

@@ -30,7 +30,7 @@ def test_neighbouring_blocks_are_one_range(healthy: Healthy) -> None:
     assert "3 blocks" in exam.report.notes[0]
 
 
-def test_later_losses_are_added(healthy: Healthy) -> None:
+def test_later_losses_are_added_to_the_list(healthy: Healthy) -> None:
     """A second run keeps the findings of the first."""
     exam = _examination(healthy)
     for index in (0, 3):
@@ -47,7 +47,7 @@ def test_only_the_lost_end_of_a_block_is_recorded(healthy: Healthy) -> None:
     assert healthy.block_of(healthy.dirty, 1)
 
 
-def test_long_list_ends_with_more(healthy: Healthy) -> None:
+def test_long_list_of_lost_ranges_is_truncated(healthy: Healthy) -> None:
     """The size of the attribute is bounded; the last entry says that more was lost."""
     exam = _examination(healthy)
     record_holes(

@@ -21,7 +21,7 @@ def exam(healthy: Healthy) -> Examination:
     return made
 
 
-def test_directory_is_made_once(healthy: Healthy, exam: Examination) -> None:
+def test_lost_and_found_is_created_once(healthy: Healthy, exam: Examination) -> None:
     """lost+found belongs to the owner of the root, and no other user can list it."""
     home = lost_found.directory(exam)
     assert lost_found.directory(exam) == home
@@ -29,7 +29,7 @@ def test_directory_is_made_once(healthy: Healthy, exam: Examination) -> None:
     assert exam.report.notes == ["made directory /lost+found"]
 
 
-def test_name_is_the_number(healthy: Healthy, exam: Examination) -> None:
+def test_recovered_inode_is_named_by_its_number(healthy: Healthy, exam: Examination) -> None:
     """A recovered inode is named by its number, which is never reused."""
     home = lost_found.directory(exam)
     lost_found.place(exam, home, healthy.fifo)
@@ -45,7 +45,7 @@ def test_longest_name_stays_within_its_bound(healthy: Healthy, exam: Examination
     assert given == [wanted, wanted[:-2] + b"~1", wanted[:-2] + b"~2"]
 
 
-def test_search_for_a_free_name_ends(healthy: Healthy, exam: Examination) -> None:
+def test_search_for_a_free_name_is_bounded(healthy: Healthy, exam: Examination) -> None:
     """After a bounded number of attempts the search raises an error."""
     dentries.add(healthy.db, healthy.inner, b"same", healthy.fifo)
     for number in range(1, LOST_NAME_ATTEMPTS_MAX):

@@ -147,7 +147,7 @@ def test_unwanted_phases_are_left_out(tmp_path: Path, big_bytes: int, files: int
     assert ("stat" in found) == bool(files)
 
 
-def test_every_content_is_different(tmp_path: Path) -> None:
+def test_all_generated_content_differs(tmp_path: Path) -> None:
     """All content differs, because equal content would be deduplicated."""
     seen: list[bytes] = []
 

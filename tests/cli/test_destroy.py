@@ -17,7 +17,7 @@ from tests.programs import Program
 pytestmark = pytest.mark.thorough
 
 
-def test_name_must_be_given(program: Program, place: Place) -> None:
+def test_removal_needs_the_name_as_confirmation(program: Program, place: Place) -> None:
     """An empty answer and a wrong name remove nothing."""
     for words in ([], ["--confirm", "holidays"]):
         assert program.run("destroy", *words, place.url).returncode == 2

@@ -89,7 +89,9 @@ def test_mount_after_a_kill_recovers(program: Program, mounted: Place) -> None:
     assert program.run("fsck", "-n", mounted.url).returncode == 0
 
 
-def test_early_error_is_the_command_s_error(program: Program, empty: Place) -> None:
+def test_early_error_of_the_daemon_is_reported_by_the_command(
+    program: Program, empty: Place
+) -> None:
     """Starting in the background hides no error."""
     empty.bucket.mkdir()
 

@@ -11,7 +11,9 @@ from tests.damage import flipped
 from tests.programs import Program
 
 
-def test_directory_needs_no_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_of_copies_needs_no_scheme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A relative one is below the working directory."""
     monkeypatch.chdir(tmp_path)
     assert url_of("backup") == f"local://{tmp_path}/backup"

@@ -93,7 +93,7 @@ def test_json_result_lists_the_removed_names(program: Program, mounted: Place) -
     assert done == {"removed": [str(path) for path in gone]}
 
 
-def test_wait_ends_when_nothing_is_left(program: Program, mounted: Place) -> None:
+def test_wait_ends_when_all_rows_are_deleted(program: Program, mounted: Place) -> None:
     """Statfs counts no inode of the trees any more, and no removal is running."""
     mnt = mounted.mountpoint
     for number in range(20):

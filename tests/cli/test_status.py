@@ -63,7 +63,7 @@ def test_mount_is_found_by_mountpoint_url_and_in_the_list(program: Program, moun
     assert by_path["pid"] in [one.get("pid") for one in listed]
 
 
-def test_figures_for_people_have_units() -> None:
+def test_printed_figures_have_units() -> None:
     """Bytes and times are not printed as bare numbers; what is unknown is left out."""
     rows = status.table_rows(
         {"a_bytes": 2048, "image": {"last_ns": 0, "x": None}, "ro": True, "store": {"get": {}}}
@@ -72,7 +72,7 @@ def test_figures_for_people_have_units() -> None:
     assert rows == {"a": "2 KiB", "image last": "never", "ro": "yes"}
 
 
-def test_each_size_is_labelled() -> None:
+def test_each_printed_size_has_a_label() -> None:
     """A capacity of 0 is shown as unlimited."""
     rows = status.table_rows({"file_bytes": 1, "capacity_bytes": 0, "cache": {"bytes": 2}})
 
@@ -80,7 +80,7 @@ def test_each_size_is_labelled() -> None:
 
 
 @pytest.mark.mount
-def test_time_of_the_first_image_is_known(program: Program, mounted: Place) -> None:
+def test_replication_lag_starts_at_the_first_image(program: Program, mounted: Place) -> None:
     """The replication lag counts from that image, not from the mount."""
     made_ns = program.status(mounted.mountpoint)["image"]["last_ns"]
     program.ok("umount", mounted.mountpoint)

@@ -94,7 +94,7 @@ def test_read_only_mount_has_nothing_to_upload(program: Program, place: Place) -
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_reader_beside_changes_of_a_killed_mount_says_once_what_to_do(
+def test_read_only_mount_reports_unshipped_changes_of_a_killed_mount_once(
     program: Program, place: Place
 ) -> None:
     """The upload before the unmount and the unmount itself fail for the same reason."""

@@ -353,7 +353,7 @@ def test_largest_allowed_numbers_are_accepted() -> None:
     assert decode_section("x", encode_section(section)) == section
 
 
-def test_sections_are_bounded() -> None:
+def test_size_of_a_section_is_bounded() -> None:
     """The number of locations and the length of a changeset are bounded."""
     longest = Section(bytes(CHANGELOG_SECTION_BYTES_MAX - 4), ())
     assert decode_section("x", encode_section(longest)) == longest
@@ -500,7 +500,7 @@ def test_names_are_parsed_and_sort_by_txg() -> None:
         part_key(PREFIX, 0).upper(),
     ],
 )
-def test_other_names_are_refused(key: str) -> None:
+def test_names_of_other_forms_are_refused(key: str) -> None:
     """A foreign object is never taken for a part of the chain."""
     assert parse_key(key) is None
     assert parse_part_key(key) is None

@@ -73,7 +73,7 @@ def test_size_of_the_frame_must_be_as_expected() -> None:
             decompress(packed, plain_bytes)
 
 
-def test_a_bomb_allocates_nothing() -> None:
+def test_oversized_frame_allocates_no_memory() -> None:
     """A small frame that declares 256 MiB is refused before memory is taken."""
     bomb = bytes([Method.ZSTD]) + zstandard.ZstdCompressor().compress(bytes(1 << 28))
     tracemalloc.start()

@@ -189,7 +189,7 @@ def test_large_txgs_have_names() -> None:
 @pytest.mark.parametrize(
     "key", ["", KEY + "x", "x" + KEY, KEY.replace("-2-", "-02-"), KEY.replace("/0", "/"), PREFIX]
 )
-def test_other_names_are_refused(key: str) -> None:
+def test_names_of_other_forms_are_refused(key: str) -> None:
     """A foreign object is never taken for a part of an image."""
     assert parse_manifest_key(key) is None
     assert parse_piece_key(key) is None
@@ -200,7 +200,7 @@ SOUND = json.loads(image.dump_manifest(MANIFEST))
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.sampled_from(sorted([*SOUND, "x"])), json_values)
-def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> None:
+def test_any_value_of_a_field_is_refused_or_returned_unchanged(name: str, value: object) -> None:
     """No value makes the parser raise anything but FormatError, or is changed."""
     payload = dump({**SOUND, name: value})
     try:
@@ -212,7 +212,9 @@ def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> 
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.integers(0, 1), st.integers(0, 2), json_values)
-def test_any_value_in_any_piece_is_refused_or_kept(number: int, column: int, value: object) -> None:
+def test_any_value_of_a_piece_is_refused_or_returned_unchanged(
+    number: int, column: int, value: object
+) -> None:
     """A wrong value in any array item is refused."""
     pieces = [list(piece) for piece in SOUND["pieces"]]
     pieces[number][column] = value

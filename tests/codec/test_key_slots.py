@@ -144,7 +144,7 @@ def test_unknown_kdf_error_advises_an_upgrade(lock: PassphraseLock) -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.text(max_size=50) | st.text("ABCDEFGH234567-= ", min_size=30, max_size=45))
-def test_any_text_is_a_wrong_recovery_key_at_most(text: str) -> None:
+def test_any_text_is_refused_as_a_recovery_key(text: str) -> None:
     """No input makes the parser raise anything but PassphraseError."""
     with pytest.raises(PassphraseError):
         open_with_recovery_key(UUID, "00" * 48, text)

@@ -60,7 +60,7 @@ def test_aligned_runs_have_names(txg: int) -> None:
         "changelog/000000000008",
     ],
 )
-def test_other_names_are_refused(key: str) -> None:
+def test_names_of_other_forms_are_refused(key: str) -> None:
     """A foreign object is never taken for a level."""
     assert parse_key(key) is None
 

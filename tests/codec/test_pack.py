@@ -132,7 +132,7 @@ def test_encrypted_pack_reveals_nothing() -> None:
     assert PLAIN.block_hash(data) not in text
 
 
-def test_reused_name_still_has_two_keys() -> None:
+def test_packs_with_the_same_name_have_different_keys() -> None:
     """A caller that reuses a name by mistake does not reuse a key stream."""
     first, second = (make_pack(ENCRYPTED, [bytes(100)]) for _ in range(2))
 
@@ -280,7 +280,7 @@ def test_names_contain_only_the_epoch() -> None:
         "x" + KEY,
     ],
 )
-def test_other_names_are_refused(key: str) -> None:
+def test_names_of_other_forms_are_refused(key: str) -> None:
     """A foreign object is never taken for a pack."""
     assert parse_key(key) is None
 

@@ -26,7 +26,7 @@ def _made(kind: type[errors.S3fsError]) -> errors.S3fsError:
     [one for one in _all_errors(errors.S3fsError) if one is not errors.S3fsError],
     ids=lambda kind: kind.__name__,
 )
-def test_no_own_error_counts_as_a_bug(kind: type[errors.S3fsError]) -> None:
+def test_every_error_class_has_an_exit_status(kind: type[errors.S3fsError]) -> None:
     """Every own error class has an exit status."""
     error = errors.ControlError("ControlError", "x") if kind is errors.ControlError else _made(kind)
 

@@ -42,7 +42,7 @@ def test_log_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "line 99" in (tmp_path / "mount.log").read_text()
 
 
-def test_chatty_libraries_are_silenced() -> None:
+def test_debug_lines_of_libraries_are_not_logged() -> None:
     """Debug lines of the S3 library, which has headers in them, are not logged."""
     logs.to_stderr(logging.DEBUG)
 

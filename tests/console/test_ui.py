@@ -38,7 +38,7 @@ def test_bars_are_shown_on_a_terminal_and_removed(
     assert "s3fs-meta: hello" in shown
 
 
-def test_bar_without_work_is_full(
+def test_progress_bar_without_work_is_full(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bar at 0 % would look as if the command hung."""

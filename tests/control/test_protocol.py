@@ -25,7 +25,7 @@ def test_message_round_trips_as_one_line(message: dict[str, object]) -> None:
     assert decode(line) == message
 
 
-def test_request_without_arguments_has_none() -> None:
+def test_request_may_omit_arguments() -> None:
     """Arguments may be left out."""
     assert decode_request(b'{"command":"status"}') == Request("status", {})
 

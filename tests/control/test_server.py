@@ -270,7 +270,7 @@ async def test_leftover_socket_is_replaced_and_our_own_removed(tmp_path: Path) -
     assert os.listdir(tmp_path) == []
 
 
-async def test_quiet_waits_until_the_answer_is_sent(tmp_path: Path, commands: Commands) -> None:
+async def test_server_ends_after_its_answer_is_sent(tmp_path: Path, commands: Commands) -> None:
     """A mount that ends right after its last answer has sent it."""
     results: list[dict[str, Any]] = []
 

@@ -4,7 +4,7 @@ from contrib.docs import errnos_page
 from s3fs_meta import errors
 
 
-def test_families_have_members() -> None:
+def test_omitted_base_classes_have_subclasses() -> None:
     """Each omitted base class of errors has subclasses."""
     assert [kind for kind in errnos_page.FAMILIES if not kind.__subclasses__()] == []
 

@@ -25,7 +25,7 @@ trap 'mountpoint -q mnt && fusermount3 -uz mnt || true' EXIT
 
 
 @pytest.mark.mount
-def test_first_mount(tmp_path: Path) -> None:
+def test_first_mount_page_works_as_written(tmp_path: Path) -> None:
     """Every block of the page, in one shell, in order."""
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(blocks) >= 6

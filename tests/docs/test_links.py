@@ -31,7 +31,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_relative)
-def test_links_resolve(page: Path) -> None:
+def test_links_of_documents_resolve(page: Path) -> None:
     """Each link names an existing file, and an existing heading in it."""
     broken = []
     for link in _links(page):
@@ -43,7 +43,7 @@ def test_links_resolve(page: Path) -> None:
     assert broken == []
 
 
-def test_every_page_is_on_the_map() -> None:
+def test_every_page_is_listed_in_the_index() -> None:
     """A page that index.md does not name has no reader."""
     index = ROOT / "docs" / "index.md"
     named = {(index.parent / link.partition("#")[0]).resolve() for link in _links(index)}

@@ -137,7 +137,7 @@ def test_every_operation_is_in_the_page() -> None:
         assert f"| {name} | {requests} |" in text
 
 
-def test_small_files_are_few_puts(mounted: Place, program: QuickProgram) -> None:
+def test_many_small_files_need_few_puts(mounted: Place, program: QuickProgram) -> None:
     """1,000 files of 4 KiB: one or two packs and a changelog, however long writing them takes."""
     _mount_anew(mounted, program, "-o", "sync_interval=600")
     before = _requests(mounted, program, "put", "create", "replace")
@@ -147,7 +147,7 @@ def test_small_files_are_few_puts(mounted: Place, program: QuickProgram) -> None
     assert _requests(mounted, program, "put", "create", "replace") - before <= 6
 
 
-def test_small_files_are_few_gets(mounted: Place, program: QuickProgram) -> None:
+def test_many_small_files_need_few_gets(mounted: Place, program: QuickProgram) -> None:
     """500 files of 4 KiB, read in order by a mount without a cache: 2 MiB in requests of 1 MiB."""
     content = random.Random(1)
     for number in range(500):
@@ -162,7 +162,7 @@ def test_small_files_are_few_gets(mounted: Place, program: QuickProgram) -> None
 
 
 @pytest.mark.parametrize("options", ["rw", "ro"])
-def test_large_file_is_few_gets(mounted: Place, program: QuickProgram, options: str) -> None:
+def test_large_file_needs_few_gets(mounted: Place, program: QuickProgram, options: str) -> None:
     """40 MiB, read in order by a mount without a cache: runs of 8 MiB, and the first blocks.
 
     On a read-only mount the kernel does not report opens to the daemon.

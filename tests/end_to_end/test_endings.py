@@ -52,7 +52,7 @@ def end(way: str, mountpoint: Path, pid: int, program: QuickProgram) -> None:
         subprocess.run([*way.split(), mountpoint], check=True)
 
 
-def test_every_process_ends(place: Place, program: QuickProgram) -> None:
+def test_every_process_ends_with_the_mount(place: Place, program: QuickProgram) -> None:
     """After every kind of end the daemon exits, with everything in the bucket."""
     ways = ["s3fs-meta umount", "umount", "fusermount3 -u", "SIGTERM", "SIGINT"]
     for number, way in enumerate(ways):

@@ -199,7 +199,7 @@ def test_open_files_of_a_detached_mountpoint_are_named(place: Place, program: Qu
     wait_until_gone(pid)
 
 
-def test_signal_leaves_other_mounts_there(place: Place, program: QuickProgram) -> None:
+def test_signal_leaves_mounts_in_other_namespaces(place: Place, program: QuickProgram) -> None:
     """The daemon of an unmounted filesystem ends; its mountpoint is used by another one."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)

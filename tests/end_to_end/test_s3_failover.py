@@ -46,7 +46,7 @@ def burn(place: Place, program: QuickProgram) -> None:
     shutil.rmtree(program.cachedir)
 
 
-def test_lost_machine_costs_seconds(
+def test_lost_machine_loses_only_seconds_of_changes(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
     """During copying and compiling: everything older than two intervals is there."""

@@ -58,7 +58,7 @@ def test_decode_refuses_malformed_acls(value: bytes) -> None:
 
 
 @given(st.binary(max_size=64))
-def test_decode_returns_or_refuses(value: bytes) -> None:
+def test_decode_of_any_bytes_raises_no_unexpected_error(value: bytes) -> None:
     """No bytes cause another exception."""
     try:
         assert acl.encode(acl.decode(value)) == value

@@ -88,7 +88,7 @@ async def test_atime_of_a_file_read_constantly_changes_daily(volume: Volume) -> 
         assert fs.getattr(ino).atime_ns == volume.clock.time_ns
 
 
-async def test_setattr_is_stored(fs: Filesystem, volume: Volume) -> None:
+async def test_setattr_result_is_read_back(fs: Filesystem, volume: Volume) -> None:
     """A read returns the attributes that setattr returned."""
     ino = make_file(fs, b"f")
     volume.clock.later()
@@ -100,7 +100,7 @@ async def test_setattr_is_stored(fs: Filesystem, volume: Volume) -> None:
         await fs.setattr(Ino(999), wanted, ROOT)
 
 
-async def test_times_alone_are_stored(fs: Filesystem) -> None:
+async def test_times_can_be_stored_alone(fs: Filesystem) -> None:
     """The kernel writes back the times that it keeps."""
     ino = make_file(fs, b"f")
     after = await fs.setattr(ino, SetAttributes(mtime_ns=T0 - 5, ctime_ns=T0 - 3), ROOT)

@@ -282,12 +282,12 @@ async def test_flags_outlive_the_mount(volume: Volume) -> None:
         assert look(fs, b"f").flags == InodeFlag.APPEND_ONLY
 
 
-def test_flags_have_two_forms() -> None:
+def test_both_forms_of_the_flags_agree() -> None:
     """Source: linux/fs.h, struct fsxattr."""
     assert [extended(flags) for flags in (0, *BOTH, sum(BOTH))] == [0, 0x08, 0x10, 0x18]
 
 
-async def test_extended_form_sets_flags(fs: Filesystem) -> None:
+async def test_extended_ioctl_sets_flags(fs: Filesystem) -> None:
     """The form that xfs_io(8) uses; projects and extent sizes are not supported."""
     ino = make_file(fs, b"f")
     for flags in (sum(BOTH), 0):

@@ -26,7 +26,7 @@ def test_forgetting_everything_frees_the_pages(times: int) -> None:
     assert counts.pages == 0
 
 
-def test_count_returns_from_the_overflow() -> None:
+def test_count_below_the_overflow_returns_to_the_page() -> None:
     """A count that falls below 255 is stored in the page again."""
     counts = LookupCounts()
     counts.add(Ino(5), 300)

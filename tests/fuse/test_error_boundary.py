@@ -53,7 +53,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def test_result_is_passed_on_and_counted(name: str) -> None:
+async def test_handler_result_is_returned_and_counted(name: str) -> None:
     """A handler without an error."""
     desk = Desk()
     assert await getattr(desk, name)(7) == 7
@@ -116,7 +116,7 @@ async def test_half_finished_change_is_rolled_back(
     assert taken_back == [MountState.DEGRADED] * undone
 
 
-def test_failing_lookup_rolls_back_nothing() -> None:
+def test_failing_lookup_keeps_the_open_group() -> None:
     """Earlier changes of others are complete."""
     taken_back: list[None] = []
     status = MountStatus(undo=lambda: taken_back.append(None))

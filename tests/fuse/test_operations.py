@@ -33,14 +33,16 @@ async def test_replies_with_an_inode_are_counted(handlers: Handlers) -> None:
         assert count(made.st_ino) == 1
 
 
-async def test_missing_name_is_a_reply(handlers: Handlers) -> None:
+async def test_missing_name_is_answered_with_inode_0(handlers: Handlers) -> None:
     """Inode 0, which the kernel caches; nothing is counted."""
     entry = await handlers.operations.lookup(ROOT_INO, b"nothing", CONTEXT)
     assert entry.st_ino == 0
     assert handlers.fs.lookups.count(Ino(0)) == 0
 
 
-async def test_listing_counts_what_fits_except_dots(handlers: Handlers, reply: Reply) -> None:
+async def test_listing_counts_entries_that_fit_except_dots(
+    handlers: Handlers, reply: Reply
+) -> None:
     """. and .. are first and never counted; the next call continues at the position."""
     inos = {await make_file(handlers, b"n%d" % number) for number in range(60)}
     await handlers.operations.forget([(ino, 1) for ino in inos])

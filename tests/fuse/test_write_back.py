@@ -138,7 +138,7 @@ class _Ceaseless(dict[str, int]):
         return super().__getitem__(name)
 
 
-async def test_ceaseless_writing_is_distinguished_from_a_failing_collector(
+async def test_continuous_writing_is_distinguished_from_a_failing_collector(
     mounted: Mounted,
 ) -> None:
     """The requested data arrived; only the writing never ends."""

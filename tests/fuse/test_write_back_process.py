@@ -106,7 +106,7 @@ def test_process_does_not_outlive_its_parent(tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_mountpoint_is_not_busy_for_it(mount: Path) -> None:
+def test_collecting_does_not_make_the_mountpoint_busy(mount: Path) -> None:
     """An unmount at the same time succeeds, where the kernel lets a mount be cloned."""
     root = write_back_process.open_root(os.fsencode(mount))
     try:

@@ -21,7 +21,7 @@ def test_symlink_without_a_target_gets_a_placeholder(healthy: Healthy) -> None:
 @pytest.mark.parametrize(
     "target", ["'text'", "x'6100'", "zeroblob(0)", "CAST(printf('%.5000c','a') AS BLOB)"]
 )
-def test_impossible_target_is_made_possible(healthy: Healthy, target: str) -> None:
+def test_invalid_symlink_target_is_corrected(healthy: Healthy, target: str) -> None:
     """I19: an invalid target is changed as little as possible."""
     healthy.sql(f"UPDATE symlinks SET target = {target} WHERE ino = ?", healthy.symlink)
     healthy.assert_mended("I19", concerns={healthy.symlink})
@@ -37,7 +37,7 @@ def test_impossible_attributes_are_removed(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-def test_attribute_of_text_becomes_bytes(healthy: Healthy) -> None:
+def test_text_in_an_attribute_becomes_bytes(healthy: Healthy) -> None:
     """I20: text in a BLOB column is converted, not dropped."""
     healthy.sql("UPDATE xattrs SET value = 'blue' WHERE value = x'626c7565'")
 

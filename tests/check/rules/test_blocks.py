@@ -125,7 +125,7 @@ def test_pack_with_live_blocks_is_stored(healthy: Healthy, state: int) -> None:
     assert healthy.dump() == healthy.before
 
 
-async def test_block_found_nowhere_is_reported_lost(healthy: Healthy) -> None:
+async def test_block_without_any_copy_is_reported_as_lost(healthy: Healthy) -> None:
     """I37: reading stays an error until -y makes it a hole and records the range."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()

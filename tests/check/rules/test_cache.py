@@ -34,7 +34,7 @@ def test_cached_uploaded_block_is_not_dirty(healthy: Healthy, clean: BlockId, st
     assert row.state is BlockState.UPLOADED
 
 
-def test_block_moved_by_compaction_is_valid(healthy: Healthy, clean: BlockId) -> None:
+def test_block_that_compaction_moves_is_reported_as_valid(healthy: Healthy, clean: BlockId) -> None:
     """I40: it is sealed, and keeps its old location until it has a new one."""
     healthy.sql("UPDATE cached_blocks SET state = 2 WHERE block = ?", clean)
     assert healthy.check().lines() == ["clean"]
@@ -48,7 +48,7 @@ def test_cached_block_without_a_location_is_dirty(healthy: Healthy, clean: Block
     assert healthy.dump() == healthy.before
 
 
-def test_cached_copy_of_no_block_is_doomed(healthy: Healthy) -> None:
+def test_cached_copy_without_a_block_is_doomed(healthy: Healthy) -> None:
     """I40: a cached copy of a block without a row is useless; the next mount removes it."""
     block = healthy.db.counters.take_block()
     healthy.db.begin()

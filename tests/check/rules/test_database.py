@@ -187,7 +187,7 @@ def test_counters_are_corrected_by_a_scan(healthy: Healthy, counter: str) -> Non
 
 
 @pytest.mark.parametrize("counter", ["capacity_bytes", "txg"])
-def test_setting_is_not_negative(healthy: Healthy, counter: str) -> None:
+def test_negative_capacity_is_reset(healthy: Healthy, counter: str) -> None:
     """I65: a negative capacity is reset to none."""
     healthy.sql(f"UPDATE counters SET {counter} = -1")
 

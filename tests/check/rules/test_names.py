@@ -207,7 +207,7 @@ def test_cycle_of_directories_is_broken(healthy: Healthy) -> None:
     assert dentries.find(healthy.db, healthy.inner, b"outer") == outer
 
 
-def test_directory_in_itself_is_taken_out(healthy: Healthy) -> None:
+def test_directory_that_contains_itself_is_moved_to_lost_and_found(healthy: Healthy) -> None:
     """I27: the shortest cycle is a directory that contains itself."""
     healthy.sql("UPDATE dentries SET parent = ?1 WHERE ino = ?1", healthy.inner)
 

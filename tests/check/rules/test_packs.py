@@ -74,7 +74,7 @@ def test_live_bytes_are_corrected(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-def test_living_pack_has_no_txg_of_death(healthy: Healthy) -> None:
+def test_live_pack_has_no_txg_of_death(healthy: Healthy) -> None:
     """I64: reclaim would delete a live pack that has one."""
     healthy.sql("UPDATE packs SET died_txg = 1")
     healthy.assert_mended("I64")

@@ -23,7 +23,7 @@ def test_block_files_are_noted_with_their_sizes(healthy: Healthy) -> None:
     assert exam.files is healthy.files
 
 
-def test_everything_else_is_a_stray(healthy: Healthy) -> None:
+def test_unexpected_files_are_strays(healthy: Healthy) -> None:
     """Files with other names, in wrong directories, or unfinished are strays."""
     root = healthy.files.root
     strays = [root / "README", root / "0a", root / f"{1 << 70:x}", healthy.tmp / "fetch-9"]

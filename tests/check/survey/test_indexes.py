@@ -85,7 +85,7 @@ async def test_block_of_a_condemned_pack_is_uploaded_again(
 
 
 @SAME
-async def test_content_that_cannot_be_read_there_is_no_find(healthy: Healthy, same: bool) -> None:
+async def test_unreadable_content_in_another_pack_is_not_used(healthy: Healthy, same: bool) -> None:
     """The index of the other pack is intact, and its record is not."""
     await _lose(healthy, "unreadable")
     key = _other_pack(healthy, same=same)
@@ -99,7 +99,7 @@ async def test_content_that_cannot_be_read_there_is_no_find(healthy: Healthy, sa
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
 
 
-async def test_report_changes_nothing(healthy: Healthy) -> None:
+async def test_check_with_n_changes_nothing(healthy: Healthy) -> None:
     """The content of a condemned pack gets into the cache directory only for a repair."""
     await _lose(healthy, "missing")
     key = _other_pack(healthy, same=True)

@@ -60,7 +60,7 @@ def test_spans_cover_the_range_once_in_order(offset: int, length: int) -> None:
         (span(0, 100), located(50, BlockState.SEALED), True, How.NEW),
     ],
 )
-def test_method_of_writing_a_part(
+def test_plan_chooses_how_each_part_is_written(
     part: Span, there: Located | None, is_local: bool, how: How
 ) -> None:
     """Old content is fetched or copied only if some of it stays."""

@@ -40,7 +40,7 @@ async def whole(fs: Filesystem, ino: Ino) -> bytes:
     return await fs.read(ino, 0, fs.getattr(ino).size_bytes)
 
 
-async def test_bytes_written_are_read(fs: Filesystem, volume: Volume) -> None:
+async def test_written_bytes_are_read_back(fs: Filesystem, volume: Volume) -> None:
     """Bytes written across blocks are read back; size, times and counters follow."""
     ino = make_file(fs, b"f")
     content = random.Random(1).randbytes(3 * BLOCK_BYTES + 17)
@@ -363,7 +363,7 @@ async def test_write_that_need_not_wait_is_accepted_beside_any_number_of_readers
     assert await whole(fs, other) == b"written back"
 
 
-async def test_block_that_went_for_a_write_is_fetched_before_it_is_copied(
+async def test_block_evicted_for_a_write_is_fetched_before_it_is_copied(
     volume: Volume, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Room for a write is found where its own block was; that is no damage."""
@@ -379,7 +379,9 @@ async def test_block_that_went_for_a_write_is_fetched_before_it_is_copied(
         assert "damaged" not in caplog.text
 
 
-async def test_write_that_waited_asks_again_whether_it_may(fs: Filesystem, volume: Volume) -> None:
+async def test_write_that_waited_checks_again_whether_writes_are_allowed(
+    fs: Filesystem, volume: Volume
+) -> None:
     """The mount may take no changes by then."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)

@@ -49,7 +49,7 @@ async def _make_rich_tree(fs: Filesystem) -> Ino:
     return top
 
 
-async def test_copy_has_everything(fs: Filesystem, volume: Volume) -> None:
+async def test_copy_has_all_properties_of_the_tree(fs: Filesystem, volume: Volume) -> None:
     """Types, owners, modes, times, sizes, holes, targets, attributes, hard links, content."""
     top = await _make_rich_tree(fs)
     everybody = [AclEntry(acl.USER_OBJ, 7), AclEntry(acl.GROUP_OBJ, 5), AclEntry(acl.OTHER, 5)]
@@ -208,7 +208,7 @@ async def test_copy_may_lie_in_its_source(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_existing_or_missing_name_is_refused(fs: Filesystem) -> None:
+async def test_copy_to_an_existing_or_from_a_missing_name_is_refused(fs: Filesystem) -> None:
     """An existing target and a missing source are refused, also at the end of the copy."""
     top = await make_tree(fs)
     with pytest.raises(EntryExistsError):

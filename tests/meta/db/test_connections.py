@@ -95,7 +95,7 @@ def test_connections_are_made_in_one_place() -> None:
         (apsw.Error(), DatabaseError),
     ],
 )
-def test_each_kind_has_its_error(theirs: apsw.Error, ours: type) -> None:
+def test_each_sqlite_error_has_our_error(theirs: apsw.Error, ours: type) -> None:
     """The most specific class is used; an unlisted SQLite error is still raised."""
     error = translated(theirs, "meta.db")
     assert type(error) is ours

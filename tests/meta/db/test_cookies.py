@@ -16,7 +16,7 @@ def test_hash_fits_and_is_never_zero(key: bytes, name: bytes) -> None:
 
 
 @given(st.binary(min_size=16, max_size=16), st.binary(min_size=1, max_size=255))
-def test_fast_form_equals_the_plain_function(key: bytes, name: bytes) -> None:
+def test_prepared_hash_equals_the_plain_hash(key: bytes, name: bytes) -> None:
     """The form with a prepared key and the plain form give the same hash."""
     assert name_hash(key)(name) == cookie_hash(key, name)
 

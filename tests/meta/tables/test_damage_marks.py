@@ -19,7 +19,7 @@ from tests.meta.conftest import MakeDatabase
 ONE, TEN = PackId(1), PackId(10)  # the names of both begin alike
 
 
-def test_mark_of_a_record_covers_nothing_beside_it(db: Database) -> None:
+def test_mark_of_a_record_covers_only_that_record(db: Database) -> None:
     """The mark of a record covers no other record or pack."""
     assert not damage_marks.exist(db)
     assert damage_marks.add(db, Mark(ONE, 17))

@@ -264,7 +264,7 @@ def test_name_beyond_the_last_position_is_refused(db: Database) -> None:
     assert row == (0x500 + 100,)
 
 
-def test_neighbouring_hashes_do_not_mix(db: Database) -> None:
+def test_names_with_neighbouring_hashes_are_distinct(db: Database) -> None:
     """The positions of a hash end where those of the next hash begin."""
     hashes = {b"a": 5, b"b": 6, b"c": 4}
     db.name_hash = lambda name: hashes[name]

@@ -173,7 +173,7 @@ class _NoImages(FaultyStore):
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["goes on", "killed"])
-async def test_failed_repair_is_no_success(power: Power, killed: bool) -> None:
+async def test_failed_repair_is_not_reported_as_success(power: Power, killed: bool) -> None:
     """The next flush tries it again; after a kill fsck -y does, while a mount refuses."""
     store = _NoImages(power.store)
     async with power.session("a", tasks=False, store=store) as session:

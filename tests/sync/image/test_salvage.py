@@ -126,7 +126,7 @@ async def test_bounded_number_of_images_is_read(
     assert [one.key for one in await laid_out(store, tmp_path / "damaged.db")] == [newer]
 
 
-async def test_unavailable_store_is_no_damage(store: MemoryStore, tmp_path: Path) -> None:
+async def test_unavailable_store_is_not_damage(store: MemoryStore, tmp_path: Path) -> None:
     """A rebuild without names would be made of it."""
     faulty = FaultyStore(store)
     faulty.fail("get", StoreUnavailableError("image", 1, 0.0, "away"))

@@ -156,7 +156,7 @@ async def test_unknown_machine_needs_no_takeover(
         assert session.status.writable
 
 
-async def test_copy_of_released_state_can_be_mounted_and_makes_the_original_the_copy(
+async def test_copy_of_released_state_can_be_mounted_and_then_refuses_the_original(
     power: Power,
 ) -> None:
     """Nothing is lost: both are at a link of the chain. One of them holds the lease at a time."""

@@ -81,7 +81,7 @@ async def test_blocks_of_a_newer_database_outlive_a_restore(power: Power) -> Non
     assert _quarantined(power) == [DIRTY]
 
 
-async def test_number_used_by_two_hosts_proves_nothing(power: Power) -> None:
+async def test_block_number_used_by_two_hosts_proves_no_content(power: Power) -> None:
     """Two hosts continued from the same txg and used one number for different content."""
     async with power.session("a") as session:
         write_file(session, b"shipped")

@@ -24,7 +24,7 @@ def test_only_blocks_of_the_cut_count() -> None:
     assert cut.pending == {2}
 
 
-def test_equal_blocks_of_a_cut_share_one_location() -> None:
+def test_equal_blocks_of_a_cut_share_a_location() -> None:
     """Only the first is put into a pack; blocks outside the cut are ignored."""
     cut = Cut({BlockId(1), BlockId(2)})
     assert cut.equal(BlockId(2), b"z" * 32) is None

@@ -185,7 +185,7 @@ async def test_read_only_mount_marks_nothing(power: Power) -> None:
         UnexpectedStoreError("pack", "odd"),
     ],
 )
-async def test_error_of_the_store_is_no_damage(power: Power, error: StoreError) -> None:
+async def test_store_error_is_not_damage(power: Power, error: StoreError) -> None:
     """A block that is unreadable now may be intact: new content is still deduplicated onto it."""
     faulty = FaultyStore(power.store)
     options = SessionOptions(read_timeout_s=0.1)
@@ -201,7 +201,7 @@ async def test_error_of_the_store_is_no_damage(power: Power, error: StoreError) 
         assert damage_marks.marks(session.db) == []
 
 
-async def test_empty_store_is_no_damage(power: Power) -> None:
+async def test_empty_store_is_not_damage(power: Power) -> None:
     """If the superblock is missing, too, it is another bucket, or a disk that is not mounted."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, CONTENT)
@@ -218,7 +218,7 @@ async def test_empty_store_is_no_damage(power: Power) -> None:
         assert await read_file(session, first) == CONTENT
 
 
-async def test_one_wrong_answer_is_no_damage(power: Power) -> None:
+async def test_one_wrong_answer_is_not_damage(power: Power) -> None:
     """The block is requested again, and the reader gets no error."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:

@@ -6,6 +6,7 @@ Keeps: the new epoch is not below any epoch of an object in the bucket; a host t
 old lease finds it replaced, and is fenced.
 """
 
+import logging
 from contextlib import aclosing
 
 import trio
@@ -28,7 +29,10 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import EPOCH_LEAP_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectStore
+from s3fs_meta.sync.chain import names
 from s3fs_meta.sync.lease.keeper import LeaseKeeper, released
+
+_log = logging.getLogger(__name__)
 
 
 async def mend_lease(
@@ -125,16 +129,44 @@ async def _lease_of_images(
                 epochs.add(part[1])
             elif (txg := changelog_codec.parse_key(info.key)) is not None:
                 txgs.append(txg)
-    last = await _last_epoch(store, keyring, txgs)
+    end = await names.reached(
+        store, keyring, Txg(0), [(txg, changelog_codec.key_of(txg)) for txg in txgs]
+    )
+    last = await _last_epoch(store, keyring, [txg for txg in txgs if txg <= end])
     # Names are not authenticated: an impossible epoch in one does not prove a writer.
     epoch = max((found for found in epochs if found - last <= EPOCH_LEAP_MAX), default=last)
-    for _, _, key in sorted(manifests, reverse=True):
-        head = await _complete(store, keyring, key, pieces)
+    keys = [key for _, _, key in sorted(manifests, reverse=True)]
+    head = await _newest_complete(store, keyring, keys, pieces)
+    if head is None and needs_image:
+        raise UnfinishedFilesystemError(store.url)
+    return released(max(epoch, last), head, clock)
+
+
+async def _newest_complete(
+    store: ObjectStore, keyring: Keyring, keys: list[ObjectKey], pieces: set[ObjectKey]
+) -> Head | None:
+    """Return the first complete image as a head, None without one.
+
+    An image that claims to be of a newer program is left out if another one is complete: nothing
+    names it, and this program can read the last changelog.
+
+    Raises:
+        NewerFormatError: only such images are there.
+    """
+    newer: NewerFormatError | None = None
+    for key in keys:
+        try:
+            head = await _complete(store, keyring, key, pieces)
+        except NewerFormatError as exc:
+            newer = newer or exc
+            continue
         if head is not None:
-            return released(max(epoch, last), head, clock)
-    if not needs_image:
-        return released(max(epoch, last), None, clock)
-    raise UnfinishedFilesystemError(store.url)
+            if newer is not None:
+                _log.warning("an image that nothing names was left out: %s", newer)
+            return head
+    if newer is not None:
+        raise newer
+    return None
 
 
 async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> Epoch:

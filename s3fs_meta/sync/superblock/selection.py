@@ -65,6 +65,7 @@ class Copy(NamedTuple):
     fault: str  # why ``found`` is None
     missing: bool = False
     error: StoreError | None = None  # why the copy cannot be read now
+    newer: NewerFormatError | None = None  # set if it claims to be of a newer program
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,8 @@ async def open_keys(
         _refuse_plain(store, (primary, second), local)
     group, keyring, opened = await _open_group(store, (primary, second, local), secret)
     authentic = _with_block_size_of(local, [one for one in group if _is_authentic(one, keyring)])
+    if second.newer is not None and primary not in authentic:
+        raise second.newer
     best = max(authentic, key=_generation)  # the first of several with the same generation
     in_bucket = [one for one in authentic if one is not local]
     if in_bucket and not repairing and best is local:
@@ -217,6 +220,8 @@ async def _read_all(store: ObjectStore, remembered: Remembered) -> tuple[Copy, C
     data = await trio.to_thread.run_sync(remembered.read)
     local = _parsed(None, data or b"", "") if data is not None else _missing(None)
     copies = primary, second, local
+    if second.newer is not None and primary.found is None:
+        raise second.newer
     if all(one.found is None for one in copies):
         if second.error is not None:
             raise second.error
@@ -241,11 +246,20 @@ def _missing(key: ObjectKey | None) -> Copy:
 
 
 def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> Copy:
-    """Return a decoded copy. Raises NewerFormatError: the filesystem needs a newer program."""
+    """Return a decoded copy.
+
+    A newer program changes the first object before the second one, so a second one of its version
+    beside an authentic first one is not from an upgrade, and counts as damaged.
+
+    Raises:
+        NewerFormatError: the first object, or this host's copy, needs a newer program.
+    """
     try:
         return Copy(key, data, etag, superblock_codec.decode(key or KEY, data), "")
-    except NewerFormatError:
-        raise
+    except NewerFormatError as exc:
+        if key != COPY_KEY:
+            raise
+        return Copy(key, data, etag, None, exc.message, newer=exc)
     except FormatError as exc:
         return Copy(key, data, etag, None, exc.what)
 

@@ -161,6 +161,33 @@ async def test_no_lease_is_made_without_an_image(power: Power) -> None:
     assert power.store.objects == before
 
 
+async def test_image_that_claims_a_newer_version_is_left_out(power: Power) -> None:
+    """Nothing names it; a changelog far ahead that claims that is foreign, too."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        head = await session.make_image()
+        await session.close()
+    claims = b"S3FSMETA\x00\x63" + bytes(100)
+    foreign = image_codec.manifest_key(Txg(head.txg + 1), Epoch(1), b"foreign!")
+    power.store.objects[foreign] = claims
+    power.store.objects[changelog_codec.key_of(Txg(1 << 62))] = claims
+    damage_lease(power, "rotten")
+
+    done = await mend(power)
+
+    assert done is not None
+    assert done.endswith(f"names {head.manifest_key}")
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == CONTENT
+        await session.close()
+
+    damage_lease(power, "rotten")
+    for key in [key for key in power.store.objects if key.endswith("/manifest")]:
+        power.store.objects[key] = claims
+    with pytest.raises(NewerFormatError):
+        await mend(power)
+
+
 async def test_newer_lease_is_not_replaced(power: Power) -> None:
     """A newer program may be able to read it."""
     power.store.objects[lease_codec.KEY] = text_object.encode("lease", 9, {})

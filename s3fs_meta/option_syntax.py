@@ -82,7 +82,7 @@ def seconds(minimum: float) -> Callable[[str, str], float]:
 
 
 def moment(word: str, text: str) -> Moment:
-    """Return a moment: ISO 8601, so long ago, ``txg=N``, or ``newest``."""
+    """Return a point in time: ISO 8601, an age, ``txg=N``, or ``newest``."""
     found = parse_moment(text.strip(), SystemClock().now_ns())
     if found is None:
         raise UsageError(

@@ -22,16 +22,17 @@ HELP = CommandHelp(
     description=(
         "The copy shares the content of its source until one of them is written to, so it takes "
         "little time and nearly no space. Owners, modes, times, extended attributes, ACLs, holes, "
-        "and hard links within the tree are kept. It appears as a whole when it is done, also "
-        "when the command was ended before; if the mount ends before, nothing is left.",
-        "The source may be in use: each directory is copied as it is when its turn comes, with what "
-        "was written before the command began. What is being moved about meanwhile may be in the "
-        "copy twice, or not at all.",
+        "and hard links within the tree are kept. The copy appears only when it is complete, also "
+        "if the command was interrupted; if the mount ends before, no part of it is left.",
+        "The source may be in use: each directory is copied when it is reached, with all data "
+        "that was written before the command began. Entries that are moved meanwhile may be in "
+        "the copy twice, or not at all.",
         "With --freeze the copy is consistent: it has the source at one point in time. Processes "
-        "that write in the source wait until the copy is made, and get no error. If that takes "
-        "longer than --freeze-max, they go on, no copy is made, and the command reports it. They "
-        "also go on when the command is ended.",
-        "Root may do it, and the user who mounted the filesystem: permissions are not checked.",
+        "that write in the source wait until the copy is complete, and get no error. If that "
+        "takes longer than --freeze-max, they continue, no copy is made, and the command reports "
+        "it. They also continue when the command is interrupted.",
+        "Only root and the user who mounted the filesystem may use it: permissions are not "
+        "checked.",
     ),
     examples=(
         Example("s3fs-meta clone /mnt/home/project /mnt/home/project-before", "before a change"),

@@ -17,9 +17,9 @@ HELP = CommandHelp(
     name="flush",
     summary="Carry everything written so far to the bucket, and wait until it is there.",
     description=(
-        "Uploads the blocks that are only in the local cache, and what changed in the metadata. When "
-        "the command has ended, losing this machine loses nothing that was written before it "
-        "began. The filesystem stays mounted and can be used meanwhile.",
+        "Uploads the dirty blocks of the local cache and the changes of the metadata. When the "
+        "command has ended, losing this machine loses nothing that was written before it began. "
+        "The filesystem stays mounted and usable meanwhile.",
     ),
     examples=(
         Example("s3fs-meta flush /mnt/home", "after an important copy"),

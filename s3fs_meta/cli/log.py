@@ -38,16 +38,16 @@ HELP = CommandHelp(
     name="log",
     summary="List the transaction groups of a filesystem, and what changed in each.",
     description=(
-        "The last one first: number, time, epoch of its writer, size of what was uploaded for it, "
-        "and how many inodes were created, changed and removed. The number, or the time as it is "
-        "shown, is what mount -o at=, restore and rollback take. Everything is read from the "
-        "bucket; the filesystem may be mounted anywhere.",
-        "--path lists those that concern a path: its entry, everything below it, and the names "
-        "that lead to it, each as the tree was then. The path is one of names: what a file "
-        "was before it was renamed is found under its old name. Reading through a file does not "
-        "show unless it changed the access time. A group of kind image (fsck or rollback made it) "
-        "may have changed anything, and is always listed. So is one whose changelog is missing or "
-        "damaged, with the reason.",
+        "Lists transaction groups, the last one first: number, time, epoch of the writer, size of "
+        "the uploaded objects, and the number of inodes created, changed and removed. mount -o "
+        "at=, restore and rollback accept the number or the time as shown. Everything is read "
+        "from the bucket; the filesystem may be mounted on any host.",
+        "--path lists the groups that concern a path: its entry, everything below it, and the "
+        "names on the path, each in the tree of that time. A file that was renamed is found under "
+        "its old name before the rename. Reading a file is not listed unless it changed the "
+        "access time. A group of kind image (made by fsck or rollback) may have changed anything, "
+        "and is always listed. So is a group whose changelog is missing or damaged, with the "
+        "reason.",
     ),
     examples=(
         Example("s3fs-meta log s3://bucket/home", "the last ones"),

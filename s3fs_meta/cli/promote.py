@@ -13,10 +13,11 @@ HELP = CommandHelp(
     name="promote",
     summary="Make a mount that follows (-o ro,follow) the one that writes.",
     description=(
-        "Takes over what the bucket has, raises the epoch, and from then on takes changes; nothing "
-        "is downloaded but what is new. Refused while another host holds the filesystem, unless "
-        "--takeover is given: then that host turns read-only as soon as it notices, and what it had "
-        "not carried to the bucket stays there. Files that are open here stay open.",
+        "Applies the remaining changes in the bucket, raises the epoch, and accepts changes from "
+        "then on; only new objects are downloaded. Refused while another host holds the "
+        "filesystem, unless --takeover is given: then that host turns read-only as soon as it "
+        "notices, and changes that it had not uploaded stay there. Files that are open on this "
+        "host stay open.",
     ),
     examples=(
         Example("s3fs-meta promote /mnt/home", "after the writer was unmounted"),

@@ -49,13 +49,14 @@ HELP = CommandHelp(
     name="recover-state",
     summary="List quarantined local state, and copy files out of it.",
     description=(
-        "A mount whose local changes cannot be continued (another host has taken the filesystem "
-        "over, or a crash has made them doubtful) keeps them in a directory kept-... of its state "
-        "directory. Without --to this command lists those directories.",
-        "With --to it copies out every file that is not as it was at the moment before: "
-        "content from the local copies, else from the bucket, with name, mode, owner, times and "
-        "extended attributes. What was removed or renamed is not told. Nothing is changed but "
-        "the new directory; compare it with the mounted filesystem and take over what you want.",
+        "A mount that cannot continue with its local changes (another host has taken the "
+        "filesystem over, or a crash has made them doubtful) quarantines them in a directory "
+        "kept-... of its state directory. Without --to this command lists those directories.",
+        "With --to it copies every file that differs from the state on which the changes were "
+        "based: content from the cached blocks, otherwise from the bucket, with name, mode, "
+        "owner, times and extended attributes. Removals and renames are not listed. Only the new "
+        "directory is written; compare it with the mounted filesystem and copy back the files "
+        "that you want.",
     ),
     examples=(
         Example("s3fs-meta recover-state s3://bucket/home", "the quarantined states"),

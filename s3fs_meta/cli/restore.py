@@ -27,13 +27,13 @@ HELP = CommandHelp(
     name="restore",
     summary="Copy files out of a bucket, as they were at a moment.",
     description=(
-        "Copies the whole tree, or what is at each PATH with everything below and the directories "
-        "that lead there, into a new or empty directory: content, names, modes, times, extended "
-        "attributes, ACLs, hard and symbolic links, holes and special files; owners if root runs "
-        "it. The filesystem may be mounted, here or elsewhere; nothing of it is changed.",
-        "A moment is a time in ISO 8601 (local unless it says a zone), so long ago (10m, 1h30m), "
-        "or txg=N; s3fs-meta log shows which there are. What the bucket has lost is a hole in the "
-        "copy, and named.",
+        "Copies the complete tree, or the tree at each PATH with its parent directories, into a "
+        "new or empty directory: content, names, modes, times, extended attributes, ACLs, hard "
+        "and symbolic links, holes and special files; also owners if root runs it. The filesystem "
+        "may be mounted on any host; it is not changed.",
+        "A point in time is a time in ISO 8601 (local unless it has a zone), an age (10m, 1h30m), "
+        "or txg=N; s3fs-meta log lists them. Content that the bucket has lost is a hole in the "
+        "copy, and is reported.",
     ),
     examples=(
         Example(

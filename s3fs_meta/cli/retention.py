@@ -26,9 +26,9 @@ HELP = CommandHelp(
     name="retention",
     summary="Show or change how far back every point in time of a filesystem is available.",
     description=(
-        "Objects that only older points in time need are deleted in the background by the mount "
-        "that writes; s3fs-meta reclaim does it at once. A mount heeds a change within ten "
-        "minutes. What is deleted already does not come back.",
+        "The mount that writes deletes objects that only older points in time need in the "
+        "background; s3fs-meta reclaim does so at once. A mount applies a change within ten "
+        "minutes. Deleted points in time do not return.",
     ),
     examples=(
         Example("s3fs-meta retention s3://bucket/home", "show it"),

@@ -36,12 +36,12 @@ HELP = CommandHelp(
     name="rollback",
     summary="Make what a filesystem was at a moment what it is now.",
     description=(
-        "The filesystem must not be mounted anywhere. What this host has and the bucket has not "
-        "is shipped first; then the past becomes the present as a new transaction group. The "
-        "history stays, so another rollback undoes this one, as long as that moment is kept. To "
-        "get back single files, s3fs-meta restore is enough.",
-        "A moment is a time in ISO 8601 (local unless it says a zone), so long ago (10m, 1h30m), "
-        "or txg=N; s3fs-meta log shows which there are.",
+        "The filesystem must not be mounted on any host. Changes of this host that are not in the "
+        "bucket are shipped first; then the past state becomes the present as a new transaction "
+        "group. The history stays, so another rollback undoes this one while that point in time "
+        "is retained. To recover single files, s3fs-meta restore is enough.",
+        "A point in time is a time in ISO 8601 (local unless it has a zone), an age (10m, 1h30m), "
+        "or txg=N; s3fs-meta log lists them.",
     ),
     examples=(
         Example(

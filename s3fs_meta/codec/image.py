@@ -86,10 +86,10 @@ class Manifest:
     schema_version: int
     page_size: int
     database_bytes: int  # sum of plain_bytes of all pieces
-    created_ns: int  # for people
+    created_ns: int  # only shown to users
     previous: ManifestRef | None  # the image that was the head before
     pieces: tuple[Piece, ...]  # never empty
-    inodes: int  # for people
+    inodes: int  # only shown to users
     file_bytes: int  # sum of the sizes of regular files; only shown to users
     changelog: str = NO_HASH  # content_hash of the changelog of the same txg, NO_HASH if none
 

@@ -62,7 +62,8 @@ def connect(directory: Path) -> socket.socket:
             raise NotMountedError(str(directory)) from exc
         except PermissionError as exc:
             raise ControlError(
-                "NotPermittedError", f"{directory} belongs to another user, who alone may ask"
+                "NotPermittedError",
+                f"{directory} belongs to another user, who alone may send requests",
             ) from exc
         undo.pop_all()
     return connection

@@ -230,6 +230,6 @@ async def test_block_without_references_ends_changes_with_a_reason(
         assert await answer(cut) == errno.EIO
 
     assert status.state is MountState.DEGRADED
-    assert f"counts {refs} references; unmount, and run s3fs-meta fsck -y" in status.why
+    assert f"whose reference count is {refs}; unmount, and run s3fs-meta fsck -y" in status.why
     assert "raised an unexpected exception" not in caplog.text
     assert await answer(lambda: operations.getattr(good, CONTEXT)) == 0

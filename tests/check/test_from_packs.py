@@ -282,7 +282,7 @@ async def test_blocks_of_a_fenced_host_get_into_no_file_of_the_next_writer(power
         await session.flush()
         for number in range(8):
             write_file(session, b"never shipped %d" % number)
-        cut = Cut(session.uploader.seal_all())
+        cut = Cut(session.uploader.sealer.seal_all())
         session.uploader.begin_cut(cut)
         await session.uploader.drain(cut, lambda _left: None)
     options = OpenOptions(force_takeover=True)

@@ -211,7 +211,7 @@ class Machine:
 
     async def _upload(self, _: Happening) -> None:
         uploader = self.session.uploader
-        while batch := uploader.next_batch(0.0):
+        while batch := uploader.sealer.next_batch(0.0):
             await uploader.acquire(batch)
             await uploader.ship_and_release(batch)
 

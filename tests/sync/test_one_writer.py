@@ -67,7 +67,7 @@ async def test_append_that_arrives_after_a_takeover_is_refused(power: Power) -> 
         write_file(old, b"first")
         await old.flush()
         lost = write_file(old, b"late")
-        await old.uploader.seal_most()
+        await old.uploader.sealer.seal_most()
         gate = slow.hold("create")  # blocks the upload of the pack
         outcome: list[BaseException] = []
 

@@ -332,9 +332,9 @@ class Shipper:
             snapshot: open a snapshot, from which an image can be made.
         """
         await self._clock.look_after_a_jump()
-        await self._uploader.seal_most()
+        await self._uploader.sealer.seal_most()
         self._db.begin_local()
-        waiting = self._uploader.seal_all()
+        waiting = self._uploader.sealer.seal_all()
         txg = self._position.link.next_txg
         self._db.counters.begin_txg(txg + 1)
         self._db.commit()

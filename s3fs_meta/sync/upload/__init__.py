@@ -6,8 +6,8 @@ cut         the blocks of one consistent snapshot, and where each of them ended 
 compaction  live blocks of a mostly dead pack, moved to new packs
 healing     marks packs with proven damage, and uploads their cached blocks again
 
-Start at ``uploader.Uploader.run``. ``packer`` makes packs of sealed blocks, ``pack_index`` reads
-the index of a pack in the bucket.
+Start at ``uploader.Uploader.run``. ``sealing`` decides which blocks are sealed and when, ``packer``
+makes packs of them, ``pack_index`` reads the index of a pack in the bucket, ``bounds`` has their sizes.
 Below: cache (block files), codec.pack (bytes), objects (the store).
 Above: changelog, which ships the rows that refer to packs.
 """

@@ -1,7 +1,7 @@
 """Uploading sealed blocks to the store.
 
-Owns: when blocks are sealed, which packs they get into, the order of writes to rows and store.
-Does not know: names, images (it only records locations for an open cut).
+Owns: which packs blocks get into, the order of writes to rows and store. Does not know: which blocks
+are sealed when (``sealing``), names, images (it only records locations for an open cut).
 Its changes do not make a txg due: the operation that wrote a block already has, and the cut gets
 the block's location directly.
 Keeps: a location is recorded only after the store confirmed its pack; the intention to write a
@@ -33,7 +33,6 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.limits import (
     LOOP_SLICE_ROWS,
-    SEAL_BATCH_BYTES,
     UPLOAD_PAUSE_S,
     UPLOAD_RETRY_S_MAX,
     UPLOADS_MAX,
@@ -42,19 +41,20 @@ from s3fs_meta.meta import placements
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.placements import Duplicate, Placed, Zero
 from s3fs_meta.meta.tables import blocks, cached_blocks, packs
-from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
+from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino, PackId
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.upload import healing
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.upload.cut import Cut, PackRecord
 from s3fs_meta.sync.upload.packer import Hashed, Packer, Sealed
+from s3fs_meta.sync.upload.sealing import Sealer
 
 _log = logging.getLogger(__name__)
 
 
 class Uploader:
-    """Seals and uploads the blocks of one mount."""
+    """Uploads the blocks of one mount."""
 
     def __init__(  # noqa: PLR0913 - its neighbours, wired once
         self,
@@ -84,12 +84,12 @@ class Uploader:
         self.bounds = bounds
         self._hook = hook
         self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
-        self._in_flight: set[BlockId] = set()
         self._landed = trio.Event()
         self._cut: Cut | None = None
         # Zero blocks that need a pack, because a cut contains them.
         self._zeros: dict[BlockId, Zero] = {}
         self.lost: dict[BlockId, LostBlockError] = {}
+        self.sealer = Sealer(db, cache, bounds, self.lost, self._end)
         self._failures: deque[S3fsError | OSError] = deque(maxlen=UPLOADS_MAX)
         self._pause_until_s = -math.inf
         self.last_error = ""
@@ -118,8 +118,8 @@ class Uploader:
             while True:
                 await self._cache.upload_signal.wait(self.bounds.seal_age_s / 4)
                 while not self._pauses:
-                    await self.seal_ripe(self._ripe_after_s())
-                    batch = self.next_batch(self._ripe_after_s())
+                    await self.sealer.seal_ripe(self.sealer.ripe_after_s())
+                    batch = self.sealer.next_batch(self.sealer.ripe_after_s())
                     if not batch:
                         break
                     await self.acquire(batch)
@@ -127,15 +127,12 @@ class Uploader:
                 if self._cache.writers_waiting and not self._pauses:
                     await self._try(self._settle)
 
-    def _ripe_after_s(self) -> float:
-        return 0.0 if self._cache.writers_waiting else self.bounds.seal_age_s
-
     async def acquire(self, batch: Sequence[Sealed]) -> None:
         """Wait for an upload slot; if the task is cancelled, a later batch has these blocks."""
         try:
             await self._limiter.acquire_on_behalf_of(batch[0].block)
         except trio.Cancelled:
-            self._in_flight.difference_update(row.block for row in batch)
+            self.sealer.release(batch)
             raise
 
     async def ship_and_release(self, batch: Sequence[Sealed]) -> None:
@@ -168,93 +165,6 @@ class Uploader:
     def _pauses(self) -> bool:
         return trio.current_time() < self._pause_until_s or not self._may_ship()
 
-    def next_batch(self, age_s: float) -> list[Sealed]:
-        """Take blocks to upload: sealed blocks that no batch holds, then old dirty blocks."""
-        chosen = self._waiting()
-        if not chosen:
-            ripe = self._ripe(age_s)
-            if not ripe:
-                return []
-            self._db.begin_local()
-            self._cache.seal(ripe)
-            chosen = self._waiting()
-        self._in_flight.update(chosen)
-        return [Sealed(*row) for row in cached_blocks.sealed_rows(self._db, chosen)]
-
-    async def seal_ripe(self, age_s: float) -> None:
-        """Seal the blocks of the next batch in slices instead of at once."""
-        if self._is_waiting():
-            return
-        for piece in slices(self._ripe(age_s)):
-            self._db.begin_local()
-            self._cache.seal(block for block in piece if self._cache.index.is_dirty(block))
-            await trio.lowlevel.checkpoint()
-
-    def _ripe(self, age_s: float) -> list[BlockId]:
-        """Return the dirty blocks of the next batch, none if they can wait until they fill a pack."""
-        ripe = self._cache.index.dirty_before(trio.current_time() - age_s, SEAL_BATCH_BYTES)
-        return [] if age_s and ripe and self._waits_for_more(ripe) else ripe
-
-    def _waits_for_more(self, ripe: Sequence[BlockId]) -> bool:
-        """Return whether blocks that may be sealed can wait until they fill a pack."""
-        index, bounds = self._cache.index, self.bounds
-        if len(ripe) == bounds.batch_blocks or index.dirty_before(
-            trio.current_time() - bounds.seal_linger_s, 1
-        ):
-            return False
-        held = (index.get(block) for block in ripe)
-        return sum(one.size_bytes for one in held if one is not None) < bounds.pack_bytes
-
-    def _waiting(self) -> list[BlockId]:
-        """Return sealed blocks that no batch holds, at most as many as fit into one batch."""
-        chosen: list[BlockId] = []
-        total = 0
-        for block in self._cache.index.sealed():
-            if block in self._in_flight or block in self.lost:
-                continue
-            held = self._cache.index.get(block)
-            assert held is not None, "the index lists only what it holds"
-            total += held.size_bytes
-            if chosen and (total > SEAL_BATCH_BYTES or len(chosen) == self.bounds.batch_blocks):
-                break
-            chosen.append(block)
-        return chosen
-
-    def _is_waiting(self) -> bool:
-        """Return whether there are sealed blocks that no batch holds."""
-        return any(
-            block not in self._in_flight and block not in self.lost
-            for block in self._cache.index.sealed()
-        )
-
-    async def seal_most(self) -> None:
-        """Seal dirty blocks in slices, so that a cut has few left to seal in one slice.
-
-        Sealed blocks that no file names any more are removed, as no later cut will name them.
-        """
-        index = self._cache.index
-        for piece in slices(self._unnamed()):
-            self._db.begin_local()
-            for block in piece:
-                if block in index.unnamed and block not in self._in_flight:
-                    self._end(block)
-            await trio.lowlevel.checkpoint()
-        while index.count_in[BlockState.DIRTY] > LOOP_SLICE_ROWS:
-            oldest = index.dirty_before(trio.current_time(), SEAL_BATCH_BYTES, LOOP_SLICE_ROWS)
-            self._db.begin_local()
-            self._cache.seal(oldest)
-            await trio.lowlevel.checkpoint()
-
-    def _unnamed(self) -> list[BlockId]:
-        """Return sealed blocks that no file names and no batch holds."""
-        return [one for one in self._cache.index.unnamed if one not in self._in_flight]
-
-    def seal_all(self) -> set[BlockId]:
-        """Seal every dirty block; return all sealed blocks. Inside a group."""
-        self._end_lost()
-        self._cache.seal(self._cache.blocks_in(BlockState.DIRTY))
-        return set(self._cache.index.sealed())
-
     def begin_cut(self, cut: Cut) -> None:
         """Record the locations of a cut's blocks in it, until ``end_cut``. Schedule point: never."""
         self._cut = cut
@@ -278,9 +188,9 @@ class Uploader:
                 if self._failures:
                     failure = self._failures.pop()
                     break
-                await self.seal_ripe(0.0)
+                await self.sealer.seal_ripe(0.0)
                 landed = self._landed
-                batch = self.next_batch(0.0)
+                batch = self.sealer.next_batch(0.0)
                 if batch:
                     await self.acquire(batch)
                     nursery.start_soon(self.ship_and_release, batch)
@@ -292,17 +202,6 @@ class Uploader:
                 report(len(cut.pending))
         if failure is not None:
             raise failure
-
-    def _end_lost(self) -> None:
-        """Forget lost blocks that no file names any more. Inside a group."""
-        for block in list(self.lost):
-            row = blocks.find(self._db, block)
-            if row is not None and row.refs > 0:
-                continue
-            if row is not None:
-                blocks.delete(self._db, block)
-                self._cache.doom(block)
-            del self.lost[block]
 
     def require_whole(self) -> None:
         """Raise if files name a block whose only copy is lost.
@@ -331,7 +230,7 @@ class Uploader:
                 stored.update((one.hash, (_place_of(one, record), record)) for one in pack.entries)
             await self._place_doubles(doubles, stored)
         finally:
-            self._in_flight.difference_update(row.block for row in batch)
+            self.sealer.release(batch)
             self._landed.set()
             self._landed = trio.Event()
 

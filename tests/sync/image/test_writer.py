@@ -73,7 +73,7 @@ async def test_failed_image_is_made_again(power: Power) -> None:
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
-        await session.uploader.seal_most()
+        await session.uploader.sealer.seal_most()
         faulty.fail("replace", PermanentStoreError("no"), times=1)
         with pytest.raises(PermanentStoreError):
             await session.make_image()
@@ -179,7 +179,7 @@ async def test_image_is_postponed_while_the_last_one_is_unreachable(power: Power
         write_file(session, CONTENT)
         await session.make_image()
         write_file(session, CONTENT)
-        await session.uploader.seal_most()
+        await session.uploader.sealer.seal_most()
         faulty.fail("get", PermanentStoreError("no"))
 
         with pytest.raises(PermanentStoreError):

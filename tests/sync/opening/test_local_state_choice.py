@@ -230,7 +230,7 @@ async def test_unshipped_pack_is_not_mistaken_for_a_pack_of_another_host(power: 
         remove_file(session, gone)
         await session.flush_at_end()
         assert await session.compactor.run_once() == 1
-        cut = Cut(session.uploader.seal_all())
+        cut = Cut(session.uploader.sealer.seal_all())
         session.uploader.begin_cut(cut)
         await session.uploader.drain(cut, lambda _left: None)
         await session.durability.sync_all()

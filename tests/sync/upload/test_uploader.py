@@ -1,13 +1,11 @@
 """Uploading sealed blocks: deduplication, delay, interruption."""
 
 import errno
-import itertools
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.pack import PackEntry
@@ -17,12 +15,11 @@ from s3fs_meta.errors import (
     LostBlockError,
     TransientStoreError,
 )
-from s3fs_meta.limits import LOOP_SLICE_ROWS, MIB, SEAL_AGE_S, SEAL_LINGER_S, UPLOADS_MAX
+from s3fs_meta.limits import MIB, UPLOADS_MAX
 from s3fs_meta.meta.tables import cached_blocks, packs
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.settings import SessionOptions
-from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload import uploader
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
@@ -144,29 +141,6 @@ async def test_lost_block_of_a_removed_file_stops_no_image(power: Power) -> None
 
         assert session.uploader.pending == 0
         assert session.db.one("SELECT count(*) FROM blocks") == (0,)
-
-
-async def test_few_blocks_wait_for_a_full_pack(power: Power, mock_clock: MockClock) -> None:
-    """Small files written one after another share a pack; but none waits long."""
-
-    def sealed(session: Session) -> int:
-        return len(session.uploader.next_batch(SEAL_AGE_S))
-
-    async with power.session(
-        "a", tasks=False, bounds=UploadBounds(pack_bytes=3 * len(CONTENT))
-    ) as session:
-        for number in range(3):
-            assert sealed(session) == 0
-            write_file(session, CONTENT + b"%d" % number)
-        assert sealed(session) == 0
-        mock_clock.jump(SEAL_AGE_S)
-        assert sealed(session) == 3
-
-        write_file(session, CONTENT + b"last")
-        mock_clock.jump(SEAL_LINGER_S - 1)
-        assert sealed(session) == 0
-        mock_clock.jump(1)
-        assert sealed(session) == 1
 
 
 async def test_lost_block_does_not_stop_other_uploads(power: Power) -> None:
@@ -338,30 +312,6 @@ async def test_takeover_during_the_close_is_no_bug(power: Power) -> None:
         assert not session.volume.crashed
 
 
-async def test_sealing_many_blocks_does_not_block_other_tasks(power: Power) -> None:
-    """A batch of small files is sealed in slices; blocks written meanwhile stay writable."""
-    async with power.session("a", tasks=False) as session:
-        for number in range(3 * LOOP_SLICE_ROWS):
-            write_file(session, b"%d" % number)
-        session.db.commit()
-        sealed_at_turns: list[int] = []
-
-        async def watch() -> None:
-            while True:
-                sealed_at_turns.append(session.cache.index.count_in[BlockState.SEALED])
-                await trio.lowlevel.checkpoint()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch)
-            await session.uploader.seal_ripe(0.0)
-            nursery.cancel_scope.cancel()
-
-        assert sealed_at_turns[-1] >= 2 * LOOP_SLICE_ROWS
-        steps = [b - a for a, b in itertools.pairwise([0, *sealed_at_turns])]
-        assert max(steps) <= 2 * LOOP_SLICE_ROWS  # trio shuffles whose turn it is
-        assert len(session.uploader.next_batch(0.0)) == 3 * LOOP_SLICE_ROWS
-
-
 def _packs(power: Power) -> list[str]:
     return [key for key in power.store.objects if key.startswith("pack/")]
 
@@ -409,19 +359,3 @@ async def test_many_blocks_removed_while_shipped_fill_packs(power: Power) -> Non
             gate.open()
 
         assert len(_packs(power)) == 1
-
-
-async def test_sealed_block_without_references_is_not_uploaded(power: Power) -> None:
-    """A sealed block without references is not uploaded."""
-    async with power.session("a", tasks=False) as session:
-        inos = [write_file(session, b"%d" % number * 900) for number in range(5)]
-        await session.uploader.seal_ripe(0.0)
-        for ino in inos:
-            remove_file(session, ino)
-        assert session.uploader.pending == 5
-
-        await session.flush_at_end()
-
-        assert _packs(power) == []
-        assert session.uploader.pending == 0
-        assert session.db.one("SELECT count(*) FROM blocks") == (0,)

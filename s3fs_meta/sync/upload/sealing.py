@@ -1,0 +1,158 @@
+"""Sealing: which dirty blocks are frozen for an upload, and when.
+
+Owns: the age at which a block is sealed, waiting until blocks fill a pack, which sealed blocks the
+next batch holds. Does not know: packs, the store; the state of a block (``cache.block_cache``).
+Keeps: a block is in one batch at a time; a block whose only copy is lost is in none.
+Tasks: the uploader's; ``seal_most`` and ``seal_all`` are called by a cut.
+Design: docs/design/durability.md, "From dirty to uploaded".
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import trio
+
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.cache.slices import slices
+from s3fs_meta.errors import LostBlockError
+from s3fs_meta.limits import LOOP_SLICE_ROWS, SEAL_BATCH_BYTES
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import blocks, cached_blocks
+from s3fs_meta.model import BlockId, BlockState
+from s3fs_meta.sync.upload.bounds import UploadBounds
+from s3fs_meta.sync.upload.packer import Sealed
+
+
+class Sealer:
+    """Seals the blocks of one mount, and takes batches of them for uploads."""
+
+    def __init__(
+        self,
+        db: Database,
+        cache: BlockCache,
+        bounds: UploadBounds,
+        lost: dict[BlockId, LostBlockError],
+        remove: Callable[[BlockId], None],
+    ) -> None:
+        """Make a sealer; no batch holds a block yet.
+
+        Args:
+            bounds: how old and how large a batch is.
+            lost: blocks whose only copy is lost; ``seal_all`` forgets those that no file names.
+            remove: removes a block that no file names.
+        """
+        self._db = db
+        self._cache = cache
+        self._bounds = bounds
+        self._lost = lost
+        self._remove = remove
+        self._in_flight: set[BlockId] = set()
+
+    # --- batches -------------------------------------------------------------------------------
+
+    def ripe_after_s(self) -> float:
+        """Return the age at which blocks are sealed: any age while writers wait for room."""
+        return 0.0 if self._cache.writers_waiting else self._bounds.seal_age_s
+
+    def next_batch(self, age_s: float) -> list[Sealed]:
+        """Take blocks to upload: sealed blocks that no batch holds, then old dirty blocks."""
+        chosen = self._waiting()
+        if not chosen:
+            ripe = self._ripe(age_s)
+            if not ripe:
+                return []
+            self._db.begin_local()
+            self._cache.seal(ripe)
+            chosen = self._waiting()
+        self._in_flight.update(chosen)
+        return [Sealed(*row) for row in cached_blocks.sealed_rows(self._db, chosen)]
+
+    def release(self, batch: Iterable[Sealed]) -> None:
+        """Let later batches hold the blocks of a batch. Schedule point: never."""
+        self._in_flight.difference_update(row.block for row in batch)
+
+    async def seal_ripe(self, age_s: float) -> None:
+        """Seal the blocks of the next batch in slices instead of at once."""
+        if self._is_waiting():
+            return
+        for piece in slices(self._ripe(age_s)):
+            self._db.begin_local()
+            self._cache.seal(block for block in piece if self._cache.index.is_dirty(block))
+            await trio.lowlevel.checkpoint()
+
+    def _ripe(self, age_s: float) -> list[BlockId]:
+        """Return the dirty blocks of the next batch, none if they can wait until they fill a pack."""
+        ripe = self._cache.index.dirty_before(trio.current_time() - age_s, SEAL_BATCH_BYTES)
+        return [] if age_s and ripe and self._waits_for_more(ripe) else ripe
+
+    def _waits_for_more(self, ripe: Sequence[BlockId]) -> bool:
+        """Return whether blocks that may be sealed can wait until they fill a pack."""
+        index, bounds = self._cache.index, self._bounds
+        if len(ripe) == bounds.batch_blocks or index.dirty_before(
+            trio.current_time() - bounds.seal_linger_s, 1
+        ):
+            return False
+        held = (index.get(block) for block in ripe)
+        return sum(one.size_bytes for one in held if one is not None) < bounds.pack_bytes
+
+    def _waiting(self) -> list[BlockId]:
+        """Return sealed blocks that no batch holds, at most as many as fit into one batch."""
+        chosen: list[BlockId] = []
+        total = 0
+        for block in self._cache.index.sealed():
+            if block in self._in_flight or block in self._lost:
+                continue
+            held = self._cache.index.get(block)
+            assert held is not None, "the index lists only what it holds"
+            total += held.size_bytes
+            if chosen and (total > SEAL_BATCH_BYTES or len(chosen) == self._bounds.batch_blocks):
+                break
+            chosen.append(block)
+        return chosen
+
+    def _is_waiting(self) -> bool:
+        """Return whether there are sealed blocks that no batch holds."""
+        return any(
+            block not in self._in_flight and block not in self._lost
+            for block in self._cache.index.sealed()
+        )
+
+    # --- for a cut -----------------------------------------------------------------------------
+
+    async def seal_most(self) -> None:
+        """Seal dirty blocks in slices, so that a cut has few left to seal in one slice.
+
+        Sealed blocks that no file names any more are removed, as no later cut will name them.
+        """
+        index = self._cache.index
+        for piece in slices(self._unnamed()):
+            self._db.begin_local()
+            for block in piece:
+                if block in index.unnamed and block not in self._in_flight:
+                    self._remove(block)
+            await trio.lowlevel.checkpoint()
+        while index.count_in[BlockState.DIRTY] > LOOP_SLICE_ROWS:
+            oldest = index.dirty_before(trio.current_time(), SEAL_BATCH_BYTES, LOOP_SLICE_ROWS)
+            self._db.begin_local()
+            self._cache.seal(oldest)
+            await trio.lowlevel.checkpoint()
+
+    def _unnamed(self) -> list[BlockId]:
+        """Return sealed blocks that no file names and no batch holds."""
+        return [one for one in self._cache.index.unnamed if one not in self._in_flight]
+
+    def seal_all(self) -> set[BlockId]:
+        """Seal every dirty block; return all sealed blocks. Inside a group."""
+        self._end_lost()
+        self._cache.seal(self._cache.blocks_in(BlockState.DIRTY))
+        return set(self._cache.index.sealed())
+
+    def _end_lost(self) -> None:
+        """Forget lost blocks that no file names any more. Inside a group."""
+        for block in list(self._lost):
+            row = blocks.find(self._db, block)
+            if row is not None and row.refs > 0:
+                continue
+            if row is not None:
+                blocks.delete(self._db, block)
+                self._cache.doom(block)
+            del self._lost[block]

@@ -1,0 +1,80 @@
+"""Sealing dirty blocks: delay, batches, slices."""
+
+import itertools
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from s3fs_meta.limits import LOOP_SLICE_ROWS, SEAL_AGE_S, SEAL_LINGER_S
+from s3fs_meta.model import BlockState
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.upload.bounds import UploadBounds
+from tests.sync.conftest import Power, remove_file, write_file
+
+pytestmark = pytest.mark.thorough
+
+CONTENT = b"hello" * 1000
+
+
+async def test_few_blocks_wait_for_a_full_pack(power: Power, mock_clock: MockClock) -> None:
+    """Small files written one after another share a pack; but none waits long."""
+
+    def sealed(session: Session) -> int:
+        return len(session.uploader.sealer.next_batch(SEAL_AGE_S))
+
+    async with power.session(
+        "a", tasks=False, bounds=UploadBounds(pack_bytes=3 * len(CONTENT))
+    ) as session:
+        for number in range(3):
+            assert sealed(session) == 0
+            write_file(session, CONTENT + b"%d" % number)
+        assert sealed(session) == 0
+        mock_clock.jump(SEAL_AGE_S)
+        assert sealed(session) == 3
+
+        write_file(session, CONTENT + b"last")
+        mock_clock.jump(SEAL_LINGER_S - 1)
+        assert sealed(session) == 0
+        mock_clock.jump(1)
+        assert sealed(session) == 1
+
+
+async def test_sealing_many_blocks_does_not_block_other_tasks(power: Power) -> None:
+    """A batch of small files is sealed in slices; blocks written meanwhile stay writable."""
+    async with power.session("a", tasks=False) as session:
+        for number in range(3 * LOOP_SLICE_ROWS):
+            write_file(session, b"%d" % number)
+        session.db.commit()
+        sealed_at_turns: list[int] = []
+
+        async def watch() -> None:
+            while True:
+                sealed_at_turns.append(session.cache.index.count_in[BlockState.SEALED])
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            await session.uploader.sealer.seal_ripe(0.0)
+            nursery.cancel_scope.cancel()
+
+        assert sealed_at_turns[-1] >= 2 * LOOP_SLICE_ROWS
+        steps = [b - a for a, b in itertools.pairwise([0, *sealed_at_turns])]
+        assert max(steps) <= 2 * LOOP_SLICE_ROWS  # trio shuffles whose turn it is
+        assert len(session.uploader.sealer.next_batch(0.0)) == 3 * LOOP_SLICE_ROWS
+
+
+async def test_sealed_block_without_references_is_not_uploaded(power: Power) -> None:
+    """A sealed block without references is not uploaded."""
+    async with power.session("a", tasks=False) as session:
+        inos = [write_file(session, b"%d" % number * 900) for number in range(5)]
+        await session.uploader.sealer.seal_ripe(0.0)
+        for ino in inos:
+            remove_file(session, ino)
+        assert session.uploader.pending == 5
+
+        await session.flush_at_end()
+
+        assert not [key for key in power.store.objects if key.startswith("pack/")]
+        assert session.uploader.pending == 0
+        assert session.db.one("SELECT count(*) FROM blocks") == (0,)

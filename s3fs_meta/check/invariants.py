@@ -19,7 +19,8 @@ from s3fs_meta.check.rules.cache import CACHE_FILES, CACHE_ROWS, COPIES
 from s3fs_meta.check.rules.database import NUMBERS, SQLITE, TOTALS, TYPES
 from s3fs_meta.check.rules.files import FILES, MAPPED
 from s3fs_meta.check.rules.inodes import FLAGS, INODES, ORPHANS, TREES
-from s3fs_meta.check.rules.names import LINKS, NAMES
+from s3fs_meta.check.rules.link_counts import LINK_COUNTS
+from s3fs_meta.check.rules.names import NAMES
 from s3fs_meta.check.rules.packs import LIVES, PACKS
 
 # The other queries would fail or give wrong results without these.
@@ -39,7 +40,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     *CACHE_FILES,
     *BUCKET,
     *CONTENT,
-    *LINKS,
+    *LINK_COUNTS,
     *TARGET_SIZES,
     *FLAGS,
     *MAPPED,

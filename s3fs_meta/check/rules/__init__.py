@@ -1,6 +1,7 @@
 """The numbered invariants, grouped into modules by subject.
 
 names, inodes, attributes, files   the tree, and the block map of each file
+link_counts                        link counts, directory sizes and parents, counted from names
 blocks, packs                      content and what is derived from it
 database                           SQLite's own checks, schema, values of columns, counters
 bucket, cache                      rows against objects and files: after a survey

@@ -1,0 +1,116 @@
+"""Invariants of values counted from names: link counts, directory sizes, parents, hard links.
+
+Their repairs come after those of names and of the tree.
+"""
+
+from typing import Final
+
+from s3fs_meta.check import scratch_tables
+from s3fs_meta.check.context import Examination, Invariant
+from s3fs_meta.check.scratch_tables import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY
+from s3fs_meta.model import ROOT_INO
+
+_IS_NAMED: Final = (
+    f"(i.ino = {ROOT_INO} OR EXISTS (SELECT 1 FROM temp.check_names AS n WHERE n.ino = i.ino))"
+)
+
+
+def _set_parents(exam: Examination, invariant: Invariant) -> None:
+    exam.run(
+        "UPDATE inodes SET parent = (SELECT n.low FROM temp.check_names AS n"
+        f" WHERE n.ino = inodes.ino) WHERE ino IN ({invariant.select('i.ino')})"
+    )
+
+
+def _count_links(exam: Examination, invariant: Invariant) -> None:
+    exam.run(
+        "UPDATE inodes SET nlink = (SELECT n.names FROM temp.check_names AS n"
+        f" WHERE n.ino = inodes.ino) WHERE ino IN ({invariant.select('i.ino')})"
+    )
+
+
+def _count_subdirectories(exam: Examination, invariant: Invariant) -> None:
+    exam.run(
+        "UPDATE inodes SET nlink = 2 + (SELECT d.subdirectories FROM temp.check_dirs AS d"
+        f" WHERE d.ino = inodes.ino) WHERE ino IN ({invariant.select('d.ino')})"
+    )
+
+
+def _count_entries(exam: Examination, invariant: Invariant) -> None:
+    exam.run(
+        "UPDATE inodes SET size_bytes = (SELECT d.entries FROM temp.check_dirs AS d"
+        f" WHERE d.ino = inodes.ino) WHERE ino IN ({invariant.select('d.ino')})"
+    )
+
+
+_SHOULD_LINK: Final = (
+    "SELECT l.ino, l.parent, l.names FROM temp.check_links AS l JOIN inodes AS i ON i.ino = l.ino"
+    f" WHERE NOT {IS_DIRECTORY}"
+)
+_LINK_DIFFERENCES: Final = (
+    f"(SELECT ino, parent, 'lacks' AS fault FROM ({_SHOULD_LINK} EXCEPT"
+    " SELECT ino, parent, names FROM hard_links)"
+    " UNION SELECT ino, parent, 'should not have' FROM"
+    f" (SELECT ino, parent, names FROM hard_links EXCEPT {_SHOULD_LINK}))"
+)
+
+
+def _rebuild_links(exam: Examination, invariant: Invariant) -> None:
+    exam.run(f"DELETE FROM hard_links WHERE ino IN ({invariant.select('x.ino')})")
+    exam.run(f"INSERT OR REPLACE INTO hard_links {_SHOULD_LINK}")
+
+
+LINK_COUNTS: Final = (
+    Invariant(
+        52,
+        "the parent of an inode is a directory that names it",
+        source=EVERY_INODE,
+        damaged=f"i.ino <> {ROOT_INO} AND ((n.names = 1 AND i.parent <> n.low) OR (n.names > 1"
+        " AND NOT EXISTS (SELECT 1 FROM temp.check_links AS l"
+        " WHERE l.ino = i.ino AND l.parent = i.parent)))",
+        columns="i.ino, i.parent, n.low",
+        text="inode {0} has parent {1}, but its name is in directory {2}",
+        repair=_set_parents,
+        safe=True,
+    ),
+    Invariant(
+        53,
+        "nlink of what is no directory is the number of its names",
+        source=EVERY_INODE,
+        damaged=f"NOT {IS_DIRECTORY} AND i.nlink <> n.names",
+        columns="i.ino, i.nlink, n.names",
+        text="inode {0} has nlink {1} and {2} names",
+        repair=_count_links,
+        safe=True,
+    ),
+    Invariant(
+        54,
+        "nlink of a directory is 2 and the number of its subdirectories",
+        source=EVERY_DIRECTORY,
+        damaged=f"d.kind = {scratch_tables.DIRECTORY} AND i.nlink <> 2 + d.subdirectories AND {_IS_NAMED}",
+        columns="d.ino, i.nlink, d.subdirectories",
+        text="directory {0} has nlink {1} and {2} subdirectories",
+        repair=_count_subdirectories,
+        safe=True,
+    ),
+    Invariant(
+        55,
+        "the size of a directory is the number of its entries",
+        source=EVERY_DIRECTORY,
+        damaged=f"d.kind = {scratch_tables.DIRECTORY} AND i.size_bytes <> d.entries",
+        columns="d.ino, i.size_bytes, d.entries",
+        text="directory {0} has size {1} and {2} entries",
+        repair=_count_entries,
+        safe=True,
+    ),
+    Invariant(
+        56,
+        "hard_links counts by directory the names of files that have several, and only those",
+        source=f"{_LINK_DIFFERENCES} AS x",
+        damaged="TRUE",
+        columns="x.ino, x.parent, x.fault",
+        text="hard_links {2} the right row for inode {0} in directory {1}",
+        repair=_rebuild_links,
+        safe=True,
+    ),
+)

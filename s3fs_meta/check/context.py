@@ -18,10 +18,10 @@ from pathlib import Path
 
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check import scratch_tables
+from s3fs_meta.check.inode_paths import Paths
 from s3fs_meta.check.name_hashes import NameHashes, any_misplaced
 from s3fs_meta.check.observations import Evidence, Need
 from s3fs_meta.check.report import Report, Severity
-from s3fs_meta.check.scratch_tables import Paths
 from s3fs_meta.meta.db import counters
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.statements import Arguments, Row

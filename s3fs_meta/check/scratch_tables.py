@@ -1,7 +1,7 @@
 """Sums over the rows of names and block maps, computed once for many invariants.
 
 Owns: temporary tables with one row per inode, directory or block, and the FROM clauses that join
-them; paths of inodes for reports. Does not know: which rows are damaged.
+them. Does not know: which rows are damaged.
 
     check_names    how many dentries name an inode, and from where
     check_links    the same by directory, only where there is more than one name
@@ -11,7 +11,6 @@ them; paths of inodes for reports. Does not know: which rows are damaged.
     check_reached  every directory that the search finds
     check_mapped   number of blocks of a file, the first, the last, and the end of their content
     check_refs     how many map rows name a block
-    path_*         names of all directories, and of the inodes in the report
     check_live     how many stored bytes of a pack are in use
 
 The tables are in temporary files; only a page cache of FSCK_SUMS_CACHE_KIB is in memory.
@@ -20,7 +19,7 @@ The tables are in temporary files; only a page cache of FSCK_SUMS_CACHE_KIB is i
 import stat
 from typing import Final
 
-from s3fs_meta.limits import FSCK_PATH_DEPTH_MAX, FSCK_SUMS_ROWS_MAX
+from s3fs_meta.limits import FSCK_SUMS_ROWS_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import ROOT_INO
 
@@ -126,11 +125,6 @@ _FILL: Final = (
     " UNION SELECT e.ino FROM reached AS r JOIN temp.check_edges AS e ON e.parent = r.ino)"
     " SELECT ino FROM reached",
 )
-_TABLE: Final = "(ino INTEGER PRIMARY KEY, parent INTEGER, name BLOB)"
-_DIRECTORIES: Final = (
-    "INSERT OR IGNORE INTO temp.path_directories SELECT d.ino, d.parent, d.name FROM dentries AS d"
-    f" WHERE d.ino IN (SELECT ino FROM temp.check_dirs WHERE kind = {DIRECTORY})"
-)
 
 
 def make_tables(db: Database) -> None:
@@ -161,48 +155,3 @@ def drop_tables(db: Database) -> None:
     for (name,) in db.all("SELECT name FROM temp.sqlite_schema WHERE type = 'table'"):
         if not name.startswith("seen_"):
             db.all(f"DROP TABLE temp.{name}")
-
-
-class Paths:
-    """The paths of inodes at the time of construction. Needs the tables of sums.
-
-    One scan of the dentries each for directories and for the inodes in the report, so that a report of
-    many files costs no more than one of few. ``inodes.parent`` may be wrong, and is not used.
-    """
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-        for name in ("path_directories", "path_others"):
-            db.all(f"CREATE TEMP TABLE IF NOT EXISTS {name} {_TABLE}")
-            db.all(f"DELETE FROM temp.{name}")
-        db.all(_DIRECTORIES)
-
-    def look_up(self, inodes_query: str) -> None:
-        """Read the names of the inodes that a query yields in its only column."""
-        self._db.all("DELETE FROM temp.path_others")
-        self._db.all(
-            "INSERT OR IGNORE INTO temp.path_others SELECT d.ino, d.parent, d.name"
-            f" FROM dentries AS d WHERE d.ino IN ({inodes_query})"
-        )
-
-    def of(self, ino: int) -> str | None:
-        """Return one path of an inode, None if it has none that begins at the root.
-
-        For directories and the inodes given to ``look_up``. Bytes that are not UTF-8 become escapes.
-        """
-        parts: list[str] = []
-        while ino != ROOT_INO:
-            row = self._step(ino)
-            if row is None or len(parts) == FSCK_PATH_DEPTH_MAX:
-                return None
-            ino = row[0]
-            parts.append(row[1].decode("utf-8", "backslashreplace"))
-        return "/" + "/".join(reversed(parts))
-
-    def _step(self, ino: int) -> tuple[int, bytes] | None:
-        for table in ("path_directories", "path_others"):
-            sql = f"SELECT parent, name FROM temp.{table} WHERE ino = ?"
-            row = self._db.one(sql, (ino,))
-            if row is not None:
-                return row[0], row[1] if isinstance(row[1], bytes) else str(row[1]).encode()
-        return None

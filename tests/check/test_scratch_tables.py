@@ -1,10 +1,9 @@
 """Temporary tables of sums that invariants join."""
 
 from s3fs_meta.check import scratch_tables
-from s3fs_meta.check.scratch_tables import Paths
-from s3fs_meta.meta.tables import dentries, inodes
-from s3fs_meta.model import ROOT_INO, Ino
-from tests.check.healthy import BLOCK_BYTES, NOW_NS, Healthy
+from s3fs_meta.meta.tables import inodes
+from s3fs_meta.model import ROOT_INO
+from tests.check.healthy import BLOCK_BYTES, Healthy
 
 
 def _row(healthy: Healthy, sql: str) -> tuple[object, ...]:
@@ -67,39 +66,3 @@ def test_sorted_sums_equal_inserted_sums(healthy: Healthy) -> None:
             healthy.db.all(statement)
             results.append(healthy.db.all(f"SELECT * FROM temp.{table} ORDER BY 1"))
         assert results[0] == results[1] != []
-
-
-def _paths(healthy: Healthy, *spoken_of: Ino) -> Paths:
-    healthy.db.inodes.write_through()
-    scratch_tables.make_tables(healthy.db)
-    scratch_tables.fill_tables(healthy.db)
-    paths = Paths(healthy.db)
-    paths.look_up(" UNION ".join(f"SELECT {ino}" for ino in spoken_of) or "SELECT 0")
-    return paths
-
-
-def test_path_leads_from_the_root(healthy: Healthy) -> None:
-    """Paths of directories are always computed, paths of files on request."""
-    paths = _paths(healthy, healthy.fifo)
-    assert paths.of(ROOT_INO) == "/"
-    assert paths.of(healthy.inner) == "/directory/inner"
-    assert paths.of(healthy.fifo) == "/directory/inner/fifo"
-    assert paths.of(healthy.symlink) is None
-
-
-def test_undecodable_bytes_are_escaped(healthy: Healthy) -> None:
-    """A path can be printed and written as JSON whatever its bytes."""
-    healthy.db.begin()
-    ino = healthy.create(ROOT_INO, b"caf\xe9")
-    healthy.db.commit()
-    assert _paths(healthy, ino).of(ino) == "/caf\\xe9"
-
-
-def test_unreachable_inode_has_no_path(healthy: Healthy) -> None:
-    """A cycle of directories has no path and causes no endless loop."""
-    healthy.db.begin()
-    ring = inodes.create(healthy.db, 0o40755, 0, 0, ROOT_INO, NOW_NS, nlink=2).ino
-    dentries.add(healthy.db, ring, b"itself", ring)
-    healthy.db.commit()
-    assert _paths(healthy).of(ring) is None
-    assert _paths(healthy).of(Ino(999_999)) is None

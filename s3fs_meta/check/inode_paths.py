@@ -1,0 +1,63 @@
+"""Paths of inodes for reports, computed from dentries.
+
+Owns: temporary tables ``path_*``: the names of all directories, and of the inodes in the report.
+Does not know: which inodes are reported. Needs the directories of ``scratch_tables``.
+"""
+
+from typing import Final
+
+from s3fs_meta.check.scratch_tables import DIRECTORY
+from s3fs_meta.limits import FSCK_PATH_DEPTH_MAX
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.model import ROOT_INO
+
+_TABLE: Final = "(ino INTEGER PRIMARY KEY, parent INTEGER, name BLOB)"
+_DIRECTORIES: Final = (
+    "INSERT OR IGNORE INTO temp.path_directories SELECT d.ino, d.parent, d.name FROM dentries AS d"
+    f" WHERE d.ino IN (SELECT ino FROM temp.check_dirs WHERE kind = {DIRECTORY})"
+)
+
+
+class Paths:
+    """The paths of inodes at the time of construction. Needs the tables of sums.
+
+    One scan of the dentries each for directories and for the inodes in the report, so that a report of
+    many files costs no more than one of few. ``inodes.parent`` may be wrong, and is not used.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        for name in ("path_directories", "path_others"):
+            db.all(f"CREATE TEMP TABLE IF NOT EXISTS {name} {_TABLE}")
+            db.all(f"DELETE FROM temp.{name}")
+        db.all(_DIRECTORIES)
+
+    def look_up(self, inodes_query: str) -> None:
+        """Read the names of the inodes that a query yields in its only column."""
+        self._db.all("DELETE FROM temp.path_others")
+        self._db.all(
+            "INSERT OR IGNORE INTO temp.path_others SELECT d.ino, d.parent, d.name"
+            f" FROM dentries AS d WHERE d.ino IN ({inodes_query})"
+        )
+
+    def of(self, ino: int) -> str | None:
+        """Return one path of an inode, None if it has none that begins at the root.
+
+        For directories and the inodes given to ``look_up``. Bytes that are not UTF-8 become escapes.
+        """
+        parts: list[str] = []
+        while ino != ROOT_INO:
+            row = self._step(ino)
+            if row is None or len(parts) == FSCK_PATH_DEPTH_MAX:
+                return None
+            ino = row[0]
+            parts.append(row[1].decode("utf-8", "backslashreplace"))
+        return "/" + "/".join(reversed(parts))
+
+    def _step(self, ino: int) -> tuple[int, bytes] | None:
+        for table in ("path_directories", "path_others"):
+            sql = f"SELECT parent, name FROM temp.{table} WHERE ino = ?"
+            row = self._db.one(sql, (ino,))
+            if row is not None:
+                return row[0], row[1] if isinstance(row[1], bytes) else str(row[1]).encode()
+        return None

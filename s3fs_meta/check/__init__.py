@@ -11,7 +11,7 @@ marks          damage marks: set and removed after fsck has read the packs
 report         findings, and the exit status that they mean
 
 Start at ``run``, then ``context`` (the form of an invariant) and ``rules.names``.
-``fsck`` judges all invariants in one transaction; ``scratch_tables`` has sums that many use.
+``fsck`` judges all invariants in one transaction; ``sums`` counts names, links and references first.
 Below: sync (chain, mkfs), cache, meta.
 Above: cli.fsck.
 """

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.check import scratch_tables
+from s3fs_meta.check import sums
 from s3fs_meta.check.inode_paths import Paths
 from s3fs_meta.check.name_hashes import NameHashes, any_misplaced
 from s3fs_meta.check.observations import Evidence, Need
@@ -76,7 +76,7 @@ class Invariant:
 
     @property
     def uses_sums(self) -> bool:
-        """Return whether the query needs the tables of ``scratch_tables``."""
+        """Return whether the query needs the tables of ``sums``."""
         return "temp.check_" in self.source + self.query
 
     def select(self, columns: str) -> str:
@@ -168,8 +168,8 @@ class Examination:
     def derive(self) -> None:
         """Compute the sums that invariants join, unless they are up to date."""
         if not self._derived:
-            scratch_tables.make_tables(self.db)
-            scratch_tables.fill_tables(self.db)
+            sums.make_tables(self.db)
+            sums.fill_tables(self.db)
             self._derived = True
             self._paths = None
 
@@ -291,7 +291,7 @@ class Examination:
 
     def close(self) -> None:
         """Remove the derived tables."""
-        scratch_tables.drop_tables(self.db)
+        sums.drop_tables(self.db)
         self.forget()
 
     def forget(self) -> None:

@@ -1,12 +1,12 @@
 """Paths of inodes for reports, computed from dentries.
 
 Owns: temporary tables ``path_*``: the names of all directories, and of the inodes in the report.
-Does not know: which inodes are reported. Needs the directories of ``scratch_tables``.
+Does not know: which inodes are reported. Needs the directories of ``sums``.
 """
 
 from typing import Final
 
-from s3fs_meta.check.scratch_tables import DIRECTORY
+from s3fs_meta.check.sums import DIRECTORY
 from s3fs_meta.limits import FSCK_PATH_DEPTH_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import ROOT_INO

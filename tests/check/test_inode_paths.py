@@ -1,6 +1,6 @@
 """Paths of inodes for reports."""
 
-from s3fs_meta.check import scratch_tables
+from s3fs_meta.check import sums
 from s3fs_meta.check.inode_paths import Paths
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino
@@ -9,8 +9,8 @@ from tests.check.healthy import NOW_NS, Healthy
 
 def _paths(healthy: Healthy, *spoken_of: Ino) -> Paths:
     healthy.db.inodes.write_through()
-    scratch_tables.make_tables(healthy.db)
-    scratch_tables.fill_tables(healthy.db)
+    sums.make_tables(healthy.db)
+    sums.fill_tables(healthy.db)
     paths = Paths(healthy.db)
     paths.look_up(" UNION ".join(f"SELECT {ino}" for ino in spoken_of) or "SELECT 0")
     return paths

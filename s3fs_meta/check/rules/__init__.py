@@ -7,6 +7,6 @@ database                           SQLite's own checks, schema, values of column
 bucket, cache                      rows against objects and files: after a survey
 
 Each module ends with a tuple of Invariant. Start at ``files``, the shortest.
-Below: context, observations, scratch_tables, lost_found.
+Below: context, observations, sums, lost_found.
 Above: invariants, the ordered table.
 """

@@ -3,7 +3,7 @@
 from typing import Final
 
 from s3fs_meta.check.context import Examination, Invariant
-from s3fs_meta.check.scratch_tables import EVERY_INODE, IS_SYMLINK
+from s3fs_meta.check.sums import EVERY_INODE, IS_SYMLINK
 from s3fs_meta.limits import (
     SYMLINK_BYTES_MAX,
     XATTR_NAME_BYTES_MAX,

@@ -10,7 +10,7 @@ from typing import Final
 
 from s3fs_meta.check import lost_data
 from s3fs_meta.check.context import Examination, Invariant
-from s3fs_meta.check.scratch_tables import BLOCK_BYTES, EVERY_BLOCK
+from s3fs_meta.check.sums import BLOCK_BYTES, EVERY_BLOCK
 from s3fs_meta.codec.keyring import HASH_BYTES
 from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.meta.tables import blocks, cached_blocks, packs

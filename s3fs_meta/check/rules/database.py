@@ -11,7 +11,7 @@ from typing import Final
 
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.observations import Need
-from s3fs_meta.check.scratch_tables import BLOCK_BYTES, IS_REGULAR
+from s3fs_meta.check.sums import BLOCK_BYTES, IS_REGULAR
 from s3fs_meta.limits import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN
 from s3fs_meta.meta.db import connections, schema
 from s3fs_meta.meta.db.counters import TABLE_OF

@@ -5,7 +5,7 @@ from typing import Final
 from s3fs_meta.check import lost_found
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.rules import blocks as block_rules
-from s3fs_meta.check.scratch_tables import BLOCK_BYTES, EVERY_INODE, IS_REGULAR
+from s3fs_meta.check.sums import BLOCK_BYTES, EVERY_INODE, IS_REGULAR
 from s3fs_meta.limits import FILE_BYTES_MAX
 
 _PLACES: Final = "temp.check_mapped AS m JOIN inodes AS i ON i.ino = m.ino"

@@ -7,11 +7,11 @@ new inode in lost+found.
 import stat
 from typing import Final
 
-from s3fs_meta.check import lost_found, scratch_tables
+from s3fs_meta.check import lost_found, sums
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.observations import Need
 from s3fs_meta.check.report import Severity
-from s3fs_meta.check.scratch_tables import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY, TYPE_OF_MODE
+from s3fs_meta.check.sums import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY, TYPE_OF_MODE
 from s3fs_meta.limits import FILE_BYTES_MAX, LINKS_MAX, TIME_NS_MAX, TIME_NS_MIN
 from s3fs_meta.model import ROOT_INO, InodeFlag
 
@@ -269,7 +269,7 @@ INODES: Final = (
         11,
         "only directories have entries",
         source=EVERY_DIRECTORY,
-        damaged=f"d.kind = {scratch_tables.NO_DIRECTORY} AND {_TYPE_IS_KNOWN}",
+        damaged=f"d.kind = {sums.NO_DIRECTORY} AND {_TYPE_IS_KNOWN}",
         columns="d.ino, d.entries, i.mode",
         text="inode {0} of mode {2} has {1} entries",
         repair=_retype,
@@ -296,7 +296,7 @@ INODES: Final = (
         14,
         "entries are in directories that exist",
         source=EVERY_DIRECTORY,
-        damaged=f"d.kind = {scratch_tables.MISSING}",
+        damaged=f"d.kind = {sums.MISSING}",
         columns="d.ino, d.entries",
         text="directory {0} with {1} entries does not exist",
         repair=_make_directories,

@@ -5,9 +5,9 @@ Their repairs come after those of names and of the tree.
 
 from typing import Final
 
-from s3fs_meta.check import scratch_tables
+from s3fs_meta.check import sums
 from s3fs_meta.check.context import Examination, Invariant
-from s3fs_meta.check.scratch_tables import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY
+from s3fs_meta.check.sums import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY
 from s3fs_meta.model import ROOT_INO
 
 _IS_NAMED: Final = (
@@ -87,7 +87,7 @@ LINK_COUNTS: Final = (
         54,
         "nlink of a directory is 2 and the number of its subdirectories",
         source=EVERY_DIRECTORY,
-        damaged=f"d.kind = {scratch_tables.DIRECTORY} AND i.nlink <> 2 + d.subdirectories AND {_IS_NAMED}",
+        damaged=f"d.kind = {sums.DIRECTORY} AND i.nlink <> 2 + d.subdirectories AND {_IS_NAMED}",
         columns="d.ino, i.nlink, d.subdirectories",
         text="directory {0} has nlink {1} and {2} subdirectories",
         repair=_count_subdirectories,
@@ -97,7 +97,7 @@ LINK_COUNTS: Final = (
         55,
         "the size of a directory is the number of its entries",
         source=EVERY_DIRECTORY,
-        damaged=f"d.kind = {scratch_tables.DIRECTORY} AND i.size_bytes <> d.entries",
+        damaged=f"d.kind = {sums.DIRECTORY} AND i.size_bytes <> d.entries",
         columns="d.ino, i.size_bytes, d.entries",
         text="directory {0} has size {1} and {2} entries",
         repair=_count_entries,

@@ -6,11 +6,11 @@ Values counted from names are in ``link_counts``.
 from collections.abc import Iterator
 from typing import Final
 
-from s3fs_meta.check import lost_found, scratch_tables
+from s3fs_meta.check import lost_found, sums
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.name_hashes import IS_BYTES
 from s3fs_meta.check.rules.inodes import IS_TOP
-from s3fs_meta.check.scratch_tables import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY
+from s3fs_meta.check.sums import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY
 from s3fs_meta.limits import COOKIE_COLLISION_BITS, NAME_BYTES_MAX
 from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.model import ROOT_INO, Ino
@@ -214,7 +214,7 @@ NAMES: Final = (
         27,
         "no directory lies below itself",
         source=EVERY_DIRECTORY,
-        damaged=f"d.kind = {scratch_tables.DIRECTORY}"
+        damaged=f"d.kind = {sums.DIRECTORY}"
         " AND NOT EXISTS (SELECT 1 FROM temp.check_reached AS r WHERE r.ino = d.ino)",
         columns="d.ino, d.entries",
         text="directory {0} with {1} entries hangs from itself",

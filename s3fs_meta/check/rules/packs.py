@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from s3fs_meta.check.context import Examination, Invariant
-from s3fs_meta.check.scratch_tables import EVERY_PACK
+from s3fs_meta.check.sums import EVERY_PACK
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.model import PackState

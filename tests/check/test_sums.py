@@ -1,6 +1,6 @@
 """Temporary tables of sums that invariants join."""
 
-from s3fs_meta.check import scratch_tables
+from s3fs_meta.check import sums
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO
 from tests.check.healthy import BLOCK_BYTES, Healthy
@@ -8,8 +8,8 @@ from tests.check.healthy import BLOCK_BYTES, Healthy
 
 def _row(healthy: Healthy, sql: str) -> tuple[object, ...]:
     healthy.db.inodes.write_through()
-    scratch_tables.make_tables(healthy.db)
-    scratch_tables.fill_tables(healthy.db)
+    sums.make_tables(healthy.db)
+    sums.fill_tables(healthy.db)
     row = healthy.db.one(sql)
     assert row is not None
     return row
@@ -34,7 +34,7 @@ def test_directories_are_counted_and_reachable(healthy: Healthy) -> None:
     """Sums have entries, subdirectories and whether the root leads to a directory."""
     row = _row(healthy, f"SELECT * FROM temp.check_dirs WHERE ino = {healthy.directory}")
     size = inodes.get(healthy.db, healthy.directory).size_bytes
-    assert row == (healthy.directory, scratch_tables.DIRECTORY, size, 1)
+    assert row == (healthy.directory, sums.DIRECTORY, size, 1)
     reached = healthy.db.all("SELECT count(*) FROM temp.check_reached")
     directories = healthy.db.inodes.all("SELECT count(*) FROM inodes WHERE mode & 61440 = 16384")
     assert reached == directories
@@ -46,19 +46,19 @@ def test_blocks_are_counted_with_their_end(healthy: Healthy) -> None:
     assert row == (healthy.uploaded, 3, 0, 3, 3 * BLOCK_BYTES + 3003)
 
 
-def test_scratch_tables_are_dropped(healthy: Healthy) -> None:
+def test_tables_of_sums_are_dropped(healthy: Healthy) -> None:
     """Temporary tables of a run are removed with it; observations stay."""
-    scratch_tables.make_tables(healthy.db)
-    scratch_tables.drop_tables(healthy.db)
+    sums.make_tables(healthy.db)
+    sums.drop_tables(healthy.db)
     assert healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'check%'") == []
 
 
 def test_sorted_sums_equal_inserted_sums(healthy: Healthy) -> None:
     """Large filesystems are summed by sorting, small ones by inserts, with equal results."""
-    scratch_tables.make_tables(healthy.db)
+    sums.make_tables(healthy.db)
     for table, statements in (
-        ("check_names", (scratch_tables.NAMES_AS_THEY_COME, scratch_tables.NAMES_SORTED)),
-        ("check_refs", (scratch_tables.REFS_AS_THEY_COME, scratch_tables.REFS_SORTED)),
+        ("check_names", (sums.NAMES_AS_THEY_COME, sums.NAMES_SORTED)),
+        ("check_refs", (sums.REFS_AS_THEY_COME, sums.REFS_SORTED)),
     ):
         results = []
         for statement in statements:

@@ -17,7 +17,7 @@ import trio
 
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.errors import S3fsError
-from s3fs_meta.limits import DELETE_BATCH_KEYS, IMAGES_KEPT, RECLAIM_KEYS_MAX
+from s3fs_meta.limits import DELETE_BATCH_KEYS, RECLAIM_KEYS_MAX
 from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.model import Epoch, ObjectKey, PackId, PackState, Txg
 from s3fs_meta.objects.contract import ObjectInfo
@@ -26,7 +26,7 @@ from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.history import retention
 from s3fs_meta.sync.history.garbage import Finder, Garbage
-from s3fs_meta.sync.history.retention import MomentFinder, StoredAges
+from s3fs_meta.sync.history.retention import MomentFinder
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.superblock_watch import retained_s, tend
@@ -95,20 +95,16 @@ class Reclaimer:
         images = await self._finder.images()
         low = chain.wanted_floor(self._db, link)
         floor = low
-        if len(retention.newest(images)) == IMAGES_KEPT:
-            spans = [image.txg for image in images if image.is_txg]
-            old = await self._old(retention_ns, low, link.txg, spans)
-            floor = max(low, min(old, retention.newest(images)[-1].txg))
+        if retention.may_rise(images):
+            now_ns = self._volume.clock.now_ns()
+            old = await retention.newest_old(
+                self._moments, self._store, now_ns, retention_ns, images, low, link.txg
+            )
+            floor = retention.floor_of(images, low, old)
             self.wants_image = packs.has_dead(self._db, floor, old)
         moment = await self._moments.moment(floor) if floor else None
         epoch = Epoch(0) if moment is None else moment.epoch
         return await self._finder.find(images, floor, epoch, link.txg, retention_ns, limit)
-
-    async def _old(self, retention_ns: int, low: Txg, high: Txg, spans: Sequence[Txg]) -> Txg:
-        """Return the newest txg that is older than the retention by its own and its upload time."""
-        now_ns = self._volume.clock.now_ns()
-        old = await self._moments.newest_before(now_ns - retention_ns, low, high, spans)
-        return await StoredAges(self._store, now_ns).newest(retention_ns, low, old, high)
 
     async def plan_all(self) -> Tally:
         """Return how much can be deleted now, without a limit. Raises as ``plan``."""

@@ -1,7 +1,7 @@
 """Retention: the floor, which is the oldest available txg, and the images that stay.
 
-Owns: which txg is as old as the retention, which images a restore of retained txgs begins with.
-Does not know: rows, deleting.
+Owns: the floor, which txg is as old as the retention, which images a restore of retained txgs
+begins with. Does not know: rows, deleting (``reclaim``).
 Keeps: a wrong clock never causes the loss of a needed object. Times only choose a floor between the
 present one, which is never lowered, and the oldest of the last IMAGES_KEPT images, which always
 stay. A txg counts as old only if both its own time and the time of its upload are old.
@@ -178,6 +178,43 @@ class StoredAges:
 def newest(images: Sequence[Image]) -> list[Image]:
     """Return the last IMAGES_KEPT images, which always stay, the latest first."""
     return sorted(images, reverse=True)[:IMAGES_KEPT]
+
+
+def may_rise(images: Sequence[Image]) -> bool:
+    """Return whether there are as many images as always stay: with fewer, the floor stays, too."""
+    return len(newest(images)) == IMAGES_KEPT
+
+
+async def newest_old(
+    moments: MomentFinder,
+    store: ObjectStore,
+    now_ns: int,
+    retention_ns: int,
+    images: Sequence[Image],
+    low: Txg,
+    high: Txg,
+) -> Txg:
+    """Return the newest txg that is older than the retention by its own and its upload time.
+
+    Args:
+        now_ns: the present time.
+        low: the present floor; returned if no later txg is that old.
+        high: the last txg of the chain.
+    """
+    spans = [image.txg for image in images if image.is_txg]
+    old = await moments.newest_before(now_ns - retention_ns, low, high, spans)
+    return await StoredAges(store, now_ns).newest(retention_ns, low, old, high)
+
+
+def floor_of(images: Sequence[Image], low: Txg, old: Txg) -> Txg:
+    """Return the retention floor: never below the present one or above an image that always stays.
+
+    Args:
+        images: as many as ``may_rise`` requires.
+        low: the present floor.
+        old: the newest txg that is older than the retention.
+    """
+    return max(low, min(old, newest(images)[-1].txg))
 
 
 def base_of(images: Iterable[Image], floor: Txg) -> Image | None:

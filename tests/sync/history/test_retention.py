@@ -11,9 +11,19 @@ from s3fs_meta.codec.changelog import Changelog, Kind, encode, key_of
 from s3fs_meta.codec.image import NO_HASH, content_hash
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import NewerFormatError
+from s3fs_meta.limits import IMAGES_KEPT
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.history.retention import Image, Moment, MomentFinder, base_of, kept, newest
+from s3fs_meta.sync.history.retention import (
+    Image,
+    Moment,
+    MomentFinder,
+    base_of,
+    floor_of,
+    kept,
+    may_rise,
+    newest,
+)
 from s3fs_meta.testing.faulty_store import FaultyStore
 
 PLAIN = Keyring(None, bytes(32))
@@ -141,3 +151,14 @@ def test_images_that_are_txgs_stay_after_the_base() -> None:
     images[0] = images[0]._replace(is_txg=True)
     images[3] = images[3]._replace(is_txg=True)
     assert kept(images, Txg(2), 1000) == {images[at].key for at in (1, 3, 5, 6)}
+
+
+def test_floor_stays_between_the_present_one_and_the_newest_images() -> None:
+    """The floor is the newest old txg within these bounds; with too few images it stays."""
+    images = [image(100 + number, number) for number in range(IMAGES_KEPT + 1)]
+    oldest_kept = Txg(101)
+    assert floor_of(images, Txg(7), Txg(50)) == 50
+    assert floor_of(images, Txg(60), Txg(50)) == 60
+    assert floor_of(images, Txg(7), Txg(102)) == oldest_kept
+    assert may_rise(images[1:])
+    assert not may_rise(images[2:])

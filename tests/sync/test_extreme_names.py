@@ -74,8 +74,6 @@ def strew(power: Power, number: int, content: bytes = b"?") -> dict[ObjectKey, b
         if key.startswith("pack/01/"):
             made[ObjectKey(key.replace("/01/0", "/01/01"))] = made.pop(key)
             break
-    if content == CONTENTS["newer"]:
-        made = {key: data for key, data in made.items() if not key.endswith("/manifest")}
     power.store.objects.update(made)
     return made
 

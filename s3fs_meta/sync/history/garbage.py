@@ -95,6 +95,7 @@ class Shelf:
         self._facts: dict[ObjectKey, _Facts] = {}  # facts about every readable manifest
         self._opened: set[ObjectKey] = set()  # manifests that were decoded, in the chain or not
         self._exchanged: set[ObjectKey] = set()  # manifests whose recorded hash differs
+        self._newer: dict[ObjectKey, NewerFormatError] = {}  # manifests of an unknown version
         self._manifests: list[ObjectInfo] = []
         self._pieces: dict[ObjectKey, int] = {}
         self._ours: dict[str, bool] = {}  # True for own images, by the prefix of their names
@@ -104,8 +105,12 @@ class Shelf:
 
         Args:
             named: references to manifests with the hashes that this host knows.
+
+        Raises:
+            NewerFormatError: an authentic object names an image of an unknown version.
         """
-        self._manifests, self._pieces = [], {}
+        named = list(named)
+        self._manifests, self._pieces, self._newer = [], {}, {}
         async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
             async for info in listing:
                 if image_codec.parse_manifest_key(info.key) is not None:
@@ -123,11 +128,33 @@ class Shelf:
                 facts[info.key] = found
         self._facts = facts
         self._compare_hashes(named)
+        await self._refuse_newer(named)
         return sorted(
             one.image
             for key, one in facts.items()
             if key not in self._exchanged and one.pieces <= self._pieces.keys()
         )
+
+    async def _refuse_newer(self, named: Iterable[ManifestRef]) -> None:
+        """Raise NewerFormatError if an authentic object names an image of an unknown version.
+
+        All other manifests that claim such a version are left out, and stay with their pieces.
+        """
+        known = {one.key for one in named}
+        known.update(one.previous.key for one in self._facts.values() if one.previous is not None)
+        for key, newer in self._newer.items():
+            if key in known or await self._is_named_by_its_txg(key):
+                raise newer
+            _log.info("an image that nothing names is left out and stays: %s", newer)
+
+    async def _is_named_by_its_txg(self, manifest: ObjectKey) -> bool:
+        txg = _image_txg(manifest)
+        try:
+            fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
+        except (FormatError, ObjectMissingError):  # of an unknown version, too: it proves nothing
+            return False
+        image = fetched.changelog.image
+        return image is not None and image.key == manifest
 
     def _compare_hashes(self, named: Iterable[ManifestRef]) -> None:
         """Find the manifests whose recorded hash differs."""
@@ -155,8 +182,11 @@ class Shelf:
             self._opened.add(key)
             content_hash = image_codec.content_hash(data)
             is_txg = await self._is_txg(manifest, ManifestRef(key, content_hash))
-        except NewerFormatError:
-            raise
+        except NewerFormatError as exc:
+            if exc.key != key:
+                raise
+            self._newer[key] = exc
+            return None
         except (FormatError, ObjectMissingError, ObjectTooLargeError):
             return None
         image = Image(manifest.txg, key, manifest.created_ns, is_txg)
@@ -220,6 +250,7 @@ class Shelf:
             info
             for info in self._manifests
             if info.key not in stay
+            and info.key not in self._newer
             and _image_txg(info.key) < before
             and await self._is_superseded(info.key, base)
         ]

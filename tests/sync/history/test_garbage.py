@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import NewerFormatError
 from s3fs_meta.limits import RECLAIM_PACK_ROWS
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Epoch, ObjectKey, Txg
@@ -114,6 +116,25 @@ async def test_pieces_being_uploaded_are_not_garbage(power: Power) -> None:
         stay = {one.key for one in images}
         assert await shelf.garbage(stay, Txg(7)) == ([], [])
         assert [info.key for info in (await shelf.garbage(stay, Txg(8)))[1]] == [piece]
+
+
+async def test_image_that_claims_a_newer_version_stays(power: Power) -> None:
+    """It does not stop the collection, unless an authentic object names it."""
+    manifest = ObjectKey("image/000000000001-1-0123456789abcdef/manifest")
+    piece = ObjectKey("image/000000000001-1-0123456789abcdef/000000")
+    async with power.session("a", tasks=False) as session:
+        opened = session.volume
+        write_file(session, b"x")
+        await session.imager.make()
+        power.store.objects[piece] = image_codec.seal_piece(piece, b"rows", opened.keyring)
+        power.store.objects[manifest] = b"S3FSMETA\x00\x63" + bytes(100)
+        shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
+
+        images = await shelf.look()
+        assert len(images) == 2
+        assert await shelf.garbage({one.key for one in images}, Txg(99), Txg(99)) == ([], [])
+        with pytest.raises(NewerFormatError):
+            await shelf.look([ManifestRef(manifest, "0" * 64)])
 
 
 async def test_foreign_images_are_not_garbage(power: Power) -> None:

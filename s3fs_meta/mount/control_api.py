@@ -208,7 +208,10 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
         waiting.set()
         show(event)
 
-    result: dict[str, Any] = {"complete": False, "why": "its last words were missed; see its log"}
+    result: dict[str, Any] = {
+        "complete": False,
+        "why": "the daemon exited before it reported its end; see its log",
+    }
     with LockWatch(place.state) as watch:
         try:
             with contextlib.suppress(NotMountedError, ControlError):

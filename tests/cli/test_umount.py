@@ -23,7 +23,7 @@ def test_umount_of_a_dead_mount_reports_the_kept_state(program: Program, mounted
     done = program.run("umount", mounted.mountpoint)
 
     assert done.returncode == 9
-    assert "the next mount continues" in done.stderr
+    assert "the next mount uploads it" in done.stderr
     assert mount_table.find(str(mounted.mountpoint)) is None
 
 
@@ -66,7 +66,7 @@ def test_force_unmounts_when_the_upload_fails(program: Program, mounted: Place) 
     ends = program.run("umount", "--force", mounted.mountpoint)
 
     assert (stays.returncode, "--force" in stays.stderr) == (9, True)
-    assert (ends.returncode, "keeps the rest on this host" in ends.stderr) == (9, True)
+    assert (ends.returncode, "the rest stays on this host" in ends.stderr) == (9, True)
     assert mount_table.find(str(mounted.mountpoint)) is None
     chain.unlink()
     (mounted.bucket / "tmp" / "changelog").rename(chain)

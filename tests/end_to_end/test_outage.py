@@ -233,7 +233,7 @@ def test_unmount_during_an_outage_reports_the_unshipped_rest(cold: Cold, empty: 
         subprocess.run(["umount", cold.mountpoint], check=True)
         with waiting_for_the_bucket(cold, "umount") as unmount:
             os.kill(pid, signal.SIGTERM)
-            assert "keeps the rest on this host" in unmount.communicate(timeout=30)[1]
+            assert "the rest stays on this host" in unmount.communicate(timeout=30)[1]
             assert unmount.returncode == 9
         wait_until_gone(pid)
     cold.program.ok("mount", cold.url, cold.mountpoint)

@@ -1,8 +1,9 @@
-"""Rebuilding a filesystem whose metadata is lost from its packs and the rest of an image.
+"""Rebuilding a filesystem whose images are lost from its chain, its packs and the rest of an image.
 
 Owns: which objects are used, and the order in which the new image and lease are stored. Only
 ``fsck --rebuild`` does this, and only if no image can be restored. The newest image whose first
-piece is intact gives the rows that its other intact pieces hold.
+piece is intact gives the rows that its other intact pieces hold, unless the chain leads as far from
+its start (``from_chain``).
 Does not know: rows (``meta.offline.rebuild``).
 Keeps: no object is deleted; only the lease that was read at the beginning is replaced, so a host that
 took the filesystem meanwhile keeps it; the new epoch is higher than any
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.check.from_chain import ChainReader
 from s3fs_meta.check.fsck import check_database
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.clock import Clock
@@ -70,9 +72,9 @@ class Rebuilt(NamedTuple):
     files: int
     packs: int
     unreadable: list[ObjectKey]  # packs whose indexes cannot be read
-    # Manifest of the damaged image from which the names were salvaged.
-    image: ObjectKey | None = None
-    txg: Txg | None = None  # txg of the salvaged image; names created later are lost
+    # Source of the names: the manifest of a damaged image, or the last changelog that was applied.
+    source: ObjectKey | None = None
+    txg: Txg | None = None  # txg of the source; names created later are lost
     named: int = 0  # files outside lost+found
     missing_pieces: int = 0  # unreadable pieces of the salvaged image
 
@@ -109,12 +111,11 @@ async def rebuild(
         PreconditionError: another process stored a lease meanwhile; it is unchanged.
     """
     traces = await _look(store)
-    path, damaged_path = tmp / "rebuilt.db", tmp / "damaged.db"
+    path, old_path, chain_path = (tmp / f"{name}.db" for name in ("rebuilt", "damaged", "chain"))
     await trio.to_thread.run_sync(image_copy.remove, path)
     try:
-        salvager = Salvager(store, keyring, superblock.uuid, progress)
         new = _New(path, superblock, traces, clock, progress)
-        made = await _make_from_images(store, keyring, new, salvager, damaged_path)
+        made = await _make_from_metadata(store, keyring, new, old_path, chain_path)
         if made is None:
             made = await _make_database(store, keyring, new, None, None)
         if traces.packs and not made.packs:
@@ -130,8 +131,8 @@ async def rebuild(
         )
     finally:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            await trio.to_thread.run_sync(image_copy.remove, path)
-            await trio.to_thread.run_sync(image_copy.remove, damaged_path)
+            for one in (path, old_path, chain_path):
+                await trio.to_thread.run_sync(image_copy.remove, one)
     quarantine()
     await store.create(head.manifest_key, manifest)
     lease = released(Epoch(traces.epoch + 1), head, clock)
@@ -188,20 +189,41 @@ async def _lease(store: ObjectStore) -> tuple[Epoch, ETag | None]:
         return Epoch(0), fetched.etag
 
 
-async def _make_from_images(
-    store: ObjectStore, keyring: Keyring, new: "_New", salvager: Salvager, path: Path
+async def _make_from_metadata(
+    store: ObjectStore, keyring: Keyring, new: "_New", old_path: Path, chain_path: Path
 ) -> Rebuilt | None:
-    """Make the database with the rows of the best image; None: no image has usable rows."""
-    async with aclosing(salvager.lay_out(path)) as images:
+    """Make the database with the best rows of an image or of the chain; None: there are none."""
+    uuid = new.superblock.uuid
+    reader = ChainReader(store, keyring, uuid, partial(_create_empty, new), new.progress)
+    chain_txg = await reader.lay_out(chain_path)
+    chain = (
+        None if chain_txg is None else Remains(changelog_codec.key_of(chain_txg), chain_txg, 0, 0)
+    )
+    salvager = Salvager(store, keyring, uuid, new.progress)
+    async with aclosing(salvager.lay_out(old_path)) as images:
         async for remains in images:
-            try:
-                return await _make_from_image(store, keyring, new, remains, path)
-            except DatabaseFullError:
-                raise
-            except (CorruptionError, DatabaseError) as exc:
-                _log.warning("the rows of %s are unusable: %s", remains.key, exc)
-                await trio.to_thread.run_sync(image_copy.remove, new.path)
-    return None
+            if chain is not None and (chain.txg >= remains.txg or remains.lacks_much):
+                made = await _try_to_make(store, keyring, new, chain, chain_path)
+                if made is not None:
+                    return made
+                chain = None
+            made = await _try_to_make(store, keyring, new, remains, old_path)
+            if made is not None:
+                return made
+    return None if chain is None else await _try_to_make(store, keyring, new, chain, chain_path)
+
+
+async def _try_to_make(
+    store: ObjectStore, keyring: Keyring, new: "_New", remains: Remains, path: Path
+) -> Rebuilt | None:
+    try:
+        return await _make_from_image(store, keyring, new, remains, path)
+    except DatabaseFullError:
+        raise
+    except (CorruptionError, DatabaseError) as exc:
+        _log.warning("the rows of %s are unusable: %s", remains.key, exc)
+        await trio.to_thread.run_sync(image_copy.remove, new.path)
+        return None
 
 
 async def _make_from_image(
@@ -264,7 +286,7 @@ async def _make_database(
         db.close()
     return made._replace(
         files=files,
-        image=remains.key,
+        source=remains.key,
         txg=remains.txg,
         named=named,
         missing_pieces=remains.missing,
@@ -272,12 +294,16 @@ async def _make_database(
 
 
 def _create(new: _New, damaged: DamagedDatabase | None) -> Database:
-    known = None if damaged is None else damaged.cookie_key()
-    if known is None or len(known) != COOKIE_KEY_BYTES:
-        known = secrets.token_bytes(COOKIE_KEY_BYTES)
-    facts = {**superblock_facts(new.superblock), "cookie_key": known}
+    return _create_empty(new, new.path, None if damaged is None else damaged.cookie_key())
+
+
+def _create_empty(new: _New, path: Path, cookie_key: bytes | None = None) -> Database:
+    """Make the database of an empty filesystem, with another key of the names if it is lost."""
+    if cookie_key is None or len(cookie_key) != COOKIE_KEY_BYTES:
+        cookie_key = secrets.token_bytes(COOKIE_KEY_BYTES)
+    facts = {**superblock_facts(new.superblock), "cookie_key": cookie_key}
     pragmas = Pragmas(journal_mode="off", synchronous="off", page_size=new.superblock.page_size)
-    return Database.create(new.path, pragmas, facts, uid=os.getuid(), gid=os.getgid())
+    return Database.create(path, pragmas, facts, uid=os.getuid(), gid=os.getgid())
 
 
 def _mend(db: Database, clock: Clock) -> None:

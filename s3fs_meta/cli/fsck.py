@@ -14,6 +14,7 @@ from s3fs_meta.check.run import Wanted
 from s3fs_meta.cli import offered_objects, options
 from s3fs_meta.cli.command_help import CommandHelp, Example
 from s3fs_meta.cli.fsck_run import CheckPlan, run_check, run_rebuild
+from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.console import output
 from s3fs_meta.console.boundary import report as report_error
 from s3fs_meta.console.exits import FSCK_MEANINGS
@@ -234,12 +235,14 @@ def _rebuild(plan: CheckPlan, access: options.Access, *, ask: bool, json: bool) 
 
 def _rebuilt_line(made: Rebuilt) -> str:
     found = f"found {made.files} files in {made.packs} packs"
-    if made.image is None:
+    if made.source is None:
         return f"{found}; all are in lost+found"
+    source = f"from {made.source}, of which {made.missing_pieces} pieces are lost"
+    if changelog_codec.parse_key(made.source) is not None:
+        source = f"from the changes up to {made.source}"
     return (
-        f"{found}; {made.named} have their names as of txg {made.txg}, from {made.image}, of which"
-        f" {made.missing_pieces} pieces are lost; the others are in lost+found, and so is content"
-        " that was written later"
+        f"{found}; {made.named} have their names as of txg {made.txg}, {source}; the others"
+        " are in lost+found, and so is content that was written later"
     )
 
 

@@ -208,6 +208,23 @@ def is_news(changeset: bytes) -> bool:
         return any(table not in _BOOKKEEPING for table, _ in _changes(changeset))
 
 
+def former_values(changeset: bytes, table: str, number: int) -> dict[int, Any]:
+    """Return the values before the change of the row with this number, by position of the column.
+
+    Only of columns that an UPDATE changes, without the primary key, which is the first column.
+
+    Raises:
+        FormatError: it is damaged.
+    """
+    found: dict[int, Any] = {}
+    with _errors(_CHANGESET):
+        for name, change in _changes(changeset):
+            if name == table and change.old and change.new and change.old[0] == number:
+                values = enumerate(change.old[1:], 1)
+                found |= {column: one for column, one in values if one is not apsw.no_change}
+    return found
+
+
 def block_refs(changeset: bytes) -> dict[BlockId, int]:
     """Return the change of each block's reference count by rows of block_map; none is zero.
 

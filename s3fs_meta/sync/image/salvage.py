@@ -58,6 +58,11 @@ class Remains(NamedTuple):
     missing: int
     listed: bool = True  # False: its manifest is lost, so the pieces are those that names suggest
 
+    @property
+    def lacks_much(self) -> bool:
+        """Return whether it lost more than a tenth of its pieces."""
+        return self.missing * _PARTS_OF_ONE_LOST > self.pieces
+
 
 class Salvager:
     """Writes the intact pieces of one filesystem's images to a file, one image after the other."""
@@ -88,7 +93,7 @@ class Salvager:
         poor = []
         for key in keys:
             remains = await self._lay_out(path, key, keys)
-            if remains is not None and remains.missing * _PARTS_OF_ONE_LOST <= remains.pieces:
+            if remains is not None and not remains.lacks_much:
                 good.add(image_codec.image_of(key))
                 yield remains
             elif remains is not None:

@@ -1,0 +1,107 @@
+"""The rows of a filesystem from its chain alone: an empty filesystem, and every changelog since mkfs.
+
+Owns: how far the chain leads from its start, without any image. Does not know: packs as objects.
+Keeps: every changelog names the one before it by hash, and the first one names none. A changelog that
+is damaged, missing or of a newer program ends the rows; what comes before it counts.
+
+The first image holds two facts that no changelog has. Values of the root directory are found from the
+first change of them (``meta.first_root``). The key of the hash of names is lost: another one is drawn,
+and fsck moves the names to their new positions.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from s3fs_meta.codec.image import NO_HASH
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import BrokenChainError, FormatError, ObjectMissingError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.first_root import FirstRoot
+from s3fs_meta.meta.offline import image_copy
+from s3fs_meta.model import Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
+from s3fs_meta.sync.progress import Progress
+
+_log = logging.getLogger(__name__)
+_START: Final = Link(Txg(0), NO_HASH, 0)
+
+
+class ChainReader:
+    """Makes the rows that the chain gives from its start."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        keyring: Keyring,
+        uuid: str,
+        create: Callable[[Path], Database],
+        progress: Progress,
+    ) -> None:
+        """Make a reader.
+
+        Args:
+            create: makes the database of an empty filesystem; called in a thread.
+        """
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._create = create
+        self._progress = progress
+
+    async def lay_out(self, path: Path) -> Txg | None:
+        """Write the rows to a file, as an image has them; return their txg.
+
+        None: the chain does not begin at its start, or its first changelog is unreadable.
+
+        Raises:
+            StoreError: the store is unavailable.
+            OSError: the disk has no room.
+        """
+        best = Txg(0)
+        way = False
+        # What was applied halfway cannot be undone, so the rows are made again up to the end found.
+        for by_levels in (True, False):
+            reached, complete = await self._replay(path, None, by_levels=by_levels)
+            if complete:
+                return reached
+            if reached > best:
+                best, way = reached, by_levels
+        if not best:
+            return None
+        reached, complete = await self._replay(path, best, by_levels=way)
+        return reached if complete else None
+
+    async def _replay(self, path: Path, upto: Txg | None, *, by_levels: bool) -> tuple[Txg, bool]:
+        """Apply the chain to an empty database; return the last txg, and whether nothing failed."""
+        await trio.to_thread.run_sync(image_copy.remove, path)
+        db = await trio.to_thread.run_sync(self._create, path)
+        reached = Txg(0)
+
+        def note(_what: str, done: int, total: int) -> None:
+            nonlocal reached
+            reached = Txg(done)
+            self._progress("changes", done, total)
+
+        try:
+            replayer = Replayer(
+                self._store, self._keyring, self._uuid, db, heard=FirstRoot(db).hear
+            )
+            link = await replayer.forward(_START, note, upto, by_levels=by_levels)
+        except BrokenChainError as exc:
+            _log.warning("%s", exc)
+            return Txg(exc.last_txg), False
+        except (FormatError, ObjectMissingError, NeedsImageError) as exc:
+            _log.warning("the chain ends at txg %d: %s", reached, exc)
+            return reached, False
+        finally:
+            db.close()
+        if link.txg == 0:
+            return link.txg, False
+        await trio.to_thread.run_sync(image_copy.finish, path, (), ())
+        return link.txg, True

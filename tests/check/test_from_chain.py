@@ -1,0 +1,139 @@
+"""Rebuild of a filesystem without any image, from the start of its chain."""
+
+import pytest
+
+from s3fs_meta.check.from_packs import Rebuilt, rebuild
+from s3fs_meta.check.report import Report
+from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.meta.offline.image_rows import LOST_FOUND
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.model import ROOT_INO, Txg
+from s3fs_meta.sync.progress import no_progress
+from tests.sync.conftest import Power, power, read_file, write_file
+
+pytestmark = pytest.mark.thorough
+
+__all__ = ["power"]
+
+FILES = 12
+
+
+async def fill(power: Power, *, levels: bool = False) -> dict[bytes, bytes]:
+    """Write named files, each in a txg of its own, and return the content by name."""
+    contents = {}
+    async with power.session("a", tasks=False) as session:
+        for number in range(FILES):
+            name, content = b"name %d" % number, b"content %d " % number * 700
+            ino = write_file(session, content)
+            dentries.add(session.db, ROOT_INO, name, ino)
+            inodes.change_directory(session.db, ROOT_INO, 1000 + number, entries=1)
+            contents[name] = content
+            await session.flush()
+            if levels:
+                await session.leveler.make_due()
+        await session.make_image()
+        await session.close()
+    return contents
+
+
+def lose_images(power: Power, *, pieces_only: bool) -> None:
+    """Delete every image, or the first piece of each."""
+    for key in list(power.store.objects):
+        if key.startswith("image/") and (
+            not pieces_only or key.endswith("/" + "0" * image_codec.PIECE_DIGITS)
+        ):
+            del power.store.objects[key]
+
+
+async def run(power: Power) -> Rebuilt:
+    """Run the rebuild."""
+    keys = await power.keys()
+    tmp = power.home / "scratch"
+    tmp.mkdir(exist_ok=True)
+    return await rebuild(
+        power.store,
+        keys.keyring,
+        keys.superblock,
+        tmp,
+        SystemClock(),
+        no_progress,
+        lambda: None,
+    )
+
+
+async def require_files(power: Power, contents: dict[bytes, bytes]) -> None:
+    """Every file has its name and content, nothing is in lost+found, and fsck is clean."""
+    async with power.session("b", tasks=False) as session:
+        assert dentries.find(session.db, ROOT_INO, LOST_FOUND) is None
+        assert inodes.get(session.db, ROOT_INO).size_bytes == len(contents)
+        for name, content in contents.items():
+            ino = dentries.find(session.db, ROOT_INO, name)
+            assert ino is not None
+            assert await read_file(session, ino) == content
+        session.db.commit()
+        examined = Examined(session.db, power.store, session.volume.keyring)
+        report = await check_filesystem(examined, Wanted(deep=True), Report(), SystemClock())
+        assert {one.invariant for one in report.verdicts if one.found} <= {"I49"}
+
+
+@pytest.mark.parametrize("lost", ["every image", "every first piece"])
+async def test_names_come_back_from_the_whole_chain(power: Power, lost: str) -> None:
+    """Without any image the chain from txg 1 gives the last state."""
+    contents = await fill(power)
+    lose_images(power, pieces_only=lost == "every first piece")
+
+    made = await run(power)
+
+    assert made.named == made.files == FILES
+    await require_files(power, contents)
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "of a newer program"])
+async def test_damaged_changelog_ends_the_names(power: Power, damage: str) -> None:
+    """The txgs before it have their names; later content is in lost+found. Txg 1 is a fence."""
+    contents = await fill(power)
+    lose_images(power, pieces_only=False)
+    key = changelog_codec.key_of(Txg(4))
+    data = power.store.objects.pop(key)
+    if damage == "truncated":
+        power.store.objects[key] = data[:-1]
+    elif damage == "of a newer program":
+        power.store.objects[key] = data[:8] + b"\xff" + data[9:-1] + b"?"
+
+    made = await run(power)
+
+    assert made.source == changelog_codec.key_of(Txg(3))
+    assert (made.files, made.named) == (FILES, 2)
+    async with power.session("b", tasks=False) as session:
+        for name in list(contents)[:2]:
+            ino = dentries.find(session.db, ROOT_INO, name)
+            assert ino is not None
+            assert await read_file(session, ino) == contents[name]
+
+
+async def test_chain_without_its_start_gives_no_names(power: Power) -> None:
+    """A later changelog changes rows that only an image has."""
+    await fill(power)
+    lose_images(power, pieces_only=False)
+    del power.store.objects[changelog_codec.key_of(Txg(1))]
+
+    made = await run(power)
+
+    assert made.source is None
+    assert (made.files, made.named) == (FILES, 0)
+
+
+async def test_levels_replace_damaged_changelogs(power: Power) -> None:
+    """A level object from the start of the chain leads past them."""
+    contents = await fill(power, levels=True)
+    lose_images(power, pieces_only=False)
+    assert any(key.startswith("level/") for key in power.store.objects)
+    del power.store.objects[changelog_codec.key_of(Txg(4))]
+
+    made = await run(power)
+
+    assert made.named == FILES
+    await require_files(power, contents)

@@ -1,0 +1,44 @@
+"""The root directory as it was before the first recorded change."""
+
+from collections.abc import Callable
+
+from s3fs_meta.meta import changesets
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.first_root import FirstRoot
+from s3fs_meta.meta.tables import inodes
+from s3fs_meta.model import ROOT_INO
+from tests.meta.recorders import recorded
+from tests.rows import contents
+
+MakeDatabase = Callable[..., Database]
+CHANGES = ("gid = 7", "uid = 5, ctime_ns = 99", "uid = 6, mode = 16832", "ctime_ns = 100")
+
+
+def change(db: Database, assignment: str) -> None:
+    """Change the root directory in a group of its own."""
+    db.begin()
+    db.inodes.flush()
+    db.run(f"UPDATE inodes SET {assignment} WHERE ino = ?", (ROOT_INO,))
+    db.commit()
+
+
+def test_changes_apply_to_another_empty_filesystem(make_database: MakeDatabase) -> None:
+    """Owner, mode and time of the root directory differ there; the first changes of them show them."""
+    writer, other = make_database("writer.db"), make_database("other.db")
+    for db in (writer, other):
+        db.inodes.write_through()
+    change(writer, "mode = 16895, uid = 3, gid = 4, ctime_ns = 12345")
+    recorder = recorded(writer)
+    for assignment in CHANGES:
+        change(writer, assignment)
+    first_root = FirstRoot(other)
+
+    other.begin_local()
+    for changeset in recorder.changesets:
+        first_root.hear(changeset)
+        changesets.apply(other.connection, changeset, "a changelog")
+    other.commit()
+
+    assert len(recorder.changesets) == len(CHANGES)
+    assert contents(other.connection) == contents(writer.connection)
+    assert inodes.get(other, ROOT_INO).uid == 6

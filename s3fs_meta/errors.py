@@ -226,7 +226,7 @@ class StoreError(S3fsError):
 
 
 class TransientStoreError(StoreError):
-    """A retry may succeed; if DNS never resolved the name, only if the store answered before."""
+    """A retry may succeed; if the name of the store never resolved, only if it answered before."""
 
     def __init__(self, key: str, code: str, *, unresolved: bool = False) -> None:
         super().__init__(f"store failed for {key!r}: {code}")

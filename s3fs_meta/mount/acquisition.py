@@ -90,16 +90,19 @@ async def open_for_mount(
     return replace(volume, notices=(*volume.notices, *unreached))
 
 
-async def why_offline(plan: MountPlan, store: ObjectStore) -> str:
-    """Return why a mount must begin with local state alone; empty if it need not.
+def may_be_offline(plan: MountPlan) -> bool:
+    """Return whether a mount can begin with local state alone.
 
     Only a read-only mount may, and only if local state exists. A follower begins with local state,
     and applies new txgs as soon as the bucket answers.
     """
     only_reads = plan.open.read_only and plan.options.at is None
-    if not only_reads or not StateDir(plan.place.state).database.exists():
-        return ""
-    return await why_unreachable(store)
+    return only_reads and StateDir(plan.place.state).database.exists()
+
+
+async def why_offline(plan: MountPlan, store: ObjectStore) -> str:
+    """Return why a mount must begin with local state alone; empty if it need not or cannot."""
+    return await why_unreachable(store) if may_be_offline(plan) else ""
 
 
 def page_size_of(db: Database) -> int:

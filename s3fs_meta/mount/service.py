@@ -42,7 +42,7 @@ from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import UNSHIPPED_PATHS_MAX
 from s3fs_meta.mount import control_api, mount_holders, mount_table, process, targets, tree_handlers
-from s3fs_meta.mount.acquisition import open_for_mount, why_offline
+from s3fs_meta.mount.acquisition import may_be_offline, open_for_mount, why_offline
 from s3fs_meta.mount.figures import figures
 from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.mount.mount_table import Mounted
@@ -84,8 +84,11 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
     if plan.options.at is not None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
         await trio.to_thread.run_sync(remove_left_moments, present.state, plan.place.state)
-    async with opened_store(plan.place.url, plan.s3, tell=front.notice) as store:
-        try:
+    may_be_absent = may_be_offline(plan)
+    try:
+        async with opened_store(
+            plan.place.url, plan.s3, may_be_absent=may_be_absent, tell=front.notice
+        ) as store:
             kernel, watchers = KernelSide(), Watchers()
             session = await _open(plan, store, front, kernel, watchers)
             try:
@@ -93,10 +96,10 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
             finally:
                 with trio.move_on_after(CLOSE_S_MAX, shield=True):
                     await session.close()
-        except (S3fsError, OSError):
-            if plan.options.at is not None:
-                remove_left_moment(plan.place.state)
-            raise
+    except (S3fsError, OSError):
+        if plan.options.at is not None:
+            remove_left_moment(plan.place.state)
+        raise
 
 
 async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:

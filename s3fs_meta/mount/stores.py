@@ -24,6 +24,7 @@ async def opened_store(
     *,
     make_root: bool = False,
     look_only: bool = False,
+    may_be_absent: bool = False,
     tell: Callable[[str], None] = _print,
 ) -> AsyncIterator[ObjectStore]:
     """Open the store at *url* for the duration of a context.
@@ -33,6 +34,7 @@ async def opened_store(
         options: S3 options, used for a bucket.
         make_root: make the directory of a local store.
         look_only: as ``open_store``.
+        may_be_absent: as ``open_store``.
         tell: shows one line if the store cannot be reached at first.
 
     Raises:
@@ -41,7 +43,14 @@ async def opened_store(
 
     Schedule point: always.  Locks: takes none.
     """
-    store = urls.open_store(url, options, make_root=make_root, look_only=look_only, tell=tell)
+    store = urls.open_store(
+        url,
+        options,
+        make_root=make_root,
+        look_only=look_only,
+        may_be_absent=may_be_absent,
+        tell=tell,
+    )
     try:
         yield store
     finally:

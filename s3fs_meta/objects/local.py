@@ -98,7 +98,14 @@ _ADVICE: Final = {
 class LocalStore:
     """A store in a directory of this host, on a local or a network disk."""
 
-    def __init__(self, root: Path, *, make_root: bool = False, look_only: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        make_root: bool = False,
+        look_only: bool = False,
+        may_be_absent: bool = False,
+    ) -> None:
         """Open the directory *root*; blocks on the disk.
 
         Args:
@@ -106,6 +113,8 @@ class LocalStore:
             make_root: make it, and its missing parents.
             look_only: the caller reads a few objects from a directory that may be no store; take
                 no lock and remove no leftovers.
+            may_be_absent: if it does not exist, every request fails until it does, as with a
+                server that cannot be reached.
 
         Raises:
             UsageError: it does not exist, is no directory, or cannot be made.
@@ -113,7 +122,8 @@ class LocalStore:
         """
         if make_root:
             _make_root(root)
-        if not root.is_dir():
+        self._was_absent = may_be_absent and not os.path.lexists(root)
+        if not self._was_absent and not root.is_dir():
             raise UsageError(f"directory {os.fspath(root)!r} does not exist")
         self.root = root
         self._tree = PrunedTree(root)
@@ -221,7 +231,11 @@ class LocalStore:
         """
         witness = self.root if self._lock_fd is None else self._unfinished / LOCK
         if not os.path.lexists(witness):
-            raise TransientStoreError(key, f"directory {os.fspath(self.root)!r} no longer exists")
+            since = (
+                "does not exist; is its disk mounted?" if self._was_absent else "no longer exists"
+            )
+            code = f"directory {os.fspath(self.root)!r} {since}"
+            raise TransientStoreError(key, code, unresolved=self._was_absent)
 
     # --- reading ---------------------------------------------------------------------------
 

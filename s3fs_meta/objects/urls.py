@@ -102,6 +102,7 @@ def open_store(
     *,
     make_root: bool = False,
     look_only: bool = False,
+    may_be_absent: bool = False,
     tell: Callable[[str], None] = tell_nobody,
 ) -> CountingStore:
     """Return the store at *url*, with retries and counts; blocks on the disk, not on the network.
@@ -111,6 +112,7 @@ def open_store(
         options: for buckets only.
         make_root: make the directory of a local store (mkfs).
         look_only: read a few objects from an address that may be no store.
+        may_be_absent: a directory that does not exist is a store that cannot be reached.
         tell: as for ``RetryingStore``.
 
     Raises:
@@ -118,20 +120,22 @@ def open_store(
         UsageError: the URL is wrong, or a file is where the directory should be.
     """
     address = parse(url)
-    if isinstance(address, LocalAddress) and not (make_root or look_only or address.root.exists()):
+    required = not (make_root or look_only or may_be_absent)
+    if isinstance(address, LocalAddress) and required and not address.root.exists():
         raise NotAFilesystemError(url, "that directory does not exist; mount its disk, or")
     endpoint_url = (options or S3Options()).endpoint_url
     if endpoint_url is not None and not _ENDPOINT.fullmatch(endpoint_url):
         raise UsageError(f"endpoint {endpoint_url!r} does not have the form https://host:port")
-    bare = _open_bare(address, options or S3Options(), make_root, look_only)
+    if isinstance(address, LocalAddress):
+        bare: ObjectStore = LocalStore(
+            address.root, make_root=make_root, look_only=look_only, may_be_absent=may_be_absent
+        )
+    else:
+        bare = _open_bucket(address, options or S3Options())
     return CountingStore(RetryingStore(bare, tell=tell))
 
 
-def _open_bare(
-    address: StoreAddress, options: S3Options, make_root: bool, look_only: bool
-) -> ObjectStore:
-    if isinstance(address, LocalAddress):
-        return LocalStore(address.root, make_root=make_root, look_only=look_only)
+def _open_bucket(address: S3Address, options: S3Options) -> ObjectStore:
     from s3fs_meta.objects.s3 import S3Store  # loads boto3
     from s3fs_meta.objects.s3_access import S3Place
 

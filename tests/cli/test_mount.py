@@ -182,6 +182,37 @@ def test_unreachable_endpoint_is_reported_early(program: Program, empty: Place) 
     assert "after 8 attempts" in last
 
 
+@pytest.mark.mount
+def test_read_only_mount_works_while_the_disk_of_the_bucket_is_absent(
+    program: Program, place: Place
+) -> None:
+    """The directory does not exist; a mount for writing, and one of the past, are refused."""
+    url, mnt = place.url, place.mountpoint
+    program.ok("mount", url, mnt)
+    (mnt / "f").write_bytes(b"content")
+    program.ok("umount", mnt)
+    there = Path(url.removeprefix("local://"))
+    away = there.with_name("away")
+    there.rename(away)
+
+    done = program.run("mount", "-o", "ro", url, mnt)
+    assert done.returncode == 0, done.stderr
+    try:
+        assert "mounted offline, from local state alone" in done.stderr
+        assert "is its disk mounted?" in done.stderr
+        assert (mnt / "f").read_bytes() == b"content"
+        assert program.status(mnt)["offline"]
+    finally:
+        program.ok("umount", mnt)
+    for options in ("rw", "ro,at=txg=1"):
+        refused = program.run("mount", "-o", options, url, mnt)
+        assert refused.returncode == ExitStatus.NO_FILESYSTEM
+    assert not there.exists()
+    away.rename(there)
+    program.ok("mount", url, mnt)
+    program.ok("umount", mnt)
+
+
 @pytest.mark.s3
 @pytest.mark.mount
 def test_read_only_mount_works_without_the_bucket(

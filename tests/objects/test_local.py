@@ -367,6 +367,21 @@ async def attempts(store: LocalStore) -> None:
         await keys_of(store)
 
 
+async def test_directory_may_appear_later(tmp_path: Path) -> None:
+    """Until then every request fails at once, and nothing is created."""
+    root = tmp_path / "disk" / "bucket"
+    store = LocalStore(root, may_be_absent=True)
+    for request in (lambda: store.get(KEY, 1), lambda: store.create(KEY, b"x"), store.now_ns):
+        with pytest.raises(TransientStoreError, match="is its disk mounted") as caught:
+            await request()
+        assert caught.value.unresolved
+    assert os.listdir(tmp_path) == []
+    root.mkdir(parents=True)
+    (root / LEASE).write_bytes(b"content")
+    assert (await store.get(LEASE, 100)).data == b"content"
+    await store.close()
+
+
 @pytest.mark.parametrize("mount_point_stays", [False, True])
 async def test_vanished_directory_is_a_transient_error(
     root: Path, store: LocalStore, mount_point_stays: bool

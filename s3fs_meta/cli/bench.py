@@ -109,11 +109,16 @@ class Workload:
         self._stop = threading.Event()
         self._folder = parent  # set by run
 
+    def stop(self) -> None:
+        """End the run after the present operations; a signal handler may call it."""
+        self._stop.set()
+
     def run(self) -> list[Result]:
         """Run all phases, then remove the files.
 
         Raises:
             OSError: an operation on the filesystem failed.
+            KeyboardInterrupt: stopped.
         """
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._parent))
         try:
@@ -149,10 +154,13 @@ class Workload:
         futures = [pool.submit(self._work, phase, thread, taken[thread]) for thread in threads]
         try:
             self._wait(phase, futures, taken)
-        finally:
+        except BaseException:
             self._stop.set()
+            raise
+        finally:
             wait(futures)
-            self._stop.clear()
+        if self._stop.is_set():
+            raise KeyboardInterrupt
         seconds = time.perf_counter() - start
         size_bytes = sum(future.result() for future in futures)
         latencies_s = sorted(one for each in taken for one in each)
@@ -305,9 +313,12 @@ def bench(
     )
     where = path or the_mount(mount_table.read())
     _check(where, sizes)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM also cleans up
     with TerminalFront(quiet=json) as front:
-        results = Workload(where, sizes, front.progress).run()
+        workload = Workload(where, sizes, front.progress)
+        # An exception in the middle of starting a thread would leave a thread that nothing waits for.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: workload.stop())
+        results = workload.run()
     if json:
         output.print_json(_facts(where, sizes, results))
         return

@@ -178,6 +178,18 @@ def test_interrupt_stops_all_threads_and_leaves_no_file(tmp_path: Path) -> None:
     assert threading.active_count() <= before  # threads of trio end by themselves
 
 
+def test_run_that_is_stopped_at_any_time_ends_and_leaves_no_file(tmp_path: Path) -> None:
+    """A signal may come before the first thread has started."""
+    sizes = Sizes(big_bytes=0, block_bytes=KIB, small_bytes=KIB, files=1 << 40, threads=2)
+    workload = Workload(tmp_path, sizes, lambda *_: None)
+    workload.stop()
+
+    with pytest.raises(KeyboardInterrupt):
+        workload.run()
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_failure_of_one_thread_stops_all(tmp_path: Path) -> None:
     """The filesystem's error is raised; no files are left."""
 

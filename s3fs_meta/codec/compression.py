@@ -90,7 +90,10 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
         case Method.ZSTD:
             return _decompress_zstd(payload, plain_bytes)
         case other:
-            raise DecompressionError(f"unknown compression method {other}; upgrade s3fs-meta")
+            raise DecompressionError(
+                f"compression method {other} is unknown: the bytes are damaged, or a newer "
+                "s3fs-meta wrote them"
+            )
 
 
 def _decompress_zstd(payload: memoryview, plain_bytes: int) -> bytes:

@@ -38,7 +38,7 @@ from s3fs_meta.errors import ControlError, NotMountedError
 from s3fs_meta.mount import mount_holders
 from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.mount_paths import REMOVE, Entry, hand_over, removal, told
-from s3fs_meta.mount.targets import Target, named
+from s3fs_meta.mount.targets import Target, named, outcome_of
 from s3fs_meta.sync.state_dir import LockWatch
 
 STATUS: Final = "status"
@@ -51,6 +51,10 @@ END: Final = "end"
 CLONE: Final = "clone"
 CLONE_FROZEN: Final = "clone_frozen"
 SETTLED: Final = "settled"
+_UNREPORTED: Final = {
+    "complete": False,
+    "why": "the daemon exited before it reported its end; see its log",
+}
 LOCK: Final = "lock"
 
 ENDING: Final = "ending"  # state of a mount that is unmounted and still uploads
@@ -208,10 +212,7 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
         waiting.set()
         show(event)
 
-    result: dict[str, Any] = {
-        "complete": False,
-        "why": "the daemon exited before it reported its end; see its log",
-    }
+    result: dict[str, Any] | None = None
     with LockWatch(place.state) as watch:
         try:
             with contextlib.suppress(NotMountedError, ControlError):
@@ -219,7 +220,8 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
         finally:
             waiting.set()
         await watch.wait_until_free()
-    return result
+    # A daemon that stopped listening before the call came has left its report in its note.
+    return result or outcome_of(place) or dict(_UNREPORTED)
 
 
 async def _ask(

@@ -50,6 +50,8 @@ class Target(NamedTuple):
     mountpoint: str | None = None
     mounted: bool = False  # the kernel still lists it; if false, its daemon still uploads
     outcome: dict[str, Any] | None = None  # how it ended, if it has
+    note: Path | None = None  # the note of its daemon, if that could be written
+    started: int = 0  # when that daemon started, as in the note
 
 
 def own_cachedir() -> Path:
@@ -89,7 +91,7 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
         raise NotMountedError(path)
     for note in _living_notes() if cachedir is None else ():
         if _is_of(note, mounted):
-            return Target(note["url"], Path(note["state"]), path, mounted=True)
+            return _ending(note)._replace(mountpoint=path, mounted=True)
     place = of_url(unquoted(mounted.source), cachedir)
     moment = of_moment(place, path)
     if moment.state.exists():  # the state directory is removed after the unmount
@@ -169,7 +171,18 @@ def end_note(path: Path, outcome: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
         note = _read_note(path)
         if note is not None:
-            _write(path, {**note, "outcome": outcome})
+            _write(path, {key: note[key] for key in _NOTE} | {"outcome": outcome})
+
+
+def outcome_of(place: Target) -> dict[str, Any] | None:
+    """Return how the daemon that this target names has ended; None if it has not reported that."""
+    if place.note is None:
+        return None
+    try:
+        note = _read_note(place.note)
+    except OSError:
+        return None
+    return note["outcome"] if note is not None and note["started"] == place.started else None
 
 
 def _write(path: Path, note: Mapping[str, Any]) -> None:
@@ -185,7 +198,14 @@ def unquoted(source: str) -> str:
 
 
 def _ending(note: dict[str, Any]) -> Target:
-    return Target(note["url"], Path(note["state"]), note["mountpoint"], outcome=note["outcome"])
+    return Target(
+        note["url"],
+        Path(note["state"]),
+        note["mountpoint"],
+        outcome=note["outcome"],
+        note=note["path"],
+        started=note["started"],
+    )
 
 
 def _living_notes() -> list[dict[str, Any]]:
@@ -225,7 +245,11 @@ def _notes() -> list[dict[str, Any]]:
 
 
 def _read_note(path: Path) -> dict[str, Any] | None:
-    """Return a note, None if it is missing or its fields are not those of this version."""
+    """Return a note with its path; None if its fields are not those of this version.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     try:
         note = json.loads(path.read_text())
     except ValueError:
@@ -236,7 +260,7 @@ def _read_note(path: Path) -> dict[str, Any] | None:
         return None
     if note["outcome"] is not None and not note["outcome"].keys() >= {"complete", "why"}:
         return None
-    return {key: note[key] for key in _NOTE}
+    return {key: note[key] for key in _NOTE} | {"path": path}
 
 
 def _note_paths() -> list[Path]:

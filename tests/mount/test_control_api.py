@@ -10,7 +10,8 @@ from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.control.protocol import Message, Report
 from s3fs_meta.control.server import ControlServer
 from s3fs_meta.errors import NotMountedError
-from s3fs_meta.mount import control_api
+from s3fs_meta.mount import control_api, targets
+from s3fs_meta.mount.mount_table import FS_TYPE, Mounted
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.sync.state_dir import StateDir
 
@@ -87,3 +88,20 @@ async def test_mount_that_is_gone_leaves_no_outcome(tmp_path: Path) -> None:
 
     assert waiting.is_set()
     assert result["complete"] is False
+
+
+async def test_report_of_a_daemon_that_stopped_listening_is_read_from_its_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command may find the running daemon and call it only after its end."""
+    monkeypatch.setattr(targets, "_notes_dir", lambda: tmp_path / "notes")
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    note = targets.write_note(Target("local:///a", tmp_path / "s"), mounted)
+    assert note is not None
+    place = targets.of_mountpoint(tmp_path, None)
+    unreported = await control_api.wait_finished(place, Watching(), trio.Event())
+
+    targets.end_note(note, {"complete": True, "why": ""})
+    reported = await control_api.wait_finished(place, Watching(), trio.Event())
+
+    assert (unreported["complete"], reported["complete"]) == (False, True)

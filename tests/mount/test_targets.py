@@ -36,7 +36,7 @@ def test_mount_that_still_uploads_is_found_by_its_mountpoint(
     assert note is not None
     place = targets.of_mountpoint(tmp_path / "mnt", None)
 
-    assert place == targets.Target("local:///a", tmp_path / "elsewhere", str(tmp_path / "mnt"))
+    assert place[:3] == ("local:///a", tmp_path / "elsewhere", str(tmp_path / "mnt"))
     assert place in targets.all_mounted()
 
 
@@ -54,6 +54,22 @@ def test_end_of_a_mount_is_remembered_for_a_while(cachedir: Path, tmp_path: Path
     with pytest.raises(NotMountedError):
         targets.of_mountpoint(tmp_path, None)
     assert not note.exists()
+
+
+def test_end_of_a_daemon_is_read_only_from_its_own_note(cachedir: Path, tmp_path: Path) -> None:
+    """A later daemon may get the same number of a process."""
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
+    assert note is not None
+    place = targets.of_mountpoint(tmp_path, None)
+    assert targets.outcome_of(place) is None
+
+    targets.end_note(note, {"complete": True, "why": ""})
+
+    assert targets.outcome_of(place) == {"complete": True, "why": ""}
+    assert targets.outcome_of(place._replace(started=place.started + 1)) is None
+    note.unlink()
+    assert targets.outcome_of(place) is None
 
 
 def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ Keeps: every changelog names the one before it by hash, and the first one names 
 is damaged, missing or of a newer program ends the rows; what comes before it counts.
 
 The first image holds two facts that no changelog has. Values of the root directory are found from the
-first change of them (``meta.first_root``). The key of the hash of names is lost: another one is drawn,
+first change of them (``meta.offline.first_root``). The key of the hash of names is lost: another one is drawn,
 and fsck moves the names to their new positions.
 """
 
@@ -20,8 +20,8 @@ from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import BrokenChainError, FormatError, ObjectMissingError
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.first_root import FirstRoot
 from s3fs_meta.meta.offline import image_copy
+from s3fs_meta.meta.offline.first_root import FirstRoot
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain.chain import Link

@@ -6,6 +6,7 @@ rollback          preparing a database of a past txg as the next state
 rebuild           rows made from the indexes of packs, and from intact pieces of an image
 image_rows        rows of a damaged image, as far as the indexes of packs confirm them
 salvage           reading a database file in which pages are missing
+first_root        the root directory as mkfs made it, from later changes of it
 page_size         a closed database rewritten with another page size
 
 Below: tables, db, replica.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.first_root import FirstRoot
+from s3fs_meta.meta.offline.first_root import FirstRoot
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO
 from tests.meta.recorders import recorded

@@ -226,7 +226,10 @@ class StoreError(S3fsError):
 
 
 class TransientStoreError(StoreError):
-    """A retry may succeed; if the name of the store never resolved, only if it answered before."""
+    """A retry may succeed.
+
+    If the store's name cannot be resolved, a retry follows only if the store has answered before.
+    """
 
     def __init__(self, key: str, code: str, *, unresolved: bool = False) -> None:
         super().__init__(f"store failed for {key!r}: {code}")

@@ -358,7 +358,7 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
     if changelog.begins_span and changelog.kind is not Kind.IMAGE:
         raise FormatError(key, "it begins a time span but is not an image")
     if (changelog.kind is Kind.IMAGE) != (changelog.image is not None):
-        raise FormatError(key, "it has an image although its kind has none, or lacks one")
+        raise FormatError(key, "only a changelog of kind image names an image, and must name one")
     if changelog.image is not None:
         name = parse_manifest_key(changelog.image.key)
         if name is None or name.txg != changelog.txg or name.epoch > changelog.epoch:

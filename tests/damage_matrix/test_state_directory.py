@@ -79,7 +79,7 @@ _HOLD_WHAT_WAS_NOT_SHIPPED: Final = ("meta.db-wal", "dirty block")
 
 def _replaced(source: Path, state: Path, path: Path) -> bool:
     if "blocks" in path.parts:
-        return False  # the number of a block never stands for other content
+        return False  # within a filesystem the number of a block is never used again
     if path.name == "meta.db":
         for left in state.glob("meta.db*"):
             left.unlink()

@@ -48,7 +48,11 @@ DAMAGES = pytest.mark.parametrize(
 
 
 async def nine_txgs(power: Power, *, image_at: int = 6, levels: bool = False) -> dict[int, Link]:
-    """Write txg 1, a fence record, and 2 to 9, a second apart, each with a file named by its number."""
+    """Write txgs 1 to 9; return their links.
+
+    Txg 1 is the fence record of the first mount, *image_at* an image; each other txg has a file
+    with its number as content. From txg 2 on they are a second apart.
+    """
     clock = SetClock(FAR)
     links: dict[int, Link] = {}
     async with session_at(power, clock) as session:

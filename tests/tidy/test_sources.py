@@ -147,6 +147,25 @@ def test_functions_fit_on_a_screen() -> None:
     assert _long_functions(TESTS, TEST_FUNCTION_LINES_MAX) == []
 
 
+def _undocumented(tree: ast.Module) -> Iterator[str]:
+    """Yield the public functions of a module, except tests, that have no docstring."""
+    for node in tree.body:
+        if (
+            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and not node.name.startswith(("_", "test_"))
+            and ast.get_docstring(node) is None
+        ):
+            yield node.name
+
+
+def test_public_helpers_of_tests_have_docstrings() -> None:
+    assert [
+        f"{_relative(path)}: {name}" for path in TESTS for name in _undocumented(_tree(path))
+    ] == []
+    code = "def helper(): pass\ndef _private(): pass\ndef test_behaviour(): pass"
+    assert list(_undocumented(ast.parse(code))) == ["helper"]
+
+
 def test_package_init_is_its_glossary() -> None:
     """A docstring of 10 to 25 lines and nothing else: importing a package imports nothing else."""
     wrong = []

@@ -1,4 +1,4 @@
-"""A mount of a user who is not root."""
+"""Fixtures for mounts of a user who is not root."""
 
 import os
 import subprocess
@@ -14,7 +14,8 @@ from s3fs_meta.mount import mount_table
 
 _UID: Final = 65534
 AS_ANOTHER_USER: Final = ("setpriv", f"--reuid={_UID}", f"--regid={_UID}", "--clear-groups")
-# setpriv may reach a program that its user cannot: the daemon starts it once more.
+# setpriv may be able to read a Python that its target user cannot: the program starts Python again
+# as that user.
 _CAN: Final = """
 import os, subprocess, sys, s3fs_meta
 os.close(os.open("/dev/fuse", os.O_RDWR))
@@ -23,7 +24,7 @@ subprocess.run([sys.executable, "-c", ""], check=True)
 
 
 class AnotherUser:
-    """A directory of a user without privileges, with an empty filesystem and a mountpoint."""
+    """A directory of an unprivileged user, with an empty filesystem and a mountpoint."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -32,7 +33,7 @@ class AnotherUser:
         self.program("mkfs", "--plain", self.url)
 
     def program(self, *words: str) -> str:
-        """Run one command as that user; it must succeed. Return what it prints."""
+        """Run one command as the unprivileged user; it must succeed. Return its output."""
         return self._run("-m", "s3fs_meta", *words, "--cachedir", str(self.home / "state"))
 
     def _run(self, *words: str) -> str:
@@ -44,7 +45,7 @@ class AnotherUser:
 
 @pytest.fixture
 def another_user() -> Iterator[AnotherUser]:
-    """Return a user who can mount, and unmount at the end."""
+    """Return an unprivileged user who can mount; the mount is removed at the end of the test."""
     able = [*AS_ANOTHER_USER, sys.executable, "-c", _CAN]
     if os.geteuid() != 0 or subprocess.run(able, capture_output=True, check=False).returncode:
         pytest.skip("no other user can run the program and open /dev/fuse here")

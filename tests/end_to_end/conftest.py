@@ -1,4 +1,4 @@
-"""Fixtures: real mounts, made by the program as users run it."""
+"""Fixtures: real mounts, made by the command as users run it."""
 
 import itertools
 import os
@@ -22,7 +22,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def program(tmp_path: Path) -> QuickProgram:
-    """Return the program."""
+    """Return the command, with local state of its own."""
     return QuickProgram(tmp_path / "state")
 
 
@@ -35,9 +35,9 @@ def bucket(s3_server: S3Server) -> S3Server:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return the root of a filesystem that the tests of a module share, open to all users.
+    """Return the root of a mount that all tests of a module share, open to all users.
 
-    At the end it must unmount cleanly, and fsck must find nothing.
+    At the end of the module it must unmount cleanly, and fsck must report nothing.
     """
     base = tmp_path_factory.mktemp("shared")
     mnt, program, url = base / "mnt", QuickProgram(base / "state"), f"local://{base}/bucket"
@@ -85,7 +85,7 @@ URL = "s3://bucket/home"
 def on_server(
     empty: Place, program: QuickProgram, bucket: S3Server, request: pytest.FixtureRequest
 ) -> Place:
-    """Return a place with an encrypted filesystem in the bucket, mounted."""
+    """Return a mounted encrypted filesystem in the bucket of the server."""
     place = empty._replace(url=f"{URL}/{request.node.name}")
     program.environment |= {
         **bucket.environment(),

@@ -1,4 +1,4 @@
-"""Written files: the acknowledged contents, and their comparison with the contents found."""
+"""Written files, and the comparison of acknowledged contents with those of a mount."""
 
 import errno
 import os
@@ -18,9 +18,9 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def write_until_refused(folder: Path, files_max: int) -> dict[str, bytes]:
-    """Write synced files of 1 MiB until there is no room; return those that were acknowledged.
+    """Write synced files of 1 MiB until there is no room; return the acknowledged contents by name.
 
-    The refused file is removed, which must work on a full disk, too.
+    The refused file is removed, which must also work on a full disk.
     """
     taken: dict[str, bytes] = {}
     with refused(errno.ENOSPC):
@@ -40,13 +40,13 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 def differing(found: dict[str, bytes], expected: dict[str, bytes]) -> list[str]:
-    """Return the names that are missing, unexpected, or have other bytes."""
+    """Return the names of files that are missing, unexpected, or differ in content."""
     names = found.keys() | expected.keys()
     return sorted(name for name in names if found.get(name) != expected.get(name))
 
 
 def facts(root: Path) -> dict[str, tuple[object, ...]]:
-    """Return everything that a copy of a tree must have, by path; inode numbers by rank."""
+    """Return by path all properties that a copy of a tree must keep; inode numbers by rank."""
     found: dict[str, tuple[object, ...]] = {}
     firsts: dict[int, str] = {}
     for path in sorted(root.rglob("*")):
@@ -54,7 +54,7 @@ def facts(root: Path) -> dict[str, tuple[object, ...]]:
         first = name if path.is_dir() else firsts.setdefault(at.st_ino, name)
         names = sorted(os.listxattr(path, follow_symlinks=False))
         found[name] = (
-            first,  # smallest path among the hard links of one file
+            first,  # the smallest path among the hard links of one file
             at.st_mode,
             (at.st_uid, at.st_gid),
             at.st_nlink,

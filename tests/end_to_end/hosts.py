@@ -1,4 +1,4 @@
-"""Hosts that follow."""
+"""Hosts that mount one filesystem, as a writer or as followers."""
 
 import contextlib
 import json
@@ -14,22 +14,22 @@ from tests.programs import PROCESS_S_MAX, QuickProgram
 
 
 class Host(NamedTuple):
-    """A machine with the filesystem mounted."""
+    """One host with the filesystem mounted."""
 
     program: QuickProgram
     mnt: Path
 
     @property
     def pid(self) -> int:
-        """Return the daemon's process."""
+        """Return the process id of the daemon."""
         return int(self.program.status(self.mnt)["pid"])
 
     def ship(self) -> int:
-        """Upload all writes; return the txg."""
+        """Upload all writes; return the txg that contains them."""
         return int(json.loads(self.program.ok("flush", "--json", self.mnt))["txg"])
 
     def wait_for(self, txg: int) -> None:
-        """Wait until a follower shows a txg."""
+        """Wait until the host shows a txg."""
         deadline_s = time.monotonic() + PROCESS_S_MAX
         while self.program.status(self.mnt)["chain"]["txg"] < txg:
             assert time.monotonic() < deadline_s, self.program.status(self.mnt)
@@ -37,7 +37,7 @@ class Host(NamedTuple):
 
 @contextmanager
 def host(base: Path, url: str, name: str, words: str) -> Iterator[Host]:
-    """Mount as another machine would: with local state of its own."""
+    """Mount as another host would, with local state of its own."""
     host = Host(QuickProgram(base / f"state-{name}"), base / f"mnt-{name}")
     host.mnt.mkdir()
     host.program.ok("mount", "-o", words, url, host.mnt)

@@ -1,4 +1,4 @@
-"""Programs and a project on a mount of a bucket."""
+"""Programs and source trees that tests build on a mount."""
 
 import contextlib
 import subprocess
@@ -26,7 +26,7 @@ program: $(OBJECTS)
 
 
 def run(*command: str | Path, here: Path) -> str:
-    """Run a program that must succeed; return its output."""
+    """Run a program, which must succeed; return its output."""
     done = subprocess.run(command, cwd=here, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -53,16 +53,16 @@ def modes(root: Path) -> dict[str, int]:
 
 
 class Copying(threading.Thread):
-    """Copies files one after another until a copy fails."""
+    """A thread that copies files one after another until a copy fails."""
 
     def __init__(self, sources: Sequence[Path], target: Path) -> None:
         super().__init__()
         self.sources, self.target = sources, target
-        self.done: list[tuple[str, Path]] = []  # name of the copy, source
+        self.done: list[tuple[str, Path]] = []  # (name of the copy, source)
 
     @override
     def run(self) -> None:
-        """Copy."""
+        """Copy the files, until a copy fails."""
         number = 0
         with contextlib.suppress(OSError):
             while True:
@@ -75,7 +75,7 @@ class Copying(threading.Thread):
 
 @contextlib.contextmanager
 def copying(sources: Sequence[Path], target: Path) -> Iterator[Copying]:
-    """Copy in a thread, which must have failed when the context ends."""
+    """Copy in a thread; a copy must have failed when the context ends."""
     thread = Copying(sources, target)
     thread.start()
     try:

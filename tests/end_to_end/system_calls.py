@@ -42,13 +42,13 @@ def renameat2(old: Path, new: Path, flags: int) -> None:
 
 
 def utimensat(path: Path, atime: tuple[int, int], mtime: tuple[int, int]) -> None:
-    """Set times as (seconds, nanoseconds); UTIME_NOW and UTIME_OMIT stand for nanoseconds."""
+    """Set both times, each as (seconds, nanoseconds); UTIME_NOW and UTIME_OMIT are nanoseconds."""
     times = (ctypes.c_long * 4)(*atime, *mtime)
     _checked(_libc.utimensat(AT_FDCWD, os.fsencode(path), ctypes.byref(times), 0), path)
 
 
 class Listed(NamedTuple):
-    """One entry of a directory; *next_position* is where a listing continues after it."""
+    """One entry of a directory. A listing continues after it at *next_position*."""
 
     name: bytes
     ino: int
@@ -88,7 +88,7 @@ def read_all_entries(directory: int) -> list[Listed]:
 
 
 def drop_page_cache(path: Path) -> None:
-    """Drop the page cache of a file, so that the next read reaches the daemon; dirty pages are written first."""
+    """Write the dirty pages of a file and drop its page cache: the next read reaches the daemon."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -98,9 +98,9 @@ def drop_page_cache(path: Path) -> None:
 
 
 def kernel_stamp_ns() -> int:
-    """Return the kernel's present time stamp for files, from its fine clock if possible.
+    """Return the kernel's current timestamp for files, from its fine-grained clock if it has one.
 
-    From then on it stamps no file with an earlier time. Source: Linux 6.13, fs/inode.c.
+    The kernel gives no file an earlier timestamp afterwards. Source: Linux 6.13, fs/inode.c.
     """
     with tempfile.TemporaryFile() as file:
         os.fstat(file.fileno())
@@ -109,7 +109,7 @@ def kernel_stamp_ns() -> int:
 
 
 def wait_for_clock_tick() -> None:
-    """Wait until the kernel stamps files with a later time than before: some 10 ms."""
+    """Wait, about 10 ms, until the kernel gives files a later timestamp than before the call."""
     before = time.time_ns()
     while time.clock_gettime_ns(CLOCK_REALTIME_COARSE) <= before:
         pass
@@ -129,7 +129,8 @@ def as_user(
     """
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside trio's idle threads
+        # This process has idle threads of trio, and Python warns of a fork beside threads.
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
         _be_user(uid, folder, work, groups, writer)
@@ -148,7 +149,7 @@ def as_user(
 def _be_user(
     uid: int, folder: Path, work: Callable[[], object], groups: tuple[int, ...], writer: int
 ) -> None:
-    """Become another user, call the function, report the result; never returns."""
+    """Become another user, call the function and report its result; never return."""
     status = 1
     try:
         os.chdir(folder)
@@ -166,5 +167,5 @@ def _be_user(
 
 
 def refused(code: int) -> "pytest.RaisesExc[OSError]":
-    """Expect an OSError with a given errno."""
+    """Require that the block raises an OSError with the given errno."""
     return pytest.raises(OSError, check=lambda exc: exc.errno == code)

@@ -1,4 +1,4 @@
-"""A distributed store of several processes, one of which is killed and restarted under load."""
+"""A store of several server processes, one of which is killed and restarted under load."""
 
 import subprocess
 import threading
@@ -25,7 +25,7 @@ FOLLOWS = "ro,follow,poll=0.3"
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Return a running store with a bucket."""
+    """Return a running cluster of store servers that has a bucket."""
     program = find_program()
     if program is None:
         pytest.skip("MinIO is not installed")
@@ -65,7 +65,7 @@ class Machine(NamedTuple):
 
 
 def machine(base: Path, cluster: Cluster, node: int) -> Machine:
-    """Return a host that uses one node."""
+    """Return a host that sends its requests to one node of the cluster."""
     program = QuickProgram(base / f"state-{node}")
     program.environment |= {
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -81,7 +81,7 @@ def machine(base: Path, cluster: Cluster, node: int) -> Machine:
 
 @pytest.fixture
 def machines(cluster: Cluster, tmp_path: Path) -> Iterator[list[Machine]]:
-    """Return a writer and two followers."""
+    """Return three hosts with a mount: a writer and two followers."""
     found = [machine(tmp_path, cluster, node) for node in range(3)]
     try:
         found[0].program.ok("mkfs", "--plain", URL)
@@ -116,8 +116,9 @@ def writing(mnt: Path) -> Iterator[dict[str, bytes]]:
         thread.join()
 
 
-def test_dead_node_affects_no_other_node(cluster: Cluster, machines: list[Machine]) -> None:
-    """A writer and two followers continue while a node is killed and restarted."""
+def test_writer_and_followers_continue_while_a_store_node_is_dead(
+    cluster: Cluster, machines: list[Machine]
+) -> None:
     writer, *followers = machines
     with writing(writer.mnt) as written:
         for _ in range(2):

@@ -1,7 +1,7 @@
-"""The cost of each operation in requests of the kernel and of the store: counted, not timed.
+"""Each operation costs a fixed number of requests, of the kernel and to the store.
 
 The numbers are those of docs/design/performance.md, "Requests". A higher number is a regression;
-update the page for a lower one.
+for a lower one the page must be updated.
 """
 
 import os
@@ -32,7 +32,7 @@ def _write(path: Path) -> None:
 def _create_and_write(path: Path) -> object:
     """Create and write a file; return CLOCK_MOVED if the kernel's clock ticked in between.
 
-    It ticks 100 to 1,000 times a second. The looks at the time are answered by the kernel.
+    The clock ticks 100 to 1,000 times a second. The kernel answers fstat(2) without a request.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     made = os.fstat(fd).st_mtime_ns
@@ -52,7 +52,7 @@ def _create(path: Path) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
 
 
-# In this order, each for every file of a directory.
+# Each operation runs on every file of a directory before the next operation starts.
 OPERATIONS: list[tuple[str, Callable[[Path], object], Requests]] = [
     ("create", _create, {"getattr": 1, "lookup": 1, "create": 1, "release": 1}),
     (
@@ -101,8 +101,9 @@ OPERATIONS: list[tuple[str, Callable[[Path], object], Requests]] = [
 ]
 
 
-def test_requests_of_each_operation(mounted: Place, program: QuickProgram) -> None:
-    """Each operation sends at most the documented number of kernel requests."""
+def test_each_operation_sends_exactly_its_documented_kernel_requests(
+    mounted: Place, program: QuickProgram
+) -> None:
     directory = mounted.mountpoint / "d"
     directory.mkdir()
     found: dict[str, Requests] = {}
@@ -121,7 +122,7 @@ def test_requests_of_each_operation(mounted: Place, program: QuickProgram) -> No
 def test_kernel_asks_for_capabilities_once_for_each_written_file(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """The kernel requests capabilities once per written file, not before each write(2)."""
+    """The kernel requests ``security.capability`` once per file, not once per write(2)."""
     before = program.status(mounted.mountpoint)["requests"]["getxattr"]
     with open(mounted.mountpoint / "f", "wb", buffering=0) as file:
         file.writelines(BYTES for _ in range(COUNT))
@@ -129,8 +130,7 @@ def test_kernel_asks_for_capabilities_once_for_each_written_file(
     assert asked - before == 1
 
 
-def test_every_operation_is_in_the_page() -> None:
-    """docs/design/performance.md has the same table."""
+def test_performance_page_lists_the_requests_of_every_operation() -> None:
     text = Path("docs/design/performance.md").read_text("utf-8")
     for name, _operation, expected in OPERATIONS:
         requests = ", ".join(kind.upper() for kind in expected) or "none"
@@ -138,7 +138,7 @@ def test_every_operation_is_in_the_page() -> None:
 
 
 def test_many_small_files_need_few_puts(mounted: Place, program: QuickProgram) -> None:
-    """1,000 files of 4 KiB: one or two packs and a changelog, however long writing them takes."""
+    """Writing 1,000 files of 4 KiB takes at most six writing requests to the store."""
     _mount_anew(mounted, program, "-o", "sync_interval=600")
     before = _requests(mounted, program, "put", "create", "replace")
     for number in range(1000):
@@ -148,7 +148,7 @@ def test_many_small_files_need_few_puts(mounted: Place, program: QuickProgram) -
 
 
 def test_many_small_files_need_few_gets(mounted: Place, program: QuickProgram) -> None:
-    """500 files of 4 KiB, read in order by a mount without a cache: 2 MiB in requests of 1 MiB."""
+    """Reading 500 files of 4 KiB in order, without cached blocks, takes at most four GETs."""
     content = random.Random(1)
     for number in range(500):
         (mounted.mountpoint / f"{number:03}").write_bytes(content.randbytes(4096))
@@ -163,9 +163,10 @@ def test_many_small_files_need_few_gets(mounted: Place, program: QuickProgram) -
 
 @pytest.mark.parametrize("options", ["rw", "ro"])
 def test_large_file_needs_few_gets(mounted: Place, program: QuickProgram, options: str) -> None:
-    """40 MiB, read in order by a mount without a cache: runs of 8 MiB, and the first blocks.
+    """Reading 40 MiB in order, without cached blocks, takes at most twelve GETs.
 
-    On a read-only mount the kernel does not report opens to the daemon.
+    Both kinds of mount are tested, because on a read-only mount the kernel does not report opens to
+    the daemon.
     """
     content = random.Random(1).randbytes(40 << 20)
     (mounted.mountpoint / "large").write_bytes(content)
@@ -176,10 +177,9 @@ def test_large_file_needs_few_gets(mounted: Place, program: QuickProgram, option
     assert _requests(mounted, program, "get", "get_range") - before <= 12
 
 
-def test_reading_again_on_a_read_only_mount_costs_no_request(
+def test_reading_again_on_a_read_only_mount_costs_no_kernel_request(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """The kernel opens files without a request."""
     (mounted.mountpoint / "f").write_bytes(BYTES)
     program.ok("umount", mounted.mountpoint)
     program.ok("mount", mounted.url, mounted.mountpoint, "-o", "ro")
@@ -193,13 +193,13 @@ def test_reading_again_on_a_read_only_mount_costs_no_request(
 
 
 def _mount_anew(place: Place, program: QuickProgram, *options: str) -> None:
-    """Unmount, and mount as a host without local state."""
+    """Unmount, then mount as a host without local state."""
     program.ok("umount", place.mountpoint)
     program.cachedir = program.cachedir.with_name("other-host")
     program.ok("mount", place.url, place.mountpoint, *options)
 
 
 def _requests(place: Place, program: QuickProgram, *methods: str) -> int:
-    """Return how many requests of some kinds the mount has sent."""
+    """Return how many requests with these methods the mount has sent to the store."""
     store = program.status(place.mountpoint)["store"]
     return sum(store.get(method, {}).get("requests", 0) for method in methods)

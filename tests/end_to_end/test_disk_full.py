@@ -1,4 +1,4 @@
-"""The disk below the local state is full: nothing acknowledged is lost, and no process crashes.
+"""A full disk below the local state: no acknowledged data is lost, and no process crashes.
 
 The disk is a small tmpfs, so these tests need root.
 """
@@ -24,7 +24,7 @@ DISK_MIB = 96
 
 @pytest.fixture
 def small_disk(tmp_path: Path, as_root: None) -> Iterator[Path]:
-    """Return a filesystem of 96 MiB."""
+    """Return the mountpoint of a tmpfs of 96 MiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "test", disk], check=True)
@@ -34,14 +34,14 @@ def small_disk(tmp_path: Path, as_root: None) -> Iterator[Path]:
 
 @pytest.fixture
 def program(small_disk: Path, program: QuickProgram) -> QuickProgram:
-    """Return the program with its state on the small disk."""
+    """Return the command, with its local state on the small disk."""
     program.cachedir = small_disk / "state"
     return program
 
 
 @pytest.fixture
 def tight(small_disk: Path, mounted: Place) -> Place:
-    """Return a mount whose state is on the small disk."""
+    """Return a mount whose local state is on the small disk."""
     return mounted
 
 
@@ -52,7 +52,7 @@ def free_bytes(disk: Path) -> int:
 
 
 def fill(disk: Path) -> Path:
-    """Let another program use up a disk completely."""
+    """Fill a disk completely with a file of another program; return the file."""
     file = disk / "foreign"
     with file.open("wb", buffering=0) as writer, refused(errno.ENOSPC):
         while True:
@@ -64,16 +64,16 @@ def fill(disk: Path) -> Path:
 
 
 def leave(disk: Path, size_bytes: int) -> None:
-    """Let another program use up a disk except for some bytes.
+    """Fill a disk with a file of another program, except for a number of bytes.
 
-    The space of the refused file becomes free only with the kernel's FORGET.
+    The space of a removed file of the mount becomes free only after the kernel's FORGET.
     """
     with (disk / "foreign").open("ab") as writer:
         writer.write(bytes(max(free_bytes(disk) - size_bytes, 0)))
 
 
 def assert_kept(place: Place, program: QuickProgram, expected: dict[str, bytes]) -> None:
-    """Unmount, check, and compare on a machine with free space."""
+    """Unmount, run fsck, and compare the contents on a host with free disk space."""
     program.ok("umount", place.mountpoint)
     program.ok("fsck", "-n", place.url)
     other = QuickProgram(place.bucket.with_name("other-state"))
@@ -86,7 +86,7 @@ def assert_kept(place: Place, program: QuickProgram, expected: dict[str, bytes])
 def test_full_disk_refuses_writers_before_the_reserve_of_sqlite(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
-    """ENOSPC for content and names; reading and removing work; uploading makes room."""
+    """Writes and mkdir fail with ENOSPC, reads and unlink work; an upload makes room again."""
     mnt, away = tight.mountpoint, tight.bucket.with_name("away")
     tight.bucket.rename(away)
     try:
@@ -113,7 +113,7 @@ def test_full_disk_refuses_writers_before_the_reserve_of_sqlite(
 
 
 def test_upload_continues_while_the_disk_is_full(tight: Place, program: QuickProgram) -> None:
-    """More data than fits passes through a small disk: clean blocks are evicted automatically."""
+    """A small disk takes more data than fits, because clean blocks are evicted."""
     expected = {}
     for number in range(6):
         data = os.urandom(16 * MIB)
@@ -128,10 +128,10 @@ def test_upload_continues_while_the_disk_is_full(tight: Place, program: QuickPro
 def test_sqlite_full_undoes_one_group_and_nothing_that_was_synced(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
-    """Another program uses up the reserve: SQLite rolls back a group, and the mount reports it.
+    """SQLite rolls back one group when another program has used up the reserve of the disk.
 
-    The mount turns read-only and shows the state that remains; mounted again it has everything up
-    to some point in time, and nothing after it.
+    The mount turns read-only and shows the state that remains. Mounted again, the filesystem has
+    all changes up to one point in time, and none after it.
     """
     mnt = tight.mountpoint
     expected = {f"synced-{number}": os.urandom(1000) for number in range(20)}
@@ -169,14 +169,14 @@ def make_directories_until_refused(root: Path) -> list[int]:
 
 
 def directories(root: Path) -> list[int]:
-    """Return the numbers of the directories that a test made."""
+    """Return the numbers of the directories made by ``make_directories_until_refused``."""
     return sorted(int(name.rpartition("-")[2]) for name in os.listdir(root) if name[0] == "n")
 
 
 def test_full_disk_of_the_bucket_only_delays_the_upload(
     tmp_path: Path, small_disk: Path, empty: Place, program: QuickProgram
 ) -> None:
-    """A flush ends when there is room; meanwhile the mount works."""
+    """The mount works while the flush waits; the flush ends when the disk has room."""
     program.cachedir = tmp_path / "state"
     url = f"local://{small_disk}/bucket"
     program.ok("mkfs", "--plain", url)

@@ -1,4 +1,4 @@
-"""Ends of mounts: every process ends, and no broken store ends a mount."""
+"""Ways in which a mount ends: its processes end, too, and a broken store ends no mount."""
 
 import os
 import signal
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.mount
 
 @pytest.fixture
 def program(tmp_path: Path) -> QuickProgram:
-    """Return the program, in processes that are found by their command lines."""
+    """Return the command, started as a process that is recognised by its command line."""
     program = QuickProgram(tmp_path / "state")
     program.executes = True
     return program
 
 
 def processes_of(url: str) -> list[int]:
-    """Return the processes that have a URL among their arguments."""
+    """Return the ids of the processes that have a URL among their arguments."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -38,12 +38,12 @@ def processes_of(url: str) -> list[int]:
 
 
 def threads_of(pid: int) -> int:
-    """Return how many threads a process has."""
+    """Return the number of threads of a process."""
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
 def end(way: str, mountpoint: Path, pid: int, program: QuickProgram) -> None:
-    """End a mount in one of the possible ways."""
+    """End a mount by a command or a signal."""
     if way == "s3fs-meta umount":
         program.ok("umount", mountpoint)
     elif way.startswith("SIG"):
@@ -53,7 +53,7 @@ def end(way: str, mountpoint: Path, pid: int, program: QuickProgram) -> None:
 
 
 def test_every_process_ends_with_the_mount(place: Place, program: QuickProgram) -> None:
-    """After every kind of end the daemon exits, with everything in the bucket."""
+    """The daemon exits after umount, fusermount3, SIGTERM and SIGINT, with all data uploaded."""
     ways = ["s3fs-meta umount", "umount", "fusermount3 -u", "SIGTERM", "SIGINT"]
     for number, way in enumerate(ways):
         program.ok("mount", place.url, place.mountpoint)
@@ -70,10 +70,9 @@ def test_every_process_ends_with_the_mount(place: Place, program: QuickProgram) 
         assert program.status(place.url)["state"] == "free"
 
 
-def test_daemon_is_a_session_of_its_own_without_inherited_files(
+def test_daemon_has_its_own_session_and_inherits_no_pipe(
     place: Place, program: QuickProgram
 ) -> None:
-    """A pipe that the command wrote to ends with the command, not with the mount."""
     command = [sys.executable, "-m", "s3fs_meta", "mount", place.url, str(place.mountpoint)]
     command += ["--cachedir", str(program.cachedir)]
     with subprocess.Popen(
@@ -84,7 +83,8 @@ def test_daemon_is_a_session_of_its_own_without_inherited_files(
 
     pid = program.status(place.mountpoint)["pid"]
     assert mounting.returncode == 0
-    assert b"--at-least" in output.splitlines()[-1]  # where the chain ends is told last
+    # The position in the chain is printed last.
+    assert b"--at-least" in output.splitlines()[-1]
     assert os.getsid(pid) == pid
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     program.ok("umount", place.mountpoint)
@@ -92,7 +92,7 @@ def test_daemon_is_a_session_of_its_own_without_inherited_files(
 
 
 def test_threads_and_descriptors_do_not_accumulate(mounted: Place, program: QuickProgram) -> None:
-    """Hundreds of files leave the daemon's counts unchanged."""
+    """Writing and removing hundreds of files adds no threads or descriptors to the daemon."""
     pid = program.status(mounted.mountpoint)["pid"]
 
     def work() -> None:
@@ -115,7 +115,7 @@ def test_threads_and_descriptors_do_not_accumulate(mounted: Place, program: Quic
 def test_broken_pack_directory_does_not_end_the_mount(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """A file replaces the pack directory: uploads fail with a message, the mount lives, repair helps."""
+    """A file in place of the pack directory makes uploads fail; they succeed when it is removed."""
     mnt, packs = mounted.mountpoint, mounted.bucket / "pack"
     expected = {"first": os.urandom(MIB)}
     write_synced(mnt / "first", expected["first"])
@@ -140,7 +140,10 @@ def test_broken_pack_directory_does_not_end_the_mount(
 
 
 def test_lost_lease_object_does_not_end_the_mount(mounted: Place, program: QuickProgram) -> None:
-    """No image can be published without it: this is reported, reads work, nothing is dropped."""
+    """With a directory in place of the lease object, flush fails and reads work.
+
+    The umount reports that changes stay on this host.
+    """
     mnt, lease = mounted.mountpoint, mounted.bucket / "lease"
     write_synced(mnt / "f", b"content")
     lease.unlink()
@@ -152,7 +155,7 @@ def test_lost_lease_object_does_not_end_the_mount(mounted: Place, program: Quick
     assert (mnt / "f").read_bytes() == b"content"
     pid = program.status(mnt)["pid"]
     assert processes_of(mounted.url) == [pid]
-    gone = program.run("umount", mnt)  # waits for the last attempt of the daemon
+    gone = program.run("umount", mnt)  # waits for the daemon's last attempt to upload
     assert (gone.returncode, "stays on this host" in gone.stderr) == (9, True)
     wait_until_gone(pid)  # the daemon releases the state directory shortly before it exits
     lease.rmdir()
@@ -161,7 +164,7 @@ def test_lost_lease_object_does_not_end_the_mount(mounted: Place, program: Quick
 def test_fenced_mount_reports_it_at_its_end(
     mounted: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """The last message must not promise anything that another host may have invalidated."""
+    """The fenced mount's umount reports a quarantine of its changes, and promises no upload."""
     (mounted.mountpoint / "f").write_bytes(b"mine")
     pid = program.status(mounted.mountpoint)["pid"]
     other, elsewhere = QuickProgram(tmp_path / "other-state"), tmp_path / "elsewhere"
@@ -185,7 +188,10 @@ def test_fenced_mount_reports_it_at_its_end(
 def test_lost_block_does_not_prevent_unmount_or_other_uploads(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """A user deleted the cache files of dirty blocks: reported, and repaired by fsck -y."""
+    """Deleted cache files of dirty blocks cost only their own content: umount reports the loss.
+
+    Another host reads all other files.
+    """
     mnt, pid = mounted.mountpoint, program.status(mounted.mountpoint)["pid"]
     write_synced(mnt / "lost", b"gone")
     for path in program.cachedir.glob("*/blocks/*/*"):
@@ -206,8 +212,9 @@ def test_lost_block_does_not_prevent_unmount_or_other_uploads(
     other.ok("fsck", "-n", mounted.url)
 
 
-def test_interrupted_mount_command_leaves_no_mount(place: Place, program: QuickProgram) -> None:
-    """Ctrl-C before it is ready: no mount, no process."""
+def test_interrupted_mount_command_leaves_no_mount_and_no_process(
+    place: Place, program: QuickProgram
+) -> None:
     fifo = place.mountpoint.with_name("passphrase")
     os.mkfifo(fifo)
     encrypted = f"{place.url}-encrypted"

@@ -1,4 +1,4 @@
-"""The owner of the bucket replaces the superblock by a plain one with the same uuid."""
+"""The owner of the bucket replaces an encrypted superblock by a plain one with the same uuid."""
 
 import struct
 from dataclasses import replace
@@ -36,7 +36,7 @@ ENTRANCES = [
 
 @pytest.fixture
 def exchanged(empty: Place, program: Program) -> Place:
-    """Return an encrypted filesystem, mounted on this host before, with a plain superblock."""
+    """Return an encrypted filesystem, mounted before on this host, with a plain superblock."""
     program.environment["S3FS_META_PASSPHRASE"] = "one"
     empty.mountpoint.with_name("new").write_text("two\n")
     program.ok("mkfs", empty.url)
@@ -65,7 +65,7 @@ def _objects(place: Place) -> dict[Path, bytes]:
 
 
 def _words(entrance: list[str], place: Place) -> list[str | Path]:
-    """Return the arguments of a command for a filesystem."""
+    """Return the command line of one entry of ENTRANCES for a filesystem."""
     beside = place.mountpoint.parent
     words = [beside / word if word in {"copy", "new"} else word for word in entrance]
     if entrance == ["retention", "TIME"]:
@@ -74,34 +74,34 @@ def _words(entrance: list[str], place: Place) -> list[str | Path]:
 
 
 @pytest.mark.parametrize("here", [True, False], ids=["seen", "new"])
-def test_given_passphrase_refuses_a_plain_superblock(
+def test_every_command_with_a_passphrase_refuses_a_plain_superblock(
     program: Program, exchanged: Place, here: bool
 ) -> None:
-    """Every command with a passphrase refuses a plain superblock, on any host."""
     if not here:
         program.cachedir = program.cachedir.with_name("elsewhere")
     before = _objects(exchanged)
 
     for entrance in ENTRANCES:
         if not here and entrance == ["retention"]:
-            continue  # shows a superblock, and needs no key
+            continue  # only shows a superblock, and needs no key
         refused = program.run(*_words(entrance, exchanged))
         assert refused.returncode not in {0, 1}, entrance
-        if not here or "--rebuild" not in entrance:  # repairs with the keys that it has seen
+        # --rebuild repairs with the keys that this host stored
+        if not here or "--rebuild" not in entrance:
             assert "not encrypted" in refused.stderr, (entrance, refused.stderr)
         assert _objects(exchanged) == before, entrance
 
 
-def test_host_that_has_seen_it_refuses_without_a_passphrase(
+def test_host_that_knows_the_encryption_refuses_without_a_passphrase(
     program: Program, exchanged: Place
 ) -> None:
-    """A host that knows the filesystem as encrypted refuses; fsck -y restores the superblock."""
+    """A host that has mounted the encrypted filesystem refuses; fsck -y restores the superblock."""
     before = _objects(exchanged)
     del program.environment["S3FS_META_PASSPHRASE"]
     for entrance in ENTRANCES[:-2]:
         refused = program.run(*_words(entrance, exchanged))
         assert refused.returncode not in {0, 1}, entrance
-        # --rebuild asks for the passphrase of the encrypted superblock.
+        # --rebuild requests the passphrase of the encrypted superblock.
         if "--rebuild" not in entrance:
             assert "not encrypted" in refused.stderr, entrance
         assert _objects(exchanged) == before, entrance
@@ -116,7 +116,7 @@ def test_host_that_has_seen_it_refuses_without_a_passphrase(
 
 
 def test_exchange_under_a_running_mount_and_a_follower(program: Program, exchanged: Place) -> None:
-    """Mount and follower keep their keys through reclaim, promotion and unmount."""
+    """The mount and the follower keep using their keys through reclaim, promote and unmount."""
     assert program.run("fsck", "-y", exchanged.url).returncode == 1
     program.ok("mount", exchanged.url, exchanged.mountpoint)
     follower = Program(program.cachedir.with_name("follower"))
@@ -138,7 +138,10 @@ def test_exchange_under_a_running_mount_and_a_follower(program: Program, exchang
 
 
 def _require_encrypted(place: Place) -> None:
-    """Find the flag in every object that holds metadata or content: docs/design/format.md."""
+    """Require that the header of every metadata object and pack has the encryption flag.
+
+    Source: docs/design/format.md.
+    """
     checked = 0
     for path, data in _objects(place).items():
         key = str(path.relative_to(place.bucket))

@@ -1,4 +1,4 @@
-"""A writer and its followers on real mounts."""
+"""Real mounts of one writer and two followers."""
 
 import contextlib
 import errno
@@ -20,19 +20,19 @@ from tests.programs import PROCESS_S_MAX
 
 pytestmark = pytest.mark.mount
 
-_WRITES = "sync_interval=60"  # long interval: txgs are shipped only on request
+_WRITES = "sync_interval=60"  # a long interval, so that txgs are shipped only on request
 _FOLLOWS = "ro,follow,poll=0.1"
 
 
 class Trio(NamedTuple):
-    """One writer and two followers."""
+    """Three hosts: one writer and two followers."""
 
     writer: Host
     first: Host
     second: Host
 
     def ship(self) -> None:
-        """Wait until the followers show all writes."""
+        """Ship all writes, and wait until the followers show them."""
         txg = self.writer.ship()
         self.first.wait_for(txg)
         self.second.wait_for(txg)
@@ -40,7 +40,7 @@ class Trio(NamedTuple):
 
 @pytest.fixture
 def hosts(place: Place, tmp_path: Path) -> Iterator[Trio]:
-    """Return three mounts of one filesystem."""
+    """Return three hosts that mount one filesystem."""
     with (
         host(tmp_path, place.url, "writer", _WRITES) as writer,
         host(tmp_path, place.url, "first", _FOLLOWS) as first,
@@ -50,7 +50,7 @@ def hosts(place: Place, tmp_path: Path) -> Iterator[Trio]:
 
 
 def test_followers_see_shipped_changes(hosts: Trio) -> None:
-    """Followers see shipped names, sizes and content despite the kernel's caches."""
+    """Followers show new names, sizes and content although the kernel has cached the old ones."""
     ours, theirs = hosts.writer.mnt, (hosts.first.mnt, hosts.second.mnt)
     (ours / "d").mkdir()
     (ours / "kept").write_bytes(b"old")
@@ -58,7 +58,7 @@ def test_followers_see_shipped_changes(hosts: Trio) -> None:
     (ours / "removed").write_bytes(b"x")
     (ours / "grown").write_bytes(b"a" * 5000)
     hosts.ship()
-    for mnt in theirs:  # the kernel has all of it cached now
+    for mnt in theirs:  # the kernel has now cached all of them
         assert (mnt / "kept").read_bytes() == b"old"
         assert (mnt / "d" / "moved").read_bytes() == b"moved"
         assert (mnt / "grown").read_bytes() == b"a" * 5000
@@ -86,7 +86,7 @@ def test_followers_see_shipped_changes(hosts: Trio) -> None:
 
 
 def test_follower_refuses_changes(hosts: Trio) -> None:
-    """The kernel does not know that the mount is read-only: the daemon refuses."""
+    """The daemon refuses with EROFS, because the kernel does not treat the mount as read-only."""
     (hosts.writer.mnt / "f").write_bytes(b"x")
     hosts.ship()
     mnt = hosts.first.mnt
@@ -106,7 +106,10 @@ def test_follower_refuses_changes(hosts: Trio) -> None:
 
 
 def _generation_in_name(mnt: Path) -> int:
-    """Return the latest name; a listing takes several requests, so a rename may show both names, or none."""
+    """Return the highest number among the names; raise FileNotFoundError if there is none.
+
+    A listing takes several requests, so during a rename it may show both names, or neither.
+    """
     names = os.listdir(mnt / "names")
     if not names:
         raise FileNotFoundError
@@ -114,7 +117,7 @@ def _generation_in_name(mnt: Path) -> int:
 
 
 def _read_generations(mnt: Path, last: int) -> Iterator[int]:
-    """Yield the generation seen by each kind of read, in turn, until one of them returns *last*."""
+    """Yield the generation returned by each kind of read in turn, until one returns *last*."""
     looks: tuple[Callable[[], int], ...] = (
         lambda: int((mnt / "a").read_bytes()),
         lambda: _generation_in_name(mnt),
@@ -126,7 +129,8 @@ def _read_generations(mnt: Path, last: int) -> Iterator[int]:
     seen = 0
     while seen < last:
         for look in looks:
-            with contextlib.suppress(FileNotFoundError):  # open(2) found a file replaced then
+            # open(2) met a file that was being replaced
+            with contextlib.suppress(FileNotFoundError):
                 seen = look()
                 yield seen
 
@@ -142,8 +146,7 @@ def _write_generation(mnt: Path, number: int) -> None:
     os.utime(mnt / "mode", ns=(number, number))
 
 
-def test_reader_never_sees_two_txgs_mixed(hosts: Trio) -> None:
-    """Once a reader has seen a txg, it sees no older one."""
+def test_reader_of_a_follower_never_sees_an_older_txg_again(hosts: Trio) -> None:
     ours = hosts.writer.mnt
     (ours / "names").mkdir()
     (ours / "names" / "0").touch()
@@ -168,7 +171,7 @@ def test_reader_never_sees_two_txgs_mixed(hosts: Trio) -> None:
 
 
 def test_follower_takes_over_from_a_killed_writer(hosts: Trio) -> None:
-    """Promote takes over with open files and cached blocks; other followers follow the new writer."""
+    """Open files and cached blocks stay usable; the second follower follows the new writer."""
     writer, first, second = hosts
     (writer.mnt / "f").write_bytes(b"before")
     (writer.mnt / "open").write_bytes(b"open")
@@ -195,8 +198,8 @@ def test_follower_takes_over_from_a_killed_writer(hosts: Trio) -> None:
     assert sorted(os.listdir(second.mnt)) == ["f", "new", "open"]
 
 
-def test_writer_that_wakes_after_a_promotion_damages_nothing(hosts: Trio, place: Place) -> None:
-    """Stopped in the middle of its work, it is fenced when it continues, and keeps its changes."""
+def test_writer_that_resumes_after_a_promotion_is_fenced(hosts: Trio, place: Place) -> None:
+    """A writer stopped by SIGSTOP is fenced when it continues; the new writer's file is intact."""
     writer, first, second = hosts
     (writer.mnt / "f").write_bytes(b"shipped")
     hosts.ship()
@@ -221,8 +224,8 @@ def test_writer_that_wakes_after_a_promotion_damages_nothing(hosts: Trio, place:
     first.program.ok("fsck", "-n", place.url)
 
 
-def test_follower_that_slept_too_long_restores_an_image(hosts: Trio, place: Place) -> None:
-    """After a restored image the follower drops all kernel caches; open files work or fail."""
+def test_follower_without_the_next_changelog_restores_an_image(hosts: Trio, place: Place) -> None:
+    """After the restore, names and content are new; open files are readable or fail with ESTALE."""
     writer, first, _ = hosts
     for name in ("kept", "gone", "changed"):
         (writer.mnt / name).write_bytes(b"old")
@@ -255,7 +258,7 @@ def test_follower_that_slept_too_long_restores_an_image(hosts: Trio, place: Plac
 
 
 def test_followers_see_trees_appear_and_disappear(hosts: Trio) -> None:
-    """A complete copy, a locked tree, and a removed tree, even if the kernel has cached it."""
+    """Followers show a complete copy, and no name of a removed tree that the kernel has cached."""
     ours, theirs = hosts.writer.mnt, (hosts.first.mnt, hosts.second.mnt)
     for number in range(40):
         (ours / "tree" / f"d{number}").mkdir(parents=True)
@@ -280,5 +283,6 @@ def test_followers_see_trees_appear_and_disappear(hosts: Trio) -> None:
         assert os.listdir(mnt) == ["copy"]
         assert not (mnt / "tree" / "d5" / "f").exists()
         figures = os.statvfs(mnt)
-        assert figures.f_files - figures.f_ffree == 1 + 1 + 40 + 40  # linked is one of the 40
+        # one file of the 40 has the second name "linked"
+        assert figures.f_files - figures.f_ffree == 1 + 1 + 40 + 40
         subprocess.run(["diff", "-r", ours / "copy", mnt / "copy"], check=True)

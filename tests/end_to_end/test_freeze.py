@@ -19,7 +19,7 @@ from tests.programs import PROCESS_S_MAX, QuickProgram
 
 pytestmark = pytest.mark.mount
 
-# A client that ignores the rest of the exchange: it begins a frozen copy, and nothing more.
+# A client that sends the first request of a frozen copy and ignores all further events.
 _CLIENT = """
 import sys, trio
 from pathlib import Path
@@ -32,7 +32,7 @@ trio.run(client.call, Path(sys.argv[1]), "clone_frozen", json.loads(sys.argv[2])
 
 
 class InStep:
-    """A worker that changes two files in turn, always in this order."""
+    """A worker that changes two directories, always the first one before the second one."""
 
     def __init__(self, first: Path, second: Path) -> None:
         self.places = (first, second)
@@ -40,7 +40,7 @@ class InStep:
         self.longest_s = 0.0
 
     def step(self) -> None:
-        """Make a name in both directories, and write its number into a file of both."""
+        """Create a numbered name in both directories, then write the number into a file of each."""
         self.count += 1
         began_s = time.monotonic()
         for place in self.places:
@@ -71,7 +71,7 @@ def running(worker: InStep) -> Iterator[None]:
 
 
 def _make_places(tree: Path) -> InStep:
-    """Make two directories with others between them, so that they are not copied together."""
+    """Make a tree of 30 directories; the worker uses the first and the last of them."""
     for number in range(30):
         (tree / f"d{number:02}").mkdir(parents=True)
         for each in range(100):
@@ -83,13 +83,13 @@ def _make_places(tree: Path) -> InStep:
 
 
 def _last(place: Path) -> tuple[int, int]:
-    """Return the last number of a directory, by its names and by its content."""
+    """Return a directory's last number twice: by its names, and by the content of its file."""
     names = [int(name) for name in os.listdir(place) if name.isdigit()]
     return max(names, default=0), int((place / "number").read_bytes())
 
 
 def test_frozen_copy_is_consistent(program: QuickProgram, mounted: Place) -> None:
-    """A frozen copy has all changes up to one step, and none after it."""
+    """A frozen copy has all changes up to one step of the worker, and none after it."""
     tree = mounted.mountpoint / "tree"
     worker = _make_places(tree)
     steps: list[int] = []
@@ -111,7 +111,7 @@ def test_frozen_copy_is_consistent(program: QuickProgram, mounted: Place) -> Non
 
 
 def _held(mounted: Place, program: QuickProgram, tree: Path) -> "subprocess.Popen[str]":
-    """Start a client that blocks the writers of a tree; return when they are blocked."""
+    """Start a client that freezes a tree; return when the tree's writers are blocked."""
     state = targets.of_mountpoint(mounted.mountpoint, program.cachedir).state
     above = os.stat(tree.parent).st_ino
     source = {"parent": above, "name": tree.name, "ino": tree.stat().st_ino}
@@ -128,10 +128,11 @@ def _held(mounted: Place, program: QuickProgram, tree: Path) -> "subprocess.Pope
     return client
 
 
-def test_readers_continue_and_writers_when_the_command_is_killed(
-    program: QuickProgram, mounted: Place
-) -> None:
-    """Writers of other files continue, too; no copy is made."""
+def test_killed_clone_command_unfreezes_its_writers(program: QuickProgram, mounted: Place) -> None:
+    """During a freeze reads and writers of other files continue.
+
+    After a kill of the client the blocked writer continues, too, and no copy exists.
+    """
     mnt, tree = mounted.mountpoint, mounted.mountpoint / "tree"
     tree.mkdir()
     (tree / "file").write_text("content")
@@ -142,7 +143,8 @@ def test_readers_continue_and_writers_when_the_command_is_killed(
         writer = threading.Thread(target=(tree / "file").write_text, args=("changed",))
         writer.start()
         (mnt / "beside").write_text("not held")
-        assert (tree / "file").read_text() in {"content", ""}  # truncating is not blocked yet
+        # the truncation by write_text is not blocked
+        assert (tree / "file").read_text() in {"content", ""}
         assert subprocess.check_output([tree / "tool"]) == b"done\n"
         deadline_s = time.monotonic() + PROCESS_S_MAX
         while program.status(mnt)["trees"]["held_back"] == 0:
@@ -157,8 +159,9 @@ def test_readers_continue_and_writers_when_the_command_is_killed(
     assert sorted(os.listdir(mnt)) == ["beside", "tree"]
 
 
-def test_file_opened_during_a_freeze_is_blocked(program: QuickProgram, mounted: Place) -> None:
-    """A file opened during a freeze is blocked, even if its capabilities are cached."""
+def test_file_opened_during_a_freeze_is_blocked_for_writing(
+    program: QuickProgram, mounted: Place
+) -> None:
     tree = mounted.mountpoint / "tree"
     tree.mkdir()
     (tree / "file").write_text("content")
@@ -166,7 +169,7 @@ def test_file_opened_during_a_freeze_is_blocked(program: QuickProgram, mounted: 
     written = threading.Event()
 
     def write() -> None:
-        # Os.open, because open() requests attributes first.
+        # os.open(), because open() requests attributes first, and that could block.
         fd = os.open(tree / "file", os.O_WRONLY)
         os.write(fd, b"changed")
         written.set()
@@ -187,7 +190,7 @@ def test_file_opened_during_a_freeze_is_blocked(program: QuickProgram, mounted: 
 
 
 def test_writers_are_blocked_for_a_limited_time(program: QuickProgram, mounted: Place) -> None:
-    """After the limit the command reports it; no copy is made, and writers continue."""
+    """After --freeze-max the clone command fails, no copy exists, and writers continue."""
     tree = mounted.mountpoint / "tree"
     _make_places(tree)
     done = program.run(

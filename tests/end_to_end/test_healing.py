@@ -1,4 +1,4 @@
-"""Objects of the bucket are damaged; the user restores files from a backup."""
+"""Damaged objects of the bucket that heal when the user restores files from a backup."""
 
 import itertools
 import os
@@ -45,7 +45,7 @@ def _in_place(path: Path, content: bytes) -> None:
 
 
 def _truncated(path: Path, content: bytes) -> None:
-    """Write a file as cp does."""
+    """Truncate and write a file, as cp does."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -86,7 +86,7 @@ def test_restored_backup_heals_the_file(
     damage: Callable[[Path], None],
     write: Callable[[Path, bytes], None],
 ) -> None:
-    """Writing the file again heals it and a second file with equal content, on every host."""
+    """Writing one file again heals it and a second file of equal content, on every host."""
     content = os.urandom(2 * MIB if write is _in_place else 2 * MIB + 500_000)
     with _mounted(program, place) as mnt:
         for name in ("file", "same"):
@@ -108,10 +108,10 @@ def test_restored_backup_heals_the_file(
             assert (mnt / "same").read_bytes() == content
 
 
-def test_missing_mostly_dead_pack_stops_no_compaction(
+def test_missing_pack_does_not_stop_compaction(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
-    """Compaction skips a missing pack and reports it in ``status``."""
+    """Compaction skips the missing pack and reports it in ``status``."""
     kept = {name: os.urandom(MIB) for name in ("one", "two")}
     with _mounted(program, place) as mnt:
         for name, content in kept.items():
@@ -135,7 +135,7 @@ def test_missing_mostly_dead_pack_stops_no_compaction(
         assert figures["image"]["last_error"] == ""
         is_reported = is_reported or lost.name in figures["compaction"]["last_error"]
         large = [path for path in _packs(place) if path.stat().st_size >= MIB]
-        is_moved = len(large) > 1  # the compacted one stays for the retention
+        is_moved = len(large) > 1  # the pack that was compacted is kept for the retention period
     other.ok("umount", place.mountpoint)
 
     emptied.unlink()
@@ -147,7 +147,7 @@ def test_missing_mostly_dead_pack_stops_no_compaction(
 def test_exchanged_packs_are_repaired_from_the_cache(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
-    """After fsck -y on the host with cached blocks, another host reads everything."""
+    """The command fsck -y rewrites two exchanged packs from blocks cached on this host."""
     contents = {"one": os.urandom(MIB), "two": os.urandom(3 * MIB)}
     with _mounted(program, place) as mnt:
         for name, content in contents.items():

@@ -1,10 +1,10 @@
-"""The daemon is killed at random times; no acknowledged data is lost.
+"""A daemon killed at random times, which must lose no acknowledged data.
 
-Several writers work on a real mount until SIGKILL ends the daemon. The next ``mount`` must
-recover by itself; what is found is compared with what was acknowledged (``ordered_load``): all
-that was synced is there, all that is older than a group commit is there, and the rest is a prefix
-of the changes in their order, over all writers. Then fsck must find nothing.
-A seed chooses the work and the times; the interleaving depends on the machine.
+Several writers work on a real mount until SIGKILL ends the daemon. The next ``mount`` must recover
+without help. The files are then compared with the acknowledged writes (``ordered_load``): all
+synced writes exist, all writes older than one group commit exist, and the remaining writes are a
+prefix of the changes in their order, over all writers. Then fsck must report nothing. A seed
+selects the work and the times; the interleaving depends on the machine.
 """
 
 import contextlib
@@ -40,14 +40,14 @@ WRITERS: Final = 4
 
 
 class Setting(NamedTuple):
-    """Settings of a daemon that is killed."""
+    """Mount options, block size and write size of one filesystem."""
 
     options: str
     block_size: str = "1M"
     bytes_max: int = 200_000  # maximum size of one change
 
 
-# Changelogs, images and the uploads before them come as often as they can.
+# Short intervals, so that changelogs, images and their uploads are frequent.
 SETTINGS: Final = (
     Setting("sync_interval=1,image_interval=1"),
     Setting("sync_interval=1,commit=0.2", "64K"),
@@ -72,7 +72,7 @@ class Victim:
         program.ok("flush", place.mountpoint)
 
     def kill_often(self, kills: int) -> None:
-        """Kill the daemon repeatedly, and compare after each kill."""
+        """Kill the daemon repeatedly, and compare files and acknowledged writes after each kill."""
         ways = (self._under_load, self._under_load, self._in_a_flush, self._at_the_end)
         while self.kills < kills:
             killed_ns = self._dice.choice(ways)()
@@ -86,7 +86,7 @@ class Victim:
         self._program.ok("fsck", "-n", "--deep", self._place.url)
 
     def look_from_elsewhere(self) -> None:
-        """Compare the bucket as another machine sees it."""
+        """Require that another host reads the same tree from the bucket."""
         self._mount()
         expected = tree_of(self._place.mountpoint)
         self._program.ok("umount", self._place.mountpoint)
@@ -109,7 +109,7 @@ class Victim:
             return self._kill()
 
     def _at_the_end(self) -> int:
-        """Kill the daemon while it uploads after an unmount by the kernel."""
+        """Kill the daemon while it uploads after fusermount3 -u; return the time of the unmount."""
         with self._load.running() as trouble:
             trouble.wait(self._moment_s())
         ended_ns = time.monotonic_ns()
@@ -119,7 +119,7 @@ class Victim:
         return ended_ns
 
     def _kill_next_mount(self) -> None:
-        """Kill the mount that recovers from the last kill."""
+        """Start a mount, which recovers from the previous kill, and kill it."""
         mounting = self._program.begin("mount", "--foreground", *self._mount_words())
         with contextlib.suppress(subprocess.TimeoutExpired):
             mounting.wait(self._dice.uniform(0.3, 1.2))
@@ -129,7 +129,7 @@ class Victim:
         self.kills += 1
 
     def _moment_s(self) -> float:
-        """Return a time between some milliseconds and some seconds, short ones as often as long ones."""
+        """Return a random time from 0.01 to 4 s, uniform in its logarithm."""
         return float(0.01 * 400 ** self._dice.random())
 
     def _kill(self) -> int:
@@ -178,8 +178,8 @@ class Victim:
             self._pid_fd = -1
 
     def _check(self) -> None:
-        """Fsck finds nothing: beside the mount that has recovered, or after its end."""
-        # Fsck beside the mount: only WAL allows other readers.
+        """Require that fsck reports nothing, beside the running mount or after its unmount."""
+        # Only in WAL mode can fsck read the database beside a mount.
         beside = "journal_mode" not in self._setting.options
         if beside and self._dice.random() < 0.6:
             self._program.ok("fsck", "-n", self._place.url)
@@ -189,7 +189,7 @@ class Victim:
         self._mount()
 
     def close(self) -> None:
-        """End all processes."""
+        """Kill the daemon and release its pid descriptor."""
         if self._pid_fd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pid_fd, signal.SIGKILL)
@@ -198,17 +198,16 @@ class Victim:
 
 @contextlib.contextmanager
 def new_victim(place: Place, program: QuickProgram, seed: int) -> Iterator[Victim]:
-    """Return a function that makes a filesystem whose daemon is to be killed."""
+    """Yield a filesystem whose daemon is to be killed; end its daemon with the context."""
     victim = Victim(place, program, SETTINGS[seed % len(SETTINGS)], seed)
     with contextlib.closing(victim):
         yield victim
 
 
 @pytest.mark.timeout(120)
-def test_no_promise_is_broken_when_the_daemon_is_killed(
+def test_daemon_killed_a_few_times_loses_no_acknowledged_data(
     empty: Place, program: QuickProgram
 ) -> None:
-    """A few kills; the slow tests do many."""
     with new_victim(empty, program, 0) as victim:
         victim.kill_often(3)
 
@@ -216,8 +215,9 @@ def test_no_promise_is_broken_when_the_daemon_is_killed(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(100, 110))
-def test_no_promise_is_broken_in_many_kills(empty: Place, program: QuickProgram, seed: int) -> None:
-    """After many kills, with all settings and in all phases, no promise is broken."""
+def test_daemon_killed_often_loses_no_acknowledged_data(
+    empty: Place, program: QuickProgram, seed: int
+) -> None:
     with new_victim(empty, program, seed) as victim:
         victim.kill_often(KILLS)
         victim.look_from_elsewhere()
@@ -226,10 +226,10 @@ def test_no_promise_is_broken_in_many_kills(empty: Place, program: QuickProgram,
 @pytest.mark.slow
 @pytest.mark.s3
 @pytest.mark.timeout(600)
-def test_no_promise_is_broken_in_many_kills_over_s3(
+def test_daemon_killed_often_loses_no_acknowledged_data_in_s3(
     empty: Place, program: QuickProgram, s3_server: S3Server
 ) -> None:
-    """Pending requests reach the server after the daemon's end."""
+    """A bucket on a real server, where requests of a killed daemon may still take effect."""
     s3_server.make_bucket("killed")
     program.environment |= {
         **s3_server.environment(),

@@ -1,4 +1,4 @@
-"""The life of a filesystem on a real mount: made, used, unmounted, checked, mounted again."""
+"""A filesystem on a real mount: made, used, unmounted, checked, mounted again."""
 
 import errno
 import os
@@ -21,8 +21,7 @@ pytestmark = pytest.mark.mount
 STDLIB = Path(sysconfig.get_path("stdlib"))
 
 
-def test_every_layer_works_together(place: Place, program: Program) -> None:
-    """mkdir, create, write, fsync, read, readdir, rename, unlink, umount, fsck, mount again."""
+def test_content_and_names_survive_unmount_fsck_and_mount(place: Place, program: Program) -> None:
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     (mnt / "d").mkdir()
@@ -46,8 +45,10 @@ def test_every_layer_works_together(place: Place, program: Program) -> None:
     program.ok("umount", mnt)
 
 
-def test_other_host_sees_the_same_bytes(mounted: Place, program: Program, tmp_path: Path) -> None:
-    """The bucket alone restores a real tree, with modes and links."""
+def test_other_host_restores_the_tree_from_the_bucket(
+    mounted: Place, program: Program, tmp_path: Path
+) -> None:
+    """Another host restores a tree with content and links from the bucket alone."""
     source = STDLIB / "json"
     shutil.copytree(source, mounted.mountpoint / "json")
     os.link(mounted.mountpoint / "json" / "decoder.py", mounted.mountpoint / "second name")
@@ -64,8 +65,9 @@ def test_other_host_sees_the_same_bytes(mounted: Place, program: Program, tmp_pa
     elsewhere.ok("fsck", "-n", "--deep", mounted.url)
 
 
-def test_sigterm_under_load_is_a_clean_unmount(mounted: Place, program: Program) -> None:
-    """The daemon ends, nothing stays mounted, everything written is in the bucket."""
+def test_sigterm_under_load_unmounts_and_loses_no_written_file(
+    mounted: Place, program: Program
+) -> None:
     mnt = mounted.mountpoint
     pid = program.status(mnt)["pid"]
     script = 'i=0; while :; do echo $i > "$0/$i" || exit; i=$((i+1)); done'
@@ -79,10 +81,10 @@ def test_sigterm_under_load_is_a_clean_unmount(mounted: Place, program: Program)
     finally:
         load.kill()
         load.wait()
-    for late in mnt.iterdir():  # written to the directory below, after the unmount
+    for late in mnt.iterdir():  # files written to the underlying directory after the unmount
         late.unlink()
 
-    program.ok("mount", mounted.url, mnt)  # waits for the daemon's end
+    program.ok("mount", mounted.url, mnt)  # waits until the daemon has exited
     names = sorted(map(int, os.listdir(mnt)))
     assert names == list(range(len(names)))
     assert len(names) > 20
@@ -91,7 +93,7 @@ def test_sigterm_under_load_is_a_clean_unmount(mounted: Place, program: Program)
 
 
 def test_plain_fusermount_uploads_in_the_background(mounted: Place, program: Program) -> None:
-    """fusermount3 -u returns at once; a new mount waits for the daemon and finds everything."""
+    """A mount after fusermount3 -u waits for the daemon's uploads and shows all content."""
     (mounted.mountpoint / "f").write_bytes(os.urandom(3_000_000))
     content = (mounted.mountpoint / "f").read_bytes()
     subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)
@@ -103,7 +105,7 @@ def test_plain_fusermount_uploads_in_the_background(mounted: Place, program: Pro
 
 
 def test_killed_daemon_recovers_at_the_next_mount(mounted: Place, program: Program) -> None:
-    """Without fsck, synced data is there, and the dead mountpoint is removed."""
+    """The next mount needs no fsck, has all synced data, and replaces the dead mountpoint."""
     with (mounted.mountpoint / "f").open("wb") as file:
         file.write(b"x" * 3_000_000)
         os.fsync(file.fileno())
@@ -120,7 +122,6 @@ def test_killed_daemon_recovers_at_the_next_mount(mounted: Place, program: Progr
 
 
 def test_second_mount_on_this_host_is_refused(mounted: Place, program: Program) -> None:
-    """A second mount is refused with one line, and the first continues."""
     elsewhere = mounted.mountpoint.with_name("second")
     elsewhere.mkdir()
 
@@ -135,7 +136,7 @@ def test_second_mount_on_this_host_is_refused(mounted: Place, program: Program) 
 def test_second_host_is_refused_and_may_take_over(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
-    """The refusal names the holder; after a takeover the first turns read-only by itself."""
+    """The refusal names the holder. After a takeover the first host's mount turns read-only."""
     other = type(program)(tmp_path / "other-state")
     elsewhere = mounted.mountpoint.with_name("second")
     elsewhere.mkdir()
@@ -155,7 +156,7 @@ def test_second_host_is_refused_and_may_take_over(
     finally:
         other.ok("umount", elsewhere)
     gone = program.run("umount", mounted.mountpoint)
-    assert gone.returncode != 0  # the output reports that not everything is in the bucket
+    assert gone.returncode != 0  # umount reports that not all changes are in the bucket
 
     again = program.run("mount", mounted.url, mounted.mountpoint)
     assert again.returncode == 0, again.stderr
@@ -166,7 +167,6 @@ def test_second_host_is_refused_and_may_take_over(
 def test_read_only_mount_of_a_killed_host_reports_unshipped_state(
     mounted: Place, program: Program
 ) -> None:
-    """A read-only mount after a kill uploads nothing and reports unshipped changes."""
     with (mounted.mountpoint / "f").open("wb") as file:
         file.write(b"not in the bucket")
         file.flush()
@@ -189,7 +189,7 @@ def test_read_only_mount_of_a_killed_host_reports_unshipped_state(
 
 
 def test_read_only_mount_changes_nothing(place: Place, program: Program) -> None:
-    """Writes are refused by the kernel, and the bucket is unchanged."""
+    """The kernel refuses writes with EROFS, and no object of the bucket changes."""
     before = {path: path.stat().st_mtime_ns for path in place.bucket.rglob("*") if path.is_file()}
     program.ok("mount", "-o", "ro", place.url, place.mountpoint)
 
@@ -203,7 +203,6 @@ def test_read_only_mount_changes_nothing(place: Place, program: Program) -> None
 
 
 def test_capacity_is_shown_by_statfs_and_limits_writes(place: Place, program: Program) -> None:
-    """Writes at the capacity fail with ENOSPC, and succeed once there is room."""
     program.ok("mount", "-o", "capacity=4M", place.url, place.mountpoint)
     figures = os.statvfs(place.mountpoint)
     assert figures.f_blocks * figures.f_frsize == 4 << 20
@@ -211,17 +210,17 @@ def test_capacity_is_shown_by_statfs_and_limits_writes(place: Place, program: Pr
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         _write_synced(place.mountpoint / "big", 8 << 20)
     (place.mountpoint / "big").unlink()
-    # The blocks are deleted when the kernel has released the file, which takes some time.
+    # The kernel releases the removed file, and so its blocks, some time after unlink(2).
     deadline = time.monotonic() + PROCESS_S_MAX
     while not os.statvfs(place.mountpoint).f_bavail:
-        assert time.monotonic() < deadline, "the space of the removed file does not come back"
+        assert time.monotonic() < deadline, "the space of the removed file was not freed"
     (place.mountpoint / "small").write_bytes(b"fits")
     assert (place.mountpoint / "small").read_bytes() == b"fits"
     program.ok("umount", place.mountpoint)
 
 
 def test_special_files_keep_type_and_device(mounted: Place, program: Program) -> None:
-    """FIFO, socket and device nodes survive a remount."""
+    """FIFOs and device nodes have the same type and device number after a remount."""
     os.mkfifo(mounted.mountpoint / "fifo")
     os.mknod(mounted.mountpoint / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     program.ok("umount", mounted.mountpoint)

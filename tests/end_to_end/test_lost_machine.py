@@ -1,4 +1,4 @@
-"""A machine is lost: the state that another one restores, and the loss known in advance."""
+"""A host is lost: what another host restores, and how much is lost."""
 
 import json
 import os
@@ -19,15 +19,16 @@ STATE = "user.s3fs-meta.state"
 
 
 def burn(place: Place, program: Program, state: Path) -> None:
-    """Kill the daemon, and delete all state of its host."""
+    """Kill the daemon, and delete all local state of its host."""
     os.kill(program.status(place.mountpoint)["pid"], signal.SIGKILL)
     subprocess.run(["umount", "-l", place.mountpoint], check=True)
     assert mount_table.find(str(place.mountpoint)) is None
     shutil.rmtree(state)
 
 
-def test_flushed_files_survive_the_machine(place: Place, program: Program, tmp_path: Path) -> None:
-    """After a flush another machine has all files; fsck finds no damage."""
+def test_another_host_has_all_files_that_were_flushed(
+    place: Place, program: Program, tmp_path: Path
+) -> None:
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h", place.url, mnt)
     for number in range(50):
@@ -48,8 +49,9 @@ def test_flushed_files_survive_the_machine(place: Place, program: Program, tmp_p
     other.ok("fsck", "-n", "--deep", place.url)
 
 
-def test_fsync_remote_survives_the_machine(place: Place, program: Program, tmp_path: Path) -> None:
-    """Fsynced data is in the bucket when fsync returns, with its name and its directories."""
+def test_another_host_has_a_file_whose_fsync_was_remote(
+    place: Place, program: Program, tmp_path: Path
+) -> None:
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,fsync=remote", place.url, mnt)
     (mnt / "a" / "b").mkdir(parents=True)
@@ -66,7 +68,7 @@ def test_fsync_remote_survives_the_machine(place: Place, program: Program, tmp_p
 
 
 def test_possible_loss_is_reported(place: Place, program: Program) -> None:
-    """The possible loss is shown as an attribute of each file and as a list."""
+    """An extended attribute and ``status --unshipped`` show which files a lost host would cost."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     (mnt / "d").mkdir()
@@ -95,8 +97,7 @@ def test_possible_loss_is_reported(place: Place, program: Program) -> None:
     program.ok("umount", mnt)
 
 
-def test_image_is_made_on_request(place: Place, program: Program) -> None:
-    """Flush --image uploads an image, from which restores start."""
+def test_flush_with_image_uploads_an_image(place: Place, program: Program) -> None:
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "file").write_text("x")
     before = len(list((place.bucket / "image").iterdir()))

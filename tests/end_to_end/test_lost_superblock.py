@@ -1,4 +1,4 @@
-"""The superblock is deleted, damaged or replaced while the filesystem is mounted, or not."""
+"""A superblock that is deleted, damaged or replaced, during a mount or between mounts."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def _delete(place: Place) -> None:
 
 
 def test_unmount_restores_the_deleted_objects(program: Program, encrypted: Place) -> None:
-    """An unmount restores deleted superblocks, so any host can mount."""
+    """Unmount uploads deleted superblock objects again, so that any host can mount."""
     healthy = _objects(encrypted)
     program.ok("mount", encrypted.url, encrypted.mountpoint)
     (encrypted.mountpoint / "file").write_bytes(CONTENT)
@@ -52,7 +52,7 @@ def test_unmount_restores_the_deleted_objects(program: Program, encrypted: Place
 def test_next_mount_of_a_killed_host_restores_the_deleted_superblock(
     program: Program, encrypted: Place
 ) -> None:
-    """The next mount restores a deleted superblock from this host's copy; ro does not."""
+    """A writable mount uploads this host's copy of the deleted superblock; mount -o ro does not."""
     healthy = _objects(encrypted)
     program.ok("mount", encrypted.url, encrypted.mountpoint)
     (encrypted.mountpoint / "file").write_bytes(CONTENT)
@@ -64,7 +64,7 @@ def test_next_mount_of_a_killed_host_restores_the_deleted_superblock(
 
     program.ok("mount", "-o", "ro", encrypted.url, encrypted.mountpoint)
     assert (encrypted.mountpoint / "file").read_bytes() == CONTENT
-    program.run("umount", encrypted.mountpoint)  # the read-only mount does not upload the rest
+    program.run("umount", encrypted.mountpoint)  # a read-only mount uploads no changes
     assert _objects(encrypted) == [None, None]
 
     mounted = program.run("mount", encrypted.url, encrypted.mountpoint)
@@ -76,7 +76,7 @@ def test_next_mount_of_a_killed_host_restores_the_deleted_superblock(
 
 
 def test_passphrase_change_outlives_the_deleted_objects(program: Program, encrypted: Place) -> None:
-    """The mount restores the superblock with the new passphrase, not the one of its start."""
+    """The mount uploads the superblock with the new passphrase, not the one read at its start."""
     new = encrypted.mountpoint.with_name("new")
     new.write_text("two\n")
     program.ok("mount", encrypted.url, encrypted.mountpoint)

@@ -1,4 +1,4 @@
-"""A filesystem that is still mounted in another mount namespace: commands report it and do not hang."""
+"""A filesystem that stays mounted in another mount namespace, which commands report."""
 
 import contextlib
 import json
@@ -37,7 +37,7 @@ for line in sys.stdin:
 
 
 class Holder:
-    """A process with a mount namespace of its own, or only with an open file."""
+    """A process with an open file on the mount, in a mount namespace of its own if requested."""
 
     def __init__(self, *words: str | Path) -> None:
         self._process = subprocess.Popen(
@@ -64,7 +64,7 @@ class Holder:
 
 @contextlib.contextmanager
 def holding(mnt: Path, *, writes: bool = True) -> Iterator[Holder]:
-    """Start a process in a mount namespace of its own, as a container has it."""
+    """Start a process in a mount namespace of its own, as in a container."""
     unshare = shutil.which("unshare")
     assert unshare is not None
     log = [mnt / "log"] if writes else []
@@ -78,9 +78,9 @@ def holding(mnt: Path, *, writes: bool = True) -> Iterator[Holder]:
 
 
 def test_mounts_of_the_suite_are_private(place: Place, program: QuickProgram) -> None:
-    """A mount namespace that another program creates later does not get them."""
+    """Mounts of the test suite do not appear in the mount namespace of process 1."""
     if not private_mounts.are_private:
-        pytest.skip("no right to a mount namespace")
+        pytest.skip("no permission to create a mount namespace")
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     assert mount_table.find(str(mnt)) is not None
@@ -91,14 +91,15 @@ def test_mounts_of_the_suite_are_private(place: Place, program: QuickProgram) ->
 def test_command_in_another_pid_namespace_keeps_the_mount_s_note(
     place: Place, program: QuickProgram
 ) -> None:
-    """A container that shares /run sees no process of this mount, and leaves its note alone."""
+    """A container that shares /run sees no process of this mount, but does not remove its note."""
     mnt = place.mountpoint
     probe = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*probe, "true"], check=False, capture_output=True).returncode != 0:
-        pytest.skip("no right to a PID namespace")
+        pytest.skip("no permission to create a PID namespace")
     program.ok("mount", place.url, mnt)
     try:
-        # Called on a path that is no mountpoint, a command reads all notes and removes those of dead mounts.
+        # Called on a path that is no mountpoint, a command reads all notes and removes those of
+        # dead mounts.
         command = [*probe, sys.executable, "-m", "s3fs_meta", "status", str(place.bucket)]
         asked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
         assert "is not mounted" in asked.stderr
@@ -113,7 +114,7 @@ def test_command_in_another_pid_namespace_keeps_the_mount_s_note(
 
 
 def test_umount_names_the_holders_and_returns(place: Place, program: QuickProgram) -> None:
-    """The mount stays usable there, keeps the lease, and ends with its last user."""
+    """The mount is usable in the other namespace and has the lease until its last user exits."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     figures = program.status(mnt)
@@ -130,9 +131,11 @@ def test_umount_names_the_holders_and_returns(place: Place, program: QuickProgra
         assert figures["state"] == "detached"
         assert figures["holders"][0]["pid"] == holder.pid
         assert figures["holders"][0]["mountpoint"] == str(mnt)
-        assert figures["chain"]["unshipped_age_s"] == 0.0  # everything was uploaded first
+        # everything was uploaded before umount returned
+        assert figures["chain"]["unshipped_age_s"] == 0.0
         assert holder.write("two") == "written"
-        program.ok("flush", mnt)  # data of files open in the other namespace is collected, too
+        # flush also collects data of files that are open in the other namespace
+        program.ok("flush", mnt)
         refused = program.run("mount", place.url, mnt)
         assert refused.returncode == ExitStatus.HELD
         assert f"(pid {holder.pid})" in refused.stderr
@@ -146,8 +149,8 @@ def test_umount_names_the_holders_and_returns(place: Place, program: QuickProgra
     program.ok("umount", mnt)
 
 
-def test_force_refuses_changes_uploads_and_releases(place: Place, program: QuickProgram) -> None:
-    """Programs there get errors; the bucket has all their writes, and the lease is released."""
+def test_forced_umount_uploads_and_releases_the_lease(place: Place, program: QuickProgram) -> None:
+    """Processes in the other namespace get errors; the bucket has all their earlier writes."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     with holding(mnt) as holder:
@@ -165,7 +168,7 @@ def test_force_refuses_changes_uploads_and_releases(place: Place, program: Quick
 
 
 def test_force_unmounts_a_busy_mountpoint(place: Place, program: QuickProgram) -> None:
-    """A program has a file open: without force this keeps it mounted."""
+    """An open file keeps the mountpoint mounted unless umount has --force."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     holder = Holder(sys.executable, "-c", _HOLDER, mnt / "log")
@@ -182,7 +185,7 @@ def test_force_unmounts_a_busy_mountpoint(place: Place, program: QuickProgram) -
 
 
 def test_open_files_of_a_detached_mountpoint_are_named(place: Place, program: QuickProgram) -> None:
-    """After `umount -l` the command ends after some seconds, and reports the reason."""
+    """After umount -l the command umount fails, because a file is open, and names its process."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     pid = program.status(mnt)["pid"]
@@ -200,7 +203,7 @@ def test_open_files_of_a_detached_mountpoint_are_named(place: Place, program: Qu
 
 
 def test_signal_leaves_mounts_in_other_namespaces(place: Place, program: QuickProgram) -> None:
-    """The daemon of an unmounted filesystem ends; its mountpoint is used by another one."""
+    """The daemon exits, and another filesystem stays mounted on its former mountpoint."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     pid = program.status(mnt)["pid"]

@@ -1,4 +1,4 @@
-"""Writes to files that stay open, without any close or fsync."""
+"""Writes to files that stay open, without close or fsync."""
 
 import contextlib
 import json
@@ -21,11 +21,11 @@ from tests.programs import PROCESS_S_MAX, QuickProgram
 
 pytestmark = pytest.mark.mount
 
-__all__ = ["another_user"]  # the fixture
+__all__ = ["another_user"]  # a fixture
 
 LINES = 5
 
-# Executes each line of its input, and answers with a line; it closes nothing until its end.
+# Executes each line of its input, and answers with a line. It closes its files only when it exits.
 _WRITER = """
 import mmap, os, sys
 log = open(sys.argv[1], "ab", buffering=0)
@@ -77,7 +77,7 @@ class Writer:
 
 @contextlib.contextmanager
 def writing(mnt: Path) -> Iterator[Writer]:
-    """Start a program that writes, and kill it at the end without closing its files."""
+    """Start a program that writes; at the end of the context kill it with its files open."""
     writer = Writer(mnt / "log", mnt / "mapped")
     try:
         yield writer
@@ -115,7 +115,7 @@ def until_collected(program: QuickProgram, mnt: Path) -> dict[str, Any]:
 
 
 def kill(figures: dict[str, Any]) -> None:
-    """Kill a daemon, and require that no process is left."""
+    """Kill a daemon, and require that its collecting process exits, too."""
     os.kill(figures["pid"], signal.SIGKILL)
     wait_until_gone(figures["pid"])
     if figures["kernel"]["collector_pid"] is not None:
@@ -123,7 +123,7 @@ def kill(figures: dict[str, Any]) -> None:
 
 
 def take_over(place: Place, program: QuickProgram, tmp_path: Path) -> QuickProgram:
-    """Delete all state of this machine, and mount on another one."""
+    """Delete all local state of this host, and mount on another host."""
     subprocess.run(["umount", "-l", place.mountpoint], check=True)
     assert mount_table.find(str(place.mountpoint)) is None
     shutil.rmtree(program.cachedir)
@@ -135,15 +135,17 @@ def take_over(place: Place, program: QuickProgram, tmp_path: Path) -> QuickProgr
 def test_open_file_survives_a_killed_daemon_after_the_commit_interval(
     place: Place, program: QuickProgram
 ) -> None:
-    """Appended and mapped bytes, after ``commit=``; the figure shows when the daemon has them."""
+    """Appended and mapped bytes of open files are on the local disk after ``commit=`` seconds."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=0.2,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
         writer.write()
         until_collected(program, mnt)
         figures = until_collected(
-            program, mnt
-        )  # by then the data of the first collection is committed
+            program,
+            mnt,
+            # The second wait ends after the first collection is committed.
+        )
         assert figures["kernel"]["open_for_writing"] == 3
         assert figures["kernel"]["last_error"] == ""
         kill(figures)
@@ -160,7 +162,7 @@ def _fsyncs(program: QuickProgram, mnt: Path) -> tuple[int, int]:
 
 
 def test_sync_guarantees_only_the_commit_interval(place: Place, program: QuickProgram) -> None:
-    """The kernel does not forward sync(2). After ``commit=`` the data is on the local disk."""
+    """The kernel does not forward sync(2); data is on the local disk after ``commit=`` seconds."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=0.2,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
@@ -169,7 +171,8 @@ def test_sync_guarantees_only_the_commit_interval(place: Place, program: QuickPr
         subprocess.run(["sync"], check=True, timeout=PROCESS_S_MAX)
         assert _fsyncs(program, mnt) == before
         until_collected(program, mnt)
-        kill(until_collected(program, mnt))  # by then the data of the first collection is committed
+        # The second wait ends after the first collection is committed.
+        kill(until_collected(program, mnt))
         expected = writer.expected()
 
     program.ok("mount", place.url, mnt)
@@ -180,7 +183,7 @@ def test_sync_guarantees_only_the_commit_interval(place: Place, program: QuickPr
 def test_open_file_survives_the_machine_after_the_sync_interval(
     place: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """A cut begins with a collection: the bucket has all writes before it."""
+    """A txg is cut after a collection, so the bucket has all writes made before the cut."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1", place.url, mnt)
     with writing(mnt) as writer:
@@ -194,7 +197,7 @@ def test_open_file_survives_the_machine_after_the_sync_interval(
 
 
 def test_mount_of_another_user_is_collected(another_user: AnotherUser) -> None:
-    """An unprivileged user has no detached mount, and owns none of root's files."""
+    """The daemon of an unprivileged user collects without a detached mount."""
     program, mnt = another_user.program, another_user.mountpoint
     program("mount", "-o", "commit=0.2,sync_interval=1h", another_user.url, str(mnt))
     hold = "import sys; f = open(sys.argv[1], 'wb', 0); f.write(b'x'); print(flush=True); input()"
@@ -222,11 +225,11 @@ def test_mount_of_another_user_is_collected(another_user: AnotherUser) -> None:
 def test_flush_ships_writes_of_open_files(
     place: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """Everything that was written before the command began."""
+    """The bucket has all writes that were made before the flush began."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
-        for _ in range(2):  # the first pass starts the collecting process
+        for _ in range(2):  # the first flush starts the collecting process
             writer.write()
             program.ok("flush", mnt)
         kill(program.status(mnt))
@@ -236,8 +239,7 @@ def test_flush_ships_writes_of_open_files(
     other.ok("umount", mnt)
 
 
-def test_killed_collector_is_restarted(place: Place, program: QuickProgram) -> None:
-    """After a kill of the collecting process the next collection starts another one."""
+def test_killed_collecting_process_is_restarted(place: Place, program: QuickProgram) -> None:
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
@@ -246,7 +248,7 @@ def test_killed_collector_is_restarted(place: Place, program: QuickProgram) -> N
         first = program.status(mnt)["kernel"]["collector_pid"]
         os.kill(first, signal.SIGKILL)
         wait_until_gone(first)
-        for _ in range(2):  # the first collection notices that the process was killed
+        for _ in range(2):  # the first collection fails, because its process was killed
             writer.write()
             program.ok("flush", mnt)
         figures = program.status(mnt)
@@ -259,8 +261,9 @@ def test_killed_collector_is_restarted(place: Place, program: QuickProgram) -> N
     program.ok("umount", mnt)
 
 
-def test_signal_collects_before_the_unmount(place: Place, program: QuickProgram) -> None:
-    """At a shutdown signal the data of open files is collected first."""
+def test_data_of_open_files_is_collected_before_a_signal_unmounts(
+    place: Place, program: QuickProgram
+) -> None:
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:

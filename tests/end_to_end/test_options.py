@@ -1,4 +1,4 @@
-"""Mount options: refused by name before anything is changed, or applied."""
+"""Mount options and URLs: each wrong one is refused by name before any change."""
 
 import os
 import signal
@@ -64,10 +64,9 @@ def assert_refused(
         ("noacl", "option 'noacl': ACLs cannot"),
     ],
 )
-def test_wrong_option_is_refused_by_name(
+def test_wrong_mount_option_is_refused_by_name_before_any_change(
     place: Place, program: Program, option: str, says: str
 ) -> None:
-    """A wrong option is refused before any change."""
     assert_refused(
         place,
         program,
@@ -81,7 +80,7 @@ def test_wrong_option_is_refused_by_name(
 
 
 def test_options_of_the_former_release_still_mount(place: Place, program: Program) -> None:
-    """With a warning for each, and without effect: holes are shown although the extension is ``off``."""
+    """Each option gives a warning and has no effect: holes are found despite ``extension=off``."""
     old = "extension=off,request_loop=scheduled"
 
     done = program.run("mount", "-o", old, place.url, place.mountpoint)
@@ -110,12 +109,11 @@ def test_options_of_the_former_release_still_mount(place: Place, program: Progra
 def test_wrong_url_is_refused(
     place: Place, program: Program, url: str, status: ExitStatus, says: str
 ) -> None:
-    """The message names the error."""
     assert_refused(place, program, url, place.mountpoint, status=status, says=says)
 
 
 def test_mountpoint_must_be_a_directory(place: Place, program: Program, tmp_path: Path) -> None:
-    """A missing one is not created, and a file is no mountpoint."""
+    """A missing mountpoint is not created, and a file is refused."""
     (tmp_path / "file").touch()
     for path in (tmp_path / "missing", tmp_path / "file"):
         assert_refused(
@@ -127,7 +125,6 @@ def test_mountpoint_must_be_a_directory(place: Place, program: Program, tmp_path
 def test_content_of_the_mountpoint_is_hidden_and_visible_again(
     place: Place, program: Program
 ) -> None:
-    """A mount hides the content of its mountpoint until the unmount."""
     (place.mountpoint / "below").write_bytes(b"below")
     program.ok("mount", place.url, place.mountpoint)
     assert os.listdir(place.mountpoint) == []
@@ -139,7 +136,7 @@ def test_content_of_the_mountpoint_is_hidden_and_visible_again(
 def test_two_filesystems_do_not_share_a_mountpoint(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
-    """The second is refused, the first continues."""
+    """The second mount is refused, and the first mount continues."""
     other = f"local://{tmp_path}/other"
     program.ok("mkfs", "--plain", other)
 
@@ -150,10 +147,9 @@ def test_two_filesystems_do_not_share_a_mountpoint(
     assert program.status(mounted.mountpoint)["url"] == mounted.url
 
 
-def test_wal_is_refused_on_a_filesystem_over_fuse(
+def test_wal_is_refused_if_the_local_state_is_on_a_fuse_filesystem(
     shared: Path, place: Place, program: Program
 ) -> None:
-    """WAL is refused on FUSE, where its shared memory does not work."""
     program.cachedir = shared / "state"
     assert_refused(
         place,
@@ -190,7 +186,7 @@ def encrypted(empty: Place, program: Program) -> Place:
         (None, ExitStatus.USAGE, "No such file"),
     ],
 )
-def test_wrong_passphrase_in_a_file_is_refused(
+def test_wrong_or_empty_passphrase_file_is_refused(
     encrypted: Place,
     program: Program,
     tmp_path: Path,
@@ -198,7 +194,6 @@ def test_wrong_passphrase_in_a_file_is_refused(
     status: ExitStatus,
     says: str,
 ) -> None:
-    """A wrong passphrase in a file, and an empty file, are refused."""
     file = tmp_path / "passphrase"
     if content is not None:
         file.write_text(content)
@@ -220,7 +215,6 @@ def test_wrong_passphrase_in_a_file_is_refused(
 
 
 def test_missing_passphrase_without_terminal_is_refused(encrypted: Place, program: Program) -> None:
-    """The message names the possible sources."""
     assert_refused(
         encrypted,
         program,
@@ -235,7 +229,7 @@ def test_missing_passphrase_without_terminal_is_refused(encrypted: Place, progra
 
 
 def kill(place: Place, program: Program) -> None:
-    """End the daemon as a crash would."""
+    """Kill the daemon, as in a crash."""
     pid = program.status(place.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
@@ -245,7 +239,7 @@ def kill(place: Place, program: Program) -> None:
 def test_journal_mode_keeps_everything_across_remount_and_kill(
     place: Place, program: Program, mode: str
 ) -> None:
-    """Written, unmounted, written and synced, killed, recovered."""
+    """Content is complete after an unmount, and synced content after a kill."""
     program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
     (place.mountpoint / "before").write_bytes(b"before")
     program.ok("umount", place.mountpoint)
@@ -260,10 +254,10 @@ def test_journal_mode_keeps_everything_across_remount_and_kill(
 
 
 @pytest.mark.parametrize("mode", ["wal", "delete", "memory"])
-def test_check_beside_a_mount_without_wal_is_refused(
+def test_fsck_beside_a_mount_without_wal_is_refused(
     place: Place, program: Program, mode: str
 ) -> None:
-    """A check beside a mount without WAL is refused: no other process can read."""
+    """Without WAL no other process can read the database of a mount, so fsck refuses."""
     program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"content")
 
@@ -282,7 +276,7 @@ def test_check_beside_a_mount_without_wal_is_refused(
 def test_unsafe_journal_mode_restores_the_bucket_after_a_kill(
     place: Place, program: Program, mode: str
 ) -> None:
-    """Each mount warns of it; the local state is quarantined."""
+    """Each mount warns of the journal mode. After a kill the local state is quarantined."""
     words = ("mount", "-o", f"journal_mode={mode}", place.url, str(place.mountpoint))
     assert f"journal_mode={mode}" in program.run(*words).stderr
     (place.mountpoint / "before").write_bytes(b"before")
@@ -309,7 +303,6 @@ def test_unsafe_journal_mode_restores_the_bucket_after_a_kill(
 def test_page_size_survives_remount_and_kill(
     empty: Place, program: Program, page_size: int
 ) -> None:
-    """Each page size of SQLite survives remount and kill."""
     program.ok("mkfs", "--plain", "--page-size", str(page_size), empty.url)
     program.ok("mount", empty.url, empty.mountpoint)
     expected = {f"f{number}": os.urandom(number * 100) for number in range(50)}
@@ -326,8 +319,8 @@ def test_page_size_survives_remount_and_kill(
 
 # --- mount(8) and fstab ----------------------------------------------------------------------------
 
-# In a separate mount namespace, where /sbin has our helper, too; the machine is not changed.
-# mount(8) looks for helpers in /sbin only.
+# The script runs in a mount namespace of its own, so the host does not change. There, /sbin also
+# contains the helpers under test, because mount(8) searches helpers only in /sbin.
 SCRIPT = """
 mount -t overlay -o "lowerdir=$(realpath /sbin),upperdir=$1/upper,workdir=$1/work" overlay /sbin
 mount -t s3fs-meta -o "cachedir=$1/state,nodev" "$2" "$3"
@@ -349,16 +342,16 @@ umount "$3"
 
 @pytest.fixture
 def namespace(tmp_path: Path, as_root: None) -> Path:
-    """Return a directory with a wrapper that is our helper, as the script needs it."""
+    """Return a directory with the helpers of mount(8), as the script expects it."""
     probe = ["unshare", "--mount", "sh", "-ec", "mount -t tmpfs test /mnt; mkdir /mnt/a /mnt/b"]
     overlay = "; mount -t overlay -o lowerdir=/sbin,upperdir=/mnt/a,workdir=/mnt/b overlay /sbin"
     probe[-1] += overlay
     if subprocess.run(probe, check=False, capture_output=True).returncode != 0:
-        pytest.skip("no overlay in a mount namespace here")
+        pytest.skip("cannot mount an overlay in a mount namespace")
     folder = tmp_path / "namespace"
     (folder / "work").mkdir(parents=True)
     (folder / "upper").mkdir()
-    # By the second name for a mounted filesystem: the kernel lists it as fuse.s3fs-meta.
+    # A remount uses the second name, because the kernel reports the type fuse.s3fs-meta.
     for name in ("mount.s3fs-meta", "mount.fuse.s3fs-meta"):
         helper = folder / "upper" / name
         helper.write_text(
@@ -368,10 +361,10 @@ def namespace(tmp_path: Path, as_root: None) -> Path:
     return folder
 
 
-def test_mount_and_fstab_find_the_helper(
+def test_mount_8_finds_the_helper_by_type_and_by_fstab(
     place: Place, program: QuickProgram, namespace: Path
 ) -> None:
-    """``mount -t s3fs-meta`` and a line of fstab, as an administrator writes them."""
+    """The commands ``mount -t s3fs-meta`` and ``mount --fstab`` mount and remount."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"content\n")
     program.ok("umount", place.mountpoint)

@@ -1,8 +1,8 @@
-"""The bucket becomes unreachable under a mount, and reachable again.
+"""A bucket becomes unreachable under a mount, and reachable again.
 
-During the outage cached content can be read, writes work until the cache is full, readers of
-uncached content get EIO after ``read_timeout``, writers without room ENOSPC after
-``write_timeout``, metadata requests are always answered, and nothing is lost.
+During the outage cached content can be read, and metadata requests are answered. Writes succeed
+until the cache is full. Readers of uncached content get EIO after ``read_timeout``, writers without
+room ENOSPC after ``write_timeout``. No data is lost.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ from tests.servers import S3Server, running_s3, running_versitygw, versitygw_pro
 pytestmark = pytest.mark.mount
 
 OPTIONS = "read_timeout=2,write_timeout=1,cachesize=64M"
-WAITING = 450  # more than pyfuse3 has workers
+WAITING = 450  # more than the worker tasks of pyfuse3
 
 
 class Cold(NamedTuple):
-    """A mount without local state: all content is read from the bucket."""
+    """A mount on a host without local state: all content must be read from the bucket."""
 
     url: str
     mountpoint: Path
@@ -39,7 +39,7 @@ class Cold(NamedTuple):
     content: dict[str, bytes]
 
     def elsewhere(self) -> QuickProgram:
-        """Return the program on another machine."""
+        """Return the command on another host."""
         other = QuickProgram(self.program.cachedir.with_name("third-state"))
         other.environment = self.program.environment
         return other
@@ -63,7 +63,7 @@ def make_cold(
 
 @pytest.fixture
 def cold(empty: Place, program: QuickProgram) -> Cold:
-    """Return such a mount with a directory as the bucket."""
+    """Return a mount without local state, whose bucket is a local directory."""
     return make_cold(empty.url, empty.mountpoint, program)
 
 
@@ -88,7 +88,7 @@ def read_direct(path: Path, offset: int = 0) -> bytes:
 
 
 def live_on(cold: Cold) -> None:
-    """Run the operations that must work in an outage, and those that must fail."""
+    """Run operations that must succeed in an outage, and a read that must fail."""
     mnt = cold.mountpoint
     drop_page_cache(mnt / "warm")
     assert (mnt / "warm").read_bytes() == cold.content["warm"]
@@ -105,7 +105,7 @@ def live_on(cold: Cold) -> None:
 
 
 def assert_nothing_is_lost(cold: Cold) -> None:
-    """Unmount, then compare every byte on another machine, and check."""
+    """Unmount, compare every byte on another host, and run fsck."""
     cold.program.ok("umount", cold.mountpoint)
     other = cold.elsewhere()
     other.ok("mount", "-o", "ro", cold.url, cold.mountpoint)
@@ -115,8 +115,7 @@ def assert_nothing_is_lost(cold: Cold) -> None:
     other.ok("fsck", "-n", "--deep", cold.url)
 
 
-def test_mount_survives_an_outage_of_the_bucket(cold: Cold, empty: Place) -> None:
-    """A flush that began during the outage ends after it; nothing is lost."""
+def test_flush_begun_in_an_outage_ends_after_it_without_loss(cold: Cold, empty: Place) -> None:
     with away(empty.bucket):
         live_on(cold)
         flush = cold.program.begin("flush", cold.mountpoint)
@@ -138,7 +137,7 @@ def in_threads(count: int, work: Callable[[int], None]) -> list[threading.Thread
 
 
 def use_metadata(cold: Cold) -> None:
-    """Use requests that need the daemon but not the bucket."""
+    """Send metadata requests, which the daemon answers without the bucket."""
     for number in range(20):
         (cold.mountpoint / f"d{number}").mkdir()
         assert f"d{number}" in os.listdir(cold.mountpoint)
@@ -148,7 +147,7 @@ def use_metadata(cold: Cold) -> None:
 
 
 def test_metadata_is_answered_while_450_readers_wait(cold: Cold, empty: Place) -> None:
-    """Each reader gets EIO, or its bytes if the bucket is back in time."""
+    """Each waiting reader gets EIO, or its bytes if the bucket is back in time."""
     outcomes: Counter[object] = Counter()
 
     def read(number: int) -> None:
@@ -165,7 +164,9 @@ def test_metadata_is_answered_while_450_readers_wait(cold: Cold, empty: Place) -
         while not outcomes[errno.EIO]:
             pass
         use_metadata(cold)
-        assert any(reader.is_alive() for reader in readers), "metadata waited for the readers"
+        assert any(reader.is_alive() for reader in readers), (
+            "metadata requests waited for the readers"
+        )
     for reader in readers:
         reader.join()
 
@@ -177,7 +178,7 @@ def test_metadata_is_answered_while_450_readers_wait(cold: Cold, empty: Place) -
 def test_metadata_is_answered_while_450_requests_wait_in_the_daemon(
     empty: Place, program: QuickProgram
 ) -> None:
-    """The kernel limits readers, but not these requests; some get EAGAIN."""
+    """The kernel limits waiting reads, but not waiting truncations. Some of them get EAGAIN."""
     names = [f"small{number}" for number in range(WAITING)]
     cold = make_cold(empty.url, empty.mountpoint, program, dict.fromkeys(names, b"x" * 100))
     outcomes: Counter[int | None] = Counter()
@@ -194,7 +195,7 @@ def test_metadata_is_answered_while_450_requests_wait_in_the_daemon(
     with away(empty.bucket):
         waiting = in_threads(WAITING, cut)
         while not outcomes[errno.EAGAIN]:
-            assert not outcomes[errno.EIO], "so many find no place to wait"
+            assert not outcomes[errno.EIO], "no request was refused with EAGAIN"
         use_metadata(cold)
     for thread in waiting:
         thread.join()
@@ -205,7 +206,7 @@ def test_metadata_is_answered_while_450_requests_wait_in_the_daemon(
 
 
 def test_full_cache_refuses_writers_and_loses_nothing(cold: Cold, empty: Place) -> None:
-    """ENOSPC after the timeout; there is room again when the bucket is back."""
+    """Writes fail with ENOSPC after ``write_timeout``, and succeed after the outage."""
     mnt = cold.mountpoint
     with away(empty.bucket):
         taken = write_until_refused(mnt, 70)
@@ -220,8 +221,10 @@ def test_full_cache_refuses_writers_and_loses_nothing(cold: Cold, empty: Place) 
 
 
 @pytest.mark.slow
-def test_unmount_during_an_outage_reports_the_unshipped_rest(cold: Cold, empty: Place) -> None:
-    """Interrupting umount leaves the mount; SIGTERM ends the daemon, the rest stays in the cache."""
+def test_unmount_during_an_outage_keeps_unshipped_data_on_this_host(
+    cold: Cold, empty: Place
+) -> None:
+    """An interrupted umount keeps the mount. After SIGTERM dirty data stays on this host."""
     cold.content["new"] = os.urandom(2 * MIB)
     pid = cold.program.status(cold.mountpoint)["pid"]
     with away(empty.bucket):
@@ -244,7 +247,7 @@ def test_unmount_during_an_outage_reports_the_unshipped_rest(cold: Cold, empty: 
 
 @contextlib.contextmanager
 def waiting_for_the_bucket(cold: Cold, command: str) -> Iterator["subprocess.Popen[str]"]:
-    """Yield a command that has reported that it waits for the bucket."""
+    """Start a command, and yield it when it has reported that it waits for the bucket."""
     with cold.program.begin(command, cold.mountpoint) as process:
         try:
             assert process.stderr is not None
@@ -259,24 +262,24 @@ def waiting_for_the_bucket(cold: Cold, command: str) -> Iterator["subprocess.Pop
 
 @pytest.fixture
 def folder_of_server(tmp_path: Path) -> Path:
-    """Return a directory for a server."""
+    """Return an empty directory for a server's data."""
     folder = tmp_path / "server"
     folder.mkdir()
     return folder
 
 
 def make_cold_on(server: S3Server, place: Place, program: QuickProgram) -> Cold:
-    """Make a bucket and a cold mount of a filesystem in it."""
+    """Make a bucket on a server, and a filesystem in it; mount without local state."""
     server.make_bucket("bucket")
     program.environment |= {**server.environment(), "AWS_ENDPOINT_URL": server.endpoint_url}
     return make_cold("s3://bucket/home", place.mountpoint, program)
 
 
 @pytest.mark.s3
-def test_unresponsive_server_does_not_block_the_mount(
+def test_hanging_server_does_not_block_the_mount(
     empty: Place, program: QuickProgram, folder_of_server: Path
 ) -> None:
-    """Connections hang, as behind a broken network."""
+    """Connections to a stopped server hang, as in a broken network."""
     with running_s3(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
         assert server.process is not None
@@ -292,10 +295,9 @@ def test_unresponsive_server_does_not_block_the_mount(
 
 @pytest.mark.s3
 @pytest.mark.skipif(versitygw_program() is None, reason="moto keeps nothing over its end")
-def test_unreachable_server_does_not_block_the_mount(
+def test_server_that_refuses_connections_does_not_block_the_mount(
     empty: Place, program: QuickProgram, folder_of_server: Path
 ) -> None:
-    """Connections are refused until the server is started again."""
     with running_versitygw(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
     live_on(cold)

@@ -23,7 +23,7 @@ def _change(merged: Path) -> None:
 
 
 def test_mount_works_as_upper_layer_of_an_overlay(mounted: Place, tmp_path: Path) -> None:
-    """Files removed in the upper layer stay removed, and the lower layer does not change."""
+    """Files removed through the overlay stay removed, and its lower layer does not change."""
     lower, merged = tmp_path / "lower", tmp_path / "merged"
     (lower / "d").mkdir(parents=True)
     merged.mkdir()
@@ -35,7 +35,7 @@ def test_mount_works_as_upper_layer_of_an_overlay(mounted: Place, tmp_path: Path
     layers = f"lowerdir={lower},upperdir={upper},workdir={work}"
     done = subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, merged], check=False)
     if done.returncode and b"overlay" not in Path("/proc/filesystems").read_bytes():
-        pytest.skip("this kernel has no overlays")
+        pytest.skip("this kernel has no overlayfs")
     assert done.returncode == 0
     try:
         _change(merged)

@@ -1,4 +1,4 @@
-"""``mount -o remount,ro`` and back, by mount(8)'s helper on a real mount."""
+"""``mount -o remount,ro`` and ``remount,rw``, by the helper of mount(8) on a real mount."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def _helper(
 
 
 def _words(place: Place) -> frozenset[str]:
-    """Return all mount flags that the kernel shows."""
+    """Return all flags that the kernel lists for a mount."""
     mounted = mount_table.find(str(place.mountpoint))
     assert mounted is not None
     flags = mount_table.flags_here(mounted)
@@ -31,8 +31,7 @@ def _words(place: Place) -> frozenset[str]:
     return flags.mount | flags.filesystem
 
 
-def test_remount_makes_read_only_and_writable_again(mounted: Place, program: QuickProgram) -> None:
-    """A remount changes only ro and rw, and loses no earlier write."""
+def test_remount_changes_only_the_flags_ro_and_rw(mounted: Place, program: QuickProgram) -> None:
     file, before = mounted.mountpoint / "f", _words(mounted)
     file.write_bytes(b"content")
 
@@ -57,7 +56,7 @@ def test_remount_makes_read_only_and_writable_again(mounted: Place, program: Qui
 def test_remount_read_only_fails_while_a_file_is_open_for_writing(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """A remount to read-only fails while a file is open for writing, or orphaned."""
+    """Read-only is also refused while a removed file is open."""
     path = mounted.mountpoint / "f"
     with path.open("wb") as file:
         file.write(b"x")
@@ -72,7 +71,7 @@ def test_remount_read_only_fails_while_a_file_is_open_for_writing(
 def test_read_only_remount_stops_changes_that_bypass_the_kernel(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """A read-only remount also stops changes by our commands and access times."""
+    """After a read-only remount the commands rm, clone and lock fail, and no atime changes."""
     path = mounted.mountpoint / "f"
     path.write_bytes(b"content")
     os.utime(path, ns=(0, path.stat().st_mtime_ns))
@@ -92,8 +91,9 @@ def test_read_only_remount_stops_changes_that_bypass_the_kernel(
     program.ok("rm", path)
 
 
-def test_command_notices_an_unreported_remount(mounted: Place, program: QuickProgram) -> None:
-    """The first command after an unreported remount notices it."""
+def test_rm_is_refused_after_a_remount_that_the_helper_did_not_report(
+    mounted: Place, program: QuickProgram
+) -> None:
     path = mounted.mountpoint / "f"
     path.touch()
     subprocess.run(["mount", "-i", "-o", "remount,ro", mounted.mountpoint], check=True)
@@ -105,10 +105,9 @@ def test_command_notices_an_unreported_remount(mounted: Place, program: QuickPro
 
 
 @pytest.mark.parametrize("word", ["commit=3", "noexec", "sync"])
-def test_other_options_are_refused_by_name(
+def test_remount_refuses_other_options_by_name(
     mounted: Place, program: QuickProgram, word: str
 ) -> None:
-    """The mount is unchanged."""
     refused = _helper(program, mounted, f"remount,ro,{word}")
 
     assert refused.returncode == 1
@@ -117,7 +116,7 @@ def test_other_options_are_refused_by_name(
 
 
 def test_options_of_fstab_may_be_repeated(place: Place, program: QuickProgram) -> None:
-    """mount(8) passes all options of the line."""
+    """A remount accepts all options of the fstab line, because mount(8) passes them."""
     options = "_netdev,nofail,allow_other,commit=2,noatime"
     done = _helper(program, place, options)
     assert done.returncode == 0, done.stderr
@@ -130,7 +129,7 @@ def test_options_of_fstab_may_be_repeated(place: Place, program: QuickProgram) -
 
 
 def test_mount_made_read_only_stays_read_only(place: Place, program: QuickProgram) -> None:
-    """A mount made with ro stays read-only; another remount,ro succeeds."""
+    """On a mount made with ro, the option remount,rw is refused and remount,ro succeeds."""
     program.ok("mount", "-o", "ro", place.url, place.mountpoint)
 
     refused = _helper(program, place, "remount,rw")
@@ -141,8 +140,8 @@ def test_mount_made_read_only_stays_read_only(place: Place, program: QuickProgra
     program.ok("umount", place.mountpoint)
 
 
-def test_other_filesystem_is_not_remounted(mounted: Place, program: QuickProgram) -> None:
-    """The URL is compared with that of the mounted filesystem."""
+def test_remount_with_another_url_is_refused(mounted: Place, program: QuickProgram) -> None:
+    """A remount whose URL is not that of the mounted filesystem is refused."""
     other = mounted._replace(url=mounted.url + "2")
 
     refused = _helper(program, other, "remount,ro")

@@ -1,4 +1,4 @@
-"""The request loop on real mounts: fairness under full load, and its end."""
+"""Requests on real mounts under full load: background work continues, and signals end the mount."""
 
 import json
 import os
@@ -31,7 +31,7 @@ while True:
 
 @contextmanager
 def load(mountpoint: Path) -> Iterator[None]:
-    """Keep the mount busy from two processes, which always end with the context."""
+    """Keep the mount busy from two processes, which are killed with the context."""
     busy = []
     try:
         for number in range(2):
@@ -47,7 +47,7 @@ def load(mountpoint: Path) -> Iterator[None]:
 
 
 def test_background_work_continues_under_full_load(place: Place, program: QuickProgram) -> None:
-    """Txgs are shipped, commands are answered."""
+    """Txgs are shipped, and commands are answered, while two processes load the mount."""
     program.ok("mount", "-o", "sync_interval=0.5", place.url, place.mountpoint)
     with load(place.mountpoint):
         first = program.status(place.mountpoint)
@@ -60,7 +60,7 @@ def test_background_work_continues_under_full_load(place: Place, program: QuickP
 
 
 def test_busy_mount_ends_at_a_signal(place: Place, program: QuickProgram) -> None:
-    """SIGTERM under load: it is unmounted, and all changes are there at the next mount."""
+    """A mount under load is unmounted at SIGTERM, and the next mount has earlier changes."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x" * 5000)
     pid = program.status(place.mountpoint)["pid"]

@@ -1,4 +1,4 @@
-"""A bucket on a real S3 server whose writer is lost, suspended, or removes too much."""
+"""A bucket on a real S3 server: lost and suspended writers, and removed files."""
 
 import json
 import os
@@ -25,20 +25,20 @@ INTERVAL_S = 1.0
 
 
 def other_machine(program: QuickProgram, name: str) -> QuickProgram:
-    """Return the program on a machine without local state."""
+    """Return the command on a host without local state."""
     other = QuickProgram(program.cachedir.with_name(name))
     other.environment = program.environment
     return other
 
 
 def remount(place: Place, program: QuickProgram, *options: str) -> None:
-    """Mount with other options."""
+    """Unmount, and mount with other options."""
     program.ok("umount", place.mountpoint)
     program.ok("mount", "-o", ",".join(options), place.url, place.mountpoint)
 
 
 def burn(place: Place, program: QuickProgram) -> None:
-    """Kill the daemon and delete all state of its machine."""
+    """Kill the daemon and delete all local state of its host."""
     pid = program.status(place.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
@@ -49,7 +49,7 @@ def burn(place: Place, program: QuickProgram) -> None:
 def test_lost_machine_loses_only_seconds_of_changes(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """During copying and compiling: everything older than two intervals is there."""
+    """After a loss during copying, all files older than two sync intervals exist."""
     mnt = on_server.mountpoint
     remount(on_server, program, f"sync_interval={INTERVAL_S}")
     write_project(tmp_path / "project", 8)
@@ -72,7 +72,8 @@ def test_lost_machine_loses_only_seconds_of_changes(
     found = contents(mnt / "d")
     lost = [name for name, _source in copy.done if name not in found]
     assert all(times.get(name, burnt_s) >= burnt_s - age_s - INTERVAL_S for name in lost)
-    assert lost == [name for name, _source in copy.done][len(found) :]  # a prefix exists
+    # the files that exist are the oldest ones
+    assert lost == [name for name, _source in copy.done][len(found) :]
     whole = {name: source.read_bytes() for name, source in copy.done if name in found}
     assert [name for name in whole if not whole[name].startswith(found[name])] == []
     assert run("./program", here=mnt / "project") == "28\n"
@@ -81,10 +82,9 @@ def test_lost_machine_loses_only_seconds_of_changes(
     other.ok("fsck", "-n", "--deep", on_server.url)
 
 
-def test_point_in_time_before_a_removal_is_mounted_by_time(
+def test_removed_tree_is_complete_on_a_mount_of_an_earlier_txg(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """A mount by time shows the removed tree with every byte and mode."""
     mnt = on_server.mountpoint
     shutil.copytree(SOURCE, mnt / "tree")
     program.ok("flush", mnt)
@@ -106,10 +106,10 @@ def test_point_in_time_before_a_removal_is_mounted_by_time(
     program.ok("umount", mnt)
 
 
-def test_writer_that_wakes_up_after_a_takeover_damages_nothing(
+def test_writer_that_resumes_after_a_takeover_is_fenced(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """A suspended writer that wakes after a takeover turns read-only and keeps its changes."""
+    """A suspended writer turns read-only when it resumes; its changes stay on its host."""
     mnt = on_server.mountpoint
     remount(on_server, program, f"sync_interval={INTERVAL_S}")
     (mnt / "both").write_text("before")

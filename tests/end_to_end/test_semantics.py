@@ -1,7 +1,7 @@
 """POSIX semantics of files, names and times, checked on a real mount.
 
-The promises are those of docs/design/semantics.md. Who may do what is in
-``test_semantics_access``, very many and very large things in ``test_semantics_large``.
+The promises are those of docs/design/semantics.md. Permissions are tested in
+``test_semantics_access``, very large files and directories in ``test_semantics_large``.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ MIB = 1 << 20
 
 
 def test_hole_reads_as_zeros_and_uses_no_space(folder: Path) -> None:
-    """st_blocks counts written blocks, not the hole before them."""
+    """The attribute st_blocks counts the written block, but not the hole of 10 MiB before it."""
     file = folder / "f"
     with file.open("wb") as writer:
         writer.seek(10 * MIB + 5)
@@ -55,7 +55,6 @@ def test_hole_reads_as_zeros_and_uses_no_space(folder: Path) -> None:
 
 
 def test_file_without_content_uses_no_space(folder: Path) -> None:
-    """A file without content uses no space, whatever its size."""
     (folder / "f").touch()
     os.truncate(folder / "f", 5 * MIB)
 
@@ -64,7 +63,7 @@ def test_file_without_content_uses_no_space(folder: Path) -> None:
 
 
 def test_append_writes_at_the_current_end(folder: Path) -> None:
-    """Two descriptors with O_APPEND never overwrite each other, nor a third."""
+    """Writes through two descriptors with O_APPEND overwrite no byte of any descriptor."""
     one = os.open(folder / "f", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     two = os.open(folder / "f", os.O_WRONLY | os.O_APPEND)
     plain = os.open(folder / "f", os.O_WRONLY)
@@ -83,7 +82,10 @@ def test_append_writes_at_the_current_end(folder: Path) -> None:
 
 
 def test_bytes_written_through_a_shared_map_are_in_the_file(folder: Path) -> None:
-    """read(2) shows them at once, the daemon has them after msync(2), across a block boundary."""
+    """read(2) shows mapped bytes at once, and the daemon has them after msync(2).
+
+    The bytes cross a block boundary.
+    """
     file = folder / "f"
     with file.open("w+b") as opened:
         opened.truncate(2 * MIB)
@@ -97,7 +99,10 @@ def test_bytes_written_through_a_shared_map_are_in_the_file(folder: Path) -> Non
 
 
 def test_map_shows_writes_to_the_file(folder: Path) -> None:
-    """A private map shows later writes, unless its process has written to it."""
+    """A shared map shows later writes.
+
+    A private map keeps the bytes that its process has changed.
+    """
     file = folder / "f"
     file.write_bytes(b"x" * 8192)
     with (
@@ -113,7 +118,7 @@ def test_map_shows_writes_to_the_file(folder: Path) -> None:
 
 
 def test_o_trunc_empties_a_file_and_changes_its_times(folder: Path) -> None:
-    """Processes that have it open see the change, too."""
+    """A process that has the file open sees the new size and the new times."""
     file = folder / "f"
     file.write_bytes(b"x" * 3 * MIB)
     before = file.stat()
@@ -129,7 +134,7 @@ def test_o_trunc_empties_a_file_and_changes_its_times(folder: Path) -> None:
 
 
 def test_truncated_content_does_not_reappear(folder: Path) -> None:
-    """A file that shrinks and grows again has zeros there."""
+    """A file that is truncated and then extended has zeros after the truncated length."""
     file = folder / "f"
     file.write_bytes(b"x" * 3 * MIB)
     os.truncate(file, 100)
@@ -139,8 +144,7 @@ def test_truncated_content_does_not_reappear(folder: Path) -> None:
     assert file.read_bytes() == b"x" * 100 + bytes(2 * MIB - 100)
 
 
-def test_unlinked_open_file_stays_usable(folder: Path) -> None:
-    """An unlinked open file can be read and written; its directory can be removed."""
+def test_unlinked_open_file_can_be_read_and_written(folder: Path) -> None:
     with (folder / "f").open("wb+") as file:
         file.write(b"before")
         file.flush()
@@ -158,7 +162,6 @@ def test_unlinked_open_file_stays_usable(folder: Path) -> None:
 
 
 def test_space_of_an_unlinked_file_is_free_after_close(folder: Path) -> None:
-    """Statfs shows it at once."""
     before = os.statvfs(folder)
     with (folder / "f").open("wb") as file:
         file.write(os.urandom(4 * MIB))
@@ -171,12 +174,13 @@ def test_space_of_an_unlinked_file_is_free_after_close(folder: Path) -> None:
     assert (before.f_bfree - during.f_bfree) * before.f_frsize == 4 * MIB
     assert during.f_files - during.f_ffree == before.f_files - before.f_ffree + 1
     while after.f_files - after.f_ffree != before.f_files - before.f_ffree:
-        after = os.statvfs(folder)  # close(2) does not wait for the daemon's release
+        # the daemon releases the file some time after close(2) has returned
+        after = os.statvfs(folder)
     assert after.f_bfree == before.f_bfree
 
 
 def test_unlinked_open_file_is_purged_after_a_kill(mounted: Place, program: Program) -> None:
-    """No process can have it open then: the next mount frees its space."""
+    """No process can have a file open after a kill, so the next mount frees its space."""
     empty = program.status(mounted.mountpoint)
     pid = empty["pid"]
     fd = os.open(mounted.mountpoint / "f", os.O_WRONLY | os.O_CREAT)
@@ -186,7 +190,7 @@ def test_unlinked_open_file_is_purged_after_a_kill(mounted: Place, program: Prog
     assert program.status(mounted.mountpoint)["block_bytes"] == 3 * MIB
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
-    with contextlib.suppress(OSError):  # no daemon to answer requests
+    with contextlib.suppress(OSError):  # close(2) fails, because the daemon is dead
         os.close(fd)
 
     program.ok("mount", mounted.url, mounted.mountpoint)
@@ -203,7 +207,7 @@ def test_unlinked_open_file_is_purged_after_a_kill(mounted: Place, program: Prog
 
 
 def test_names_have_up_to_255_bytes_of_any_kind(folder: Path) -> None:
-    """Names may have all bytes except "/" and NUL, and are not normalised."""
+    """Names may contain all bytes except "/" and NUL, and are not normalised."""
     every = bytes(set(range(1, 256)) - {ord("/")}) + b"xy"
     names = {every[:255], b"\xff" * 255, b"A", b"a", "é".encode(), "e\u0301".encode(), b"...", b" "}
     for name in names:
@@ -218,7 +222,6 @@ def test_names_have_up_to_255_bytes_of_any_kind(folder: Path) -> None:
 
 
 def test_name_of_256_bytes_is_refused_everywhere(folder: Path) -> None:
-    """No name is truncated."""
     long = folder / ("n" * 256)
     (folder / "f").touch()
     for work in (
@@ -237,7 +240,7 @@ def test_name_of_256_bytes_is_refused_everywhere(folder: Path) -> None:
 
 
 def test_symlink_holds_4095_bytes(folder: Path) -> None:
-    """A target of 4,095 bytes is stored, a longer one refused; the size is its length."""
+    """A target of 4,095 bytes is stored, and a target of 4,096 bytes is refused."""
     target = "t" * 4095
     (folder / "l").symlink_to(target)
 
@@ -248,7 +251,7 @@ def test_symlink_holds_4095_bytes(folder: Path) -> None:
 
 
 def test_hard_links_count_up_to_2000_and_down(folder: Path) -> None:
-    """All 2,000 names are one file; removing the last one deletes it."""
+    """A file has 2,001 names; when all but one are removed, its content is still complete."""
     (folder / "f").write_bytes(b"content")
     for number in range(2000):
         os.link(folder / "f", folder / str(number))
@@ -262,8 +265,8 @@ def test_hard_links_count_up_to_2000_and_down(folder: Path) -> None:
     assert (folder / "1999").read_bytes() == b"content"
 
 
-def test_link_count_of_a_directory_counts_its_subdirectories(folder: Path) -> None:
-    """Two for itself, plus one for each, wherever they are moved."""
+def test_link_count_of_a_directory_depends_on_its_subdirectories(folder: Path) -> None:
+    """The link count is 2 plus the number of subdirectories, also after renames."""
     for name in ("a", "b", "a/x", "a/y"):
         (folder / name).mkdir()
     (folder / "a" / "file").touch()
@@ -280,7 +283,7 @@ def test_link_count_of_a_directory_counts_its_subdirectories(folder: Path) -> No
 
 
 def test_rename_noreplace_keeps_an_existing_target(folder: Path) -> None:
-    """EEXIST if the new name is taken, otherwise a rename."""
+    """RENAME_NOREPLACE fails with EEXIST if the new name exists, and renames otherwise."""
     (folder / "a").write_bytes(b"a")
     (folder / "b").write_bytes(b"b")
 
@@ -292,7 +295,7 @@ def test_rename_noreplace_keeps_an_existing_target(folder: Path) -> None:
 
 
 def test_rename_exchange_swaps_two_names(folder: Path) -> None:
-    """RENAME_EXCHANGE swaps entries of different types in different directories."""
+    """The names refer to a directory and a file, in different directories."""
     (folder / "d" / "sub").mkdir(parents=True)
     (folder / "e").mkdir()
     (folder / "e" / "f").write_bytes(b"file")
@@ -309,7 +312,7 @@ def test_rename_exchange_swaps_two_names(folder: Path) -> None:
 
 
 def test_rename_onto_an_open_file_keeps_old_content_readable(folder: Path) -> None:
-    """A process that has the old file open can read it; the name refers to the new one."""
+    """A process that has the replaced file open reads the old content."""
     (folder / "old").write_bytes(b"old")
     (folder / "new").write_bytes(b"new")
     with (folder / "old").open("rb") as file:
@@ -322,7 +325,7 @@ def test_rename_onto_an_open_file_keeps_old_content_readable(folder: Path) -> No
 
 
 def test_rename_refuses_impossible_requests(folder: Path) -> None:
-    """Rename refuses its own subtree, another type, and a directory with entries."""
+    """A directory cannot move below itself, nor replace a file or a directory with entries."""
     (folder / "d" / "sub").mkdir(parents=True)
     (folder / "empty").mkdir()
     (folder / "f").touch()
@@ -354,8 +357,8 @@ def test_rename_of_two_links_of_one_file_does_nothing(folder: Path) -> None:
 # --- directories -----------------------------------------------------------------------------------
 
 
-def test_listing_during_changes_misses_and_repeats_nothing(folder: Path) -> None:
-    """Names that are never removed appear once; others at most once."""
+def test_listing_during_changes_misses_and_repeats_no_name(folder: Path) -> None:
+    """Names that always exist are listed once; names made or removed meanwhile at most once."""
     stays = {b"stays-%04d" % number for number in range(1500)}
     for name in stays:
         os.mknod(os.fsencode(folder) + b"/" + name)
@@ -381,8 +384,8 @@ def test_listing_during_changes_misses_and_repeats_nothing(folder: Path) -> None
     assert {b"goes-%d" % number for number in range(200, 300)} <= set(listed)
 
 
-def test_position_of_a_listing_can_be_restored(folder: Path) -> None:
-    """telldir, seekdir: also if the entry before it was removed, and in another descriptor."""
+def test_listing_continues_at_any_earlier_position(folder: Path) -> None:
+    """A position of a listing is valid in another descriptor, and if its entry was removed."""
     for number in range(400):
         os.mknod(folder / str(number))
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -402,8 +405,7 @@ def test_position_of_a_listing_can_be_restored(folder: Path) -> None:
     os.close(other)
 
 
-def test_listing_shows_inode_numbers_and_the_two_dots(folder: Path) -> None:
-    """The inode numbers are those of stat."""
+def test_listing_shows_the_inode_numbers_that_stat_returns(folder: Path) -> None:
     (folder / "d").mkdir()
     with os.scandir(folder) as found:
         assert [(entry.name, entry.inode()) for entry in found] == [
@@ -412,8 +414,7 @@ def test_listing_shows_inode_numbers_and_the_two_dots(folder: Path) -> None:
     assert (folder / "d" / "..").stat().st_ino == folder.stat().st_ino
 
 
-def test_removed_open_directory_is_empty(folder: Path) -> None:
-    """A removed open directory is empty and accepts no names, as on ext4."""
+def test_removed_open_directory_has_no_entries_and_accepts_none(folder: Path) -> None:
     (folder / "d").mkdir()
     directory = os.open(folder / "d", os.O_RDONLY | os.O_DIRECTORY)
     (folder / "d").rmdir()
@@ -430,7 +431,7 @@ def test_removed_open_directory_is_empty(folder: Path) -> None:
 
 
 def test_times_are_kept_to_the_nanosecond(folder: Path) -> None:
-    """After 2038 and before 1970, too; the kernel's cache is dropped before reading them again."""
+    """Times after 2038 and before 1970 are exact after the kernel's cache is dropped."""
     file = folder / "f"
     file.touch()
     for atime_ns, mtime_ns in (
@@ -444,8 +445,8 @@ def test_times_are_kept_to_the_nanosecond(folder: Path) -> None:
         assert (file.stat().st_atime_ns, file.stat().st_mtime_ns) == (atime_ns, mtime_ns)
 
 
-def test_one_time_can_be_set_alone(folder: Path) -> None:
-    """UTIME_OMIT and UTIME_NOW of utimensat(2)."""
+def test_atime_and_mtime_can_be_set_separately(folder: Path) -> None:
+    """The function utimensat(2) accepts UTIME_OMIT and UTIME_NOW."""
     file = folder / "f"
     file.touch()
     os.utime(file, ns=(1, 2))
@@ -458,7 +459,7 @@ def test_one_time_can_be_set_alone(folder: Path) -> None:
 
 
 def test_ctime_changes_with_every_change_of_an_inode(folder: Path) -> None:
-    """Ctime changes with every change of the inode, and cannot be set."""
+    """Each change of attributes, names or content gives a later ctime; reading does not."""
     file, other = folder / "f", folder / "g"
     file.write_bytes(b"x")
     for work in (
@@ -484,8 +485,11 @@ def test_ctime_changes_with_every_change_of_an_inode(folder: Path) -> None:
     assert file.stat().st_ctime_ns == before
 
 
-def test_later_write_is_never_older(folder: Path) -> None:
-    """make(1) relies on it; the daemon stamps new files, the kernel stamps writes."""
+def test_later_write_has_no_earlier_mtime(folder: Path) -> None:
+    """A file written after the creation of another file has no earlier mtime, as make(1) requires.
+
+    The daemon stamps new files, and the kernel stamps written files.
+    """
     for number in range(20):
         made, written = folder / f"made-{number}", folder / f"written-{number}"
         made.touch()
@@ -497,8 +501,8 @@ def test_later_write_is_never_older(folder: Path) -> None:
         assert made.stat().st_mtime_ns >= created_ns
 
 
-def test_later_file_is_never_older(folder: Path) -> None:
-    """A later file is never older, also if the kernel used a finer clock."""
+def test_later_directory_has_no_earlier_mtime(folder: Path) -> None:
+    """Its mtime is not before that of an earlier write, even if the kernel used its finer clock."""
     for number in range(20):
         written, made = folder / f"written-{number}", folder / f"made-{number}"
         kernel_stamp_ns()
@@ -508,8 +512,7 @@ def test_later_file_is_never_older(folder: Path) -> None:
         assert made.stat().st_mtime_ns >= written.stat().st_mtime_ns
 
 
-def test_mtime_of_a_directory_changes_with_its_names(folder: Path) -> None:
-    """Mtime of a directory changes with its names, not with its files."""
+def test_mtime_of_a_directory_changes_with_its_names_but_not_with_its_files(folder: Path) -> None:
     (folder / "d").mkdir()
     file = folder / "d" / "f"
     for work in (

@@ -1,6 +1,6 @@
-"""Permissions, and other properties of inodes: attributes, ACLs, locks, special files.
+"""Permissions, extended attributes, ACLs, locks, special files and access times on a real mount.
 
-Other users are real processes that gave up root's powers, so these tests need root.
+Other users are real processes without root's privileges, so most of these tests need root.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ ALICE, BOB, TEAM = 51_001, 51_002, 51_100
 
 
 def only_mode_of(path: Path) -> int:
-    """Return the answer of statx(2) to a request for the mode alone, as stat(1) makes it."""
+    """Return the mode from a statx(2) that requests no other attribute, as stat(1) does."""
     done = subprocess.run(["stat", "-c", "%a", path], capture_output=True, text=True, check=True)
     return int(done.stdout, 8)
 
 
 def owned(path: Path, uid: int, mode: int, gid: int | None = None) -> Path:
-    """Give a file or directory an owner and a mode; a file is made."""
+    """Give a file or directory an owner and a mode; create a file if nothing exists."""
     if not path.exists():
         path.write_bytes(b"content")
     os.chown(path, uid, uid if gid is None else gid)
@@ -52,7 +52,7 @@ def mode_of(path: Path) -> int:
 
 
 def append(name: str) -> None:
-    """Append to a file in the working directory."""
+    """Append a byte to a file of the working directory."""
     fd = os.open(name, os.O_WRONLY | os.O_APPEND)
     try:
         os.write(fd, b"x")
@@ -70,7 +70,7 @@ def create(name: str, mode: int = 0o666) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_permission_bits_are_enforced(folder: Path) -> None:
-    """Permission bits are enforced for files, directories and changes by the owner only."""
+    """Another user is refused with EACCES for access, with EPERM for changes of attributes."""
     owned(folder / "f", ALICE, 0o600)
     (folder / "d").mkdir()
     owned(folder / "d", ALICE, 0o700)
@@ -98,19 +98,19 @@ def test_permission_bits_are_enforced(folder: Path) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_group_members_have_the_group_s_permissions(folder: Path) -> None:
-    """Members by a primary or a supplementary group have the group's permissions."""
+    """The group of a file may be the primary or a supplementary group of the process."""
     owned(folder / "f", ALICE, 0o060, gid=TEAM)
 
     as_user(BOB, folder, lambda: append("f"), groups=(TEAM,))
     with refused(errno.EACCES):
         as_user(BOB, folder, lambda: append("f"))
-    with refused(errno.EACCES):  # the owner's bits decide for the owner
+    with refused(errno.EACCES):  # for the owner only the owner's bits count
         as_user(ALICE, folder, lambda: append("f"), groups=(TEAM,))
 
 
 @pytest.mark.usefixtures("as_root")
 def test_without_allow_other_every_other_user_is_refused(mounted: Place) -> None:
-    """The permission bits do not matter."""
+    """A file with mode 0666 in a directory with mode 0777 is refused with EACCES."""
     mounted.mountpoint.chmod(0o777)
     owned(mounted.mountpoint / "f", ALICE, 0o666)
 
@@ -120,7 +120,7 @@ def test_without_allow_other_every_other_user_is_refused(mounted: Place) -> None
 
 
 def test_without_allow_other_root_is_refused(another_user: AnotherUser) -> None:
-    """Root's override of permission bits does not count: the kernel refuses first."""
+    """On the mount of an unprivileged user the kernel refuses root with EACCES."""
     another_user.program("mount", another_user.url, str(another_user.mountpoint))
 
     with refused(errno.EACCES):
@@ -130,8 +130,7 @@ def test_without_allow_other_root_is_refused(another_user: AnotherUser) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_sticky_directory_protects_names_of_others(folder: Path) -> None:
-    """In a sticky directory only owners of the file or directory may remove or rename it."""
+def test_sticky_directory_lets_only_owners_rename_and_remove_a_file(folder: Path) -> None:
     folder.chmod(0o1777)
     as_user(ALICE, folder, lambda: create("f"))
 
@@ -146,7 +145,7 @@ def test_sticky_directory_protects_names_of_others(folder: Path) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_setgid_directory_passes_on_its_group(folder: Path) -> None:
-    """Files get the group, directories also the bit."""
+    """New files get the group of the directory; new directories get its setgid bit, too."""
     owned(folder, ALICE, 0o2777, gid=TEAM)
     as_user(BOB, folder, lambda: create("f"))
     as_user(BOB, folder, lambda: os.mkdir("d"))
@@ -160,7 +159,6 @@ def test_setgid_directory_passes_on_its_group(folder: Path) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_unprivileged_write_clears_suid_and_sgid(folder: Path) -> None:
-    """An unprivileged write or truncation clears suid and sgid; root's writes keep them."""
     file = owned(folder / "f", ALICE, 0o6777)
     append(str(file))
     assert mode_of(file) == 0o6777
@@ -175,8 +173,10 @@ def test_unprivileged_write_clears_suid_and_sgid(folder: Path) -> None:
 
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("content", [b"", b"program"])
-def test_open_that_truncates_clears_suid_and_sgid_at_once(folder: Path, content: bytes) -> None:
-    """O_TRUNC clears suid and sgid at once; root's open keeps them."""
+def test_unprivileged_open_that_truncates_clears_suid_and_sgid(
+    folder: Path, content: bytes
+) -> None:
+    """A truncation by root keeps the suid and sgid bits."""
     file = owned(folder / "f", ALICE, 0o6777)
     file.write_bytes(content)
     file.chmod(0o6777)
@@ -195,8 +195,8 @@ def test_open_that_truncates_clears_suid_and_sgid_at_once(folder: Path, content:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_change_of_owner_clears_suid_and_sgid(folder: Path) -> None:
-    """A change of owner or group clears suid and sgid, also by root; a directory keeps them."""
+def test_change_of_owner_or_group_clears_suid_and_sgid_of_a_file(folder: Path) -> None:
+    """The bits are cleared even if root changes the owner; a directory keeps its sgid bit."""
     file = owned(folder / "f", ALICE, 0o6755)
     as_user(ALICE, folder, lambda: os.chown("f", -1, TEAM), groups=(TEAM,))
     assert (mode_of(file), file.stat().st_gid) == (0o755, TEAM)
@@ -211,8 +211,8 @@ def test_change_of_owner_clears_suid_and_sgid(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_setgid_bit_is_cleared_when_the_owner_is_not_in_the_group(folder: Path) -> None:
-    """With chmod(2) no user can make a file run as a group of which they are no member."""
+def test_owner_outside_the_group_cannot_set_the_setgid_bit(folder: Path) -> None:
+    """The call chmod(2) sets the setgid bit only for members of the file's group."""
     file = owned(folder / "f", ALICE, 0o755, gid=TEAM)
 
     as_user(ALICE, folder, lambda: os.chmod("f", 0o2755))
@@ -225,7 +225,7 @@ def test_setgid_bit_is_cleared_when_the_owner_is_not_in_the_group(folder: Path) 
 
 
 def test_xattr_create_and_replace_are_enforced(folder: Path) -> None:
-    """EEXIST, ENODATA, and the existing value stays."""
+    """XATTR_REPLACE fails with ENODATA for a missing attribute, XATTR_CREATE with EEXIST."""
     file = folder / "f"
     file.touch()
     with refused(errno.ENODATA):
@@ -244,7 +244,7 @@ def test_xattr_create_and_replace_are_enforced(folder: Path) -> None:
 
 
 def test_xattr_sizes_have_the_limits_of_linux(folder: Path) -> None:
-    """Names of 255 bytes, values of 64 KiB, lists of 64 KiB."""
+    """Names have up to 255 bytes; a value and the list of names up to 64 KiB."""
     file = folder / "f"
     file.touch()
     name = "user." + "n" * 250
@@ -266,7 +266,7 @@ def test_xattr_sizes_have_the_limits_of_linux(folder: Path) -> None:
 
 
 def test_removing_a_missing_xattr_changes_nothing(folder: Path) -> None:
-    """Removing a missing attribute changes neither a file of that name nor other files."""
+    """The call fails with ENODATA; a file named like the attribute is unchanged, too."""
     for name in ("f", "user.a", "g"):
         (folder / name).write_bytes(name.encode())
     os.setxattr(folder / "g", "user.a", b"kept")
@@ -284,7 +284,7 @@ def test_removing_a_missing_xattr_changes_nothing(folder: Path) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_trusted_and_security_attributes_need_root(folder: Path) -> None:
-    """Root may store any there; others can neither write nor see trusted ones."""
+    """Unprivileged users cannot write either kind, nor read attributes of the namespace trusted."""
     file = owned(folder / "f", ALICE, 0o666)
     os.setxattr(file, "trusted.a", b"t")
     os.setxattr(file, "security.test", b"s")
@@ -301,8 +301,8 @@ def test_trusted_and_security_attributes_need_root(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_links_and_special_files_have_attributes(folder: Path) -> None:
-    """Links and special files have attributes, except ``user`` ones, as on Linux."""
+def test_symlinks_and_fifos_have_extended_attributes(folder: Path) -> None:
+    """Both accept ``trusted`` attributes and refuse ``user`` attributes, as Linux requires."""
     (folder / "l").symlink_to("nowhere")
     os.mkfifo(folder / "fifo")
     for name in ("l", "fifo"):
@@ -312,8 +312,7 @@ def test_links_and_special_files_have_attributes(folder: Path) -> None:
             os.setxattr(folder / name, "user.a", b"u", follow_symlinks=False)
 
 
-def test_unknown_namespace_is_refused(folder: Path) -> None:
-    """An attribute is not stored under a name that no program would read."""
+def test_xattr_of_an_unknown_namespace_is_refused(folder: Path) -> None:
     for name in ("mine.a", "system.a"):
         with refused(errno.EOPNOTSUPP):
             os.setxattr(folder, name, b"")
@@ -324,7 +323,7 @@ def test_unknown_namespace_is_refused(folder: Path) -> None:
 
 @pytest.fixture
 def no_umask() -> Iterator[None]:
-    """Make files with exactly the requested mode."""
+    """Set the umask to 0 for the duration of a test."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -336,7 +335,7 @@ def setfacl(*words: str | Path) -> None:
 
 
 def getfacl(path: Path) -> set[str]:
-    """Return the lines of an ACL, without effective rights."""
+    """Return the lines of an ACL, without comments on effective rights."""
     words = ["--omit-header", "--numeric", "--no-effective", "--absolute-names"]
     done = subprocess.run(["getfacl", *words, path], check=True, capture_output=True, text=True)
     return set(filter(None, done.stdout.splitlines()))
@@ -344,7 +343,7 @@ def getfacl(path: Path) -> set[str]:
 
 @pytest.mark.usefixtures("as_root", "acl_tools")
 def test_acl_grants_access_to_a_further_user(folder: Path) -> None:
-    """Limited by its mask; the group bits of chmod are the mask."""
+    """The mask limits a named user of the ACL; chmod(2) of the group bits changes the mask."""
     file = owned(folder / "f", ALICE, 0o600)
     with refused(errno.EACCES):
         as_user(BOB, folder, lambda: append("f"))
@@ -369,9 +368,9 @@ def test_acl_grants_access_to_a_further_user(folder: Path) -> None:
 
 @pytest.mark.usefixtures("acl_tools", "no_umask")
 def test_default_acl_is_inherited(folder: Path) -> None:
-    """A default ACL is inherited, limited by the mode of creation.
+    """A new file or directory gets the default ACL of its directory, limited by the requested mode.
 
-    So does the umask here, which the kernel applies before the daemon sees the mode.
+    The kernel applies a umask before the daemon receives the mode, so this test has none.
     """
     setfacl("-d", "-m", f"u::rwx,u:{BOB}:rwx,g::rx,m::rwx,o::-", folder)
     create(str(folder / "f"), 0o660)
@@ -393,8 +392,7 @@ def test_default_acl_is_inherited(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root", "acl_tools")
-def test_acls_survive_a_remount(place: Place, program: Program) -> None:
-    """ACLs are enforced after a remount before any process has read them."""
+def test_acl_is_enforced_after_a_remount(place: Place, program: Program) -> None:
     program.ok("mount", "-o", "allow_other", place.url, place.mountpoint)
     place.mountpoint.chmod(0o755)
     setfacl("-m", f"u:{BOB}:r", owned(place.mountpoint / "f", ALICE, 0o600))
@@ -423,7 +421,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def held_by_another(file: Path, kind: str, *arguments: int) -> Iterator[None]:
-    """Have another process hold a lock while the context lasts."""
+    """Have another process hold a lock for the duration of the context."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, file, kind, *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -435,8 +433,7 @@ def held_by_another(file: Path, kind: str, *arguments: int) -> Iterator[None]:
         process.communicate()
 
 
-def test_flock_excludes_another_process(folder: Path) -> None:
-    """flock(2) excludes another process until the holder ends."""
+def test_flock_excludes_other_processes_until_its_holder_exits(folder: Path) -> None:
     (folder / "f").touch()
     with (folder / "f").open("r+b") as file:
         with held_by_another(folder / "f", "flock"), pytest.raises(BlockingIOError):
@@ -445,7 +442,7 @@ def test_flock_excludes_another_process(folder: Path) -> None:
 
 
 def test_record_locks_exclude_only_their_range(folder: Path) -> None:
-    """fcntl: bytes 10 to 19 are locked, the others are free."""
+    """While another process locks bytes 10 to 19, only locks that overlap them are refused."""
     (folder / "f").write_bytes(bytes(100))
     with (folder / "f").open("r+b") as file:
         with held_by_another(folder / "f", "lockf", 10, 10):
@@ -461,7 +458,6 @@ def test_record_locks_exclude_only_their_range(folder: Path) -> None:
 
 
 def test_fifo_carries_bytes_between_two_processes(folder: Path) -> None:
-    """The filesystem only stores its name."""
     os.mkfifo(folder / "fifo")
     with subprocess.Popen(["cat", folder / "fifo"], stdout=subprocess.PIPE) as reader:
         (folder / "fifo").write_bytes(b"through")
@@ -472,8 +468,7 @@ def test_fifo_carries_bytes_between_two_processes(folder: Path) -> None:
 def test_socket_accepts_connections_on_its_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Binding creates the name; unlinking it stops new connections."""
-    monkeypatch.chdir(folder)  # names of sockets are short
+    monkeypatch.chdir(folder)  # a path of a socket has at most 107 bytes
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         server.bind("s")
         server.listen()
@@ -487,7 +482,7 @@ def test_socket_accepts_connections_on_its_name(
 
 @pytest.mark.usefixtures("as_root")
 def test_device_has_its_number_and_is_inactive_under_nodev(folder: Path) -> None:
-    """``nodev`` is the command's default."""
+    """Opening a device fails with EACCES, because ``nodev`` is the default of mount."""
     for name, kind, device in (
         ("null", stat.S_IFCHR, os.makedev(1, 3)),
         ("disk", stat.S_IFBLK, os.makedev(259, 1_048_575)),
@@ -501,7 +496,7 @@ def test_device_has_its_number_and_is_inactive_under_nodev(folder: Path) -> None
 
 @pytest.mark.usefixtures("as_root")
 def test_set_user_id_bit_has_no_power_under_nosuid(folder: Path) -> None:
-    """``nosuid`` is the command's default: the program runs as the user who executes it."""
+    """A suid program runs as the user who executes it, because ``nosuid`` is the default."""
     program = folder / "id"
     shutil.copyfile("/usr/bin/id", program)
     program.chmod(0o4755)
@@ -523,7 +518,6 @@ def test_set_user_id_bit_has_no_power_under_nosuid(folder: Path) -> None:
 def test_atime_follows_the_mount_option(
     place: Place, program: Program, option: str, changes: list[bool]
 ) -> None:
-    """Atime is written as the mount option specifies."""
     program.ok("mount", "-o", option, place.url, place.mountpoint)
     file = place.mountpoint / "f"
     file.write_bytes(b"x" * 100_000)
@@ -539,8 +533,7 @@ def test_atime_follows_the_mount_option(
     assert changed == changes
 
 
-def test_statfs_counts_files_and_free_space(folder: Path) -> None:
-    """The numbers of df follow the files."""
+def test_statfs_counts_each_new_file_and_its_space(folder: Path) -> None:
     before = os.statvfs(folder)
     for number in range(10):
         (folder / str(number)).write_bytes(os.urandom(100_000))

@@ -16,7 +16,7 @@ TIB = 1 << 40
 
 
 def test_file_of_16_tib_has_a_byte_at_its_end(folder: Path) -> None:
-    """A byte at the end of 16 TiB takes one block; the rest reads as zeros."""
+    """A file of 16 TiB with one written byte uses one block, and reads as zeros elsewhere."""
     file = folder / "f"
     with file.open("wb") as writer:
         writer.seek(16 * TIB - 1)
@@ -37,7 +37,7 @@ def test_file_of_16_tib_has_a_byte_at_its_end(folder: Path) -> None:
 
 
 def test_file_cannot_grow_past_2_to_the_60(folder: Path) -> None:
-    """EFBIG, and the file is unchanged."""
+    """Growing the file fails with EFBIG, and its content is unchanged."""
     (folder / "f").write_bytes(b"content")
     os.truncate(folder / "f", 1 << 60)
     with refused(errno.EFBIG):
@@ -59,7 +59,7 @@ def fill(folder: Path, count: int) -> set[str]:
 
 
 def assert_holds(folder: Path, names: set[str]) -> None:
-    """Compare a directory with the expected entries: each name once, with its own inode."""
+    """Require that a directory lists the names, each once and with an inode of its own."""
     with os.scandir(folder) as found:
         listed = {entry.name: entry.inode() for entry in found}
     assert listed.keys() == names
@@ -70,8 +70,8 @@ def assert_holds(folder: Path, names: set[str]) -> None:
         assert not (folder / f"x{name}").exists()
 
 
-def test_directory_of_20000_entries_works(folder: Path) -> None:
-    """Every name is listed once, and can be removed."""
+def test_directory_of_20000_entries_lists_each_name_once(folder: Path) -> None:
+    """Every name is listed once; after 1,000 removals only the remaining names are listed."""
     names = fill(folder, 20_000)
     assert_holds(folder, names)
     gone = set(sorted(names)[::20])
@@ -83,8 +83,10 @@ def test_directory_of_20000_entries_works(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_directory_of_a_million_entries_works(mounted: Place, program: Program) -> None:
-    """A directory of a million entries works, also after a remount without local state."""
+def test_directory_of_a_million_entries_lists_each_name_once(
+    mounted: Place, program: Program
+) -> None:
+    """All names exist after a remount without local state, too."""
     (mounted.mountpoint / "d").mkdir()
     names = fill(mounted.mountpoint / "d", 1_000_000)
     assert_holds(mounted.mountpoint / "d", names)
@@ -94,14 +96,14 @@ def test_directory_of_a_million_entries_works(mounted: Place, program: Program) 
 
     assert_holds(mounted.mountpoint / "d", names)
     found = os.statvfs(mounted.mountpoint)
-    assert found.f_files - found.f_ffree == 1_000_002  # the root and the directory too
+    assert found.f_files - found.f_ffree == 1_000_002  # the files, the root and their directory
     program.ok("umount", mounted.mountpoint)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_file_of_65100_links_works(folder: Path) -> None:
-    """More than ext4 can count."""
+def test_file_keeps_its_content_through_65100_links(folder: Path) -> None:
+    """More links than ext4 allows are possible; the content remains until the last is removed."""
     (folder / "f").write_bytes(b"content")
     (folder / "d").mkdir()
     for number in range(65_100):

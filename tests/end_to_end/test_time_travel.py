@@ -1,4 +1,4 @@
-"""Mounting older states."""
+"""Mounts of earlier states of a filesystem."""
 
 import os
 import shutil
@@ -20,12 +20,12 @@ STDLIB = Path(sysconfig.get_path("stdlib"))
 
 
 def now() -> str:
-    """Return the present time in the form that ``at`` accepts."""
+    """Return the current time in the form that the mount option ``at`` accepts."""
     return datetime.now(timezone.utc).isoformat()
 
 
 def beside(place: Place, name: str) -> Path:
-    """Return another mountpoint."""
+    """Make a mountpoint beside that of a filesystem; return it."""
     path = place.mountpoint.with_name(name)
     path.mkdir()
     return path
@@ -37,16 +37,16 @@ def state_directories(program: Program) -> list[str]:
 
 
 def bucket_objects(place: Place) -> dict[str, int]:
-    """Return the objects and their write times."""
+    """Return the objects of the bucket with their write times."""
     return {
         str(path): path.stat().st_mtime_ns for path in place.bucket.rglob("*") if path.is_file()
     }
 
 
-def test_point_in_time_before_a_removal_is_mounted_by_time(
+def test_mount_at_an_earlier_time_shows_a_removed_tree(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
-    """The removed tree is there, equal to a copy that was made before."""
+    """The tree equals the one before its removal; no local state remains after the unmount."""
     shutil.copytree(STDLIB / "json", mounted.mountpoint / "tree" / "json")
     os.link(mounted.mountpoint / "tree/json/decoder.py", mounted.mountpoint / "tree/second name")
     (mounted.mountpoint / "tree" / "link").symlink_to("json/decoder.py")
@@ -75,7 +75,7 @@ def test_point_in_time_before_a_removal_is_mounted_by_time(
 def test_two_points_in_time_and_the_current_state_are_mounted_at_once(
     mounted: Place, program: Program
 ) -> None:
-    """Two points in time and the present are mounted at once, each with its own state."""
+    """Each of the three mounts shows its own content and has its own state directory."""
     mnt, first, second = mounted.mountpoint, beside(mounted, "first"), beside(mounted, "second")
     txgs = []
     for number, content in enumerate((b"one", b"two")):
@@ -104,10 +104,9 @@ def test_two_points_in_time_and_the_current_state_are_mounted_at_once(
     assert len(state_directories(program)) == 1
 
 
-def test_state_of_a_killed_snapshot_mount_is_removed_by_the_next(
+def test_snapshot_mount_removes_local_state_of_killed_snapshot_mounts(
     mounted: Place, program: Program
 ) -> None:
-    """The next snapshot mount removes state of killed ones; running ones keep theirs."""
     first, second = beside(mounted, "first"), beside(mounted, "second")
     program.ok("mount", "-o", "ro,at=0s", mounted.url, first)
     program.ok("mount", "-o", "ro,at=0s", mounted.url, second)
@@ -130,7 +129,7 @@ def test_state_of_a_killed_snapshot_mount_is_removed_by_the_next(
 
 
 def test_unavailable_point_in_time_is_refused_in_one_line(place: Place, program: Program) -> None:
-    """An unavailable point in time is refused in one line, without leftovers."""
+    """The refusal takes one line and leaves no local state."""
     done = program.run("mount", "-o", "ro,at=1999-12-31", place.url, place.mountpoint)
 
     assert done.returncode == 3
@@ -139,8 +138,10 @@ def test_unavailable_point_in_time_is_refused_in_one_line(place: Place, program:
     assert state_directories(program) == []
 
 
-def test_bucket_is_compared_with_the_reported_state(place: Place, program: Program) -> None:
-    """The line that a mount prints can be passed to the next one for a check."""
+def test_mount_at_least_compares_the_bucket_with_an_earlier_state(
+    place: Place, program: Program
+) -> None:
+    """A mount fails if the bucket is older than the state that --at-least requires."""
     said = program.run("mount", place.url, place.mountpoint).stderr
     mark = said.split("--at-least ")[1].split()[0]
     program.ok("umount", place.mountpoint)

@@ -1,4 +1,4 @@
-"""Whole trees on a real mount."""
+"""Removal and copies of complete trees on a real mount."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ def _make_tree(top: Path, directories: int = 4, files: int = 25) -> None:
 
 
 def _wait_for_inodes(mnt: Path, count: int) -> None:
-    """Wait until at most a number of inodes is left."""
+    """Wait until the filesystem has at most this number of inodes."""
     deadline_s = time.monotonic() + PROCESS_S_MAX
     while (used := os.statvfs(mnt).f_files - os.statvfs(mnt).f_ffree) > count:
         assert time.monotonic() < deadline_s, f"{used} inodes are left"
@@ -34,7 +34,7 @@ def _wait_for_inodes(mnt: Path, count: int) -> None:
 
 
 def test_removed_tree_accepts_no_new_entries(program: QuickProgram, mounted: Place) -> None:
-    """A removed tree accepts no entries, not even through an open directory."""
+    """No entry can be made in a removed tree, even through a directory that is still open."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree")
     (mnt / "other").touch()
@@ -51,14 +51,14 @@ def test_removed_tree_accepts_no_new_entries(program: QuickProgram, mounted: Pla
                 os.link(mnt / "other", "new", dst_dir_fd=deep)
             with refused(errno.ENOENT):
                 os.rename(mnt / "other", "new", dst_dir_fd=deep)
-            _wait_for_inodes(mnt, 5)  # the directories above are cached, too
+            _wait_for_inodes(mnt, 5)  # the kernel has cached the directories above it, too
         assert os.listdir(deep) == []
     finally:
         os.close(deep)
 
 
 def test_open_files_of_a_removed_tree_can_be_used(program: QuickProgram, mounted: Place) -> None:
-    """Open files of a removed tree work until they are closed, then all is removed."""
+    """Open files of a removed tree are readable and writable; close(2) frees their inodes."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree")
     deep = os.open(mnt / "tree" / "d0" / "below", os.O_RDONLY | os.O_DIRECTORY)
@@ -77,8 +77,8 @@ def test_open_files_of_a_removed_tree_can_be_used(program: QuickProgram, mounted
     _wait_for_inodes(mnt, 1)
 
 
-def test_killed_mount_resumes_a_removal(program: QuickProgram, mounted: Place) -> None:
-    """No name of the tree reappears, and fsck finds nothing."""
+def test_next_mount_after_a_kill_completes_a_removal(program: QuickProgram, mounted: Place) -> None:
+    """After the next mount no name of the tree reappears, and fsck reports a clean filesystem."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=40)
     (mnt / "survivor").hardlink_to(mnt / "tree" / "d7" / "full")
@@ -97,7 +97,7 @@ def test_killed_mount_resumes_a_removal(program: QuickProgram, mounted: Place) -
 
 
 def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.Popen[str]") -> bool:
-    """Return whether a copy was seen under way before its command ended."""
+    """Return whether a copy was seen in progress before its command ended."""
     deadline_s = time.monotonic() + PROCESS_S_MAX
     while command.poll() is None:
         assert time.monotonic() < deadline_s, "the copy neither begins nor ends"
@@ -107,7 +107,7 @@ def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.P
 
 
 def test_copy_is_complete_or_absent_after_a_kill(program: QuickProgram, mounted: Place) -> None:
-    """After a kill at any step a copy is complete or removed; fsck finds no damage."""
+    """After a kill at any step the next mount shows a complete copy or none, and fsck is clean."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=8, files=500)
     (mnt / "tree" / "linked").hardlink_to(mnt / "tree" / "d7" / "full")

@@ -1,4 +1,4 @@
-"""Requests of several users on one real mount while the bucket does not answer."""
+"""Requests of several users on one real mount while the bucket does not respond."""
 
 import os
 import subprocess
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.mount
 ALICE, BOB = 12001, 12002
 FILES = WAITING_HANDLERS_MAX + 20
 
-# Truncates files inside a block, each in a separate thread: one request each. Of reads some
-# kernels send only 64 at once, of all users.
+# Truncates files inside a block, each in a separate thread, so that each file waits with one
+# request. Reads would not do, because some kernels send only 64 reads at once for all users.
 _CUTS = """
 import collections, errno, os, sys, threading
 folder, uid, first, count = sys.argv[1], *map(int, sys.argv[2:])
@@ -44,7 +44,7 @@ print(sorted(answers.items()))
 """
 
 
-# Reads files, each in a separate thread; prints how many were read.
+# Reads files, each in a separate thread, and prints how many had the expected content.
 _READS = """
 import os, sys, threading
 folder, uid, first, count = sys.argv[1], *map(int, sys.argv[2:])
@@ -60,12 +60,12 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(sum(found))
 """
-_KERNEL_DEFAULT = 12  # background requests, if the kernel's bound cannot be set
+_KERNEL_DEFAULT = 12  # background requests of the kernel, if its bound cannot be set
 
 
 @pytest.fixture
 async def gate(mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[trio.Event]:
-    """Return an event that lets fetches continue; all files of the mount are only in the bucket."""
+    """Return an event that lets fetches continue; no content of the mount's files is cached."""
     session, gate = mounted.handlers.session, trio.Event()
     mounted.handlers.fs.waiting_room.is_shared = True
     fetch = BlockCache.fetch
@@ -85,7 +85,7 @@ async def gate(mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 def _content(number: int) -> bytes:
-    return b"%06d" % number * 11_000  # more pages than one: the kernel reads ahead
+    return b"%06d" % number * 11_000  # more than one page, because the kernel reads ahead
 
 
 def _make(root: Path) -> None:
@@ -115,10 +115,10 @@ async def _said(process: "subprocess.Popen[str]") -> str:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-async def test_requests_of_one_user_do_not_starve_those_of_another(
+async def test_waiting_requests_of_one_user_leave_places_for_another(
     mounted: Mounted, gate: trio.Event
 ) -> None:
-    """Independent of their number, requests of the other user are accepted; all are answered in the end."""
+    """A user gets at most two thirds of the waiting places, further requests fail with EAGAIN."""
     room, share = mounted.handlers.fs.waiting_room, WAITING_HANDLERS_MAX * 2 // 3
     requests = mounted.handlers.operations.requests
     before = requests["setattr"]
@@ -138,10 +138,10 @@ async def test_requests_of_one_user_do_not_starve_those_of_another(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-async def test_many_reads_of_one_user_do_not_delay_lookups_of_others(
+async def test_waiting_reads_of_one_user_do_not_delay_stat_of_others(
     mounted: Mounted, gate: trio.Event
 ) -> None:
-    """The kernel's bound limits these reads; attribute requests are answered meanwhile."""
+    """The kernel limits waiting reads, so the daemon answers attribute requests meanwhile."""
     requests = mounted.handlers.operations.requests
     before, count = requests["read"], KERNEL_BACKGROUND_MAX + 40
     with trio.fail_after(50):
@@ -149,7 +149,7 @@ async def test_many_reads_of_one_user_do_not_delay_lookups_of_others(
         while requests["read"] < before + _KERNEL_DEFAULT:  # noqa: ASYNC110 - nothing tells
             await trio.sleep(0.01)
         other = await mounted.run(_read, mounted.path, BOB, count, 1)
-        for number in range(100):  # requests of another kind are answered, one after the other
+        for number in range(100):  # attribute requests are answered while reads wait
             await mounted.run(os.stat, mounted.path / str(FILES + number % 20))
         assert greedy.poll() is other.poll() is None, "all wait for the bucket"
         gate.set()
@@ -158,10 +158,10 @@ async def test_many_reads_of_one_user_do_not_delay_lookups_of_others(
         assert await _said(greedy) == str(count)
 
 
-async def test_reads_and_writes_are_attributed_to_their_user(
+async def test_reads_are_attributed_to_their_user_and_write_back_to_no_user(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The extension passes the user on, pyfuse3 does not; the kernel's write-back has no user."""
+    """The extension reads a request's user, but the kernel's write-back requests have none."""
     askers: dict[str, set[int]] = {"read": set(), "write": set()}
     for name, seen in askers.items():
         _note_asker(monkeypatch, name, seen)

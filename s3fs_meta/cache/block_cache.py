@@ -1,7 +1,7 @@
 """The block cache on this host: dirty → sealed → uploaded → clean → evicted.
 
-Owns: which blocks are cached, their states, and room for more.
-Does not know: names, file sizes, how packs are made.
+Owns: which blocks are cached, their states, and writers that wait for room.
+Does not know: names, file sizes, how packs are made, which blocks are evicted (``eviction``).
 Keeps: a cached block is removed only after the store has confirmed it and the row with its location
 is synced, or after its last reference is removed and that is synced (states UPLOADED, DOOMED).
 Tasks: any handler calls it; all changes of state happen on the event loop, inside the caller's
@@ -18,6 +18,7 @@ import trio
 from s3fs_meta.cache import read_coalescing
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.disk_space import DiskSpace
+from s3fs_meta.cache.eviction import Evictor
 from s3fs_meta.cache.fetcher import NO_HANDLERS, DamageHandlers, Fetcher
 from s3fs_meta.cache.index import CacheIndex
 from s3fs_meta.cache.recovery import KnownCopies
@@ -28,9 +29,6 @@ from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, NotLocalError, S3
 from s3fs_meta.limits import (
     CACHED_BLOCKS_MAX,
     DIRTY_BLOCKS_MAX,
-    EVICTED_AT_ONCE_MAX,
-    LOOP_SLICE_ROWS,
-    NEIGHBOUR_CACHE_PART,
     NEIGHBOURS_MAX,
     READAHEAD_BYTES_MAX,
     READAHEAD_CACHE_PART,
@@ -66,10 +64,10 @@ class BlockCache:
         self._files = files
         self._keyring = keyring
         self._bytes_max = options.cache_bytes
-        self._unasked_bytes_max = options.cache_bytes // NEIGHBOUR_CACHE_PART
         self._write_timeout_s = options.write_timeout_s
         self.index = CacheIndex()
-        self.disk = DiskSpace(files.root, self.evict_bytes)
+        self.evictor = Evictor(db, files, self.index, options.cache_bytes, self._let_go)
+        self.disk = DiskSpace(files.root, self.evictor.evict_bytes)
         self.fetcher = Fetcher(
             store,
             keyring,
@@ -95,7 +93,7 @@ class BlockCache:
         The rows do not say whether the files of dirty and sealed blocks were synced: a killed
         daemon may have left that to the kernel. So they count as unsynced.
         """
-        self.index = CacheIndex()
+        self.index.clear()
         now_s = trio.current_time()
         for block, state, size_bytes in cached_blocks.rows_with_size(self._db):
             self.index.put(block, state, size_bytes, now_s)
@@ -165,7 +163,7 @@ class BlockCache:
         self.misses += 1
         self.disk.spend(located.plain_bytes)
         object_key = packs.object_key(self._db, located.pack)
-        await self._evict(located.plain_bytes)
+        await self.evictor.evict(located.plain_bytes)
         await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
 
     def _neighbours(self, located: Located, pack: PackId) -> Sequence[Located]:
@@ -177,7 +175,7 @@ class BlockCache:
         if located.plain_bytes >= SMALL_BLOCK_BYTES:
             return ()
         room_bytes = min(
-            self._unasked_bytes_max,
+            self.evictor.unasked_bytes_max,
             self.spare_bytes - located.plain_bytes,
             self.disk.unheld_bytes() - located.plain_bytes,
         )
@@ -239,7 +237,7 @@ class BlockCache:
         size_bytes = sum(each.plain_bytes for each in run)
         try:
             self.disk.spend(size_bytes)
-            await self._evict(size_bytes)
+            await self.evictor.evict(size_bytes)
             await self.fetcher.fetch_run(run, packs.object_key(self._db, run[0].pack))
         except S3fsError as exc:
             _log.info("read-ahead from block %d on failed: %s", run[0].block, exc)
@@ -270,7 +268,7 @@ class BlockCache:
         self._arrived(located)
         if self.index.get(located.block) is not None:
             self.index.put_unasked(located.block, located.plain_bytes)
-            self._make_room(0)
+            self.evictor.make_room(0)
 
     @property
     def fetched_blocks(self) -> int:
@@ -444,7 +442,7 @@ class BlockCache:
             self._db.begin_local()
             for block in piece:
                 self._let_go(block)
-        await self._evict(0)
+        await self.evictor.evict(0)
         self._note_room()
 
     def blocks_in(self, state: BlockState) -> list[BlockId]:
@@ -503,7 +501,7 @@ class BlockCache:
         Schedule point: never.
         """
         self.disk.spend(size_bytes)
-        self._make_room(size_bytes)
+        self.evictor.make_room(size_bytes)
         return self.index.fits(size_bytes, self._bytes_max)
 
     async def wait_for_room(self, size_bytes: int) -> None:
@@ -514,7 +512,7 @@ class BlockCache:
         """
         if self.find_room(size_bytes):
             return
-        await self._evict(size_bytes)
+        await self.evictor.evict(size_bytes)
         if self.index.fits(size_bytes, self._bytes_max):
             return
         self.writers_waiting += 1
@@ -523,7 +521,7 @@ class BlockCache:
                 while not self.index.fits(size_bytes, self._bytes_max):
                     self.upload_signal.set()
                     await self._room.wait()
-                    await self._evict(size_bytes)
+                    await self.evictor.evict(size_bytes)
                 return
         finally:
             self.writers_waiting -= 1
@@ -533,55 +531,9 @@ class BlockCache:
         self._room.set()
         self._room = trio.Event()
 
-    def _make_room(self, size_bytes: int) -> None:
-        """Evict up to EVICTED_AT_ONCE_MAX clean blocks if *size_bytes* do not fit; on the loop."""
-        for block in self._take_victims(size_bytes, EVICTED_AT_ONCE_MAX):
-            self._files.remove(block)
-
-    async def _evict(self, size_bytes: int) -> None:
-        """Evict clean blocks until *size_bytes* more fit, or none is left.
-
-        A block may be fetched again before its old file is removed. If that removes the new file,
-        its reader notices, as with any missing file. Schedule point: only if a block is evicted.
-        """
-        while victims := self._take_victims(size_bytes, LOOP_SLICE_ROWS):
-            # The rows are deleted already, so the files must be deleted too.
-            with trio.CancelScope(shield=True):
-                await self.remove_files(victims)
-
     async def remove_files(self, blocks_gone: Sequence[BlockId]) -> None:
         """Remove files of blocks that have no row in the cache."""
-        self._files.let_go(blocks_gone)
-        await trio.to_thread.run_sync(self._files.remove_all, blocks_gone)
-        self._files.close_removed()
-
-    def _take_victims(self, size_bytes: int, count_max: int) -> list[BlockId]:
-        """Delete rows of clean blocks until *size_bytes* more fit; the caller removes the files."""
-        victims: list[BlockId] = []
-        while len(victims) < count_max and (
-            self.index.total_bytes + size_bytes > self._bytes_max
-            or self.index.total_count > CACHED_BLOCKS_MAX
-        ):
-            block = self.index.oldest_clean(self._unasked_bytes_max)
-            if block is None:
-                break
-            self._db.begin_local()
-            self._let_go(block)
-            victims.append(block)
-        return victims
-
-    def evict_bytes(self, wanted_bytes: int) -> None:
-        """Evict clean blocks at once, because the disk is at its reserve."""
-        freed = 0
-        while freed < wanted_bytes:
-            block = self.index.oldest_clean(self._unasked_bytes_max)
-            if block is None:
-                return
-            held = self.index.get(block)
-            assert held is not None, "the LRU names only held blocks"
-            freed += held.size_bytes
-            self._db.begin_local()
-            self._forget(block)
+        await self.evictor.remove_files(blocks_gone)
 
     def _forget(self, block: BlockId) -> None:
         """Remove a block from the cache: row and file."""

@@ -28,6 +28,10 @@ class CacheIndex:
     """Cached blocks by state, with running sums."""
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all blocks."""
         self._held: dict[BlockId, Held] = {}
         self.total_bytes = 0  # bytes of all cached blocks
         self.total_count = 0

@@ -1,6 +1,7 @@
 """Fixtures: a cache with a real database, real files and a store that can be made to fail."""
 
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,23 @@ class CacheBench:
         await self.cache.settle([located.block for located in found], [])
         self.db.commit()
         return key
+
+    def watch_removals(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """Return a list that collects the thread of each file's removal."""
+        removed_by: list[int] = []
+        remove, remove_all = self.files.remove, self.files.remove_all
+
+        def one(block: BlockId) -> None:
+            removed_by.append(threading.get_ident())
+            remove(block)
+
+        def several(gone: Sequence[BlockId]) -> None:
+            removed_by.extend(threading.get_ident() for _ in gone)
+            remove_all(gone)
+
+        monkeypatch.setattr(self.files, "remove", one)
+        monkeypatch.setattr(self.files, "remove_all", several)
+        return removed_by
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
-"""The block cache: states, room, eviction."""
+"""The block cache: states, and writers that wait for room."""
 
 import os
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,9 +14,9 @@ from s3fs_meta.errors import (
     NotLocalError,
     StoreUnavailableError,
 )
-from s3fs_meta.limits import EVICTED_AT_ONCE_MAX, KIB
+from s3fs_meta.limits import KIB
 from s3fs_meta.meta.tables import block_map, block_origins, blocks, cached_blocks
-from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
+from s3fs_meta.model import BlockIndex, BlockState, Ino
 from tests.cache.conftest import INO, CacheBench
 from tests.damage import flipped
 
@@ -310,58 +309,6 @@ async def test_all_suspect_blocks_are_verified_in_the_background(bench: CacheBen
     assert [cache.is_local(bench.located(index)) for index in range(3)] == [True, False, False]
 
 
-def watch_removals(bench: CacheBench, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that collects the thread of each file's removal."""
-    removed_by: list[int] = []
-    remove, remove_all = bench.files.remove, bench.files.remove_all
-
-    def one(block: BlockId) -> None:
-        removed_by.append(threading.get_ident())
-        remove(block)
-
-    def several(gone: Sequence[BlockId]) -> None:
-        removed_by.extend(threading.get_ident() for _ in gone)
-        remove_all(gone)
-
-    monkeypatch.setattr(bench.files, "remove", one)
-    monkeypatch.setattr(bench.files, "remove_all", several)
-    return removed_by
-
-
-async def test_many_small_blocks_make_room_without_stalling_the_loop(
-    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A few are evicted at once; a writer that needs more waits while a thread removes the files."""
-    for index in range(100):
-        bench.write(index, bytes([index]) * 100)
-    await bench.upload(*range(100))
-    cache = bench.new_cache(bytes_max=10_000)
-    loop, removed_by = threading.get_ident(), watch_removals(bench, monkeypatch)
-
-    assert cache.find_room(500)
-    assert removed_by == [loop] * 5
-    assert not cache.find_room(9000)
-    await cache.wait_for_room(9000)
-
-    assert removed_by.count(loop) <= 5 + 2 * EVICTED_AT_ONCE_MAX
-    assert len(removed_by) == 90
-    assert len(list(bench.files.numbers())) == cache.index.total_count == 10
-
-
-async def test_cancelled_eviction_leaves_no_file(bench: CacheBench) -> None:
-    """Rows and files are removed together, even if the writer is cancelled."""
-    for index in range(100):
-        bench.write(index, bytes([index]) * 100)
-    await bench.upload(*range(100))
-    cache = bench.new_cache(bytes_max=10_000)
-
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        await cache.wait_for_room(9000)
-
-    assert len(list(bench.files.numbers())) == cache.index.total_count
-
-
 async def test_doomed_files_are_removed_in_a_thread(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,7 +316,7 @@ async def test_doomed_files_are_removed_in_a_thread(
     block = bench.write(0, b"abc")
     block_map.remove(bench.db, INO, BlockIndex(0))
     bench.cache.release(block)
-    removed_by = watch_removals(bench, monkeypatch)
+    removed_by = bench.watch_removals(monkeypatch)
 
     await bench.cache.settle([], [block])
 
@@ -446,7 +393,8 @@ async def test_number_of_blocks_is_bounded_too(
     """A write that finds free bytes checks both numbers: of dirty blocks, and of all."""
     for module in ("block_cache", "index"):
         monkeypatch.setattr(f"s3fs_meta.cache.{module}.DIRTY_BLOCKS_MAX", 2)
-    monkeypatch.setattr("s3fs_meta.cache.block_cache.CACHED_BLOCKS_MAX", 1)
+    for module in ("block_cache", "eviction"):
+        monkeypatch.setattr(f"s3fs_meta.cache.{module}.CACHED_BLOCKS_MAX", 1)
     cache = bench.cache
     bench.write(0, b"a")
     assert cache.has_room(1)
@@ -457,7 +405,8 @@ async def test_number_of_blocks_is_bounded_too(
     assert cache.find_room(1), "the first block is evicted"
     assert cache.has_room(1)
 
-    monkeypatch.setattr("s3fs_meta.cache.block_cache.CACHED_BLOCKS_MAX", 9)
+    for module in ("block_cache", "eviction"):
+        monkeypatch.setattr(f"s3fs_meta.cache.{module}.CACHED_BLOCKS_MAX", 9)
     bench.write(2, b"c")
     assert not cache.has_room(1)
     assert not cache.find_room(1)
@@ -479,7 +428,7 @@ async def test_block_fetched_during_compaction_stays_sealed(bench: CacheBench) -
     """Compaction sealed it while a reader fetched it: it must still get into its new pack."""
     block = bench.write(0, b"abc")
     await bench.upload(0)
-    bench.cache.evict_bytes(10)
+    bench.cache.evictor.evict_bytes(10)
     located = bench.located(0)
     gate = bench.store.hold("get_range")
     async with trio.open_nursery() as nursery:
@@ -500,7 +449,7 @@ async def test_fetched_block_does_not_use_the_disk_reserve(
     """A reader that fills the disk would lose the writers' open group."""
     bench.write(0, b"abc" * 100)
     await bench.upload(0)
-    bench.cache.evict_bytes(1000)
+    bench.cache.evictor.evict_bytes(1000)
     monkeypatch.setattr(bench.cache.disk, "spare_bytes", lambda: 0)
 
     with pytest.raises(NoSpaceLeftError):

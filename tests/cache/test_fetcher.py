@@ -29,7 +29,7 @@ async def _stored(bench: CacheBench, count: int, size_bytes: int = 2 * KIB) -> l
         bench.write(index, content)
     await bench.upload(*range(count))
     bench.db.begin()
-    bench.cache.evict_bytes(1 << 60)
+    bench.cache.evictor.evict_bytes(1 << 60)
     bench.store.calls.clear()
     return contents
 
@@ -51,7 +51,7 @@ async def test_small_blocks_of_one_pack_need_few_requests(bench: CacheBench, cou
     for index in range(count):
         assert await _read(bench, index) == contents[index]
     in_order = counting.counts["get_range"].requests
-    bench.cache.evict_bytes(1 << 60)
+    bench.cache.evictor.evict_bytes(1 << 60)
     for index in random.Random(1).sample(range(count), count):
         assert await _read(bench, index) == contents[index]
 
@@ -136,7 +136,7 @@ async def test_damaged_block_is_read_from_a_newer_location(bench: CacheBench) ->
     bench.write(7, content)
     other = await bench.upload(7)
     bench.db.begin()
-    bench.cache.evict_bytes(1 << 60)
+    bench.cache.evictor.evict_bytes(1 << 60)
     found = bench.located(7)
     assert found.pack_offset is not None
     assert found.stored_bytes is not None
@@ -145,7 +145,7 @@ async def test_damaged_block_is_read_from_a_newer_location(bench: CacheBench) ->
     assert await _read(bench, 0) == content
     assert bench.asked == [bench.located(0).block]
 
-    bench.cache.evict_bytes(1 << 60)
+    bench.cache.evictor.evict_bytes(1 << 60)
     bench.elsewhere = Found(other, 1, found.stored_bytes)
     bench.store.corrupt("get_range", times=2)
     with pytest.raises(FormatError):
@@ -158,7 +158,7 @@ async def test_block_before_the_end_of_a_truncated_pack_is_readable(bench: Cache
     for index, content in enumerate(contents):
         bench.write(index, content)
     key = await bench.upload(0, 1, 2)
-    bench.cache.evict_bytes(1 << 60)
+    bench.cache.evictor.evict_bytes(1 << 60)
     last = bench.located(2)
     assert last.pack_offset is not None
     data = (await bench.store.get(key, PACK_BYTES_MAX)).data

@@ -237,7 +237,7 @@ class Host:
     async def evict(self) -> None:
         """Evict every clean block, so that reads need the bucket."""
         await self.session.durability.sync_all()
-        self.session.cache.evict_bytes(1 << 60)
+        self.session.cache.evictor.evict_bytes(1 << 60)
         self.session.durability.commit()
 
 

@@ -77,7 +77,7 @@ async def gate(mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await mounted.run(_make, mounted.path)
     await session.flush()
     await session.durability.sync_all()
-    session.cache.evict_bytes(1 << 60)
+    session.cache.evictor.evict_bytes(1 << 60)
     session.durability.commit()
     monkeypatch.setattr(BlockCache, "fetch", later)
     yield gate

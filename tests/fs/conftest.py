@@ -115,7 +115,7 @@ class Volume:
     async def evict(self) -> None:
         """Upload everything and evict every cached block."""
         await self.upload()
-        self.session.cache.evict_bytes(1 << 60)
+        self.session.cache.evictor.evict_bytes(1 << 60)
         self.commit()
 
 

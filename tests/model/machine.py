@@ -230,7 +230,7 @@ class Machine:
         assert found == expected, differences(expected, found)
 
     async def _evict(self, _: Happening) -> None:
-        self.session.cache.evict_bytes(1 << 60)
+        self.session.cache.evictor.evict_bytes(1 << 60)
 
     async def _compact(self, happening: Happening) -> None:
         await self._flush(happening)

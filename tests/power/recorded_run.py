@@ -283,7 +283,7 @@ class _Recorded:
                 trio.lowlevel.remove_instrument(steps)
 
     async def _evict(self) -> None:
-        self.session.cache.evict_bytes(1 << 60)
+        self.session.cache.evictor.evict_bytes(1 << 60)
 
     async def _read(self) -> None:
         await tree_of(self.fs)

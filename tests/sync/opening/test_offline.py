@@ -107,7 +107,7 @@ async def test_uncached_content_is_an_error_until_the_bucket_answers(
         ino = write_file(session, CONTENT)
         await session.flush()
         await session.durability.sync_all()
-        session.cache.evict_bytes(1 << 60)
+        session.cache.evictor.evict_bytes(1 << 60)
         session.durability.commit()
         await session.close()
     store = FaultyStore(power.store)
@@ -253,7 +253,7 @@ async def test_power_loss_that_needs_the_bucket_is_refused(
         session.db.begin()
         copied = session.cache.copy_on_write(located, ino, 0, 10)  # type: ignore[arg-type]
         session.db.commit()
-        session.cache.evict_bytes(1 << 60)
+        session.cache.evictor.evict_bytes(1 << 60)
         assert copied
     monkeypatch.setattr(machine, "this_boot", lambda: "another boot")
 

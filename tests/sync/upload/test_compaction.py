@@ -116,7 +116,7 @@ async def test_failed_compaction_leaves_no_file(
         await session.make_image()
         await session.durability.sync_all()
         session.db.begin_local()
-        session.cache.evict_bytes(1 << 60)
+        session.cache.evictor.evict_bytes(1 << 60)
         located = session.cache.located(kept[-1], BlockIndex(0))
         assert located is not None
         assert located.pack_offset is not None
@@ -254,7 +254,7 @@ async def _mostly_dead_packs(session: Session, count: int) -> list[tuple[Ino, by
     await session.flush()
     await session.durability.sync_all()
     session.db.begin_local()
-    session.cache.evict_bytes(1 << 60)
+    session.cache.evictor.evict_bytes(1 << 60)
     return made
 
 

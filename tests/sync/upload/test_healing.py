@@ -62,7 +62,7 @@ EVERY_DAMAGE = pytest.mark.parametrize("damage", [_missing, _flipped, _short, _e
 def _evict(session: Session) -> None:
     """Remove all cached blocks that are in the bucket."""
     session.db.begin_local()
-    session.cache.evict_bytes(1 << 60)
+    session.cache.evictor.evict_bytes(1 << 60)
     session.db.commit()
 
 

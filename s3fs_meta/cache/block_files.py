@@ -309,6 +309,22 @@ class BlockFiles:
         if target is not None:
             self.sync_everything()
 
+    def link_to(self, blocks: Iterable[BlockId], aside: Path) -> None:
+        """Give files a second, durable name in another directory on the same disk, made if needed.
+
+        A file that is missing is passed over. In a thread.
+
+        Raises:
+            FileExistsError: the directory has a file of that number.
+            OSError: the disk failed.
+        """
+        make_durably(aside)
+        target = NumberedDir(aside)
+        for block in blocks:
+            with contextlib.suppress(FileNotFoundError):
+                target.link_new(self._directory.path(_name(block)), _name(block))
+        self.sync_everything()
+
     def sync(self, blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
         """Make files and their names durable. In a thread: takes as long as the disk does.
 

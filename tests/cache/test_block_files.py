@@ -331,3 +331,18 @@ def test_process_with_a_low_limit_keeps_fewer_files_open(tmp_path: Path) -> None
         held.put(BlockId(number), fd)
 
     assert sum(map(is_open, fds)) == 100
+
+
+def test_linked_files_outlive_the_first_names(files: BlockFiles, tmp_path: Path) -> None:
+    """A missing file is passed over; a taken name is refused."""
+    aside = tmp_path / "kept" / "blocks"
+    for block in (ONE, TWO):
+        files.create(block, 0, b"content")
+
+    files.link_to([ONE, THREE, TWO], aside)
+    files.remove(ONE)
+
+    assert sorted(path.name for path in aside.rglob("*") if path.is_file()) == ["1", "2"]
+    assert BlockFiles(aside, tmp_path / "tmp").read(ONE, 0, 7) == b"content"
+    with pytest.raises(FileExistsError):
+        files.link_to([TWO], aside)

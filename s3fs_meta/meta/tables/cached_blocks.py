@@ -4,7 +4,7 @@ Owns: the stored states. Does not know: files; which change of state is allowed 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Final, NamedTuple
 
 from s3fs_meta.meta.db.database import Database
@@ -67,6 +67,15 @@ def set_state(db: Database, block: BlockId, state: BlockState) -> bool:
 def delete(db: Database, block: BlockId) -> None:
     """Delete the row of a cached block, if there is one. Transaction: inside a group."""
     db.run("DELETE FROM cached_blocks WHERE block = ?", (block,))
+
+
+def replace_all(db: Database, clean: Iterable[BlockId]) -> None:
+    """Delete all rows; insert those of clean blocks. Transaction: inside a group."""
+    db.run("DELETE FROM cached_blocks")
+    db.run_many(
+        f"INSERT INTO cached_blocks VALUES (?, {BlockState.CLEAN:d}, 0, 0, 0)",
+        [(block,) for block in clean],
+    )
 
 
 def note_synced(db: Database, lengths: Iterable[tuple[BlockId, int]]) -> None:
@@ -176,25 +185,44 @@ def totals(db: Database) -> dict[BlockState, StateTotal]:
 def are_marked(db: Database, marked: Database) -> bool:
     """Return whether a cached block is at a location that *marked* marks as damaged.
 
-    The two may be of different histories, so packs are compared by their object keys.
-
     Args:
         db: has the cached blocks.
         marked: another database of the filesystem, or the same one.
+    """
+    return any(
+        None in offsets or row[0] in offsets
+        for pack, offsets in _marked_packs(db, marked)
+        for row in db.all(_STORED_IN, (pack,))
+    )
+
+
+def marked_among(db: Database, marked: Database, held: Set[BlockId]) -> list[BlockId]:
+    """Return the blocks of *held* at locations that *marked* marks as damaged.
+
+    Args:
+        db: has the locations of the blocks.
+        marked: another database of the filesystem, or the same one.
+        held: cached blocks, for a caller whose rows of ``cached_blocks`` are not in *db*.
+    """
+    return [
+        row.block
+        for pack, offsets in _marked_packs(db, marked)
+        for row in blocks.in_pack(db, pack)
+        if row.block in held and (None in offsets or row.pack_offset in offsets)
+    ]
+
+
+def _marked_packs(db: Database, marked: Database) -> Iterator[tuple[PackId, set[int | None]]]:
+    """Yield packs of *db* and their damaged offsets; None among these means the whole pack.
+
+    The two databases may be of different histories, so packs are compared by their object keys.
     """
     offsets: dict[str, set[int | None]] = {}
     for mark in damage_marks.marks(marked):
         row = packs.find(marked, mark.pack)
         if row is not None:
             offsets.setdefault(row.object_key, set()).add(mark.pack_offset)
-    if not offsets:
-        return False
-    return any(
-        None in offsets[key] or not offsets[key].isdisjoint(_cached_in(db, pack))
-        for pack, key in packs.all_keys(db)
-        if key in offsets and _cached_in(db, pack)
-    )
-
-
-def _cached_in(db: Database, pack: PackId) -> set[int]:
-    return {row[0] for row in db.all(_STORED_IN, (pack,))}
+    if offsets:
+        for pack, key in packs.all_keys(db):
+            if key in offsets:
+                yield pack, offsets[key]

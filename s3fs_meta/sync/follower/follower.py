@@ -225,7 +225,7 @@ class Follower:
         _log.warning("restoring, and showing txg %d meanwhile: %s", self.link.txg, why)
         self.last_error = f"restoring, because {why}"
         path, link = await follower_resync.restore_beside(
-            self._volume, await self.applier(), self.link, image
+            self._volume, await self.applier(), self.link, image, self._cache, self._clock
         )
         await self._close_applier()
         await self._cache.forget_gone(self._cache.index.blocks())

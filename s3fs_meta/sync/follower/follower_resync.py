@@ -2,12 +2,16 @@
 
 Owns: restoring it, and copying this host's local state into it. Does not know: how a mount switches
 to it. Tasks: the follower's; meanwhile the mount answers from its current database.
+Keeps: a new database is returned only after the last copies of damaged blocks were quarantined,
+because the switch drops all cached blocks.
 """
 
 from pathlib import Path
 
 import trio
 
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.clock import Clock
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import OlderBucketError, UnfinishedFilesystemError
@@ -17,13 +21,19 @@ from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.follower import last_copies
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.volume import Volume
 
 
 async def restore_beside(
-    volume: Volume, applier: Database, shown: Link, image: ManifestRef | None
+    volume: Volume,
+    applier: Database,
+    shown: Link,
+    image: ManifestRef | None,
+    cache: BlockCache,
+    clock: Clock,
 ) -> tuple[Path, Link]:
     """Restore the newest txg of the bucket into a new database; return its path and its link.
 
@@ -32,10 +42,13 @@ async def restore_beside(
         applier: the follower's second connection; it has the local state of this host.
         shown: the link that the mount shows.
         image: the image to begin with; None: the newest one.
+        cache: of the mount; it is not changed.
+        clock: for the name of a quarantine.
 
     Raises:
         OlderBucketError: the chain in the bucket ends before *shown*.
         StoreError, FormatError: the txg is unavailable; the new database was removed.
+        NoSpaceLeftError, DatabaseError: the disk refused; the new database was removed.
     """
     head = (await volume.keeper.read()).head
     if head is None:
@@ -48,6 +61,7 @@ async def restore_beside(
         link = await restorer.restore(newest, target)
         _require_newer(link, shown, volume.store.url)
         await trio.to_thread.run_sync(_tell, target, applier, head if image is None else None)
+        await last_copies.quarantine(volume.state_dir, applier, target, cache, clock)
     except BaseException:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
             await trio.to_thread.run_sync(image_copy.remove, target)

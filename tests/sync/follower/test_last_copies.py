@@ -1,0 +1,123 @@
+"""A follower that resyncs quarantines its cached copies of damaged packs."""
+
+import errno
+import os
+from contextlib import closing
+
+import pytest
+
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.export import quarantine_list
+from s3fs_meta.export.from_quarantine import KeptContent
+from s3fs_meta.meta.tables import block_map, cached_blocks
+from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
+from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.follower.following import following
+
+CONTENT = b"only cached" * 1000
+
+
+async def _written(power: Power, *contents: bytes) -> list[Ino]:
+    """Write files on host a, each into its own pack, and unmount it."""
+    found = []
+    async with power.session("a", tasks=False) as session:
+        for content in contents:
+            found.append(write_file(session, content))
+            await session.flush_at_end()
+        await session.close()
+    return found
+
+
+async def _repair(power: Power) -> None:
+    """Run fsck -y on a host without cached blocks; publish the result as an image."""
+    async with power.session("c", options=OpenOptions(repairing=True), tasks=False) as session:
+        examined = Examined(session.db, power.store, session.volume.keyring)
+        await check_filesystem(examined, Wanted(repair=Mode.ALL), Report(), SystemClock())
+        await session.publish_anew()
+        await session.close()
+
+
+def _lose_packs(power: Power, *kept: bytes) -> None:
+    for key in [key for key in power.store.objects if key.startswith("pack/")]:
+        if power.store.objects[key] not in kept:
+            del power.store.objects[key]
+
+
+async def _poll(session: Session) -> None:
+    assert session.follower is not None
+    await session.follower.poll_once()
+
+
+def _block(session: Session, ino: Ino) -> BlockId:
+    block = block_map.find(session.db, ino, BlockIndex(0))
+    assert block is not None
+    return block
+
+
+async def test_last_copies_are_quarantined_and_can_be_copied_out(power: Power) -> None:
+    """Another host found a pack missing, and fsck -y published a hole; the follower has the content."""
+    [sound] = await _written(power, b"sound" * 1000)
+    packs = [data for key, data in power.store.objects.items() if key.startswith("pack/")]
+    [ino] = await _written(power, CONTENT)
+    async with following(power, tasks=False) as (session, _listener):
+        for one in (sound, ino):
+            await read_file(session, one)
+        block = _block(session, ino)
+        _lose_packs(power, *packs)
+        await _repair(power)
+
+        await _poll(session)
+
+        assert await read_file(session, ino) == bytes(len(CONTENT))
+        assert list(session.volume.state_dir.tmp.iterdir()) == []
+        [kept] = quarantine_list.find_all(power.home / "b")
+        with closing(quarantine_list.open_database(kept)) as db:
+            assert cached_blocks.in_state(db, BlockState.CLEAN) == [block]
+            located = block_map.locate(db, ino, BlockIndex(0))
+            assert located is not None
+            content = KeptContent(db, kept.blocks, power.store, session.volume.keyring)
+            [found] = await content.read([located])
+            assert found.data == CONTENT
+            assert ino in quarantine_list.changed(db, None)
+        await session.close()
+
+
+async def test_no_quarantine_without_damage(power: Power) -> None:
+    """An image of the writer is no reason to keep cached blocks."""
+    [ino] = await _written(power, CONTENT)
+    async with following(power, tasks=False) as (session, listener):
+        await read_file(session, ino)
+        await _repair(power)
+
+        await _poll(session)
+
+        assert listener.turns[-1] is None
+        assert not quarantine_list.find_all(power.home / "b")
+
+
+async def test_follower_keeps_its_cache_if_the_quarantine_fails(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full: the follower shows the txg before the repair, and its content."""
+    [ino] = await _written(power, CONTENT)
+
+    def fail(source: object, target: object, **_options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    async with following(power, tasks=False) as (session, _listener):
+        await read_file(session, ino)
+        _lose_packs(power)
+        await _repair(power)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "link", fail)
+            await _poll(session)
+
+        assert session.follower is not None
+        assert "cannot quarantine cached blocks" in session.follower.last_error
+        assert await read_file(session, ino) == CONTENT
+        assert not quarantine_list.find_all(power.home / "b")
+        assert list(session.volume.state_dir.tmp.iterdir()) == []

@@ -319,7 +319,7 @@ class BlockCache:
 
         A clean block with no other reference passes its file on, as if it had been evicted: a copy
         would block the event loop for a millisecond and write as many bytes to the disk. Any other
-        block stays unchanged.
+        block stays unchanged, and so does a clean one that may be the last copy.
 
         Args:
             cuts: the file is truncated, so the rest is dropped; otherwise the caller overwrites
@@ -333,7 +333,11 @@ class BlockCache:
         keep_bytes = min(keep_bytes, located.plain_bytes)
         block = self._db.counters.take_block()
         try:
-            if located.state is BlockState.CLEAN and blocks.get(self._db, located.block).refs == 1:
+            if (
+                located.state is BlockState.CLEAN
+                and blocks.get(self._db, located.block).refs == 1
+                and not self.evictor.is_last_copy(located.block)
+            ):
                 self._files.take_over(located.block, block, keep_bytes)
                 self._let_go(located.block)
             else:
@@ -373,6 +377,8 @@ class BlockCache:
             self.index.unnamed.add(block)
             # The block is being packed and an image may refer to it, so the uploader deletes it.
             return
+        if held is not None and held.state is BlockState.CLEAN and self.evictor.is_last_copy(block):
+            self.index.move(block, BlockState.UPLOADED)  # a crash may restore its row, but no copy
         blocks.delete(self._db, block)
         self.doom(block)
 
@@ -414,8 +420,8 @@ class BlockCache:
 
     @property
     def spare_bytes(self) -> int:
-        """Return how many bytes fit if all blocks but dirty and sealed ones are evicted."""
-        return self._bytes_max - self.index.pending_bytes
+        """Return how many bytes fit if all blocks that may be evicted are evicted."""
+        return self._bytes_max - self.index.pending_bytes - self.index.spared_bytes
 
     def uploaded(self, block: BlockId) -> None:
         """Mark a block as uploaded: the store confirmed it, and this group has its location."""

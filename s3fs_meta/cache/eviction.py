@@ -2,8 +2,9 @@
 
 Owns: which clean blocks are evicted for more room, and in which slices.
 Does not know: why room is needed, dirty blocks, waiting writers (``block_cache``).
-Keeps: only clean blocks are evicted. A crash may restore the row of an evicted block, whose next
-reader fetches it again (I44).
+Keeps: only clean blocks are evicted, and none whose location in the bucket is marked as damaged: its
+file may be the only intact copy. Such blocks leave the order of eviction until ``reconsider``.
+A crash may restore the row of an evicted block, whose next reader fetches it again (I44).
 Tasks: any handler; ``evict`` removes files in a thread, the others on the event loop.
 """
 
@@ -21,6 +22,7 @@ from s3fs_meta.limits import (
     NEIGHBOUR_CACHE_PART,
 )
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import blocks, damage_marks
 from s3fs_meta.model import BlockId
 
 
@@ -62,7 +64,8 @@ class Evictor:
         A block may be fetched again before its old file is removed. If that removes the new file,
         its reader notices, as with any missing file. Schedule point: only if a block is evicted.
         """
-        while victims := self._take_victims(size_bytes, LOOP_SLICE_ROWS):
+        while self._lacks(size_bytes) and self._oldest() is not None:
+            victims = self._take_victims(size_bytes, LOOP_SLICE_ROWS)
             # The rows are deleted already, so the files must be deleted too.
             with trio.CancelScope(shield=True):
                 await self.remove_files(victims)
@@ -74,16 +77,41 @@ class Evictor:
         self._files.close_removed()
 
     def _take_victims(self, size_bytes: int, count_max: int) -> list[BlockId]:
-        """Delete rows of clean blocks until *size_bytes* more fit; the caller removes the files."""
+        """Delete rows of clean blocks until *size_bytes* more fit; the caller removes the files.
+
+        At most *count_max* blocks are looked at.
+        """
         victims: list[BlockId] = []
-        while len(victims) < count_max and self._lacks(size_bytes):
-            block = self._index.oldest_clean(self.unasked_bytes_max)
+        for _ in range(count_max):
+            block = self._oldest() if self._lacks(size_bytes) else None
             if block is None:
                 break
-            self._db.begin_local()
-            self._let_go(block)
-            victims.append(block)
+            if not self._spares(block):
+                self._db.begin_local()
+                self._let_go(block)
+                victims.append(block)
         return victims
+
+    def _oldest(self) -> BlockId | None:
+        return self._index.oldest_clean(self.unasked_bytes_max)
+
+    def _spares(self, block: BlockId) -> bool:
+        """Take a block out of the order of eviction if it may be the last copy; return whether."""
+        is_spared = self.is_last_copy(block)
+        if is_spared:
+            self._index.spare(block)
+        return is_spared
+
+    def is_last_copy(self, block: BlockId) -> bool:
+        """Return whether the location of an uploaded block is marked as damaged."""
+        if not damage_marks.exist(self._db):
+            return False
+        row = blocks.find(self._db, block)
+        return row is not None and blocks.is_damaged(self._db, row)
+
+    def reconsider(self) -> None:
+        """Let blocks be evicted whose location was damaged; those that still are will be spared."""
+        self._index.reconsider()
 
     def _lacks(self, size_bytes: int) -> bool:
         """Return whether *size_bytes* more do not fit."""
@@ -96,9 +124,11 @@ class Evictor:
         """Evict clean blocks at once, because the disk is at its reserve."""
         freed = 0
         while freed < wanted_bytes:
-            block = self._index.oldest_clean(self.unasked_bytes_max)
+            block = self._oldest()
             if block is None:
                 return
+            if self._spares(block):
+                continue
             held = self._index.get(block)
             assert held is not None, "the LRU names only held blocks"
             freed += held.size_bytes

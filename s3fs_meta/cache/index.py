@@ -40,6 +40,9 @@ class CacheIndex:
         self._clean: OrderedDict[BlockId, None] = OrderedDict()
         self._unasked: OrderedDict[BlockId, None] = OrderedDict()  # clean, and never used yet
         self.unasked_bytes = 0
+        # Clean, but not to be evicted, with their bytes.
+        self._spared: dict[BlockId, int] = {}
+        self.spared_bytes = 0
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()  # in the order of the last write
         self._sealed: dict[BlockId, None] = {}  # in the order in which they were sealed
         self.unnamed: set[BlockId] = set()  # sealed blocks that no file refers to any more
@@ -126,6 +129,7 @@ class CacheIndex:
         self._clean.pop(block, None)
         if block in self._unasked:
             self._ask(block, held.size_bytes)
+        self.spared_bytes -= self._spared.pop(block, 0)
         self._dirty.pop(block, None)
         self._sealed.pop(block, None)
         self.unnamed.discard(block)
@@ -163,6 +167,23 @@ class CacheIndex:
         ):
             return next(iter(self._unasked), None)
         return next(iter(self._clean))
+
+    def spare(self, block: BlockId) -> None:
+        """Take a clean block out of the order of eviction, until ``reconsider``."""
+        size_bytes = self._held[block].size_bytes
+        if block in self._unasked:
+            self._ask(block, size_bytes)
+        self._clean.pop(block, None)
+        self._spared[block] = size_bytes
+        self.spared_bytes += size_bytes
+
+    def reconsider(self) -> None:
+        """Put all spared blocks back into the order of eviction, as the next to be evicted."""
+        for block in self._spared:
+            self._clean[block] = None
+            self._clean.move_to_end(block, last=False)
+        self._spared.clear()
+        self.spared_bytes = 0
 
     def is_dirty(self, block: BlockId) -> bool:
         """Return whether a block may be written in place."""

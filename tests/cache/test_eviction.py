@@ -6,8 +6,11 @@ import pytest
 import trio
 
 from s3fs_meta.cache import eviction
-from s3fs_meta.limits import EVICTED_AT_ONCE_MAX
-from tests.cache.conftest import CacheBench
+from s3fs_meta.limits import EVICTED_AT_ONCE_MAX, MIB
+from s3fs_meta.meta.tables import block_map, blocks, damage_marks
+from s3fs_meta.meta.tables.damage_marks import Mark
+from s3fs_meta.model import BlockId, BlockIndex, BlockState
+from tests.cache.conftest import INO, CacheBench
 
 
 async def test_many_small_blocks_make_room_without_stalling_the_loop(
@@ -55,3 +58,79 @@ async def test_many_blocks_are_evicted_although_their_bytes_fit(
     await bench.cache.evictor.evict(0)
 
     assert sorted(bench.cache.index.blocks()) == made[2:]
+
+
+def _damage(bench: CacheBench, block: BlockId) -> Mark:
+    """Mark the pack of a block."""
+    pack = blocks.get(bench.db, block).pack
+    assert pack is not None
+    mark = Mark(pack, None)
+    bench.db.begin()
+    damage_marks.add(bench.db, mark)
+    return mark
+
+
+async def test_block_at_a_damaged_location_is_evicted_only_after_it_is_intact(
+    bench: CacheBench,
+) -> None:
+    """Its cached copy may be the only one; fsck --deep, for example, removes the mark."""
+    damaged, sound = bench.write(0, b"damaged"), bench.write(1, b"sound")
+    await bench.upload(0)
+    await bench.upload(1)
+    mark, index = _damage(bench, damaged), bench.cache.index
+    assert sound in index.blocks()
+
+    bench.cache.evictor.evict_bytes(1 << 60)
+
+    assert index.blocks() == [damaged]
+    assert index.spared_bytes == len(b"damaged")
+    assert bench.cache.spare_bytes == 64 * MIB - len(b"damaged")
+    bench.cache.evictor.reconsider()
+    bench.cache.evictor.evict_bytes(1 << 60)
+    assert index.blocks() == [damaged], "it is still damaged"
+
+    damage_marks.remove(bench.db, [mark])
+    bench.cache.evictor.reconsider()
+    bench.cache.evictor.evict_bytes(1 << 60)
+    assert index.blocks() == []
+    assert index.spared_bytes == 0
+
+
+async def test_eviction_goes_on_behind_many_last_copies(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than one slice may look at are in front of the blocks that can be evicted."""
+    monkeypatch.setattr(eviction, "LOOP_SLICE_ROWS", 2)
+    damaged = [bench.write(index, b"damaged") for index in range(5)]
+    await bench.upload(*range(5))
+    _damage(bench, damaged[0])
+    for index in (5, 6, 7):
+        bench.write(index, b"sound!!")
+    await bench.upload(5, 6, 7)
+    cache = bench.new_cache(bytes_max=7 * len(damaged))
+
+    await cache.evictor.evict(0)
+
+    assert sorted(cache.index.blocks()) == damaged
+    assert len(list(bench.files.numbers())) == len(damaged)
+
+
+@pytest.mark.parametrize("how", ["copied", "replaced", "removed"])
+async def test_file_of_a_last_copy_stays_until_a_sync(bench: CacheBench, how: str) -> None:
+    """A crash may restore the row of a changed or removed block, and no pack has its content."""
+    block = await bench.upload_content(b"damaged")
+    _damage(bench, block)
+
+    if how == "copied":
+        bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 3)
+    elif how == "replaced":
+        bench.cache.write_new(INO, BlockIndex(0), 0, b"changed", replaced=bench.located(0))
+    else:
+        block_map.remove(bench.db, INO, BlockIndex(0))
+        bench.cache.release(block)
+
+    assert bench.files.read(block, 0, 7) == b"damaged"
+    if how != "copied":  # the caller releases it
+        assert bench.cache.blocks_in(BlockState.DOOMED) == [block]
+        await bench.cache.settle([], [block])
+        assert bench.files.size(block) is None

@@ -267,6 +267,7 @@ class Follower:
         try:
             await self._kernel.before_turn(turned)
             self._db.go_on()
+            self._cache.evictor.reconsider()  # the writer may have healed damage
             self._position.advance(link)
         finally:
             self._kernel.at_turn()

@@ -130,6 +130,7 @@ class Healer:
                     elif self._is_cached(row.block):
                         from_cache.append(row)
                 await trio.lowlevel.checkpoint()
+        self._cache.evictor.reconsider()
         return count + await self._upload_again(from_cache)
 
     def _blocks_at(self, mark: Mark) -> list[BlockRow]:

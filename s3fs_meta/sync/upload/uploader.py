@@ -442,6 +442,8 @@ class Uploader:
         """Record the location of a block; damaged blocks with equal content get it, too."""
         is_new = self._moving(place.block) is None
         healed = healing.move_damaged(self._db, place)
+        if healed is not None:
+            self._cache.evictor.reconsider()
         if healed is not None and is_new:
             self._share(place, ino, index, healed)
         elif placements.apply(self._db, [place]):

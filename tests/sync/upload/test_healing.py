@@ -286,6 +286,42 @@ async def test_cached_block_heals_content_of_a_missing_pack(power: Power) -> Non
             await read_file(session, evicted)
 
 
+async def test_cached_block_is_not_evicted_before_it_heals(power: Power) -> None:
+    """The cache needs room between the mark and the upload: the last copy stays until then."""
+    async with power.session("a", tasks=False) as session:
+        cached_one, evicted, key = await _two_blocks(session)
+        del power.store.objects[key]
+        with pytest.raises(ObjectMissingError):
+            await read_file(session, evicted)
+        _evict(session)
+
+        assert await session.healer.heal() == 1
+        await session.flush_at_end()
+        await session.durability.sync_all()
+
+        _evict(session)
+        assert session.cache.index.blocks() == []
+        assert await read_file(session, cached_one) == b"cached" * 900
+
+
+async def test_kill_during_an_overwrite_keeps_the_last_copy(power: Power) -> None:
+    """The kill undoes the overwrite, and the file has its former content."""
+    async with power.session("a", tasks=False) as session:
+        cached_one, evicted, key = await _two_blocks(session)
+        del power.store.objects[key]
+        with pytest.raises(ObjectMissingError):
+            await read_file(session, evicted)
+        session.durability.commit()
+        session.db.begin()
+        index = BlockIndex(0)
+        session.cache.write_new(
+            cached_one, index, 0, b"new", replaced=_located(session, cached_one)
+        )
+
+    async with power.session("a", tasks=False) as session:
+        assert await read_file(session, cached_one) == b"cached" * 900
+
+
 async def test_cached_blocks_are_uploaded_again_in_the_background(power: Power) -> None:
     """The mark is enough; no request is needed."""
     async with power.session("a") as session:

@@ -49,7 +49,7 @@ CONTENT_WINDOWS_MAX: Final = 32
 # Files copied at the same time; each needs memory for a run, stored and unpacked.
 FILES_COPIED_AT_ONCE: Final = 4
 # Incomplete copies that are listed; others are only counted.
-INCOMPLETE_FILES_TOLD_MAX: Final = 10_000
+INCOMPLETE_FILES_SHOWN_MAX: Final = 10_000
 NEIGHBOUR_CACHE_PART: Final = 16  # fraction of the cache (1/N) for unrequested neighbours
 
 # --- metadata images ---------------------------------------------------------------------------
@@ -120,7 +120,7 @@ LEVEL_FAN_OUT: Final = 5  # objects of one level merged into one of the next: a 
 LEVELS_MAX: Final = 8  # the last level spans 390,625 txgs, three weeks at a txg every 5 s
 LEVEL_SECTION_BYTES_MAX: Final = 16 * MIB  # changes and locations in one object: bounds memory
 LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB  # bytes merged at once
-LEVEL_LOOK_S: Final = 10.0  # how often a mount checks for objects to merge
+LEVEL_CHECK_S: Final = 10.0  # how often a mount checks for objects to merge
 
 # --- retention ---------------------------------------------------------------------------------
 RETENTION_S_DEFAULT: Final = 7 * 86_400  # default: any point in time of the last week
@@ -130,7 +130,7 @@ RECLAIM_KEYS_MAX: Final = 10_000  # objects that one pass deletes; more wait for
 RECLAIM_PACK_ROWS: Final = 100_000  # keys of packs in memory while looking for packs without a row
 WATCHED_TAIL_BYTES: Final = 64  # last bytes of a changelog, with its authentication tag or checksum
 MEND_PROBES_MAX: Final = 1_000  # changelogs read to find where a repaired chain continues
-GIVEN_UP_SHOWN_MAX: Final = 50  # abandoned txgs that fsck describes; others are only counted
+ABANDONED_SHOWN_MAX: Final = 50  # abandoned txgs that fsck describes; others are only counted
 # Time between two txgs counts up to this if only this host's clock measured it: a
 # clock jump then costs a day.
 RETENTION_GAP_S_MAX: Final = 86_400
@@ -175,7 +175,7 @@ COLLECT_PASSES_MAX: Final = 3
 COLLECT_QUIET_REQUESTS: Final = 8
 # Wait for a killed process, which ends at once unless it waits for the mount.
 COLLECTOR_END_S_MAX: Final = 2.0
-IMAGE_LOOK_S: Final = 10.0  # how often a mount checks whether an image is due
+IMAGE_CHECK_S: Final = 10.0  # how often a mount checks whether an image is due
 IMAGE_SHARE: Final = 4  # an image is due when the changelogs reach 1/N of its stored size
 NEWS_BYTES_MIN: Final = 512  # a smaller changelog is a fence record or only lists deletions
 IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB  # below this size an image saves no restore time
@@ -183,7 +183,7 @@ IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB  # below this size an image saves no rest
 SEAL_AGE_S: Final = 5.0
 SEAL_LINGER_S: Final = 30.0  # age at which a block is sealed in any case, even if its pack is small
 # Time between reads of the lease during uploads: bounds uploads of a fenced mount.
-LEASE_LOOK_S: Final = 10.0
+LEASE_CHECK_S: Final = 10.0
 # Batches packed or uploaded at once; each needs memory for all its packs: 2 x SEAL_BATCH_BYTES,
 # plain and packed.
 UPLOADS_MAX: Final = 2
@@ -328,8 +328,8 @@ CLONE_COPIED_BYTES: Final = 4 * MIB  # unshipped content copied in one slice: so
 TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # growth of the WAL by a slice
 TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which work on trees waits for a sync
 # Longest wait for the kernel to forget removed names before the command is answered.
-TREE_TOLD_S_MAX: Final = 0.05
-KERNEL_TOLD_S_MAX: Final = 10.0  # time that a command waits for its effect to become visible
+TREE_FORGET_S_MAX: Final = 0.05
+KERNEL_FORGET_S_MAX: Final = 10.0  # time that a command waits for its effect to become visible
 TREE_PAUSE_S: Final = 0.2  # pause between two checks, also when the disk is full
 TREE_BUSY_S: Final = 0.0002  # a checkpoint that takes longer was interleaved with other tasks
 DIRECTORY_DEPTH_MAX: Final = 1 << 20  # depth of a directory beyond which a loop is assumed
@@ -355,4 +355,4 @@ UNMOUNT_GRACE_S: Final = 10.0  # after a signal: time limit for open files
 BENCH_THREADS_MAX: Final = 256  # more would only wait for each other; each holds a block in memory
 BENCH_FILES_MAX: Final = 1_000_000  # operations of one thread; 8 bytes of latency are kept for each
 BENCH_BLOCK_BYTES_MAX: Final = 64 * MIB  # bytes of one read or write, in memory
-BENCH_LOOK_S: Final = 0.1  # time between updates of the bar and checks for an interrupt
+BENCH_POLL_S: Final = 0.1  # time between updates of the bar and checks for an interrupt

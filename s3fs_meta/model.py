@@ -51,7 +51,7 @@ class InodeFlag:
     PROTECTED: Final = LOCKED | IMMUTABLE | APPEND_ONLY
 
 
-class Moment(NamedTuple):
+class PointInTime(NamedTuple):
     """A point in time as the user gives it: by the clock, or by the number of its txg."""
 
     text: str  # as the user wrote it
@@ -60,7 +60,7 @@ class Moment(NamedTuple):
     is_ago: bool = False  # the time was counted back from now, by this host's clock
 
 
-NEWEST: Final = Moment("newest")
+NEWEST: Final = PointInTime("newest")
 
 
 class Mark(NamedTuple):

@@ -22,7 +22,7 @@ from s3fs_meta.limits import (
     PAGE_BYTES_MIN,
     RETENTION_S_MAX,
 )
-from s3fs_meta.model import NEWEST, Mark, Moment, Txg
+from s3fs_meta.model import NEWEST, Mark, PointInTime, Txg
 
 INTERVAL_S_MAX: Final = 7 * 86_400.0
 MODE_BITS_MAX: Final = 0o777
@@ -81,9 +81,9 @@ def seconds(minimum: float) -> Callable[[str, str], float]:
     return parse
 
 
-def moment(word: str, text: str) -> Moment:
+def point_in_time(word: str, text: str) -> PointInTime:
     """Return a point in time: ISO 8601, an age, ``txg=N``, or ``newest``."""
-    found = parse_moment(text.strip(), SystemClock().now_ns())
+    found = parse_point_in_time(text.strip(), SystemClock().now_ns())
     if found is None:
         raise UsageError(
             f"{word}={text} is not a point in time; write for example {word}=2026-05-09T14:30,"
@@ -92,23 +92,23 @@ def moment(word: str, text: str) -> Moment:
     return found
 
 
-def moment_of_txg(word: str, text: str) -> Moment:
+def point_of_txg(word: str, text: str) -> PointInTime:
     """Return the moment of a transaction group."""
-    return Moment(f"{word}={text}", txg=Txg(integer(0, TXG_MAX)(word, text)))
+    return PointInTime(f"{word}={text}", txg=Txg(integer(0, TXG_MAX)(word, text)))
 
 
-def parse_moment(text: str, now_ns: int) -> Moment | None:
+def parse_point_in_time(text: str, now_ns: int) -> PointInTime | None:
     """Return a point in time; None if the text is none."""
     if text == NEWEST.text:
         return NEWEST
     by_number = _TXG.fullmatch(text)
     if by_number is not None and int(by_number[1]) <= TXG_MAX:
-        return Moment(text, txg=Txg(int(by_number[1])))
+        return PointInTime(text, txg=Txg(int(by_number[1])))
     ago = _AGO.fullmatch(text)
     if ago is not None:
         parts = _AGO_PART.findall(ago[1])
         back_s = sum(float(number) * _AGO_UNITS[unit.lower()] for number, unit in parts)
-        return Moment(text, now_ns - int(back_s * 1e9), is_ago=True)
+        return PointInTime(text, now_ns - int(back_s * 1e9), is_ago=True)
     fraction = _FRACTION.search(text)
     fraction_ns = 0 if fraction is None else int(fraction[1].ljust(9, "0"))
     try:
@@ -117,11 +117,11 @@ def parse_moment(text: str, now_ns: int) -> Moment | None:
         when = datetime.fromisoformat(whole).astimezone()
     except (ValueError, OverflowError):
         return None
-    return Moment(text, (when - _EPOCH) // timedelta(seconds=1) * 10**9 + fraction_ns)
+    return PointInTime(text, (when - _EPOCH) // timedelta(seconds=1) * 10**9 + fraction_ns)
 
 
-def written_moment(time_ns: int) -> str:
-    """Return a time as ``moment`` takes it, of the next millisecond: not before what was then."""
+def format_time(time_ns: int) -> str:
+    """Return a time as ``point_in_time`` takes it, of the next millisecond: not before what was then."""
     milliseconds = -(-time_ns // _MS_NS)
     when = _EPOCH + timedelta(milliseconds=milliseconds)
     return when.astimezone().isoformat(timespec="milliseconds")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.model import AccessTime, Mark, Moment
+from s3fs_meta.model import AccessTime, Mark, PointInTime
 from s3fs_meta.option_syntax import nearest
 from s3fs_meta.option_table import BY_WORD, Option, default_of
 
@@ -128,7 +128,7 @@ class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptio
     # data
     capacity_bytes: int | None = default_of("capacity_bytes")
     # mount
-    at: Moment | None = default_of("at")
+    at: PointInTime | None = default_of("at")
     at_least: Mark | None = default_of("at_least")
     uid: int | None = default_of("uid")
     gid: int | None = default_of("gid")
@@ -153,7 +153,7 @@ class GivenOption(NamedTuple):
 
 def shown_value(value: object) -> str:
     """Return a value of MountOptions as text: equal for values that mean the same."""
-    if isinstance(value, Moment):
+    if isinstance(value, PointInTime):
         return value.text
     return str(value.resolve()) if isinstance(value, Path) else str(value)
 

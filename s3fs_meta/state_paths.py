@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-MOMENT: Final = "-at-"
+SNAPSHOT_INFIX: Final = "-at-"
 
 
 def default_cachedir(environment: Mapping[str, str], uid: int) -> Path:
@@ -54,7 +54,7 @@ def locate(url: str, cachedir: Path) -> Path:
     return cachedir.resolve() / f"{words}-{digest}"
 
 
-def locate_moment(state: Path, mountpoint: str) -> Path:
+def locate_snapshot_state(state: Path, mountpoint: str) -> Path:
     """Return the state directory of a mounted point in time: one for each mountpoint.
 
     Args:
@@ -64,4 +64,4 @@ def locate_moment(state: Path, mountpoint: str) -> Path:
     import hashlib  # loads OpenSSL
 
     digest = hashlib.blake2b(os.fsencode(mountpoint), digest_size=6).hexdigest()
-    return state.with_name(f"{state.name}{MOMENT}{digest}")
+    return state.with_name(f"{state.name}{SNAPSHOT_INFIX}{digest}")

@@ -6,14 +6,14 @@ import pytest
 
 from s3fs_meta import option_syntax
 from s3fs_meta.errors import UsageError
-from s3fs_meta.model import NEWEST, Mark, Moment, Txg
+from s3fs_meta.model import NEWEST, Mark, PointInTime, Txg
 from s3fs_meta.option_syntax import (
+    format_time,
     mark,
-    moment,
-    moment_of_txg,
     nearest,
     parse_size,
-    written_moment,
+    point_in_time,
+    point_of_txg,
 )
 
 
@@ -48,7 +48,7 @@ NOW_NS = 1_700_000_000 * 10**9
 )
 def test_point_in_time_may_be_relative(text: str, back_s: int) -> None:
     """A duration counts back from now, with or without "ago", in one unit or several."""
-    assert option_syntax.parse_moment(text, NOW_NS) == Moment(
+    assert option_syntax.parse_point_in_time(text, NOW_NS) == PointInTime(
         text, NOW_NS - back_s * 10**9, is_ago=True
     )
 
@@ -70,7 +70,7 @@ def test_point_in_time_may_be_a_date_or_time(
     monkeypatch.setenv("TZ", "XXX4")
     time.tzset()
     try:
-        assert option_syntax.parse_moment(text, 0) == Moment(text, time_ns)
+        assert option_syntax.parse_point_in_time(text, 0) == PointInTime(text, time_ns)
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -81,7 +81,7 @@ def test_fractions_of_a_second_are_exact_to_the_nanosecond(monkeypatch: pytest.M
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     try:
-        whole = moment("at", "2026-05-09T14:30:05+00:00").time_ns
+        whole = point_in_time("at", "2026-05-09T14:30:05+00:00").time_ns
         assert whole is not None
         for fraction, more_ns in (
             (".123456789", 123_456_789),
@@ -92,7 +92,7 @@ def test_fractions_of_a_second_are_exact_to_the_nanosecond(monkeypatch: pytest.M
         ):
             for zone in ("+00:00", "Z", ""):
                 text = f"2026-05-09T14:30:05{fraction}{zone}"
-                assert moment("at", text).time_ns == whole + more_ns
+                assert point_in_time("at", text).time_ns == whole + more_ns
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -100,9 +100,9 @@ def test_fractions_of_a_second_are_exact_to_the_nanosecond(monkeypatch: pytest.M
 
 def test_point_in_time_may_be_a_txg() -> None:
     """A txg is written as in the log, or as an option of its own."""
-    assert moment("at", "txg=42") == Moment("txg=42", txg=Txg(42))
-    assert moment_of_txg("txg", "42") == Moment("txg=42", txg=Txg(42))
-    assert moment("at", "newest") == NEWEST
+    assert point_in_time("at", "txg=42") == PointInTime("txg=42", txg=Txg(42))
+    assert point_of_txg("txg", "42") == PointInTime("txg=42", txg=Txg(42))
+    assert point_in_time("at", "newest") == NEWEST
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_point_in_time_may_be_a_txg() -> None:
 def test_invalid_point_in_time_is_refused_with_an_example(text: str) -> None:
     """The error shows how a point in time is written."""
     with pytest.raises(UsageError, match="is not a point in time; write for example at=20"):
-        moment("at", text)
+        point_in_time("at", text)
 
 
 @pytest.mark.parametrize("time_ns", [NOW_NS, NOW_NS + 1, NOW_NS + 999_999, NOW_NS + 10**9 - 1])
 def test_printed_time_is_not_parsed_as_an_earlier_one(time_ns: int) -> None:
     """A time copied from the output never selects an earlier state."""
-    read = moment("at", written_moment(time_ns))
+    read = point_in_time("at", format_time(time_ns))
 
     assert read.time_ns is not None
     assert 0 <= read.time_ns - time_ns < 1_000_000

@@ -19,7 +19,7 @@ from contrib.bench.local_subjects import OURS, JuiceSubject, juicefs
 from contrib.bench.subjects import DaemonSubject, S3fsSubject
 
 STORED_S_MAX: Final = 3600.0
-LOOK_S: Final = 0.05
+POLL_S: Final = 0.05
 
 
 class FarSubject(DaemonSubject):
@@ -102,7 +102,7 @@ class RcloneSubject(FarSubject):
         while _count_files(self.objects) < files:
             if time.monotonic() > deadline:
                 raise subjects.SubjectError(f"{self.name} does not upload")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
 
 class S3fsFuseSubject(FarSubject):

@@ -19,7 +19,7 @@ from contrib.bench import fill, samples, stall
 from contrib.bench.subjects import S3fsSubject, begin, call, call_s
 
 POLLS_S: Final = (0.2, 2.0)  # the second is the default
-LOOK_S: Final = 0.001
+POLL_S: Final = 0.001
 TURN_FILES: Final = 50_000
 IDLE_S: Final = 5.0
 NAME_BYTES: Final = 16
@@ -66,7 +66,7 @@ def _lag(
         (writer.mountpoint / name).touch()
         flush = begin(*writer.words("flush", "--json"))
         while not (follower.mountpoint / name).exists():
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         seen_s = time.time()
         txg = json.loads(flush.communicate()[0])["txg"]
         [changelog] = writer.bucket.rglob(f"{txg:012d}*")
@@ -111,7 +111,7 @@ def _failover(writer: S3fsSubject, root: Path) -> dict[str, float]:
         (writer.mountpoint / root.name).write_bytes(b"before")
         call(*writer.words("flush"))
         while not (follower.mountpoint / root.name).exists():
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         status_s = call_s(*follower.words("status"))  # cost of a command that does nothing
         assert writer.pid is not None, "it is mounted"
         os.kill(writer.pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ SETTLE_CPU_S: Final = 0.002  # less than this in a window counts as idle
 SCHEDULER_CLOCK: Final = 2  # CPUCLOCK_SCHED, linux/posix-timers.h
 SETTLE_S_MAX: Final = 20.0
 GONE_S_MAX: Final = 600.0
-GONE_LOOK_S: Final = 0.01
+GONE_POLL_S: Final = 0.01
 
 
 def cpu_s(pid: int, *, alone: bool = False) -> float:
@@ -85,7 +85,7 @@ def wait_gone(root: Path, left: int) -> None:
     deadline = time.monotonic() + GONE_S_MAX
     while inodes(root) > left:
         assert time.monotonic() < deadline, "the tree does not go"
-        time.sleep(GONE_LOOK_S)
+        time.sleep(GONE_POLL_S)
 
 
 def facts() -> dict[str, object]:

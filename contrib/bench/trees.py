@@ -23,7 +23,7 @@ PER_DIRECTORY: Final = 100
 NAME_BYTES: Final = 16
 SMALL_ENTRIES: Final = 20_000  # for the programs that remove file by file
 CACHE_BYTES_PER_ENTRY: Final = 300  # inode, dentry and their records
-LOOK_S: Final = 0.05
+POLL_S: Final = 0.05
 IDLE_COMMANDS: Final = 5
 REMOVED_PER_S_MIN: Final = 300_000
 COPIED_PER_S_MIN: Final = 100_000
@@ -99,7 +99,7 @@ def _clone(subject: S3fsSubject, name: str, files: int, idle_s: float) -> Figure
     began_s = time.perf_counter()
     tree, copy = subject.mountpoint / "tree", subject.mountpoint / name
     command = begin(*subject.words("clone", paths=[tree, copy]))
-    pause_s = stall.PAUSE_S if name == "busy" else LOOK_S
+    pause_s = stall.PAUSE_S if name == "busy" else POLL_S
     taken: list[float] = []
     while command.poll() is None:
         taken.append(samples.seconds(lambda: os.statvfs(subject.mountpoint)))
@@ -124,7 +124,7 @@ def _remove(subject: S3fsSubject, name: str, files: int, empty_s: float) -> Figu
     taken: list[float] = []
     while machine.inodes(root) > left:
         taken.append(samples.seconds(lambda: os.statvfs(root)))
-        time.sleep(stall.PAUSE_S if name == "busy" else LOOK_S)
+        time.sleep(stall.PAUSE_S if name == "busy" else POLL_S)
     figures = {
         "command_s": command_s,
         "beyond_an_empty_program_s": command_s - empty_s,

@@ -33,7 +33,7 @@ EVENTS: Final[dict[Callable[[Run], None], int]] = {
     events.promote: 4,
     events.outage: 5,
     events.turn_clock: 3,
-    past_events.look_back: 8,
+    past_events.mount_past_txgs: 8,
     past_events.restore: 4,
     past_events.roll_back: 3,
     damage_events.damage: 14,

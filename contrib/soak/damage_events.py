@@ -144,7 +144,7 @@ def _while_unmounted(run: Run, chosen: Damage) -> None:
     run.umount()
     _do(run, chosen)
     if run.rnd.random() < 0.4:
-        _look(run)
+        _read_damaged(run)
     if run.rnd.random() < 0.3:
         done = run.writer.mount(run.options, expected=None)
         if done.status == 0:
@@ -154,7 +154,7 @@ def _while_unmounted(run: Run, chosen: Damage) -> None:
     _repair_here(run)
 
 
-def _look(run: Run) -> None:
+def _read_damaged(run: Run) -> None:
     """Mount on a new machine: it may refuse, or must show correct content."""
     cold = run.cold()
     done = cold.mount("ro", expected=None)

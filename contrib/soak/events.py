@@ -271,7 +271,7 @@ def outage(run: Run) -> None:
     try:
         run.operate(run.rnd.randrange(10))
         if run.rnd.random() < 0.3:
-            _look_offline(run)
+            _mount_offline(run)
         time.sleep(run.rnd.random() * 5)
         run.check()
         if run.rnd.random() < 0.3:
@@ -289,7 +289,7 @@ def outage(run: Run) -> None:
     run.check()
 
 
-def _look_offline(run: Run) -> None:
+def _mount_offline(run: Run) -> None:
     """List the names on the other host, read-only, without the bucket."""
     done = run.other.mount("ro", expected=(0, 2, 3, 9))  # 2: no such directory
     if done.status == 0:

@@ -30,7 +30,7 @@ def _require_then(run: Run, txg: dict[str, Any], observed: Observed, what: str) 
     run.history.require_past(observed, f"{what} of txg {txg['txg']}", low, high)
 
 
-def look_back(run: Run) -> None:
+def mount_past_txgs(run: Run) -> None:
     """Mount a point in time, and require the tree of that time."""
     run.operate_somewhat()
     run.flush()

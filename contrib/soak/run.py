@@ -129,12 +129,12 @@ class Run:
         done = self.writer.run("flush", "--json", *words, self.writer.mnt, expected=expected)
         if done.status != 0:
             return None
-        told = json.loads(done.out)["txg"]
-        if told is None:  # there were no changes to ship
+        shipped = json.loads(done.out)["txg"]
+        if shipped is None:  # there were no changes to ship
             txg = int(self.writer.status()["chain"]["txg"])
             self.history.points.setdefault(txg, self.history.last)
         else:
-            txg = int(told)
+            txg = int(shipped)
             self.history.points[txg] = self.history.last
         self.history.reached_bucket()
         return txg

@@ -44,7 +44,7 @@ from s3fs_meta.settings import CacheOptions
 
 _log = logging.getLogger(__name__)
 
-_ONLY_HERE: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
+_NOT_UPLOADED: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
 _STORED: Final = frozenset({BlockState.UPLOADED, BlockState.CLEAN})
 
 
@@ -97,7 +97,7 @@ class BlockCache:
         now_s = trio.current_time()
         for block, state, size_bytes in cached_blocks.rows_with_size(self._db):
             self.index.put(block, state, size_bytes, now_s)
-            if state in _ONLY_HERE:
+            if state in _NOT_UPLOADED:
                 self.index.note_write(block)
         self._copies.load()
 
@@ -136,7 +136,7 @@ class BlockCache:
         return data if end == stop else data + bytes(stop - end)
 
     def _lost_local(self, located: Located, exc: LostBlockError) -> NoReturn:
-        if located.state in _ONLY_HERE:
+        if located.state in _NOT_UPLOADED:
             raise exc
         _log.warning("local copy of uploaded block %d is damaged, fetching it again", located.block)
         self._db.begin_local()

@@ -42,7 +42,7 @@ class DiskSpace:
         """
         self._granted_bytes -= size_bytes
         if self._granted_bytes < 0:
-            self._look(size_bytes)
+            self._measure(size_bytes)
 
     @contextlib.contextmanager
     def holding(self, path: Path, size_bytes: int) -> Iterator[None]:
@@ -55,7 +55,7 @@ class DiskSpace:
         Raises:
             NoSpaceLeftError: there is no room beyond the reserve.
         """
-        self._look(size_bytes)
+        self._measure(size_bytes)
         self._granted_bytes = 0
         self._held[path] = size_bytes
         try:
@@ -66,12 +66,12 @@ class DiskSpace:
     def has_room(self, size_bytes: int) -> bool:
         """Return whether *size_bytes* fit beyond the reserve; evict clean blocks if needed."""
         try:
-            self._look(size_bytes)
+            self._measure(size_bytes)
         except NoSpaceLeftError:
             return False
         return True
 
-    def _look(self, size_bytes: int) -> None:
+    def _measure(self, size_bytes: int) -> None:
         spare = self.unheld_bytes()
         if spare < size_bytes:
             self._free_some(size_bytes - spare + DISK_FREE_BYTES)

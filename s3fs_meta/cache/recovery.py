@@ -167,7 +167,7 @@ async def restore_copies(
         OSError, DatabaseError: the disk failed.
     """
     beginning = partial(_beginning, files)
-    for copy in block_origins.only_here(db):
+    for copy in block_origins.not_uploaded(db):
         data = await content_before(copy, db, beginning, keyring, store)
         await trio.to_thread.run_sync(files.create, copy.block, 0, data)
         await trio.to_thread.run_sync(files.sync, [copy.block])

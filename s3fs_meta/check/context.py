@@ -158,7 +158,7 @@ class Examination:
         assert self.files is not None, "only files of the cache directory are quarantined"
         return self.files.root.parent / f"kept-{self.now_ns}"
 
-    def look_at(self, files: BlockFiles) -> None:
+    def use_files(self, files: BlockFiles) -> None:
         """Allow repairs to use the cache directory, whose files were noted as evidence."""
         self.files = files
         self.evidence.surveyed |= Need.FILES

@@ -110,7 +110,7 @@ async def rebuild(
         StoreError: the store is unavailable; nothing was changed.
         PreconditionError: another process stored a lease meanwhile; it is unchanged.
     """
-    traces = await _look(store)
+    traces = await _list_traces(store)
     path, old_path, chain_path = (tmp / f"{name}.db" for name in ("rebuilt", "damaged", "chain"))
     await trio.to_thread.run_sync(image_copy.remove, path)
     try:
@@ -144,7 +144,7 @@ async def rebuild(
     return made
 
 
-async def _look(store: ObjectStore) -> _Traces:
+async def _list_traces(store: ObjectStore) -> _Traces:
     packs: list[tuple[Epoch, ObjectInfo]] = []
     last_epoch, last_txg = Epoch(0), Txg(0)
     lease_epoch, lease = await _lease(store)

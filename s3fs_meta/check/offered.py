@@ -85,7 +85,7 @@ class Offer:
 
     # --- one object ----------------------------------------------------------------------------
 
-    async def _look(
+    async def _fetch(
         self, key: ObjectKey, decode: Decode[_T], max_bytes: int
     ) -> tuple[_Found, _T | None]:
         """Return the object of the bucket under a name, and its decoded content if it is valid."""
@@ -134,7 +134,7 @@ class Offer:
         self, key: ObjectKey, decode: Decode[_T], max_bytes: int = SEALED_BYTES_MAX
     ) -> _T | None:
         """Return the content of an object with random digits in its name; restore it if needed."""
-        found, decoded = await self._look(key, decode, max_bytes)
+        found, decoded = await self._fetch(key, decode, max_bytes)
         if decoded is not None:
             return decoded
         copy = await self._copy(key, decode, max_bytes)
@@ -222,7 +222,7 @@ class Offer:
             return changelog
 
         wanted = self._named.get(txg)
-        found, changelog = await self._look(key, decode, SEALED_BYTES_MAX)
+        found, changelog = await self._fetch(key, decode, SEALED_BYTES_MAX)
         if changelog is not None and found.data is not None:
             digest = content_hash(found.data)
             if wanted in {None, digest}:
@@ -265,7 +265,7 @@ class Offer:
                     raise FormatError(key, "it belongs to another filesystem")
                 return level
 
-            found, level = await self._look(key, decode, SEALED_BYTES_MAX)
+            found, level = await self._fetch(key, decode, SEALED_BYTES_MAX)
             copy = None if level is not None else await self._copy(key, decode, SEALED_BYTES_MAX)
             if copy is None:
                 continue

@@ -24,7 +24,7 @@ from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import (
     BENCH_BLOCK_BYTES_MAX,
     BENCH_FILES_MAX,
-    BENCH_LOOK_S,
+    BENCH_POLL_S,
     BENCH_THREADS_MAX,
     MIB,
 )
@@ -173,7 +173,7 @@ class Workload:
         total = phase.operations * len(futures)
         left = set(futures)
         while left:
-            done, left = wait(left, timeout=BENCH_LOOK_S)
+            done, left = wait(left, timeout=BENCH_POLL_S)
             for future in done:
                 future.result()
             self._report(phase.what, sum(map(len, taken)), total)

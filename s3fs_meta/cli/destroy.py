@@ -122,7 +122,7 @@ async def _destroy(
 ) -> _Found:
     # One event loop for the question and the removal: the terminal is read in it.
     async with opened_store(place.url, s3) as store:
-        contents = await removal.look(store)
+        contents = await removal.list_contents(store)
         if not contents.named:
             raise NotAFilesystemError(store.url)
         lease = await _refuse_held(store, force_takeover=force_takeover)

@@ -53,7 +53,7 @@ from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
-from s3fs_meta.sync.history.points_in_time import told
+from s3fs_meta.sync.history.points_in_time import described
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import refuse_held
@@ -100,7 +100,7 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
         S3fsError: the filesystem could not be checked.
     """
     report = Report(on_note=front.notice) if plan.verbose else Report()
-    async with opened_store(plan.place.url, plan.s3, tell=front.notice) as store:
+    async with opened_store(plan.place.url, plan.s3, notify=front.notice) as store:
         mounted = await _status_if_mounted(plan.place)
         if mounted is not None:
             _refuse_beside(plan, mounted["journal_mode"])
@@ -125,7 +125,7 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
             there has all names.
     """
     state_dir = StateDir(plan.place.state)
-    async with opened_store(plan.place.url, plan.s3, tell=front.notice) as store:
+    async with opened_store(plan.place.url, plan.s3, notify=front.notice) as store:
         keys = await _keys(plan, store, secret, repairing=True)
         await require_proof(store, keys)
         superblock, keyring = keys.superblock, keys.keyring
@@ -147,7 +147,7 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
 def _quarantine(state_dir: StateDir, front: Front) -> None:
     """Quarantine the remains of the local state: they may have metadata that packs lack."""
     if state_dir.database.exists() or state_dir.has_remains:
-        kept = state_dir.set_aside(str(SystemClock().now_ns()))
+        kept = state_dir.quarantine_as(str(SystemClock().now_ns()))
         front.notice(
             f"the local state was quarantined in {kept}; s3fs-meta recover-state copies files out"
         )
@@ -317,7 +317,7 @@ async def _check_readable(
             raise with_advice(exc) from exc
         await state_dir.lock(wait_s=plan.open.lock_wait_s)
         try:
-            kept = state_dir.set_aside(str(SystemClock().now_ns()))
+            kept = state_dir.quarantine_as(str(SystemClock().now_ns()))
         finally:
             state_dir.unlock()
         report.forget_all_but(_CLOSED)
@@ -445,7 +445,9 @@ def _note_future(volume: Volume, report: Report) -> Verdict | None:
     if volume.clock.difference or not is_later(volume.link.created_ns, volume.clock.now_ns()):
         return None
     verdict = report.open(Verdict(_FUTURE, "no txg is of a time to come", Severity.DAMAGE))
-    text = f"{told(volume.link)}: a host with a wrong clock wrote it; -y begins a new time span"
+    text = (
+        f"{described(volume.link)}: a host with a wrong clock wrote it; -y begins a new time span"
+    )
     report.add(verdict, Finding(_FUTURE, text))
     return verdict
 
@@ -470,7 +472,7 @@ async def _carry(volume: Volume, front: Front) -> bool:
     session.recover()
     await session.publish_anew(front.progress)  # the report lists the losses
     if volume.position.link.created_ns < volume.link.created_ns:
-        front.notice(f"a new time span begins with {told(volume.position.link)}")
+        front.notice(f"a new time span begins with {described(volume.position.link)}")
     return not session.db.changed and not session.uploader.pending
 
 

@@ -25,10 +25,10 @@ from s3fs_meta.export.from_snapshot import names_of
 from s3fs_meta.limits import HISTORY_SHOWN_DEFAULT
 from s3fs_meta.meta.changesets import Summary
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.model import Moment
+from s3fs_meta.model import PointInTime
 from s3fs_meta.mount import targets
-from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_moment
-from s3fs_meta.option_syntax import written_moment
+from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
+from s3fs_meta.option_syntax import format_time
 from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.history.snapshot_mount import Bucket
@@ -62,8 +62,8 @@ class _Wanted(NamedTuple):
     """The part of the history that is shown."""
 
     names: list[bytes]  # names on the wanted path; empty: everything
-    since: Moment | None
-    until: Moment
+    since: PointInTime | None
+    until: PointInTime
     most: int | None
 
 
@@ -108,8 +108,8 @@ def log(
     """Carry out the command."""
     wanted = _Wanted(
         names_of(os.fsencode(path or "")),
-        None if since is None else option_syntax.moment("--since", since),
-        option_syntax.moment("--until", until),
+        None if since is None else option_syntax.point_in_time("--since", since),
+        option_syntax.point_in_time("--until", until),
         count or (HISTORY_SHOWN_DEFAULT if since is None else None),
     )
     place = targets.of_url(url, access.cachedir)
@@ -126,15 +126,15 @@ def log(
 async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
     found: list[TxgRecord | Gap] = []
     async with opened_bucket(reading) as bucket, contextlib.AsyncExitStack() as stack:
-        last, oldest = await _last(bucket, wanted.until), await bucket.moments.oldest()
+        last, oldest = await _last(bucket, wanted.until), await bucket.points.oldest()
         since = None if wanted.since is None else (await bucket.by_store(wanted.since))[0]
-        for notice in bucket.moments.notices:
+        for notice in bucket.points.notices:
             reading.front.notice(notice)
 
         async def restore(link: Link) -> Database:
             await stack.aclose()  # close the database before the directory is removed
-            exact = Moment(f"txg={link.txg}", txg=link.txg)
-            return (await stack.enter_async_context(opened_moment(reading, bucket, exact))).db
+            exact = PointInTime(f"txg={link.txg}", txg=link.txg)
+            return (await stack.enter_async_context(opened_snapshot(reading, bucket, exact))).db
 
         rewinder = Rewinder(bucket, wanted.names, restore) if wanted.names else None
         async with aclosing(txg_log.backwards(bucket, last, oldest.txg)) as changelogs:
@@ -150,16 +150,16 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
     return found
 
 
-async def _last(bucket: Bucket, until: Moment) -> Link:
+async def _last(bucket: Bucket, until: PointInTime) -> Link:
     """Return the link to begin with; show a notice if the end of the chain is unreadable."""
     if until.txg is not None or until.time_ns is not None:
         return await bucket.find(until)
-    newest = await bucket.moments.newest()
-    if bucket.moments.unreadable_end:
+    newest = await bucket.points.newest()
+    if bucket.points.unreadable_end:
         try:
             await bucket.find(until)
         except BrokenChainError as exc:
-            bucket.moments.notices.append(exc.message)
+            bucket.points.notices.append(exc.message)
     return newest
 
 
@@ -174,7 +174,7 @@ async def _entry(bucket: Bucket, fetched: Fetched | Gap) -> TxgRecord | Gap:
         return Gap(fetched.link.txg, exc.message)
 
 
-def _is_before(fetched: Fetched | Gap, since: Moment | None) -> bool:
+def _is_before(fetched: Fetched | Gap, since: PointInTime | None) -> bool:
     if since is None:
         return False
     if since.txg is not None:
@@ -192,9 +192,9 @@ def _line(entry: TxgRecord | Gap) -> str:
     if isinstance(entry, Gap):
         return f"{entry.txg:>6}  cannot be restored: {entry.why}"
     size = output.human_bytes(entry.object_bytes + entry.stored_bytes)
-    told = _KINDS[entry.kind] or _changes(entry.changes)
-    when = written_moment(entry.link.created_ns)
-    return f"{entry.link.txg:>6}  {when}  epoch {entry.epoch}  {size:>8}  {told}"
+    text = _KINDS[entry.kind] or _changes(entry.changes)
+    when = format_time(entry.link.created_ns)
+    return f"{entry.link.txg:>6}  {when}  epoch {entry.epoch}  {size:>8}  {text}"
 
 
 def _changes(changes: Summary | None) -> str:
@@ -217,7 +217,7 @@ def _facts(entry: TxgRecord | Gap) -> dict[str, Any]:
     return {
         "txg": entry.link.txg,
         "created_ns": entry.link.created_ns,
-        "time": written_moment(entry.link.created_ns),
+        "time": format_time(entry.link.created_ns),
         "epoch": entry.epoch,
         "kind": entry.kind.value,
         "hash": entry.link.hash,

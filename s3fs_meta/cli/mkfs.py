@@ -131,7 +131,7 @@ async def _refuse_below_another(url: str, s3: S3Options) -> None:
         NotEmptyError: there is a filesystem at a URL above; nothing was created.
     """
     for parent in urls.above(url):
-        async with opened_store(parent, s3, look_only=True) as store:
+        async with opened_store(parent, s3, probe_only=True) as store:
             try:
                 found = await has_superblock(store)
             except StoreAccessError:

@@ -84,7 +84,7 @@ async def _offer(source: Source, filesystem: Filesystem) -> AsyncIterator[Offer]
         kept = partial(remembered.keep_replaced, name, data, stamp)
         return str(await trio.to_thread.run_sync(kept))
 
-    async with opened_store(source.url, source.s3, look_only=True) as copies:
+    async with opened_store(source.url, source.s3, probe_only=True) as copies:
         if copies.url == store.url:
             raise UsageError(f"--objects-from={source.url} is the bucket itself")
         yield Offer(store, copies, filesystem.keyring, filesystem.uuid, keep)

@@ -222,10 +222,10 @@ def _list(place: targets.Target, found: list[Kept], *, json: bool) -> None:
         output.print_text(f"nothing is quarantined in {place.state}")
     for one in facts:
         output.print_text(f"{one['path']}: quarantined {output.human_time(one['set_aside_ns'])}")
-        output.print_text(f"  {_told(one)}")
+        output.print_text(f"  {_describe(one)}")
 
 
-def _told(facts: Mapping[str, Any]) -> str:
+def _describe(facts: Mapping[str, Any]) -> str:
     if facts["why_unreadable"]:
         return f"cannot be read: {facts['why_unreadable']}"
     return f"{output.human_bytes(facts['only_here_bytes'])} of it were never uploaded"

@@ -15,12 +15,12 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.export.copier import Copier, Tally, require_empty
 from s3fs_meta.export.from_snapshot import Restoring
-from s3fs_meta.model import Moment
+from s3fs_meta.model import PointInTime
 from s3fs_meta.mount import targets
-from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_moment
+from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.newest_locations import newest_state
-from s3fs_meta.sync.history.points_in_time import told
+from s3fs_meta.sync.history.points_in_time import described
 from s3fs_meta.sync.uncached_reads import UncachedReader
 
 HELP = CommandHelp(
@@ -77,7 +77,7 @@ def restore(
     json: options.Json = False,
 ) -> int:
     """Carry out the command."""
-    wanted = option_syntax.moment("--at", at)
+    wanted = option_syntax.point_in_time("--at", at)
     place = targets.of_url(url, access.cachedir)
     require_empty(target)
     with TerminalFront(quiet=json) as front:
@@ -89,11 +89,11 @@ def restore(
 
 
 async def _restore(
-    reading: Reading, wanted: Moment, paths: list[bytes], target: Path, privileges: bool
+    reading: Reading, wanted: PointInTime, paths: list[bytes], target: Path, privileges: bool
 ) -> tuple[Link, Tally, Copier]:
     async with (
         opened_bucket(reading) as bucket,
-        opened_moment(reading, bucket, wanted) as volume,
+        opened_snapshot(reading, bucket, wanted) as volume,
     ):
         elsewhere = newest_state(volume)
         content = UncachedReader(volume.db, volume.store, volume.keyring, elsewhere.find)
@@ -108,10 +108,10 @@ async def _restore(
 
 def _show(link: Link, tally: Tally, copier: Copier, where: dict[str, Any], *, json: bool) -> None:
     if json:
-        moment = {"txg": link.txg, "created_ns": link.created_ns}
-        output.print_json(where | moment | tally.facts(copier))
+        point_in_time = {"txg": link.txg, "created_ns": link.created_ns}
+        output.print_json(where | point_in_time | tally.facts(copier))
         return
     size = output.human_bytes(tally.size_bytes)
-    output.print_text(f"copied {tally.files} files, {size}, of {told(link)} to {where['to']}")
+    output.print_text(f"copied {tally.files} files, {size}, of {described(link)} to {where['to']}")
     for line in tally.lines(copier):
         output.print_text(line)

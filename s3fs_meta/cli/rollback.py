@@ -14,7 +14,7 @@ from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import HeldError, SettingsError, UsageError
-from s3fs_meta.model import Moment
+from s3fs_meta.model import PointInTime
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.plan import LOCK_WAIT_S
 from s3fs_meta.mount.stores import opened_store
@@ -23,7 +23,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.history.points_in_time import told
+from s3fs_meta.sync.history.points_in_time import described
 from s3fs_meta.sync.history.snapshot_mount import read_bucket
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.rollback import RolledBack, roll_back
@@ -67,7 +67,7 @@ class _Wanted(NamedTuple):
     place: Target
     s3: S3Options
     open: OpenOptions
-    moment: Moment
+    point_in_time: PointInTime
     confirmed: bool
 
 
@@ -99,7 +99,7 @@ def rollback(
             lock_wait_s=LOCK_WAIT_S,
             mend=Mend(anything=True),  # an earlier txg is chosen on purpose
         ),
-        option_syntax.moment("--at", at),
+        option_syntax.point_in_time("--at", at),
         confirmed=yes,
     )
     with TerminalFront(quiet=json) as front:
@@ -111,7 +111,7 @@ def rollback(
             {"url": url, "was": done.before.txg, "past": past.txg, "txg": done.now.txg}
         )
         return
-    output.print_text(f"txg {done.now.txg} is what {told(past)} was")
+    output.print_text(f"txg {done.now.txg} is what {described(past)} was")
     output.print_text(f"to undo it: s3fs-meta rollback --at txg={done.before.txg} {url}")
 
 
@@ -143,16 +143,16 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
     if is_locked(wanted.place.state):
         raise HeldError(f"{store.url} is in use on this host; unmount it first")
     bucket = await read_bucket(store, Remembered(wanted.place.state), secret, SystemClock())
-    past, present = await bucket.find(wanted.moment), await bucket.moments.newest()
-    for notice in bucket.moments.notices:
+    past, present = await bucket.find(wanted.point_in_time), await bucket.points.newest()
+    for notice in bucket.points.notices:
         front.notice(notice)
     if past.txg == present.txg:
-        raise SettingsError(f"{told(past)} is the current txg: there is nothing to roll back")
-    if bucket.moments.unreadable_end:
-        last = bucket.moments.unreadable_end[-1]
+        raise SettingsError(f"{described(past)} is the current txg: there is nothing to roll back")
+    if bucket.points.unreadable_end:
+        last = bucket.points.unreadable_end[-1]
         front.notice(f"txgs after it, up to txg {last}, cannot be read and are abandoned")
-    front.notice(f"{store.url} is rolled back from {told(present)}")
-    front.notice(f"to {told(past)}: {present.txg - past.txg} transaction groups")
+    front.notice(f"{store.url} is rolled back from {described(present)}")
+    front.notice(f"to {described(past)}: {present.txg - past.txg} transaction groups")
     if not wanted.confirmed:
         await trio.to_thread.run_sync(_require_yes)
     return past

@@ -54,5 +54,5 @@ def human_bytes(size_bytes: float) -> str:
 
 def human_time(time_ns: int) -> str:
     """Return a point in time as local time, with its UTC offset."""
-    moment = datetime.fromtimestamp(time_ns / 1e9, tz=timezone.utc).astimezone()
-    return moment.isoformat(sep=" ", timespec="seconds")
+    local_time = datetime.fromtimestamp(time_ns / 1e9, tz=timezone.utc).astimezone()
+    return local_time.isoformat(sep=" ", timespec="seconds")

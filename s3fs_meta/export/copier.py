@@ -21,7 +21,7 @@ import trio
 from s3fs_meta.cache.block_files import write_all
 from s3fs_meta.errors import UsageError
 from s3fs_meta.fs.xattrs import CAPABILITY
-from s3fs_meta.limits import CONTENT_RUN_BYTES, INCOMPLETE_FILES_TOLD_MAX
+from s3fs_meta.limits import CONTENT_RUN_BYTES, INCOMPLETE_FILES_SHOWN_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, properties, symlinks, xattrs
 from s3fs_meta.meta.tables.block_map import Located
@@ -301,7 +301,7 @@ class Tally:
         self.size_bytes += copied.size_bytes
         if copied.missing or copied.unsure:
             self.incomplete_files += 1
-            if len(self.incomplete) < INCOMPLETE_FILES_TOLD_MAX:
+            if len(self.incomplete) < INCOMPLETE_FILES_SHOWN_MAX:
                 self.incomplete.append(copied)
 
     def facts(self, copier: Copier) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class KeptContent:
         self._copies: dict[BlockId, Copy] = {}
         if _power_was_lost(db):
             self._synced_bytes = {row.block: row.synced_bytes for row in unsynced_tails(db)}
-            self._copies = {row.block: row for row in block_origins.only_here(db)}
+            self._copies = {row.block: row for row in block_origins.not_uploaded(db)}
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
         """Return the content of blocks, in the given order.

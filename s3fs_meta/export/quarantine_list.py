@@ -28,7 +28,7 @@ _NAMED: Final = (
 _BEFORE: Final = (
     "SELECT mode, nlink, uid, gid, size_bytes, ctime_ns, mtime_delta_ns FROM inodes WHERE ino = ?"
 )
-_ONLY_HERE: Final = "SELECT ino FROM cached_blocks WHERE state = ? OR state = ?"
+_PENDING_INODES: Final = "SELECT ino FROM cached_blocks WHERE state = ? OR state = ?"
 
 
 class Kept(NamedTuple):
@@ -111,7 +111,7 @@ def changed(db: Database, base: Database | None) -> list[Ino]:
     Of directories only new ones are returned: others differ only in their entries.
     """
     states = (int(BlockState.DIRTY), int(BlockState.SEALED))
-    pending = {row[0] for row in db.iterate(_ONLY_HERE, states)}
+    pending = {row[0] for row in db.iterate(_PENDING_INODES, states)}
     found = []
     for ino, *row in db.inodes.iterate(_NAMED):
         before = None if base is None else base.inodes.one(_BEFORE, (ino,))

@@ -23,7 +23,7 @@ from s3fs_meta.mount_state import MountStatus
 
 _DAY_NS: Final = 24 * 3600 * 1_000_000_000
 _NOW_NS: Final = 60 * 10**9  # the request may have waited since it was sent, for example for a copy
-_LOOK_AGAIN_S: Final = (
+_NOT_DUE_S: Final = (
     0.05  # seconds for which a file whose atime needed no change is not checked again
 )
 _SETTABLE: Final = 0o7777
@@ -193,7 +193,7 @@ class AttributeStore:
             return
         now_ns = self._now_ns()
         if attributes.flags & _KEEPS_TIMES or not access_time_due(self._policy, attributes, now_ns):
-            self._not_due, self._not_due_until_s = attributes, monotonic_s + _LOOK_AGAIN_S
+            self._not_due, self._not_due_until_s = attributes, monotonic_s + _NOT_DUE_S
             return
         self._db.begin()
         try:

@@ -40,7 +40,7 @@ class Freeze:
         self._is_still = False
         self._ended = trio.Event()
         self._waiting = 0
-        self._give_up: Callable[[str], None] = _nobody
+        self._give_up: Callable[[str], None] = _ignore_reason
         self._listeners: list[Callable[[bool], None]] = []
 
     def when_changed(self, listener: Callable[[bool], None]) -> None:
@@ -93,7 +93,7 @@ class Freeze:
             listener(True)
 
     def _end(self) -> None:
-        self._top, self._is_still, self._give_up = None, False, _nobody
+        self._top, self._is_still, self._give_up = None, False, _ignore_reason
         for listener in self._listeners:
             listener(False)
         self._ended.set()
@@ -146,5 +146,5 @@ class Freeze:
         raise MetadataError("its parent directories form a loop", ino)
 
 
-def _nobody(_why: str) -> None:
+def _ignore_reason(_why: str) -> None:
     """Do nothing: no tree is frozen, so there is no freeze to end."""

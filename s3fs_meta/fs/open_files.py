@@ -62,7 +62,7 @@ class OpenFiles:
         self._inodes: dict[Ino, OpenInode] = {}
         # Whether the kernel reports open and close. If not, a file counts as open from its first
         # read until the kernel forgets it; such a mount is read-only.
-        self.are_told = True
+        self.are_reported = True
         # How many inodes may have dirty pages in the kernel, and since when there is at
         # least one, by the monotonic clock; None: there is none, because close(2) writes back.
         self.writing = 0
@@ -71,9 +71,9 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._inodes)
 
-    def expect_reports(self, are_told: bool) -> None:
+    def expect_reports(self, are_reported: bool) -> None:
         """Note whether the kernel reports open and close from now on."""
-        self.are_told = are_told
+        self.are_reported = are_reported
 
     def find(self, ino: Ino) -> OpenInode | None:
         """Return the record of an open inode, or None when it is not open."""
@@ -82,11 +82,11 @@ class OpenFiles:
     def being_read(self, ino: Ino) -> OpenInode | None:
         """Return the record of an inode that is being read."""
         record = self._inodes.get(ino)
-        return record if record is not None or self.are_told else self.opened(ino)
+        return record if record is not None or self.are_reported else self.opened(ino)
 
     def forgotten(self, ino: Ino) -> None:
         """Note that the kernel no longer uses an inode."""
-        if not self.are_told:
+        if not self.are_reported:
             self._inodes.pop(ino, None)
 
     def written(self) -> list[Ino]:

@@ -276,8 +276,8 @@ class RawOperations:
 
     async def flags(self, ino: Ino, command: int, given: bytes, is_root: bool) -> bytes:
         """Answer a command about the flags of an inode."""
-        told = await self._fs.flags.command(ino, command, given, is_root=is_root)
-        return IOCTL_OUT + told
+        result = await self._fs.flags.command(ino, command, given, is_root=is_root)
+        return IOCTL_OUT + result
 
     def statx(self, unique: int, ino: Ino, _uid: int, _content: bytes) -> None:
         """Answer attributes with the birth time, which the kernel requests only once per inode."""

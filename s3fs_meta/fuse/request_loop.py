@@ -36,7 +36,7 @@ class Gate:
         self._parked = ParkingLot()
         self._fd = -1
         self._fds: list[int] = []
-        self._someone_waits = False  # a worker waits for the descriptor, through trio
+        self._worker_waits = False  # a worker waits for the descriptor, through trio
         self._is_closing = False  # trio wakes workers that wait already, not those that begin later
         self._is_direct = False  # the worker that has just passed the gate need not wait
         self._has_answered = False  # the next worker at the gate has just answered a request
@@ -52,7 +52,7 @@ class Gate:
             if self.is_ready(wait_s):
                 self._is_direct = True
                 return
-            if not self._someone_waits:
+            if not self._worker_waits:
                 return
             await self._parked.park()
             self._has_answered = False  # the worker was woken, so it has not just answered
@@ -65,7 +65,7 @@ class Gate:
     ) -> None:
         """Wake another worker to wait for requests: the received one may take long."""
         self._has_answered = True
-        if self._parked and not self._someone_waits:
+        if self._parked and not self._worker_waits:
             self._parked.unpark()
 
     async def wait_readable(self, fd: int) -> None:
@@ -80,7 +80,7 @@ class Gate:
         if fd != self._fd:
             self._fd = fd
             self._fds = [fd] if fd <= _SELECT_FD_MAX else []
-        self._someone_waits = True
+        self._worker_waits = True
         try:
             while True:
                 if self._is_closing:
@@ -90,7 +90,7 @@ class Gate:
                 if not self._fds or self.is_ready(0.0):
                     return
         finally:
-            self._someone_waits = False
+            self._worker_waits = False
             self._streak_end_s = time.perf_counter() + STREAK_S_MAX
 
     def notify_closing(self, fd: int) -> None:

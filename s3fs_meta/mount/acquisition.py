@@ -22,7 +22,7 @@ from s3fs_meta.mount import targets
 from s3fs_meta.mount.plan import MountPlan
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import head as image_head
-from s3fs_meta.sync.history.snapshot_mount import open_moment, read_bucket
+from s3fs_meta.sync.history.snapshot_mount import open_snapshot, read_bucket
 from s3fs_meta.sync.opening.offline import why_unreachable
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.state_dir import StateDir
@@ -64,7 +64,7 @@ async def open_for_mount(
     if plan.options.at is not None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
         bucket = await read_bucket(store, Remembered(present.state), secret, clock)
-        return await open_moment(bucket, state_dir, plan.open, plan.options.at, front.progress)
+        return await open_snapshot(bucket, state_dir, plan.open, plan.options.at, front.progress)
     was_here = state_dir.database.exists()
     volume = await open_it()
     inodes = volume.db.counters.inodes
@@ -86,7 +86,7 @@ async def open_for_mount(
     finally:
         state_dir.unlock()
     volume = await open_it()
-    unreached = await _tell_superblock(volume, wanted)
+    unreached = await _announce_superblock(volume, wanted)
     return replace(volume, notices=(*volume.notices, *unreached))
 
 
@@ -112,7 +112,7 @@ def page_size_of(db: Database) -> int:
     return int(row[0])
 
 
-async def _tell_superblock(volume: Volume, page_size: int) -> list[str]:
+async def _announce_superblock(volume: Volume, page_size: int) -> list[str]:
     """Record the page size in the superblock, for ``status`` only. Return notices for the user."""
 
     def amend(present: Superblock, keyring: Keyring) -> Superblock:

@@ -37,7 +37,7 @@ from s3fs_meta.control.protocol import Message, Report
 from s3fs_meta.errors import ControlError, NotMountedError
 from s3fs_meta.mount import mount_holders
 from s3fs_meta.mount.mount_holders import Holder
-from s3fs_meta.mount.mount_paths import REMOVE, Entry, hand_over, removal, told
+from s3fs_meta.mount.mount_paths import REMOVE, Entry, entry_message, hand_over, removal
 from s3fs_meta.mount.targets import Target, named, outcome_of
 from s3fs_meta.sync.state_dir import LockWatch
 
@@ -150,7 +150,7 @@ async def request_lock(entry: Entry, front: Front) -> dict[str, Any]:
         NotMountedError: there is none.
         ControlError: it refused, perhaps in the middle.
     """
-    return await _ask(entry.place, LOCK, told(entry), front)
+    return await _ask(entry.place, LOCK, entry_message(entry), front)
 
 
 async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str, Any]:
@@ -160,7 +160,7 @@ async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str,
         NotMountedError: there is none.
         ControlError: it refused; there is no copy.
     """
-    arguments = {"source": told(source), "target": told(target)}
+    arguments = {"source": entry_message(source), "target": entry_message(target)}
     return await _ask(source.place, CLONE, arguments, front)
 
 
@@ -174,7 +174,11 @@ async def request_frozen_clone(
         ControlError: it refused, or it took longer than *limit_s*; there is no copy.
         OSError: the kernel could not write back dirty pages; there is no copy.
     """
-    arguments = {"source": told(source), "target": told(target), "limit_s": limit_s}
+    arguments = {
+        "source": entry_message(source),
+        "target": entry_message(target),
+        "limit_s": limit_s,
+    }
     state, show = source.place.state, _shown(front)
     result: dict[str, Any] = {}
     with named(source.place):

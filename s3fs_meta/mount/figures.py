@@ -8,14 +8,14 @@ import os
 import time
 from typing import Any
 
-from s3fs_meta.model import BlockState, Moment
+from s3fs_meta.model import BlockState, PointInTime
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.sync.session import Session
 
 
 def figures(
-    session: Session, url: str, mountpoint: str, at: Moment | None = None
+    session: Session, url: str, mountpoint: str, at: PointInTime | None = None
 ) -> dict[str, Any]:
     """Return the figures of a mount. Schedule point: never.
 

@@ -14,13 +14,13 @@ from typing import Final, NamedTuple
 
 from s3fs_meta.control import plain_call
 from s3fs_meta.errors import ControlError, NotMountedError, UsageError
-from s3fs_meta.limits import KERNEL_TOLD_S_MAX
+from s3fs_meta.limits import KERNEL_FORGET_S_MAX
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.targets import Target, named
 
-_LOOK_AGAIN_S: Final = 0.05
+_POLL_S: Final = 0.05
 REMOVE: Final = "remove"
 
 
@@ -100,7 +100,7 @@ def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
         ControlError: the change was made, but programs do not see it in time.
         OSError: lookups fail, because the mount has ended meanwhile.
     """
-    deadline_s, pause_s = time.monotonic() + KERNEL_TOLD_S_MAX, 0.001
+    deadline_s, pause_s = time.monotonic() + KERNEL_FORGET_S_MAX, 0.001
     for entry in wanted:
         while _is_there(entry) is not there:
             if time.monotonic() > deadline_s:
@@ -109,7 +109,7 @@ def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
                     "ControlError", f"{entry.path} is {what}, but the kernel does not show it yet"
                 )
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LOOK_AGAIN_S)
+            pause_s = min(2 * pause_s, _POLL_S)
 
 
 def _is_there(entry: Entry) -> bool:
@@ -167,9 +167,9 @@ def remove(entry: Entry) -> None:
 
 def removal(entry: Entry, *, locked: bool = False, wait: bool = False) -> dict[str, int | str]:
     """Return the arguments of a removal."""
-    return {**told(entry), "locked": locked, "wait": wait}
+    return {**entry_message(entry), "locked": locked, "wait": wait}
 
 
-def told(entry: Entry) -> dict[str, int | str]:
+def entry_message(entry: Entry) -> dict[str, int | str]:
     """Return an entry in the form of control messages."""
     return {"parent": entry.parent, "name": os.fsdecode(entry.name), "ino": entry.ino}

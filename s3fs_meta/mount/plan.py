@@ -72,7 +72,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
     path = mount_table.resolve(mountpoint)
     place = targets.of_url(url, options.cachedir)
     if options.at is not None:
-        place = targets.of_moment(place, path)
+        place = targets.of_snapshot(place, path)
     pragmas = pragmas_of(options)
     pragmas.validate()
     if pragmas.is_wal:
@@ -98,7 +98,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
         ),
         overrides=Overrides(options.uid, options.gid, options.umask),
         warnings=_without_effect(options)
-        + (_warnings(pragmas) if options.at is None else _of_moment(said)),
+        + (_warnings(pragmas) if options.at is None else _snapshot_warnings(said)),
     )
 
 
@@ -107,7 +107,7 @@ def _with_what_follows(options: MountOptions) -> MountOptions:
     return options if options.at is None else replace(options, read_only=True)
 
 
-def _of_moment(said: MountOptions) -> tuple[str, ...]:
+def _snapshot_warnings(said: MountOptions) -> tuple[str, ...]:
     return () if said.read_only else ("a moment of the past is mounted read-only",)
 
 

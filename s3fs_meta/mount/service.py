@@ -54,18 +54,18 @@ from s3fs_meta.mount.watchers import Watchers
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import head as image_head
-from s3fs_meta.sync.history.points_in_time import mark_of, told
+from s3fs_meta.sync.history.points_in_time import described, mark_of
 from s3fs_meta.sync.opening.local_state_choice import advising
 from s3fs_meta.sync.opening.offline import open_offline
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir, remove_left_moment, remove_left_moments
+from s3fs_meta.sync.state_dir import StateDir, remove_stale_snapshot, remove_stale_snapshots
 
 _log = logging.getLogger(__name__)
 
 LAST_WORDS_S_MAX: Final = 5.0  # time for clients of the control socket to read their answer
 CLOSE_S_MAX: Final = 60.0
-LOOK_S_MAX: Final = 5.0  # time limit of optional steps
+OPTIONAL_STEP_S_MAX: Final = 5.0  # time limit of optional steps
 _NOT_UPLOADED: Final = (
     "this host has changes of an earlier mount that are not in the bucket, and a read-only mount"
     " uploads nothing: mount the filesystem for writing, then unmount it"
@@ -83,11 +83,11 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
     await _wait_for_earlier(plan, front)
     if plan.options.at is not None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
-        await trio.to_thread.run_sync(remove_left_moments, present.state, plan.place.state)
+        await trio.to_thread.run_sync(remove_stale_snapshots, present.state, plan.place.state)
     may_be_absent = may_be_offline(plan)
     try:
         async with opened_store(
-            plan.place.url, plan.s3, may_be_absent=may_be_absent, tell=front.notice
+            plan.place.url, plan.s3, may_be_absent=may_be_absent, notify=front.notice
         ) as store:
             kernel, watchers = KernelSide(), Watchers()
             session = await _open(plan, store, front, kernel, watchers)
@@ -98,7 +98,7 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
                     await session.close()
     except (S3fsError, OSError):
         if plan.options.at is not None:
-            remove_left_moment(plan.place.state)
+            remove_stale_snapshot(plan.place.state)
         raise
 
 
@@ -179,7 +179,7 @@ async def _learn_last_image(session: Session) -> None:
     head = volume.keeper.lease.head
     if head is None or volume.offline:
         return
-    with trio.move_on_after(LOOK_S_MAX), contextlib.suppress(S3fsError):
+    with trio.move_on_after(OPTIONAL_STEP_S_MAX), contextlib.suppress(S3fsError):
         manifest = await image_head.load_manifest(
             volume.store, volume.keyring, head.manifest_key, head.manifest_hash
         )
@@ -220,7 +220,7 @@ class Mount:
             notices=kernel_cache.NOTICES,
         )
         self._trees = TreeHandlers(
-            self._filesystem, look=self._is_kernel_read_only, collect=kernel.collect
+            self._filesystem, check_remount=self._is_kernel_read_only, collect=kernel.collect
         )
         self._remounts = RemountHandlers(plan.options, session)
         self._write_back: WriteBack | None = None
@@ -271,7 +271,7 @@ class Mount:
         """Report the served state, and the option with which another mount can require it."""
         link = self._session.volume.position.link
         self._front.notice(
-            f"serving {told(link)}; later mounts can require this state with"
+            f"serving {described(link)}; later mounts can require this state with"
             f" --at-least {mark_of(link)}"
         )
 
@@ -361,7 +361,7 @@ class Mount:
             return {"published": False, "txg": None}
         if self._session.status.read_only:
             raise ReadOnlyStateError(_NOT_UPLOADED)
-        self._tell_if_waiting(report)
+        self._report_if_waiting(report)
         with self._watchers.during_a_flush(report):
             link = await self._session.flush_now(_progress_to(report))
             if arguments.get("image"):
@@ -390,12 +390,12 @@ class Mount:
 
     async def _on_finished(self, _arguments: Message, report: Report) -> Message:
         report({})
-        self._tell_if_waiting(report)
+        self._report_if_waiting(report)
         with self._watchers.until_the_end(report):
             await self._ended.wait()
         return self._outcome
 
-    def _tell_if_waiting(self, report: Report) -> None:
+    def _report_if_waiting(self, report: Report) -> None:
         """Report an outage to a client that connects during it."""
         uploader = self._session.uploader
         if uploader.last_error and uploader.pending:

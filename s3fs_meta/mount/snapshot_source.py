@@ -15,14 +15,14 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.ui import Front
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.model import Moment
+from s3fs_meta.model import PointInTime
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.state_paths import locate_moment
-from s3fs_meta.sync.history.snapshot_mount import Bucket, open_moment, read_bucket
+from s3fs_meta.state_paths import locate_snapshot_state
+from s3fs_meta.sync.history.snapshot_mount import Bucket, open_snapshot, read_bucket
 from s3fs_meta.sync.opening.opening import close_filesystem
-from s3fs_meta.sync.state_dir import StateDir, remove_left_moments
+from s3fs_meta.sync.state_dir import StateDir, remove_stale_snapshots
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.volume import OpenOptions, Volume
 
@@ -55,16 +55,18 @@ async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
 
 
 @contextlib.asynccontextmanager
-async def opened_moment(reading: Reading, bucket: Bucket, wanted: Moment) -> AsyncIterator[Volume]:
+async def opened_snapshot(
+    reading: Reading, bucket: Bucket, wanted: PointInTime
+) -> AsyncIterator[Volume]:
     """Open a point in time for the duration of a context; then its database is removed.
 
     Raises:
-        As ``open_moment``.
+        As ``open_snapshot``.
     """
-    own = locate_moment(reading.place.state, f"process {os.getpid()}")
-    await trio.to_thread.run_sync(remove_left_moments, reading.place.state, own)
+    own = locate_snapshot_state(reading.place.state, f"process {os.getpid()}")
+    await trio.to_thread.run_sync(remove_stale_snapshots, reading.place.state, own)
     options, front = OpenOptions(pragmas=_PRAGMAS), reading.front
-    volume = await open_moment(bucket, StateDir(own), options, wanted, front.progress)
+    volume = await open_snapshot(bucket, StateDir(own), options, wanted, front.progress)
     try:
         for notice in volume.notices:
             front.notice(notice)

@@ -23,9 +23,9 @@ async def opened_store(
     options: S3Options,
     *,
     make_root: bool = False,
-    look_only: bool = False,
+    probe_only: bool = False,
     may_be_absent: bool = False,
-    tell: Callable[[str], None] = _print,
+    notify: Callable[[str], None] = _print,
 ) -> AsyncIterator[ObjectStore]:
     """Open the store at *url* for the duration of a context.
 
@@ -33,9 +33,9 @@ async def opened_store(
         url: URL of the store.
         options: S3 options, used for a bucket.
         make_root: make the directory of a local store.
-        look_only: as ``open_store``.
+        probe_only: as ``open_store``.
         may_be_absent: as ``open_store``.
-        tell: shows one line if the store cannot be reached at first.
+        notify: shows one line if the store cannot be reached at first.
 
     Raises:
         NotAFilesystemError: the directory of a local store does not exist.
@@ -47,9 +47,9 @@ async def opened_store(
         url,
         options,
         make_root=make_root,
-        look_only=look_only,
+        probe_only=probe_only,
         may_be_absent=may_be_absent,
-        tell=tell,
+        notify=notify,
     )
     try:
         yield store

@@ -26,7 +26,7 @@ from urllib.parse import unquote
 from s3fs_meta.errors import NotMountedError
 from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.mount_table import Mounted
-from s3fs_meta.state_paths import default_cachedir, locate, locate_moment, runtime_dir
+from s3fs_meta.state_paths import default_cachedir, locate, locate_snapshot_state, runtime_dir
 
 _ENDED_S_MAX: Final = 3600.0  # how long an ended mount is remembered
 _FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
@@ -71,9 +71,9 @@ def of_url(url: str, cachedir: Path | None) -> Target:
     return Target(url, locate(url, cachedir or own_cachedir()))
 
 
-def of_moment(place: Target, mountpoint: str) -> Target:
+def of_snapshot(place: Target, mountpoint: str) -> Target:
     """Return the target of a point in time that is mounted, or will be, on a mountpoint."""
-    return place._replace(state=locate_moment(place.state, mountpoint))
+    return place._replace(state=locate_snapshot_state(place.state, mountpoint))
 
 
 def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
@@ -93,9 +93,9 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
         if _is_of(note, mounted):
             return _ending(note)._replace(mountpoint=path, mounted=True)
     place = of_url(unquoted(mounted.source), cachedir)
-    moment = of_moment(place, path)
-    if moment.state.exists():  # the state directory is removed after the unmount
-        place = moment
+    snapshot = of_snapshot(place, path)
+    if snapshot.state.exists():  # the state directory is removed after the unmount
+        place = snapshot
     return place._replace(mountpoint=path, mounted=True)
 
 

@@ -17,7 +17,7 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.freeze import FreezeWish
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.trees.clone import CloneTarget
-from s3fs_meta.limits import FREEZE_S_MAX, TREE_PAUSE_S, TREE_TOLD_S_MAX
+from s3fs_meta.limits import FREEZE_S_MAX, TREE_FORGET_S_MAX, TREE_PAUSE_S
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import control_api, mount_paths
 
@@ -32,14 +32,14 @@ class TreeHandlers:
         self,
         filesystem: Filesystem,
         *,
-        look: Callable[[], object],
+        check_remount: Callable[[], object],
         collect: Callable[[], Awaitable[object]],
     ) -> None:
         """Begin no operation yet.
 
         Args:
             filesystem: has the trees.
-            look: finds out whether the mount was remounted read-only.
+            check_remount: finds out whether the mount was remounted read-only.
             collect: makes the kernel write back dirty pages.
         """
         self._status = filesystem.status
@@ -49,7 +49,7 @@ class TreeHandlers:
         self._freeze = filesystem.freeze
         self._settling: dict[int, trio.Event] = {}
         self._numbers = itertools.count(1)
-        self._look = look
+        self._check_remount = check_remount
         self._collect = collect
 
     def handlers(self) -> dict[str, Handler]:
@@ -68,7 +68,7 @@ class TreeHandlers:
         Raises:
             ReadOnlyStateError: the mount was remounted read-only.
         """
-        self._look()
+        self._check_remount()
         self._status.require_kernel_writable()
 
     def figures(self) -> dict[str, Any]:
@@ -85,18 +85,18 @@ class TreeHandlers:
         self._require_kernel_writable()
         locked = arguments.get("locked") is True
         await self._freeze.passed([parent, ino])
-        told = self._removal.remove(parent, name, ino, locked=locked)
-        with trio.move_on_after(TREE_TOLD_S_MAX):
-            await told.wait()
+        forgotten = self._removal.remove(parent, name, ino, locked=locked)
+        with trio.move_on_after(TREE_FORGET_S_MAX):
+            await forgotten.wait()
         if arguments.get("wait") is True:
-            await self.wait_for_removal(_told_now_and_then(report, "removing"))
+            await self.wait_for_removal(_throttled(report, "removing"))
         return {}
 
-    async def wait_for_removal(self, tell: Callable[[TreeProgress], None]) -> None:
+    async def wait_for_removal(self, show: Callable[[TreeProgress], None]) -> None:
         """Return once no removed tree has entries; raise ReadOnlyStateError if that cannot be."""
         while (progress := self._removal.progress) is not None:
             self._status.require_writable()
-            tell(progress)
+            show(progress)
             await trio.sleep(TREE_PAUSE_S)
 
     async def _on_clone(self, arguments: Message, report: Report) -> Message:
@@ -137,35 +137,35 @@ class TreeHandlers:
             raise UsageError("a copy needs source and target")
         parent, name, ino = _entry(source)
         entries = 1
-        tell = _told_now_and_then(report, "copying")
+        show = _throttled(report, "copying")
 
         def copied(progress: TreeProgress) -> None:
             nonlocal entries
             entries = progress.done
-            tell(progress)
+            show(progress)
 
         place, new = CloneTarget(parent, name), CloneTarget(*_entry(target)[:2])
-        told = await self._clone.clone(place, ino, new, copied, freeze=freeze)
-        with trio.move_on_after(TREE_TOLD_S_MAX):
-            await told.wait()
+        forgotten = await self._clone.clone(place, ino, new, copied, freeze=freeze)
+        with trio.move_on_after(TREE_FORGET_S_MAX):
+            await forgotten.wait()
         return {"entries": entries}
 
     async def _on_lock(self, arguments: Message, report: Report) -> Message:
         self._require_kernel_writable()
-        tell = _told_now_and_then(report, "locking")
+        show = _throttled(report, "locking")
         await self._collect()
-        return {"entries": await self._lock.lock(*_entry(arguments), tell)}
+        return {"entries": await self._lock.lock(*_entry(arguments), show)}
 
 
 def _shown(progress: TreeProgress | None) -> dict[str, int] | None:
     return None if progress is None else progress._asdict()
 
 
-def _told_now_and_then(report: Report, what: str) -> Callable[[TreeProgress], None]:
+def _throttled(report: Report, what: str) -> Callable[[TreeProgress], None]:
     """Return a function that reports progress to a client, a few times a second."""
     next_s = 0.0
 
-    def tell(progress: TreeProgress) -> None:
+    def show(progress: TreeProgress) -> None:
         nonlocal next_s
         now_s = trio.current_time()
         if now_s >= next_s:
@@ -173,7 +173,7 @@ def _told_now_and_then(report: Report, what: str) -> Callable[[TreeProgress], No
             total = progress.done + progress.left
             report({"what": what, "done": progress.done, "total": total})
 
-    return tell
+    return show
 
 
 def _entry(arguments: Message) -> tuple[Ino, bytes, Ino]:

@@ -103,7 +103,7 @@ class LocalStore:
         root: Path,
         *,
         make_root: bool = False,
-        look_only: bool = False,
+        probe_only: bool = False,
         may_be_absent: bool = False,
     ) -> None:
         """Open the directory *root*; blocks on the disk.
@@ -111,7 +111,7 @@ class LocalStore:
         Args:
             root: an absolute path. Nothing is written below it before the first write.
             make_root: make it, and its missing parents.
-            look_only: the caller reads a few objects from a directory that may be no store; take
+            probe_only: the caller reads a few objects from a directory that may be no store; take
                 no lock and remove no leftovers.
             may_be_absent: if it does not exist, every request fails until it does, as with a
                 server that cannot be reached.
@@ -131,7 +131,7 @@ class LocalStore:
         self._limiter = trio.CapacityLimiter(STORE_THREADS_MAX)
         self._lock_fd: int | None = None
         self._lock_fd_guard = threading.Lock()
-        if not look_only and (self._unfinished / LOCK).is_file():
+        if not probe_only and (self._unfinished / LOCK).is_file():
             self._translated(UNFINISHED, partial(self._take_lock, os.O_RDONLY))
 
     @property

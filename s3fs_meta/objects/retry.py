@@ -102,9 +102,9 @@ class _Attempts:
 class _Contact:
     """Remembers whether a store has ever answered; until then it reports delays to the user."""
 
-    def __init__(self, url: str, policy: RetryPolicy, tell: Callable[[str], None]) -> None:
-        self._url, self._policy, self._tell = url, policy, tell
-        self._is_told = False
+    def __init__(self, url: str, policy: RetryPolicy, notify: Callable[[str], None]) -> None:
+        self._url, self._policy, self._notify = url, policy, notify
+        self._is_notified = False
         self.is_made = False
 
     async def watched(self, request: Callable[[], Awaitable[_Result]]) -> _Result:
@@ -148,9 +148,9 @@ class _Contact:
         self._report(f"cannot reach {self._url}, trying for up to {bound_s:.0f} s: {error.code}")
 
     def _report(self, text: str) -> None:
-        if not self._is_told:
-            self._is_told = True
-            self._tell(text)
+        if not self._is_notified:
+            self._is_notified = True
+            self._notify(text)
 
 
 @asynccontextmanager
@@ -176,7 +176,7 @@ async def _alarm(after_s: float, call: Callable[[], None]) -> AsyncIterator[None
         raise error
 
 
-def tell_nobody(_text: str) -> None:
+def ignore_notice(_text: str) -> None:
     """Report nothing."""
 
 
@@ -188,7 +188,7 @@ class RetryingStore:
         inner: ObjectStore,
         policy: RetryPolicy | None = None,
         jitter: random.Random | None = None,
-        tell: Callable[[str], None] = tell_nobody,
+        notify: Callable[[str], None] = ignore_notice,
     ) -> None:
         """Wrap a store.
 
@@ -196,13 +196,13 @@ class RetryingStore:
             inner: a store that makes one attempt per request.
             policy: limits and pauses.
             jitter: randomness for the pauses.
-            tell: called once with a message if the store is slow or fails before its first answer.
+            notify: called once with a message if the store is slow or fails before its first answer.
         """
         self.inner = inner
         self.retries = 0  # retries, over all requests
         self._policy = policy or RetryPolicy()
         self._jitter = jitter or random.Random()  # noqa: S311 - spreads load, hides nothing
-        self._contact = _Contact(inner.url, self._policy, tell)
+        self._contact = _Contact(inner.url, self._policy, notify)
 
     @property
     def url(self) -> str:

@@ -14,7 +14,7 @@ from s3fs_meta.errors import InvalidRequestError, NotAFilesystemError, UsageErro
 from s3fs_meta.objects.contract import ObjectStore, check_key
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.metrics import CountingStore
-from s3fs_meta.objects.retry import RetryingStore, tell_nobody
+from s3fs_meta.objects.retry import RetryingStore, ignore_notice
 
 _FORMS: Final = "use local:///absolute/path or s3://bucket/prefix"
 # Lower case, digits, dots and hyphens; 3 to 63. Source: S3 user guide, bucket naming rules.
@@ -101,9 +101,9 @@ def open_store(
     options: S3Options | None = None,
     *,
     make_root: bool = False,
-    look_only: bool = False,
+    probe_only: bool = False,
     may_be_absent: bool = False,
-    tell: Callable[[str], None] = tell_nobody,
+    notify: Callable[[str], None] = ignore_notice,
 ) -> CountingStore:
     """Return the store at *url*, with retries and counts; blocks on the disk, not on the network.
 
@@ -111,16 +111,16 @@ def open_store(
         url: as for ``parse``.
         options: for buckets only.
         make_root: make the directory of a local store (mkfs).
-        look_only: read a few objects from an address that may be no store.
+        probe_only: read a few objects from an address that may be no store.
         may_be_absent: a directory that does not exist is a store that cannot be reached.
-        tell: as for ``RetryingStore``.
+        notify: as for ``RetryingStore``.
 
     Raises:
         NotAFilesystemError: the directory does not exist.
         UsageError: the URL is wrong, or a file is where the directory should be.
     """
     address = parse(url)
-    required = not (make_root or look_only or may_be_absent)
+    required = not (make_root or probe_only or may_be_absent)
     if isinstance(address, LocalAddress) and required and not address.root.exists():
         raise NotAFilesystemError(url, "that directory does not exist; mount its disk, or")
     endpoint_url = (options or S3Options()).endpoint_url
@@ -128,11 +128,11 @@ def open_store(
         raise UsageError(f"endpoint {endpoint_url!r} does not have the form https://host:port")
     if isinstance(address, LocalAddress):
         bare: ObjectStore = LocalStore(
-            address.root, make_root=make_root, look_only=look_only, may_be_absent=may_be_absent
+            address.root, make_root=make_root, probe_only=probe_only, may_be_absent=may_be_absent
         )
     else:
         bare = _open_bucket(address, options or S3Options())
-    return CountingStore(RetryingStore(bare, tell=tell))
+    return CountingStore(RetryingStore(bare, notify=notify))
 
 
 def _open_bucket(address: S3Address, options: S3Options) -> ObjectStore:

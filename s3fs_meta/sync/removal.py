@@ -44,7 +44,7 @@ class Contents(NamedTuple):
         return [info.key for info in self.named]
 
 
-async def look(store: ObjectStore) -> Contents:
+async def list_contents(store: ObjectStore) -> Contents:
     """List a bucket. Raises StoreError."""
     found = Contents([], [])
     async for info in store.list(""):

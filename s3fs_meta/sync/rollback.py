@@ -188,7 +188,7 @@ def _exchange(state_dir: StateDir, beside: StateDir, stamp: str, hook: Hook) -> 
         stamp: names the quarantine of the current database; empty: the bucket has all of its data.
     """
     if stamp:  # the bucket does not have all data of the current state
-        state_dir.set_aside(stamp)
+        state_dir.quarantine_as(stamp)
     else:
         state_dir.drop_contents()
     hook("present dropped")

@@ -18,7 +18,7 @@ from s3fs_meta.clock import Clock
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import FencedError, LostLeaseError, ReadOnlyStateError, S3fsError, UsageError
 from s3fs_meta.limits import (
-    IMAGE_LOOK_S,
+    IMAGE_CHECK_S,
     RECLAIM_INTERVAL_S,
 )
 from s3fs_meta.meta.tables import cached_blocks, local_state, packs, pending
@@ -322,7 +322,7 @@ class Session:
     async def _run_images(self) -> None:
         """Make an image when it would shorten a restore enough; then delete garbage and compact."""
         while True:
-            await trio.sleep(min(IMAGE_LOOK_S, self.options.image_interval_s))
+            await trio.sleep(min(IMAGE_CHECK_S, self.options.image_interval_s))
             if not self.status.writable:
                 continue
             try:

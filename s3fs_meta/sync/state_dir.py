@@ -38,7 +38,7 @@ from s3fs_meta.errors import HeldError, SettingsError
 from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, make_durably, sync_path, write_durably
 from s3fs_meta.limits import HOLDER_BYTES_MAX
 from s3fs_meta.meta.db.wal import last_change_ns
-from s3fs_meta.state_paths import MOMENT
+from s3fs_meta.state_paths import SNAPSHOT_INFIX
 
 _LOCK_POLL_S: Final = 0.1
 _LOCK: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -180,7 +180,7 @@ class StateDir:
         """Return the path of one quarantine directory; it is not created."""
         return self.path / f"kept-{stamp}"
 
-    def set_aside(self, stamp: str) -> Path:
+    def quarantine_as(self, stamp: str) -> Path:
         """Quarantine database and blocks: move them to a directory that is never removed; return it.
 
         The blocks are moved first and the logs last: after an interruption anywhere the rest is
@@ -243,20 +243,20 @@ def _can_lock(fd: int) -> bool:
     return True
 
 
-def remove_left_moments(state: Path, but: Path) -> None:
+def remove_stale_snapshots(state: Path, but: Path) -> None:
     """Remove the state directories of killed snapshot mounts. Blocking.
 
     Args:
         state: the state directory of the filesystem itself.
         but: the directory of the snapshot that is about to be mounted; it is not removed.
     """
-    for path in state.parent.glob(f"{glob.escape(state.name)}{MOMENT}*"):
+    for path in state.parent.glob(f"{glob.escape(state.name)}{SNAPSHOT_INFIX}*"):
         # A directory without a lock belongs to a mount that has just begun.
         if path != but and (path / "lock").exists():
-            remove_left_moment(path)
+            remove_stale_snapshot(path)
 
 
-def remove_left_moment(path: Path) -> None:
+def remove_stale_snapshot(path: Path) -> None:
     """Remove a state directory that may not exist, unless another process uses it."""
     if path.exists():
         left = StateDir(path)

@@ -50,7 +50,7 @@ class StoreClock:
         """Return how far the store's clock is ahead of this host's; 0: they agree."""
         return self._offset_ns
 
-    async def look(self) -> None:
+    async def compare(self) -> None:
         """Compare the clocks; log a line as soon as they do not agree.
 
         Raises:
@@ -62,7 +62,7 @@ class StoreClock:
             _log.warning("%s", self.disagreement)
 
     async def measure(self) -> None:
-        """Compare the clocks without a log line. Raises as ``look``."""
+        """Compare the clocks without a log line. Raises as ``compare``."""
         before_ns = self._clock.now_ns()
         theirs_ns = await self._store.now_ns()
         after_ns = self._clock.now_ns()
@@ -77,28 +77,28 @@ class StoreClock:
         self._offset_ns = off_ns
         way = "behind" if off_ns > 0 else "ahead of"
         self.difference = (
-            f"the clock of this host is {_told(abs(off_ns))} {way} that of {self._store.url}"
+            f"the clock of this host is {_describe(abs(off_ns))} {way} that of {self._store.url}"
         )
         self.disagreement = (
             f"{self.difference}: what is written is dated by the store, and nothing is reclaimed "
             "until they agree; set the clock"
         )
 
-    async def look_after_a_jump(self) -> None:
-        """Compare the clocks if this host's was set or the host slept since. Raises as ``look``."""
+    async def compare_after_a_jump(self) -> None:
+        """Compare the clocks if this host's was set or the host slept since. Raises as ``compare``."""
         passed_ns = self._clock.now_ns() - self._looked_ns
         elapsed_ns = int((trio.current_time() - self._looked_s) * _S)
         if abs(passed_ns - elapsed_ns) > CLOCK_OFF_S_MAX * _S:
-            await self.look()
+            await self.compare()
 
     async def require_agreement(self) -> None:
         """Compare the clocks.
 
         Raises:
             ClockError: they do not agree.
-            StoreError: as ``look``.
+            StoreError: as ``compare``.
         """
-        await self.look()
+        await self.compare()
         if self.disagreement:
             raise ClockError(self.disagreement)
 
@@ -108,7 +108,7 @@ def is_later(created_ns: int, now_ns: int) -> bool:
     return created_ns - now_ns > CLOCK_OFF_S_MAX * _S
 
 
-def _told(difference_ns: int) -> str:
+def _describe(difference_ns: int) -> str:
     """Return a difference in a unit that is easy to read."""
     seconds = difference_ns // _S
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):

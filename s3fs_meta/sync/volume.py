@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.limits import LEASE_LOOK_S
+from s3fs_meta.limits import LEASE_CHECK_S
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables.pending import ChangeRecorder
@@ -38,7 +38,7 @@ class OpenOptions:
     force_takeover: bool = False
     unsafe_single_writer: bool = False
     lock_wait_s: float = 0.0
-    lease_look_s: float = LEASE_LOOK_S  # time between two checks of a held lease
+    lease_check_s: float = LEASE_CHECK_S  # time between two checks of a held lease
     at_least: Mark | None = None  # a link that the opened state must include
     hook: Hook = no_hook
 

@@ -162,11 +162,13 @@ def test_every_finding_is_counted_and_some_are_kept(healthy: Healthy) -> None:
         ino = inodes.create(healthy.db, 0o100644, 0, 0, ROOT_INO, 1).ino
         dentries.add(healthy.db, healthy.inner, b"%d" % number, ino)
     healthy.db.commit()
-    told: list[Finding] = []
+    reported: list[Finding] = []
 
-    report = check_database(healthy.db, repair=Mode.REPORT, report=Report(on_finding=told.append))
+    report = check_database(
+        healthy.db, repair=Mode.REPORT, report=Report(on_finding=reported.append)
+    )
 
     parents = report.verdicts[0]
     assert (parents.invariant, parents.found, len(parents.examples)) == ("I52", 150, 100)
-    assert sum(1 for finding in told if finding.invariant == "I52") == 150
+    assert sum(1 for finding in reported if finding.invariant == "I52") == 150
     assert parents.examples[0].path == "/directory/inner/0"

@@ -95,9 +95,9 @@ def test_json_counts_removed_and_foreign_objects(program: Program, place: Place)
     """The JSON output counts removed and foreign objects."""
     (place.bucket / "holiday.jpg").write_text("x")
 
-    told = json.loads(program.ok("destroy", "--json", "--confirm", "photos", place.url))
+    answer = json.loads(program.ok("destroy", "--json", "--confirm", "photos", place.url))
 
-    assert told == {"url": place.url, "removed": 5, "foreign": 1}
+    assert answer == {"url": place.url, "removed": 5, "foreign": 1}
 
 
 def test_url_can_be_used_again(program: Program, place: Place) -> None:

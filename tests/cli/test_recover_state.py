@@ -33,10 +33,10 @@ def test_files_of_a_fenced_host_are_recovered(
     assert "are kept in" in program.run("mount", mounted.url, mounted.mountpoint).stderr
 
     listed = json.loads(program.ok("recover-state", "--json", mounted.url))["kept"]
-    told = json.loads(program.ok("recover-state", "--json", "--to", tmp_path / "o", mounted.url))
+    answer = json.loads(program.ok("recover-state", "--json", "--to", tmp_path / "o", mounted.url))
 
     assert [one["only_here_bytes"] for one in listed] == [9]
-    assert (told["files"], told["incomplete"]) == (1, [])
+    assert (answer["files"], answer["incomplete"]) == (1, [])
     assert [path.name for path in (tmp_path / "o").iterdir()] == ["new"]
     assert (tmp_path / "o" / "new").read_bytes() == b"unshipped"
 

@@ -60,13 +60,13 @@ def test_everything_is_restored(program: Program, mounted: Place, tmp_path: Path
     program.ok("flush", mnt)
     states = sorted(os.listdir(program.cachedir))
 
-    told = json.loads(
+    answer = json.loads(
         program.ok("restore", "--json", "--at", f"txg={txg}", "--to", out, mounted.url)
     )
 
     assert facts(out) == expected
-    assert (told["txg"], told["files"], told["incomplete"]) == (txg, 52, [])
-    assert told["refused"] == {}
+    assert (answer["txg"], answer["files"], answer["incomplete"]) == (txg, 52, [])
+    assert answer["refused"] == {}
     assert (out / "sparse").stat().st_blocks * 512 < MIB
     assert sorted(os.listdir(program.cachedir)) == states
     elsewhere = Program(tmp_path / "elsewhere")

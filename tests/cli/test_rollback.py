@@ -35,16 +35,18 @@ def test_rollback_can_be_undone(program: Program, mounted: Place) -> None:
     assert (done.returncode, "unmount it first" in done.stderr) == (7, True)
     program.ok("umount", mnt)
 
-    told = json.loads(program.ok("rollback", "--yes", "--json", "--at", f"txg={txg}", mounted.url))
+    answer = json.loads(
+        program.ok("rollback", "--yes", "--json", "--at", f"txg={txg}", mounted.url)
+    )
 
     program.ok("mount", mounted.url, mnt)
     assert os.listdir(mnt) == ["old"]
     assert (mnt / "old").read_bytes() == b"old" * 1000
     program.ok("umount", mnt)
-    assert told["past"] == txg
-    assert told["txg"] == told["was"] + 1
-    shown = program.ok("rollback", "--yes", "--at", f"txg={told['was']}", mounted.url)
-    assert f"is what txg {told['was']} of " in shown
+    assert answer["past"] == txg
+    assert answer["txg"] == answer["was"] + 1
+    shown = program.ok("rollback", "--yes", "--at", f"txg={answer['was']}", mounted.url)
+    assert f"is what txg {answer['was']} of " in shown
     assert "to undo it: s3fs-meta rollback --at txg=" in shown
     program.ok("mount", mounted.url, mnt)
     assert os.listdir(mnt) == ["new"]

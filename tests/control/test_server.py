@@ -124,7 +124,7 @@ async def test_socket_is_private(directory: Path) -> None:
     assert stat.S_IMODE(mode) == 0o600
 
 
-def _ask_as_nobody(directory: Path) -> int:
+def _ask_as_other_user(directory: Path) -> int:
     """Send a request as another user; return 0 if the server closed the connection."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the child only makes system calls
@@ -150,7 +150,7 @@ async def test_another_user_is_disconnected(directory: Path) -> None:
             path.chmod(0o755)
     (directory / "control.sock").chmod(0o666)
 
-    assert await trio.to_thread.run_sync(_ask_as_nobody, directory) == 0
+    assert await trio.to_thread.run_sync(_ask_as_other_user, directory) == 0
 
 
 async def test_events_are_ordered_and_never_block_the_handler(directory: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.model import Moment
+from s3fs_meta.model import PointInTime
 from tests.damage_matrix import entrances
 from tests.damage_matrix.entrances import Cell, Result
 from tests.damage_matrix.oracle import differences
@@ -67,7 +67,7 @@ def _at_right_time(cell: Cell) -> Result:
                 encrypted = cell.world.encrypted
                 bucket = await bucket_of(store, encrypted=encrypted, state=cell.state)
                 now_ns = clock.now_ns() + 2 * HOUR_NS  # the largest accepted clock error
-                found = await bucket.moments.find(Moment("now", now_ns), now_ns)
+                found = await bucket.points.find(PointInTime("now", now_ns), now_ns)
                 result.wrote = found.txg == result.txg
 
     return cell.run(body)
@@ -81,7 +81,7 @@ def _times(cell: Cell, world: World) -> Result:
         async with cell.store() as store:
             bucket = await bucket_of(store, encrypted=world.encrypted, state=cell.state)
             for txg, time_ns in world.times.items():
-                found = await bucket.moments.find(Moment("then", time_ns), clock.now_ns())
+                found = await bucket.points.find(PointInTime("then", time_ns), clock.now_ns())
                 if found.txg != txg:
                     result.said += f"at the time of txg {txg} there is txg {found.txg}\n"
 

@@ -30,14 +30,14 @@ from s3fs_meta.model import (
     Caller,
     Cookie,
     Ino,
-    Moment,
     ObjectKey,
+    PointInTime,
     Txg,
 )
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.settings import FilesystemOptions, SessionOptions
 from s3fs_meta.sync.history.snapshot_mount import Bucket as PastBucket
-from s3fs_meta.sync.history.snapshot_mount import open_moment, read_bucket
+from s3fs_meta.sync.history.snapshot_mount import open_snapshot, read_bucket
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
@@ -293,8 +293,8 @@ def _filesystem(session: Session, clock: Clock) -> Filesystem:
 @contextlib.asynccontextmanager
 async def past(bucket: PastBucket, txg: Txg, state: Path) -> AsyncIterator[Host]:
     """Open one point in time, as ``-o ro,at=`` does."""
-    opened = await open_moment(
-        bucket, StateDir(state), OpenOptions(read_only=True), Moment(f"txg={txg}", txg=txg)
+    opened = await open_snapshot(
+        bucket, StateDir(state), OpenOptions(read_only=True), PointInTime(f"txg={txg}", txg=txg)
     )
     session = Session(opened, OPTIONS, bucket.clock)
     try:

@@ -85,7 +85,7 @@ class Victim:
         self._program.ok("umount", self._place.mountpoint)
         self._program.ok("fsck", "-n", "--deep", self._place.url)
 
-    def look_from_elsewhere(self) -> None:
+    def check_from_another_host(self) -> None:
         """Require that another host reads the same tree from the bucket."""
         self._mount()
         expected = tree_of(self._place.mountpoint)
@@ -100,21 +100,21 @@ class Victim:
 
     def _under_load(self) -> int:
         with self._load.running() as trouble:
-            trouble.wait(self._moment_s())
+            trouble.wait(self._delay_s())
             return self._kill()
 
     def _in_a_flush(self) -> int:
         with self._load.running() as trouble, self._flushing():
-            trouble.wait(self._moment_s())
+            trouble.wait(self._delay_s())
             return self._kill()
 
     def _at_the_end(self) -> int:
         """Kill the daemon while it uploads after fusermount3 -u; return the time of the unmount."""
         with self._load.running() as trouble:
-            trouble.wait(self._moment_s())
+            trouble.wait(self._delay_s())
         ended_ns = time.monotonic_ns()
         subprocess.run(["fusermount3", "-u", self._place.mountpoint], check=True)
-        threading.Event().wait(self._moment_s() / 10)
+        threading.Event().wait(self._delay_s() / 10)
         self._kill()
         return ended_ns
 
@@ -128,7 +128,7 @@ class Victim:
         mounting.communicate()
         self.kills += 1
 
-    def _moment_s(self) -> float:
+    def _delay_s(self) -> float:
         """Return a random time from 0.01 to 4 s, uniform in its logarithm."""
         return float(0.01 * 400 ** self._dice.random())
 
@@ -220,7 +220,7 @@ def test_daemon_killed_often_loses_no_acknowledged_data(
 ) -> None:
     with new_victim(empty, program, seed) as victim:
         victim.kill_often(KILLS)
-        victim.look_from_elsewhere()
+        victim.check_from_another_host()
 
 
 @pytest.mark.slow
@@ -237,4 +237,4 @@ def test_daemon_killed_often_loses_no_acknowledged_data_in_s3(
     }
     with new_victim(empty._replace(url="s3://killed/home"), program, 200) as victim:
         victim.kill_often(KILLS)
-        victim.look_from_elsewhere()
+        victim.check_from_another_host()

@@ -44,8 +44,8 @@ def _name(session: Session, ino: Ino, name: bytes, parent: Ino = ROOT_INO) -> In
     return ino
 
 
-def _set_aside(home: Path) -> Kept:
-    return Kept(StateDir(home / "a").set_aside("1"), 1)
+def _quarantine_as(home: Path) -> Kept:
+    return Kept(StateDir(home / "a").quarantine_as("1"), 1)
 
 
 def _change(session: Session, ino: Ino, keep_bytes: int, more: bytes = b"") -> BlockId:
@@ -111,7 +111,7 @@ async def test_file_is_copied_with_its_metadata(power: Power, tmp_path: Path) ->
         keyring = session.volume.keyring
     target = tmp_path / "out"
 
-    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, target)
+    (copied,) = await _copy(power, _quarantine_as(tmp_path), keyring, target)
 
     assert (copied.size_bytes, copied.missing) == (12, [])
     assert (target / "folder" / "file").read_bytes() == b"not uploaded"
@@ -138,7 +138,7 @@ async def test_content_that_the_bucket_lost_is_found_by_its_hash(
         assert old.pack is not None
         key = packs.object_key(session.db, old.pack)
         await session.close()
-    kept = _set_aside(tmp_path)
+    kept = _quarantine_as(tmp_path)
     shutil.rmtree(kept.blocks)
     del power.store.objects[key]
     async with power.session("b", tasks=False) as session:
@@ -164,7 +164,7 @@ async def test_content_that_was_evicted_comes_from_the_bucket(power: Power, tmp_
         rotten = _name(session, write_file(session, b"rotten" * 1000), b"rotten")
         await session.flush()
         keyring = session.volume.keyring
-    kept = _set_aside(tmp_path)
+    kept = _quarantine_as(tmp_path)
     for path in kept.blocks.rglob("*"):
         if path.is_file() and path.read_bytes().startswith(b"evicted"):
             path.unlink()
@@ -191,7 +191,7 @@ async def test_content_that_was_not_synced_before_power_was_lost_is_unsure(
         session.db.commit()
         keyring = session.volume.keyring
 
-    copied = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+    copied = await _copy(power, _quarantine_as(tmp_path), keyring, tmp_path / "out")
 
     assert {one.path: one.unsure for one in copied} == {b"synced": [], b"young": [(0, 4)]}
     assert (tmp_path / "out" / "young").read_bytes() == b"young"
@@ -207,7 +207,7 @@ async def test_power_loss_that_no_mount_has_acted_upon_is_known(
         session.db.commit()
         keyring = session.volume.keyring
 
-    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+    (copied,) = await _copy(power, _quarantine_as(tmp_path), keyring, tmp_path / "out")
 
     assert copied.unsure == [(0, 4)]
 
@@ -224,7 +224,7 @@ async def test_frozen_content_that_was_not_synced_before_power_was_lost_is_unsur
         _cut_power(session)
         keyring = session.volume.keyring
 
-    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+    (copied,) = await _copy(power, _quarantine_as(tmp_path), keyring, tmp_path / "out")
 
     assert copied.unsure == [(0, 4)]
 
@@ -247,7 +247,7 @@ async def test_change_that_a_power_cut_tore_falls_back_to_the_uploaded_block(
         _cut_power(session, new)
         keyring = session.volume.keyring
 
-    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+    (copied,) = await _copy(power, _quarantine_as(tmp_path), keyring, tmp_path / "out")
 
     assert (copied.missing, copied.unsure) == ([(len(OLD), 45)], [])
     assert (tmp_path / "out" / "file").read_bytes() == OLD + bytes(46 - len(OLD))
@@ -265,7 +265,7 @@ async def test_torn_change_of_a_dirty_block_falls_back_to_synced_content(
         _cut_power(session, first)
         keyring = session.volume.keyring
 
-    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+    (copied,) = await _copy(power, _quarantine_as(tmp_path), keyring, tmp_path / "out")
 
     assert (copied.missing, copied.unsure) == ([], [(len(OLD), 26)])
     assert (tmp_path / "out" / "file").read_bytes() == OLD + b" and mo!!"
@@ -281,7 +281,7 @@ async def test_lost_write_into_a_hole_leaves_the_hole(power: Power, tmp_path: Pa
         _cut_power(session, block)
         keyring = session.volume.keyring
 
-    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+    (copied,) = await _copy(power, _quarantine_as(tmp_path), keyring, tmp_path / "out")
 
     assert (copied.missing, copied.unsure) == ([(100, 102)], [])
 
@@ -297,7 +297,7 @@ async def test_change_of_a_deleted_block_is_unsure(power: Power, tmp_path: Path)
     packs = [key for key in power.store.objects if key.startswith("pack/")]
     await power.store.delete(packs)
 
-    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+    (copied,) = await _copy(power, _quarantine_as(tmp_path), keyring, tmp_path / "out")
 
     assert (copied.missing, copied.unsure) == ([], [(0, 17)])
     assert (tmp_path / "out" / "file").read_bytes() == OLD[:6] + b"-" * 12
@@ -310,7 +310,7 @@ async def test_lost_block_becomes_a_reported_hole(power: Power, tmp_path: Path) 
         _name(session, write_file(session, b"gone!" * 100), b"gone")
         session.db.commit()
         keyring = session.volume.keyring
-    kept = _set_aside(tmp_path)
+    kept = _quarantine_as(tmp_path)
     for path in kept.blocks.rglob("*"):
         if path.is_file() and path.read_bytes().startswith(b"short"):
             os.truncate(path, 5)

@@ -75,7 +75,7 @@ async def test_too_many_waiting_requests_end_a_freeze(
     top = make_directory(fs, b"top")
     async with trio.open_nursery() as nursery:
         for _ in range(3):
-            nursery.start_soon(_wait_a_moment, fs, [top])
+            nursery.start_soon(_wait_until_frozen, fs, [top])
         with (
             pytest.raises(FreezeEndedError, match="2 requests wait"),
             fs.freeze.hold(top, LONG_S),
@@ -84,7 +84,7 @@ async def test_too_many_waiting_requests_end_a_freeze(
     assert not await _is_held(fs, top)
 
 
-async def _wait_a_moment(fs: Filesystem, inos: Sequence[Ino]) -> None:
+async def _wait_until_frozen(fs: Filesystem, inos: Sequence[Ino]) -> None:
     await trio.sleep(1)
     await fs.freeze.passed(inos)
 

@@ -47,14 +47,14 @@ async def test_full_disk_still_allows_removals(
 
 async def test_lost_group_lists_its_changes(volume: Volume) -> None:
     """A lost group lists only its uncommitted changes."""
-    told: list[Lost] = []
-    async with volume.mounted(notices=KernelNotices(told.append)) as fs:
+    reported: list[Lost] = []
+    async with volume.mounted(notices=KernelNotices(reported.append)) as fs:
         make_file(fs, b"safe")
         volume.commit()
         make_file(fs, b"a")
         fs.namespace.rename(ROOT_INO, b"a", ROOT_INO, b"b")
         fs.db.rollback()
-        [lost] = told
+        [lost] = reported
         assert set(lost.names) == {(ROOT_INO, b"a"), (ROOT_INO, b"b")}
         assert lost.inodes == [ROOT_INO]
         assert fs.lookup(ROOT_INO, b"safe") is not None
@@ -62,12 +62,12 @@ async def test_lost_group_lists_its_changes(volume: Volume) -> None:
 
 async def test_group_ends_after_a_number_of_operations(volume: Volume) -> None:
     """A group ends after a number of operations, which bounds its loss on a full disk."""
-    told: list[Lost] = []
-    async with volume.mounted(notices=KernelNotices(told.append)) as fs:
+    reported: list[Lost] = []
+    async with volume.mounted(notices=KernelNotices(reported.append)) as fs:
         for number in range(GROUP_OPERATIONS_MAX + 10):
             make_file(fs, b"%d" % number)
 
         assert volume.session.db.group_operations <= GROUP_OPERATIONS_MAX
         fs.db.rollback()
-        assert len(told[0].names) == 10
+        assert len(reported[0].names) == 10
         assert fs.lookup(ROOT_INO, b"0") is not None

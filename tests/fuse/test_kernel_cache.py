@@ -19,7 +19,7 @@ TURNED = Turned(
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+def reported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     """Return the invalidations sent to a kernel without cached entries."""
     heard: list[tuple[object, ...]] = []
 
@@ -50,22 +50,22 @@ def cache(handlers: Handlers, converter: Converter) -> KernelCache:
 
 
 async def test_only_possibly_cached_entries_are_invalidated(
-    cache: KernelCache, told: list[tuple[object, ...]]
+    cache: KernelCache, reported: list[tuple[object, ...]]
 ) -> None:
     """Before the switch names, their listings, and attributes; after it content, too."""
     names = {(ROOT_INO, b"a"), (KNOWN, b"b"), (ROOT_INO, "content"), (KNOWN, "content")}
     await cache.before_turn(TURNED)
-    assert set(told) == names | {(KNOWN, "attributes")}
-    told.clear()
+    assert set(reported) == names | {(KNOWN, "attributes")}
+    reported.clear()
 
     cache.at_turn()
     await cache.after_turn(TURNED)
-    assert set(told) == names | {(KNOWN, "attributes")}
-    assert told.count((KNOWN, "content")) == 2
+    assert set(reported) == names | {(KNOWN, "attributes")}
+    assert reported.count((KNOWN, "content")) == 2
 
 
 async def test_nothing_is_cached_during_the_switch(
-    handlers: Handlers, cache: KernelCache, converter: Converter, told: list[tuple[object, ...]]
+    handlers: Handlers, cache: KernelCache, converter: Converter, reported: list[tuple[object, ...]]
 ) -> None:
     """During the switch the kernel caches neither names nor attributes."""
     await cache.before_turn(TURNED)
@@ -76,11 +76,11 @@ async def test_nothing_is_cached_during_the_switch(
 
     assert converter.no_entry.entry_timeout == ENTRY_TIMEOUT_S
     assert converter.entry(handlers.fs.getattr(ROOT_INO)).attr_timeout == ENTRY_TIMEOUT_S
-    assert told
+    assert reported
 
 
 async def test_capability_is_looked_up_again(
-    handlers: Handlers, cache: KernelCache, told: list[tuple[object, ...]]
+    handlers: Handlers, cache: KernelCache, reported: list[tuple[object, ...]]
 ) -> None:
     """The capability of an open file is looked up again after a switch."""
     record = handlers.fs.open_files.opened(KNOWN)
@@ -88,12 +88,12 @@ async def test_capability_is_looked_up_again(
 
     await cache.after_turn(TURNED)
 
-    assert (KNOWN, "content") in told
+    assert (KNOWN, "content") in reported
     assert record.has_capability is None
 
 
 async def test_unknown_changes_invalidate_everything(
-    handlers: Handlers, cache: KernelCache, told: list[tuple[object, ...]]
+    handlers: Handlers, cache: KernelCache, reported: list[tuple[object, ...]]
 ) -> None:
     """Unknown changes invalidate all names and inodes that the kernel knows."""
     root, context = ROOT_INO, Context()
@@ -104,8 +104,8 @@ async def test_unknown_changes_invalidate_everything(
 
     await cache.before_turn(None)
 
-    names = {name for _, name in told if isinstance(name, bytes)}
+    names = {name for _, name in reported if isinstance(name, bytes)}
     assert names == {b"known", b"unknown"}
-    assert (KNOWN, "content") in told
-    assert (unknown.st_ino, "content") not in told
+    assert (KNOWN, "content") in reported
+    assert (unknown.st_ino, "content") not in reported
     assert handlers.fs.lookups.count(Ino(unknown.st_ino)) == 0

@@ -124,11 +124,11 @@ async def test_lost_names_are_invalidated(
     handlers: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel must not cache files that SQLite has undone."""
-    told: list[tuple[int, bytes]] = []
+    reported: list[tuple[int, bytes]] = []
     monkeypatch.setattr(
         pyfuse3,
         "invalidate_entry_async",
-        lambda parent, name, *, ignore_enoent: told.append((parent, name)),
+        lambda parent, name, *, ignore_enoent: reported.append((parent, name)),
     )
     asked: list[tuple[int, bool]] = []
     monkeypatch.setattr(
@@ -136,6 +136,6 @@ async def test_lost_names_are_invalidated(
     )
     await make_file(handlers, b"f")
     handlers.session.db.rollback()
-    assert told == [(ROOT_INO, b"f")]
+    assert reported == [(ROOT_INO, b"f")]
     assert asked == [(ROOT_INO, False)], "a directory with its listing"
     kernel_cache.changed(Lost([], []))

@@ -241,10 +241,10 @@ async def test_cached_listing_sees_changes_by_the_daemon(mounted: Mounted) -> No
     for number in range(20):
         found = fs.lookup(ROOT_INO, b"f")
         assert found is not None
-        told = await fs.tree_clone.clone(
+        reported = await fs.tree_clone.clone(
             CloneTarget(ino, b"f"), found.ino, CloneTarget(ino, b"g"), lambda _progress: None
         )
-        await told.wait()
+        await reported.wait()
         assert await mounted.run(listed, path) == ["f", "g"], number
         copied = fs.lookup(ROOT_INO, b"g")
         assert copied is not None
@@ -334,7 +334,7 @@ async def test_file_without_a_name_works(mounted: Mounted) -> None:
     assert (found.st_nlink, oct(found.st_mode)) == (1, "0o100640")
 
 
-def write_as_nobody(path: Path) -> None:
+def write_as_other_user(path: Path) -> None:
     """Write to a file opened by root, where clearing its privilege bits fails."""
     path.chmod(0o6775)
     with open(path, "r+b", buffering=0) as file:
@@ -356,7 +356,7 @@ async def test_write_is_refused_if_privileges_would_stay(
         raise NoSpaceLeftError("the disk is full")
 
     monkeypatch.setattr(fs.attributes, "clear_privileges", no_room)
-    await mounted.run(write_as_nobody, path)
+    await mounted.run(write_as_other_user, path)
     monkeypatch.undo()
     assert await mounted.run(path.read_bytes) == b"content"
 

@@ -33,7 +33,7 @@ class Pair:
         self.seq = self.recorder.last_seq
         return b"" if run is None else run.changeset
 
-    def tell(
+    def apply_note(
         self,
         txg: int,
         *,

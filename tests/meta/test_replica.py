@@ -63,7 +63,7 @@ def test_tables_become_those_of_the_writer(pair: Pair, seed: int) -> None:
             tree.step()
         pair.db.commit()
         there = pair.db.all("SELECT DISTINCT block, 1 FROM block_map")
-        pair.tell(txg, locations=tuple(lost(*row) for row in there))
+        pair.apply_note(txg, locations=tuple(lost(*row) for row in there))
         assert contents(pair.copy.connection) == contents(pair.db.connection)
         assert local_state.get(pair.copy, "chain") == f"link {txg}"
 
@@ -72,14 +72,14 @@ def test_block_gets_its_location_and_is_deleted_with_its_file(pair: Pair) -> Non
     """Live bytes of a pack are counted; a pack without any has a txg of death."""
     ino = a_file(pair.db)
     block = write(pair.db, ino, 0)
-    pair.tell(1, locations=(place(block),), notes=(note(),))
+    pair.apply_note(1, locations=(place(block),), notes=(note(),))
     row = blocks.get(pair.copy, block)
     assert (row.refs, row.pack, row.stored_bytes) == (1, 1, 8)
     assert packs.get(pair.copy, PackId(1))[3:] == (100, 8, None)
 
     pair.db.begin()
     block_map.remove(pair.db, ino, BlockIndex(0))
-    pair.tell(2)
+    pair.apply_note(2)
 
     assert blocks.find(pair.copy, block) is None
     assert packs.get(pair.copy, PackId(1))[3:] == (100, 0, 2)
@@ -88,10 +88,10 @@ def test_block_gets_its_location_and_is_deleted_with_its_file(pair: Pair) -> Non
 def test_moved_block_leaves_its_old_pack(pair: Pair) -> None:
     """Compaction ships a new location."""
     block = write(pair.db, a_file(pair.db), 0)
-    pair.tell(1, locations=(place(block),), notes=(note(),))
+    pair.apply_note(1, locations=(place(block),), notes=(note(),))
     moved = PackNote(PackId(2), ObjectKey("pack/00/1-" + "1" * 32), 50, PackState.STORED)
 
-    pair.tell(2, locations=(place(block, 2),), notes=(moved,))
+    pair.apply_note(2, locations=(place(block, 2),), notes=(moved,))
 
     assert blocks.get(pair.copy, block).pack == 2
     assert packs.get(pair.copy, PackId(1)).died_txg == 2
@@ -100,7 +100,7 @@ def test_moved_block_leaves_its_old_pack(pair: Pair) -> None:
 
 def test_location_of_an_unreferenced_block_is_ignored(pair: Pair) -> None:
     """The block was deleted before the cut."""
-    pair.tell(1, locations=(place(BlockId(77)),), notes=(note(),))
+    pair.apply_note(1, locations=(place(BlockId(77)),), notes=(note(),))
 
     assert blocks.find(pair.copy, BlockId(77)) is None
     assert packs.get(pair.copy, PackId(1)).died_txg == 1
@@ -109,7 +109,7 @@ def test_location_of_an_unreferenced_block_is_ignored(pair: Pair) -> None:
 def test_lost_block_has_no_location(pair: Pair) -> None:
     """Reading its file gives an error; all other files are intact."""
     block = write(pair.db, a_file(pair.db), 0)
-    pair.tell(1, locations=(lost(block, 10),))
+    pair.apply_note(1, locations=(lost(block, 10),))
 
     row = blocks.get(pair.copy, block)
     assert (row.plain_bytes, row.hash, row.pack) == (10, None, None)
@@ -121,7 +121,7 @@ def test_mismatching_txg_is_refused_completely(pair: Pair, wrong: str) -> None:
     block = write(pair.db, a_file(pair.db), 0)
     before = contents(pair.copy.connection)
     with pytest.raises(FormatError):
-        pair.tell(
+        pair.apply_note(
             1,
             locations=() if wrong == "no place" else (place(block),),
             notes={"no pack": (), "condemned pack": (note(state=PackState.CONDEMNED),)}.get(
@@ -137,9 +137,9 @@ def test_mismatching_txg_is_refused_completely(pair: Pair, wrong: str) -> None:
 
 def test_forgotten_pack_is_deleted_and_its_number_stays_used(pair: Pair) -> None:
     """The next writer does not use a number twice either."""
-    pair.tell(1, notes=(note(5),))
-    pair.tell(2, notes=(note(5, PackState.CONDEMNED),))
-    pair.tell(3, forgotten=(PackId(5),))
+    pair.apply_note(1, notes=(note(5),))
+    pair.apply_note(2, notes=(note(5, PackState.CONDEMNED),))
+    pair.apply_note(3, forgotten=(PackId(5),))
 
     assert packs.find(pair.copy, PackId(5)) is None
     assert pair.copy.counters.next_pack == 6
@@ -148,7 +148,7 @@ def test_forgotten_pack_is_deleted_and_its_number_stays_used(pair: Pair) -> None
 def test_totals_are_recounted(pair: Pair) -> None:
     """Totals are not shipped, and a writer needs them."""
     block = write(pair.db, a_file(pair.db), 0)
-    pair.tell(1, locations=(place(block),), notes=(note(),))
+    pair.apply_note(1, locations=(place(block),), notes=(note(),))
 
     pair.copy.begin_local()
     replica.settle(pair.copy)
@@ -185,4 +185,4 @@ def test_pack_with_the_number_of_another_is_refused(pair: Pair) -> None:
     block = write(pair.db, ino, 0)
 
     with pytest.raises(FormatError, match="another object in the local database"):
-        pair.tell(1, locations=(place(block),), notes=(note(),))
+        pair.apply_note(1, locations=(place(block),), notes=(note(),))

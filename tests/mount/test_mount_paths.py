@@ -13,7 +13,7 @@ from s3fs_meta.control.protocol import decode, encode
 from s3fs_meta.errors import ControlError, NotMountedError, UsageError
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_paths, targets
-from s3fs_meta.mount.mount_paths import Entry, remove, told
+from s3fs_meta.mount.mount_paths import Entry, entry_message, remove
 from s3fs_meta.mount.targets import Target
 from tests.cli.conftest import Place
 from tests.programs import Program
@@ -114,7 +114,7 @@ def test_effect_that_never_becomes_visible_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request was executed, but the caller cannot see its effect."""
-    monkeypatch.setattr(mount_paths, "KERNEL_TOLD_S_MAX", 0.05)
+    monkeypatch.setattr(mount_paths, "KERNEL_FORGET_S_MAX", 0.05)
     with pytest.raises(ControlError, match="is removed, but the kernel"):
         mount_paths.require_seen([_entry(tmp_path, tmp_path.stat().st_ino)], there=False)
     with pytest.raises(ControlError, match="is made, but the kernel"):
@@ -157,5 +157,5 @@ def test_names_of_any_bytes_are_encoded(tmp_path: Path) -> None:
     """Names are encoded for JSON, and the mount decodes them."""
     for name in (b"plain", "\u00e4".encode(), b"odd \xff\n"):
         entry = Entry(Target("local:///a", tmp_path), Ino(1), name, Ino(2), "/mnt/x")
-        arrived = decode(encode(told(entry)))
+        arrived = decode(encode(entry_message(entry)))
         assert (arrived["parent"], os.fsencode(arrived["name"]), arrived["ino"]) == (1, name, 2)

@@ -187,8 +187,8 @@ def test_mounted_point_in_time_is_found_without_its_note(
     mounted = [Mounted(str(tmp_path / name), "0:99", FS_TYPE, "local:///a") for name in "xy"]
     monkeypatch.setattr(mount_table, "find", {one.mountpoint: one for one in mounted}.get)
     present = targets.of_url("local:///a", None)
-    moment = targets.of_moment(present, str(tmp_path / "x"))
-    moment.state.mkdir(parents=True)
+    snapshot = targets.of_snapshot(present, str(tmp_path / "x"))
+    snapshot.state.mkdir(parents=True)
 
-    assert targets.of_mountpoint(tmp_path / "x", None).state == moment.state
+    assert targets.of_mountpoint(tmp_path / "x", None).state == snapshot.state
     assert targets.of_mountpoint(tmp_path / "y", None).state == present.state

@@ -55,35 +55,35 @@ async def test_clone_and_lock_report_their_progress(
 ) -> None:
     """The client and status get the progress; the total is a lower bound."""
     monkeypatch.setattr("s3fs_meta.mount.tree_handlers.TREE_PAUSE_S", 0)
-    trees = TreeHandlers(fs, look=bool, collect=trio.lowlevel.checkpoint)
-    told: list[Message] = []
+    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    reported: list[Message] = []
     seen: list[dict[str, Any]] = []
 
     def report(event: Message) -> None:
-        told.append(event)
+        reported.append(event)
         seen.append(trees.figures())
 
     handlers = trees.handlers()
     target = {"parent": ROOT_INO, "name": "copy", "ino": 0}
     result = await handlers["clone"]({"source": _tree(fs), "target": target}, report)
     assert result == {"entries": 43}
-    assert told[0] == {"what": "copying", "done": 5, "total": 31}
+    assert reported[0] == {"what": "copying", "done": 5, "total": 31}
     assert seen[0]["copying"] == {"done": 5, "left": 26}
-    assert told[-1] == {"what": "copying", "done": 43, "total": 43}
+    assert reported[-1] == {"what": "copying", "done": 43, "total": 43}
     assert await handlers["lock"](_tree(fs), report) == {"entries": 43}
-    assert told[-1] == {"what": "locking", "done": 43, "total": 43}
+    assert reported[-1] == {"what": "locking", "done": 43, "total": 43}
     assert seen[-1]["locking"] == {"done": 43, "left": 0}
     assert trees.figures()["copying"] is trees.figures()["locking"] is None
 
 
 async def test_removal_is_waited_for_only_while_it_can_continue(fs: Filesystem) -> None:
     """A mount that refuses changes makes no progress."""
-    trees = TreeHandlers(fs, look=bool, collect=trio.lowlevel.checkpoint)
-    told: list[Message] = []
+    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    reported: list[Message] = []
     arguments = {**_tree(fs), "wait": True}
     with trio.move_on_after(0.3):  # no task removes anything
-        await trees.handlers()["remove"](arguments, told.append)
-    assert told[0] == {"what": "removing", "done": 0, "total": 6}
+        await trees.handlers()["remove"](arguments, reported.append)
+    assert reported[0] == {"what": "removing", "done": 0, "total": 6}
     fs.tree_removal.remove_slice()
     assert trees.figures()["removing"] is None
     fs.orphans.trees.add(ROOT_INO, 1)
@@ -95,16 +95,16 @@ async def test_removal_is_waited_for_only_while_it_can_continue(fs: Filesystem) 
 async def test_settling_a_freeze_that_has_ended_is_no_error(fs: Filesystem) -> None:
     """The answer to the clone reports how the freeze ended; another error must not hide it."""
     assert (
-        await TreeHandlers(fs, look=bool, collect=trio.lowlevel.checkpoint).handlers()["settled"](
-            {"number": 1}, print
-        )
+        await TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint).handlers()[
+            "settled"
+        ]({"number": 1}, print)
         == {}
     )
 
 
 async def test_frozen_copy_needs_a_time_limit_within_bounds(fs: Filesystem) -> None:
     """The time limit bounds how long writers are blocked."""
-    handlers = TreeHandlers(fs, look=bool, collect=trio.lowlevel.checkpoint).handlers()
+    handlers = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint).handlers()
     for limit_s in (None, 0, 1e9, "60"):
         wish: Message = {"source": {}, "target": {}, "limit_s": limit_s}
         with pytest.raises(UsageError):

@@ -338,7 +338,7 @@ async def test_reader_does_not_change_a_directory(root: Path) -> None:
     """A reader may open any directory, so it removes and creates nothing."""
     await leave_as_after_a_crash(root)
     before = tree(root)
-    store = LocalStore(root, look_only=True)
+    store = LocalStore(root, probe_only=True)
 
     with pytest.raises(ObjectMissingError):
         await store.get(LEASE, PACK_BYTES_MAX)

@@ -275,18 +275,18 @@ async def test_unreachable_store_is_reported_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The report has the reason and the time limit; further failures are not reported."""
-    told: list[tuple[float, str]] = []
+    notices: list[tuple[float, str]] = []
     began_s = trio.current_time()
     store = _Distant(fails=100)
     retrying = RetryingStore(
-        store, tell=lambda text: told.append((trio.current_time() - began_s, text))
+        store, notify=lambda text: notices.append((trio.current_time() - began_s, text))
     )
 
     for _ in range(2):
         with pytest.raises(StoreUnavailableError):
             await retrying.get(KEY, PACK_BYTES_MAX)
 
-    [(after_s, text)] = told
+    [(after_s, text)] = notices
     assert after_s == 0
     assert text == f"cannot reach {store.url}, trying for up to 13 s: connection refused"
 
@@ -295,17 +295,17 @@ async def test_silent_store_is_reported_after_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The request continues; a store that has answered before may just be slow."""
-    told: list[tuple[float, str]] = []
+    notices: list[tuple[float, str]] = []
     began_s = trio.current_time()
     store = _Distant(takes_s=60.0)
     retrying = RetryingStore(
-        store, tell=lambda text: told.append((trio.current_time() - began_s, text))
+        store, notify=lambda text: notices.append((trio.current_time() - began_s, text))
     )
 
     for _ in range(2):
         assert (await retrying.get(KEY, PACK_BYTES_MAX)).data == b"content"
 
-    [(after_s, text)] = told
+    [(after_s, text)] = notices
     assert after_s == STORE_SILENCE_S_MAX
     assert "has not answered yet, trying for up to 145 s" in text
 
@@ -317,14 +317,14 @@ async def test_silent_store_is_abandoned_within_the_reported_limit(
     autojump_clock: trio.testing.MockClock, attempt_s: float
 ) -> None:
     """Attempts may each take the time to connect, to read, or both."""
-    told: list[str] = []
+    notices: list[str] = []
     began_s = trio.current_time()
-    retrying = RetryingStore(_Distant(fails=100, takes_s=attempt_s), tell=told.append)
+    retrying = RetryingStore(_Distant(fails=100, takes_s=attempt_s), notify=notices.append)
 
     with pytest.raises(StoreUnavailableError):
         await retrying.get(KEY, PACK_BYTES_MAX)
 
-    [text] = told
+    [text] = notices
     said = re.search(r"trying for up to (\d+) s", text)
     assert said is not None
     assert trio.current_time() - began_s <= int(said[1])
@@ -334,29 +334,29 @@ async def test_store_that_has_answered_is_not_reported(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Later outages are reported elsewhere; an error response counts as an answer."""
-    told: list[str] = []
+    notices: list[str] = []
     store = _Distant()
-    retrying = RetryingStore(store, tell=told.append)
+    retrying = RetryingStore(store, notify=notices.append)
     with pytest.raises(ObjectMissingError):
         await retrying.get(ObjectKey("missing"), PACK_BYTES_MAX)
     store.fails = 3
 
     await retrying.get(KEY, PACK_BYTES_MAX)
 
-    assert told == []
+    assert notices == []
 
 
 async def test_unresolvable_name_is_tried_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """If the store was reached before, the resolver is down temporarily, so the name is retried."""
-    told: list[str] = []
+    notices: list[str] = []
     store = _Distant(fails=2, unresolved=True)
-    retrying = RetryingStore(store, tell=told.append)
+    retrying = RetryingStore(store, notify=notices.append)
 
     with pytest.raises(StoreUnavailableError) as failed:
         await retrying.get(KEY, PACK_BYTES_MAX)
-    assert (failed.value.attempts, store.asked, told) == (1, 1, [])
+    assert (failed.value.attempts, store.asked, notices) == (1, 1, [])
     store.fails = 0
     await retrying.get(KEY, PACK_BYTES_MAX)
     store.fails = 2

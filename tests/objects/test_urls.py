@@ -103,7 +103,7 @@ async def test_missing_directory_is_refused_unless_it_may_be_created(tmp_path: P
     with pytest.raises(NotAFilesystemError, match="that directory does not exist"):
         open_store(url)
     with pytest.raises(UsageError, match="does not exist"):
-        open_store(url, look_only=True)
+        open_store(url, probe_only=True)
     assert os.listdir(tmp_path) == []
 
     store = open_store(url, make_root=True)

@@ -149,8 +149,10 @@ class NumberedChanges:
                 for name in expected.keys() | found.keys()
                 if expected.get(name, -1) != found.get(name, -1)
             )
-            told = [f"{one}: {expected.get(one, '-')} not {found.get(one, '-')}" for one in names]
-            lines.append(f"after {number}: {', '.join(told[:4])}")
+            reported = [
+                f"{one}: {expected.get(one, '-')} not {found.get(one, '-')}" for one in names
+            ]
+            lines.append(f"after {number}: {', '.join(reported[:4])}")
         return "\n".join(lines[:20])
 
 

@@ -93,8 +93,8 @@ def work_until_the_end(
     assert process.stdout is not None
     for line in process.stdout:
         said.append(line)
-        if told := re.fullmatch(r"(began|ended) (\d+)\s*", line):
-            counts[told[1]] = int(told[2]) + 1
+        if reported := re.fullmatch(r"(began|ended) (\d+)\s*", line):
+            counts[reported[1]] = int(reported[2]) + 1
             if counts["ended"] == stop_at and process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
     assert counts["ended"] >= stop_at, "".join(said[-50:])

@@ -8,7 +8,7 @@ from tests.sync.conftest import Power, write_file
 
 async def own(power: Power) -> list[ObjectKey]:
     """Return the filesystem's own objects."""
-    contents = await removal.look(power.store)
+    contents = await removal.list_contents(power.store)
     keys = await power.keys(repairing=True)
     return await own_objects(power.store, keys.keyring, contents.named)
 

@@ -11,7 +11,7 @@ from s3fs_meta.errors import BrokenChainError, FormatError, SettingsError
 from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.model import Moment, Txg
+from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.history.snapshot_mount import Bucket
@@ -93,7 +93,7 @@ async def eleven_txgs(power: Power, last: int) -> dict[int, Link]:
 async def contents(power: Power, bucket: Bucket, link: Link) -> list[bytes]:
     """Restore a point in time; return the content of its files, up to the sizes of their inodes."""
     target = power.home / f"restored-{link.txg}-{len(list(power.home.iterdir()))}.db"
-    bucket.moments.notices += await bucket.restore(link, target)
+    bucket.points.notices += await bucket.restore(link, target)
     db = Database.open(target, Pragmas(), read_only=True)
     try:
         return sorted(row[0] for row in db.all("SELECT hash FROM blocks"))
@@ -101,9 +101,9 @@ async def contents(power: Power, bucket: Bucket, link: Link) -> list[bytes]:
         db.close()
 
 
-def at(txg: int) -> Moment:
+def at(txg: int) -> PointInTime:
     """Return a point in time by number."""
-    return Moment(f"txg={txg}", txg=Txg(txg))
+    return PointInTime(f"txg={txg}", txg=Txg(txg))
 
 
 @DAMAGES
@@ -158,11 +158,11 @@ async def test_txg_at_the_end_of_a_level_needs_no_changelog(
     damage(power, Txg(lost))
 
     bucket = await bucket_at(power, FAR)
-    for wanted in (at(lost), Moment("then", links[lost].created_ns)):
+    for wanted in (at(lost), PointInTime("then", links[lost].created_ns)):
         assert await bucket.find(wanted) == links[lost]
     assert await contents(power, bucket, links[lost]) == whole
     if lost == max(links):
-        assert await bucket.find(Moment("newest")) == links[lost]
+        assert await bucket.find(PointInTime("newest")) == links[lost]
         async with power.session("b", tasks=False) as session:
             assert session.volume.link.txg == lost + 1  # the fence record of the new mount
             await session.publish_anew()
@@ -199,7 +199,7 @@ async def test_damaged_end_is_reported(power: Power) -> None:
     links = await nine_txgs(power)
     rot(power, Txg(9))
 
-    for wanted in (Moment("newest"), Moment("now", FAR + 20 * SECOND_NS)):
+    for wanted in (PointInTime("newest"), PointInTime("now", FAR + 20 * SECOND_NS)):
         bucket = await bucket_at(power, FAR + 30 * SECOND_NS)
         with pytest.raises(BrokenChainError, match=r"does not lead to txg 9\. Up to txg 8"):
             await bucket.find(wanted)
@@ -207,7 +207,7 @@ async def test_damaged_end_is_reported(power: Power) -> None:
         async with power.session("b", options=OpenOptions(read_only=True)):
             pass
     bucket = await bucket_at(power, FAR)
-    assert await bucket.find(Moment("then", links[8].created_ns - 1)) == links[7]
+    assert await bucket.find(PointInTime("then", links[8].created_ns - 1)) == links[7]
 
 
 @DAMAGES
@@ -217,11 +217,11 @@ async def test_time_beside_a_damaged_changelog_is_refused(power: Power, damage: 
     damage(power, Txg(4))
     bucket = await bucket_at(power, FAR)
 
-    assert await bucket.find(Moment("then", links[3].created_ns - 1)) == links[2]
-    assert await bucket.find(Moment("then", links[5].created_ns)) == links[5]
-    assert await bucket.find(Moment("then", links[8].created_ns + 1)) == links[8]
+    assert await bucket.find(PointInTime("then", links[3].created_ns - 1)) == links[2]
+    assert await bucket.find(PointInTime("then", links[5].created_ns)) == links[5]
+    assert await bucket.find(PointInTime("then", links[8].created_ns + 1)) == links[8]
     with pytest.raises(BrokenChainError, match="Up to txg 3"):
-        await bucket.find(Moment("then", links[3].created_ns + 1))
+        await bucket.find(PointInTime("then", links[3].created_ns + 1))
 
 
 @DAMAGES
@@ -247,7 +247,7 @@ async def test_level_objects_lead_past_a_changelog(power: Power, damage: Damage,
             del power.store.objects[key]
 
     bucket = await bucket_at(power, FAR)
-    assert await contents(power, bucket, await bucket.find(Moment("newest"))) == whole
+    assert await contents(power, bucket, await bucket.find(PointInTime("newest"))) == whole
 
 
 @DAMAGES
@@ -271,8 +271,8 @@ async def test_older_image_is_used_if_a_level_object_begins_before_the_newest(
     damage(power, Txg(9))
 
     bucket = await bucket_at(power, FAR)
-    assert await contents(power, bucket, await bucket.find(Moment("newest"))) == whole
-    assert any("level objects" in notice for notice in bucket.moments.notices)
+    assert await contents(power, bucket, await bucket.find(PointInTime("newest"))) == whole
+    assert any("level objects" in notice for notice in bucket.points.notices)
 
 
 @DAMAGES
@@ -292,7 +292,7 @@ async def test_image_can_be_used_without_its_own_changelog(
     found = await bucket.find(at(6))
     assert (found.txg, found.hash) == (6, links[6].hash)
     assert await contents(power, bucket, found) == whole[6]
-    newest = await bucket.find(Moment("newest"))
+    newest = await bucket.find(PointInTime("newest"))
     if next_too:
         with pytest.raises(BrokenChainError, match="Up to txg 6"):
             await contents(power, bucket, newest)
@@ -332,13 +332,13 @@ async def test_history_continues_before_a_gap(power: Power) -> None:
     bucket = await bucket_at(power, FAR)
 
     async with aclosing(
-        txg_log.backwards(bucket, await bucket.moments.newest(), Txg(0))
+        txg_log.backwards(bucket, await bucket.points.newest(), Txg(0))
     ) as changelogs:
         found = [one async for one in changelogs]
 
     assert [one.txg for one in found] == [8, 7, 6, 5, 4, 3, 2, 1]
     assert [one.txg for one in found if isinstance(one, Gap)] == [5, 4]
-    assert bucket.moments.unreadable_end == [9]
+    assert bucket.points.unreadable_end == [9]
 
 
 async def test_exchanged_changelog_is_not_a_gap(power: Power) -> None:
@@ -356,6 +356,6 @@ async def test_exchanged_changelog_is_not_a_gap(power: Power) -> None:
 
     with pytest.raises(FormatError, match="names another"):
         async with aclosing(
-            txg_log.backwards(bucket, await bucket.moments.newest(), Txg(0))
+            txg_log.backwards(bucket, await bucket.points.newest(), Txg(0))
         ) as changelogs:
             [one async for one in changelogs]

@@ -243,7 +243,7 @@ async def test_kill_in_mkfs(power: Power, step: str) -> None:
 
 async def removed(power: Power, hook: Hook = no_hook) -> None:
     """Remove the filesystem as destroy does, even after an interrupted removal."""
-    contents = await removal.look(power.store)
+    contents = await removal.list_contents(power.store)
     try:
         keys = await power.keys(repairing=True)
     except BeingRemovedError:

@@ -166,10 +166,10 @@ async def test_restores_see_the_end_of_the_chain(power: Power, number: int, cont
     await written(power)
     strew(power, number, content)
     bucket = await bucket_of(power)
-    assert (await bucket.moments.newest()).txg == 9
-    assert bucket.moments.unreadable_end == []
-    assert (await bucket.moments.oldest()).txg == 0
-    await bucket.restore(await bucket.moments.newest(), power.home / "restored.db")
+    assert (await bucket.points.newest()).txg == 9
+    assert bucket.points.unreadable_end == []
+    assert (await bucket.points.oldest()).txg == 0
+    await bucket.restore(await bucket.points.newest(), power.home / "restored.db")
 
 
 @pytest.mark.parametrize("deep", [False, True])

@@ -7,7 +7,7 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import changelog
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.limits import FOLLOW_ANEW_S
-from s3fs_meta.model import Moment, ObjectKey, Txg
+from s3fs_meta.model import ObjectKey, PointInTime, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync import rollback
@@ -99,7 +99,7 @@ async def test_abandoned_txgs_leave_the_retention_like_others(power: Power) -> N
         await session.flush_at_end()
         await session.close()
     bucket = await bucket_of(power)
-    assert (await bucket.moments.oldest()).txg == floor
+    assert (await bucket.points.oldest()).txg == floor
     left = {txg: ino for txg, ino in inos.items() if txg < 8 or txg > 9}
     await require_healthy(power, left, 100, "c")
 
@@ -113,7 +113,7 @@ async def test_rollback_across_a_damaged_changelog(power: Power) -> None:
         opened = await open_filesystem(
             power.store, StateDir(power.home / "a"), power.secret, SystemClock(), OpenOptions()
         )
-        to = await (await bucket_of(power)).find(Moment("then", txg=Txg(txg)))
+        to = await (await bucket_of(power)).find(PointInTime("then", txg=Txg(txg)))
         await rollback.roll_back(opened, to, SystemClock())
         for host in ("a", f"new-{txg}"):
             async with power.session(
@@ -134,12 +134,12 @@ async def test_rollback_of_a_chain_with_a_damaged_end(power: Power) -> None:
     opened = await open_filesystem(
         power.store, StateDir(power.home / "a"), power.secret, SystemClock(), OpenOptions()
     )
-    to = await (await bucket_of(power)).find(Moment("then", txg=Txg(5)))
+    to = await (await bucket_of(power)).find(PointInTime("then", txg=Txg(5)))
     done = await rollback.roll_back(opened, to, SystemClock())
 
     await require_healthy(power, inos, 5, "c")
     bucket = await bucket_of(power)
-    assert (await bucket.find(Moment("then", txg=done.before.txg))).txg == done.before.txg
+    assert (await bucket.find(PointInTime("then", txg=done.before.txg))).txg == done.before.txg
     async with power.session("a", options=OpenOptions(force_takeover=True), tasks=False) as session:
         await session.close()
     opened = await open_filesystem(

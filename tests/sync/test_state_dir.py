@@ -10,11 +10,11 @@ import trio.lowlevel
 import trio.testing
 
 from s3fs_meta.errors import HeldError, SettingsError
-from s3fs_meta.state_paths import locate_moment
+from s3fs_meta.state_paths import locate_snapshot_state
 from s3fs_meta.sync.state_dir import (
     LockWatch,
     StateDir,
-    remove_left_moments,
+    remove_stale_snapshots,
 )
 from tests.conftest import REQUIRED
 
@@ -51,7 +51,7 @@ def test_quarantined_state_is_complete(tmp_path: Path) -> None:
     state.blocks.mkdir()
     (state.blocks / "1").write_bytes(b"block")
 
-    kept = state.set_aside("20260101")
+    kept = state.quarantine_as("20260101")
 
     assert not state.database.exists()
     assert not state.blocks.exists()
@@ -79,7 +79,7 @@ def test_interrupted_quarantine_is_completed(
 
     monkeypatch.setattr(Path, "rename", stop)
     with pytest.raises(KeyboardInterrupt):
-        state.set_aside("1")
+        state.quarantine_as("1")
     monkeypatch.undo()
 
     assert state.database.exists() or not state.blocks.exists()
@@ -91,15 +91,16 @@ async def test_leftovers_of_killed_snapshot_mounts_are_removed(tmp_path: Path) -
     present = StateDir(tmp_path / "fs[1]")
     await present.lock()
     left, used, begun, wanted = (
-        StateDir(locate_moment(present.path, name)) for name in ("/left", "/used", "/new", "/own")
+        StateDir(locate_snapshot_state(present.path, name))
+        for name in ("/left", "/used", "/new", "/own")
     )
-    other = StateDir(locate_moment(tmp_path / "fs1", "/left"))
+    other = StateDir(locate_snapshot_state(tmp_path / "fs1", "/left"))
     for one in (left, used, wanted, other):
         await one.lock()
     for one in (left, wanted, other):
         one.unlock()
 
-    remove_left_moments(present.path, wanted.path)
+    remove_stale_snapshots(present.path, wanted.path)
 
     kept = [present, used, begun, wanted, other]
     assert set(os.listdir(tmp_path)) == {one.path.name for one in kept}

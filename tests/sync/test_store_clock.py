@@ -10,7 +10,7 @@ from typing_extensions import override
 from s3fs_meta.codec import level
 from s3fs_meta.errors import ClockError, SettingsError, TransientStoreError
 from s3fs_meta.limits import CLOCK_OFF_S_MAX
-from s3fs_meta.model import Moment, Txg
+from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
@@ -104,7 +104,7 @@ async def released(power: Power, host: str, clock: Beside | None = None) -> Asyn
 async def txg_at(power: Power, time_ns: int) -> Txg:
     """Return the txg that a host with a correct clock finds at a time."""
     bucket = await bucket_of(power)
-    return (await bucket.moments.find(Moment("then", time_ns), power.clock.now_ns())).txg
+    return (await bucket.points.find(PointInTime("then", time_ns), power.clock.now_ns())).txg
 
 
 # --- one host --------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ async def test_repair_begins_a_time_span_with_correct_times(power: Power, right:
     assert await txg_at(power, links["before"].created_ns - 1) < links["before"].txg
     bucket = await bucket_of(power)
     for txg in range(links["before"].txg, after.txg + 1):
-        found = await bucket.moments.find(Moment("", txg=Txg(txg)), right.ns)
+        found = await bucket.points.find(PointInTime("", txg=Txg(txg)), right.ns)
         assert found.txg == txg
     with pytest.raises(SettingsError, match="before the oldest"):
         await txg_at(power, 1)
@@ -319,9 +319,7 @@ async def test_time_span_is_not_begun_while_the_clocks_disagree(
     assert not any(b"begins_span" in data for data in power.store.objects.values())
     bucket = await bucket_of(power)
     assert (
-        await bucket.moments.span_starts(
-            await bucket.moments.oldest(), await bucket.moments.newest()
-        )
+        await bucket.points.span_starts(await bucket.points.oldest(), await bucket.points.newest())
         == []
     )
 
@@ -330,7 +328,7 @@ async def test_time_span_is_not_begun_while_the_clocks_disagree(
 
 
 @pytest.mark.parametrize(
-    ("off_s", "told"),
+    ("off_s", "reported"),
     [
         (0, ""),
         (CLOCK_OFF_S_MAX, ""),
@@ -340,15 +338,15 @@ async def test_time_span_is_not_begun_while_the_clocks_disagree(
         (-YEARS_10, "3652 days behind"),
     ],
 )
-async def test_difference_above_a_bound_is_reported(off_s: int, told: str) -> None:
+async def test_difference_above_a_bound_is_reported(off_s: int, reported: str) -> None:
     """Only a difference above a bound uses the store's time, and is reported."""
     ours = FixedClock(YEARS_10 * S)
     clock = StoreClock(ClockStore(YEARS_10 * S - off_s * S), ours)
-    await clock.look()
+    await clock.compare()
 
-    assert told in clock.disagreement
-    assert (clock.disagreement == "") == (told == "")
-    assert clock.now_ns() == ours.time_ns - (off_s * S if told else 0)
+    assert reported in clock.disagreement
+    assert (clock.disagreement == "") == (reported == "")
+    assert clock.now_ns() == ours.time_ns - (off_s * S if reported else 0)
 
 
 async def test_store_without_a_clock_is_ignored() -> None:
@@ -364,13 +362,13 @@ async def test_store_is_asked_only_after_a_clock_jump() -> None:
     ours, theirs = FixedClock(YEARS_10 * S), ClockStore(YEARS_10 * S)
     store = FaultyStore(theirs)
     clock = StoreClock(store, ours)
-    await clock.look()
+    await clock.compare()
     for _ in range(5):
-        await clock.look_after_a_jump()
+        await clock.compare_after_a_jump()
     assert [call.method for call in store.calls] == ["now"]
 
     ours.time_ns -= 2 * CLOCK_OFF_S_MAX * S
-    await clock.look_after_a_jump()
+    await clock.compare_after_a_jump()
     assert [call.method for call in store.calls] == ["now", "now"]
     assert clock.now_ns() == theirs.time_ns
 
@@ -379,7 +377,7 @@ async def test_unreachable_store_changes_no_known_time() -> None:
     """The txg waits, as it does for the store anyway."""
     store = FaultyStore(ClockStore(YEARS_10 * S))
     clock = StoreClock(store, FixedClock(1))
-    await clock.look()
+    await clock.compare()
     store.fail("now")
     with pytest.raises(TransientStoreError):
         await clock.require_agreement()
@@ -399,26 +397,26 @@ async def test_relative_time_uses_the_store_s_clock(
     async with released(power, "a") as session:
         links = await history(session, right, 5)
     wrong = Beside(right, off_s)
-    asked = Moment("2d ago", wrong.now_ns() - 2 * DAY * S, is_ago=True)
+    asked = PointInTime("2d ago", wrong.now_ns() - 2 * DAY * S, is_ago=True)
     expected = await txg_at(power, right.ns - 2 * DAY * S)
     bucket = await read_bucket(power.store, power.remembered("-"), power.secret, wrong)
 
     assert (await bucket.find(asked)).txg == expected < links[-1].txg
-    [notice] = bucket.moments.notices
+    [notice] = bucket.points.notices
     assert "'2d ago' is counted back by the store's clock" in notice
-    then = Moment("then", links[2].created_ns)
+    then = PointInTime("then", links[2].created_ns)
     assert (await bucket.find(then)).txg == links[2].txg, "a time that is written out is absolute"
-    assert "set the clock" in bucket.moments.notices[-1]
+    assert "set the clock" in bucket.points.notices[-1]
 
 
 async def test_reader_with_a_correct_clock_gets_no_warning(power: Power, right: HandClock) -> None:
     """The time of a store without its own clock is not requested, which would write an object."""
     async with released(power, "a") as session:
         await history(session, right, 3)
-    asked = Moment("1d ago", right.ns - DAY * S, is_ago=True)
+    asked = PointInTime("1d ago", right.ns - DAY * S, is_ago=True)
     for own, clock in ((True, right), (False, Beside(right, YEARS_10))):
         power.store.has_own_clock = own
         power.store.clock = right if own else Beside(right, -YEARS_10)  # the test would notice it
         bucket = await read_bucket(power.store, power.remembered("-"), power.secret, clock)
         await bucket.find(asked)
-        assert [one for one in bucket.moments.notices if "clock" in one] == []
+        assert [one for one in bucket.points.notices if "clock" in one] == []

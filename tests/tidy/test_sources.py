@@ -36,7 +36,7 @@ FOREIGN: Final = re.compile(
 # group, findings of fsck, how far an open file was read.
 EDITED_RECORDS: Final = re.compile(
     r"(db\.|^)counters\.|^then\.|^(verdict|future|_note_closed\(.*\))\.|evidence\.surveyed$"
-    r"|^exam\.block_hash$|^record\.|^exc\.changed_nothing$|^moments\.notices$|^chooser\.left$"
+    r"|^exam\.block_hash$|^record\.|^exc\.changed_nothing$|^points\.notices$|^chooser\.left$"
 )
 
 

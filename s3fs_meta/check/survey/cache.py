@@ -29,7 +29,7 @@ def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
         )
         exam.evidence.note_strays(str(path) for path, block in blocks.items() if block is None)
     exam.evidence.note_strays(str(path) for path in _paths(tmp))
-    exam.look_at(files)
+    exam.use_files(files)
 
 
 def _paths(root: Path) -> Iterator[Path]:

@@ -49,7 +49,7 @@ async def survey(
 
     Schedule point: always.
     """
-    await _Chain(exam, store, keyring, progress, deep=deep).look()
+    await _Chain(exam, store, keyring, progress, deep=deep).run()
     exam.evidence.surveyed |= Need.CHAIN
 
 
@@ -73,7 +73,7 @@ class _Chain:
         self._uuid = ""
         self._past: dict[Txg, str] = {}  # changelogs of the past that cannot be read, and why
 
-    async def look(self) -> None:
+    async def run(self) -> None:
         """Check the changelogs that lead to the current state, then those of earlier points in time."""
         head = await self._head()
         if head is None:

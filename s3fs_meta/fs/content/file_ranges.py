@@ -313,11 +313,11 @@ class FileRanges:
             return 0
         count = min(-(-length // self._block_bytes), self._slices.shared_blocks)
         first, goal = BlockIndex(offset // self._block_bytes), BlockIndex(at // self._block_bytes)
-        only_here = block_map.first_only_here(
+        pending = block_map.first_not_uploaded(
             self._db, source, first, BlockIndex(first + count - 1)
         )
-        if only_here is not None:
-            count = only_here - first
+        if pending is not None:
+            count = pending - first
         end = BlockIndex(goal + count)
         replaced = block_map.indexes_between(
             self._db, target, goal, end, self._slices.purged_blocks + 1

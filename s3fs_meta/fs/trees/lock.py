@@ -25,7 +25,7 @@ from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import Attributes, Cookie, Ino
 
 
-def _nobody(_progress: TreeProgress) -> None:
+def _ignore_progress(_progress: TreeProgress) -> None:
     """Ignore the progress."""
 
 
@@ -46,7 +46,11 @@ class TreeLock:
         self.progress: TreeProgress | None = None
 
     async def lock(
-        self, parent: Ino, name: bytes, ino: Ino, told: Callable[[TreeProgress], None] = _nobody
+        self,
+        parent: Ino,
+        name: bytes,
+        ino: Ino,
+        on_progress: Callable[[TreeProgress], None] = _ignore_progress,
     ) -> int:
         """Lock a file or tree; return the number of locked names.
 
@@ -56,7 +60,7 @@ class TreeLock:
             parent: the directory.
             name: in it.
             ino: the inode that the caller saw there; if the name has another one by now, fail.
-            told: called after each slice with the progress.
+            on_progress: called after each slice with the progress.
 
         Raises:
             NoEntryError: the name does not exist, or has another inode.
@@ -76,7 +80,7 @@ class TreeLock:
             while waiting:
                 began_s = trio.current_time()
                 self.progress = progress = progress.step(*self._lock_slice(waiting))
-                told(progress)
+                on_progress(progress)
                 await give_way(trio.current_time() - began_s)
                 await wait_for_log(self._db, self._changes)
         finally:

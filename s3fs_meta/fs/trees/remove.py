@@ -77,12 +77,12 @@ class _Slice(NamedTuple):
         )
 
 
-class _Untold(NamedTuple):
+class _PendingForget(NamedTuple):
     """A removed name that the kernel may still cache."""
 
     parent: Ino
     name: bytes
-    told: trio.Event
+    forgotten: trio.Event
 
 
 class _Sorted(NamedTuple):
@@ -124,10 +124,10 @@ class TreeRemoval:
         self._lookups = lookups
         self._open_files = open_files
         self._now_ns = now_ns
-        self._untold: deque[_Untold] = deque()
-        self._untold_arrived = trio.Event()
-        self.all_told = trio.Event()
-        self.all_told.set()
+        self._to_forget: deque[_PendingForget] = deque()
+        self._forget_requested = trio.Event()
+        self.all_forgotten = trio.Event()
+        self.all_forgotten.set()
         self._slices = slices
         self._names_max = slices.names
 
@@ -191,14 +191,14 @@ class TreeRemoval:
             An event that is set once the kernel has dropped the name.
         """
         self._notices.changed(Lost([], [parent]))
-        return self._tell(parent, name)
+        return self._forget_name(parent, name)
 
-    def _tell(self, parent: Ino, name: bytes) -> trio.Event:
-        untold = _Untold(parent, name, trio.Event())
-        self._untold.append(untold)
-        self._untold_arrived.set()
-        self.all_told = trio.Event()
-        return untold.told
+    def _forget_name(self, parent: Ino, name: bytes) -> trio.Event:
+        pending = _PendingForget(parent, name, trio.Event())
+        self._to_forget.append(pending)
+        self._forget_requested.set()
+        self.all_forgotten = trio.Event()
+        return pending.forgotten
 
     def _remove_tree(self, parent: Ino, name: bytes, top: Attributes) -> None:
         now_ns = self._now_ns()
@@ -218,28 +218,28 @@ class TreeRemoval:
     async def run(self) -> None:
         """Delete removed trees, until cancelled. After a failure the next mount continues."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._run_telling)
+            nursery.start_soon(self._run_forgetting)
             nursery.start_soon(self._run_slices)
 
-    async def _run_telling(self) -> None:
+    async def _run_forgetting(self) -> None:
         """Make the kernel drop removed names, and with them its cached entries below them.
 
         Slices wait for this: inodes that the kernel no longer knows are deleted in bulk.
         """
         while True:
-            await self._untold_arrived.wait()
-            self._untold_arrived = trio.Event()
-            while self._untold:
-                parent, name, told = self._untold[0]
+            await self._forget_requested.wait()
+            self._forget_requested = trio.Event()
+            while self._to_forget:
+                parent, name, forgotten = self._to_forget[0]
                 await self._notices.forget_name(parent, name)
-                self._untold.popleft()
-                told.set()
-            self.all_told.set()
+                self._to_forget.popleft()
+                forgotten.set()
+            self.all_forgotten.set()
 
     async def _run_slices(self) -> None:
         while True:
             await self._trees.wait()
-            await self.all_told.wait()
+            await self.all_forgotten.wait()
             if not self._status.writable or not self._has_room():
                 await trio.sleep(TREE_PAUSE_S)
                 continue
@@ -274,7 +274,7 @@ class TreeRemoval:
         now_ns = self._now_ns()
         held = self._held([name.ino for name in chosen.names])
         if held:
-            self._tell_names(name for name in chosen.names if name.ino in held)
+            self._forget_names(name for name in chosen.names if name.ino in held)
         inner = set(chosen.inner)
         names = [name for name in chosen.names if name.ino not in inner]
         fates = _sort(names, held, self._slices.purged_blocks)
@@ -305,23 +305,23 @@ class TreeRemoval:
             removed_trees.mark_removed(self._db, fates.tops, now_ns)
         if fates.orphans:
             removed_trees.orphan(self._db, fates.orphans, now_ns)
-            self._tell_inodes(ino for ino in fates.orphans if self._open_files.find(ino))
+            self._invalidate_inodes(ino for ino in fates.orphans if self._open_files.find(ino))
 
     def _choose(self) -> _Slice:
         """Return the next slice: as many names, with as many blocks, as one stretch may remove."""
         tops = self._trees.last(self._slices.directories)
         purged_max, most = self._slices.purged_blocks, self._slices.names
         names_max = min(self._names_max, most)
-        chosen = self._look(removed_trees.scope(self._db, tops, names_max))
+        chosen = self._select(removed_trees.scope(self._db, tops, names_max))
         while names_max > 1 and chosen.blocks(purged_max) > purged_max:
             names_max //= 2
-            chosen = self._look(removed_trees.scope(self._db, tops, names_max))
+            chosen = self._select(removed_trees.scope(self._db, tops, names_max))
         sizes = [name.size_bytes for name in chosen.names if _is_dir(name)]
         whole = chosen.entries + sum(sizes)
         if sizes and whole > most >= _SMALL_SHARE * max(sizes):
             # Fewer of them, so that their entries fit, too.
             names_max = max(most * chosen.entries // whole, 1)
-            chosen = self._look(removed_trees.scope(self._db, tops, names_max))
+            chosen = self._select(removed_trees.scope(self._db, tops, names_max))
             self._names_max = names_max
         elif 2 * chosen.blocks(purged_max) > purged_max:
             self._names_max = names_max
@@ -329,7 +329,7 @@ class TreeRemoval:
             self._names_max = 2 * names_max
         return self._with_inner(chosen)
 
-    def _look(self, scope: Scope) -> _Slice:
+    def _select(self, scope: Scope) -> _Slice:
         """Separate names that are removed in bulk from those that need a check each."""
         fast: list[Tally] = []
         names: list[Name] = []
@@ -352,7 +352,7 @@ class TreeRemoval:
                 inner.append(name.ino)
         if not inner:
             return chosen
-        below = self._look(Scope(inner, None))
+        below = self._select(Scope(inner, None))
         purged_max = self._slices.purged_blocks
         if chosen.blocks(purged_max) + below.blocks(purged_max) > purged_max:
             return chosen
@@ -388,16 +388,16 @@ class TreeRemoval:
         if fates.linked:
             before = {name.ino: name for name in several}
             removed_trees.lose_names(self._db, fates.linked, before, now_ns)
-            self._tell_inodes(self._held(list(fates.linked)))
+            self._invalidate_inodes(self._held(list(fates.linked)))
 
-    def _tell_names(self, names: Iterable[Name]) -> None:
+    def _forget_names(self, names: Iterable[Name]) -> None:
         """Make the kernel drop names that it still caches in the tree, and so release their inodes."""
         for each in names:
             name = dentries.name_at(self._db, each.parent, each.cookie)
             if name is not None:
-                self._tell(each.parent, name)
+                self._forget_name(each.parent, name)
 
-    def _tell_inodes(self, inos: Iterable[Ino]) -> None:
+    def _invalidate_inodes(self, inos: Iterable[Ino]) -> None:
         """Invalidate attributes in the kernel, so that it requests the link counts again."""
         known = sorted(inos)
         if known:

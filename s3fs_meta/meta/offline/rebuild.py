@@ -110,7 +110,7 @@ def finish(
         image_rows.settle(db, image, block_bytes)
     _place_map(db)
     counters = db.counters
-    _place_aside(db, counters.next_ino, counters.next_block)
+    _place_apart(db, counters.next_ino, counters.next_block)
     row = db.one("SELECT coalesce(max(ino), 0) FROM block_map")
     found = db.one("SELECT coalesce(max(block), 0) FROM blocks")
     assert row is not None, "an aggregate has a row"
@@ -127,7 +127,7 @@ def finish(
         " WHERE b.pack = packs.pack), 0)"
     )
     db.run("UPDATE packs SET died_txg = CASE live_bytes WHEN 0 THEN ? END", (counters.txg,))
-    files = _make_files(db, block_bytes, now_ns, aside_only=image is not None)
+    files = _make_files(db, block_bytes, now_ns, apart_only=image is not None)
     replica.settle(db)
     db.commit()
     return files
@@ -161,7 +161,7 @@ def _place_map(db: Database) -> None:
     )
 
 
-def _place_aside(db: Database, next_ino: int, next_block: int) -> None:
+def _place_apart(db: Database, next_ino: int, next_block: int) -> None:
     """Create rows of doubted blocks: a new inode for each file and epoch, with new block numbers."""
     db.run(
         "CREATE TEMP TABLE aside AS SELECT c.*,"
@@ -196,8 +196,8 @@ def _home(db: Database, now_ns: int) -> Ino | None:
     return home
 
 
-def _make_files(db: Database, block_bytes: int, now_ns: int, *, aside_only: bool) -> int:
-    if aside_only and db.one("SELECT 1 FROM temp.told LIMIT 1") is None:
+def _make_files(db: Database, block_bytes: int, now_ns: int, *, apart_only: bool) -> int:
+    if apart_only and db.one("SELECT 1 FROM temp.told LIMIT 1") is None:
         return 0
     home = _home(db, now_ns)
     if home is None:
@@ -207,7 +207,7 @@ def _make_files(db: Database, block_bytes: int, now_ns: int, *, aside_only: bool
         "INSERT INTO inodes SELECT m.ino, ?1, 1, ?2, ?3, max(m.block_index * ?4 + b.plain_bytes),"
         " count(*), ?5, 0, 0, 0, ?6, 0, 0 FROM block_map AS m JOIN blocks AS b ON b.block = m.block"
         " WHERE NOT ?7 OR m.ino IN (SELECT new_ino FROM temp.told) GROUP BY m.ino",
-        (_FILE_MODE, root.uid, root.gid, block_bytes, now_ns, home, aside_only),
+        (_FILE_MODE, root.uid, root.gid, block_bytes, now_ns, home, apart_only),
     )
     totals = db.one(
         "SELECT count(*), coalesce(sum(size_bytes), 0) FROM inodes WHERE parent = ?1"
@@ -224,7 +224,7 @@ def _make_files(db: Database, block_bytes: int, now_ns: int, *, aside_only: bool
         " LEFT JOIN temp.told AS a ON a.new_ino = i.ino"
         " WHERE i.ino > ?1 AND i.mode = ?2 AND (NOT ?4 OR a.ino IS NOT NULL)"
         " ORDER BY i.ino LIMIT ?3",
-        (after, _FILE_MODE, _NAMES_AT_ONCE, aside_only),
+        (after, _FILE_MODE, _NAMES_AT_ONCE, apart_only),
     ):
         for ino, old_ino, epoch in rows:
             name = b"#%d" % ino if epoch is None else b"#%d-%d" % (old_ino, epoch)

@@ -183,7 +183,7 @@ def blocks_after(
     return last, [(row[2], FilePart(row[0], row[1])) for row in rows]
 
 
-def first_only_here(
+def first_not_uploaded(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
 ) -> BlockIndex | None:
     """Return the first mapped part from *first* to *last* inclusive whose block is not uploaded."""

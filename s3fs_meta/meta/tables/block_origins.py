@@ -68,7 +68,7 @@ def blocks(db: Database) -> list[BlockId]:
     return [BlockId(row[0]) for row in db.all("SELECT block FROM copies")]
 
 
-def only_here(db: Database) -> list[Copy]:
+def not_uploaded(db: Database) -> list[Copy]:
     """Return the copies that are not uploaded, ascending, so that a copy of a copy comes later."""
     rows = db.all(
         "SELECT c.block, c.origin, c.keep_bytes, c.plain_bytes, b.plain_bytes,"

@@ -94,7 +94,7 @@ def object_bytes(db: Database, pack: PackId) -> int:
 def stored(db: Database, pack: PackId) -> None:
     """Record that the store confirmed a pack; may be repeated. Transaction: inside a group."""
     row = get(db, pack)
-    _tell(db, pack)
+    _report(db, pack)
     if row.state is PackState.UPLOADING:
         _set_state(db, pack, PackState.STORED)
         db.counters.stored_bytes += row.object_bytes
@@ -107,7 +107,7 @@ def condemn(db: Database, pack: PackId) -> None:
     if row.state is PackState.STORED:
         db.counters.stored_bytes -= row.object_bytes
     _set_state(db, pack, PackState.CONDEMNED)
-    _tell(db, pack)
+    _report(db, pack)
 
 
 def delete(db: Database, pack: PackId) -> None:
@@ -118,7 +118,7 @@ def delete(db: Database, pack: PackId) -> None:
         db.counters.stored_bytes -= row.object_bytes
     db.run("DELETE FROM packs WHERE pack = ?", (pack,))
     damage_marks.forget_pack(db, pack)
-    _tell(db, pack)
+    _report(db, pack)
 
 
 def add_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
@@ -218,7 +218,7 @@ def _missing(pack: PackId) -> MetadataError:
     return MetadataError(f"pack {pack} has no row", 0)
 
 
-def _tell(db: Database, pack: PackId) -> None:
+def _report(db: Database, pack: PackId) -> None:
     """Record that the next changelog must report a pack."""
     db.run("INSERT OR IGNORE INTO pack_news VALUES (?)", (pack,))
 

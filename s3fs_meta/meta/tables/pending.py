@@ -345,9 +345,9 @@ def has_pack_news(db: Database) -> bool:
     return db.one("SELECT 1 FROM pack_news LIMIT 1") is not None
 
 
-def forget_pack_news(db: Database, told: Collection[PackId]) -> None:
+def forget_pack_news(db: Database, reported: Collection[PackId]) -> None:
     """Record that a changelog reports packs. Transaction: inside a group."""
-    db.run_many("DELETE FROM pack_news WHERE pack = ?", [(pack,) for pack in told])
+    db.run_many("DELETE FROM pack_news WHERE pack = ?", [(pack,) for pack in reported])
 
 
 def pack_news(connection: apsw.Connection) -> list[PackId]:

@@ -24,12 +24,12 @@ from s3fs_meta.errors import (
     OlderBucketError,
     SettingsError,
 )
-from s3fs_meta.limits import GIVEN_UP_SHOWN_MAX
+from s3fs_meta.limits import ABANDONED_SHOWN_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.option_syntax import written_moment
+from s3fs_meta.option_syntax import format_time
 from s3fs_meta.sync.chain import chain, names
 from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.progress import Progress
@@ -163,9 +163,9 @@ async def describe(
     async with aclosing(store.list(changelog_codec.PREFIX, after=_after(kept.txg))) as listing:
         async for info in listing:
             txg = changelog_codec.parse_key(info.key)
-            if txg is not None and len(sizes) < GIVEN_UP_SHOWN_MAX:
+            if txg is not None and len(sizes) < ABANDONED_SHOWN_MAX:
                 sizes[txg] = info.size_bytes
-    numbers = range(kept.txg + 1, min(last, kept.txg + GIVEN_UP_SHOWN_MAX) + 1)
+    numbers = range(kept.txg + 1, min(last, kept.txg + ABANDONED_SHOWN_MAX) + 1)
     lines = [
         _line(Txg(txg), await _read(store, keyring, uuid, Txg(txg)), sizes.get(Txg(txg)))
         for txg in numbers
@@ -184,7 +184,7 @@ def _line(txg: Txg, found: Fetched | str, size_bytes: int | None) -> str:
         return f"txg {txg} is abandoned: {found}{size}"
     kind = "" if found.changelog.kind is Kind.GROUP else f", kind {found.changelog.kind.value}"
     return (
-        f"txg {txg} is abandoned: written {written_moment(found.link.created_ns)}, epoch"
+        f"txg {txg} is abandoned: written {format_time(found.link.created_ns)}, epoch"
         f" {found.changelog.epoch}, {found.object_bytes} bytes{kind}; it cannot be restored"
         " without the ones before it"
     )

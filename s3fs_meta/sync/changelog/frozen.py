@@ -80,13 +80,16 @@ def pack_notes_of(news: News, cut: Cut) -> tuple[tuple[PackNote, ...], tuple[Pac
         for one in cut.packs.values()
     }
     forgotten: list[PackId] = []
-    for told in news.packs:
-        if told.object_key is None:
-            forgotten.append(told.pack)
+    for news_row in news.packs:
+        if news_row.object_key is None:
+            forgotten.append(news_row.pack)
         else:
-            assert told.object_bytes is not None, "a row has all of its columns"
-            assert told.state is not None, "a row has all of its columns"
-            notes[told.pack] = PackNote(
-                told.pack, ObjectKey(told.object_key), told.object_bytes, PackState(told.state)
+            assert news_row.object_bytes is not None, "a row has all of its columns"
+            assert news_row.state is not None, "a row has all of its columns"
+            notes[news_row.pack] = PackNote(
+                news_row.pack,
+                ObjectKey(news_row.object_key),
+                news_row.object_bytes,
+                PackState(news_row.state),
             )
     return tuple(notes.values()), tuple(forgotten)

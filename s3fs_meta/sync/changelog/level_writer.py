@@ -21,7 +21,7 @@ from s3fs_meta.errors import (
     PreconditionError,
     S3fsError,
 )
-from s3fs_meta.limits import LEVEL_FAN_OUT, LEVEL_INPUT_BYTES_MAX, LEVEL_LOOK_S
+from s3fs_meta.limits import LEVEL_CHECK_S, LEVEL_FAN_OUT, LEVEL_INPUT_BYTES_MAX
 from s3fs_meta.model import Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync.chain import chain, levels
@@ -50,7 +50,7 @@ class Leveler:
     async def run(self) -> None:
         """Merge new txgs into levels, until cancelled."""
         while True:
-            await trio.sleep(LEVEL_LOOK_S)
+            await trio.sleep(LEVEL_CHECK_S)
             if not self._status.ships:
                 continue
             try:

@@ -245,8 +245,8 @@ class Shipper:
                     ref = await make(frozen.txg, frozen.cut, frozen.snapshot, self._position.link)
                     begun = self._begin_changelog(frozen, Kind.IMAGE)
                     changelog = self._in_new_span(replace(begun, image=ref), frozen.cut_ns)
-                    told = await self._in_view(frozen, pending.pack_news)
-                    await self._attempt(frozen, changelog, told, is_image=True)
+                    reported = await self._in_view(frozen, pending.pack_news)
+                    await self._attempt(frozen, changelog, reported, is_image=True)
                     await self._send_attempt()
                 except BaseException:
                     self._db.mark_changed()
@@ -331,7 +331,7 @@ class Shipper:
         Args:
             snapshot: open a snapshot, from which an image can be made.
         """
-        await self._clock.look_after_a_jump()
+        await self._clock.compare_after_a_jump()
         await self._uploader.sealer.seal_most()
         self._db.begin_local()
         waiting = self._uploader.sealer.seal_all()
@@ -367,10 +367,10 @@ class Shipper:
                 close(frozen)  # the upload may take days, and the WAL would grow meanwhile
                 await self._wait_for_blocks(frozen.cut, progress)
             self._hook("txg uploaded")
-            changelog, told = await self._describe_in_view(frozen, news)
+            changelog, reported = await self._describe_in_view(frozen, news)
             if changelog.parts or changesets.is_news(changelog.section.changeset):
                 self.since_image.note_news()
-            await self._attempt(frozen, changelog, told)
+            await self._attempt(frozen, changelog, reported)
         except BaseException:
             self._db.mark_changed()  # the changes of this cut must still be shipped
             self._recorder.resume_txg(self._cut_oldest_ns)
@@ -505,7 +505,7 @@ class Shipper:
         self,
         frozen: Frozen,
         changelog: Changelog,
-        told: Sequence[PackId],
+        reported: Sequence[PackId],
         *,
         is_image: bool = False,
     ) -> None:
@@ -517,7 +517,7 @@ class Shipper:
         self._attempt_is_synced = False
         pending.put_outbox(self._db, changelog.txg, data)
         self._recorder.shipped(frozen.last_seq)
-        pending.forget_pack_news(self._db, told)
+        pending.forget_pack_news(self._db, reported)
         pending.set_block_floor(self._db, frozen.next_block)
         await self._sync_attempt()
         self._hook("txg attempted")

@@ -60,7 +60,9 @@ async def restore_beside(
     try:
         link = await restorer.restore(newest, target)
         _require_newer(link, shown, volume.store.url)
-        await trio.to_thread.run_sync(_tell, target, applier, head if image is None else None)
+        await trio.to_thread.run_sync(
+            _copy_position, target, applier, head if image is None else None
+        )
         await last_copies.quarantine(volume.state_dir, applier, target, cache, clock)
     except BaseException:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
@@ -74,7 +76,7 @@ def _require_newer(link: Link, shown: Link, url: str) -> None:
         raise OlderBucketError(url, shown.txg, f"it ends at txg {link.txg}")
 
 
-def _tell(path: Path, applier: Database, head: Head | None) -> None:
+def _copy_position(path: Path, applier: Database, head: Head | None) -> None:
     """Copy the local state of this host into a restored database; in a thread."""
     db = Database.open(path, applier.pragmas)
     try:

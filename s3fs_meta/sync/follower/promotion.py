@@ -47,7 +47,7 @@ async def take_over(
     unsafe = unsafe or volume.superblock.unsafe_single_writer
     await keeper.require_conditions(unsafe_allowed=unsafe)
 
-    await volume.clock.look()
+    await volume.clock.compare()
     db = volume.db
 
     async def catch_up(_db: Database) -> Database:

@@ -81,7 +81,7 @@ class _Facts(NamedTuple):
 
 
 class Shelf:
-    """The images in the bucket; ``look`` lists them.
+    """The images in the bucket; ``list_images`` lists them.
 
     On a plain filesystem any user of the bucket can write a manifest that passes verification. So a
     manifest must match its recorded hash, if there is one: in the head that this host recorded, in
@@ -100,7 +100,7 @@ class Shelf:
         self._pieces: dict[ObjectKey, int] = {}
         self._ours: dict[str, bool] = {}  # True for own images, by the prefix of their names
 
-    async def look(self, named: Iterable[ManifestRef] = ()) -> list[Image]:
+    async def list_images(self, named: Iterable[ManifestRef] = ()) -> list[Image]:
         """Return the images that can be restored from: complete, and in the chain.
 
         Args:
@@ -350,7 +350,7 @@ class Finder:
         """
         head = image_head.recorded(self._db, "head")
         named = [] if head is None else [ManifestRef(head.manifest_key, head.manifest_hash)]
-        images = await self.shelf.look(named)
+        images = await self.shelf.list_images(named)
         gone = properties.abandoned_images(self._db)
         return [image for image in images if image.key not in gone]
 

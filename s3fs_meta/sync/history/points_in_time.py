@@ -26,9 +26,9 @@ from s3fs_meta.errors import (
     UnfinishedFilesystemError,
 )
 from s3fs_meta.limits import MARK_HASH_DIGITS
-from s3fs_meta.model import Mark, Moment, ObjectKey, Txg
+from s3fs_meta.model import Mark, ObjectKey, PointInTime, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.option_syntax import written_moment
+from s3fs_meta.option_syntax import format_time
 from s3fs_meta.sync.chain import chain, levels
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
@@ -36,7 +36,7 @@ from s3fs_meta.sync.chain.chain import Link
 _WAY_OUT: Final = "leave at_least out"
 
 
-class Moments:
+class PointsInTime:
     """The points in time that the bucket of one filesystem has."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease) -> None:
@@ -50,7 +50,7 @@ class Moments:
         self.end: Link | None = None  # the end of the chain, as the last search read it
         self.notices: list[str] = []  # one-line facts to show to the user
 
-    async def find(self, wanted: Moment, now_ns: int) -> Link:
+    async def find(self, wanted: PointInTime, now_ns: int) -> Link:
         """Return the last link of the chain that is not later than a point in time.
 
         Raises:
@@ -66,13 +66,15 @@ class Moments:
             return await self._numbered(wanted.txg, newest)
         if wanted.txg is not None:
             self._require_end(newest, wanted.txg)
-            raise SettingsError(f"there is no txg {wanted.txg} yet: the newest is {told(newest)}")
+            raise SettingsError(
+                f"there is no txg {wanted.txg} yet: the newest is {described(newest)}"
+            )
         oldest = await self.oldest()
         assert wanted.time_ns is not None, "neither by number nor the newest"
         if wanted.time_ns >= newest.created_ns:
             self._require_end(newest)
             if wanted.time_ns > now_ns:
-                self.notices.append(f"{wanted.text} is in the future: taking {told(newest)}")
+                self.notices.append(f"{wanted.text} is in the future: taking {described(newest)}")
             return newest
         stop = newest
         for first in [*await self.span_starts(oldest, newest), oldest]:
@@ -271,9 +273,9 @@ class Moments:
             return None
 
 
-def told(link: Link) -> str:
+def described(link: Link) -> str:
     """Return a link as text for messages."""
-    return f"txg {link.txg} of {written_moment(link.created_ns)}"
+    return f"txg {link.txg} of {format_time(link.created_ns)}"
 
 
 def mark_of(link: Link) -> str:
@@ -282,7 +284,7 @@ def mark_of(link: Link) -> str:
 
 
 def _too_early(what: str, oldest: Link) -> SettingsError:
-    return SettingsError(f"{what} is before the oldest retained point in time, {told(oldest)}")
+    return SettingsError(f"{what} is before the oldest retained point in time, {described(oldest)}")
 
 
 async def require_at_least(

@@ -26,7 +26,7 @@ from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.history import retention
 from s3fs_meta.sync.history.garbage import Finder, Garbage
-from s3fs_meta.sync.history.retention import MomentFinder
+from s3fs_meta.sync.history.retention import TxgTimes
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.superblock_watch import retained_s, tend
@@ -66,7 +66,7 @@ class Reclaimer:
         self._hook = hook
         self._lock = trio.Lock()
         uuid = volume.uuid
-        self._moments = MomentFinder(volume.store, volume.keyring, uuid)
+        self._times = TxgTimes(volume.store, volume.keyring, uuid)
         self._finder = Finder(volume.db, volume.store, volume.keyring, uuid)
         self.last_error = ""
         self.wants_image = False  # dead packs could be deleted if there were a newer image
@@ -98,12 +98,12 @@ class Reclaimer:
         if retention.may_rise(images):
             now_ns = self._volume.clock.now_ns()
             old = await retention.newest_old(
-                self._moments, self._store, now_ns, retention_ns, images, low, link.txg
+                self._times, self._store, now_ns, retention_ns, images, low, link.txg
             )
             floor = retention.floor_of(images, low, old)
             self.wants_image = packs.has_dead(self._db, floor, old)
-        moment = await self._moments.moment(floor) if floor else None
-        epoch = Epoch(0) if moment is None else moment.epoch
+        stamp = await self._times.stamp(floor) if floor else None
+        epoch = Epoch(0) if stamp is None else stamp.epoch
         return await self._finder.find(images, floor, epoch, link.txg, retention_ns, limit)
 
     async def plan_all(self) -> Tally:

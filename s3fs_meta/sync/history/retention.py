@@ -35,7 +35,7 @@ class Image(NamedTuple):
     is_txg: bool = False  # True if the changelog of the txg is of kind IMAGE, without changes
 
 
-class Moment(NamedTuple):
+class TxgStamp(NamedTuple):
     """A changelog's time and writer."""
 
     created_ns: int
@@ -43,17 +43,17 @@ class Moment(NamedTuple):
     begins_span: bool = False
 
 
-class MomentFinder:
+class TxgTimes:
     """Finds txgs by their times, which increase within a time span; caches the times."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
-        self._known: dict[Txg, Moment | None] = {}
+        self._known: dict[Txg, TxgStamp | None] = {}
 
     async def newest_before(
-        self, moment_ns: int, low: Txg, high: Txg, images: Iterable[Txg] = ()
+        self, time_ns: int, low: Txg, high: Txg, images: Iterable[Txg] = ()
     ) -> Txg:
         """Return the newest txg up to *high* that is not later than a time, at least *low*.
 
@@ -64,35 +64,35 @@ class MomentFinder:
             images: the txgs that are images; a time span may begin with any of them.
         """
         for txg in sorted(images, reverse=True):
-            begin = await self.moment(txg) if low < txg <= high else None
+            begin = await self.stamp(txg) if low < txg <= high else None
             if begin is not None and begin.begins_span:
-                if begin.created_ns <= moment_ns:
+                if begin.created_ns <= time_ns:
                     low = txg
                     break
                 high = Txg(txg - 1)
         self._known = {txg: found for txg, found in self._known.items() if txg > low}
-        if high > low and await self._is_before(high, moment_ns):
+        if high > low and await self._is_before(high, time_ns):
             return high
         while low < high:
             middle = Txg((low + high + 1) // 2)
             probe = await self._readable(middle, high)
-            if probe is not None and await self._is_before(probe, moment_ns):
+            if probe is not None and await self._is_before(probe, time_ns):
                 low = probe
             else:
                 high = Txg(middle - 1)
         return low
 
-    async def _is_before(self, txg: Txg, moment_ns: int) -> bool:
-        moment = await self.moment(txg)
-        return moment is not None and moment.created_ns <= moment_ns
+    async def _is_before(self, txg: Txg, time_ns: int) -> bool:
+        stamp = await self.stamp(txg)
+        return stamp is not None and stamp.created_ns <= time_ns
 
     async def _readable(self, first: Txg, last: Txg) -> Txg | None:
         for number in range(first, min(last, first + RECLAIM_PROBES_MAX) + 1):
-            if await self.moment(Txg(number)) is not None:
+            if await self.stamp(Txg(number)) is not None:
                 return Txg(number)
         return None
 
-    async def moment(self, txg: Txg) -> Moment | None:
+    async def stamp(self, txg: Txg) -> TxgStamp | None:
         """Return the time and the epoch of a changelog, None if it cannot be read.
 
         Raises:
@@ -102,7 +102,7 @@ class MomentFinder:
             self._known[txg] = await self._read(txg)
         return self._known[txg]
 
-    async def _read(self, txg: Txg) -> Moment | None:
+    async def _read(self, txg: Txg) -> TxgStamp | None:
         try:
             fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
         except NewerFormatError:
@@ -110,7 +110,7 @@ class MomentFinder:
         except (FormatError, ObjectMissingError):
             return None
         changelog = fetched.changelog
-        return Moment(changelog.created_ns, changelog.epoch, changelog.begins_span)
+        return TxgStamp(changelog.created_ns, changelog.epoch, changelog.begins_span)
 
 
 class StoredAges:
@@ -186,7 +186,7 @@ def may_rise(images: Sequence[Image]) -> bool:
 
 
 async def newest_old(
-    moments: MomentFinder,
+    finder: TxgTimes,
     store: ObjectStore,
     now_ns: int,
     retention_ns: int,
@@ -202,7 +202,7 @@ async def newest_old(
         high: the last txg of the chain.
     """
     spans = [image.txg for image in images if image.is_txg]
-    old = await moments.newest_before(now_ns - retention_ns, low, high, spans)
+    old = await finder.newest_before(now_ns - retention_ns, low, high, spans)
     return await StoredAges(store, now_ns).newest(retention_ns, low, old, high)
 
 

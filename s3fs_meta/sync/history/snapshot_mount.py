@@ -19,10 +19,10 @@ from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables.pending import ChangeRecorder
-from s3fs_meta.model import Moment
+from s3fs_meta.model import PointInTime
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.history.points_in_time import Moments, require_at_least
+from s3fs_meta.sync.history.points_in_time import PointsInTime, require_at_least
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
@@ -43,7 +43,7 @@ class Bucket:
     superblock: Superblock
     keyring: Keyring
     keeper: LeaseKeeper  # does not hold the lease
-    moments: Moments
+    points: PointsInTime
     clock: Clock
 
     @property
@@ -51,15 +51,15 @@ class Bucket:
         """Return the UUID of the filesystem."""
         return self.superblock.uuid
 
-    async def find(self, wanted: Moment) -> Link:
-        """Return the link of a point in time. Raises as ``Moments.find``.
+    async def find(self, wanted: PointInTime) -> Link:
+        """Return the link of a point in time. Raises as ``PointsInTime.find``.
 
         A time relative to now counts back from the store's clock if this host's is far from it.
         """
         wanted, now_ns = await self.by_store(wanted)
-        return await self.moments.find(wanted, now_ns)
+        return await self.points.find(wanted, now_ns)
 
-    async def by_store(self, wanted: Moment) -> tuple[Moment, int]:
+    async def by_store(self, wanted: PointInTime) -> tuple[PointInTime, int]:
         """Return a point in time by the store's clock, and the present time.
 
         Raises:
@@ -78,8 +78,8 @@ class Bucket:
             )
         else:
             return wanted, clock.now_ns()
-        if notice not in self.moments.notices:
-            self.moments.notices.append(notice)
+        if notice not in self.points.notices:
+            self.points.notices.append(notice)
         return wanted, clock.now_ns()
 
     async def restore(
@@ -119,16 +119,16 @@ async def read_bucket(
     superblock, keyring = keys.superblock, keys.keyring
     keeper = LeaseKeeper(store, clock)
     damage = await read_or_derive(keeper, store, keyring, clock)
-    moments = Moments(store, keyring, superblock.uuid, keeper.lease)
-    moments.notices += [*keys.notices, *([] if damage is None else [damage])]
-    return Bucket(store, superblock, keyring, keeper, moments, clock)
+    points = PointsInTime(store, keyring, superblock.uuid, keeper.lease)
+    points.notices += [*keys.notices, *([] if damage is None else [damage])]
+    return Bucket(store, superblock, keyring, keeper, points, clock)
 
 
-async def open_moment(
+async def open_snapshot(
     bucket: Bucket,
     state_dir: StateDir,
     options: OpenOptions,
-    wanted: Moment,
+    wanted: PointInTime,
     progress: Progress = no_progress,
 ) -> Volume:
     """Open a snapshot at a past point in time; close with ``close_filesystem``.
@@ -151,7 +151,7 @@ async def open_moment(
         link = await bucket.find(wanted)
         unsure = None
         if options.at_least is not None:
-            unsure = await require_at_least(bucket.store, options.at_least, bucket.moments.end)
+            unsure = await require_at_least(bucket.store, options.at_least, bucket.points.end)
         state_dir.drop_contents()
         notices = await bucket.restore(link, state_dir.database, progress)
         # Safe, because after a crash the database is restored again.
@@ -174,7 +174,7 @@ async def open_moment(
         options=replace(options, read_only=True),
         crashed=False,
         power_lost=False,
-        notices=(*bucket.moments.notices, *([unsure] if unsure else []), *notices),
+        notices=(*bucket.points.notices, *([unsure] if unsure else []), *notices),
         clock=StoreClock(bucket.store, bucket.clock),
         throwaway=True,
     )

@@ -37,7 +37,7 @@ from s3fs_meta.errors import (
     UnconditionalStoreError,
     UnfinishedFilesystemError,
 )
-from s3fs_meta.limits import LEASE_LOOK_S, TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.limits import LEASE_CHECK_S, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Epoch, ObjectKey
 from s3fs_meta.objects import probe
 from s3fs_meta.objects.contract import ETag, ObjectStore
@@ -86,7 +86,7 @@ class LeaseKeeper:
         clock: Clock,
         *,
         conditional: bool = True,
-        look_s: float = LEASE_LOOK_S,
+        check_s: float = LEASE_CHECK_S,
     ) -> None:
         """Make a keeper that holds nothing yet.
 
@@ -94,12 +94,12 @@ class LeaseKeeper:
             store: where the lease object is.
             clock: for ``since``, which is only displayed.
             conditional: whether the store honours conditional writes.
-            look_s: time between two checks that we still hold it.
+            check_s: time between two checks that we still hold it.
         """
         self._store = store
         self._clock = clock
         self._conditional = conditional
-        self._look_s = look_s
+        self._check_s = check_s
         self._is_acquired = False
         self._hold = Hold("", ())
         self._etag: ETag = ""
@@ -177,7 +177,7 @@ class LeaseKeeper:
         return found
 
     async def confirm(self) -> None:
-        """Check that we still hold the lease, unless that was done less than *look_s* ago.
+        """Check that we still hold the lease, unless that was done less than *check_s* ago.
 
         The check only limits how long a fenced mount uploads packs that no changelog will name. So
         it is postponed if the lease is unavailable.
@@ -187,7 +187,7 @@ class LeaseKeeper:
         """
         if self.fenced is not None:
             raise self.fenced
-        if trio.current_time() - self._looked_s < self._look_s:
+        if trio.current_time() - self._looked_s < self._check_s:
             return
         self._looked_s = trio.current_time()
         try:

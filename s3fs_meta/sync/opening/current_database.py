@@ -35,7 +35,7 @@ from s3fs_meta.sync.chain import abandoned_txgs, chain, names
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.history.points_in_time import Moments
+from s3fs_meta.sync.history.points_in_time import PointsInTime
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.opening.local_state_choice import Chooser, Local, Rules
 from s3fs_meta.sync.progress import Progress
@@ -127,7 +127,7 @@ class Bringer:
         ours = chain.recorded(db)
         assert ours is not None, "else it was not chosen"
         try:
-            newest = await Moments(store, keyring, uuid, lease).newest()
+            newest = await PointsInTime(store, keyring, uuid, lease).newest()
         except NewerFormatError:
             raise
         # The bucket has no txg that could be restored.

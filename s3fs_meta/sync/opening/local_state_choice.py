@@ -65,7 +65,7 @@ class Local(NamedTuple):
     doubtful: bool  # committed rows may be lost: see ``volatility``
 
 
-def look(
+def examine(
     state_dir: StateDir, pragmas: Pragmas, superblock: Superblock, *, repairing: bool
 ) -> Local:
     """Open the local database if there is one; nothing is moved.
@@ -184,7 +184,7 @@ class Chooser:
         """
         if local.db is None:
             if self._state_dir.has_remains:
-                kept = self._state_dir.set_aside(str(self._clock.now_ns()))
+                kept = self._state_dir.quarantine_as(str(self._clock.now_ns()))
                 self.notices.append(
                     f"remains of an earlier state without its database are kept in {kept}"
                 )
@@ -223,7 +223,7 @@ class Chooser:
             self._state_dir.drop_contents()
             return
         left.db.close()
-        kept = self._state_dir.set_aside(stamp)
+        kept = self._state_dir.quarantine_as(stamp)
         self.notices.append(
             f"local changes were not continued because {left.why}; they are kept in {kept}, and"
             f" s3fs-meta recover-state {how}copies files out of it"
@@ -482,5 +482,5 @@ def is_exact(db: Database) -> bool:
 
     Packs that no changelog lists yet may have IDs that another host has used for its own packs.
     """
-    told = not pending.has_pack_news(db) and not packs.uploading(db)
-    return _is_settled(db) and pending.is_empty(db) and told
+    is_shipped = not pending.has_pack_news(db) and not packs.uploading(db)
+    return _is_settled(db) and pending.is_empty(db) and is_shipped

@@ -93,7 +93,7 @@ async def open_offline(
     await state_dir.lock(wait_s=options.lock_wait_s)
     db: Database | None = None
     try:
-        local = local_state_choice.look(state_dir, options.pragmas, superblock, repairing=False)
+        local = local_state_choice.examine(state_dir, options.pragmas, superblock, repairing=False)
         db = local.db
         link = await _complete(local, keyring, why, follows=options.follow)
         assert db is not None, "only a database is complete"

@@ -25,7 +25,7 @@ from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import BlockId, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.history.points_in_time import require_at_least, told
+from s3fs_meta.sync.history.points_in_time import described, require_at_least
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, refuse_held
@@ -110,7 +110,7 @@ class _Opening:
         self._clock = clock
         self._options = options
         self._progress = progress
-        self._keeper = LeaseKeeper(store, clock, look_s=options.lease_look_s)
+        self._keeper = LeaseKeeper(store, clock, check_s=options.lease_check_s)
         self._store_clock = StoreClock(store, clock)
         wanted = Wanted(
             options.pragmas,
@@ -128,7 +128,7 @@ class _Opening:
         """Choose or restore a database and take the lease. Raises as ``open_filesystem``."""
         options = self._options
         lease = await self._read_lease()
-        local = await self._require_keys(self._look())
+        local = await self._require_keys(self._examine())
         held = lease_proof.known(local.db, self._state_dir, self._keyring, doubtful=local.doubtful)
         own = None if local.db is None else chain.own_txg(local.db)
         unknown = strays.ALL if local.db is None else BlockId(local.db.counters.next_block)
@@ -136,7 +136,7 @@ class _Opening:
             await self._require_lease(lease, held, local)
             unsafe = options.unsafe_single_writer or self._superblock.unsafe_single_writer
             await self._keeper.require_conditions(unsafe_allowed=unsafe)
-            await self._store_clock.look()
+            await self._store_clock.compare()
             if self._store_clock.disagreement:
                 self.notices.append(self._store_clock.disagreement)
         elif options.repairing:
@@ -158,7 +158,7 @@ class _Opening:
         assert link is not None, "whatever was chosen or restored has a place in the chain"
         if is_later(link.created_ns, self._store_clock.now_ns()):
             self.notices.append(
-                f"{told(link)} is of a time that is still to come: a host with a wrong clock wrote it;"
+                f"{described(link)} is of a time that is still to come: a host with a wrong clock wrote it;"
                 " if the clock of this one is right, s3fs-meta fsck -y begins a new time span"
             )
         db.counters.begin_txg(link.next_txg)
@@ -210,8 +210,8 @@ class _Opening:
         except StoreError as exc:  # this mount or the next one tries again
             self.notices.append(f"a missing superblock was not put back: {exc}")
 
-    def _look(self) -> Local:
-        local = local_state_choice.look(
+    def _examine(self) -> Local:
+        local = local_state_choice.examine(
             self._state_dir,
             self._options.pragmas,
             self._superblock,
@@ -261,7 +261,7 @@ class _Opening:
             )
         local.db.close()
         self.db = None
-        kept = self._state_dir.set_aside(str(self._clock.now_ns()))
+        kept = self._state_dir.quarantine_as(str(self._clock.now_ns()))
         self.notices.append(f"the local state has other keys; it is kept in {kept}")
         return Local(None, doubtful=False)
 

@@ -42,8 +42,8 @@ def test_block_that_compaction_moves_is_reported_as_valid(healthy: Healthy, clea
 
 def test_cached_block_without_a_location_is_dirty(healthy: Healthy, clean: BlockId) -> None:
     """I40: such a block must not be evicted."""
-    only_here = healthy.block_of(healthy.attributed, 1)
-    healthy.sql("UPDATE cached_blocks SET state = 4 WHERE block = ?", only_here)
+    pending = healthy.block_of(healthy.attributed, 1)
+    healthy.sql("UPDATE cached_blocks SET state = 4 WHERE block = ?", pending)
     healthy.assert_mended("I40")
     assert healthy.dump() == healthy.before
 
@@ -196,9 +196,9 @@ async def test_cached_block_without_a_row_of_an_uploaded_block_is_a_stray(
 
 def test_origin_row_of_an_uploaded_block_is_removed(healthy: Healthy, clean: BlockId) -> None:
     """I66: after a power cut the row would restore old content. A valid row stays."""
-    only_here = healthy.block_of(healthy.attributed, 1)
+    pending = healthy.block_of(healthy.attributed, 1)
     healthy.db.begin()
-    block_origins.note_hole(healthy.db, only_here, 5)
+    block_origins.note_hole(healthy.db, pending, 5)
     healthy.db.commit()
     healthy.before = healthy.dump()
     assert healthy.check().lines() == ["clean"]

@@ -40,9 +40,9 @@ async def test_healthy_filesystem_costs_a_listing_and_the_lease(
 ) -> None:
     """If every row of a block is consistent, only the listing and the lease are read."""
     store = FaultyStore(healthy.store)
-    told: list[tuple[str, int, int]] = []
+    reported: list[tuple[str, int, int]] = []
 
-    await bucket_survey.survey(exam, store, healthy.keyring, lambda *step: told.append(step))
+    await bucket_survey.survey(exam, store, healthy.keyring, lambda *step: reported.append(step))
 
     assert [call.method for call in store.calls] == ["list", "get"]
     assert healthy.db.all("SELECT count(*) FROM temp.seen_objects") == [

@@ -140,9 +140,9 @@ async def test_repaired_chain_is_clean(power: Power, lost: str, deep: bool) -> N
         await session.publish_anew()
         report = await check(session, deep=deep)
         assert (report.lines(), report.exit_status) == (["clean"], 0)
-        told = [note for note in report.notes if "cannot be restored" in note]
-        assert len(told) == (1 if deep or lost == "missing" else 0)
-        assert all(f"from txg {numbers[4]} to" in note for note in told)
+        reported = [note for note in report.notes if "cannot be restored" in note]
+        assert len(reported) == (1 if deep or lost == "missing" else 0)
+        assert all(f"from txg {numbers[4]} to" in note for note in reported)
         for _ in range(2):
             put(session, b"later")
             await session.flush()

@@ -32,14 +32,14 @@ async def exam(healthy: Healthy) -> Examination:
 async def test_every_pack_is_read_once_and_reported(healthy: Healthy, exam: Examination) -> None:
     """Progress ends at the total number of bytes."""
     store = FaultyStore(healthy.store)
-    told: list[tuple[str, int, int]] = []
+    reported: list[tuple[str, int, int]] = []
 
-    await pack_survey.survey(exam, store, healthy.keyring, lambda *step: told.append(step))
+    await pack_survey.survey(exam, store, healthy.keyring, lambda *step: reported.append(step))
 
     keys = sorted(key for _, key in packs.all_keys(healthy.db))
     assert sorted(call.key for call in store.calls) == keys
     total = sum(len(healthy.store.objects[key]) for key in healthy.store.objects if key in keys)
-    assert told[-1] == ("packs verified", total, total)
+    assert reported[-1] == ("packs verified", total, total)
     assert Need.CONTENT in exam.evidence.surveyed
 
 

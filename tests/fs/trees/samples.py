@@ -45,10 +45,10 @@ async def clone(
     fs: Filesystem, name: bytes = b"tree", target: CloneTarget = COPY
 ) -> list[TreeProgress]:
     """Copy the inode of a name in the root; return its progress reports."""
-    told: list[TreeProgress] = []
+    reported: list[TreeProgress] = []
     ino = look(fs, name).ino
-    await fs.tree_clone.clone(CloneTarget(ROOT_INO, name), ino, target, told.append)
-    return told
+    await fs.tree_clone.clone(CloneTarget(ROOT_INO, name), ino, target, reported.append)
+    return reported
 
 
 def _names(fs: Filesystem, ino: Ino) -> Iterator[tuple[bytes, Ino]]:

@@ -56,7 +56,7 @@ async def test_copy_has_all_properties_of_the_tree(fs: Filesystem, volume: Volum
     fs.xattrs.set(look(fs, b"below", top).ino, acl.DEFAULT, acl.encode(everybody), ROOT)
     wanted = await facts(fs, top)
     volume.clock.later()
-    told = await clone(fs)
+    reported = await clone(fs)
 
     copy = look(fs, b"copy")
     found = await facts(fs, copy.ino)
@@ -64,7 +64,7 @@ async def test_copy_has_all_properties_of_the_tree(fs: Filesystem, volume: Volum
     assert found.pop(b"/full 2")[0] == leads_out._replace(nlink=1)  # type: ignore[attr-defined]
     del wanted[b"/full 2"]
     assert found == wanted
-    assert told[-1] == (len(wanted) + 1, 0)
+    assert reported[-1] == (len(wanted) + 1, 0)
     assert copy.ctime_ns == copy.btime_ns == volume.clock.time_ns
     assert fs.getattr(ROOT_INO).nlink == 4
     assert_sound(fs)

@@ -50,7 +50,7 @@ async def _removed(fs: Filesystem) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.run)
         with trio.fail_after(10):
-            while len(fs.orphans.trees) or not fs.tree_removal.all_told.is_set():  # noqa: ASYNC110 - a removal has no event to wait for
+            while len(fs.orphans.trees) or not fs.tree_removal.all_forgotten.is_set():  # noqa: ASYNC110 - a removal has no event to wait for
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
 
@@ -189,7 +189,7 @@ async def test_open_files_and_directories_stay_until_released(fs: Filesystem) ->
 
 async def test_kernel_drops_removed_names_and_surviving_links(volume: Volume) -> None:
     """The kernel forgets removed names and attributes of surviving links."""
-    told: list[Lost] = []
+    reported: list[Lost] = []
     forgotten: list[tuple[Ino, bytes]] = []
 
     async def forget(parent: Ino, name: bytes) -> None:
@@ -197,7 +197,7 @@ async def test_kernel_drops_removed_names_and_surviving_links(volume: Volume) ->
         await trio.lowlevel.checkpoint()
         forgotten.append((parent, name))
 
-    async with volume.mounted(notices=KernelNotices(told.append, forget)) as fs:
+    async with volume.mounted(notices=KernelNotices(reported.append, forget)) as fs:
         top = await make_tree(fs)
         file = make_file(fs, b"f", top)
         fs.namespace.link(file, ROOT_INO, b"survivor")
@@ -205,7 +205,7 @@ async def test_kernel_drops_removed_names_and_surviving_links(volume: Volume) ->
         done = fs.tree_removal.remove(ROOT_INO, b"tree", top)
         await _removed(fs)
 
-    assert told == [Lost([], [top]), Lost([], [ROOT_INO]), Lost([], [file])]
+    assert reported == [Lost([], [top]), Lost([], [ROOT_INO]), Lost([], [file])]
     assert forgotten == [(ROOT_INO, b"tree"), (top, b"f")]
     assert done.is_set()
 

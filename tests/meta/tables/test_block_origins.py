@@ -7,7 +7,7 @@ from s3fs_meta.meta.tables.block_origins import Copy
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino, PackId
 
 STORED = Located(BlockId(1), 100, b"h" * 32, PackId(3), 20, 70, BlockState.CLEAN)
-ONLY_HERE = Located(BlockId(2), 50, None, None, None, None, BlockState.DIRTY)
+NOT_UPLOADED = Located(BlockId(2), 50, None, None, None, None, BlockState.DIRTY)
 
 
 def make(db: Database, number: int, origin: Located, keep_bytes: int) -> BlockId:
@@ -20,10 +20,10 @@ def make(db: Database, number: int, origin: Located, keep_bytes: int) -> BlockId
 
 def test_copies_are_listed_in_order_of_creation(db: Database) -> None:
     """Each row has everything needed to find the bytes of the origin."""
-    make(db, 12, ONLY_HERE, 40)
+    make(db, 12, NOT_UPLOADED, 40)
     make(db, 11, STORED, 100)
 
-    assert block_origins.only_here(db) == [
+    assert block_origins.not_uploaded(db) == [
         Copy(BlockId(11), BlockId(1), 100, 100, 60, b"h" * 32, PackId(3), 20, 70),
         Copy(BlockId(12), BlockId(2), 40, 50, 60, None, None, None, None),
     ]
@@ -47,6 +47,6 @@ def test_packed_block_is_not_dirty(db: Database) -> None:
     blocks.drop_ref(db, doomed)
     blocks.delete(db, doomed)
 
-    [found] = block_origins.only_here(db)
+    [found] = block_origins.not_uploaded(db)
 
     assert (found.block, found.holds_bytes) == (doomed, None)

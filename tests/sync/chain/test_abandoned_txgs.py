@@ -20,12 +20,12 @@ async def test_abandoned_txgs_are_described_up_to_a_bound(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damaged, missing and intact ones, each with its known facts."""
-    monkeypatch.setattr(abandoned_txgs, "GIVEN_UP_SHOWN_MAX", 3)
+    monkeypatch.setattr(abandoned_txgs, "ABANDONED_SHOWN_MAX", 3)
     await written(power)
     rot(power, 6)
     del power.store.objects[key_of(Txg(7))]
     bucket = await bucket_of(power)
-    kept = await bucket.moments.link(Txg(5))
+    kept = await bucket.points.link(Txg(5))
 
     lines = await abandoned_txgs.describe(power.store, bucket.keyring, bucket.uuid, kept, Txg(9))
 
@@ -71,7 +71,7 @@ async def test_history_shows_abandoned_txgs(power: Power) -> None:
     bucket = await bucket_of(power)
 
     async with aclosing(
-        txg_log.backwards(bucket, await bucket.moments.newest(), Txg(0))
+        txg_log.backwards(bucket, await bucket.points.newest(), Txg(0))
     ) as changelogs:
         found = [one async for one in changelogs]
 

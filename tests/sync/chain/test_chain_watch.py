@@ -18,7 +18,7 @@ from tests.sync.opening.histories import written
 async def test_intact_changelog_costs_one_small_request(power: Power) -> None:
     """Only the first check of a changelog of an earlier mount reads all of it."""
     await written(power)
-    last = (await bucket_of(power)).moments
+    last = (await bucket_of(power)).points
     link = await last.newest()
     store = FaultyStore(power.store)
     watch = ChainWatch(store)
@@ -35,7 +35,7 @@ async def test_intact_changelog_costs_one_small_request(power: Power) -> None:
 async def test_missing_changelog_is_requested_twice(power: Power, harm: str, known: bool) -> None:
     """A missing changelog is an error only after a second request."""
     await written(power)
-    link = await (await bucket_of(power)).moments.newest()
+    link = await (await bucket_of(power)).points.newest()
     key = key_of(link.txg)
     data = power.store.objects[key]
     store = FaultyStore(power.store)

@@ -165,8 +165,10 @@ async def test_damaged_level_is_replaced_by_changelogs(power: Power, damage: str
             objects[key] = objects[level_codec.key_of(1, Txg(3 * RUN))]
             objects[big] = objects[key]
         path, restorer = await _restored(power, session, "restored.db")
-        told = [notice for notice in restorer.notices if "changelogs are used instead" in notice]
-        assert len(told) == (0 if damage == "missing" else 2)
+        reported = [
+            notice for notice in restorer.notices if "changelogs are used instead" in notice
+        ]
+        assert len(reported) == (0 if damage == "missing" else 2)
         with without_levels(power.store):
             single, _ = await _restored(power, session, "single.db")
         require_equal(contents_at(path), contents_at(single))
@@ -231,8 +233,10 @@ async def test_level_of_another_history_is_replaced_by_changelogs(power: Power, 
     power.store.objects = {**here, key: power.store.objects[key]}
     async with power.session("b", tasks=False, options=OpenOptions(read_only=True)) as session:
         path, restorer = await _restored(power, session, "restored.db")
-        told = [notice for notice in restorer.notices if "changelogs are used instead" in notice]
-        assert len(told) == 1
+        reported = [
+            notice for notice in restorer.notices if "changelogs are used instead" in notice
+        ]
+        assert len(reported) == 1
         with without_levels(power.store):
             single, _ = await _restored(power, session, "single.db")
         require_equal(contents_at(path), contents_at(single))

@@ -186,7 +186,7 @@ async def test_image_is_abandoned_when_the_log_grows_too_much(
     async with power.session("a", tasks=False, store=faulty, hook=go_away) as session:
         write_file(session, b"early")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_expect_given_up, session)
+            nursery.start_soon(_expect_abandoned, session)
             await away.wait()
             await gates[0].wait_started()
             for _ in range(200):
@@ -199,7 +199,7 @@ async def test_image_is_abandoned_when_the_log_grows_too_much(
         assert contents(session.db.connection, SETTLED) == expected
 
 
-async def _expect_given_up(session: Session) -> None:
+async def _expect_abandoned(session: Session) -> None:
     with pytest.raises(StoreUnavailableError, match="the WAL grew"):
         await session.make_image()
 

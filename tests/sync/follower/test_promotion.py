@@ -54,12 +54,12 @@ class Killed(BaseException):
 class KillingStore(FaultyStore):
     """A store whose client is killed before or after one of its conditional writes."""
 
-    def __init__(self, inner: ObjectStore, moment: int) -> None:
+    def __init__(self, inner: ObjectStore, change: int) -> None:
         super().__init__(inner)
-        self._left = moment
+        self._left = change
         self.killed = False
 
-    def _moment(self) -> None:
+    def _count_change(self) -> None:
         self._left -= 1
         if self._left < 0:
             self.killed = True
@@ -68,17 +68,17 @@ class KillingStore(FaultyStore):
     @override
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
         """Store an object only if the key is free."""
-        self._moment()
+        self._count_change()
         etag = await super().create(key, data)
-        self._moment()
+        self._count_change()
         return etag
 
     @override
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
         """Store an object only if its present version is *etag*."""
-        self._moment()
+        self._count_change()
         new_etag = await super().replace(key, data, etag)
-        self._moment()
+        self._count_change()
         return new_etag
 
 
@@ -210,7 +210,7 @@ async def _promote_until_killed(
 
 
 # A probe of four writes, two of them refused; the lease; the fence record.
-_MOMENTS = 2 + 1 + 2 + 1 + 2 + 2
+_CHANGES = 2 + 1 + 2 + 1 + 2 + 2
 
 
 async def _requires_what_was_shipped(power: Power, ino: Ino, goes_on: str) -> None:
@@ -246,15 +246,15 @@ async def test_kill_after_any_step_of_a_promotion(power: Power, step: str, goes_
 
 
 @pytest.mark.parametrize("goes_on", ["follows", "writes"])
-@pytest.mark.parametrize("moment", range(_MOMENTS + 1))
-async def test_kill_at_any_write_of_a_promotion(power: Power, moment: int, goes_on: str) -> None:
+@pytest.mark.parametrize("change", range(_CHANGES + 1))
+async def test_kill_at_any_write_of_a_promotion(power: Power, change: int, goes_on: str) -> None:
     """The next mount of that host follows, or writes; no shipped data is lost, no host is stuck."""
     async with power.session("a", tasks=False) as writer:
         ino = write_file(writer, b"shipped")
         await ship(writer)
-    store = KillingStore(power.store, moment)
+    store = KillingStore(power.store, change)
     await _promote_until_killed(power, lambda: store.killed, store)
-    assert store.killed is (moment < _MOMENTS)
+    assert store.killed is (change < _CHANGES)
 
     await _requires_what_was_shipped(power, ino, goes_on)
 

@@ -6,19 +6,19 @@ from pathlib import Path
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.model import Moment, Txg
+from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history import txg_log
-from s3fs_meta.sync.history.snapshot_mount import Bucket, open_moment, read_bucket
+from s3fs_meta.sync.history.snapshot_mount import Bucket, open_snapshot, read_bucket
 from s3fs_meta.sync.history.txg_log import Rewinder
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions, Volume
 from tests.sync.conftest import Power
 
 
-def at(txg: int) -> Moment:
+def at(txg: int) -> PointInTime:
     """Return the point in time of a txg."""
-    return Moment(f"txg={txg}", txg=Txg(txg))
+    return PointInTime(f"txg={txg}", txg=Txg(txg))
 
 
 async def bucket_of(power: Power) -> Bucket:
@@ -28,7 +28,7 @@ async def bucket_of(power: Power) -> Bucket:
 
 async def open_at(power: Power, txg: int, state: Path) -> Volume:
     """Open a point in time."""
-    return await open_moment(await bucket_of(power), StateDir(state), OpenOptions(), at(txg))
+    return await open_snapshot(await bucket_of(power), StateDir(state), OpenOptions(), at(txg))
 
 
 async def concerning(bucket: Bucket, tmp: Path, path: bytes) -> list[Txg]:
@@ -43,6 +43,6 @@ async def concerning(bucket: Bucket, tmp: Path, path: bytes) -> list[Txg]:
         return Database.open(target, Pragmas())
 
     rewinder = Rewinder(bucket, path.split(b"/"), restore)
-    last = await bucket.moments.newest()
+    last = await bucket.points.newest()
     async with aclosing(txg_log.backwards(bucket, last, Txg(0))) as changelogs:
         return [one.txg async for one in changelogs if await rewinder.undo(one)]

@@ -26,7 +26,7 @@ async def test_shelf_lists_images_that_can_be_restored(power: Power) -> None:
             await session.imager.make()
         opened = session.volume
         shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
-        images = await shelf.look()
+        images = await shelf.list_images()
         assert len(images) == 5
         assert all(shelf.stored_bytes(one) > 0 for one in images)
 
@@ -36,7 +36,7 @@ async def test_shelf_lists_images_that_can_be_restored(power: Power) -> None:
         del objects[ObjectKey(f"changelog/{images[3].txg:012d}")]
         again = Shelf(power.store, opened.keyring, opened.superblock.uuid)
         only = images[3]._replace(is_txg=True)  # no changes lead across it any more
-        assert await again.look() == [images[0], only, images[4]]
+        assert await again.list_images() == [images[0], only, images[4]]
 
         gone, pieces = await again.garbage({images[at].key for at in (0, 3, 4)}, images[4].txg)
         assert [info.key for info in gone] == [images[2].key], "a copy of the damaged one may exist"
@@ -93,7 +93,7 @@ async def test_image_with_wrong_total_size_does_not_count(power: Power) -> None:
     """Also if no other image refers to it."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
-        [image] = await Shelf(power.store, opened.keyring, opened.superblock.uuid).look()
+        [image] = await Shelf(power.store, opened.keyring, opened.superblock.uuid).list_images()
         manifest = image_codec.decode(image.key, power.store.objects[image.key], opened.keyring)
         first = manifest.pieces[0]._replace(plain_bytes=4096)
         second = first._replace(key=ObjectKey(first.key[:-1] + "1"))
@@ -101,7 +101,7 @@ async def test_image_with_wrong_total_size_does_not_count(power: Power) -> None:
         power.store.objects[image.key] = image_codec.encode(many, image.key, opened.keyring)
         shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
 
-        assert await shelf.look() == []
+        assert await shelf.list_images() == []
         assert await shelf.garbage(set(), Txg(99)) == ([], [])
 
 
@@ -112,7 +112,7 @@ async def test_pieces_being_uploaded_are_not_garbage(power: Power) -> None:
         opened = session.volume
         power.store.objects[piece] = image_codec.seal_piece(piece, b"rows", opened.keyring)
         shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
-        images = await shelf.look()
+        images = await shelf.list_images()
         stay = {one.key for one in images}
         assert await shelf.garbage(stay, Txg(7)) == ([], [])
         assert [info.key for info in (await shelf.garbage(stay, Txg(8)))[1]] == [piece]
@@ -130,11 +130,11 @@ async def test_image_that_claims_a_newer_version_stays(power: Power) -> None:
         power.store.objects[manifest] = b"S3FSMETA\x00\x63" + bytes(100)
         shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
 
-        images = await shelf.look()
+        images = await shelf.list_images()
         assert len(images) == 2
         assert await shelf.garbage({one.key for one in images}, Txg(99), Txg(99)) == ([], [])
         with pytest.raises(NewerFormatError):
-            await shelf.look([ManifestRef(manifest, "0" * 64)])
+            await shelf.list_images([ManifestRef(manifest, "0" * 64)])
 
 
 async def test_foreign_images_are_not_garbage(power: Power) -> None:
@@ -149,7 +149,7 @@ async def test_foreign_images_are_not_garbage(power: Power) -> None:
         opened = session.volume
         store = FaultyStore(power.store)
         shelf = Shelf(store, opened.keyring, opened.superblock.uuid)
-        stay = {one.key for one in await shelf.look()}
+        stay = {one.key for one in await shelf.list_images()}
         store.calls.clear()
 
         assert await shelf.garbage(stay, Txg(8)) == ([], [])

@@ -11,7 +11,7 @@ from typing_extensions import override
 from s3fs_meta.codec.changelog import Kind, key_of
 from s3fs_meta.errors import FencedError, OlderBucketError, StoreUnavailableError
 from s3fs_meta.meta.tables import damage_marks
-from s3fs_meta.model import Ino, Moment, ObjectKey, Txg
+from s3fs_meta.model import Ino, ObjectKey, PointInTime, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ETag
 from s3fs_meta.sync.chain import abandoned_txgs, chain
@@ -280,12 +280,12 @@ async def test_unmounted_state_needs_an_option_after_another_host(power: Power) 
     assert quarantined(power, "a") == []
     await require_all(power, inos)
     bucket = await bucket_of(power)
-    newest = await bucket.find(Moment("newest"))
+    newest = await bucket.find(PointInTime("newest"))
     async with aclosing(txg_log.backwards(bucket, newest, Txg(0))) as found:
         read = [one.txg async for one in found if isinstance(one, chain.Fetched)]
     last_of_theirs = max(txg for txg in read if key_of(txg) in before)
     assert set(range(1, last_of_theirs + 1)) <= set(read)
-    link = await bucket.find(Moment("theirs", txg=last_of_theirs))
+    link = await bucket.find(PointInTime("theirs", txg=last_of_theirs))
     await bucket.restore(link, power.home / "theirs.db")
     async with power.session("b", options=READ_ONLY, tasks=False) as session:
         assert await read_file(session, inos[4]) == b"4" * 5000

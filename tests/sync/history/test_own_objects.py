@@ -33,7 +33,7 @@ async def test_damaged_manifest_is_recognised_by_its_pieces(power: Power) -> Non
 async def test_unreadable_object_is_not_foreign(power: Power) -> None:
     """Without an answer of the store nothing is decided."""
     await use(power)
-    contents = await removal.look(power.store)
+    contents = await removal.list_contents(power.store)
     keys = await power.keys()
     faulty = FaultyStore(power.store)
     faulty.fail("get", StoreUnavailableError("changelog", 1, 0.0, "away"))
@@ -45,7 +45,7 @@ async def test_unreadable_object_is_not_foreign(power: Power) -> None:
 async def test_pieces_named_by_a_manifest_are_not_read(power: Power) -> None:
     """Pieces that a manifest names are not read, which saves requests."""
     await use(power)
-    contents = await removal.look(power.store)
+    contents = await removal.list_contents(power.store)
     keys = await power.keys()
     store = FaultyStore(power.store)
 

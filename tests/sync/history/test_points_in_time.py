@@ -11,7 +11,7 @@ from typing_extensions import override
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.image import parse_manifest_key
 from s3fs_meta.errors import ObjectMissingError, OlderBucketError, SettingsError
-from s3fs_meta.model import Mark, Moment, ObjectKey, Txg
+from s3fs_meta.model import Mark, ObjectKey, PointInTime, Txg
 from s3fs_meta.objects.contract import Fetched, ObjectInfo
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain
@@ -40,7 +40,7 @@ async def ship_at(session: Session, clock: SetClock, time_ns: int) -> Link:
 
 async def txg_at(power: Power, time_ns: int) -> Txg:
     """Return the txg of a time."""
-    return (await (await bucket_at(power)).find(Moment("then", time_ns))).txg
+    return (await (await bucket_at(power)).find(PointInTime("then", time_ns))).txg
 
 
 async def test_time_finds_the_last_txg_not_after_it(power: Power) -> None:
@@ -64,7 +64,7 @@ async def test_search_takes_few_requests(power: Power) -> None:
     store = FaultyStore(power.store)
     bucket = await bucket_at(power, store=store)
 
-    await bucket.find(Moment("then", FAR + 40 * SECOND_NS))
+    await bucket.find(PointInTime("then", FAR + 40 * SECOND_NS))
 
     read = {call.key for call in store.calls if call.method == "get"}
     changelogs = [key for key in read if key.startswith("changelog/")]
@@ -110,7 +110,7 @@ async def test_time_before_the_filesystem_names_the_oldest(power: Power) -> None
     with pytest.raises(SettingsError, match=r"then is before the oldest .* txg 0 of 20"):
         await txg_at(power, 5)
     with pytest.raises(SettingsError, match="there is no txg 9 yet: the newest is txg 1 of"):
-        await (await bucket_at(power)).find(Moment("txg=9", txg=Txg(9)))
+        await (await bucket_at(power)).find(PointInTime("txg=9", txg=Txg(9)))
 
 
 async def test_reclaimed_points_in_time_are_before_the_oldest(power: Power) -> None:
@@ -126,9 +126,9 @@ async def test_reclaimed_points_in_time_are_before_the_oldest(power: Power) -> N
             del power.store.objects[key]
     bucket = await bucket_at(power)
 
-    assert (await bucket.moments.oldest()).txg == head.txg
+    assert (await bucket.points.oldest()).txg == head.txg
     with pytest.raises(SettingsError, match=f"txg 2 is before .* txg {head.txg} of"):
-        await bucket.find(Moment("txg=2", txg=Txg(2)))
+        await bucket.find(PointInTime("txg=2", txg=Txg(2)))
     assert await txg_at(power, FAR + 9 * SECOND_NS) == links[-1].txg
 
 
@@ -144,10 +144,10 @@ async def test_retained_history_begins_with_the_floor(power: Power) -> None:
     bucket = await bucket_at(power)
 
     assert last.floor == floor.txg
-    assert (await bucket.moments.oldest()).txg == floor.txg
+    assert (await bucket.points.oldest()).txg == floor.txg
     assert await txg_at(power, floor.created_ns) == floor.txg
     with pytest.raises(SettingsError, match=f"before the oldest .* txg {floor.txg} of"):
-        await bucket.find(Moment("then", first.created_ns))
+        await bucket.find(PointInTime("then", first.created_ns))
 
 
 async def test_time_in_the_future_finds_the_newest_with_a_notice(power: Power) -> None:
@@ -157,19 +157,19 @@ async def test_time_in_the_future_finds_the_newest_with_a_notice(power: Power) -
         link = await ship_at(session, clock, FAR + SECOND_NS)
     bucket = await bucket_at(power, FAR + 10 * SECOND_NS)
 
-    assert await bucket.find(Moment("then", FAR + 9 * SECOND_NS)) == link
-    assert bucket.moments.notices == []
-    assert await bucket.find(Moment("2100", FAR + 11 * SECOND_NS)) == link
-    assert bucket.moments.notices[0].startswith("2100 is in the future: taking txg 2 of ")
+    assert await bucket.find(PointInTime("then", FAR + 9 * SECOND_NS)) == link
+    assert bucket.points.notices == []
+    assert await bucket.find(PointInTime("2100", FAR + 11 * SECOND_NS)) == link
+    assert bucket.points.notices[0].startswith("2100 is in the future: taking txg 2 of ")
 
 
 async def test_filesystem_that_was_never_mounted_has_one_point_in_time(power: Power) -> None:
     """A filesystem that was never mounted has one empty point in time."""
     bucket = await bucket_at(power)
 
-    link = await bucket.find(Moment("txg=0", txg=Txg(0)))
+    link = await bucket.find(PointInTime("txg=0", txg=Txg(0)))
 
-    assert link == await bucket.moments.newest() == await bucket.moments.oldest()
+    assert link == await bucket.points.newest() == await bucket.points.oldest()
     assert await require_at_least(power.store, Mark(link.txg, link.hash)) is None
 
 
@@ -265,22 +265,22 @@ async def test_point_in_time_of_a_store_that_hides_the_end_is_refused(
     for times in (0, 1):
         store = HidingStore(power, Txg(mark.txg - 1), mark.txg, times)
         bucket = await bucket_at(power, FAR, store)
-        moment = Moment("txg=2", txg=Txg(2))
+        point = PointInTime("txg=2", txg=Txg(2))
         if times:
-            opened = await snapshot_mount.open_moment(
-                bucket, StateDir(tmp_path / "at"), options, moment
+            opened = await snapshot_mount.open_snapshot(
+                bucket, StateDir(tmp_path / "at"), options, point
             )
             assert opened.link.txg == 2
             await close_filesystem(opened, release=False)
             continue
         with pytest.raises(OlderBucketError, match="ends with txg"):
-            await snapshot_mount.open_moment(bucket, StateDir(tmp_path / "at"), options, moment)
+            await snapshot_mount.open_snapshot(bucket, StateDir(tmp_path / "at"), options, point)
 
 
 async def test_served_position_is_compared_by_hash(power: Power) -> None:
     """A served position is compared by txg and hash."""
     mark = await mark_at_end(power)
-    end = await (await bucket_at(power)).moments.newest()
+    end = await (await bucket_at(power)).points.newest()
     other = Mark(end.txg, "0123456789abcdef")
     assert await require_at_least(power.store, mark, end) is None
     with pytest.raises(OlderBucketError, match="another txg"):

@@ -16,8 +16,8 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.history.retention import (
     Image,
-    Moment,
-    MomentFinder,
+    TxgStamp,
+    TxgTimes,
     base_of,
     floor_of,
     kept,
@@ -64,32 +64,32 @@ def test_floor_is_the_newest_txg_that_is_old_enough(data: st.DataObject) -> None
     times = {number + 1: sum(steps[: number + 1]) for number in range(len(steps))}
     low = data.draw(st.integers(0, len(times)))
     high = data.draw(st.integers(low, len(times)))
-    moment = data.draw(st.integers(0, sum(steps) + 1))
+    stamp = data.draw(st.integers(0, sum(steps) + 1))
 
     async def find() -> Txg:
-        finder = MomentFinder(await chain_of(times), PLAIN, UUID)
-        return await finder.newest_before(moment, Txg(low), Txg(high))
+        finder = TxgTimes(await chain_of(times), PLAIN, UUID)
+        return await finder.newest_before(stamp, Txg(low), Txg(high))
 
-    fitting = [txg for txg, time in times.items() if low < txg <= high and time <= moment]
+    fitting = [txg for txg, time in times.items() if low < txg <= high and time <= stamp]
     assert trio.run(find) == max(fitting, default=low)
 
 
 async def test_unreadable_changelogs_retain_more() -> None:
     """A changelog without a readable time counts as young; its neighbours have their own times."""
     store = await chain_of({txg: txg * 10 for txg in range(1, 21)})
-    finder = MomentFinder(store, PLAIN, UUID)
+    finder = TxgTimes(store, PLAIN, UUID)
     for txg in (9, 10, 11):
         store.objects[key_of(Txg(txg))] = b"damaged"
     assert await finder.newest_before(155, Txg(0), Txg(20)) == 15
     assert await finder.newest_before(105, Txg(0), Txg(20)) == 8
-    assert await finder.moment(Txg(10)) is None
-    assert await finder.moment(Txg(12)) == Moment(120, Epoch(12))
+    assert await finder.stamp(Txg(10)) is None
+    assert await finder.stamp(Txg(12)) == TxgStamp(120, Epoch(12))
 
 
 async def test_few_changelogs_are_read() -> None:
     """A binary search reads each changelog at most once."""
     store = FaultyStore(await chain_of({txg: txg for txg in range(1, 513)}))
-    finder = MomentFinder(store, PLAIN, UUID)
+    finder = TxgTimes(store, PLAIN, UUID)
     assert await finder.newest_before(300, Txg(0), Txg(512)) == 300
     read = len(store.calls)
     assert 1 <= read <= 11
@@ -106,7 +106,7 @@ async def test_newer_changelogs_stop_all_deletion(monkeypatch: pytest.MonkeyPatc
     await store.create(key_of(Txg(1)), encode(link, PLAIN))
     monkeypatch.undo()
     with pytest.raises(NewerFormatError):
-        await MomentFinder(store, PLAIN, UUID).moment(Txg(1))
+        await TxgTimes(store, PLAIN, UUID).stamp(Txg(1))
 
 
 def test_last_images_and_the_base_stay() -> None:

@@ -43,7 +43,7 @@ def named(session: Session, parent: Ino, name: bytes, *, directory: bool = False
 
 async def entries(bucket: Bucket) -> list[TxgRecord]:
     """Return the complete history."""
-    last = await bucket.moments.newest()
+    last = await bucket.points.newest()
     async with aclosing(txg_log.backwards(bucket, last, Txg(0))) as changelogs:
         return [await describe(bucket, one) async for one in changelogs if isinstance(one, Fetched)]
 
@@ -151,11 +151,17 @@ async def test_path_is_followed_back_through_removals_and_renames(
 ) -> None:
     """Each txg by the names of its time; also a txg in many parts, and before an image."""
     async with power.session("a", tasks=False, bounds=UploadBounds(run_bytes=1)) as session:
-        told = await live(session)
+        reported = await live(session)
     bucket = await bucket_of(power)
 
     now = await concerning(bucket, tmp_path, b"moved/sub/file")
-    assert now == [told.removed, told.moved, told.image]
+    assert now == [reported.removed, reported.moved, reported.image]
     (tmp_path / "again").mkdir()
     before = await concerning(bucket, tmp_path / "again", b"top/sub")
-    assert before == [told.moved, told.changed, told.image, told.written, told.made]
+    assert before == [
+        reported.moved,
+        reported.changed,
+        reported.image,
+        reported.written,
+        reported.made,
+    ]

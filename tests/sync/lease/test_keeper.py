@@ -16,7 +16,7 @@ from s3fs_meta.errors import (
     TransientStoreError,
     UnfinishedFilesystemError,
 )
-from s3fs_meta.limits import LEASE_LOOK_S
+from s3fs_meta.limits import LEASE_CHECK_S
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
@@ -35,9 +35,9 @@ class Host:
         holder: str,
         *,
         conditional: bool = True,
-        look_s: float = LEASE_LOOK_S,
+        check_s: float = LEASE_CHECK_S,
     ) -> None:
-        self.keeper = LeaseKeeper(store, SystemClock(), conditional=conditional, look_s=look_s)
+        self.keeper = LeaseKeeper(store, SystemClock(), conditional=conditional, check_s=check_s)
         self.hold = Hold(holder, ())
 
     async def acquire(self, *, force: bool = False) -> LeaseKeeper:
@@ -229,9 +229,9 @@ async def test_lease_check_finds_a_takeover(
     faulty = FaultyStore(store)
     old = await Host(faulty, "a").acquire()
     await Host(store, "b").acquire(force=True)
-    await trio.sleep(LEASE_LOOK_S / 2)
+    await trio.sleep(LEASE_CHECK_S / 2)
     await old.confirm()
-    await trio.sleep(LEASE_LOOK_S)
+    await trio.sleep(LEASE_CHECK_S)
     faulty.calls.clear()
 
     for _ in range(3):
@@ -250,7 +250,7 @@ async def test_lease_checks_are_rare(
     faulty.calls.clear()
 
     for _ in range(5):
-        await trio.sleep(LEASE_LOOK_S)
+        await trio.sleep(LEASE_CHECK_S)
         for _ in range(5):
             await keeper.confirm()
 
@@ -260,7 +260,7 @@ async def test_lease_checks_are_rare(
 async def test_failed_lease_check_stops_no_upload(store: MemoryStore) -> None:
     """The store decides whether a pack can be stored; the lease is checked again later."""
     faulty = FaultyStore(store)
-    keeper = await Host(faulty, "a", look_s=0).acquire()
+    keeper = await Host(faulty, "a", check_s=0).acquire()
     faulty.fail("get", TransientStoreError("lease", "SlowDown"))
     await keeper.confirm()
     store.objects[lease_codec.KEY] = b"rotten"
@@ -276,7 +276,7 @@ async def test_older_lease_of_a_store_without_conditions_is_no_takeover(
 ) -> None:
     """A store without conditional writes may return an older lease."""
     before = store.objects[lease_codec.KEY]
-    keeper = await Host(store, "a", conditional=False, look_s=0).acquire()
+    keeper = await Host(store, "a", conditional=False, check_s=0).acquire()
     store.objects[lease_codec.KEY] = before
 
     await keeper.confirm()

@@ -100,8 +100,8 @@ async def test_reading_needs_no_lease(power: Power, damage: str) -> None:
     before = dict(power.store.objects)
 
     bucket = await read_bucket(power.store, power.remembered("-"), power.secret, power.clock)
-    assert [notice for notice in bucket.moments.notices if "fsck -y" in notice]
-    newest = await bucket.moments.newest()
+    assert [notice for notice in bucket.points.notices if "fsck -y" in notice]
+    newest = await bucket.points.newest()
     await bucket.restore(newest, power.home / "restored.db")
     async with power.session("b", options=OpenOptions(read_only=True), tasks=False) as session:
         assert [notice for notice in session.volume.notices if "fsck -y" in notice]

@@ -19,7 +19,7 @@ from s3fs_meta.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from s3fs_meta.model import Moment, ObjectKey, Txg
+from s3fs_meta.model import ObjectKey, PointInTime, Txg
 from s3fs_meta.objects.contract import Fetched, ObjectStore
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.chain import abandoned_txgs, chain
@@ -309,9 +309,9 @@ async def test_end_of_the_chain_is_abandoned_only_with_end_at(
         assert power.store.objects == before
 
     async with power.session("new", options=end_at(last), tasks=False) as session:
-        told = "\n".join(session.volume.mended)
+        reported = "\n".join(session.volume.mended)
         for txg in range(last + 1, 10):
-            assert f"txg {txg} is abandoned" in told
+            assert f"txg {txg} is abandoned" in reported
         await require_files(session, inos, last)
         assert session.link.txg == 10
         inos[11] = write_file(session, b"11")
@@ -324,7 +324,7 @@ async def test_end_of_the_chain_is_abandoned_only_with_end_at(
     await require_healthy(power, left, 11, "c")
     bucket = await bucket_of(power)
     for txg in (last - 1, last, 11):
-        assert (await bucket.find(Moment("then", txg=Txg(txg)))).txg == txg
+        assert (await bucket.find(PointInTime("then", txg=Txg(txg)))).txg == txg
 
 
 async def test_only_writer_of_the_chain_needs_no_option(power: Power) -> None:

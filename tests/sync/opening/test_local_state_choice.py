@@ -141,8 +141,8 @@ async def test_host_that_was_offline_longer_than_the_retention_restores(
 
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"from b"
-        told = [notice for notice in session.volume.notices if "recover-state" in notice]
-        assert len(told) == unshipped
+        reported = [notice for notice in session.volume.notices if "recover-state" in notice]
+        assert len(reported) == unshipped
 
 
 async def test_unshipped_change_is_quarantined_and_named(power: Power) -> None:

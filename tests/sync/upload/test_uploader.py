@@ -30,7 +30,7 @@ pytestmark = pytest.mark.thorough
 
 CONTENT = b"hello" * 1000
 IMPATIENT = UploadBounds(seal_age_s=0.05, seal_linger_s=0.05)
-WATCHFUL = OpenOptions(lease_look_s=0)
+WATCHFUL = OpenOptions(lease_check_s=0)
 
 
 async def test_equal_content_is_stored_once(power: Power) -> None:

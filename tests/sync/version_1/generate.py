@@ -126,7 +126,7 @@ async def ship_changes(session: Session, store: MemoryStore, home: Path) -> None
     await session.leveler.make_due()
 
 
-async def change_only_here(session: Session) -> None:
+async def change_without_upload(session: Session) -> None:
     """Commit two groups, and ship none."""
     folder = dentries.find(session.db, ROOT_INO, b"folder")
     assert folder is not None, "it was made first"
@@ -149,7 +149,7 @@ async def generate(home: Path) -> dict[str, Any]:
     session = await opened_session(store, home / "a", OpenOptions())
     await ship_changes(session, store, home)
     shipped = rows(session.db)
-    await change_only_here(session)
+    await change_without_upload(session)
     local = rows(session.db)
     kill(session.volume)
     for key, data in store.objects.items():

@@ -160,11 +160,11 @@ def measure_images(data: bytes) -> Table:
     total = sum(map(len, pieces))
 
     def seal(level: int) -> list[bytes]:
-        return [envelope.seal(b"piece", key, one, ENCRYPTED, level=level) for one in pieces]
+        return [envelope.encode(b"piece", key, one, ENCRYPTED, level=level) for one in pieces]
 
     def unseal(sealed: list[bytes]) -> None:
         for one in sealed:
-            envelope.unseal(b"piece", key, one, ENCRYPTED)
+            envelope.decode(b"piece", key, one, ENCRYPTED)
 
     return {
         f"level {level}": {

@@ -22,7 +22,7 @@ from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.changelog import NO_FLOOR, Changelog, Kind, PartRef
-from s3fs_meta.codec.envelope import SALT_RANGE, SEALED_BYTES_MAX
+from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX, SALT_RANGE
 from s3fs_meta.codec.image import Manifest, content_hash
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
@@ -131,7 +131,7 @@ class Offer:
             )
 
     async def _mend(
-        self, key: ObjectKey, decode: Decode[_T], max_bytes: int = SEALED_BYTES_MAX
+        self, key: ObjectKey, decode: Decode[_T], max_bytes: int = ENCODED_BYTES_MAX
     ) -> _T | None:
         """Return the content of an object with random digits in its name; restore it if needed."""
         found, decoded = await self._fetch(key, decode, max_bytes)
@@ -205,11 +205,11 @@ class Offer:
         if changelog is None:
             return []
         for part in changelog.parts:
-            await self._mend(part.key, self._part(part), changelog_codec.PART_SEALED_BYTES_MAX)
+            await self._mend(part.key, self._part(part), changelog_codec.PART_ENCODED_BYTES_MAX)
         return [] if changelog.image is None else [changelog.image.key]
 
     def _part(self, part: PartRef) -> Decode[object]:
-        return lambda data: changelog_codec.open_part(part, data, self._keyring)
+        return lambda data: changelog_codec.decode_part(part, data, self._keyring)
 
     async def _changelog(self, txg: Txg, *, follows: bool) -> Changelog | None:
         """Return a valid changelog; restore it from its copy if that is proven to be the original."""
@@ -222,13 +222,13 @@ class Offer:
             return changelog
 
         wanted = self._named.get(txg)
-        found, changelog = await self._fetch(key, decode, SEALED_BYTES_MAX)
+        found, changelog = await self._fetch(key, decode, ENCODED_BYTES_MAX)
         if changelog is not None and found.data is not None:
             digest = content_hash(found.data)
             if wanted in {None, digest}:
                 return self._in_order(changelog, digest)
             found = found._replace(why=f"changelog {txg + 1} names another")
-        copy = await self._copy(key, decode, SEALED_BYTES_MAX)
+        copy = await self._copy(key, decode, ENCODED_BYTES_MAX)
         if copy is None:
             return None
         data, changelog = copy
@@ -265,8 +265,8 @@ class Offer:
                     raise FormatError(key, "it belongs to another filesystem")
                 return level
 
-            found, level = await self._fetch(key, decode, SEALED_BYTES_MAX)
-            copy = None if level is not None else await self._copy(key, decode, SEALED_BYTES_MAX)
+            found, level = await self._fetch(key, decode, ENCODED_BYTES_MAX)
+            copy = None if level is not None else await self._copy(key, decode, ENCODED_BYTES_MAX)
             if copy is None:
                 continue
             data, level = copy
@@ -309,7 +309,7 @@ class Offer:
                     await self._mend(
                         piece.key,
                         self._piece(piece),
-                        image_codec.PIECE_SEALED_BYTES_MAX,
+                        image_codec.PIECE_ENCODED_BYTES_MAX,
                     )
         return count
 
@@ -323,7 +323,7 @@ class Offer:
         return decode
 
     def _piece(self, piece: image_codec.Piece) -> Decode[object]:
-        return lambda data: image_codec.open_piece(piece, data, self._keyring)
+        return lambda data: image_codec.decode_piece(piece, data, self._keyring)
 
     async def _union(self, prefix: str) -> list[ObjectKey]:
         return sorted({*await _keys(self._store, prefix), *await _keys(self._copies, prefix)})

@@ -60,7 +60,7 @@ _PART_KEY: Final = re.compile(
 _COUNT: Final = struct.Struct(">I")
 LOCATION: Final = struct.Struct(">QIQQI32s")  # block, plain bytes, pack, offset, stored, hash
 _STATES: Final = (PackState.STORED, PackState.CONDEMNED)
-PART_SEALED_BYTES_MAX: Final = CHANGELOG_SECTION_BYTES_MAX + envelope.OVERHEAD_BYTES
+PART_ENCODED_BYTES_MAX: Final = CHANGELOG_SECTION_BYTES_MAX + envelope.OVERHEAD_BYTES
 NUMBER_MAX: Final = (
     INTEGER_MAX - 1
 )  # maximum of txg, block and pack numbers: a writer needs a next number
@@ -189,7 +189,7 @@ def encode(changelog: Changelog, keyring: Keyring) -> bytes:
     payload = b"".join((_COUNT.pack(len(header)), header, section))
     if _parse(key, payload) != changelog:
         raise FormatError(key, "the encoded changelog decodes to another one")
-    return envelope.seal(_KIND, key, payload, keyring)
+    return envelope.encode(_KIND, key, payload, keyring)
 
 
 def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Changelog:
@@ -199,19 +199,19 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Change
         NewerFormatError: of a version that this program does not know.
         FormatError: corrupt, or another changelog than *key* names.
     """
-    return _parse(key, envelope.unseal(_KIND, key, data, keyring))
+    return _parse(key, envelope.decode(_KIND, key, data, keyring))
 
 
-def seal_part(key: ObjectKey, section: Section, keyring: Keyring) -> bytes:
+def encode_part(key: ObjectKey, section: Section, keyring: Keyring) -> bytes:
     """Return a section as the object *key*.
 
     Raises:
         FormatError: a field is out of range: a bug; nothing may be stored.
     """
-    return envelope.seal(_PART_KIND, key, section_payload(key, section), keyring)
+    return envelope.encode(_PART_KIND, key, section_payload(key, section), keyring)
 
 
-def open_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Section:
+def decode_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Section:
     """Return the section of *part* from its object.
 
     Raises:
@@ -219,7 +219,7 @@ def open_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Sect
     """
     if content_hash(data) != part.hash:
         raise FormatError(part.key, "its content does not match the hash in its changelog")
-    return decode_section(part.key, envelope.unseal(_PART_KIND, part.key, data, keyring))
+    return decode_section(part.key, envelope.decode(_PART_KIND, part.key, data, keyring))
 
 
 def encode_section(section: Section) -> bytes:

@@ -2,7 +2,7 @@
 
 Owns: header, compression, encryption or checksum of objects that are read completely.
 Does not know: the meaning of the payload.
-Keeps: an object opens only if it is complete, has the kind and the name that it was sealed for, and
+Keeps: an object opens only if it is complete, has the kind and the name that it was encoded for, and
 belongs to this filesystem; an encrypted filesystem refuses plain objects.
 Design: docs/design/format.md, "Envelope", has the bytes.
 
@@ -10,7 +10,7 @@ Design: docs/design/format.md, "Envelope", has the bytes.
     header | compressed payload | checksum              on a plain one
 
 Nonces. Each object has a key of its own, derived from the master key and 16 random bytes drawn by
-``seal``, and is one message under it. So the nonce is always 0 and no (key, nonce) occurs twice.
+``encode``, and is one message under it. So the nonce is always 0 and no (key, nonce) occurs twice.
 """
 
 import os
@@ -38,11 +38,11 @@ _KIND_AT: Final = len(_MAGIC) + 4  # position of the kind, after version and fla
 SALT_RANGE: Final = slice(HEADER.size - SALT_BYTES, HEADER.size)
 # Maximum overhead of an object over its payload.
 OVERHEAD_BYTES: Final = METHOD_BYTES + HEADER.size + HASH_BYTES
-SEALED_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + OVERHEAD_BYTES
+ENCODED_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + OVERHEAD_BYTES
 PURPOSE: Final = b"s3fs-meta envelope 1"
 
 
-def seal(
+def encode(
     kind: bytes,
     key: ObjectKey,
     payload: bytes | memoryview,
@@ -56,7 +56,7 @@ def seal(
     """
     assert kind.isalpha(), "a kind is a word"
     assert len(kind) <= KIND_BYTES_MAX, "a kind is a short word"
-    assert len(payload) <= ENVELOPE_BYTES_MAX, "a payload that unseal would refuse"
+    assert len(payload) <= ENVELOPE_BYTES_MAX, "a payload that decode would refuse"
     flags = _ENCRYPTED if keyring.encrypted else 0
     salt = os.urandom(SALT_BYTES) if keyring.encrypted else bytes(SALT_BYTES)
     header = HEADER.pack(_MAGIC, VERSION, flags, kind, len(payload), salt)
@@ -67,7 +67,7 @@ def seal(
     return b"".join((header, packed, checksum_of(keyring, header, key, packed)))
 
 
-def unseal(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> bytes:
+def decode(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> bytes:
     """Return the payload of the object *data*, which was read under the name *key*.
 
     Raises:
@@ -105,7 +105,7 @@ def require_authentic(key: ObjectKey, data: bytes | memoryview, keyring: Keyring
     """
     view = memoryview(data)
     kind = bytes(view[_KIND_AT : _KIND_AT + KIND_BYTES_MAX]).rstrip(b"\0")
-    unseal(kind, key, view, keyring)
+    decode(kind, key, view, keyring)
 
 
 class _Header(NamedTuple):
@@ -118,7 +118,7 @@ class _Header(NamedTuple):
 def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
     if len(view) < HEADER.size or bytes(view[: len(_MAGIC)]) != _MAGIC:
         raise FormatError(key, "it does not begin with the magic of a metadata object")
-    if len(view) > SEALED_BYTES_MAX:
+    if len(view) > ENCODED_BYTES_MAX:
         raise FormatError(key, f"it is too large for a metadata object: {len(view)} bytes")
     raw = bytes(view[: HEADER.size])
     _, version, flags, stored_kind, payload_bytes, salt = HEADER.unpack(raw)

@@ -44,7 +44,7 @@ PIECE_DIGITS: Final = 6  # digits of a piece's number in its key
 _PIECE_KEY: Final = re.compile(_PREFIX + f"/([0-9]{{{PIECE_DIGITS}}})", re.ASCII)
 _HASH: Final = re.compile(f"[0-9a-f]{{{2 * HASH_BYTES}}}", re.ASCII)
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-PIECE_SEALED_BYTES_MAX: Final = IMAGE_PIECE_BYTES + envelope.OVERHEAD_BYTES
+PIECE_ENCODED_BYTES_MAX: Final = IMAGE_PIECE_BYTES + envelope.OVERHEAD_BYTES
 _PIECE_JSON_BYTES: Final = 200  # JSON of one piece with the longest key
 _VALUES_MAX: Final = 4 * IMAGE_PIECES_MAX + VALUES_MAX
 
@@ -143,7 +143,7 @@ def encode(manifest: Manifest, key: ObjectKey, keyring: Keyring) -> bytes:
     payload = dump_manifest(manifest)
     if _parse(key, payload) != manifest:
         raise FormatError(key, "the encoded manifest decodes to another one")
-    return envelope.seal(_MANIFEST_KIND, key, payload, keyring)
+    return envelope.encode(_MANIFEST_KIND, key, payload, keyring)
 
 
 def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Manifest:
@@ -153,22 +153,22 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Manife
         NewerFormatError: of a version that this program does not know.
         FormatError: corrupt, or another manifest than *key* names.
     """
-    return _parse(key, envelope.unseal(_MANIFEST_KIND, key, data, keyring))
+    return _parse(key, envelope.decode(_MANIFEST_KIND, key, data, keyring))
 
 
-def seal_piece(key: ObjectKey, content: bytes | memoryview, keyring: Keyring) -> bytes:
+def encode_piece(key: ObjectKey, content: bytes | memoryview, keyring: Keyring) -> bytes:
     """Return database bytes, at most IMAGE_PIECE_BYTES, as the object *key*."""
     assert 0 < len(content) <= IMAGE_PIECE_BYTES, "a piece holds something, up to its bound"
-    return envelope.seal(_PIECE_KIND, key, content, keyring)
+    return envelope.encode(_PIECE_KIND, key, content, keyring)
 
 
-def open_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> bytes:
+def decode_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> bytes:
     """Return the database bytes of *piece* from its object.
 
     Raises:
         FormatError: anything but the bytes that the manifest names.
     """
-    content = envelope.unseal(_PIECE_KIND, piece.key, data, keyring)
+    content = envelope.decode(_PIECE_KIND, piece.key, data, keyring)
     if len(content) != piece.plain_bytes or content_hash(content) != piece.hash:
         raise FormatError(piece.key, "its content does not match the hash in its manifest")
     return content
@@ -176,12 +176,12 @@ def open_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> byte
 
 def require_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> None:
     """Refuse an object that is no piece of an image of this filesystem. Raises FormatError."""
-    open_unlisted_piece(key, data, keyring)
+    decode_unlisted_piece(key, data, keyring)
 
 
-def open_unlisted_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> bytes:
+def decode_unlisted_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> bytes:
     """Return the database bytes of a piece that no readable manifest lists. Raises FormatError."""
-    return envelope.unseal(_PIECE_KIND, key, data, keyring)
+    return envelope.decode(_PIECE_KIND, key, data, keyring)
 
 
 def piece_number(key: ObjectKey) -> int:

@@ -123,7 +123,7 @@ def encode(level: Level, keyring: Keyring) -> bytes:
     payload = b"".join((_COUNT.pack(len(header)), header, section))
     if _parse(level.key, payload) != level:
         raise FormatError(level.key, "the encoded level object decodes to another one")
-    return envelope.seal(_KIND, level.key, payload, keyring)
+    return envelope.encode(_KIND, level.key, payload, keyring)
 
 
 def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Level:
@@ -133,7 +133,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Level:
         NewerFormatError: of a version that this program does not know.
         FormatError: corrupt, or another level than *key* names.
     """
-    return _parse(key, envelope.unseal(_KIND, key, data, keyring))
+    return _parse(key, envelope.decode(_KIND, key, data, keyring))
 
 
 def dump_header(level: Level) -> bytes:

@@ -460,7 +460,7 @@ async def with_names(power: Power, manifest: image_codec.Manifest) -> ObjectKey:
 
     def names(piece: image_codec.Piece) -> int:
         data = power.store.objects[piece.key]
-        return image_codec.open_piece(piece, data, keyring).count(b"file ")
+        return image_codec.decode_piece(piece, data, keyring).count(b"file ")
 
     return [piece.key for piece in manifest.pieces if names(piece) > 100][-1]
 
@@ -531,10 +531,10 @@ async def test_pieces_that_are_no_consistent_database_are_passed_over(
     keyring = (await power.keys()).keyring
     del power.store.objects[key]
     for name in [name for name in power.store.objects if name[:-6] == key[:-8]]:
-        content = image_codec.open_unlisted_piece(name, power.store.objects[name], keyring)
+        content = image_codec.decode_unlisted_piece(name, power.store.objects[name], keyring)
         if not name.endswith("/000000"):
             zeros = bytes(len(content))
-            power.store.objects[name] = image_codec.seal_piece(name, zeros, keyring)
+            power.store.objects[name] = image_codec.encode_piece(name, zeros, keyring)
 
     await run(power)
 
@@ -557,7 +557,7 @@ async def test_hostile_rows_of_an_image_end_in_a_clean_filesystem(
     keyring = (await power.keys()).keyring
     path = tmp_path / "image.db"
     [piece] = manifest.pieces
-    path.write_bytes(image_codec.open_piece(piece, power.store.objects[piece.key], keyring))
+    path.write_bytes(image_codec.decode_piece(piece, power.store.objects[piece.key], keyring))
     noise = random.Random(seed)
     connection = apsw.Connection(str(path))
     for table in noise.choices(_TABLES, k=20):
@@ -572,7 +572,7 @@ async def test_hostile_rows_of_an_image_end_in_a_clean_filesystem(
     piece = Piece(piece.key, len(data), image_codec.content_hash(data))
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
     changed = replace(manifest, pieces=(piece,), database_bytes=len(data))
-    power.store.objects[piece.key] = image_codec.seal_piece(piece.key, data, keyring)
+    power.store.objects[piece.key] = image_codec.encode_piece(piece.key, data, keyring)
     power.store.objects[key] = image_codec.encode(changed, key, keyring)
 
     await run(power)

@@ -28,7 +28,7 @@ def test_stray_parts_are_deleted_without_a_mount(program: Program, place: Place)
     key = changelog.part_key("changelog-part/000000000001-1-0123456789abcdef", 0)
     found = superblock.decode(superblock.KEY, (place.bucket / superblock.KEY).read_bytes())
     keyring = superblock.unlock_plain(found)
-    data = changelog.seal_part(key, changelog.Section(b"of an attempt", ()), keyring)
+    data = changelog.encode_part(key, changelog.Section(b"of an attempt", ()), keyring)
     stray = place.bucket / key
     stray.parent.mkdir(parents=True)
     stray.write_bytes(data)

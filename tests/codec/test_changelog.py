@@ -17,16 +17,16 @@ from s3fs_meta.codec.changelog import (
     PartRef,
     Section,
     decode,
+    decode_part,
     decode_section,
     encode,
+    encode_part,
     encode_section,
     key_of,
-    open_part,
     parse_key,
     parse_part_key,
     part_key,
     part_prefix,
-    seal_part,
     section_bytes,
 )
 from s3fs_meta.codec.fields import INTEGER_MAX, dump
@@ -68,11 +68,11 @@ SPAN = replace(IMAGE, begins_span=True)
 EMPTY = replace(FENCE, kind=Kind.GROUP)
 
 
-def sealed(header: object, section: bytes = encode_section(NO_CHANGES)) -> bytes:
+def encoded(header: object, section: bytes = encode_section(NO_CHANGES)) -> bytes:
     """Return an object with an unchecked header and section."""
     text = header if isinstance(header, bytes) else dump(header)  # type: ignore[arg-type]
     payload = struct.pack(">I", len(text)) + text + section
-    return envelope.seal(b"changes", KEY, payload, PLAIN)
+    return envelope.encode(b"changes", KEY, payload, PLAIN)
 
 
 def header_of(link: Changelog) -> dict[str, Any]:
@@ -94,9 +94,9 @@ def test_changelog_round_trips(keyring: Keyring, link: Changelog) -> None:
 @both
 def test_part_round_trips(keyring: Keyring) -> None:
     """A section survives in a separate object."""
-    data = seal_part(part_key(PREFIX, 0), SECTION, keyring)
+    data = encode_part(part_key(PREFIX, 0), SECTION, keyring)
 
-    assert open_part(PartRef(part_key(PREFIX, 0), content_hash(data)), data, keyring) == SECTION
+    assert decode_part(PartRef(part_key(PREFIX, 0), content_hash(data)), data, keyring) == SECTION
 
 
 OTHER_PART = part_key(part_prefix(Txg(8), Epoch(3), RANDOM), 0)
@@ -148,11 +148,11 @@ IMAGE_HASH = content_hash(b"manifest")
     ids=str,
 )
 def test_inconsistent_fields_are_neither_written_nor_read(wrong: dict[str, Any]) -> None:
-    """A sealed changelog that contradicts itself or its name is refused on both sides."""
+    """An encoded changelog that contradicts itself or its name is refused on both sides."""
     link = replace(GROUP, **wrong)
 
     with pytest.raises(FormatError):
-        decode(KEY, sealed(changelog.dump_header(link), encode_section(SECTION)), PLAIN)
+        decode(KEY, encoded(changelog.dump_header(link), encode_section(SECTION)), PLAIN)
     with pytest.raises(FormatError):
         encode(link, PLAIN)
 
@@ -218,7 +218,7 @@ def test_image_of_another_txg_or_a_later_epoch_is_refused(image: ManifestRef | N
 def test_malformed_headers_are_refused(field: str, value: object) -> None:
     """Every value has a type, also inside arrays."""
     with pytest.raises(FormatError) as refused:
-        decode(KEY, sealed({**header_of(EMPTY), field: value}), PLAIN)
+        decode(KEY, encoded({**header_of(EMPTY), field: value}), PLAIN)
     assert not isinstance(refused.value, NewerFormatError)
 
 
@@ -229,13 +229,13 @@ def test_every_field_is_needed(field: str) -> None:
     del header[field]
 
     with pytest.raises(FormatError, match=field):
-        decode(KEY, sealed(header, encode_section(SECTION)), PLAIN)
+        decode(KEY, encoded(header, encode_section(SECTION)), PLAIN)
 
 
 def test_newer_changelogs_say_to_upgrade() -> None:
     """An unknown version is not damage."""
     with pytest.raises(NewerFormatError, match="upgrade"):
-        decode(KEY, sealed({**header_of(GROUP), "version": 3}), PLAIN)
+        decode(KEY, encoded({**header_of(GROUP), "version": 3}), PLAIN)
 
 
 def test_new_time_span_begins_with_an_image_of_version_2() -> None:
@@ -247,7 +247,7 @@ def test_new_time_span_begins_with_an_image_of_version_2() -> None:
         (FENCE, {"version": 2, "begins_span": True}),
     ):
         with pytest.raises(FormatError, match="is damaged"):
-            decode(KEY, sealed({**header_of(link), **wrong}), PLAIN)
+            decode(KEY, encoded({**header_of(link), **wrong}), PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_new_time_span_begins_with_an_image_of_version_2() -> None:
 def test_invalid_payloads_are_refused(payload: bytes) -> None:
     """An intact envelope around invalid data is damage."""
     with pytest.raises(FormatError):
-        decode(KEY, envelope.seal(b"changes", KEY, payload, PLAIN), PLAIN)
+        decode(KEY, envelope.encode(b"changes", KEY, payload, PLAIN), PLAIN)
 
 
 def test_memory_of_a_header_is_bounded() -> None:
@@ -274,7 +274,7 @@ def test_memory_of_a_header_is_bounded() -> None:
     bomb = b'{"parts": [' + b"[]," * 10_000_000 + b"[]]}"
 
     with pytest.raises(FormatError, match="too many values"):
-        decode(KEY, sealed(bomb), PLAIN)
+        decode(KEY, encoded(bomb), PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -307,11 +307,11 @@ def test_memory_of_a_header_is_bounded() -> None:
     ids=str,
 )
 def test_impossible_locations_are_not_written(wrong: Location) -> None:
-    """A location that would be read back differently is refused before it is sealed."""
+    """A location that would be read back differently is refused before it is encoded."""
     section = Section(b"", (PLACED._replace(block=BlockId(9)), PLACED, wrong)[-2:])
 
     with pytest.raises(FormatError):
-        seal_part(part_key(PREFIX, 0), section, PLAIN)
+        encode_part(part_key(PREFIX, 0), section, PLAIN)
     with pytest.raises(FormatError):
         encode(replace(GROUP, section=section), PLAIN)
 
@@ -365,7 +365,9 @@ def test_size_of_a_section_is_bounded() -> None:
     with pytest.raises(FormatError, match="before its last location"):
         decode_section("x", encode_section(SECTION)[:130])
     with pytest.raises(FormatError, match="impossible length"):
-        seal_part(part_key(PREFIX, 0), longest._replace(changeset=longest.changeset + b"x"), PLAIN)
+        encode_part(
+            part_key(PREFIX, 0), longest._replace(changeset=longest.changeset + b"x"), PLAIN
+        )
 
 
 def test_length_of_a_section_is_known_before_it_is_made() -> None:
@@ -375,7 +377,7 @@ def test_length_of_a_section_is_known_before_it_is_made() -> None:
 
 
 def test_largest_header_and_section_fit_one_envelope() -> None:
-    """The longest names and numbers, as many as allowed, make an object that can be sealed."""
+    """The longest names and numbers, as many as allowed, make an object that can be encoded."""
     epoch, txg = INTEGER_MAX, LAST
     part = PartRef(part_key(part_prefix(Txg(txg), Epoch(epoch), RANDOM), 0), NO_HASH)
     note = PackNote(PackId(txg), new_key(Epoch(epoch), bytes(16)), PACK_BYTES_MAX, PackState.STORED)
@@ -399,7 +401,7 @@ def test_largest_header_and_section_fit_one_envelope() -> None:
 def test_every_flipped_missing_or_added_byte_is_found(keyring: Keyring) -> None:
     """Every byte of a changelog and of a part is protected."""
     link = encode(GROUP, keyring)
-    part = seal_part(part_key(PREFIX, 0), SECTION, keyring)
+    part = encode_part(part_key(PREFIX, 0), SECTION, keyring)
     ref = PartRef(part_key(PREFIX, 0), content_hash(part))
 
     for damaged in damages(link):
@@ -407,9 +409,9 @@ def test_every_flipped_missing_or_added_byte_is_found(keyring: Keyring) -> None:
             decode(KEY, damaged, keyring)
     for damaged in damages(part):
         with pytest.raises(FormatError):
-            open_part(ref, damaged, keyring)
+            decode_part(ref, damaged, keyring)
         with pytest.raises(FormatError):  # a correct hash alone is not enough
-            open_part(PartRef(ref.key, content_hash(damaged)), damaged, keyring)
+            decode_part(PartRef(ref.key, content_hash(damaged)), damaged, keyring)
 
 
 def damages(data: bytes) -> list[bytes]:
@@ -424,8 +426,8 @@ def test_renamed_changelog_is_refused(keyring: Keyring) -> None:
     with pytest.raises(FormatError):
         decode(key_of(Txg(8)), encode(GROUP, keyring), keyring)
 
-    payload = envelope.unseal(b"changes", KEY, encode(GROUP, keyring), keyring)
-    forged = envelope.seal(b"changes", key_of(Txg(8)), payload, keyring)
+    payload = envelope.decode(b"changes", KEY, encode(GROUP, keyring), keyring)
+    forged = envelope.encode(b"changes", key_of(Txg(8)), payload, keyring)
     with pytest.raises(FormatError, match="does not match its name"):
         decode(key_of(Txg(8)), forged, keyring)
 
@@ -434,24 +436,24 @@ def test_renamed_changelog_is_refused(keyring: Keyring) -> None:
 def test_part_with_another_hash_name_or_kind_is_refused(keyring: Keyring) -> None:
     """The reference in the changelog identifies a part."""
     key, other = part_key(PREFIX, 0), part_key(PREFIX, 1)
-    data = seal_part(key, SECTION, keyring)
+    data = encode_part(key, SECTION, keyring)
 
     with pytest.raises(FormatError, match="does not match the hash"):
-        open_part(PartRef(key, NO_HASH), data, keyring)
+        decode_part(PartRef(key, NO_HASH), data, keyring)
     with pytest.raises(FormatError):
-        open_part(PartRef(other, content_hash(data)), data, keyring)
+        decode_part(PartRef(other, content_hash(data)), data, keyring)
     for kind in (b"changes", b"piece"):
-        forged = envelope.seal(kind, key, encode_section(SECTION), keyring)
+        forged = envelope.encode(kind, key, encode_section(SECTION), keyring)
         with pytest.raises(FormatError, match="is not of the kind"):
-            open_part(PartRef(key, content_hash(forged)), forged, keyring)
+            decode_part(PartRef(key, content_hash(forged)), forged, keyring)
 
 
 def test_other_kinds_and_other_filesystems_are_refused() -> None:
     """An object of another kind, of another filesystem, or not encrypted, is no changelog."""
-    payload = envelope.unseal(b"changes", KEY, encode(GROUP, PLAIN), PLAIN)
+    payload = envelope.decode(b"changes", KEY, encode(GROUP, PLAIN), PLAIN)
 
     with pytest.raises(FormatError, match="is not of the kind"):
-        decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
+        decode(KEY, envelope.encode(b"manifest", KEY, payload, PLAIN), PLAIN)
     with pytest.raises(FormatError):
         decode(KEY, encode(GROUP, PLAIN), Keyring(None, bytes([1] * 32)))
     with pytest.raises(FormatError):
@@ -573,4 +575,4 @@ def test_parts_of_version_1_can_be_read_forever() -> None:
     """A later program reads them."""
     ref = PartRef(part_key(PREFIX, 0), content_hash(PART_1))
 
-    assert open_part(ref, PART_1, PLAIN) == SECTION
+    assert decode_part(ref, PART_1, PLAIN) == SECTION

@@ -36,7 +36,7 @@ def test_impossible_location_does_not_crash_the_interpreter() -> None:
     header = changelog.dump_header(replace(GROUP, section=NO_CHANGES))
     locations = struct.pack(">I", 1) + changelog.LOCATION.pack(0, 1, 0, 0, 0, bytes(32))
     payload = struct.pack(">I", len(header)) + header + locations
-    hostile = envelope.seal(b"changes", KEY, payload, PLAIN)
+    hostile = envelope.encode(b"changes", KEY, payload, PLAIN)
 
     ended = subprocess.run(
         [sys.executable, "-c", _REFUSE_AND_COLLECT], input=hostile, capture_output=True, check=False

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s3fs_meta.codec import envelope
-from s3fs_meta.codec.envelope import seal, unseal
+from s3fs_meta.codec.envelope import decode, encode
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.limits import ENVELOPE_BYTES_MAX
@@ -27,20 +27,20 @@ both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "enc
 @pytest.mark.parametrize("payload", [b"", b"x", PAYLOAD, random.Random(1).randbytes(300)], ids=len)
 def test_payload_round_trips(keyring: Keyring, payload: bytes) -> None:
     """Empty, tiny, compressible and random payloads survive."""
-    assert unseal(b"piece", KEY, seal(b"piece", KEY, payload, keyring), keyring) == payload
+    assert decode(b"piece", KEY, encode(b"piece", KEY, payload, keyring), keyring) == payload
 
 
 @both
 def test_memoryviews_are_accepted(keyring: Keyring) -> None:
     """Buffers are not copied first."""
-    data = seal(b"piece", KEY, memoryview(PAYLOAD), keyring, level=3)
+    data = encode(b"piece", KEY, memoryview(PAYLOAD), keyring, level=3)
 
-    assert unseal(b"piece", KEY, memoryview(data), keyring) == PAYLOAD
+    assert decode(b"piece", KEY, memoryview(data), keyring) == PAYLOAD
 
 
 def test_encrypted_object_is_opaque_and_never_the_same() -> None:
     """Equal payloads make different objects."""
-    first, second = (seal(b"piece", KEY, PAYLOAD, ENCRYPTED) for _ in range(2))
+    first, second = (encode(b"piece", KEY, PAYLOAD, ENCRYPTED) for _ in range(2))
 
     assert b"database" not in first
     assert first[-50:] != second[-50:]
@@ -48,13 +48,13 @@ def test_encrypted_object_is_opaque_and_never_the_same() -> None:
 
 def test_plain_object_is_always_the_same() -> None:
     """On a plain filesystem equal payloads give equal objects."""
-    assert seal(b"piece", KEY, PAYLOAD, PLAIN) == seal(b"piece", KEY, PAYLOAD, PLAIN)
+    assert encode(b"piece", KEY, PAYLOAD, PLAIN) == encode(b"piece", KEY, PAYLOAD, PLAIN)
 
 
 @both
 def test_object_is_bound_to_its_kind_name_and_filesystem(keyring: Keyring) -> None:
     """An object moved to another key, or to another bucket, does not open."""
-    data = seal(b"piece", KEY, PAYLOAD, keyring)
+    data = encode(b"piece", KEY, PAYLOAD, keyring)
     other = Keyring.from_master(bytes(32)) if keyring.encrypted else Keyring(None, bytes([1]) * 32)
 
     for wrong in [
@@ -65,60 +65,60 @@ def test_object_is_bound_to_its_kind_name_and_filesystem(keyring: Keyring) -> No
         (b"piece", KEY, PLAIN if keyring.encrypted else ENCRYPTED),
     ]:
         with pytest.raises(FormatError):
-            unseal(wrong[0], wrong[1], data, wrong[2])
+            decode(wrong[0], wrong[1], data, wrong[2])
 
 
 def test_encrypted_filesystem_refuses_a_plain_object() -> None:
     """An attacker who can write to the bucket cannot insert plain objects."""
     with pytest.raises(FormatError, match="and its filesystem is not"):
-        unseal(b"piece", KEY, seal(b"piece", KEY, PAYLOAD, PLAIN), ENCRYPTED)
+        decode(b"piece", KEY, encode(b"piece", KEY, PAYLOAD, PLAIN), ENCRYPTED)
 
 
 @both
 def test_every_flipped_bit_is_found(keyring: Keyring) -> None:
     """Every bit of the object is protected."""
-    data = seal(b"piece", KEY, PAYLOAD, keyring)
+    data = encode(b"piece", KEY, PAYLOAD, keyring)
 
     for at in range(len(data) * 8):
         with pytest.raises(FormatError):
-            unseal(b"piece", KEY, flipped(data, at // 8, at % 8), keyring)
+            decode(b"piece", KEY, flipped(data, at // 8, at % 8), keyring)
 
 
 @both
 def test_every_truncation_and_extension_is_found(keyring: Keyring) -> None:
     """A short or long object is an error."""
-    data = seal(b"piece", KEY, PAYLOAD, keyring)
+    data = encode(b"piece", KEY, PAYLOAD, keyring)
 
     for cut in range(len(data)):
         for damaged in (data[:cut], data[cut + 1 :]):
             with pytest.raises(FormatError):
-                unseal(b"piece", KEY, damaged, keyring)
+                decode(b"piece", KEY, damaged, keyring)
     for extra in (b"\0", b"x" * 40, data):
         with pytest.raises(FormatError):
-            unseal(b"piece", KEY, data + extra, keyring)
+            decode(b"piece", KEY, data + extra, keyring)
 
 
 @both
 def test_newer_versions_say_to_upgrade(keyring: Keyring) -> None:
     """An unknown version or flag is not damage if no version of ours makes the object authentic."""
-    data = seal(b"piece", KEY, PAYLOAD, keyring)
+    data = encode(b"piece", KEY, PAYLOAD, keyring)
 
     for at in (9, 10, 11):
         newer = bytearray(data)
         newer[at] |= 2
         newer[-1] ^= 1  # the last byte of what a newer program computes over its header
         with pytest.raises(NewerFormatError, match="upgrade"):
-            unseal(b"piece", KEY, bytes(newer), keyring)
+            decode(b"piece", KEY, bytes(newer), keyring)
 
 
 @both
 def test_damaged_version_is_no_reason_to_upgrade(keyring: Keyring) -> None:
     """A damaged version is reported as damage if the rest is authentic."""
-    data = seal(b"piece", KEY, PAYLOAD, keyring)
+    data = encode(b"piece", KEY, PAYLOAD, keyring)
 
     for at in range(8, 12):  # version and flags
         with pytest.raises(FormatError) as refused:
-            unseal(b"piece", KEY, flipped(data, at, 3), keyring)
+            decode(b"piece", KEY, flipped(data, at, 3), keyring)
         assert not isinstance(refused.value, NewerFormatError)
 
 
@@ -130,7 +130,7 @@ def test_declared_size_is_bounded() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(FormatError, match="too large"):
-            unseal(b"piece", KEY, data, PLAIN)
+            decode(b"piece", KEY, data, PLAIN)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -140,16 +140,16 @@ def test_declared_size_is_bounded() -> None:
 
 def test_oversized_objects_are_refused() -> None:
     """An object larger than the limit is not parsed."""
-    data = seal(b"piece", KEY, PAYLOAD, PLAIN) + bytes(ENVELOPE_BYTES_MAX)
+    data = encode(b"piece", KEY, PAYLOAD, PLAIN) + bytes(ENVELOPE_BYTES_MAX)
 
     with pytest.raises(FormatError, match="too large"):
-        unseal(b"piece", KEY, data, PLAIN)
+        decode(b"piece", KEY, data, PLAIN)
 
 
 def test_unreadable_payloads_are_not_written() -> None:
     """The bound is checked on both sides."""
     with pytest.raises(AssertionError):
-        seal(b"piece", KEY, bytes(ENVELOPE_BYTES_MAX + 1), PLAIN)
+        encode(b"piece", KEY, bytes(ENVELOPE_BYTES_MAX + 1), PLAIN)
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
@@ -157,9 +157,9 @@ def test_unreadable_payloads_are_not_written() -> None:
 def test_any_payload_round_trips(data: bytes, times: int, encrypted: bool, level: int) -> None:
     """A payload of any bytes survives at any level."""
     keyring = ENCRYPTED if encrypted else PLAIN
-    sealed = seal(b"piece", KEY, data * times, keyring, level=level)
+    encoded = encode(b"piece", KEY, data * times, keyring, level=level)
 
-    assert unseal(b"piece", KEY, sealed, keyring) == data * times
+    assert decode(b"piece", KEY, encoded, keyring) == data * times
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
@@ -168,7 +168,7 @@ def test_random_bytes_are_refused(data: bytes, prefix_bytes: int, encrypted: boo
     """No input makes the parser raise anything but FormatError."""
     good = b"S3FSMETA" + bytes([0, 1, 0, int(encrypted)])
     with pytest.raises(FormatError):
-        unseal(b"piece", KEY, good[:prefix_bytes] + data, ENCRYPTED if encrypted else PLAIN)
+        decode(b"piece", KEY, good[:prefix_bytes] + data, ENCRYPTED if encrypted else PLAIN)
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -181,7 +181,7 @@ def test_an_intact_envelope_with_any_fields_is_refused_or_consistent(
     packed = bytes([method]) + body
     data = header + packed + envelope.checksum_of(PLAIN, header, KEY, packed)
     try:
-        payload = unseal(b"piece", KEY, data, PLAIN)
+        payload = decode(b"piece", KEY, data, PLAIN)
     except FormatError:
         return
     assert len(payload) == payload_bytes
@@ -203,4 +203,4 @@ ENCRYPTED_ENVELOPE_1 = bytes.fromhex(
 )
 def test_envelopes_of_version_1_can_be_read_forever(keyring: Keyring, data: bytes) -> None:
     """Existing buckets have such bytes."""
-    assert unseal(b"piece", KEY, data, keyring) == b"page of a database " * 3
+    assert decode(b"piece", KEY, data, keyring) == b"page of a database " * 3

@@ -16,14 +16,14 @@ from s3fs_meta.codec.image import (
     Piece,
     content_hash,
     decode,
+    decode_piece,
     encode,
+    encode_piece,
     image_prefix,
     manifest_key,
-    open_piece,
     parse_manifest_key,
     parse_piece_key,
     piece_key,
-    seal_piece,
 )
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, NewerFormatError
@@ -98,9 +98,9 @@ def test_manifest_round_trips(keyring: Keyring, manifest: Manifest) -> None:
     ids=str,
 )
 def test_inconsistent_fields_are_neither_written_nor_read(wrong: dict[str, object]) -> None:
-    """A sealed manifest that contradicts itself or its name is refused on both sides."""
+    """An encoded manifest that contradicts itself or its name is refused on both sides."""
     manifest = replace(MANIFEST, **wrong)  # type: ignore[arg-type] # wrong on purpose
-    data = envelope.seal(b"manifest", KEY, image.dump_manifest(manifest), PLAIN)
+    data = envelope.encode(b"manifest", KEY, image.dump_manifest(manifest), PLAIN)
 
     with pytest.raises(FormatError):
         decode(KEY, data, PLAIN)
@@ -114,7 +114,7 @@ def test_inconsistent_fields_are_neither_written_nor_read(wrong: dict[str, objec
 def test_invalid_payloads_are_refused(payload: bytes) -> None:
     """An intact envelope around invalid data is damage."""
     with pytest.raises(FormatError):
-        decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
+        decode(KEY, envelope.encode(b"manifest", KEY, payload, PLAIN), PLAIN)
 
 
 @pytest.mark.parametrize("pieces", [[1], [[]], [["a", 1]], {"a": 1}, [{"key": "a"}]], ids=str)
@@ -127,7 +127,7 @@ def test_malformed_pieces_are_refused(pieces: object) -> None:
     assert payload != image.dump_manifest(MANIFEST)
 
     with pytest.raises(FormatError):
-        decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
+        decode(KEY, envelope.encode(b"manifest", KEY, payload, PLAIN), PLAIN)
 
 
 def test_newer_manifests_say_to_upgrade() -> None:
@@ -135,7 +135,7 @@ def test_newer_manifests_say_to_upgrade() -> None:
     payload = image.dump_manifest(MANIFEST).replace(b'"version": 2', b'"version": 3')
 
     with pytest.raises(NewerFormatError, match="upgrade"):
-        decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
+        decode(KEY, envelope.encode(b"manifest", KEY, payload, PLAIN), PLAIN)
 
 
 @both
@@ -150,9 +150,9 @@ def test_piece_round_trips(keyring: Keyring) -> None:
     """The bytes of the database survive."""
     content = b"page" * 2048
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
-    data = seal_piece(piece.key, memoryview(content), keyring)
+    data = encode_piece(piece.key, memoryview(content), keyring)
 
-    assert open_piece(piece, data, keyring) == content
+    assert decode_piece(piece, data, keyring) == content
 
 
 @both
@@ -163,7 +163,7 @@ def test_piece_with_other_content_is_refused(keyring: Keyring) -> None:
 
     for other in (b"pagE" * 2048, content[:-1], content + b"p"):
         with pytest.raises(FormatError, match="does not match the hash"):
-            open_piece(piece, seal_piece(piece.key, other, keyring), keyring)
+            decode_piece(piece, encode_piece(piece.key, other, keyring), keyring)
 
 
 def test_names_are_parsed_and_sort_by_txg() -> None:
@@ -204,7 +204,7 @@ def test_any_value_of_a_field_is_refused_or_returned_unchanged(name: str, value:
     """No value makes the parser raise anything but FormatError, or is changed."""
     payload = dump({**SOUND, name: value})
     try:
-        read = decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
+        read = decode(KEY, envelope.encode(b"manifest", KEY, payload, PLAIN), PLAIN)
     except FormatError:
         return
     assert json.loads(image.dump_manifest(read)) == {**SOUND, name: value}
@@ -220,7 +220,7 @@ def test_any_value_of_a_piece_is_refused_or_returned_unchanged(
     pieces[number][column] = value
     payload = dump({**SOUND, "pieces": pieces})
     try:
-        read = decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
+        read = decode(KEY, envelope.encode(b"manifest", KEY, payload, PLAIN), PLAIN)
     except FormatError:
         return
     assert json.loads(image.dump_manifest(read))["pieces"] == pieces
@@ -232,7 +232,7 @@ def test_every_flipped_byte_of_manifest_and_piece_is_found(keyring: Keyring) -> 
     content = b"page" * 64
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
     manifest_data = encode(MANIFEST, KEY, keyring)
-    piece_data = seal_piece(piece.key, content, keyring)
+    piece_data = encode_piece(piece.key, content, keyring)
 
     for at in range(len(manifest_data)):
         with pytest.raises(FormatError):
@@ -241,12 +241,12 @@ def test_every_flipped_byte_of_manifest_and_piece_is_found(keyring: Keyring) -> 
             decode(KEY, manifest_data[:at], keyring)
     for at in range(len(piece_data)):
         with pytest.raises(FormatError):
-            open_piece(piece, flipped(piece_data, at, at % 8), keyring)
+            decode_piece(piece, flipped(piece_data, at, at % 8), keyring)
 
 
 def test_manifests_of_version_1_can_be_read_forever() -> None:
     """Existing buckets have such bytes, inside envelopes."""
-    data = envelope.seal(b"manifest", KEY, MANIFEST_1, PLAIN)
+    data = envelope.encode(b"manifest", KEY, MANIFEST_1, PLAIN)
 
     assert decode(KEY, data, PLAIN) == replace(MANIFEST, changelog=NO_HASH)
 
@@ -256,7 +256,7 @@ def test_manifests_of_version_1_have_no_changelog() -> None:
     payload = dump({**json.loads(MANIFEST_1), "changelog": NO_HASH})
 
     with pytest.raises(FormatError, match="unknown field"):
-        decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
+        decode(KEY, envelope.encode(b"manifest", KEY, payload, PLAIN), PLAIN)
 
 
 MANIFEST_2 = b"""\
@@ -267,7 +267,7 @@ MANIFEST_2 = b"""\
 
 def test_manifests_of_version_2_can_be_read_forever() -> None:
     """Existing buckets have such bytes, inside envelopes."""
-    data = envelope.seal(b"manifest", KEY, MANIFEST_2, PLAIN)
+    data = envelope.encode(b"manifest", KEY, MANIFEST_2, PLAIN)
 
     assert decode(KEY, data, PLAIN) == MANIFEST
 
@@ -277,7 +277,7 @@ def test_memory_of_a_manifest_is_bounded() -> None:
     bomb = b'{"pieces": [' + b"[]," * 10_000_000 + b"[]]}"
 
     with pytest.raises(FormatError, match="too many values"):
-        decode(KEY, envelope.seal(b"manifest", KEY, bomb, PLAIN), PLAIN)
+        decode(KEY, envelope.encode(b"manifest", KEY, bomb, PLAIN), PLAIN)
 
 
 def test_names_with_too_large_numbers_are_refused() -> None:

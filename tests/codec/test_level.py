@@ -83,13 +83,13 @@ def test_names_of_other_forms_are_refused(key: str) -> None:
     ids=str,
 )
 def test_inconsistent_fields_are_neither_written_nor_read(wrong: dict[str, Any]) -> None:
-    """A sealed level that contradicts itself or its name is refused on both sides."""
+    """An encoded level that contradicts itself or its name is refused on both sides."""
     made = replace(LEVEL, **wrong)
     header = level.dump_header(made)
     payload = struct.pack(">I", len(header)) + header + encode_section(SECTION)
 
     with pytest.raises(FormatError):
-        decode(KEY, envelope.seal(b"level", KEY, payload, PLAIN), PLAIN)
+        decode(KEY, envelope.encode(b"level", KEY, payload, PLAIN), PLAIN)
     if made.key == KEY:
         with pytest.raises(FormatError):
             encode(made, PLAIN)
@@ -103,7 +103,7 @@ def test_every_field_is_needed(field: str) -> None:
     header = json.dumps(fields).encode()
     payload = struct.pack(">I", len(header)) + header + encode_section(SECTION)
     with pytest.raises(FormatError, match=field):
-        decode(KEY, envelope.seal(b"level", KEY, payload, PLAIN), PLAIN)
+        decode(KEY, envelope.encode(b"level", KEY, payload, PLAIN), PLAIN)
 
 
 def test_newer_levels_say_to_upgrade() -> None:
@@ -111,7 +111,7 @@ def test_newer_levels_say_to_upgrade() -> None:
     header = json.dumps({**json.loads(level.dump_header(LEVEL)), "version": 2}).encode()
     payload = struct.pack(">I", len(header)) + header + encode_section(SECTION)
     with pytest.raises(NewerFormatError):
-        decode(KEY, envelope.seal(b"level", KEY, payload, PLAIN), PLAIN)
+        decode(KEY, envelope.encode(b"level", KEY, payload, PLAIN), PLAIN)
 
 
 def test_bounds_are_checked_on_both_sides() -> None:
@@ -121,7 +121,7 @@ def test_bounds_are_checked_on_both_sides() -> None:
         encode(replace(LEVEL, section=large), PLAIN)
     for payload in (b"", struct.pack(">I", 1 << 31), struct.pack(">I", 9) + b"{}"):
         with pytest.raises(FormatError):
-            decode(KEY, envelope.seal(b"level", KEY, payload, PLAIN), PLAIN)
+            decode(KEY, envelope.encode(b"level", KEY, payload, PLAIN), PLAIN)
 
 
 def test_every_flipped_bit_is_found() -> None:

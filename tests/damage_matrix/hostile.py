@@ -79,7 +79,7 @@ def _part(world: World, key: ObjectKey) -> Objects:
     """Store other changes than those named by the changelog."""
     keyring = world.keyring()
     section = Section(_bad_changes(world, keyring), ())
-    return {key: changelog_codec.seal_part(key, section, keyring)}
+    return {key: changelog_codec.encode_part(key, section, keyring)}
 
 
 def _level(world: World, key: ObjectKey) -> Objects:
@@ -114,7 +114,7 @@ def _trigger(world: World, key: ObjectKey) -> Objects:
     keyring = world.keyring()
     manifest_key = next(keys[0] for keys in oracle.images(world).values() if key in keys)
     manifest = image_codec.decode(manifest_key, world.objects[manifest_key], keyring)
-    content = image_codec.open_piece(manifest.pieces[0], world.objects[key], keyring)
+    content = image_codec.decode_piece(manifest.pieces[0], world.objects[key], keyring)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "image.db"
         path.write_bytes(content)
@@ -125,7 +125,7 @@ def _trigger(world: World, key: ObjectKey) -> Objects:
     piece = Piece(key, len(content), image_codec.content_hash(content))
     changed = replace(manifest, pieces=(piece,), database_bytes=len(content))
     return {
-        key: image_codec.seal_piece(key, content, keyring),
+        key: image_codec.encode_piece(key, content, keyring),
         **_with_head(world, manifest_key, changed, keyring),
     }
 
@@ -155,7 +155,7 @@ def _bad_changes(world: World, keyring: Keyring) -> bytes:
     keys = max(oracle.images(world).items())[1]
     manifest = image_codec.decode(keys[0], world.objects[keys[0]], keyring)
     content = b"".join(
-        image_codec.open_piece(piece, world.objects[piece.key], keyring)
+        image_codec.decode_piece(piece, world.objects[piece.key], keyring)
         for piece in manifest.pieces
     )
     with TemporaryDirectory() as folder:

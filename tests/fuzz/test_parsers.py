@@ -1,6 +1,6 @@
 """A parser returns a value that a writer could have written, or raises FormatError, for any bytes.
 
-Bytes that fail a checksum never reach a parser. So the payload is changed and sealed again, as
+Bytes that fail a checksum never reach a parser. So the payload is changed and encoded again, as
 an attacker does who may write to a plain bucket, or a program with a bug.
 
 A few seconds in all; ``make fuzz`` tries many more.
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from s3fs_meta.codec import changelog, envelope, image, lease, level, pack, superblock, text_object
 from s3fs_meta.codec.changelog import PartRef
 from s3fs_meta.codec.compression import Compressor, DecompressionError, decompress
-from s3fs_meta.codec.image import Piece, content_hash, seal_piece
+from s3fs_meta.codec.image import Piece, content_hash, encode_piece
 from s3fs_meta.codec.keyring import Keyring, nonce
 from s3fs_meta.codec.lease import Head, Lease
 from s3fs_meta.errors import FormatError
@@ -95,7 +95,7 @@ def link_payloads() -> st.SearchStrategy[bytes]:
 @given(payload=link_payloads())
 def test_changelogs(keyring: Keyring, payload: bytes) -> None:
     """A decoded changelog can be encoded again, and decodes to an equal value."""
-    data = envelope.seal(b"changes", LINK_KEY, payload, keyring)
+    data = envelope.encode(b"changes", LINK_KEY, payload, keyring)
     link = outcome(lambda: changelog.decode(LINK_KEY, data, keyring))
     if isinstance(link, changelog.Changelog):
         again = changelog.encode(link, keyring)
@@ -116,7 +116,7 @@ def level_payloads() -> st.SearchStrategy[bytes]:
 @given(payload=level_payloads())
 def test_levels(keyring: Keyring, payload: bytes) -> None:
     """A decoded level can be encoded again, and decodes to an equal value."""
-    data = envelope.seal(b"level", LEVEL_KEY, payload, keyring)
+    data = envelope.encode(b"level", LEVEL_KEY, payload, keyring)
     found = outcome(lambda: level.decode(LEVEL_KEY, data, keyring))
     if isinstance(found, level.Level):
         assert level.decode(LEVEL_KEY, level.encode(found, keyring), keyring) == found
@@ -126,9 +126,9 @@ def test_levels(keyring: Keyring, payload: bytes) -> None:
 @given(payload=mutated_bytes(changelog.encode_section(some_changelogs.SECTION)))
 def test_parts_of_changelogs(payload: bytes) -> None:
     """A decoded section is encoded to the same bytes."""
-    data = envelope.seal(b"part", PART_KEY, payload, PLAIN)
+    data = envelope.encode(b"part", PART_KEY, payload, PLAIN)
     section = outcome(
-        lambda: changelog.open_part(PartRef(PART_KEY, content_hash(data)), data, PLAIN)
+        lambda: changelog.decode_part(PartRef(PART_KEY, content_hash(data)), data, PLAIN)
     )
     if isinstance(section, changelog.Section):
         assert changelog.encode_section(section) == payload
@@ -143,7 +143,7 @@ def test_parts_of_changelogs(payload: bytes) -> None:
 )
 def test_manifests(keyring: Keyring, payload: bytes) -> None:
     """A decoded manifest can be encoded again, and decodes to an equal value."""
-    data = envelope.seal(b"manifest", MANIFEST_KEY, payload, keyring)
+    data = envelope.encode(b"manifest", MANIFEST_KEY, payload, keyring)
     manifest = outcome(lambda: image.decode(MANIFEST_KEY, data, keyring))
     if isinstance(manifest, image.Manifest):
         again = image.encode(manifest, MANIFEST_KEY, keyring)
@@ -171,15 +171,15 @@ def test_envelopes(keyring: Keyring, data: st.DataObject) -> None:
     key = PIECE.key
     if keyring.encrypted:
         cipher = keyring.object_cipher(header[24:40], envelope.PURPOSE)
-        sealed = header + cipher.encrypt(nonce(0), body, header + key.encode())
+        encoded = header + cipher.encrypt(nonce(0), body, header + key.encode())
     else:
-        sealed = header + body + keyring.checksum(b"envelope", header, key.encode(), body)
+        encoded = header + body + keyring.checksum(b"envelope", header, key.encode(), body)
 
-    content = outcome(lambda: envelope.unseal(b"piece", key, sealed, keyring))
+    content = outcome(lambda: envelope.decode(b"piece", key, encoded, keyring))
 
     if isinstance(content, bytes):
         assert len(content) == struct.unpack(">I", header[20:24])[0]
-    assert outcome(lambda: image.open_piece(PIECE, sealed, keyring)) in {None, CONTENT}
+    assert outcome(lambda: image.decode_piece(PIECE, encoded, keyring)) in {None, CONTENT}
 
 
 @both
@@ -189,7 +189,7 @@ def test_damaged_objects(keyring: Keyring, data: st.DataObject) -> None:
     """Unless its checksum is recomputed, a changed object is refused."""
     link = changelog.encode(some_changelogs.GROUP, keyring)
     manifest = image.encode(some_images.MANIFEST, MANIFEST_KEY, keyring)
-    piece = seal_piece(PIECE.key, CONTENT, keyring)
+    piece = encode_piece(PIECE.key, CONTENT, keyring)
 
     damaged = data.draw(mutated_bytes(link))
     found = outcome(lambda: changelog.decode(LINK_KEY, damaged, keyring))
@@ -198,7 +198,7 @@ def test_damaged_objects(keyring: Keyring, data: st.DataObject) -> None:
     found = outcome(lambda: image.decode(MANIFEST_KEY, damaged, keyring))
     assert found is None or damaged == manifest
     damaged = data.draw(mutated_bytes(piece))
-    found = outcome(lambda: image.open_piece(PIECE, damaged, keyring))
+    found = outcome(lambda: image.decode_piece(PIECE, damaged, keyring))
     assert found is None or damaged == piece
 
 

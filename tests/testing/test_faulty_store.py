@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from s3fs_meta.codec.envelope import seal, unseal
+from s3fs_meta.codec.envelope import decode, encode
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, StoreAccessError, TransientStoreError
 from s3fs_meta.limits import PACK_BYTES_MAX
@@ -73,14 +73,14 @@ async def test_short_answer_is_half(faulty: FaultyStore) -> None:
 async def test_damaged_answers_do_not_pass_the_codec(faulty: FaultyStore) -> None:
     """The reader of an object finds damage that no store can notice."""
     keyring = Keyring(None, bytes(32))
-    await faulty.put(KEY, seal(b"test", KEY, b"payload", keyring))
+    await faulty.put(KEY, encode(b"test", KEY, b"payload", keyring))
     faulty.corrupt("get")
     faulty.shorten("get")
 
     for _ in range(2):
         with pytest.raises(FormatError):
-            unseal(b"test", KEY, (await faulty.get(KEY, PACK_BYTES_MAX)).data, keyring)
-    assert unseal(b"test", KEY, (await faulty.get(KEY, PACK_BYTES_MAX)).data, keyring) == b"payload"
+            decode(b"test", KEY, (await faulty.get(KEY, PACK_BYTES_MAX)).data, keyring)
+    assert decode(b"test", KEY, (await faulty.get(KEY, PACK_BYTES_MAX)).data, keyring) == b"payload"
 
 
 async def test_outage_lasts_until_it_is_ended(faulty: FaultyStore) -> None:

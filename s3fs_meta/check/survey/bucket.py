@@ -277,8 +277,8 @@ async def _piece_fault(
     sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
     try:
         if deep:
-            data = (await store.get(piece.key, image_codec.PIECE_SEALED_BYTES_MAX)).data
-            await trio.to_thread.run_sync(image_codec.open_piece, piece, data, keyring)
+            data = (await store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)).data
+            await trio.to_thread.run_sync(image_codec.decode_piece, piece, data, keyring)
         elif exam.db.one(sql, (piece.key,)) is None:  # a listing alone is not trusted
             await store.get_range(piece.key, 0, 1)
     except ObjectMissingError:

@@ -222,8 +222,8 @@ class _Chain:
         """Raise ObjectMissingError or FormatError if a part is not the one that its changelog names."""
         sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
         if self._deep:
-            data = (await self._store.get(part.key, changelog_codec.PART_SEALED_BYTES_MAX)).data
-            await trio.to_thread.run_sync(changelog_codec.open_part, part, data, self._keyring)
+            data = (await self._store.get(part.key, changelog_codec.PART_ENCODED_BYTES_MAX)).data
+            await trio.to_thread.run_sync(changelog_codec.decode_part, part, data, self._keyring)
         elif self._exam.db.one(sql, (part.key,)) is None:
             raise ObjectMissingError(part.key)
 

@@ -14,7 +14,7 @@ import trio
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import NO_FLOOR, Changelog, key_of
-from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
+from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.fields import Fields, dump
 from s3fs_meta.codec.image import NO_HASH, Manifest, content_hash
 from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
@@ -217,7 +217,7 @@ async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fe
         FormatError: the object under its name is damaged.
     """
     key = key_of(txg)
-    data = (await store.get(key, SEALED_BYTES_MAX)).data
+    data = (await store.get(key, ENCODED_BYTES_MAX)).data
     changelog = await trio.to_thread.run_sync(changelog_codec.decode, key, data, keyring)
     if changelog.uuid != uuid:
         raise FormatError(key, "it belongs to another filesystem")
@@ -291,7 +291,7 @@ async def fetch_of_image(
 
 async def bytes_of(store: ObjectStore, txg: Txg) -> bytes:
     """Return the object of a txg's changelog. Raises ObjectMissingError."""
-    return (await store.get(key_of(txg), SEALED_BYTES_MAX)).data
+    return (await store.get(key_of(txg), ENCODED_BYTES_MAX)).data
 
 
 async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:

@@ -8,7 +8,7 @@ import trio
 
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
-from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
+from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.image import Manifest
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head
@@ -63,7 +63,7 @@ async def load_manifest(
         FormatError: the object is damaged, or does not hash to *content_hash*.
         ObjectMissingError: it does not exist.
     """
-    fetched = await store.get(key, SEALED_BYTES_MAX)
+    fetched = await store.get(key, ENCODED_BYTES_MAX)
     if content_hash and image_codec.content_hash(fetched.data) != content_hash:
         raise FormatError(key, "its content does not match the recorded hash of the image")
     return await trio.to_thread.run_sync(image_codec.decode, key, fetched.data, keyring)

@@ -17,7 +17,7 @@ import trio
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import Kind, Location, PackNote, Section, section_bytes
-from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
+from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.image import TXG_DIGITS
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.level import Level
@@ -142,7 +142,7 @@ async def fetch(
         ObjectMissingError: it does not exist.
         FormatError: it is damaged, or does not follow.
     """
-    data = (await store.get(key, SEALED_BYTES_MAX)).data
+    data = (await store.get(key, ENCODED_BYTES_MAX)).data
     level = await trio.to_thread.run_sync(level_codec.decode, key, data, keyring)
     if level.uuid != uuid:
         raise FormatError(key, "it belongs to another filesystem")
@@ -185,7 +185,7 @@ async def link_of_end(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg)
     for number in level_codec.ends_at(txg):
         key = level_codec.key_of(number, txg)
         try:
-            data = (await store.get(key, SEALED_BYTES_MAX)).data
+            data = (await store.get(key, ENCODED_BYTES_MAX)).data
             level = await trio.to_thread.run_sync(level_codec.decode, key, data, keyring)
             if level.uuid == uuid:
                 await require_end(store, keyring, uuid, level)

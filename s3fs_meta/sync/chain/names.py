@@ -114,5 +114,5 @@ async def require_authentic(store: ObjectStore, keyring: Keyring, key: ObjectKey
         FormatError: it is damaged, foreign, or of an unknown version.
         ObjectMissingError: there is none.
     """
-    data = (await store.get(key, envelope.SEALED_BYTES_MAX)).data
+    data = (await store.get(key, envelope.ENCODED_BYTES_MAX)).data
     await trio.to_thread.run_sync(envelope.require_authentic, key, data, keyring)

@@ -196,9 +196,11 @@ class Replayer:
         await trio.to_thread.run_sync(self._replica.begin)
         try:
             for part in changelog.parts:
-                data = (await self._store.get(part.key, changelog_codec.PART_SEALED_BYTES_MAX)).data
+                data = (
+                    await self._store.get(part.key, changelog_codec.PART_ENCODED_BYTES_MAX)
+                ).data
                 section = await trio.to_thread.run_sync(
-                    changelog_codec.open_part, part, data, self._keyring
+                    changelog_codec.decode_part, part, data, self._keyring
                 )
                 await trio.to_thread.run_sync(self._add, section, part.key)
             await trio.to_thread.run_sync(self._add, changelog.section, key)

@@ -14,7 +14,7 @@ import logging
 import trio
 
 from s3fs_meta.codec import level as level_codec
-from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
+from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.errors import (
     FormatError,
     ObjectMissingError,
@@ -130,6 +130,6 @@ class Leveler:
             fetched = await chain.fetch(self._store, self._keyring, self._uuid, last)
             return levels.piece_of_changelog(fetched)
         key = level_codec.key_of(level, last)
-        data = (await self._store.get(key, SEALED_BYTES_MAX)).data
+        data = (await self._store.get(key, ENCODED_BYTES_MAX)).data
         found = await trio.to_thread.run_sync(level_codec.decode, key, data, self._keyring)
         return levels.piece_of_level(found)

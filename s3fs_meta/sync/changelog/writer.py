@@ -494,7 +494,9 @@ class Shipper:
 
     async def _put_part(self, prefix: str, number: int, section: Section) -> PartRef:
         key = changelog_codec.part_key(prefix, number)
-        data = await trio.to_thread.run_sync(changelog_codec.seal_part, key, section, self._keyring)
+        data = await trio.to_thread.run_sync(
+            changelog_codec.encode_part, key, section, self._keyring
+        )
         await self._store.create(key, data)
         self.since_image.add(len(data))
         return PartRef(key, content_hash(data))

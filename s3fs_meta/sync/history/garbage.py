@@ -17,7 +17,7 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
-from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
+from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.image import Manifest, ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import (
@@ -175,7 +175,7 @@ class Shelf:
     async def _read(self, info: ObjectInfo) -> _Facts | None:
         key = info.key
         try:
-            data = (await self._store.get(key, SEALED_BYTES_MAX)).data
+            data = (await self._store.get(key, ENCODED_BYTES_MAX)).data
             found = await trio.to_thread.run_sync(_open, key, data, self._keyring)
             manifest, pieces, images = found
             self._ours[image_codec.image_of(key)] = manifest.uuid == self._uuid
@@ -293,7 +293,7 @@ class Shelf:
         image = image_codec.image_of(piece)
         if image not in self._ours:
             try:
-                fetched = await self._store.get(piece, image_codec.PIECE_SEALED_BYTES_MAX)
+                fetched = await self._store.get(piece, image_codec.PIECE_ENCODED_BYTES_MAX)
                 await trio.to_thread.run_sync(
                     image_codec.require_piece, piece, fetched.data, self._keyring
                 )

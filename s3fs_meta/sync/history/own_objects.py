@@ -107,7 +107,7 @@ class _Judge:
         if pack_codec.parse_key(info.key) is not None:
             return await is_ours(self._store, self._keyring, info)
         try:
-            data = (await self._store.get(info.key, envelope.SEALED_BYTES_MAX)).data
+            data = (await self._store.get(info.key, envelope.ENCODED_BYTES_MAX)).data
             await trio.to_thread.run_sync(self._require_own, info.key, data)
         except (FormatError, ObjectMissingError, ObjectTooLargeError):
             return False

@@ -124,8 +124,8 @@ async def sections(bucket: Bucket, changelog: Changelog) -> AsyncGenerator[Secti
     """Yield the sections of a changelog, the last one first; one is in memory at a time."""
     yield changelog.section
     for part in reversed(changelog.parts):
-        data = (await bucket.store.get(part.key, changelog_codec.PART_SEALED_BYTES_MAX)).data
-        yield await trio.to_thread.run_sync(changelog_codec.open_part, part, data, bucket.keyring)
+        data = (await bucket.store.get(part.key, changelog_codec.PART_ENCODED_BYTES_MAX)).data
+        yield await trio.to_thread.run_sync(changelog_codec.decode_part, part, data, bucket.keyring)
 
 
 async def describe(bucket: Bucket, fetched: Fetched) -> TxgRecord:

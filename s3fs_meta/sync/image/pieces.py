@@ -64,8 +64,8 @@ async def put_pieces(
             pieces.append(old[number])
         else:
             key = image_codec.piece_key(image.prefix, number)
-            sealed = await trio.to_thread.run_sync(image_codec.seal_piece, key, payload, keyring)
-            await store.create(key, sealed)
+            encoded = await trio.to_thread.run_sync(image_codec.encode_piece, key, payload, keyring)
+            await store.create(key, encoded)
             pieces.append(Piece(key=key, plain_bytes=len(payload), hash=content))
         progress("metadata", number + 1, total)
     return tuple(pieces)

@@ -275,7 +275,7 @@ async def _fetch_all(
         nonlocal done
         for number, piece in waiting:
             try:
-                fetched = await store.get(piece.key, image_codec.PIECE_SEALED_BYTES_MAX)
+                fetched = await store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)
                 await trio.to_thread.run_sync(
                     place_piece, unfinished, number, piece, fetched.data, keyring
                 )
@@ -324,7 +324,7 @@ def allocate(path: Path, size_bytes: int) -> None:
 
 def place_piece(path: Path, number: int, piece: Piece, data: bytes, keyring: Keyring) -> None:
     """Write one piece at its offset; in a thread. Raises FormatError: it is damaged."""
-    write_piece(path, number, image_codec.open_piece(piece, data, keyring))
+    write_piece(path, number, image_codec.decode_piece(piece, data, keyring))
 
 
 def write_piece(path: Path, number: int, content: bytes) -> None:

@@ -185,9 +185,9 @@ class Salvager:
 
     async def _content(self, key: ObjectKey) -> bytes | None:
         try:
-            fetched = await self._store.get(key, image_codec.PIECE_SEALED_BYTES_MAX)
+            fetched = await self._store.get(key, image_codec.PIECE_ENCODED_BYTES_MAX)
             return await trio.to_thread.run_sync(
-                image_codec.open_unlisted_piece, key, fetched.data, self._keyring
+                image_codec.decode_unlisted_piece, key, fetched.data, self._keyring
             )
         except NewerFormatError:
             raise
@@ -217,7 +217,7 @@ class Salvager:
 
     async def _place(self, path: Path, number: int, piece: Piece) -> bool:
         try:
-            fetched = await self._store.get(piece.key, image_codec.PIECE_SEALED_BYTES_MAX)
+            fetched = await self._store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)
             await trio.to_thread.run_sync(
                 place_piece, path, number, piece, fetched.data, self._keyring
             )

@@ -16,7 +16,7 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
-from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
+from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head, Lease
 from s3fs_meta.errors import (
@@ -178,7 +178,7 @@ async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> 
     for txg in sorted(txgs, reverse=True):
         key = changelog_codec.key_of(txg)
         try:
-            data = (await store.get(key, SEALED_BYTES_MAX)).data
+            data = (await store.get(key, ENCODED_BYTES_MAX)).data
             changelog = await trio.to_thread.run_sync(changelog_codec.decode, key, data, keyring)
         except NewerFormatError:
             raise
@@ -194,7 +194,7 @@ async def _complete(
 ) -> Head | None:
     """Return an image as a head, None if it is damaged or incomplete."""
     try:
-        data = (await store.get(key, SEALED_BYTES_MAX)).data
+        data = (await store.get(key, ENCODED_BYTES_MAX)).data
         manifest = await trio.to_thread.run_sync(image_codec.decode, key, data, keyring)
     except NewerFormatError:
         raise

@@ -110,7 +110,7 @@ async def test_pieces_being_uploaded_are_not_garbage(power: Power) -> None:
     piece = ObjectKey("image/000000000007-1-0123456789abcdef/000000")
     async with power.session("a", tasks=False) as session:
         opened = session.volume
-        power.store.objects[piece] = image_codec.seal_piece(piece, b"rows", opened.keyring)
+        power.store.objects[piece] = image_codec.encode_piece(piece, b"rows", opened.keyring)
         shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
         images = await shelf.list_images()
         stay = {one.key for one in images}
@@ -126,7 +126,7 @@ async def test_image_that_claims_a_newer_version_stays(power: Power) -> None:
         opened = session.volume
         write_file(session, b"x")
         await session.imager.make()
-        power.store.objects[piece] = image_codec.seal_piece(piece, b"rows", opened.keyring)
+        power.store.objects[piece] = image_codec.encode_piece(piece, b"rows", opened.keyring)
         power.store.objects[manifest] = b"S3FSMETA\x00\x63" + bytes(100)
         shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
 
@@ -143,7 +143,7 @@ async def test_foreign_images_are_not_garbage(power: Power) -> None:
     name = "image/000000000007-1-0123456789abcdef"
     pieces = [ObjectKey(f"{name}/{number:06d}") for number in range(3)]
     for piece in pieces:
-        power.store.objects[piece] = image_codec.seal_piece(piece, b"rows", stranger)
+        power.store.objects[piece] = image_codec.encode_piece(piece, b"rows", stranger)
     power.store.objects[ObjectKey("image/000000000006-1-0123456789abcdef/manifest")] = b"?"
     async with power.session("a", tasks=False) as session:
         opened = session.volume

@@ -291,8 +291,8 @@ async def test_unreferenced_parts_are_deleted(power: Power) -> None:
         stray = changelog.part_key(prefix, 0)
         coming = changelog.part_key(prefix.replace(f"{txg:012d}", f"{txg + 5:012d}"), 0)
         keyring, section = session.volume.keyring, changelog.Section(b"", ())
-        power.store.objects[stray] = changelog.seal_part(stray, section, keyring)
-        power.store.objects[coming] = changelog.seal_part(coming, section, keyring)
+        power.store.objects[stray] = changelog.encode_part(stray, section, keyring)
+        power.store.objects[coming] = changelog.encode_part(coming, section, keyring)
         await session.make_image()
         assert stray not in power.store.objects
         assert coming in power.store.objects

@@ -51,7 +51,7 @@ async def test_pieces_are_fetched_by_a_fixed_number_of_tasks(
     content = bytes(4096)
     keys = [image_codec.piece_key(PREFIX, number) for number in range(500)]
     pieces = [Piece(key, len(content), image_codec.content_hash(content)) for key in keys]
-    store.objects.update({key: image_codec.seal_piece(key, content, PLAIN) for key in keys})
+    store.objects.update({key: image_codec.encode_piece(key, content, PLAIN) for key in keys})
     del store.objects[keys[-1]]
     store.objects[KEY] = image_codec.encode(image_of(*pieces), KEY, PLAIN)
     before = trio.lowlevel.current_statistics().tasks_living

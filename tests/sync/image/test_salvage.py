@@ -39,7 +39,7 @@ def put(store: MemoryStore, prefix: str, key: ObjectKey) -> None:
     for number, content in enumerate(CONTENTS):
         name = image_codec.piece_key(prefix, number)
         pieces.append(Piece(name, PIECE, image_codec.content_hash(content)))
-        store.objects[name] = image_codec.seal_piece(name, content, PLAIN)
+        store.objects[name] = image_codec.encode_piece(name, content, PLAIN)
     store.objects[key] = image_codec.encode(image_of(*pieces), key, PLAIN)
 
 
@@ -89,7 +89,7 @@ async def put_both(store: MemoryStore) -> tuple[ObjectKey, ObjectKey]:
         for number, content in enumerate(contents):
             name = image_codec.piece_key(prefix, number)
             pieces.append(Piece(name, PIECE, image_codec.content_hash(content)))
-            store.objects[name] = image_codec.seal_piece(name, content, PLAIN)
+            store.objects[name] = image_codec.encode_piece(name, content, PLAIN)
         manifest = replace(image_of(*pieces), txg=Txg(txg))
         store.objects[key] = image_codec.encode(manifest, key, PLAIN)
         keys.append(key)
@@ -154,7 +154,7 @@ def header(pieces: int) -> bytes:
 def put_piece(store: MemoryStore, prefix: str, number: int, content: bytes) -> None:
     """Store a piece."""
     name = image_codec.piece_key(prefix, number)
-    store.objects[name] = image_codec.seal_piece(name, content, PLAIN)
+    store.objects[name] = image_codec.encode_piece(name, content, PLAIN)
 
 
 async def test_pieces_without_a_manifest_are_laid_out_by_their_names(

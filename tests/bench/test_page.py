@@ -35,7 +35,10 @@ def _report(**figures: Any) -> dict[str, Any]:
 
 
 def test_page_has_figures_commands_and_machine() -> None:
-    """Each figure stands with its command; machine and date are named."""
+    """The page has every figure with its command, and names the machine and the date.
+
+    It loads no other file.
+    """
     made = page.render(_report(restore={"files": 1_000_000, "seconds": SUMMARY}), "figures.json")
 
     for wanted in (
@@ -45,11 +48,10 @@ def test_page_has_figures_commands_and_machine() -> None:
     ):  # fmt: skip
         assert wanted in made
     for loads in ("<script", "src=", "<link", "@import", 'href="http'):
-        assert loads not in made  # one file can be sent and opened anywhere
+        assert loads not in made  # the page is one file without scripts, images or styles elsewhere
 
 
-def test_page_has_no_external_resources() -> None:
-    """A target is met or missed."""
+def test_page_counts_met_and_missed_targets() -> None:
     found = [targets.at_most("one", 3.0, 5.0, "ms"), targets.at_least("two", 0.4, 0.75)]
 
     made = page.render(_report(cut={"targets": found}), "figures.json")
@@ -58,8 +60,8 @@ def test_page_has_no_external_resources() -> None:
     assert "two: 0.4, wanted at least 0.75" in made
 
 
-def test_page_reports_absent_peers_and_failures() -> None:
-    """The page names every peer and benchmark without figures."""
+def test_page_reports_absent_filesystems_and_failures() -> None:
+    """The page names each filesystem that is absent, and each benchmark that failed."""
     report = _report(peers={"absent": ["JuiceFS"]})
     report["benchmarks"]["fsck"] = {
         "command": "fsck", "method": "", "seconds": 1.0, "error": "SubjectError: it <ended>",
@@ -72,7 +74,7 @@ def test_page_reports_absent_peers_and_failures() -> None:
 
 
 def test_similar_records_become_one_group() -> None:
-    """Single values stand beside it; a list of records counts them, records of records are deeper."""
+    """Records with equal keys form a group; records in a list get numbers as names."""
     lag: dict[str, dict[str, Any]] = {"a": {"x_ms": 1.0, "y": "z"}, "b": {"x_ms": 2.0}}
     figures = {"files": 3, "lag": lag, "turns": [{"s": 1}, {"s": 2}]}
 
@@ -86,8 +88,8 @@ def test_similar_records_become_one_group() -> None:
     assert below[0].keys == ["x_ms"]
 
 
-def test_missing_value_is_a_dash() -> None:
-    """A peer without a figure has no bar."""
+def test_missing_figure_is_a_dash_in_the_chart() -> None:
+    """A filesystem without a figure has a dash in place of a bar."""
     pytest.importorskip("matplotlib", reason="the extra 'bench' is not installed")
     drawn = page.picture(page.Group("", {"a": {"s": 1.5}, "b": {"t": SUMMARY}}, {}), "salt")
 
@@ -96,7 +98,7 @@ def test_missing_value_is_a_dash() -> None:
 
 @pytest.mark.parametrize("name", bench.BENCHMARKS)
 def test_benchmark_takes_its_sizes(name: str) -> None:
-    """Each module describes its method, and run() takes the options of the command line."""
+    """Each benchmark describes its method, and its run() accepts the documented options."""
     module = importlib.import_module(f"contrib.bench.{bench.MODULES.get(name, name)}")
     options = {*bench.BENCHMARKS[name], *bench.EXTRA.get(name, ())}
     _scratch, *parameters = inspect.signature(module.run).parameters
@@ -106,7 +108,7 @@ def test_benchmark_takes_its_sizes(name: str) -> None:
 
 
 def test_missed_targets_have_a_reason() -> None:
-    """The page of missed targets names each of them beside its benchmark."""
+    """The page docs/benchmarks/missed.md explains each missed target."""
     sections = (ROOT / "docs/benchmarks/missed.md").read_text().split("\nMissed ")
     unexplained = [
         (name, target["what"])

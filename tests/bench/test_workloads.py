@@ -1,4 +1,4 @@
-"""The benchmark ``workloads``: its steps, its material, and the table that is made of it."""
+"""The benchmark ``workloads``: its steps, its input files and its table."""
 
 import subprocess
 from pathlib import Path
@@ -17,19 +17,20 @@ def _names(only: list[str]) -> list[str]:
     return [step.name for step in steps.chosen(only)[0]]
 
 
-def test_chosen_step_brings_what_it_needs() -> None:
-    """Rm needs the trees that two other steps make; their order stays."""
+def test_chosen_step_includes_the_steps_that_it_needs() -> None:
+    """The step rm includes the two steps that make its trees, in their order."""
     assert _names(["rm -rf of both"]) == ["untar of sources", "cp -a", "rm -rf of both trees"]
 
 
-def test_unknown_step_is_refused() -> None:
-    """A misspelled name measures nothing."""
+def test_unknown_step_is_refused_before_any_measurement() -> None:
     with pytest.raises(ValueError, match=r"no step begins with 'fnd'.*find"):
         steps.chosen(["fnd"])
 
 
-def test_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A step without its program is skipped; the report has the name of both."""
+def test_step_without_its_program_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A step whose program is missing is skipped, and the report names both."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
     found, skipped = steps.chosen(["rsync", "find"])
@@ -38,8 +39,8 @@ def test_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert skipped == ["rsync, nothing to do: no rsync"]
 
 
-def test_every_need_and_material_exists() -> None:
-    """Each step runs after those that it needs, and its material can be made."""
+def test_every_step_has_its_needs_and_input_files() -> None:
+    """The steps that a step needs come before it, and its input files can be made."""
     earlier: list[str] = []
     for step in steps.STEPS:
         assert set(step.needs) <= set(earlier), step.name
@@ -47,8 +48,8 @@ def test_every_need_and_material_exists() -> None:
         earlier.append(step.name)
 
 
-def test_material_is_the_same_in_every_run(tmp_path: Path) -> None:
-    """Figures of two runs compare, because both work on the same bytes."""
+def test_input_files_are_the_same_in_every_run(tmp_path: Path) -> None:
+    """Input files are equal in two runs, so that figures are comparable."""
     made = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -57,11 +58,12 @@ def test_material_is_the_same_in_every_run(tmp_path: Path) -> None:
         made.append({path.relative_to(tree): path.read_bytes() for path in tree.rglob("*.c")})
 
     assert made[0] == made[1]
-    assert len(set(made[0].values())) == 41  # all differ, the one with the needle too
+    # all contents differ, including that of the file with the searched word
+    assert len(set(made[0].values())) == 41
 
 
 def test_figures_have_only_the_chosen_steps(tmp_path: Path) -> None:
-    """Untar runs because grep needs it, and is no row."""
+    """The step grep needs untar, which is run but has no figure."""
     figures = session.run(
         tmp_path,
         files=30,
@@ -82,8 +84,8 @@ def test_figures_have_only_the_chosen_steps(tmp_path: Path) -> None:
     assert "grep -r" in figures["commands"]["grep -r"]
 
 
-def test_failed_step_leaves_the_others(tmp_path: Path) -> None:
-    """A step that fails has no figure but a reason; the next one runs."""
+def test_failed_step_does_not_stop_the_next_one(tmp_path: Path) -> None:
+    """A failed step has a reason in place of a figure, and the next step runs."""
     disk = PlainDirectory(DISK, tmp_path / "disk")
     todo = [
         steps.Step("broken", ("sh", "-c", "echo no room >&2; exit 3")),
@@ -100,14 +102,14 @@ def test_failed_step_leaves_the_others(tmp_path: Path) -> None:
     assert (disk.mountpoint / "turn-0" / "file").exists()
 
 
-def test_hanging_step_is_ended() -> None:
-    """A command that takes too long is killed with its children."""
+def test_hanging_step_is_killed() -> None:
+    """The call of a command that takes too long raises TimeoutExpired."""
     with pytest.raises(subprocess.TimeoutExpired):
         session.call(["sh", "-c", "sleep 60 & wait"], 0.1)
 
 
 def test_table_has_medians_and_ratios() -> None:
-    """A filesystem without a figure has a dash; the load stands below."""
+    """A missing figure is a dash; the load of the machine is printed below the table."""
     seconds = {
         "find": {"ext4": {"median": 0.1}, "do-nothing": {"median": 0.2}, "JuiceFS": {"median": 1}},
         "npm ci": {"ext4": {"median": 2.5}},

@@ -62,10 +62,11 @@ Dump = dict[str, set[Row]]
 class Healthy:
     """A filesystem with its cache directory and its bucket.
 
-    Some inodes are always there: ``directory`` with the subdirectory ``inner``; ``uploaded`` in
-    it, a file of three blocks and a hole; ``dirty``, a file with dirty blocks;
-    ``linked``, a file with two names in ``directory`` and one in the root; ``symlink``; ``fifo``;
-    ``attributed``, a file with attributes. Around them are random ones.
+    The following inodes always exist: ``directory`` with the subdirectory ``inner``; in
+    ``directory`` the file ``uploaded`` of three blocks and a hole, and the file ``dirty`` with
+    dirty blocks; ``linked``, a file with two names in ``directory`` and one in the root;
+    ``symlink``; ``fifo``; and the file ``attributed`` with extended attributes. All other inodes
+    are random.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Healthy:
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.rnd = random.Random(seed)
-        self.epoch = Epoch(100)  # epoch of the checking host; earlier epochs are fenced
+        self.epoch = Epoch(100)  # the epoch of the host that runs fsck
         self.keyring = keyring or Keyring(None, bytes(32))
         self.store = MemoryStore()
         self.db = Database.create(
@@ -170,7 +171,7 @@ class Healthy:
         inodes.change_directory(self.db, parent, NOW_NS, entries=-1)
 
     def _share(self) -> None:
-        """Let two positions share one uploaded block, as deduplication does."""
+        """Map an uploaded block at a second position, as deduplication does."""
         located = block_map.locate(self.db, self.uploaded, BlockIndex(0))
         ino, index = self.rnd.choice(self.regular), BlockIndex(self.rnd.randrange(4, 9))
         if located is None or block_map.find(self.db, ino, index) is not None:
@@ -215,7 +216,7 @@ class Healthy:
         inodes.change_directory(self.db, parent, NOW_NS, entries=1)
 
     def write(self, ino: Ino, index: int, content: bytes) -> BlockId:
-        """Fill a hole with a dirty block."""
+        """Fill a hole of a file with a dirty block."""
         block = self.db.counters.take_block()
         self.files.create(block, 0, content)
         blocks.create_dirty(self.db, block, ino, BlockIndex(index), len(content))
@@ -224,12 +225,12 @@ class Healthy:
         return block
 
     def grow(self, ino: Ino, index: int, length: int) -> None:
-        """Extend a file over a block."""
+        """Extend a file to the end of a block."""
         size = max(inodes.get(self.db, ino).size_bytes, index * BLOCK_BYTES + length)
         inodes.set_size_and_mtime(self.db, ino, size, NOW_NS, 1)
 
     def upload(self, *chosen: BlockId) -> None:
-        """Upload blocks, or every dirty block, in one pack; the cached blocks stay."""
+        """Upload the given blocks, or every dirty block, in one pack; they stay cached."""
         pending = chosen or cached_blocks.in_state(self.db, BlockState.DIRTY)
         if not pending:
             return
@@ -252,7 +253,7 @@ class Healthy:
             cached_blocks.set_state(self.db, entry.block, BlockState.CLEAN)
 
     def write_uploaded(self, ino: Ino, *contents: bytes) -> list[BlockId]:
-        """Fill the first positions of a file with blocks in a pack of their own, and commit."""
+        """Write the first blocks of a file, upload them in a pack of their own, and commit."""
         self.db.begin()
         made = [self.write(ino, index, content) for index, content in enumerate(contents)]
         self.upload(*made)
@@ -274,11 +275,11 @@ class Healthy:
         self.files.remove(block)
 
     def shorten(self, block: BlockId, length: int) -> None:
-        """Truncate the cache file of a block, as a lost write would."""
+        """Truncate the cache file of a block, as if its last write was lost."""
         os.truncate(NumberedDir(self.files.root).path(f"{block:x}"), length)
 
     def add_lease(self) -> None:
-        """Put the objects that fsck expects in a listing into the bucket."""
+        """Put a released lease, which fsck requires, into the bucket."""
         lease = Lease(
             Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=None, nonce="00" * 16
         )
@@ -305,7 +306,7 @@ class Healthy:
         return pack
 
     def sql(self, statement: str, *arguments: int | str | bytes | None) -> None:
-        """Change rows directly, bypassing all modules, and commit."""
+        """Execute one statement without the row modules, and commit."""
         self.db.begin()
         self.db.inodes.run(statement, arguments)
         self.db.commit()
@@ -316,7 +317,7 @@ class Healthy:
         return {table: set(self.db.inodes.all(f"SELECT * FROM {table}")) for table in tables}
 
     def changed_inodes(self) -> set[int]:
-        """Return the inodes and directories with any changed row."""
+        """Return the inodes and directories of which any row has changed."""
         after = self.dump()
         return {
             row[column]
@@ -327,7 +328,7 @@ class Healthy:
     # --- checking ------------------------------------------------------------------------------
 
     def check(self, repair: Mode = Mode.REPORT, *, mounted: bool = False) -> Report:
-        """Check the database alone."""
+        """Check the database without the cache directory and the bucket."""
         report = Report()
         return check_database(self.db, repair=repair, report=report, mounted=mounted)
 
@@ -339,7 +340,7 @@ class Healthy:
         delete_unknown: bool = False,
         store: ObjectStore | None = None,
     ) -> Report:
-        """Check database, cache directory and bucket."""
+        """Check the database, the cache directory and the bucket."""
         cache = CacheDirectory(self.files.root, self.tmp)
         return await check_filesystem(
             Examined(
@@ -358,9 +359,8 @@ class Healthy:
     def assert_mended(self, *broken: str, concerns: Iterable[int] = ()) -> None:
         """Check that exactly these invariants are broken, repair them, and compare all other rows.
 
-        Args:
-            broken: names of invariants.
-            concerns: inodes and directories that the damage and its repair are about.
+        Only rows of the inodes in *concerns* may differ after the repair. *broken* holds names of
+        invariants, like I26.
         """
         assert self.check().broken == list(broken)
         if not _all_safe(broken):
@@ -373,7 +373,7 @@ class Healthy:
     async def assert_all_mended(
         self, *broken: str, concerns: Iterable[int] = (), deep: bool = False
     ) -> None:
-        """Do the same for database, cache directory and bucket together."""
+        """Do as ``assert_mended``, with checks of the cache directory and the bucket."""
         assert (await self.check_all(deep=deep)).broken == list(broken)
         mode = Mode.SAFE if _all_safe(broken) else Mode.ALL
         report = await self.check_all(mode, deep=deep)
@@ -387,6 +387,6 @@ def _all_safe(broken: Iterable[str]) -> bool:
 
 
 def _corrected(broken: Iterable[str]) -> int:
-    """Return the exit status after a repair: leftovers do not count."""
+    """Return the exit status after a repair: 1, or 0 if only leftovers of a crash were removed."""
     named = [one for one in INVARIANTS if one.name in broken]
     return 1 if any(one.severity is Severity.DAMAGE for one in named) else 0

@@ -17,13 +17,13 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 
 
 class Killer:
-    """Counts repairs by the notes in the report."""
+    """Kills this process when the report notes one repair more than a given number."""
 
     def __init__(self, repairs: int) -> None:
         self.left = repairs
 
     def note(self, text: str) -> None:
-        """Count a note of the report; end the process at the chosen one."""
+        """Count a note of the report, and kill the process at the chosen repair."""
         if text.startswith("repairing"):
             self.left -= 1
             if self.left < 0:
@@ -31,7 +31,7 @@ class Killer:
 
 
 def main() -> None:
-    """Run until killed, or to the end."""
+    """Repair the database, unless the process is killed."""
     db = Database.open(Path(sys.argv[1]), Pragmas())
     killer = Killer(int(sys.argv[2]))
     check_database(db, repair=Mode.ALL, report=Report(on_note=killer.note))

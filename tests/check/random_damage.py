@@ -56,8 +56,9 @@ class Vandal:
         self.rnd = random.Random(seed)
 
     def rage(self) -> None:
-        """Do random damage of any kind, and reopen the database, as fsck does."""
-        self.healthy.db.inodes.write_through()  # rows are damaged as fsck repairs them
+        """Damage some rows and perhaps a file or an object; reopen the database, as fsck does."""
+        # SQL must see all rows: cached rows of inodes are written first.
+        self.healthy.db.inodes.write_through()
         for _ in range(self.rnd.randrange(1, 6)):
             self.damage_a_row()
         if self.rnd.random() < 0.7:
@@ -67,7 +68,7 @@ class Vandal:
         self.healthy.db = Database.open(db.path, Pragmas(synchronous="off"))
 
     def damage_a_row(self) -> None:
-        """Delete, change or add a row, unless SQLite itself refuses it."""
+        """Delete, change or add a row, unless SQLite refuses it."""
         db = self.healthy.db
         table = self.rnd.choice(list(COLUMNS))
         names = [row[1] for row in db.all(f"PRAGMA table_info({table})")]
@@ -97,7 +98,7 @@ class Vandal:
             db.rollback()
 
     def value(self, column: str) -> Value:
-        """Return a valid or invalid value for a column."""
+        """Return a random value for a column, valid or invalid."""
         if column.startswith("next_"):
             return 1
         if column in {"name", "target", "value"}:

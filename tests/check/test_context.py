@@ -1,4 +1,4 @@
-"""The context of a check: counting, listing, invalidating sums."""
+"""The context of a check: counted and listed rows, and sums that a change invalidates."""
 
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.invariants import INVARIANTS
@@ -12,7 +12,7 @@ def _examination(healthy: Healthy, *, mounted: bool = False) -> Examination:
 
 
 def test_sums_are_recomputed_after_a_change(healthy: Healthy) -> None:
-    """After a repair, findings are computed from the new rows."""
+    """A query after a repair computes its sums from the changed rows."""
     exam = _examination(healthy)
     assert exam.broken(INVARIANTS) == {}
     healthy.db.begin()
@@ -22,7 +22,7 @@ def test_sums_are_recomputed_after_a_change(healthy: Healthy) -> None:
 
 
 def test_only_surveyed_parts_are_judged(healthy: Healthy) -> None:
-    """Without a listing no object counts as missing; beside a mount orphans are not judged."""
+    """Without a listing no invariant about objects is judged, beside a mount none about orphans."""
     unmounted, mounted = _examination(healthy), _examination(healthy, mounted=True)
     names = {one.name for one in INVARIANTS if unmounted.can_judge(one)}
     assert not names & {"I4", "I43", "I44", "I45", "I46", "I47", "I48", "I49", "I50", "I51"}
@@ -30,7 +30,7 @@ def test_only_surveyed_parts_are_judged(healthy: Healthy) -> None:
 
 
 def test_rows_are_collected_before_they_are_changed(healthy: Healthy) -> None:
-    """A loop over rows may delete them."""
+    """A repair may delete rows while it iterates over them."""
     exam = _examination(healthy)
     healthy.db.begin()
     seen = 0
@@ -42,7 +42,7 @@ def test_rows_are_collected_before_they_are_changed(healthy: Healthy) -> None:
 
 
 def test_new_inodes_belong_to_the_owner_of_the_root(healthy: Healthy) -> None:
-    """A repair does not make files of other users readable."""
+    """Inodes made by a repair belong to the owner of the root, or to user 0 without one."""
     healthy.sql("UPDATE inodes SET uid = 7, gid = 8 WHERE ino = 1")
     assert _examination(healthy).owner() == (7, 8)
     healthy.sql("DELETE FROM inodes WHERE ino = 1")
@@ -50,7 +50,7 @@ def test_new_inodes_belong_to_the_owner_of_the_root(healthy: Healthy) -> None:
 
 
 def test_one_clause_and_condition_build_every_query() -> None:
-    """One FROM clause and one condition serve counting, listing and repairing."""
+    """One FROM clause and one condition of an invariant serve for counting and for repairs."""
     one = Invariant(7, "t", source="inodes AS i", damaged="i.nlink < 0", columns="i.ino", text="")
     assert one.name == "I7"
     assert one.query == "SELECT i.ino FROM inodes AS i WHERE (i.nlink < 0)"
@@ -58,14 +58,14 @@ def test_one_clause_and_condition_build_every_query() -> None:
     assert not one.uses_sums
 
 
-def test_listing_replaces_the_damaged_rows() -> None:
-    """An invariant may list the damaged files instead."""
+def test_listing_of_an_invariant_replaces_its_query() -> None:
+    """An invariant may have another query that lists the damaged files."""
     one = Invariant(7, "t", source="s", damaged="d", columns="c", text="", listing="SELECT 1")
     assert one.query == "SELECT 1"
 
 
 def test_needs_are_compared_with_the_surveys() -> None:
-    """An invariant is judged only if all surveys that it needs were made."""
+    """A set of surveys contains a need only if that survey was made."""
     surveyed = Need.FILES | Need.OBJECTS
     assert Need.ROWS in surveyed
     assert Need.FILES in surveyed
@@ -73,7 +73,6 @@ def test_needs_are_compared_with_the_surveys() -> None:
 
 
 def test_every_invariant_has_a_query_and_a_text() -> None:
-    """Each has a query or a scan, and a text for its findings."""
     for one in INVARIANTS:
         assert one.text
         assert bool(one.scan) != bool(one.source), one.name

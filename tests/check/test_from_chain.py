@@ -1,4 +1,4 @@
-"""Rebuild of a filesystem without any image, from the start of its chain."""
+"""Rebuild of a filesystem without any image, from the first changelog of its chain."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def lose_images(power: Power, *, pieces_only: bool) -> None:
 
 
 async def run(power: Power) -> Rebuilt:
-    """Run the rebuild."""
+    """Rebuild the filesystem."""
     keys = await power.keys()
     tmp = power.home / "scratch"
     tmp.mkdir(exist_ok=True)
@@ -65,7 +65,7 @@ async def run(power: Power) -> Rebuilt:
 
 
 async def require_files(power: Power, contents: dict[bytes, bytes]) -> None:
-    """Every file has its name and content, nothing is in lost+found, and fsck is clean."""
+    """Require all files under their names, no lost+found, and a clean fsck."""
     async with power.session("b", tasks=False) as session:
         assert dentries.find(session.db, ROOT_INO, LOST_FOUND) is None
         assert inodes.get(session.db, ROOT_INO).size_bytes == len(contents)
@@ -80,8 +80,8 @@ async def require_files(power: Power, contents: dict[bytes, bytes]) -> None:
 
 
 @pytest.mark.parametrize("lost", ["every image", "every first piece"])
-async def test_names_come_back_from_the_whole_chain(power: Power, lost: str) -> None:
-    """Without any image the chain from txg 1 gives the last state."""
+async def test_complete_chain_restores_all_names_without_an_image(power: Power, lost: str) -> None:
+    """Changelogs from txg 1 on contain the names of all files."""
     contents = await fill(power)
     lose_images(power, pieces_only=lost == "every first piece")
 
@@ -92,8 +92,11 @@ async def test_names_come_back_from_the_whole_chain(power: Power, lost: str) -> 
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "of a newer program"])
-async def test_damaged_changelog_ends_the_names(power: Power, damage: str) -> None:
-    """The txgs before it have their names; later content is in lost+found. Txg 1 is a fence."""
+async def test_damaged_changelog_ends_the_restored_names(power: Power, damage: str) -> None:
+    """Files of txgs before the damaged changelog have names; later files are in lost+found.
+
+    Txg 1 is a fence, so txgs 2 and 3 have one file each.
+    """
     contents = await fill(power)
     lose_images(power, pieces_only=False)
     key = changelog_codec.key_of(Txg(4))
@@ -114,8 +117,8 @@ async def test_damaged_changelog_ends_the_names(power: Power, damage: str) -> No
             assert await read_file(session, ino) == contents[name]
 
 
-async def test_chain_without_its_start_gives_no_names(power: Power) -> None:
-    """A later changelog changes rows that only an image has."""
+async def test_chain_without_its_first_changelog_restores_no_names(power: Power) -> None:
+    """A later changelog changes rows that only an image or earlier changelogs have."""
     await fill(power)
     lose_images(power, pieces_only=False)
     del power.store.objects[changelog_codec.key_of(Txg(1))]
@@ -126,8 +129,8 @@ async def test_chain_without_its_start_gives_no_names(power: Power) -> None:
     assert (made.files, made.named) == (FILES, 0)
 
 
-async def test_levels_replace_damaged_changelogs(power: Power) -> None:
-    """A level object from the start of the chain leads past them."""
+async def test_level_object_replaces_a_missing_changelog(power: Power) -> None:
+    """The rebuild reads a level object in place of a missing changelog."""
     contents = await fill(power, levels=True)
     lose_images(power, pieces_only=False)
     assert any(key.startswith("level/") for key in power.store.objects)

@@ -1,4 +1,4 @@
-"""Rebuild of a filesystem from its packs, and from an image with lost pieces."""
+"""Rebuild of a filesystem from its packs, and from an image with damaged pieces."""
 
 import random
 from contextlib import suppress
@@ -34,14 +34,14 @@ __all__ = ["power"]
 
 
 def lose_metadata(power: Power) -> None:
-    """Delete every object but packs and the superblock."""
+    """Delete every object except packs and superblocks."""
     for key in list(power.store.objects):
         if not key.startswith(("pack/", "superblock")):
             del power.store.objects[key]
 
 
 async def burnt(power: Power) -> dict[Ino, bytes]:
-    """Fill a filesystem, delete all of its metadata, and return the content."""
+    """Write files, delete all metadata objects, and return the contents by inode number."""
     contents: dict[Ino, bytes] = {}
     async with power.session("a", tasks=False) as session:
         for number in range(5):
@@ -55,7 +55,7 @@ async def burnt(power: Power) -> dict[Ino, bytes]:
 
 
 async def run(power: Power) -> tuple[int, int, list[ObjectKey]]:
-    """Run the rebuild."""
+    """Rebuild the filesystem; return the number of files, of packs, and the unreadable packs."""
     keys = await power.keys()
     tmp = power.home / "scratch"
     tmp.mkdir(exist_ok=True)
@@ -72,7 +72,7 @@ async def run(power: Power) -> tuple[int, int, list[ObjectKey]]:
 
 
 async def test_content_is_restored_below_lost_and_found(power: Power) -> None:
-    """Every file is complete under its inode number; fsck is clean."""
+    """Every file is in lost+found under its inode number with all its content; fsck is clean."""
     contents = await burnt(power)
 
     assert await run(power) == (5, 5, [])
@@ -95,7 +95,7 @@ async def test_content_is_restored_below_lost_and_found(power: Power) -> None:
 
 
 async def test_unreadable_pack_costs_only_its_own_files(power: Power) -> None:
-    """The pack is named, and stays in the bucket."""
+    """The rebuild reports the key of an unreadable pack, and keeps the object."""
     contents = await burnt(power)
     packs = sorted(key for key in power.store.objects if key.startswith("pack/"))
     power.store.objects[packs[0]] = power.store.objects[packs[0]][:-1]
@@ -114,7 +114,7 @@ async def test_unreadable_pack_costs_only_its_own_files(power: Power) -> None:
 
 
 async def test_keys_that_read_no_pack_change_nothing(power: Power) -> None:
-    """The superblock may be that of another filesystem; an empty result would replace everything."""
+    """The superblock may belong to another filesystem, so the rebuild publishes no empty result."""
     await burnt(power)
     for key in [key for key in power.store.objects if key.startswith("pack/")]:
         power.store.objects[key] = power.store.objects[key][:-1]
@@ -127,7 +127,7 @@ async def test_keys_that_read_no_pack_change_nothing(power: Power) -> None:
 
 
 async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
-    """A later program, or another key, may be able to read it."""
+    """Neither fsck nor retention deletes the pack: a later program or another key may read it."""
     await burnt(power)
     await power.retain(0)
     packs = sorted(key for key in power.store.objects if key.startswith("pack/"))
@@ -142,7 +142,7 @@ async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
         await session.close()
     assert packs[0] in power.store.objects
 
-    for _ in range(2):  # the second epoch is the next one after that of the floor
+    for _ in range(2):  # the second session has the epoch after that of the floor
         async with power.session("b", tasks=False) as session:
             for number in range(3):
                 write_file(session, b"later %d" % number)
@@ -154,7 +154,7 @@ async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
 
 
 async def test_newest_version_of_a_block_wins(power: Power) -> None:
-    """An overwritten file has its last content, although older packs hold earlier content."""
+    """An overwritten block has its last content, although an older pack has an earlier one."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"old" * 1000)
         await session.flush()
@@ -178,7 +178,7 @@ async def test_newest_version_of_a_block_wins(power: Power) -> None:
 
 
 async def test_former_writer_is_fenced_after_repair(power: Power) -> None:
-    """The new epoch is higher than the old one."""
+    """A rebuild without a lease object takes an epoch above the first one."""
     await burnt(power)
     assert LEASE not in power.store.objects
     await run(power)
@@ -188,7 +188,7 @@ async def test_former_writer_is_fenced_after_repair(power: Power) -> None:
 
 @pytest.mark.parametrize("left", ["a changelog", "a lease", "a huge lease"])
 async def test_leftovers_of_metadata_are_harmless(power: Power, left: str) -> None:
-    """Numbers of remaining changelogs are not used again."""
+    """A rebuild overwrites no remaining changelog, and accepts an oversized lease."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"content")
         await session.flush()
@@ -212,8 +212,10 @@ async def test_leftovers_of_metadata_are_harmless(power: Power, left: str) -> No
 
 
 @pytest.mark.parametrize("before", ["none", "released"])
-async def test_host_that_took_the_filesystem_meanwhile_keeps_it(power: Power, before: str) -> None:
-    """A rebuild is refused if another host took over: that host may have published all names."""
+async def test_rebuild_is_refused_if_another_host_takes_the_lease_meanwhile(
+    power: Power, before: str
+) -> None:
+    """A rebuild is refused if another host takes the lease while it runs."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content")
         await session.flush()
@@ -244,8 +246,8 @@ async def test_host_that_took_the_filesystem_meanwhile_keeps_it(power: Power, be
     assert power.store.objects[LEASE] == b"another"
 
 
-async def test_leftovers_of_the_old_chain_do_not_mislead_readers(power: Power) -> None:
-    """New numbers are above those of all leftovers: levels, parts of images, the lease."""
+async def test_remaining_objects_of_the_old_chain_do_not_mislead_readers(power: Power) -> None:
+    """New epochs and txgs are above those of remaining levels, image pieces and leases."""
     async with power.session("a", tasks=False) as session:
         for number in range(12):
             write_file(session, b"%d" % number)
@@ -254,7 +256,7 @@ async def test_leftovers_of_the_old_chain_do_not_mislead_readers(power: Power) -
         await session.make_image()
         await session.close()
     async with power.session("a", tasks=False) as session:
-        epoch = session.volume.keeper.epoch  # this epoch writes no pack
+        epoch = session.volume.keeper.epoch  # no pack has this epoch
         await session.close()
     for key in list(power.store.objects):
         if key.startswith("changelog/") or key.endswith("/manifest"):
@@ -275,8 +277,8 @@ async def test_leftovers_of_the_old_chain_do_not_mislead_readers(power: Power) -
         assert session.volume.notices == ()
 
 
-async def test_blocks_of_a_fenced_host_get_into_no_file_of_the_next_writer(power: Power) -> None:
-    """Blocks of a fenced host get separate files if the next writer used their numbers."""
+async def test_blocks_of_a_fenced_host_get_separate_files(power: Power) -> None:
+    """If a fenced host and the next writer used one inode number, the rebuild makes two files."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"both have it")
         await session.flush()
@@ -309,7 +311,7 @@ async def test_blocks_of_a_fenced_host_get_into_no_file_of_the_next_writer(power
 
 
 async def test_failed_rebuild_leaves_the_local_state(power: Power) -> None:
-    """A rebuild that fails leaves it in place."""
+    """The rebuild quarantines the local state only when the pieces of its new image are stored."""
     await burnt(power)
     moved: list[int] = []
     keys = await power.keys()
@@ -334,7 +336,7 @@ async def test_failed_rebuild_leaves_the_local_state(power: Power) -> None:
 
     power.store.objects.update(packs)
     await make()
-    assert moved == [1]  # a piece of an image is stored, but no manifest
+    assert moved == [1]  # one piece of the new image, whose manifest is not yet stored
 
 
 # --- names from intact pieces of an image --------------------------------------------------------
@@ -346,13 +348,13 @@ FILES = 500
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut images into pieces of two pages."""
+    """Cut images into pieces of 8 KiB, two pages of the database."""
     for module in (image_codec, pieces, restore):
         monkeypatch.setattr(module, "IMAGE_PIECE_BYTES", PIECE)
 
 
 class Known(NamedTuple):
-    """The state of a file when the image was made."""
+    """The properties of one file when the image was made."""
 
     path: tuple[bytes, bytes]
     content: bytes
@@ -361,9 +363,9 @@ class Known(NamedTuple):
 
 
 async def filled(power: Power, *, twice: bool = False) -> dict[Ino, Known]:
-    """Fill a filesystem with a tree, make an image of it, and damage the chain after it.
+    """Write a tree of files, make an image of it, and delete the chain.
 
-    With *twice* the last image shares most of its pieces with the one before it.
+    With *twice* the last image shares most of its pieces with the image before it.
     """
     files: dict[Ino, Known] = {}
     fillers: list[Ino] = []
@@ -403,7 +405,7 @@ async def filled(power: Power, *, twice: bool = False) -> dict[Ino, Known]:
 
 
 def keep_last_image(power: Power) -> None:
-    """Delete the chain, and all manifests but the last."""
+    """Delete the chain, the lease, and all manifests except the last."""
     newest = max(key for key in power.store.objects if key.endswith("/manifest"))
     for key in [key for key in power.store.objects if key.startswith(("changelog/", "lease"))]:
         del power.store.objects[key]
@@ -420,14 +422,14 @@ def flip(power: Power, key: ObjectKey) -> None:
 
 
 async def manifest_of(power: Power) -> image_codec.Manifest:
-    """Return the only image."""
+    """Return the manifest of the only image."""
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
     keys = await power.keys()
     return await load_manifest(power.store, keys.keyring, key, "")
 
 
 async def outcome(power: Power, host: str, files: dict[Ino, Known]) -> tuple[int, int]:
-    """Return how many files are unchanged, and how many have only their content."""
+    """Return how many files are unchanged, and how many lost only their name."""
     whole = nameless = 0
     async with power.session(host, tasks=False) as session:
         db = session.db
@@ -455,7 +457,7 @@ async def outcome(power: Power, host: str, files: dict[Ino, Known]) -> tuple[int
 
 
 async def with_names(power: Power, manifest: image_codec.Manifest) -> ObjectKey:
-    """Return the last piece with many names of files: it has no inodes."""
+    """Return the last piece that holds more than 100 names of files."""
     keyring = (await power.keys()).keyring
 
     def names(piece: image_codec.Piece) -> int:
@@ -467,7 +469,7 @@ async def with_names(power: Power, manifest: image_codec.Manifest) -> ObjectKey:
 
 @pytest.mark.usefixtures("small_pieces")
 async def test_lost_piece_of_an_image_costs_only_the_names_in_it(power: Power) -> None:
-    """Files without a name keep their content, owner and mode; everything else is intact."""
+    """Files whose name was in the lost piece keep their content, owner and mode."""
     files = await filled(power)
     manifest = await manifest_of(power)
     assert len(manifest.pieces) > 12
@@ -482,8 +484,8 @@ async def test_lost_piece_of_an_image_costs_only_the_names_in_it(power: Power) -
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_image_without_its_schema_gives_no_names(power: Power) -> None:
-    """The rebuild ignores the image and names files by inode number."""
+async def test_image_without_its_schema_restores_no_names(power: Power) -> None:
+    """Without the schema the image cannot be read, so files are named by inode number."""
     files = await filled(power)
     flip(power, (await manifest_of(power)).pieces[0].key)
 
@@ -492,8 +494,8 @@ async def test_image_without_its_schema_gives_no_names(power: Power) -> None:
     assert await outcome(power, "b", files) == (0, FILES)
 
 
-async def test_image_of_one_damaged_piece_gives_no_names(power: Power) -> None:
-    """The rebuild ignores the image and names files by inode number."""
+async def test_image_with_its_only_piece_damaged_restores_no_names(power: Power) -> None:
+    """The image has only one piece, so files are named by inode number."""
     files = await filled(power)
     [piece] = (await manifest_of(power)).pieces
     flip(power, piece.key)
@@ -505,8 +507,8 @@ async def test_image_of_one_damaged_piece_gives_no_names(power: Power) -> None:
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("damage", ["missing", "one bit"])
-async def test_image_without_its_manifest_gives_all_names(power: Power, damage: str) -> None:
-    """The names of its pieces give their positions, those that it shares with an older image, too."""
+async def test_image_without_its_manifest_restores_all_names(power: Power, damage: str) -> None:
+    """The keys of pieces contain their positions, also of pieces shared with an older image."""
     files = await filled(power, twice=True)
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
     images = {image_codec.image_of(piece.key) for piece in (await manifest_of(power)).pieces}
@@ -522,10 +524,10 @@ async def test_image_without_its_manifest_gives_all_names(power: Power, damage: 
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_pieces_that_are_no_consistent_database_are_passed_over(
+async def test_image_whose_pieces_form_no_consistent_database_is_skipped(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Inconsistent pieces of an interrupted image are skipped; an older image is used."""
+    """The rebuild skips the pieces of an interrupted image, and uses an older image."""
     files = await filled(power, twice=True)
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
     keyring = (await power.keys()).keyring
@@ -550,7 +552,7 @@ _TABLES = ("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map"
 async def test_hostile_rows_of_an_image_end_in_a_clean_filesystem(
     power: Power, seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """On a plain filesystem any writer of the bucket can make the rows of an image."""
+    """On an unencrypted filesystem any writer of the bucket can forge the rows of an image."""
     monkeypatch.setattr("tests.check.test_from_packs.FILES", 40)
     await filled(power)
     manifest = await manifest_of(power)
@@ -565,7 +567,7 @@ async def test_hostile_rows_of_an_image_end_in_a_clean_filesystem(
         values = [noise.choice(_HOSTILE) for _ in columns]
         row = f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(columns))})"
         cell = f"UPDATE OR REPLACE {table} SET {noise.choice(columns)} = ? WHERE random() % 9 = 0"
-        with suppress(apsw.MismatchError):  # a rowid is always a number
+        with suppress(apsw.MismatchError):  # SQLite accepts only a number as a rowid
             connection.execute(*noise.choice([(row, values), (cell, values[:1])]))
     connection.close()
     data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""The complete run: transaction, modes, working directory."""
+"""A complete run of fsck on a database: modes, transaction and working directory."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from tests.check.healthy import PROPERTIES, Healthy
 
 ROOT = Path(__file__).parents[2]
 
-# Damage that needs repairs of every kind, some of which lead to others.
+# Damage that needs repairs of every kind. Some repairs cause further repairs.
 DAMAGES = (
     "DELETE FROM dentries WHERE name IN (x'696e6e6572', x'75706c6f61646564')",
     "UPDATE inodes SET nlink = nlink + 1, size_bytes = size_bytes + 1 WHERE ino % 3 = 1",
@@ -35,7 +35,7 @@ def _damage(healthy: Healthy) -> None:
 
 
 def test_report_mode_changes_nothing(healthy: Healthy) -> None:
-    """-n leaves every row unchanged."""
+    """A run with -n leaves every row unchanged."""
     _damage(healthy)
     before = healthy.dump()
     healthy.db.changed = False
@@ -48,7 +48,7 @@ def test_report_mode_changes_nothing(healthy: Healthy) -> None:
 
 
 def test_everything_is_repaired_in_one_run(healthy: Healthy) -> None:
-    """Repairs that uncover further damage are followed by further passes."""
+    """Passes are repeated until no repair uncovers further damage."""
     _damage(healthy)
 
     assert healthy.check(Mode.ALL).exit_status == 1
@@ -57,8 +57,8 @@ def test_everything_is_repaired_in_one_run(healthy: Healthy) -> None:
     assert healthy.db.changed
 
 
-def test_safe_repairs_leave_the_rest(healthy: Healthy) -> None:
-    """-p corrects what other rows determine, and leaves decisions to the administrator."""
+def test_safe_repairs_leave_other_damage(healthy: Healthy) -> None:
+    """A run with -p repairs what other rows determine, and leaves an inode without a name."""
     healthy.sql("UPDATE packs SET live_bytes = 0")
     healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.fifo)
 
@@ -70,7 +70,7 @@ def test_safe_repairs_leave_the_rest(healthy: Healthy) -> None:
 
 
 def test_clean_run_with_repair_does_not_count_as_a_change(healthy: Healthy) -> None:
-    """A clean run with repair uploads nothing."""
+    """A clean run with -y does not mark the database as changed, so nothing is uploaded."""
     healthy.db.changed = False
     assert healthy.check(Mode.ALL).lines() == ["clean"]
     assert not healthy.db.changed
@@ -79,7 +79,7 @@ def test_clean_run_with_repair_does_not_count_as_a_change(healthy: Healthy) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("repairs", [0, 1, 5, 9])
 def test_killed_run_leaves_the_database_unchanged(healthy: Healthy, repairs: int) -> None:
-    """A killed run is rolled back, because all repairs are one transaction."""
+    """All repairs are one transaction, which SQLite rolls back after a kill."""
     _damage(healthy)
     before = healthy.dump()
     path = healthy.db.path
@@ -96,7 +96,7 @@ def test_killed_run_leaves_the_database_unchanged(healthy: Healthy, repairs: int
 
 
 def test_error_in_a_repair_leaves_the_database_unchanged(healthy: Healthy) -> None:
-    """An interrupted repair is rolled back, counters and all."""
+    """All repairs are one transaction, which an exception rolls back with its counters."""
     _damage(healthy)
     before = healthy.dump()
 
@@ -112,7 +112,7 @@ def test_error_in_a_repair_leaves_the_database_unchanged(healthy: Healthy) -> No
 
 
 def test_read_only_connection_beside_a_writer_sees_one_snapshot(healthy: Healthy) -> None:
-    """The open group of the writer is not visible."""
+    """The check does not see the rows of the writer's open group."""
     healthy.db.begin()
     dentries.add(healthy.db, ROOT_INO, b"not committed", healthy.fifo)
     reader = Database.open(healthy.db.path, Pragmas(), read_only=True)
@@ -124,8 +124,7 @@ def test_read_only_connection_beside_a_writer_sees_one_snapshot(healthy: Healthy
     healthy.db.rollback()
 
 
-def test_snapshot_of_a_mounted_filesystem_can_be_checked(healthy: Healthy, tmp_path: Path) -> None:
-    """A consistent snapshot is checked like any other database."""
+def test_snapshot_of_a_mounted_filesystem_is_clean(healthy: Healthy, tmp_path: Path) -> None:
     snapshot = healthy.db.open_snapshot()
     healthy.db.begin()
     inodes.delete(healthy.db, healthy.fifo)
@@ -142,7 +141,7 @@ def test_snapshot_of_a_mounted_filesystem_can_be_checked(healthy: Healthy, tmp_p
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
 def test_repairs_work_in_every_journal_mode(tmp_path: Path, journal_mode: str) -> None:
-    """Some journal modes allow no second connection to read meanwhile."""
+    """Repairs need no second connection, which some journal modes exclude."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
     db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
     db.begin()
@@ -151,12 +150,12 @@ def test_repairs_work_in_every_journal_mode(tmp_path: Path, journal_mode: str) -
 
     assert check_database(db, repair=Mode.ALL, report=Report()).exit_status == 1
     assert check_database(db, repair=Mode.ALL, report=Report()).lines() == ["clean"]
-    db.begin()  # the database can still be changed
+    db.begin()  # the connection can still write
     db.close()
 
 
 def test_every_finding_is_counted_and_some_are_kept(healthy: Healthy) -> None:
-    """The report keeps at most the first hundred findings."""
+    """The report counts 150 findings and keeps the first 100 of them."""
     healthy.db.begin()
     for number in range(150):
         ino = inodes.create(healthy.db, 0o100644, 0, 0, ROOT_INO, 1).ino

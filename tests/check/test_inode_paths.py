@@ -17,7 +17,7 @@ def _paths(healthy: Healthy, *spoken_of: Ino) -> Paths:
 
 
 def test_path_leads_from_the_root(healthy: Healthy) -> None:
-    """Paths of directories are always computed, paths of files on request."""
+    """Paths of directories are always available, paths of files only if requested before."""
     paths = _paths(healthy, healthy.fifo)
     assert paths.of(ROOT_INO) == "/"
     assert paths.of(healthy.inner) == "/directory/inner"
@@ -26,7 +26,7 @@ def test_path_leads_from_the_root(healthy: Healthy) -> None:
 
 
 def test_undecodable_bytes_are_escaped(healthy: Healthy) -> None:
-    """A path can be printed and written as JSON whatever its bytes."""
+    """Bytes that are no UTF-8 are escaped, so that each path can be printed and be JSON."""
     healthy.db.begin()
     ino = healthy.create(ROOT_INO, b"caf\xe9")
     healthy.db.commit()
@@ -34,7 +34,7 @@ def test_undecodable_bytes_are_escaped(healthy: Healthy) -> None:
 
 
 def test_unreachable_inode_has_no_path(healthy: Healthy) -> None:
-    """A cycle of directories has no path and causes no endless loop."""
+    """A directory that contains itself has no path, and causes no endless loop."""
     healthy.db.begin()
     ring = inodes.create(healthy.db, 0o40755, 0, 0, ROOT_INO, NOW_NS, nlink=2).ino
     dentries.add(healthy.db, ring, b"itself", ring)

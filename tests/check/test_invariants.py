@@ -22,11 +22,10 @@ async def test_healthy_filesystem_is_clean(tmp_path: Path, seed: int) -> None:
     made.db.close()
 
 
-def test_numbers_are_the_order_of_repair() -> None:
-    """Numbers have no gaps, so that documents can refer to them."""
+def test_numbers_of_invariants_are_consecutive() -> None:
+    """Numbers of invariants have no gaps, so that documents can refer to them."""
     assert [one.name for one in INVARIANTS] == [f"I{n}" for n in range(1, len(INVARIANTS) + 1)]
 
 
-def test_titles_are_distinct_sentences() -> None:
-    """No two invariants have the same title."""
+def test_titles_of_invariants_are_distinct() -> None:
     assert len({one.title for one in INVARIANTS}) == len(INVARIANTS)

@@ -20,7 +20,7 @@ def _range(first: int, blocks: int = 1) -> bytes:
 
 
 def test_neighbouring_blocks_are_one_range(healthy: Healthy) -> None:
-    """Positions 0 and 1 are adjacent, position 3 is separate."""
+    """Blocks 0 and 1 of the file give one range, block 3 gives a second one."""
     exam = _examination(healthy)
     everything = f"SELECT ino, block_index FROM block_map WHERE ino = {healthy.uploaded}"
     record_holes(exam, everything)
@@ -31,7 +31,7 @@ def test_neighbouring_blocks_are_one_range(healthy: Healthy) -> None:
 
 
 def test_later_losses_are_added_to_the_list(healthy: Healthy) -> None:
-    """A second run keeps the findings of the first."""
+    """A later call keeps the ranges of earlier calls."""
     exam = _examination(healthy)
     for index in (0, 3):
         record_holes(exam, f"SELECT {healthy.uploaded}, {index}")
@@ -39,7 +39,7 @@ def test_later_losses_are_added_to_the_list(healthy: Healthy) -> None:
 
 
 def test_only_the_lost_end_of_a_block_is_recorded(healthy: Healthy) -> None:
-    """The remaining bytes of the block are kept."""
+    """The bytes before the lost end of a block stay in the file."""
     exam = _examination(healthy)
     record_tails(exam, f"SELECT {healthy.dirty}, 1, 700")
     value = xattrs.get(healthy.db, healthy.dirty, ATTRIBUTE)
@@ -48,7 +48,7 @@ def test_only_the_lost_end_of_a_block_is_recorded(healthy: Healthy) -> None:
 
 
 def test_long_list_of_lost_ranges_is_truncated(healthy: Healthy) -> None:
-    """The size of the attribute is bounded; the last entry says that more was lost."""
+    """The attribute is truncated to the maximum size of a value, and keeps the first ranges."""
     exam = _examination(healthy)
     record_holes(
         exam,

@@ -1,4 +1,4 @@
-"""Names in lost+found."""
+"""The directory lost+found and the names in it."""
 
 import pytest
 
@@ -15,29 +15,29 @@ from tests.check.healthy import NOW_NS, Healthy
 
 @pytest.fixture
 def exam(healthy: Healthy) -> Examination:
-    """Return a run with an open group."""
+    """Return an examination with an open group."""
     made = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     healthy.db.begin()
     return made
 
 
 def test_lost_and_found_is_created_once(healthy: Healthy, exam: Examination) -> None:
-    """lost+found belongs to the owner of the root, and no other user can list it."""
+    """A second call returns the directory that the first call made."""
     home = lost_found.directory(exam)
     assert lost_found.directory(exam) == home
     assert dentries.find(healthy.db, ROOT_INO, lost_found.NAME) == home
     assert exam.report.notes == ["made directory /lost+found"]
 
 
-def test_recovered_inode_is_named_by_its_number(healthy: Healthy, exam: Examination) -> None:
-    """A recovered inode is named by its number, which is never reused."""
+def test_recovered_inode_has_its_number_as_name(healthy: Healthy, exam: Examination) -> None:
+    """The name of a recovered inode is its number."""
     home = lost_found.directory(exam)
     lost_found.place(exam, home, healthy.fifo)
     assert dentries.find(healthy.db, home, b"#%d" % healthy.fifo) == healthy.fifo
 
 
 def test_longest_name_stays_within_its_bound(healthy: Healthy, exam: Examination) -> None:
-    """A variant of a name is at most as long as the name."""
+    """If a name of maximum length exists, its end is replaced by a number."""
     wanted = b"n" * NAME_BYTES_MAX
     given = [
         lost_found.add_under_free_name(exam, healthy.inner, wanted, healthy.fifo) for _ in range(3)
@@ -46,7 +46,7 @@ def test_longest_name_stays_within_its_bound(healthy: Healthy, exam: Examination
 
 
 def test_search_for_a_free_name_is_bounded(healthy: Healthy, exam: Examination) -> None:
-    """After a bounded number of attempts the search raises an error."""
+    """If all names of a bounded search exist, it raises MetadataError."""
     dentries.add(healthy.db, healthy.inner, b"same", healthy.fifo)
     for number in range(1, LOST_NAME_ATTEMPTS_MAX):
         dentries.add(healthy.db, healthy.inner, b"same~%d" % number, healthy.fifo)

@@ -1,4 +1,4 @@
-"""Damage marks after a check: correct and complete."""
+"""Damage marks after a check are correct and complete."""
 
 from typing_extensions import override
 
@@ -15,7 +15,7 @@ from tests.damage import flipped
 
 
 def _two_blocks(healthy: Healthy) -> tuple[PackId, ObjectKey, int]:
-    """Put two blocks into one pack, not cached; return the pack and the location of the second."""
+    """Upload two blocks in one pack and evict them; return pack, key and the second offset."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
     pack = healthy.pack_of(healthy.attributed, 0)
     located = block_map.locate(healthy.db, healthy.attributed, BlockIndex(1))
@@ -25,7 +25,7 @@ def _two_blocks(healthy: Healthy) -> tuple[PackId, ObjectKey, int]:
 
 
 async def test_deep_check_marks_unreadable_blocks(healthy: Healthy) -> None:
-    """A block is marked only if fsck repairs; the rest of the pack stays usable."""
+    """A deep check with -p marks the location of the damaged block, a check with -n does not."""
     pack, key, offset = _two_blocks(healthy)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
 
@@ -41,7 +41,7 @@ async def test_deep_check_marks_unreadable_blocks(healthy: Healthy) -> None:
 
 
 async def test_missing_pack_is_marked_by_every_repairing_check(healthy: Healthy) -> None:
-    """Both the listing and a request must say that the object is missing."""
+    """Any check with -p marks a missing pack, a check with -n does not."""
     pack, key, _offset = _two_blocks(healthy)
     del healthy.store.objects[key]
 
@@ -54,7 +54,7 @@ async def test_missing_pack_is_marked_by_every_repairing_check(healthy: Healthy)
 async def test_location_stays_marked_when_its_blocks_are_recorded_as_lost(
     healthy: Healthy,
 ) -> None:
-    """Earlier txgs still refer to the location."""
+    """Txgs before the repair still refer to the damaged location."""
     pack, key, offset = _two_blocks(healthy)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
 
@@ -66,7 +66,7 @@ async def test_location_stays_marked_when_its_blocks_are_recorded_as_lost(
 
 
 async def test_deep_check_removes_refuted_marks(healthy: Healthy) -> None:
-    """--deep finds that the object is intact again, or that its pack was deleted."""
+    """A deep check with -p removes a mark if the object is intact or its pack has no row."""
     pack, key, offset = _two_blocks(healthy)
     healthy.db.begin()
     for mark in (Mark(pack, offset), Mark(PackId(99), None)):
@@ -93,8 +93,8 @@ async def test_deep_check_removes_refuted_marks(healthy: Healthy) -> None:
     assert damage_marks.marks(healthy.db) == []
 
 
-async def test_single_wrong_answer_is_no_damage(healthy: Healthy) -> None:
-    """A transient read error must not make -y replace blocks by holes."""
+async def test_block_that_is_unreadable_once_is_not_damaged(healthy: Healthy) -> None:
+    """A block that is unreadable once and intact in the next request is not damaged."""
     _pack, key, _offset = _two_blocks(healthy)
     for wrong in ("corrupt", "missing"):
         store = _WrongOnce(healthy.store, key, wrong)
@@ -104,7 +104,7 @@ async def test_single_wrong_answer_is_no_damage(healthy: Healthy) -> None:
 
 
 class _WrongOnce(FaultyStore):
-    """Gives one wrong answer to the first get of an object."""
+    """A store whose first get of one object is corrupt or fails."""
 
     def __init__(self, inner: ObjectStore, key: ObjectKey, how: str) -> None:
         super().__init__(inner)
@@ -122,7 +122,7 @@ class _WrongOnce(FaultyStore):
 
 
 def test_mark_is_refuted_by_its_own_object() -> None:
-    """Only the record refutes the mark of a record, only the complete pack that of a pack."""
+    """An intact record refutes the mark of that record, an intact pack all of its marks."""
     marked = [Mark(PackId(1), None), Mark(PackId(1), 5), Mark(PackId(1), 6)]
     assert marks.refuted(marked, {5}, is_whole=False) == ["damaged/1/5"]
     assert marks.refuted(marked, {5, 6}, is_whole=True) == [one.name for one in marked]

@@ -1,4 +1,4 @@
-"""The check that every name has the position of its hash."""
+"""The check that every name is at the position of its hash."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.check.healthy import PROPERTIES, Healthy
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
 def test_answer_is_the_same_in_every_journal_mode(tmp_path: Path, journal_mode: str) -> None:
-    """If no second connection can read, the check uses the first one."""
+    """The check finds misplaced names even if no second connection can read the database."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
     db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
     for cookie, misplaced in ((db.name_hash(b"a") << 8, False), (512, True)):
@@ -28,13 +28,13 @@ def test_answer_is_the_same_in_every_journal_mode(tmp_path: Path, journal_mode: 
 
 
 def test_close_stops_a_check_in_progress(healthy: Healthy) -> None:
-    """The thread stops in the middle of its work."""
+    """A thread that reads names stops in the middle of its work."""
     for _ in range(5):
         NameHashes(healthy.db, beside=True).close()
     assert not any_misplaced(healthy.db)
 
 
-def test_names_that_are_not_bytes_have_no_hash(healthy: Healthy) -> None:
-    """Names that are not bytes are skipped; another invariant reports them."""
+def test_names_that_are_not_bytes_are_skipped(healthy: Healthy) -> None:
+    """The check skips names that are text; another invariant reports them."""
     healthy.sql("UPDATE dentries SET name = 'text' WHERE ino = ?", healthy.fifo)
     assert not any_misplaced(healthy.db)

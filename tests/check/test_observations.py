@@ -1,4 +1,4 @@
-"""Observations: rows that a survey keeps outside the database."""
+"""Observations: rows of a survey in temporary tables."""
 
 from s3fs_meta.check.observations import Evidence, SeenLocation
 from s3fs_meta.model import BlockId
@@ -6,7 +6,7 @@ from tests.check.healthy import Healthy
 
 
 def test_duplicate_keys_in_a_listing_count_once(healthy: Healthy) -> None:
-    """Some stores list a key twice when a page ends there."""
+    """A listing may have a key twice at a page border; the last size counts."""
     evidence = Evidence(healthy.db)
     evidence.note_objects([("a", 1), ("b", 2), ("a", 3)])
     rows = healthy.db.all("SELECT * FROM temp.seen_objects ORDER BY object_key")
@@ -14,7 +14,7 @@ def test_duplicate_keys_in_a_listing_count_once(healthy: Healthy) -> None:
 
 
 def test_new_run_has_no_observations(healthy: Healthy) -> None:
-    """Observations of an earlier run on the same connection are dropped."""
+    """A new run deletes the observations of an earlier run on the same connection."""
     first = Evidence(healthy.db)
     first.note_files([(BlockId(1), 10)])
     first.note_strays(["/x"])
@@ -41,14 +41,14 @@ def test_new_run_has_no_observations(healthy: Healthy) -> None:
 
 
 def test_observations_are_not_in_the_database(healthy: Healthy) -> None:
-    """Observations are in temporary tables, not in the file."""
+    """Observations are rows of temporary tables, and not in the database file."""
     Evidence(healthy.db).note_files([(BlockId(1), 10)])
     assert healthy.db.all("SELECT name FROM sqlite_schema WHERE name LIKE 'seen%'") == []
     assert healthy.check().lines() == ["clean"]
 
 
 def test_refuted_location_is_not_noted_again(healthy: Healthy) -> None:
-    """An index may be readable although the block that it names is not."""
+    """The location of an unreadable block is not recorded again from the index of its pack."""
     evidence = Evidence(healthy.db)
     location = SeenLocation(BlockId(1), "k", 9, b"h", 1, 0, 1)
     evidence.note_locations([location])

@@ -1,4 +1,4 @@
-"""Intact copies of objects that the user provides."""
+"""Repair with intact copies of objects that the user provides."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 async def written(power: Power) -> dict[int, Ino]:
-    """Write eleven txgs with an image at txg 7 and all levels; return files by number."""
+    """Write txgs up to 11, with an image at txg 7 and all levels; return the files by txg."""
     inos: dict[int, Ino] = {}
     async with power.session("a", tasks=False) as session:
         while session.link.txg < 11:
@@ -49,7 +49,7 @@ async def written(power: Power) -> dict[int, Ino]:
 
 
 class Mended:
-    """The result of a repair with copies from another store."""
+    """One repair with copies from another store, and its result."""
 
     def __init__(self, power: Power, copies: dict[ObjectKey, bytes]) -> None:
         self.power = power
@@ -63,7 +63,7 @@ class Mended:
         return "a file"
 
     async def run(self, *, deep: bool = True) -> None:
-        """Repair metadata, then packs."""
+        """Repair metadata objects, then packs."""
         keys = await self.power.keys()
         offer = Offer(self.power.store, self.copies, keys.keyring, keys.superblock.uuid, self.keep)
         lease = lease_codec.decode(lease_codec.KEY, self.power.store.objects[lease_codec.KEY])
@@ -74,18 +74,18 @@ class Mended:
 
 
 def mutable(key: str) -> bool:
-    """Return whether an object is of a kind that is rewritten, so that a copy may be stale."""
+    """Return whether an object may be overwritten, so that a copy may be outdated."""
     return key.startswith(("superblock", "lease"))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_every_object_is_restored_from_its_copy(power: Power, damage: str) -> None:
-    """The bytes are identical, the damaged object is kept, and no other object is changed."""
+    """The restored object has the bytes of its copy, and the damaged object is kept."""
     await written(power)
     whole = dict(power.store.objects)
     keys = sorted(key for key in whole if not mutable(key))
     assert {key.split("/")[0] for key in keys} == {"changelog", "image", "level", "pack"}
-    if damage == "oversized":  # large, so only one of each kind
+    if damage == "oversized":  # large objects, so one of each kind is enough
         keys = list({key.split("/")[0]: key for key in keys}.values())
     for key in keys:
         damaged = DAMAGES[damage](whole[key])
@@ -105,7 +105,7 @@ async def test_every_object_is_restored_from_its_copy(power: Power, damage: str)
 
 
 async def test_many_lost_objects_are_restored(power: Power) -> None:
-    """Half of the objects of the bucket are lost."""
+    """Every second object of the bucket is lost, and all content is readable afterwards."""
     inos = await written(power)
     whole = dict(power.store.objects)
     for number, key in enumerate(sorted(whole)):
@@ -118,8 +118,8 @@ async def test_many_lost_objects_are_restored(power: Power) -> None:
             assert await read_file(session, ino) == b"%d" % number * 3000
 
 
-async def test_copy_of_another_history_is_not_used(power: Power) -> None:
-    """The copy is authentic, but does not link to the changelogs before and after it."""
+async def test_copy_from_a_fork_of_the_chain_is_not_used(power: Power) -> None:
+    """A changelog of a fork is authentic, but its hash does not match the next changelog."""
     await written(power)
     whole = dict(power.store.objects)
     last = max(key for key in whole if key.startswith("changelog/"))
@@ -154,7 +154,7 @@ async def test_copy_of_another_history_is_not_used(power: Power) -> None:
 
 
 async def test_foreign_and_damaged_copies_are_not_used(power: Power, tmp_path: Path) -> None:
-    """Every copy is verified before it is stored."""
+    """A copy is verified before it replaces an object of the bucket."""
     await written(power)
     whole = dict(power.store.objects)
     other = Power(MemoryStore(), tmp_path / "other")

@@ -1,4 +1,4 @@
-"""A report of fsck as lines, as JSON, and as an exit status."""
+"""The report of fsck as lines, as JSON, and as an exit status."""
 
 import json
 
@@ -31,19 +31,19 @@ def _report(severity: Severity, *, found: int, left: int) -> Report:
 def test_exit_status_is_that_of_fsck(
     severity: Severity, found: int, left: int, status: int
 ) -> None:
-    """The status is 0 clean, 1 corrected, 4 left or 5 both; leftovers of a crash do not count."""
+    """The status is 0 if clean, 1 corrected, 4 left, 5 both; leftovers of a crash give 0."""
     assert _report(severity, found=found, left=left).exit_status == status
 
 
 def test_examples_are_bounded_and_all_findings_are_counted() -> None:
-    """A million findings do not fill the memory."""
+    """The report keeps a bounded number of examples, so that memory is bounded."""
     report = _report(Severity.DAMAGE, found=FSCK_EXAMPLES_MAX + 5, left=0)
     [verdict] = report.verdicts
     assert (verdict.found, len(verdict.examples)) == (FSCK_EXAMPLES_MAX + 5, FSCK_EXAMPLES_MAX)
 
 
-def test_json_holds_everything_in_the_lines() -> None:
-    """The machine-readable form can be written and read back."""
+def test_json_form_has_all_parts_of_the_report() -> None:
+    """The JSON form has the findings, counts, advice and notes of the report."""
     report = _report(Severity.DAMAGE, found=2, left=1)
     report.remember("moved something")
 
@@ -57,8 +57,7 @@ def test_json_holds_everything_in_the_lines() -> None:
     assert broken["advice"] == "call support"
 
 
-def test_lines_name_the_broken_invariants() -> None:
-    """The report has one line for each broken invariant, or "clean"."""
+def test_report_has_a_line_for_each_broken_invariant_or_clean() -> None:
     assert Report().lines() == ["clean"]
     [line] = _report(Severity.DAMAGE, found=2, left=1).lines()
     assert line == "I1: all is well: broken 2 times, 1 corrected, 1 left; call support"
@@ -66,14 +65,13 @@ def test_lines_name_the_broken_invariants() -> None:
     assert line == "I1 (leftover of a crash): all is well: broken 1 times, 1 corrected"
 
 
-def test_finding_names_its_path() -> None:
-    """The reader of a finding learns which file it concerns."""
+def test_text_of_a_finding_ends_with_the_path_of_its_file() -> None:
     finding = Finding("I7", "inode 3 is odd", 3, "/a/b")
     assert str(finding) == "I7: inode 3 is odd [/a/b]"
 
 
 def test_repairs_that_uncover_more_findings_are_counted() -> None:
-    """The number of corrected findings is never negative."""
+    """If a repair uncovers further findings, the number of corrected findings is 0."""
     report = _report(Severity.DAMAGE, found=1, left=3)
     assert report.verdicts[0].corrected == 0
     assert report.exit_status == 4

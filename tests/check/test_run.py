@@ -13,15 +13,15 @@ from tests.check.healthy import Healthy
 from tests.check.random_damage import Vandal
 
 
-async def test_host_without_local_copies_checks_the_rest(healthy: Healthy) -> None:
-    """If nothing is cached, only dirty blocks are missing."""
+async def test_check_without_a_cache_directory_is_clean(healthy: Healthy) -> None:
+    """Without a cache directory fsck reports no cached block as missing."""
     examined = Examined(healthy.db, healthy.store, healthy.keyring)
     report = await check_filesystem(examined, Wanted(), Report(), SystemClock())
     assert report.lines() == ["clean"]
 
 
 async def test_mounted_filesystem_is_checked_beside_its_daemon(healthy: Healthy) -> None:
-    """The check is read-only and leaves out the cache directory that the daemon uses."""
+    """The check opens the database read-only, and ignores the open group of the daemon."""
     healthy.db.begin()
     healthy.create(healthy.inner, b"not committed")
     reader = Database.open(healthy.db.path, Pragmas(), read_only=True)
@@ -35,7 +35,7 @@ async def test_mounted_filesystem_is_checked_beside_its_daemon(healthy: Healthy)
 
 
 async def test_empty_directories_of_a_crash_are_pruned(healthy: Healthy) -> None:
-    """Empty directories are removed only with repairs, and not reported."""
+    """A run with -p removes empty directories of the cache; no run reports them."""
     left = healthy.files.root / "ee"
     left.mkdir()
 
@@ -46,7 +46,7 @@ async def test_empty_directories_of_a_crash_are_pruned(healthy: Healthy) -> None
 
 
 async def test_many_damages_at_once_are_repaired_in_one_run(healthy: Healthy) -> None:
-    """Rows, cached blocks and objects together; everything recoverable is kept."""
+    """Rows, cached blocks and a pack row are damaged; all names and content are restored."""
     one, two = healthy.write_uploaded(healthy.attributed, b"lost object", b"sound copy")
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.inner)
     healthy.sql("UPDATE dentries SET cookie = cookie + 256")
@@ -65,19 +65,19 @@ async def test_many_damages_at_once_are_repaired_in_one_run(healthy: Healthy) ->
         assert after[table] == healthy.before[table], table
 
 
-# Repairs leave these: a lost image cannot be restored by guessing, and deletion needs a request.
+# Invariants that repairs leave broken: a lost image needs a mount, and a deletion an option.
 LEFT_TO_A_PERSON = {"I48", "I49"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 async def test_random_damage_is_repaired(tmp_path: Path, seed: int) -> None:
-    """No run fails, and a second run with -y leaves nothing for a third."""
+    """Two runs with -y succeed, and leave nothing that a third run could repair."""
     healthy = Healthy(tmp_path, seed % 7)
     healthy.add_lease()
     Vandal(healthy, seed).rage()
 
-    for _ in range(2):  # the second run reads the files that the first one found
+    for _ in range(2):  # the second run also reads lost+found
         assert (await healthy.check_all(Mode.ALL, deep=True)).exit_status in {0, 1}
 
     assert set((await healthy.check_all(deep=True)).broken) <= LEFT_TO_A_PERSON

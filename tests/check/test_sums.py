@@ -1,4 +1,4 @@
-"""Temporary tables of sums that invariants join."""
+"""Temporary tables of sums that queries of invariants join."""
 
 from s3fs_meta.check import sums
 from s3fs_meta.meta.tables import inodes
@@ -16,7 +16,7 @@ def _row(healthy: Healthy, sql: str) -> tuple[object, ...]:
 
 
 def test_names_are_counted_by_inode_and_by_directory(healthy: Healthy) -> None:
-    """A file with two names in one directory and one in another has three."""
+    """A file with two names in one directory and one in another has three names."""
     ino, parent = healthy.linked, healthy.directory
     assert _row(healthy, f"SELECT * FROM temp.check_names WHERE ino = {ino}") == (
         ino,
@@ -31,7 +31,7 @@ def test_names_are_counted_by_inode_and_by_directory(healthy: Healthy) -> None:
 
 
 def test_directories_are_counted_and_reachable(healthy: Healthy) -> None:
-    """Sums have entries, subdirectories and whether the root leads to a directory."""
+    """A directory has its type and size; all directories are reachable from the root."""
     row = _row(healthy, f"SELECT * FROM temp.check_dirs WHERE ino = {healthy.directory}")
     size = inodes.get(healthy.db, healthy.directory).size_bytes
     assert row == (healthy.directory, sums.DIRECTORY, size, 1)
@@ -41,20 +41,20 @@ def test_directories_are_counted_and_reachable(healthy: Healthy) -> None:
 
 
 def test_blocks_are_counted_with_their_end(healthy: Healthy) -> None:
-    """Sums have the number of blocks of a file and the end of its last one."""
+    """The sums have the number of blocks of a file and the end of its last block."""
     row = _row(healthy, f"SELECT * FROM temp.check_mapped WHERE ino = {healthy.uploaded}")
     assert row == (healthy.uploaded, 3, 0, 3, 3 * BLOCK_BYTES + 3003)
 
 
 def test_tables_of_sums_are_dropped(healthy: Healthy) -> None:
-    """Temporary tables of a run are removed with it; observations stay."""
+    """The temporary tables of sums are removed after a run."""
     sums.make_tables(healthy.db)
     sums.drop_tables(healthy.db)
     assert healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'check%'") == []
 
 
 def test_sorted_sums_equal_inserted_sums(healthy: Healthy) -> None:
-    """Large filesystems are summed by sorting, small ones by inserts, with equal results."""
+    """Sums of large filesystems use a sort, those of small ones inserts, with equal results."""
     sums.make_tables(healthy.db)
     for table, statements in (
         ("check_names", (sums.NAMES_AS_THEY_COME, sums.NAMES_SORTED)),

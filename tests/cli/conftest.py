@@ -1,4 +1,4 @@
-"""Fixtures: the program as users run it, and filesystems for it."""
+"""Fixtures: the command as users run it, and filesystems for its tests."""
 
 import contextlib
 import io
@@ -17,19 +17,19 @@ from tests.programs import PROCESS_S_MAX, Program, QuickProgram
 
 
 def wait_until_gone(pid: int) -> None:
-    """Wait for a process that is not our child; its pidfd becomes readable when it ends."""
+    """Wait until a process that is not our child has exited; its pidfd is readable then."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        assert select.select([fd], [], [], PROCESS_S_MAX)[0], "the daemon did not end"
+        assert select.select([fd], [], [], PROCESS_S_MAX)[0], "the daemon did not exit"
     finally:
         os.close(fd)
 
 
 class Place(NamedTuple):
-    """A plain filesystem and its mountpoint."""
+    """The URL and bucket of a plain filesystem, and a mountpoint for it."""
 
     url: str
     bucket: Path
@@ -38,14 +38,14 @@ class Place(NamedTuple):
 
 @pytest.fixture
 def program(request: pytest.FixtureRequest, tmp_path: Path) -> Program:
-    """Return the program: a separate process in tests of mounts, this process in all others."""
+    """Return the command: a separate process in tests with a mount, this process in all others."""
     is_mounted = request.node.get_closest_marker("mount") is not None
     return (Program if is_mounted else QuickProgram)(tmp_path / "state")
 
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[Place]:
-    """Return a URL without a filesystem; unmount at the end."""
+    """Return a URL without a filesystem, and unmount at the end of the test."""
     mountpoint = tmp_path / "mnt"
     mountpoint.mkdir()
     yield Place(f"local://{tmp_path}/bucket", tmp_path / "bucket", mountpoint)
@@ -55,7 +55,7 @@ def empty(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def place(empty: Place, program: Program) -> Place:
-    """Return a filesystem."""
+    """Return a plain filesystem with the label "photos"."""
     words = ["mkfs", "--plain", "--label", "photos", "--cachedir", str(program.cachedir), empty.url]
     with contextlib.redirect_stdout(io.StringIO()):
         assert entry.main(words) == 0
@@ -64,7 +64,7 @@ def place(empty: Place, program: Program) -> Place:
 
 @pytest.fixture
 def mounted(place: Place, program: Program) -> Iterator[Place]:
-    """Return a mounted filesystem; wait for its daemon at the end."""
+    """Return a mounted filesystem, and unmount it at the end of the test."""
     program.ok("mount", place.url, place.mountpoint)
     yield place
     if mount_table.find(str(place.mountpoint)) is not None:

@@ -28,7 +28,7 @@ SIZES = Sizes(big_bytes=2 * MIB, block_bytes=MIB, small_bytes=KIB, files=5, thre
 def test_table_has_a_row_for_each_measurement(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Any directory can be measured; no file remains in it."""
+    """The bench command measures any directory, and leaves no file in it."""
     assert entry.main(["bench", *SMALL, "--threads", "2", str(tmp_path)]) == 0
 
     out = capfd.readouterr().out
@@ -39,8 +39,10 @@ def test_table_has_a_row_for_each_measurement(
 
 
 @pytest.mark.mount
-def test_mount_is_measured_and_left_unchanged(program: Program, mounted: Place) -> None:
-    """The figures include the mount and its options."""
+def test_mounted_filesystem_is_measured_and_left_unchanged(
+    program: Program, mounted: Place
+) -> None:
+    """The JSON output has one result for each of seven measurements, and no file remains."""
     done = program.ok("bench", "--json", *SMALL, mounted.mountpoint, here=False)
     figures = json.loads(done)
 
@@ -68,10 +70,9 @@ def test_mount_is_measured_and_left_unchanged(program: Program, mounted: Place) 
         (["--big-size", "1024T", "."], "are needed"),
     ],
 )
-def test_impossible_arguments_give_one_line(
+def test_impossible_arguments_of_bench_give_one_line(
     words: list[str], says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """With impossible arguments nothing is written."""
     assert entry.main(["bench", *words]) == ExitStatus.USAGE
 
     err = capfd.readouterr().err
@@ -80,7 +81,7 @@ def test_impossible_arguments_give_one_line(
 
 
 def test_without_a_path_the_only_mount_is_measured() -> None:
-    """With several mounts the directory must be given."""
+    """If several filesystems are mounted, bench requires a directory."""
     ours = [Mounted(path, "0:1", mount_table.FS_TYPE, "local:///b") for path in ("/a", "/b")]
     other = Mounted("/c", "0:2", "ext4", "/dev/sda")
 
@@ -92,7 +93,7 @@ def test_without_a_path_the_only_mount_is_measured() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_removes_its_files(tmp_path: Path, number: signal.Signals) -> None:
-    """An interrupt by Ctrl-C or a signal removes all files of the run."""
+    """SIGINT and SIGTERM remove all files of the run."""
     words = ["bench", "--big-size", "0", "--files", "1000000", str(tmp_path)]
     process = subprocess.Popen(
         [sys.executable, "-m", "s3fs_meta", *words],
@@ -102,7 +103,7 @@ def test_interrupted_run_removes_its_files(tmp_path: Path, number: signal.Signal
     )
     deadline = time.monotonic() + PROCESS_S_MAX
     while not list(tmp_path.glob(f"{PREFIX}*/0/small-1")):
-        assert time.monotonic() < deadline, "it does not begin"
+        assert time.monotonic() < deadline, "the run does not begin"
         time.sleep(0.01)
     process.send_signal(number)
     _, err = process.communicate(timeout=PROCESS_S_MAX)
@@ -117,7 +118,6 @@ def _nothing(_what: str, _done: int, _total: int) -> None:
 
 
 def test_every_phase_counts_the_work_of_all_threads(tmp_path: Path) -> None:
-    """Each thread works on separate files."""
     results = {one.what: one for one in Workload(tmp_path, SIZES, _nothing).run()}
 
     done = {what: (one.operations, one.size_bytes) for what, one in results.items()}
@@ -138,8 +138,8 @@ def test_every_phase_counts_the_work_of_all_threads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("big_bytes", "files"), [(0, 2), (MIB, 0)])
-def test_unwanted_phases_are_left_out(tmp_path: Path, big_bytes: int, files: int) -> None:
-    """Large files or small ones alone."""
+def test_phases_without_files_are_left_out(tmp_path: Path, big_bytes: int, files: int) -> None:
+    """A size of 0 leaves out large files, a count of 0 small files."""
     sizes = SIZES._replace(big_bytes=big_bytes, files=files)
     found = [one.what for one in Workload(tmp_path, sizes, _nothing).run()]
 
@@ -148,7 +148,7 @@ def test_unwanted_phases_are_left_out(tmp_path: Path, big_bytes: int, files: int
 
 
 def test_all_generated_content_differs(tmp_path: Path) -> None:
-    """All content differs, because equal content would be deduplicated."""
+    """No content is repeated, because equal content would be deduplicated."""
     seen: list[bytes] = []
 
     def look(what: str, done: int, total: int) -> None:
@@ -164,7 +164,6 @@ def test_all_generated_content_differs(tmp_path: Path) -> None:
 
 
 def test_interrupt_stops_all_threads_and_leaves_no_file(tmp_path: Path) -> None:
-    """An interrupt during any wait stops all threads."""
     before = threading.active_count()
 
     def interrupt(what: str, _done: int, _total: int) -> None:
@@ -175,11 +174,11 @@ def test_interrupt_stops_all_threads_and_leaves_no_file(tmp_path: Path) -> None:
         Workload(tmp_path, SIZES, interrupt).run()
 
     assert list(tmp_path.iterdir()) == []
-    assert threading.active_count() <= before  # threads of trio end by themselves
+    assert threading.active_count() <= before  # trio ends its idle threads after some time
 
 
-def test_run_that_is_stopped_at_any_time_ends_and_leaves_no_file(tmp_path: Path) -> None:
-    """A signal may come before the first thread has started."""
+def test_run_that_is_stopped_early_leaves_no_file(tmp_path: Path) -> None:
+    """A stop before the start of the first thread raises KeyboardInterrupt."""
     sizes = Sizes(big_bytes=0, block_bytes=KIB, small_bytes=KIB, files=1 << 40, threads=2)
     workload = Workload(tmp_path, sizes, lambda *_: None)
     workload.stop()
@@ -191,7 +190,7 @@ def test_run_that_is_stopped_at_any_time_ends_and_leaves_no_file(tmp_path: Path)
 
 
 def test_failure_of_one_thread_stops_all(tmp_path: Path) -> None:
-    """The filesystem's error is raised; no files are left."""
+    """The error of the failed thread is raised, and no file remains."""
 
     def spoil(what: str, done: int, total: int) -> None:
         if what == "write big files" and done == total:

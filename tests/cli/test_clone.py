@@ -26,10 +26,13 @@ def _tree(mnt: Path) -> Path:
 
 
 def test_tree_is_copied(program: Program, mounted: Place) -> None:
-    """A copy includes data that is still in the kernel's page cache."""
+    """The copy has names, hard links, times and attributes of the tree.
+
+    It also has data that is still in the kernel's page cache.
+    """
     mnt = mounted.mountpoint
     tree = _tree(mnt)
-    assert not os.path.lexists(mnt / "copy")  # the kernel caches that
+    assert not os.path.lexists(mnt / "copy")  # The kernel now caches that the name does not exist.
     with (tree / "open").open("wb") as file:
         file.write(b"written")
         file.flush()
@@ -47,8 +50,9 @@ def test_tree_is_copied(program: Program, mounted: Place) -> None:
     assert (tree / "linked").read_text() == "content"
 
 
-def test_copy_reaches_other_hosts(program: Program, mounted: Place, tmp_path: Path) -> None:
-    """A copy is shipped as a changelog that shares the blocks."""
+def test_copy_is_visible_on_another_host_after_a_flush(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
     tree = _tree(mounted.mountpoint)
     program.ok("flush", mounted.mountpoint)
     program.ok("clone", tree, mounted.mountpoint / "copy")
@@ -63,7 +67,7 @@ def test_copy_reaches_other_hosts(program: Program, mounted: Place, tmp_path: Pa
 
 
 def test_impossible_copy_is_refused(program: Program, mounted: Place, tmp_path: Path) -> None:
-    """A taken name, a target on another filesystem, a missing source."""
+    """The target exists, is on another filesystem or has no parent, or the source is missing."""
     tree = _tree(mounted.mountpoint)
     for source, target in (
         (tree, tree / "deep"),

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.thorough
 
 
 def test_removal_needs_the_name_as_confirmation(program: Program, place: Place) -> None:
-    """An empty answer and a wrong name remove nothing."""
+    """Nothing is removed without the label of the filesystem, or with a wrong label."""
     for words in ([], ["--confirm", "holidays"]):
         assert program.run("destroy", *words, place.url).returncode == 2
 
@@ -26,7 +26,7 @@ def test_removal_needs_the_name_as_confirmation(program: Program, place: Place) 
 
 
 def test_own_objects_are_removed_and_foreign_ones_stay(program: Program, place: Place) -> None:
-    """Foreign files below the same prefix are kept."""
+    """Files of users below the same prefix are kept and counted."""
     (place.bucket / "holiday.jpg").write_text("x")
 
     shown = program.ok("destroy", "--confirm", "photos", place.url)
@@ -37,8 +37,8 @@ def test_own_objects_are_removed_and_foreign_ones_stay(program: Program, place: 
     assert program.run("destroy", "--confirm", "photos", place.url).returncode == 5
 
 
-def test_foreign_object_with_a_name_of_ours_stays(program: Program, place: Place) -> None:
-    """A foreign object is reported and kept; --by-name removes objects with such names."""
+def test_foreign_object_with_a_name_of_the_filesystem_stays(program: Program, place: Place) -> None:
+    """A file of a user with a changelog's name is kept, unless --by-name is given."""
     (place.bucket / "changelog").mkdir(exist_ok=True)
     thesis = place.bucket / "changelog" / "000000000007"
     thesis.write_text("the only copy of a thesis")
@@ -57,7 +57,7 @@ def test_foreign_object_with_a_name_of_ours_stays(program: Program, place: Place
 def test_encrypted_filesystem_is_removed_with_its_passphrase_or_by_name(
     program: Program, tmp_path: Path
 ) -> None:
-    """Without the keys own objects are not recognised, so --by-name is needed."""
+    """Without the keys the command cannot recognise objects, and requires --by-name."""
     for words, status in (
         (["--passphrase-file", tmp_path / "right"], 0),
         (["--passphrase-file", tmp_path / "wrong"], 4),
@@ -75,8 +75,10 @@ def test_encrypted_filesystem_is_removed_with_its_passphrase_or_by_name(
         assert (bucket / "lease").exists() == (bucket / "image").exists() == bool(status)
 
 
-def test_filesystem_under_a_foreign_superblock_stays(program: Program, place: Place) -> None:
-    """A foreign superblock opens no object, so nothing is removed; --by-name needs no keys."""
+def test_nothing_is_removed_under_the_superblock_of_another_filesystem(
+    program: Program, place: Place
+) -> None:
+    """The keys of the other filesystem's superblock open no object, so nothing is removed."""
     other = place.bucket.with_name("other")
     program.ok("mkfs", "--plain", f"local://{other}")
     for name in ("superblock", "superblock-copy"):
@@ -92,7 +94,6 @@ def test_filesystem_under_a_foreign_superblock_stays(program: Program, place: Pl
 
 
 def test_json_counts_removed_and_foreign_objects(program: Program, place: Place) -> None:
-    """The JSON output counts removed and foreign objects."""
     (place.bucket / "holiday.jpg").write_text("x")
 
     answer = json.loads(program.ok("destroy", "--json", "--confirm", "photos", place.url))
@@ -100,8 +101,8 @@ def test_json_counts_removed_and_foreign_objects(program: Program, place: Place)
     assert answer == {"url": place.url, "removed": 5, "foreign": 1}
 
 
-def test_url_can_be_used_again(program: Program, place: Place) -> None:
-    """Local state is removed, too, so a new filesystem there is not mistaken for the old one."""
+def test_url_of_a_destroyed_filesystem_can_be_used_again(program: Program, place: Place) -> None:
+    """Destroy also removes local state, which a new filesystem with this URL must not find."""
     program.ok("fsck", "-n", place.url)
     program.ok("destroy", "--confirm", place.url, place.url)
 
@@ -113,7 +114,7 @@ def test_url_can_be_used_again(program: Program, place: Place) -> None:
 def test_held_filesystem_is_refused_despite_damage(
     program: Program, place: Place, damaged: tuple[str, ...]
 ) -> None:
-    """The lease is read separately; the label is read from the copy, else the URL is the name."""
+    """The lease is readable without a superblock. Without both superblocks the URL is the label."""
     program.ok("fsck", "-p", place.url)
     lease = place.bucket / "lease"
     held = lease_codec.decode(lease_codec.KEY, lease.read_bytes())
@@ -129,14 +130,14 @@ def test_held_filesystem_is_refused_despite_damage(
 
 
 @pytest.mark.parametrize(("released", "status"), [(False, 7), (True, 2)])
-def test_filesystem_that_is_used_during_the_question_stays(
+def test_filesystem_that_is_mounted_during_the_question_stays(
     program: Program,
     place: Place,
     monkeypatch: pytest.MonkeyPatch,
     released: bool,
     status: int,
 ) -> None:
-    """A host mounts it before the user answers."""
+    """Nothing is removed if a host mounts the filesystem before the user answers."""
     lease = place.bucket / "lease"
     before = lease_codec.decode(lease_codec.KEY, lease.read_bytes())
 
@@ -158,8 +159,8 @@ def test_filesystem_that_is_used_during_the_question_stays(
     program.ok("destroy", "--confirm", "photos", place.url)
 
 
-def test_interrupted_removal_is_finished_by_name(program: Program, place: Place) -> None:
-    """Every other command refers to it, and mkfs refuses."""
+def test_interrupted_removal_is_completed_by_the_label(program: Program, place: Place) -> None:
+    """All other commands name destroy, until it removes the rest."""
     (place.bucket / "superblock").write_bytes(encode_tombstone("photos"))
 
     for words in (["fsck", "-y"], ["mkfs", "--plain"], ["log"], ["status"]):
@@ -171,8 +172,7 @@ def test_interrupted_removal_is_finished_by_name(program: Program, place: Place)
 
 
 @pytest.mark.mount
-def test_filesystem_that_is_held_is_refused(program: Program, mounted: Place) -> None:
-    """A filesystem in use is not removed."""
+def test_destroy_of_a_mounted_filesystem_is_refused(program: Program, mounted: Place) -> None:
     done = program.run("destroy", "--confirm", "photos", mounted.url)
 
     assert done.returncode == 7

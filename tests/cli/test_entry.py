@@ -14,7 +14,6 @@ from tests.programs import Program
 def test_help_of_every_command_has_examples_and_exit_statuses(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The help has the usage, and what scripts can rely on."""
     assert entry.main([name, "--help"]) == 0
 
     shown = capsys.readouterr().out
@@ -36,7 +35,7 @@ def test_help_of_every_command_has_examples_and_exit_statuses(
 def test_wrong_arguments_give_one_line_and_status_2(
     words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No traceback and no help page: the error, and where to find help."""
+    """The line names the error, without a traceback or a help page."""
     assert entry.main(words) == 2
 
     shown = capsys.readouterr().err
@@ -57,13 +56,12 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_missing_arguments_show_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """Missing arguments are an error, so that a script fails."""
+    """A call without arguments prints the commands and has status 2, so that a script fails."""
     assert entry.main([]) == 2
     assert "mkfs" in capsys.readouterr().out
 
 
 def test_closed_output_pipe_is_no_error(program: Program) -> None:
-    """Printing into a closed pipe leaves no traceback."""
     done = subprocess.run(
         f"{sys.executable} -m s3fs_meta version | true",
         shell=True,
@@ -77,7 +75,7 @@ def test_closed_output_pipe_is_no_error(program: Program) -> None:
 
 
 def test_command_loads_only_what_it_needs(program: Program) -> None:
-    """The status of a mount does not import FUSE and fsck."""
+    """The command status imports neither pyfuse3 nor boto3 nor fsck."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "s3fs_meta", "status", "--help"],
         capture_output=True,
@@ -87,12 +85,12 @@ def test_command_loads_only_what_it_needs(program: Program) -> None:
     )
 
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
-    assert "s3fs_meta.mount.control_api" in loaded  # which status needs
+    assert "s3fs_meta.mount.control_api" in loaded  # the module that the command status needs
     assert not loaded & {"pyfuse3", "boto3", "pydantic", "s3fs_meta.check.fsck"}
 
 
-def test_interrupted_program_waits_for_no_thread(program: Program) -> None:
-    """An interrupt can arrive before the code that starts a thread knows that it runs."""
+def test_interrupted_program_does_not_wait_for_its_threads(program: Program) -> None:
+    """The program exits even if one of its threads still waits."""
     done = subprocess.run(
         [
             sys.executable,

@@ -12,10 +12,10 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_flushed_file_can_be_read_without_this_host(
+def test_flushed_file_is_in_a_copy_of_the_bucket(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A copy of the bucket after the flush is a complete filesystem."""
+    """Another host mounts a copy of the bucket that was made after the flush."""
     (mounted.mountpoint / "f").write_bytes(b"important")
 
     done = json.loads(program.ok("flush", "--json", mounted.mountpoint))
@@ -29,14 +29,14 @@ def test_flushed_file_can_be_read_without_this_host(
     elsewhere.ok("umount", tmp_path / "look")
 
 
-def test_second_flush_has_nothing_to_do(program: Program, mounted: Place) -> None:
-    """The output of a flush that changed nothing says so."""
+def test_second_flush_reports_that_the_bucket_has_all_changes(
+    program: Program, mounted: Place
+) -> None:
     (mounted.mountpoint / "f").touch()
     program.ok("flush", mounted.mountpoint)
 
     assert program.ok("flush", mounted.mountpoint) == "the bucket already holds everything\n"
 
 
-def test_unmounted_path_has_its_status(program: Program, tmp_path: Path) -> None:
-    """A flush of an unmounted path has a specific exit status."""
+def test_flush_of_an_unmounted_path_has_status_8(program: Program, tmp_path: Path) -> None:
     assert program.run("flush", tmp_path).returncode == 8

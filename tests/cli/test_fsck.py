@@ -15,13 +15,12 @@ from tests.cli.conftest import Place
 from tests.programs import Program
 
 
-def test_clean_filesystem_has_status_0(program: Program, place: Place) -> None:
-    """The output is exactly one line."""
+def test_fsck_of_a_clean_filesystem_has_status_0(program: Program, place: Place) -> None:
+    """The output is one line with the URL and "clean"."""
     assert program.ok("fsck", "-n", place.url) == f"{place.url}: clean\n"
 
 
-def test_json_output_is_one_object(program: Program, place: Place) -> None:
-    """The JSON output is one object."""
+def test_json_output_of_fsck_is_one_object(program: Program, place: Place) -> None:
     found = json.loads(program.ok("fsck", "-n", "--json", place.url))
 
     assert found == {
@@ -33,22 +32,24 @@ def test_json_output_is_one_object(program: Program, place: Place) -> None:
     }
 
 
-def test_missing_filesystem_has_the_status_of_a_failed_check(
-    program: Program, tmp_path: Path
-) -> None:
-    """An operational error has status 8, as fsck(8) documents."""
+def test_fsck_of_a_missing_filesystem_has_status_8(program: Program, tmp_path: Path) -> None:
+    """An operational error has status 8, as the manual page fsck(8) documents."""
     assert program.run("fsck", "-n", f"local://{tmp_path}").returncode == 8
 
 
 @pytest.mark.parametrize("mode", [["-n"], ["-p"], []])
-def test_objects_are_deleted_only_with_y(program: Program, place: Place, mode: list[str]) -> None:
-    """-p runs unattended at boot."""
+def test_unknown_objects_are_deleted_only_with_y(
+    program: Program, place: Place, mode: list[str]
+) -> None:
+    """--delete-unknown is refused with -p, which runs unattended at boot, and with -n."""
     refused = program.run("fsck", *mode, "--delete-unknown", place.url)
     assert (refused.returncode, "needs -y" in refused.stderr) == (16, True)
 
 
-def test_packs_for_quarantined_state_are_not_deleted(program: Program, place: Place) -> None:
-    """Packs that only quarantined state needs are not deleted."""
+def test_unknown_objects_are_not_deleted_beside_quarantined_state(
+    program: Program, place: Place
+) -> None:
+    """Quarantined state on this host may need packs that no row names, so fsck refuses."""
     kept = locate(place.url, program.cachedir) / "kept-1"
     kept.mkdir(parents=True, mode=0o700)
 
@@ -58,7 +59,7 @@ def test_packs_for_quarantined_state_are_not_deleted(program: Program, place: Pl
 
 
 def test_foreign_objects_are_reported_and_stay(program: Program, place: Place) -> None:
-    """Files, and another filesystem below the same prefix, which an earlier mkfs allowed."""
+    """Files of users and another filesystem below the same prefix are reported and kept."""
     below = place.bucket / "other"
     shutil.copytree(place.bucket, below)
     (place.bucket / "holiday.jpg").write_text("x")
@@ -71,8 +72,7 @@ def test_foreign_objects_are_reported_and_stay(program: Program, place: Place) -
     assert (place.bucket / "holiday.jpg").exists()
 
 
-def test_deep_check_reads_every_pack(program: Program, place: Place) -> None:
-    """A healthy filesystem is clean."""
+def test_deep_check_of_a_new_filesystem_is_clean(program: Program, place: Place) -> None:
     assert program.run("fsck", "-n", "--deep", "--verbose", place.url).returncode == 0
 
 
@@ -80,7 +80,7 @@ def test_deep_check_reads_every_pack(program: Program, place: Place) -> None:
 def test_broken_chain_is_completed_from_the_local_state(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """4 with -n, 1 with -p, then 0; another host restores the current state."""
+    """fsck -n has status 4 and fsck -p status 1; then another host restores the last state."""
     for number in range(3):
         (mounted.mountpoint / str(number)).write_bytes(b"%d" % number * 1000)
         program.ok("flush", mounted.mountpoint)
@@ -99,7 +99,7 @@ def test_broken_chain_is_completed_from_the_local_state(
 
 
 def test_empty_local_database_is_replaced_from_the_bucket(program: Program, place: Place) -> None:
-    """The error of a mount names this command; it keeps the file, and the second run is clean."""
+    """Other commands name fsck -y. It quarantines the empty file, and the next run is clean."""
     program.ok("fsck", "-n", place.url)
     state = locate(place.url, program.cachedir)
     (state / "meta.db").write_bytes(b"")
@@ -115,7 +115,7 @@ def test_empty_local_database_is_replaced_from_the_bucket(program: Program, plac
 
 @pytest.mark.mount
 def test_missing_pack_is_found_repaired_and_then_clean(program: Program, mounted: Place) -> None:
-    """4 with -n, 1 with -y, then 0; uncached content is lost, and reported."""
+    """fsck -n has status 4; fsck -y has status 1 and reports the path of the lost file."""
     (mounted.mountpoint / "f").write_bytes(b"z" * 70_000)
     program.ok("umount", mounted.mountpoint)
     for pack in mounted.bucket.glob("pack/*/*"):
@@ -131,7 +131,7 @@ def test_missing_pack_is_found_repaired_and_then_clean(program: Program, mounted
 
 @pytest.mark.mount
 def test_mounted_filesystem_is_checked_without_changes(program: Program, mounted: Place) -> None:
-    """-n works beside the mount; repairs are refused."""
+    """fsck -n works beside a mount; fsck -y is refused and requests an unmount."""
     (mounted.mountpoint / "f").write_bytes(b"z")
 
     assert program.run("fsck", "-n", mounted.url).returncode == 0
@@ -143,8 +143,10 @@ def test_mounted_filesystem_is_checked_without_changes(program: Program, mounted
 @pytest.mark.parametrize(
     "words", [("-n", "-y"), ("-n", "-p"), ("-p", "-y"), ("-n", "-p", "-y")], ids=" ".join
 )
-def test_only_one_mode_can_be_given(program: Program, place: Place, words: tuple[str, ...]) -> None:
-    """Contradicting modes have status 16, as in fsck(8), and change nothing."""
+def test_modes_of_fsck_exclude_each_other(
+    program: Program, place: Place, words: tuple[str, ...]
+) -> None:
+    """Two modes have status 16, as the manual page fsck(8) documents, and change nothing."""
     done = program.run("fsck", *words, place.url)
 
     assert (done.returncode, "exclude each other" in done.stderr) == (16, True)
@@ -152,7 +154,7 @@ def test_only_one_mode_can_be_given(program: Program, place: Place, words: tuple
 
 
 def _stop_after(program: Program, place: Place, lines: int, number: int) -> tuple[int, str]:
-    """Repair with --verbose, send a signal after a number of lines; return status and last lines."""
+    """Run fsck -y --verbose, and send a signal after some lines; return status and output."""
     words = ["fsck", "-y", "--verbose", "--cachedir", str(program.cachedir), place.url]
     with subprocess.Popen(
         [sys.executable, "-m", "s3fs_meta", *words],
@@ -176,7 +178,7 @@ def _stop_after(program: Program, place: Place, lines: int, number: int) -> tupl
 def test_interrupted_run_can_be_repeated(
     program: Program, mounted: Place, number: signal.Signals, lines: int
 ) -> None:
-    """After an interrupt at any step the next run repairs, and the one after it is clean."""
+    """After an interrupt at any step the next run repairs, and a deep check is clean."""
     (mounted.mountpoint / "f").write_bytes(b"kept" * 50_000)
     program.ok("umount", mounted.mountpoint)
     database = sqlite3.connect(locate(mounted.url, program.cachedir) / "meta.db")
@@ -186,7 +188,7 @@ def test_interrupted_run_can_be_repeated(
 
     status, last_words = _stop_after(program, mounted, lines, number)
 
-    # It may have finished: then it ends by the signal, or normally.
+    # The repair may have ended before the signal: then the status is 1.
     assert status in {1, -number} | ({32} if number is signal.SIGINT else set())
     assert "Traceback" not in last_words
     assert program.run("fsck", "-y", mounted.url).returncode in {0, 1}
@@ -198,7 +200,7 @@ def test_interrupted_run_can_be_repeated(
 
 @pytest.mark.mount
 def test_local_state_replaces_all_metadata(program: Program, mounted: Place) -> None:
-    """Lease, changelogs and images are lost: another host restores everything with its names."""
+    """The lease, all changelogs and all images are lost; fsck -y --publish-local restores them."""
     (mounted.mountpoint / "d").mkdir()
     (mounted.mountpoint / "d" / "f").write_bytes(b"precious\n" * 9000)
     program.ok("umount", mounted.mountpoint)
@@ -219,7 +221,10 @@ def test_local_state_replaces_all_metadata(program: Program, mounted: Place) -> 
 
 @pytest.mark.mount
 def test_restored_bucket_is_replaced_by_the_local_state(program: Program, mounted: Place) -> None:
-    """An option is needed if another host has written since."""
+    """Another host has written to an older copy of the bucket.
+
+    To discard its writes fsck requires -y --publish-local.
+    """
     program.ok("umount", mounted.mountpoint)
     older = mounted.bucket.with_name("older")
     shutil.copytree(mounted.bucket, older)
@@ -248,7 +253,10 @@ def test_restored_bucket_is_replaced_by_the_local_state(program: Program, mounte
 
 @pytest.mark.mount
 def test_rebuild_recovers_content_without_any_metadata(program: Program, mounted: Place) -> None:
-    """Refused while an image or local state exists; then everything is in lost+found."""
+    """A rebuild is refused while an image or intact local state exists.
+
+    Without both it restores all content in lost+found.
+    """
     content = b"precious\n" * 9000
     (mounted.mountpoint / "f").write_bytes(content)
     ino = (mounted.mountpoint / "f").stat().st_ino
@@ -281,7 +289,7 @@ def test_rebuild_recovers_content_without_any_metadata(program: Program, mounted
 def test_rebuild_is_refused_while_another_host_holds_the_filesystem(
     program: Program, mounted: Place
 ) -> None:
-    """A host that holds the filesystem may publish its local state, so a rebuild is refused."""
+    """The host that holds the filesystem may publish names, so fsck requires --takeover."""
     (mounted.mountpoint / "f").write_bytes(b"precious")
     program.ok("flush", mounted.mountpoint)
     for folder in ("image", "changelog"):

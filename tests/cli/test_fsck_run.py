@@ -1,4 +1,4 @@
-"""Opening a filesystem for a check."""
+"""Databases and superblocks that fsck opens, upgrades or replaces."""
 
 import contextlib
 import os
@@ -51,7 +51,7 @@ def _state(place: Place, cachedir: Path) -> StateDir:
 
 
 def test_check_does_not_take_the_lease(program: Program, place: Place) -> None:
-    """-n changes nothing in the bucket."""
+    """fsck -n changes no object of the bucket."""
     before = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
 
     assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
@@ -63,7 +63,7 @@ def test_check_does_not_take_the_lease(program: Program, place: Place) -> None:
 def test_unreadable_database_is_replaced_from_the_last_image(
     program: Program, place: Place
 ) -> None:
-    """An unreadable database is replaced only with -y, and quarantined."""
+    """Only -y replaces the database; it is quarantined."""
     _check(place, program.cachedir, Mode.REPORT)
     database = _state(place, program.cachedir).database
     database.write_bytes(b"no database at all" * 1000)
@@ -78,8 +78,8 @@ def test_unreadable_database_is_replaced_from_the_last_image(
     assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
 
 
-def test_partly_damaged_database_is_replaced_too(program: Program, place: Place) -> None:
-    """A partly damaged database opens, and the check replaces it later."""
+def test_database_with_a_damaged_page_is_replaced(program: Program, place: Place) -> None:
+    """The database can be opened, and the check meets a damaged page of it."""
     _check(place, program.cachedir, Mode.ALL)
     database = _state(place, program.cachedir).database
     db = Database.open(database, Pragmas())
@@ -109,7 +109,7 @@ def _set_fact(place: Place, program: Program, name: str, value: bytes) -> None:
 
 
 def test_missing_property_is_repaired_in_place(program: Program, place: Place) -> None:
-    """A mount refuses it; -y takes it from the superblock, and local changes stay."""
+    """fsck -y reads the property from the superblock, and quarantines nothing."""
     _check(place, program.cachedir, Mode.REPORT)
     _set_fact(place, program, "block_bytes", b"")
 
@@ -123,7 +123,7 @@ def test_missing_property_is_repaired_in_place(program: Program, place: Place) -
 
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
 def test_lost_lease_is_recreated(program: Program, place: Place, damage: str) -> None:
-    """4 with -n, 1 with -y, then 0; local state stays in place."""
+    """fsck -n has status 4 and -y status 1; local state stays in use."""
     _check(place, program.cachedir, Mode.ALL)
     if damage == "missing":
         (place.bucket / "lease").unlink()
@@ -143,7 +143,7 @@ def test_lost_lease_is_recreated(program: Program, place: Place, damage: str) ->
 def test_superblock_is_repaired_from_its_copy(
     program: Program, place: Place, damage: str, name: str
 ) -> None:
-    """4 with -n, 1 with -y, then 0; -p creates missing objects, and replaces none."""
+    """fsck -p uploads a missing superblock; only -y replaces a damaged one."""
     healthy = (place.bucket / name).read_bytes()
     if damage == "missing":
         (place.bucket / name).unlink()
@@ -160,7 +160,10 @@ def test_superblock_is_repaired_from_its_copy(
 
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
 def test_superblock_is_repaired_from_this_host(program: Program, place: Place, damage: str) -> None:
-    """A host's copy restores the superblock if neither object in the bucket is usable."""
+    """This host has stored the superblock when it first checked the filesystem.
+
+    Other hosts fail and name fsck -y on a host that has mounted the filesystem.
+    """
     program.ok("fsck", "-n", place.url)
     paths = [place.bucket / name for name in ("superblock", "superblock-copy")]
     healthy = paths[0].read_bytes()
@@ -184,7 +187,7 @@ def test_superblock_is_repaired_from_this_host(program: Program, place: Place, d
 
 
 def test_older_superblock_can_be_replaced_or_accepted(program: Program, place: Place) -> None:
-    """-y restores the newest; --accept-superblock accepts the one in the bucket."""
+    """fsck -y uploads this host's newer superblock; --accept-superblock keeps the older one."""
     program.ok("fsck", "-n", place.url)
     paths = [place.bucket / name for name in ("superblock", "superblock-copy")]
     old = paths[0].read_bytes()
@@ -203,7 +206,7 @@ def test_older_superblock_can_be_replaced_or_accepted(program: Program, place: P
 
 
 def test_incomplete_image_is_replaced(program: Program, place: Place) -> None:
-    """4 with -n, 1 with -p, then 0; another host can restore again."""
+    """fsck -n has status 4 and -p status 1; then another host can restore."""
     _check(place, program.cachedir, Mode.REPORT)
     [piece] = place.bucket.glob("image/*/000000")
     piece.unlink()
@@ -216,7 +219,7 @@ def test_incomplete_image_is_replaced(program: Program, place: Place) -> None:
 
 
 def test_database_of_a_newer_version_is_kept(program: Program, place: Place) -> None:
-    """A database of a newer version is kept, because a newer program can read it."""
+    """fsck does not quarantine a database that only a newer program can read."""
     _check(place, program.cachedir, Mode.REPORT)
     _set_fact(place, program, "schema_version", b"999")
 
@@ -230,7 +233,7 @@ def test_database_of_a_newer_version_is_kept(program: Program, place: Place) -> 
 def test_check_after_power_loss_keeps_the_flag(
     program: Program, place: Place, mode: Mode, fact: str
 ) -> None:
-    """The next mount has to verify blocks that may be torn."""
+    """The flag makes the next mount verify blocks that may be torn."""
     _check(place, program.cachedir, Mode.REPORT)
     path = _state(place, program.cachedir).database
     db = Database.open(path, Pragmas())
@@ -250,7 +253,7 @@ def test_check_after_power_loss_keeps_the_flag(
 
 @pytest.mark.mount
 def test_safe_repairs_report_the_remaining_lost_block(program: Program, mounted: Place) -> None:
-    """-p uploads the rest and reports the loss; -y records it."""
+    """fsck -p reports a dirty block whose cache file is missing; -y records its loss."""
     pid = program.status(mounted.mountpoint)["pid"]
     (mounted.mountpoint / "lost").write_bytes(b"content")
     fd = os.open(mounted.mountpoint / "lost", os.O_RDONLY)
@@ -275,8 +278,8 @@ def _make_former(database: Path) -> None:
         connection.commit()
 
 
-def test_former_tables_are_upgraded_and_clean(program: Program, place: Place) -> None:
-    """Tables of an earlier version are upgraded for a check, also with -n."""
+def test_tables_of_an_earlier_version_are_upgraded(program: Program, place: Place) -> None:
+    """Each mode of fsck upgrades tables of version 1."""
     for mode in Mode:
         _check(place, program.cachedir, Mode.REPORT)
         _make_former(_state(place, program.cachedir).database)
@@ -285,7 +288,7 @@ def test_former_tables_are_upgraded_and_clean(program: Program, place: Place) ->
 
 
 def test_mount_of_an_older_program_is_not_checked(program: Program, place: Place) -> None:
-    """A mount by an older program is not checked; one line names a remedy."""
+    """The error says that an older program has mounted the filesystem; nothing is changed."""
     _check(place, program.cachedir, Mode.REPORT)
     database = _state(place, program.cachedir).database
     _make_former(database)
@@ -305,7 +308,7 @@ def test_mount_of_an_older_program_is_not_checked(program: Program, place: Place
 
 
 def test_rebuild_is_refused_while_an_image_can_be_restored(program: Program, place: Place) -> None:
-    """Damaged changelogs are no reason to lose all names; the message names the right command."""
+    """With damaged changelogs, fsck --rebuild names the option --end-at, which keeps all names."""
     for _ in range(2):
         _check(place, program.cachedir, Mode.SAFE)
     for path in sorted(place.bucket.glob("changelog/*")):
@@ -350,10 +353,10 @@ async def _write_in_the_future(place: Place, state: Path) -> None:
     await store.close()
 
 
-def test_time_in_the_future_is_an_error_that_is_corrected(
+def test_chain_with_times_in_the_future_is_corrected(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """A chain that ends in the future is an error of its own; -y corrects it."""
+    """Times in the chain that are in the future are reported as "times"; -y corrects them."""
     trio.run(_write_in_the_future, place, tmp_path / "wrong")
 
     report = _check(place, program.cachedir, Mode.REPORT)

@@ -1,4 +1,4 @@
-"""Changing the superblock."""
+"""Changes of the superblock by commands about keys."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.programs import Program
 
 
 def _never() -> bytes:
-    raise AssertionError("no passphrase should be asked for")
+    raise AssertionError("no passphrase must be requested")
 
 
 def _change(url: str, cachedir: Path) -> None:
@@ -26,12 +26,12 @@ def _change(url: str, cachedir: Path) -> None:
 
 
 def test_plain_filesystem_has_no_passphrase_to_change(place: Place, program: Program) -> None:
-    """A command about keys of a plain filesystem fails without asking for a passphrase."""
+    """A command about keys fails without a request for a passphrase."""
     with pytest.raises(PassphraseError, match="not encrypted"):
         _change(place.url, program.cachedir)
 
 
-def test_missing_filesystem_is_named(tmp_path: Path) -> None:
-    """A command on a missing filesystem creates nothing."""
+def test_change_of_keys_of_a_missing_filesystem_names_mkfs(tmp_path: Path) -> None:
+    """A command about keys names mkfs if no filesystem exists."""
     with pytest.raises(NotAFilesystemError, match="mkfs"):
         _change(f"local://{tmp_path}", tmp_path)

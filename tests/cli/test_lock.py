@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_locked_tree_cannot_be_changed(program: Program, mounted: Place) -> None:
-    """No system call changes a locked tree, also after a remount; rm --locked removes it."""
+    """Each change fails with EPERM, also after a remount; rm --locked removes the tree."""
     mnt = mounted.mountpoint
     (mnt / "tree" / "below").mkdir(parents=True)
     file = mnt / "tree" / "below" / "f"

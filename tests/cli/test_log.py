@@ -12,27 +12,29 @@ from tests.programs import Program
 
 
 def txgs(program: Program, place: Place, *words: str) -> list[dict[str, Any]]:
-    """Return the txgs in the log."""
+    """Return the txgs that the log command prints as JSON."""
     found = json.loads(program.ok("log", "--json", *words, place.url))["txgs"]
     assert isinstance(found, list)
     return found
 
 
-def test_filesystem_that_was_never_mounted_has_no_history(program: Program, place: Place) -> None:
-    """Txg 0 is made by mkfs, without changes."""
+def test_log_of_a_filesystem_that_was_never_mounted_is_empty(
+    program: Program, place: Place
+) -> None:
+    """The log does not list txg 0, which mkfs makes."""
     assert txgs(program, place) == []
     assert program.ok("log", place.url) == ""
 
 
-def test_invalid_arguments_are_refused(program: Program, place: Place) -> None:
-    """Invalid times, paths and numbers are refused."""
+def test_invalid_arguments_of_log_are_refused(program: Program, place: Place) -> None:
+    """Times, paths and counts that are invalid have status 2 or 3."""
     for words in (["--since", "x"], ["--until", "1999-01-01"], ["--path", "../x"], ["-n", "0"]):
         assert program.run("log", *words, place.url).returncode in {2, 3}
 
 
 @pytest.mark.mount
 def test_log_finds_the_txg_before_a_mistake(program: Program, mounted: Place) -> None:
-    """The log is read beside a mount by path, time or number; its output is valid for at=."""
+    """The log selects txgs by path, time and number, beside a mount."""
     mnt = mounted.mountpoint
     (mnt / "thesis").mkdir()
     (mnt / "thesis" / "draft").write_bytes(b"x" * 100_000)

@@ -23,7 +23,6 @@ def _mkfs(tmp_path: Path, *words: str) -> int:
 def test_plain_filesystem_has_the_requested_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The JSON output lists the properties of the new filesystem."""
     words = ["--plain", "--label", "x", "--block-size", "64K", "--page-size", "8K", "--json"]
 
     assert _mkfs(tmp_path, *words) == 0
@@ -37,8 +36,8 @@ def test_plain_filesystem_has_the_requested_settings(
     assert (tmp_path / "bucket" / "superblock").is_file()
 
 
-def test_state_directory_is_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The new database was only needed to make the first image."""
+def test_mkfs_leaves_no_local_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """mkfs needs its database only to make the first image."""
     assert _mkfs(tmp_path, "--plain") == 0
     assert list((tmp_path / "state").iterdir()) == []
 
@@ -56,15 +55,17 @@ def test_state_directory_is_removed(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_value_out_of_range_is_refused_before_any_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, str]
 ) -> None:
-    """An invalid value creates no directory and asks no question."""
+    """A value out of range has status 2, and no directory is created."""
     assert _mkfs(tmp_path, *words) == 2
 
     assert list(tmp_path.iterdir()) == []
     assert "size" in capsys.readouterr().err or words[0] == "--label"
 
 
-def test_occupied_url_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Existing objects are not touched."""
+def test_url_of_an_existing_filesystem_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """mkfs does not overwrite a superblock."""
     assert _mkfs(tmp_path, "--plain") == 0
     before = (tmp_path / "bucket" / "superblock").read_bytes()
 
@@ -72,10 +73,9 @@ def test_occupied_url_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (tmp_path / "bucket" / "superblock").read_bytes() == before
 
 
-def test_url_inside_a_filesystem_is_refused(
+def test_url_inside_a_filesystem_is_refused_with_its_url(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A URL inside a filesystem is refused; the message names that filesystem."""
     assert _mkfs(tmp_path, "--plain") == 0
     inner = f"local://{tmp_path}/bucket/a/b"
 
@@ -92,7 +92,7 @@ def test_url_inside_a_filesystem_on_s3_is_refused(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On S3 a filesystem above the URL is found with one request for each prefix."""
+    """A filesystem above or below the URL is found in S3; a similar prefix is no filesystem."""
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
     s3_server.make_bucket("nested")
@@ -106,10 +106,10 @@ def test_url_inside_a_filesystem_on_s3_is_refused(
     assert f"filesystem {prefix}/a lies below" in capsys.readouterr().err
 
 
-def test_unreadable_prefix_above_is_ignored(
+def test_mkfs_ignores_prefixes_above_that_it_cannot_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Credentials for a prefix are enough for a filesystem in it."""
+    """The credentials may be valid only for the prefix of the new filesystem."""
     (tmp_path / "bucket").mkdir()
     lookups: list[str] = []
 
@@ -126,7 +126,7 @@ def test_unreadable_prefix_above_is_ignored(
 def test_prefix_with_foreign_objects_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A prefix with foreign objects is refused: they may belong to another program."""
+    """Objects that are not of a filesystem may belong to another program."""
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket" / "holiday.jpg").write_text("x")
 
@@ -147,13 +147,13 @@ def test_prefix_with_foreign_objects_is_refused(
 def test_impossible_settings_are_refused_before_any_change(
     tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Status 2, and no object."""
+    """Invalid settings have status 2, and no superblock is created."""
     assert _mkfs(tmp_path, *words) == 2
     assert not (tmp_path / "bucket" / "superblock").exists()
 
 
 def test_encrypted_filesystem_shows_its_recovery_key_once(program: Program, empty: Place) -> None:
-    """Encryption needs no option; the key is shown, and the superblock has it only wrapped."""
+    """Encryption is the default; the recovery key is printed and not in the superblock."""
     program.environment["S3FS_META_PASSPHRASE"] = "correct horse"
 
     shown = program.ok("mkfs", empty.url)
@@ -167,7 +167,7 @@ def test_encrypted_filesystem_shows_its_recovery_key_once(program: Program, empt
 def test_without_passphrase_or_terminal_the_error_names_the_option(
     program: Program, empty: Place
 ) -> None:
-    """A script cannot answer a question; nothing is created."""
+    """mkfs in a script names --passphrase-file and creates nothing."""
     done = program.run("mkfs", empty.url)
 
     assert done.returncode == 4

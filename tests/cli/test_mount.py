@@ -21,8 +21,8 @@ from tests.servers import running_s3
 pytestmark = pytest.mark.mount
 
 
-def test_mounted_filesystem_keeps_files(program: Program, place: Place) -> None:
-    """Files survive umount and mount, also without local state."""
+def test_files_survive_umount_and_mount(program: Program, place: Place) -> None:
+    """Files are unchanged after umount and a mount without local state."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "d").mkdir()
     (place.mountpoint / "d" / "f").write_bytes(b"content")
@@ -36,8 +36,10 @@ def test_mounted_filesystem_keeps_files(program: Program, place: Place) -> None:
     program.ok("umount", place.mountpoint)
 
 
-def test_kernel_shows_the_url_and_the_options(program: Program, place: Place) -> None:
-    """The mount table shows URL and options, for df and umount."""
+def test_mount_table_shows_the_url_and_the_kernel_refuses_writes_with_ro(
+    program: Program, place: Place
+) -> None:
+    """The mount table has the URL as the source; the kernel refuses writes on a read-only mount."""
     program.ok("mount", "-o", "ro,noexec", place.url, place.mountpoint)
 
     found = mount_table.find(str(place.mountpoint))
@@ -48,10 +50,9 @@ def test_kernel_shows_the_url_and_the_options(program: Program, place: Place) ->
     program.ok("umount", place.mountpoint)
 
 
-def test_second_mount_of_a_mounted_filesystem_is_refused(
+def test_second_mount_of_a_filesystem_names_its_mountpoint(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The message names the mountpoint."""
     (tmp_path / "other").mkdir()
 
     done = program.run("mount", mounted.url, tmp_path / "other")
@@ -63,7 +64,7 @@ def test_second_mount_of_a_mounted_filesystem_is_refused(
 def test_plain_filesystem_is_refused_if_a_passphrase_is_given(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """An attacker may have put it there, to read later writes."""
+    """An attacker could have replaced the encrypted filesystem, to read later writes."""
     (tmp_path / "pass").write_text("secret\n")
 
     done = program.run("mount", "--passphrase-file", tmp_path / "pass", place.url, place.mountpoint)
@@ -73,8 +74,8 @@ def test_plain_filesystem_is_refused_if_a_passphrase_is_given(
     assert program.status(place.url)["epoch"] == 0
 
 
-def test_mount_after_a_kill_recovers(program: Program, mounted: Place) -> None:
-    """The dead mountpoint is unmounted, and the dirty data is still available."""
+def test_mount_after_a_kill_has_all_synced_data(program: Program, mounted: Place) -> None:
+    """The dead mountpoint is unmounted first, and all synced data is available."""
     (mounted.mountpoint / "f").write_bytes(b"x" * 300_000)
     with (mounted.mountpoint / "f").open("rb+") as file:
         os.fsync(file.fileno())
@@ -92,7 +93,6 @@ def test_mount_after_a_kill_recovers(program: Program, mounted: Place) -> None:
 def test_early_error_of_the_daemon_is_reported_by_the_command(
     program: Program, empty: Place
 ) -> None:
-    """Starting in the background hides no error."""
     empty.bucket.mkdir()
 
     done = program.run("mount", empty.url, empty.mountpoint)
@@ -102,8 +102,7 @@ def test_early_error_of_the_daemon_is_reported_by_the_command(
     assert done.stderr.count("\n") == 1
 
 
-def test_weak_settings_print_a_warning(program: Program, place: Place) -> None:
-    """Options that weaken durability print a warning at every mount."""
+def test_journal_mode_off_prints_a_warning_at_mount(program: Program, place: Place) -> None:
     done = program.run("mount", "-o", "journal_mode=off", place.url, place.mountpoint)
 
     assert done.returncode == 0
@@ -112,7 +111,7 @@ def test_weak_settings_print_a_warning(program: Program, place: Place) -> None:
 
 
 def test_mount_in_the_foreground_ends_with_status_0(program: Program, place: Place) -> None:
-    """A foreground mount, as in a systemd unit, logs to standard error and ends with 0."""
+    """A mount with --foreground logs to standard error and exits with 0 at SIGTERM."""
     words = ["mount", "--foreground", place.url, str(place.mountpoint)]
     words += ["--cachedir", str(program.cachedir)]
     with subprocess.Popen(
@@ -139,7 +138,7 @@ def test_mount_in_the_foreground_ends_with_status_0(program: Program, place: Pla
 def test_bucket_on_a_real_server_can_be_mounted_anywhere(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
-    """Encrypted, written on one machine, read on another without local state."""
+    """An encrypted filesystem is mounted by a host without local state, and fsck is clean."""
     url = "s3://bucket/home"
     (tmp_path / "server").mkdir()
     with running_s3(tmp_path / "server") as server:
@@ -161,7 +160,7 @@ def test_bucket_on_a_real_server_can_be_mounted_anywhere(
 
 
 def test_unreachable_endpoint_is_reported_early(program: Program, empty: Place) -> None:
-    """The first line is printed at once; an unresolvable name is not retried."""
+    """The command prints a line before it retries. It does not retry an unresolvable name."""
     program.environment |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     words = ["--region", "x", "s3://bucket/home", str(empty.mountpoint)]
 
@@ -177,7 +176,8 @@ def test_unreachable_endpoint_is_reported_early(program: Program, empty: Place) 
     first, last = refused.stderr.splitlines()
     assert (
         "s3://bucket/home" in first
-    )  # the store is unreachable, or on a busy machine has not answered yet
+        # A busy machine may report that the store has not answered yet.
+    )
     assert "trying for up to" in first
     assert "after 8 attempts" in last
 
@@ -186,7 +186,7 @@ def test_unreachable_endpoint_is_reported_early(program: Program, empty: Place) 
 def test_read_only_mount_works_while_the_disk_of_the_bucket_is_absent(
     program: Program, place: Place
 ) -> None:
-    """The directory does not exist; a mount for writing, and one of the past, are refused."""
+    """Mounts for writing and at a txg are refused while the directory of the bucket is missing."""
     url, mnt = place.url, place.mountpoint
     program.ok("mount", url, mnt)
     (mnt / "f").write_bytes(b"content")
@@ -215,10 +215,10 @@ def test_read_only_mount_works_while_the_disk_of_the_bucket_is_absent(
 
 @pytest.mark.s3
 @pytest.mark.mount
-def test_read_only_mount_works_without_the_bucket(
+def test_read_only_mount_works_while_the_store_is_unreachable(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
-    """Encrypted, from complete local state, marked in status; a mount for writing is refused."""
+    """A host with complete local state can mount with ro or ro,follow, also if encrypted."""
     url, mnt = "s3://bucket/home", empty.mountpoint
     (tmp_path / "server").mkdir()
     with running_s3(tmp_path / "server") as server:

@@ -13,7 +13,7 @@ MODULE = "s3fs_meta.cli.mount_helper"
 
 
 def test_arguments_may_come_in_any_order() -> None:
-    """mount(8) puts options last, users do not."""
+    """The helper accepts options after the mountpoint, as from mount(8), and before the URL."""
     call = mount_helper.parse(["s3://b/p", "/mnt", "-n", "-o", "ro,x-a", "-t", "s3fs-meta"])
 
     assert call == ("s3://b/p", Path("/mnt"), ["ro,x-a"], False, False)
@@ -22,13 +22,12 @@ def test_arguments_may_come_in_any_order() -> None:
 
 @pytest.mark.parametrize("words", [[], ["s3://b/p"], ["a", "b", "c"], ["-x", "a", "b"]])
 def test_wrong_call_shows_the_usage(words: list[str]) -> None:
-    """A wrong call prints the usage, as other mount helpers do."""
     with pytest.raises(UsageError, match=r"usage: mount\.s3fs-meta"):
         mount_helper.parse(words)
 
 
 def test_wrong_option_has_status_1(program: Program, empty: Place) -> None:
-    """A wrong option has exit status 1, as mount(8) documents."""
+    """Status 1 stands for wrong usage, as the manual page mount(8) documents."""
     done = program.run(empty.url, empty.mountpoint, "-o", "comit=1", module=MODULE, here=False)
 
     assert done.returncode == 1
@@ -38,7 +37,7 @@ def test_wrong_option_has_status_1(program: Program, empty: Place) -> None:
 
 
 def test_fake_mount_only_checks_the_arguments(program: Program, empty: Place) -> None:
-    """The option -f of mount(8) changes nothing."""
+    """The option -f of mount(8) is a dry run, which creates no bucket."""
     done = program.run(empty.url, empty.mountpoint, "-f", module=MODULE, here=False)
 
     assert done.returncode == 0
@@ -46,8 +45,8 @@ def test_fake_mount_only_checks_the_arguments(program: Program, empty: Place) ->
 
 
 @pytest.mark.mount
-def test_line_of_fstab_is_mounted(program: Program, place: Place) -> None:
-    """Options of mount(8) that are meant for other programs are accepted."""
+def test_helper_mounts_with_the_options_of_an_fstab_line(program: Program, place: Place) -> None:
+    """The helper ignores options of fstab that are meant for mount(8) and systemd."""
     options = f"rw,_netdev,nofail,x-systemd.automount,cachedir={program.cachedir}"
 
     done = program.run(place.url, place.mountpoint, "-o", options, module=MODULE, here=False)
@@ -59,7 +58,7 @@ def test_line_of_fstab_is_mounted(program: Program, place: Place) -> None:
 
 @pytest.mark.mount
 def test_failed_mount_has_status_32(program: Program, empty: Place) -> None:
-    """A failed mount has exit status 32, as mount(8) documents."""
+    """Status 32 stands for a failed mount, as the manual page mount(8) documents."""
     empty.bucket.mkdir()
     options = f"cachedir={program.cachedir}"
 

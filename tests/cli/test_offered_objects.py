@@ -1,4 +1,4 @@
-"""fsck --objects-from: copies of objects in another directory."""
+"""The option --objects-from of fsck: copies of objects in another directory."""
 
 import shutil
 from pathlib import Path
@@ -14,14 +14,14 @@ from tests.programs import Program
 def test_directory_of_copies_needs_no_scheme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A relative one is below the working directory."""
+    """A relative path becomes a URL below the working directory; a URL stays unchanged."""
     monkeypatch.chdir(tmp_path)
     assert url_of("backup") == f"local://{tmp_path}/backup"
     assert url_of("s3://bucket/prefix") == "s3://bucket/prefix"
 
 
 def test_copies_are_used_only_with_y(program: Program, place: Place, tmp_path: Path) -> None:
-    """The bucket itself is refused as a copy."""
+    """fsck refuses -p with copies, the bucket itself as a copy, and a missing directory."""
     assert program.run("fsck", "-p", "--objects-from", tmp_path, place.url).returncode == 16
     refused = program.run("fsck", "-y", "--objects-from", place.bucket, place.url)
     assert refused.returncode == 16
@@ -34,7 +34,10 @@ def test_copies_are_used_only_with_y(program: Program, place: Place, tmp_path: P
 def test_damage_is_repaired_from_a_copy_on_another_disk(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The last changelog has a flipped bit, a pack is missing: another host then reads every byte."""
+    """A changelog has a flipped bit and all packs are missing.
+
+    After fsck -y with a copy of the bucket another host reads all content.
+    """
     content = b"precious\n" * 90_000
     (mounted.mountpoint / "f").write_bytes(content)
     program.ok("umount", mounted.mountpoint)

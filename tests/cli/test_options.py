@@ -5,7 +5,7 @@ from s3fs_meta.objects.urls import S3Options
 
 
 def test_options_of_the_bucket_are_parsed() -> None:
-    """Missing bucket options leave the values to the AWS configuration."""
+    """Options that are not given are None, so that the AWS configuration applies."""
     assert options.Access(endpoint_url="http://x", profile="p").s3 == S3Options(
         "http://x", None, "p"
     )

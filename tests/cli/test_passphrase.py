@@ -8,7 +8,6 @@ from tests.programs import Program
 
 @pytest.mark.slow
 def test_new_passphrase_opens_and_the_old_one_does_not(program: Program, empty: Place) -> None:
-    """After the change only the new passphrase opens the filesystem."""
     old, new = empty.mountpoint.with_name("old"), empty.mountpoint.with_name("new")
     old.write_text("one\n")
     new.write_text("two\n")
@@ -25,7 +24,7 @@ def test_new_passphrase_opens_and_the_old_one_does_not(program: Program, empty: 
 
 @pytest.mark.slow
 def test_new_passphrase_is_never_taken_from_the_environment(program: Program, empty: Place) -> None:
-    """The variable holds the old one; without a terminal the message names the option."""
+    """The variable holds the old passphrase; without a terminal --new-passphrase-file is needed."""
     program.environment["S3FS_META_PASSPHRASE"] = "one"
     program.ok("mkfs", empty.url)
 

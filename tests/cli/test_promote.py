@@ -12,7 +12,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_follower_of_a_free_filesystem_is_promoted(program: Program, place: Place) -> None:
-    """The output has its first txg; its writes are there at the next mount."""
+    """Promote prints the first txg of the new epoch; the next mount has the writes."""
     program.ok("mount", "-o", "ro,follow", place.url, place.mountpoint)
 
     done = json.loads(program.ok("promote", "--json", place.mountpoint))
@@ -27,7 +27,7 @@ def test_follower_of_a_free_filesystem_is_promoted(program: Program, place: Plac
 
 
 def test_writer_cannot_be_promoted(program: Program, mounted: Place) -> None:
-    """The message names the requirement."""
+    """The message says that promote needs a mount with ro,follow."""
     done = program.run("promote", mounted.mountpoint)
 
     assert done.returncode == ExitStatus.USAGE

@@ -1,4 +1,4 @@
-"""The reclaim command, mounted and not."""
+"""The reclaim command, with and without a mount."""
 
 import json
 from pathlib import Path
@@ -12,8 +12,10 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_dry_run_beside_a_mount_deletes_nothing(program: Program, mounted: Place) -> None:
-    """The mount makes the plan."""
+def test_dry_run_of_reclaim_beside_a_mount_deletes_nothing(
+    program: Program, mounted: Place
+) -> None:
+    """The daemon makes the plan, and the command prints it."""
     found = json.loads(program.ok("reclaim", "--dry-run", "--json", mounted.mountpoint))
     assert found["deleted"] is False
     assert found["url"] == mounted.url
@@ -21,7 +23,7 @@ def test_dry_run_beside_a_mount_deletes_nothing(program: Program, mounted: Place
 
 
 def test_stray_parts_are_deleted_without_a_mount(program: Program, place: Place) -> None:
-    """The filesystem is opened for that, and released afterwards."""
+    """Reclaim opens the filesystem, deletes a part without a changelog, and releases the lease."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x")
     program.ok("umount", place.mountpoint)
@@ -42,6 +44,5 @@ def test_stray_parts_are_deleted_without_a_mount(program: Program, place: Place)
     assert program.run("fsck", "-n", place.url).returncode == 0
 
 
-def test_unmounted_path_has_its_status(program: Program, tmp_path: Path) -> None:
-    """A directory is no filesystem."""
+def test_reclaim_of_an_unmounted_path_has_status_8(program: Program, tmp_path: Path) -> None:
     assert program.run("reclaim", tmp_path).returncode == 8

@@ -10,7 +10,7 @@ from tests.programs import Program
 
 @pytest.mark.slow
 def test_recovery_key_sets_a_new_passphrase(program: Program, empty: Place) -> None:
-    """A recovery key may be typed in small letters and without dashes."""
+    """The recovery key may have lower-case letters and no dashes."""
     key_file, new = empty.mountpoint.with_name("key"), empty.mountpoint.with_name("new")
     program.environment["S3FS_META_PASSPHRASE"] = "forgotten"
     recovery_key = json.loads(program.ok("mkfs", "--json", empty.url))["recovery_key"]
@@ -24,8 +24,10 @@ def test_recovery_key_sets_a_new_passphrase(program: Program, empty: Place) -> N
     assert program.status(empty.url)["image"]["pieces"] == 1
 
 
-def test_without_a_terminal_the_message_names_an_option(program: Program, empty: Place) -> None:
-    """The option for the key, not the one for the lost passphrase."""
+def test_without_a_terminal_a_file_with_the_recovery_key_is_required(
+    program: Program, empty: Place
+) -> None:
+    """The message names --recovery-key-file, not --passphrase-file."""
     program.environment["S3FS_META_PASSPHRASE"] = "forgotten"
     program.ok("mkfs", empty.url)
 
@@ -38,7 +40,7 @@ def test_without_a_terminal_the_message_names_an_option(program: Program, empty:
 
 @pytest.mark.slow
 def test_wrong_recovery_key_changes_nothing(program: Program, empty: Place) -> None:
-    """Status 4, and the passphrase still opens."""
+    """The status is 4, and the passphrase stays valid."""
     key_file = empty.mountpoint.with_name("key")
     key_file.write_text("AAAAAA-AAAAAA\n")
     program.environment["S3FS_META_PASSPHRASE"] = "kept"
@@ -53,7 +55,7 @@ def test_wrong_recovery_key_changes_nothing(program: Program, empty: Place) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["passphrase", "recovery key"])
 def test_leaked_recovery_key_is_replaced(program: Program, empty: Place, by: str) -> None:
-    """The old one opens nothing any more, the new one does; the passphrase is unchanged."""
+    """After --renew only the new key sets a passphrase; the passphrase itself stays valid."""
     beside = empty.mountpoint.parent
     program.environment["S3FS_META_PASSPHRASE"] = "kept"
     old = json.loads(program.ok("mkfs", "--json", empty.url))["recovery_key"]
@@ -73,8 +75,7 @@ def test_leaked_recovery_key_is_replaced(program: Program, empty: Place, by: str
     program.ok(*change, beside / "new", empty.url)
 
 
-def test_renewal_keeps_the_passphrase(program: Program, empty: Place) -> None:
-    """Contradicting options are refused."""
+def test_contradicting_options_of_recover_key_are_refused(program: Program, empty: Place) -> None:
     some = str(empty.mountpoint.with_name("some"))
     for words in (
         ["--renew", "--new-passphrase-file", some],
@@ -85,6 +86,6 @@ def test_renewal_keeps_the_passphrase(program: Program, empty: Place) -> None:
 
 
 def test_plain_filesystem_has_no_recovery_key(program: Program, place: Place) -> None:
-    """The message names the reason."""
+    """The status is 4, and the message says that the filesystem is not encrypted."""
     refused = program.run("recover-key", "--renew", place.url)
     assert (refused.returncode, "not encrypted" in refused.stderr) == (4, True)

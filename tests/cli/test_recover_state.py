@@ -15,7 +15,7 @@ from tests.programs import Program
 def test_files_of_a_fenced_host_are_recovered(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """Only changes after its last image are copied."""
+    """The command copies only files that changed after the last flush."""
     (mounted.mountpoint / "old").write_bytes(b"in the image")
     program.ok("flush", mounted.mountpoint)
     (mounted.mountpoint / "new").write_bytes(b"unshipped")
@@ -42,13 +42,13 @@ def test_files_of_a_fenced_host_are_recovered(
 
 
 def test_without_quarantined_state_the_list_is_empty(program: Program, place: Place) -> None:
-    """Before the first mount the list is empty."""
+    """Without quarantined state a copy has status 3."""
     assert program.ok("recover-state", place.url).startswith("nothing is quarantined in ")
     assert program.run("recover-state", "--to", place.mountpoint, place.url).returncode == 3
 
 
 def test_non_empty_target_is_refused(program: Program, place: Place) -> None:
-    """Copies are never mixed with existing files."""
+    """The command does not mix copies with existing files."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     (Path(listed["state"]) / "kept-1").mkdir(parents=True)
     (place.mountpoint / "x").touch()
@@ -61,7 +61,7 @@ def test_non_empty_target_is_refused(program: Program, place: Place) -> None:
 def test_block_files_without_a_database_cannot_be_copied(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """A directory without a database cannot be copied; the message explains it."""
+    """The status is 3, and the message counts the block files."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     blocks = Path(listed["state"]) / "kept-1" / "blocks"
     blocks.mkdir(parents=True)
@@ -72,8 +72,10 @@ def test_block_files_without_a_database_cannot_be_copied(
     assert (done.returncode, "no database, only 1 block files" in done.stderr) == (3, True)
 
 
-def test_one_of_several_must_be_chosen(program: Program, place: Place, tmp_path: Path) -> None:
-    """One of several states is chosen by its name; an unreadable one is listed with its error."""
+def test_one_of_several_quarantined_states_must_be_chosen(
+    program: Program, place: Place, tmp_path: Path
+) -> None:
+    """With two quarantined states a copy requires --kept; a corrupt database has status 12."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     for name in ("kept-1", "kept-2"):
         (Path(listed["state"]) / name).mkdir(parents=True)

@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def make_tree(root: Path) -> None:
-    """Make a tree with one entry of each kind."""
+    """Make a tree with at least one entry of each file type."""
     (root / "d" / "deep").mkdir(parents=True)
     (root / "d" / "deep" / "file").write_bytes(random.Random(1).randbytes(3 * MIB + 5))
     os.link(root / "d/deep/file", root / "second name")
@@ -41,7 +41,7 @@ def make_tree(root: Path) -> None:
 
 
 def set_acl(path: Path) -> None:
-    """Let user 1000 read a file: acl(5) in the kernel's form, version 2."""
+    """Let user 1000 read a file, by an ACL in the kernel's form of acl(5), version 2."""
     entries = [(1, 6, -1), (2, 4, 1000), (4, 4, -1), (16, 4, -1), (32, 0, -1)]
     body = b"".join(struct.pack("<HHi", *entry) for entry in entries)
     os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + body)
@@ -49,7 +49,10 @@ def set_acl(path: Path) -> None:
 
 @pytest.mark.mount
 def test_everything_is_restored(program: Program, mounted: Place, tmp_path: Path) -> None:
-    """A restore works beside a mount, and on another host without local state."""
+    """A restore at a txg has all files and properties, beside a mount.
+
+    A host without local state restores single paths.
+    """
     mnt, out = mounted.mountpoint, tmp_path / "out"
     make_tree(mnt)
     set_acl(mnt / "d" / "small 2")
@@ -78,10 +81,10 @@ def test_everything_is_restored(program: Program, mounted: Place, tmp_path: Path
 
 
 @pytest.mark.mount
-def test_privileges_of_other_users_programs_are_dropped(
+def test_restore_without_privileges_drops_suid_bits_and_devices(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """When root copies files of other users, with a message."""
+    """With --no-privileges a restore drops suid and sgid bits and device nodes, and reports it."""
     mnt, out = mounted.mountpoint, tmp_path / "out"
     make_tree(mnt)
     program.ok("flush", mnt)
@@ -99,7 +102,7 @@ def test_privileges_of_other_users_programs_are_dropped(
 def test_lost_content_is_a_hole_and_reported(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The exit status tells scripts; all other content is copied."""
+    """The command exits with status 12, reports the range, and copies all other files."""
     (mounted.mountpoint / "bad").write_bytes(random.Random(2).randbytes(100_000))
     (mounted.mountpoint / "empty").touch()
     program.ok("umount", mounted.mountpoint)
@@ -114,10 +117,10 @@ def test_lost_content_is_a_hole_and_reported(
     assert (tmp_path / "out" / "empty").exists()
 
 
-def test_impossible_requests_are_refused_before_any_change(
+def test_impossible_restore_is_refused_before_any_change(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """An invalid time, a missing txg, a target in use, a missing path."""
+    """A wrong time, a missing txg, a missing path and a used target are refused."""
     words, out = ["restore", place.url], tmp_path / "out"
 
     assert program.run(*words, "--to", out, "--at", "then").returncode == 2

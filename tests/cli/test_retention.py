@@ -8,8 +8,8 @@ from tests.cli.conftest import Place
 from tests.programs import Program
 
 
-def test_default_is_a_week_and_can_change(program: Program, place: Place) -> None:
-    """The superblock stores it, for every host."""
+def test_retention_is_a_week_by_default_and_can_change(program: Program, place: Place) -> None:
+    """The default retention is 7 days; the command stores a new value in the superblock."""
     assert program.ok("retention", place.url) == "7d\n"
     assert program.ok("retention", place.url, "36h") == "36h\n"
     shown = json.loads(program.ok("retention", "--json", place.url))
@@ -18,15 +18,16 @@ def test_default_is_a_week_and_can_change(program: Program, place: Place) -> Non
 
 
 def test_mkfs_sets_the_retention(program: Program, empty: Place) -> None:
-    """An option of mkfs sets the retention."""
     made = json.loads(program.ok("mkfs", "--plain", "--retention", "30d", "--json", empty.url))
     assert made["retention_s"] == 30 * 86_400
     assert program.ok("retention", empty.url) == "30d\n"
 
 
 @pytest.mark.slow
-def test_encrypted_filesystem_needs_the_passphrase(program: Program, empty: Place) -> None:
-    """A wrong passphrase cannot make a mount drop points in time."""
+def test_retention_of_an_encrypted_filesystem_needs_the_passphrase(
+    program: Program, empty: Place
+) -> None:
+    """A wrong passphrase does not change the retention of an encrypted filesystem."""
     program.environment["S3FS_META_PASSPHRASE"] = "one"
     program.ok("mkfs", empty.url)
     program.ok("retention", empty.url, "1d")
@@ -36,7 +37,7 @@ def test_encrypted_filesystem_needs_the_passphrase(program: Program, empty: Plac
 
 
 def test_invalid_time_is_refused(program: Program, place: Place) -> None:
-    """The message names the reason."""
+    """The message has an example of a valid time."""
     refused = program.run("retention", place.url, "soon")
     assert refused.returncode == 2
     assert "7d" in refused.stderr

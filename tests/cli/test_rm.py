@@ -17,12 +17,12 @@ pytestmark = pytest.mark.mount
 
 @pytest.fixture(params=["plain", "with options"])
 def here(request: pytest.FixtureRequest) -> bool:
-    """Return whether an option is given: without options a faster path gives the same result."""
+    """Return whether the command runs in this process, with options, or as the fast path."""
     return bool(request.param == "with options")
 
 
-def test_plain_removal_imports_nothing_slow(program: Program, mounted: Place) -> None:
-    """Without options rm imports no slow module."""
+def test_rm_without_options_imports_no_slow_module(program: Program, mounted: Place) -> None:
+    """Without options rm does not import trio, typer, rich or the settings."""
     (mounted.mountpoint / "tree" / "below").mkdir(parents=True)
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "s3fs_meta", "rm", mounted.mountpoint / "tree"],
@@ -39,7 +39,7 @@ def test_plain_removal_imports_nothing_slow(program: Program, mounted: Place) ->
 
 
 def test_interpreter_without_assertions_is_refused(program: Program, mounted: Place) -> None:
-    """Assertions are needed; see ``boundary``."""
+    """Under python -O rm fails and removes nothing, because the program needs assertions."""
     file = mounted.mountpoint / "f"
     file.touch()
     done = subprocess.run(
@@ -56,7 +56,6 @@ def test_interpreter_without_assertions_is_refused(program: Program, mounted: Pl
 
 
 def test_missing_paths_and_help_use_the_full_command_line(program: Program) -> None:
-    """The command line answers."""
     assert "Missing argument" in program.run("rm", here=False).stderr
     assert "Examples" in program.ok("rm", "--help", here=False)
 
@@ -64,7 +63,7 @@ def test_missing_paths_and_help_use_the_full_command_line(program: Program) -> N
 def test_named_entries_are_removed_and_others_stay(
     program: Program, mounted: Place, here: bool
 ) -> None:
-    """Files, links, empty directories, trees; names of any bytes."""
+    """A tree, a file, a symlink, an empty directory and a name of odd bytes are removed."""
     mnt = mounted.mountpoint
     for name in ("tree", "stays"):
         (mnt / name / "deep" / "er").mkdir(parents=True)
@@ -83,7 +82,7 @@ def test_named_entries_are_removed_and_others_stay(
 
 
 def test_json_result_lists_the_removed_names(program: Program, mounted: Place) -> None:
-    """The JSON output lists the removed names in the order of the paths."""
+    """The JSON output has the removed paths in the order of the arguments."""
     (mounted.mountpoint / "one").touch()
     (mounted.mountpoint / "two").touch()
     gone = [mounted.mountpoint / "two", mounted.mountpoint / "one"]
@@ -94,7 +93,7 @@ def test_json_result_lists_the_removed_names(program: Program, mounted: Place) -
 
 
 def test_wait_ends_when_all_rows_are_deleted(program: Program, mounted: Place) -> None:
-    """Statfs counts no inode of the trees any more, and no removal is running."""
+    """After rm --wait, statfs counts only the root, and status shows no removal."""
     mnt = mounted.mountpoint
     for number in range(20):
         (mnt / "tree" / f"d{number}" / "below").mkdir(parents=True)
@@ -110,7 +109,7 @@ def test_wait_ends_when_all_rows_are_deleted(program: Program, mounted: Place) -
 
 
 def test_one_wrong_path_prevents_all_removals(program: Program, mounted: Place, here: bool) -> None:
-    """All paths are checked before the first removal."""
+    """rm checks all paths before the first removal."""
     (mounted.mountpoint / "f").touch()
     missing = mounted.mountpoint / "missing"
     done = program.run("rm", mounted.mountpoint / "f", missing, here=here)
@@ -120,8 +119,8 @@ def test_one_wrong_path_prevents_all_removals(program: Program, mounted: Place, 
     assert (mounted.mountpoint / "f").exists()
 
 
-def test_read_only_mount_refuses(program: Program, mounted: Place, here: bool) -> None:
-    """A read-only mount refuses the removal as unlink(2) does."""
+def test_rm_on_a_read_only_mount_is_refused(program: Program, mounted: Place, here: bool) -> None:
+    """rm on a read-only mount fails, and the directory stays."""
     (mounted.mountpoint / "d" / "e").mkdir(parents=True)
     program.ok("umount", mounted.mountpoint)
     program.ok("mount", "-o", "ro", mounted.url, mounted.mountpoint)
@@ -133,10 +132,7 @@ def test_read_only_mount_refuses(program: Program, mounted: Place, here: bool) -
     assert (mounted.mountpoint / "d" / "e").exists()
 
 
-def test_path_on_another_filesystem_is_refused(
-    program: Program, tmp_path: Path, here: bool
-) -> None:
-    """A path on another filesystem is refused and not changed."""
+def test_rm_on_another_filesystem_is_refused(program: Program, tmp_path: Path, here: bool) -> None:
     (tmp_path / "d").mkdir()
     assert program.run("rm", tmp_path / "d", here=here).returncode == ExitStatus.NOT_MOUNTED
     assert (tmp_path / "d").exists()

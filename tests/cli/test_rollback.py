@@ -10,8 +10,9 @@ from tests.programs import Program
 
 
 def test_without_an_answer_nothing_is_rolled_back(program: Program, place: Place) -> None:
-    """The effect is shown; a rollback to the current txg does nothing."""
-    program.ok("fsck", "-p", place.url)  # a fence record: the filesystem has a second point in time
+    """The command shows the effect and requires --yes. The newest txg needs no rollback."""
+    # Fsck -p adds a fence record, so the filesystem has a second point in time.
+    program.ok("fsck", "-p", place.url)
 
     done = program.run("rollback", "--at", "txg=0", place.url)
     assert done.returncode == 2
@@ -24,7 +25,7 @@ def test_without_an_answer_nothing_is_rolled_back(program: Program, place: Place
 
 @pytest.mark.mount
 def test_rollback_can_be_undone(program: Program, mounted: Place) -> None:
-    """A tree is restored, removed again, and fsck finds nothing."""
+    """A rollback restores a removed file; a rollback to the txg before it undoes that."""
     mnt = mounted.mountpoint
     (mnt / "old").write_bytes(b"old" * 1000)
     program.ok("flush", mnt)

@@ -1,4 +1,4 @@
-"""Choosing between the fast path and the full command line; test_rm tests the effect."""
+"""The choice between the fast path of rm and the full command line."""
 
 import subprocess
 import sys
@@ -12,7 +12,6 @@ from tests.programs import Program
 
 @pytest.mark.parametrize("words", [["rm", "a"], ["rm", "a b", "", "/c"]])
 def test_rm_with_paths_takes_the_fast_path(words: list[str]) -> None:
-    """Any rm with only paths takes the fast path."""
     assert is_plain_removal(words)
 
 
@@ -21,7 +20,6 @@ def test_rm_with_paths_takes_the_fast_path(words: list[str]) -> None:
     [[], ["rm"], ["rm", "--wait", "a"], ["rm", "a", "--", "-b"], ["rm", "-h"], ["lock", "a"]],
 )
 def test_all_other_commands_use_the_full_command_line(words: list[str]) -> None:
-    """All other commands, also without arguments, use the full command line."""
     assert not is_plain_removal(words)
 
 
@@ -35,8 +33,7 @@ start.program()
 """
 
 
-def test_interrupt_gives_one_line_and_the_usual_status(program: Program) -> None:
-    """An interrupt prints one line and gives the usual exit status."""
+def test_interrupt_of_the_fast_path_gives_one_line_and_status_130(program: Program) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED],
         capture_output=True,

@@ -10,8 +10,7 @@ from tests.cli.conftest import Place
 from tests.programs import Program
 
 
-def test_status_of_a_bucket_needs_no_mount(program: Program, place: Place) -> None:
-    """The status of a URL is read from the bucket, without a mount."""
+def test_status_of_a_url_is_read_from_the_bucket(program: Program, place: Place) -> None:
     found = program.status(place.url)
 
     assert found["label"] == "photos"
@@ -23,7 +22,7 @@ def test_status_of_a_bucket_needs_no_mount(program: Program, place: Place) -> No
 def test_image_of_an_encrypted_filesystem_needs_the_passphrase(
     program: Program, empty: Place
 ) -> None:
-    """Everything else can be read without it; no question is asked."""
+    """Without the passphrase status shows all figures except those of the image."""
     program.environment["S3FS_META_PASSPHRASE"] = "x"
     program.ok("mkfs", empty.url)
     del program.environment["S3FS_META_PASSPHRASE"]
@@ -34,12 +33,12 @@ def test_image_of_an_encrypted_filesystem_needs_the_passphrase(
     assert found["image"] is None
 
 
-def test_missing_filesystem_has_its_status(program: Program, tmp_path: Path) -> None:
-    """Scripts can distinguish it from an outage."""
+def test_status_of_a_missing_filesystem_has_status_5(program: Program, tmp_path: Path) -> None:
+    """The status 5 differs from that of an unreachable store."""
     assert program.run("status", f"local://{tmp_path}").returncode == 5
 
 
-def test_unmounted_path_has_its_status(program: Program, tmp_path: Path) -> None:
+def test_status_of_an_unmounted_path_has_status_8(program: Program, tmp_path: Path) -> None:
     """The message names the path."""
     done = program.run("status", tmp_path)
 
@@ -48,8 +47,9 @@ def test_unmounted_path_has_its_status(program: Program, tmp_path: Path) -> None
 
 
 @pytest.mark.mount
-def test_mount_is_found_by_mountpoint_url_and_in_the_list(program: Program, mounted: Place) -> None:
-    """A mount is found by its mountpoint, by its URL and in the list."""
+def test_status_finds_a_mount_by_mountpoint_by_url_and_in_the_list(
+    program: Program, mounted: Place
+) -> None:
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
 
     by_path = program.status(mounted.mountpoint)
@@ -64,7 +64,7 @@ def test_mount_is_found_by_mountpoint_url_and_in_the_list(program: Program, moun
 
 
 def test_printed_figures_have_units() -> None:
-    """Bytes and times are not printed as bare numbers; what is unknown is left out."""
+    """Sizes have binary units, times are words, and figures without a value are left out."""
     rows = status.table_rows(
         {"a_bytes": 2048, "image": {"last_ns": 0, "x": None}, "ro": True, "store": {"get": {}}}
     )
@@ -73,15 +73,15 @@ def test_printed_figures_have_units() -> None:
 
 
 def test_each_printed_size_has_a_label() -> None:
-    """A capacity of 0 is shown as unlimited."""
+    """Sizes have a label in words; a capacity of 0 is printed as "unlimited"."""
     rows = status.table_rows({"file_bytes": 1, "capacity_bytes": 0, "cache": {"bytes": 2}})
 
     assert rows == {"size of all files": "1 B", "capacity": "unlimited", "cache used": "2 B"}
 
 
 @pytest.mark.mount
-def test_replication_lag_starts_at_the_first_image(program: Program, mounted: Place) -> None:
-    """The replication lag counts from that image, not from the mount."""
+def test_time_of_the_last_image_is_that_of_the_bucket(program: Program, mounted: Place) -> None:
+    """The age of the last image is read from the bucket, and stays the same after a umount."""
     made_ns = program.status(mounted.mountpoint)["image"]["last_ns"]
     program.ok("umount", mounted.mountpoint)
 

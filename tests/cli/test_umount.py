@@ -1,4 +1,4 @@
-"""Unmounting: by umount of s3fs-meta, by other programs, by signals."""
+"""Unmounts by the command umount, by other programs and by signals."""
 
 import os
 import signal
@@ -14,8 +14,7 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_umount_of_a_dead_mount_reports_the_kept_state(program: Program, mounted: Place) -> None:
-    """Umount of a dead mount removes the mountpoint and reports local changes."""
+def test_umount_of_a_dead_mount_reports_dirty_local_state(program: Program, mounted: Place) -> None:
     pid = program.status(mounted.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
@@ -30,7 +29,7 @@ def test_umount_of_a_dead_mount_reports_the_kept_state(program: Program, mounted
 def test_signal_unmounts_and_uploads_everything(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """SIGTERM is a clean unmount; a later umount still reports how it ended."""
+    """After SIGTERM another host has all data, and a later umount succeeds."""
     (mounted.mountpoint / "f").write_bytes(b"y" * 100_000)
     pid = program.status(mounted.mountpoint)["pid"]
     os.kill(pid, signal.SIGTERM)
@@ -45,8 +44,8 @@ def test_signal_unmounts_and_uploads_everything(
     elsewhere.ok("umount", mounted.mountpoint)
 
 
-def test_plain_unmount_uploads_in_the_background(program: Program, mounted: Place) -> None:
-    """A following s3fs-meta umount waits for the upload."""
+def test_umount_after_fusermount_waits_for_the_upload(program: Program, mounted: Place) -> None:
+    """A umount command after fusermount3 -u waits until the lease is released."""
     (mounted.mountpoint / "f").write_bytes(os.urandom(5_000_000))
     subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)
 
@@ -56,11 +55,11 @@ def test_plain_unmount_uploads_in_the_background(program: Program, mounted: Plac
 
 
 def test_force_unmounts_when_the_upload_fails(program: Program, mounted: Place) -> None:
-    """Without force the mount stays, and the message names the option; with it the rest is kept locally."""
+    """Without --force the mount stays. With it unshipped changes stay on this host."""
     (mounted.mountpoint / "f").write_bytes(b"unshipped")
     chain = mounted.bucket / "changelog"
     chain.rename(mounted.bucket / "tmp" / "changelog")
-    chain.touch()  # no directory, so nothing can be created in it
+    chain.touch()  # a file instead of the directory, so that no changelog can be created
 
     stays = program.run("umount", mounted.mountpoint)
     ends = program.run("umount", "--force", mounted.mountpoint)
@@ -75,7 +74,7 @@ def test_force_unmounts_when_the_upload_fails(program: Program, mounted: Place) 
 
 
 def test_busy_filesystem_stays_mounted(program: Program, mounted: Place) -> None:
-    """A process with an open file is not interrupted."""
+    """The command umount fails while a file is open, and the mount continues."""
     with (mounted.mountpoint / "f").open("w"):
         done = program.run("umount", mounted.mountpoint)
 
@@ -85,7 +84,7 @@ def test_busy_filesystem_stays_mounted(program: Program, mounted: Place) -> None
 
 
 def test_read_only_mount_has_nothing_to_upload(program: Program, place: Place) -> None:
-    """A read-only mount is unmounted and flushed without an error about write access."""
+    """Flush and umount of a read-only mount succeed."""
     program.ok("mount", "-o", "ro", place.url, place.mountpoint)
 
     assert program.ok("flush", place.mountpoint) == "the bucket already holds everything\n"
@@ -97,7 +96,7 @@ def test_read_only_mount_has_nothing_to_upload(program: Program, place: Place) -
 def test_read_only_mount_reports_unshipped_changes_of_a_killed_mount_once(
     program: Program, place: Place
 ) -> None:
-    """The upload before the unmount and the unmount itself fail for the same reason."""
+    """Umount reports changes of an earlier mount in one message."""
     program.ok("mount", "-o", "sync_interval=1h", place.url, place.mountpoint)
     with (place.mountpoint / "f").open("wb") as file:
         file.write(b"on this disk")
@@ -114,6 +113,7 @@ def test_read_only_mount_reports_unshipped_changes_of_a_killed_mount_once(
     assert done.stderr.count("mount the filesystem for writing, then unmount it") == 1
 
 
-def test_never_mounted_path_has_its_status(program: Program, tmp_path: Path) -> None:
-    """The umount of a path that was never mounted has a specific exit status."""
+def test_umount_of_a_path_that_was_never_mounted_has_status_8(
+    program: Program, tmp_path: Path
+) -> None:
     assert program.run("umount", tmp_path).returncode == 8

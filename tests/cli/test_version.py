@@ -8,7 +8,7 @@ from s3fs_meta.cli import entry
 
 
 def test_versions_of_all_parts_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Bug reports need them."""
+    """The command prints the versions of the program and its libraries for bug reports."""
     assert entry.main(["version", "--json"]) == 0
 
     found = json.loads(capsys.readouterr().out)

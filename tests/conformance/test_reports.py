@@ -1,4 +1,4 @@
-"""Parsers that turn the output of foreign suites into cases."""
+"""Parsers of the output of xfstests, LTP and pjdfstest."""
 
 import os
 import select
@@ -30,7 +30,7 @@ Failures: generic/003
 
 
 def _cases(text: str, size: int) -> list[Case]:
-    """Parse a report that arrives in pieces, as from a pipe."""
+    """Parse a report that is read in pieces of a given size."""
     found, rest = [], ""
     for start in range(0, len(text), size):
         rest += text[start : start + size]
@@ -41,7 +41,7 @@ def _cases(text: str, size: int) -> list[Case]:
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 def test_each_xfstests_test_is_a_case(size: int) -> None:
-    """Cases are found however the pipe splits the output; other lines are ignored."""
+    """The parser finds all cases, whatever the size of the pieces, and ignores other lines."""
     found = _cases(PRINTED, size)
 
     assert [(one.name, one.outcome) for one in found] == [
@@ -57,8 +57,8 @@ def test_each_xfstests_test_is_a_case(size: int) -> None:
     assert "exit status 137" in found[4].detail
 
 
-def test_dangerous_tests_are_excluded() -> None:
-    """Tests known to crash a kernel are not run."""
+def test_dangerous_xfstests_are_excluded() -> None:
+    """Tests of xfstests in a group "dangerous" are not run."""
     groups = "# comment\n\n001 auto rw quick\n002 auto\n003 quick dangerous_fuzzers\n004 quick\n"
 
     assert xfstests.members(groups) == ["generic/001", "generic/004"]
@@ -77,15 +77,15 @@ def test_dangerous_tests_are_excluded() -> None:
 def test_status_of_an_ltp_case_combines_its_parts(
     status: int | None, output: str, outcome: Outcome
 ) -> None:
-    """A case fails if a part fails, even beside a part that does not apply."""
+    """An LTP case fails if one of its parts fails, even if another part is skipped."""
     found, detail = ltp.judge(programs.Finished(status, output, 1.0))
 
     assert found is outcome
     assert ("TFAIL" in output) == ("TFAIL" in detail)
 
 
-def test_skipped_ltp_case_says_why() -> None:
-    """The reason is shown, not the counts that LTP prints below it."""
+def test_skipped_ltp_case_has_its_reason() -> None:
+    """The detail is the reason that LTP prints, without the counts below it."""
     output = "x.c:1: TCONF: not supported here\n\nSummary:\nskipped  1\nwarnings 0\n"
 
     _, detail = ltp.judge(programs.Finished(32, output, 1.0))
@@ -94,7 +94,10 @@ def test_skipped_ltp_case_says_why() -> None:
 
 
 def test_only_filesystem_system_calls_are_chosen(tmp_path: Path) -> None:
-    """Cases are chosen from the large scenario; the other scenarios run completely."""
+    """LTP cases come from a list of file-related calls in its scenario "syscalls".
+
+    All other scenarios are run completely.
+    """
     scenarios = tmp_path / "runtest"
     scenarios.mkdir()
     lines = (
@@ -108,7 +111,7 @@ def test_only_filesystem_system_calls_are_chosen(tmp_path: Path) -> None:
 
 
 def test_every_exclusion_and_expected_failure_has_a_reason() -> None:
-    """The reason is text; an excluded case cannot be an expected failure."""
+    """A reason has at least three words; an excluded case is no expected failure."""
     for suite in ("xfstests", "ltp"):
         excluded, expected = cases.exclusions(suite), cases.expected_failures(suite)
         for reason in [*excluded.values(), *expected.values()]:
@@ -117,7 +120,7 @@ def test_every_exclusion_and_expected_failure_has_a_reason() -> None:
 
 
 def test_pjdfstest_refuses_a_directory_too_long_for_its_sockets(tmp_path: Path) -> None:
-    """The run says why, rather than that single cases fail with ENAMETOOLONG."""
+    """The run reports one failure, because sockets need short paths."""
     place = Place(tmp_path / ("x" * 60), tmp_path, own_mount=False)
 
     found = list(pjdfstest.run(place, None))
@@ -127,7 +130,7 @@ def test_pjdfstest_refuses_a_directory_too_long_for_its_sockets(tmp_path: Path) 
 
 
 def test_program_is_killed_with_its_children() -> None:
-    """A hanging test does not block the run."""
+    """When its output is closed, a hanging program is killed with its child."""
     script = "sleep 1000 & echo $!; sleep 1000"
     pieces = programs.pieces(
         ["/bin/sh", "-c", script], directory=Path("/"), seconds_max=60.0, environment=os.environ
@@ -136,12 +139,13 @@ def test_program_is_killed_with_its_children() -> None:
 
     pieces.close()
 
-    assert select.select([child], [], [], 60.0)[0]  # readable: it has ended
+    # the pidfd is readable, because the child has exited
+    assert select.select([child], [], [], 60.0)[0]
     os.close(child)
 
 
-def test_long_silence_is_reported() -> None:
-    """The caller learns that the program did not end by itself."""
+def test_silent_program_is_reported_as_hanging() -> None:
+    """A program without output for too long gives None as its last piece."""
     pieces = programs.pieces(
         ["sleep", "1000"], directory=Path("/"), seconds_max=0.0, environment=os.environ
     )
@@ -150,7 +154,7 @@ def test_long_silence_is_reported() -> None:
 
 
 def test_output_is_read_to_its_end() -> None:
-    """The last output of a program that ends is not lost."""
+    """The complete output of a program is read, including the part before its exit."""
     command = [sys.executable, "-c", "print('x' * 100_000)"]
 
     pieces = list(

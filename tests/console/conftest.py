@@ -1,4 +1,4 @@
-"""Fixtures of the program as users run it."""
+"""Fixtures: the command as users run it, and its filesystems."""
 
 from tests.cli.conftest import empty, mounted, place, program
 

@@ -1,4 +1,4 @@
-"""The error boundary: one line, one status."""
+"""The error boundary, which turns an exception into one line and an exit status."""
 
 import subprocess
 import sys
@@ -19,22 +19,20 @@ def _raising(exc: BaseException) -> boundary.Body:
 
 
 def test_error_is_one_line_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    """The line is for the user, the status for scripts."""
     assert boundary.run(_raising(HeldError("held by\n  host 'a'"))) is ExitStatus.HELD
 
     assert capsys.readouterr().err == "s3fs-meta: held by host 'a'\n"
 
 
 def test_os_error_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
-    """An OSError that the program does not wrap is still one line."""
+    """An OSError that no module converts gives one line with the file."""
     error = PermissionError(13, "Permission denied", "/x")
 
     assert boundary.run(_raising(error)) is ExitStatus.LOCAL
     assert capsys.readouterr().err == "s3fs-meta: /x: Permission denied\n"
 
 
-def test_bug_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    """An unexpected error prints its traceback for a bug report."""
+def test_unexpected_error_prints_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert boundary.run(_raising(RuntimeError("boom"))) is ExitStatus.BUG
 
     shown = capsys.readouterr().err
@@ -43,7 +41,7 @@ def test_bug_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_interrupt_has_its_own_status(capsys: pytest.CaptureFixture[str]) -> None:
-    """Control-C ends with the status that shells expect."""
+    """Ctrl-C ends the program with the status that shells expect."""
     assert boundary.run(_raising(KeyboardInterrupt())) is ExitStatus.INTERRUPTED
     assert "Traceback" not in capsys.readouterr().err
 
@@ -51,13 +49,13 @@ def test_interrupt_has_its_own_status(capsys: pytest.CaptureFixture[str]) -> Non
 def test_interrupt_caught_by_the_parser_has_its_own_status(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The parser turns it into a status without a message."""
+    """The command line parser converts Ctrl-C to status 130, without a message."""
     assert boundary.run(lambda: 130) is ExitStatus.INTERRUPTED
     assert capsys.readouterr().err == "s3fs-meta: interrupted\n"
 
 
 def test_interrupt_in_a_nursery_has_its_own_status(capsys: pytest.CaptureFixture[str]) -> None:
-    """An interrupt in a nursery decides the status, even if other errors follow from it."""
+    """An interrupt in a nursery decides the status, even if other errors follow it."""
 
     async def wait() -> None:
         async with trio.open_nursery():
@@ -75,8 +73,7 @@ def test_interrupt_in_a_nursery_has_its_own_status(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "s3fs-meta: interrupted\n"
 
 
-def test_success_is_zero() -> None:
-    """A body may return nothing, or a status."""
+def test_boundary_returns_zero_or_the_status_of_its_body() -> None:
     assert boundary.run(lambda: None) == 0
     assert boundary.run(lambda: 4) == 4
 
@@ -84,8 +81,6 @@ def test_success_is_zero() -> None:
 def test_group_with_a_known_error_is_reported_as_that_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A nursery's exception group causes no traceback."""
-
     class GroupError(Exception):
         exceptions = (UsageError("wrong"),)
 
@@ -94,7 +89,6 @@ def test_group_with_a_known_error_is_reported_as_that_error(
 
 
 def test_python_without_assertions_is_refused() -> None:
-    """Python -O disables assertions, which the program needs."""
     done = subprocess.run(
         [sys.executable, "-O", "-m", "s3fs_meta", "version"],
         capture_output=True,

@@ -27,7 +27,6 @@ def _made(kind: type[errors.S3fsError]) -> errors.S3fsError:
     ids=lambda kind: kind.__name__,
 )
 def test_every_error_class_has_an_exit_status(kind: type[errors.S3fsError]) -> None:
-    """Every own error class has an exit status."""
     error = errors.ControlError("ControlError", "x") if kind is errors.ControlError else _made(kind)
 
     assert exits.status_of(error) is not ExitStatus.BUG
@@ -45,13 +44,13 @@ def test_every_error_class_has_an_exit_status(kind: type[errors.S3fsError]) -> N
         (RuntimeError("x"), ExitStatus.BUG),
     ],
 )
-def test_special_families_come_before_general_ones(error: Exception, expected: ExitStatus) -> None:
-    """The first matching entry of the table is used."""
+def test_special_error_classes_precede_general_ones(error: Exception, expected: ExitStatus) -> None:
+    """The first entry of the table that matches an error decides its status."""
     assert exits.status_of(error) is expected
 
 
 def test_error_inside_a_mount_keeps_its_family() -> None:
-    """An error from the control socket has the status of its original class."""
+    """An error received through the control socket has the status of its class in the daemon."""
     fenced = errors.ControlError("FencedError", "x")
 
     assert exits.status_of(fenced) is ExitStatus.FENCED
@@ -60,13 +59,12 @@ def test_error_inside_a_mount_keeps_its_family() -> None:
     assert exits.status_of(errors.ControlError("Any", "x")) is ExitStatus.CONTROL
 
 
-def test_every_status_has_a_meaning() -> None:
-    """Help and documentation list them."""
+def test_every_exit_status_has_a_text_for_the_help() -> None:
     assert set(exits.MEANINGS) == set(ExitStatus)
 
 
 def test_fsck_and_mount_keep_to_their_manual_pages() -> None:
-    """For every error the numbers are those of fsck(8) and mount(8)."""
+    """Every status of fsck and mount is one of those in their manual pages."""
     assert {exits.fsck_status(one) for one in ExitStatus} <= set(exits.FSCK_MEANINGS)
     assert {exits.mount_status(one) for one in ExitStatus} <= set(exits.MOUNT_MEANINGS)
     assert exits.fsck_status(ExitStatus.USAGE) == 16
@@ -74,7 +72,7 @@ def test_fsck_and_mount_keep_to_their_manual_pages() -> None:
 
 
 def test_nested_groups_are_resolved() -> None:
-    """Nurseries raise groups of groups."""
+    """The function returns the exceptions of a group, and of groups in it."""
 
     class GroupError(Exception):
         exceptions = (ValueError(1), KeyError(2))

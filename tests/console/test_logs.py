@@ -11,7 +11,7 @@ from s3fs_meta.console import logs
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    """Restore the root logger."""
+    """Restore the handlers and the level of the root logger after each test."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -23,14 +23,15 @@ def restored() -> Iterator[None]:
 
 
 def test_journal_lines_carry_their_priority() -> None:
-    """Every line has a priority, also each line of a traceback."""
+    """Each line of a message has the priority of the message, as the journal requires."""
     record = logging.LogRecord("a", logging.ERROR, "f", 1, "one\ntwo", None, None)
 
     assert logs.JournalFormatter("%(message)s").format(record) == "<3>one\n<3>two"
 
 
-def test_log_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full log file is rotated, and one older file is kept."""
+def test_full_log_file_is_rotated_and_one_older_file_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logs, "LOG_BYTES_MAX", 1000)
     logs.to_file(tmp_path / "mount.log", logging.INFO)
 
@@ -43,7 +44,7 @@ def test_log_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_debug_lines_of_libraries_are_not_logged() -> None:
-    """Debug lines of the S3 library, which has headers in them, are not logged."""
+    """The S3 library would log headers of requests."""
     logs.to_stderr(logging.DEBUG)
 
     assert not logging.getLogger("botocore").isEnabledFor(logging.INFO)

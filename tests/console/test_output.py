@@ -9,13 +9,12 @@ from s3fs_meta.console import output
     ("size_bytes", "expected"),
     [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (5 << 40, "5 TiB")],
 )
-def test_sizes_have_binary_units(size_bytes: int, expected: str) -> None:
-    """Sizes are printed with three digits and a binary unit."""
+def test_sizes_are_printed_with_binary_units(size_bytes: int, expected: str) -> None:
     assert output.human_bytes(size_bytes) == expected
 
 
 def test_table_prints_texts_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
-    """Brackets in a cell are not interpreted as markup."""
+    """Brackets in a table cell are not markup."""
     output.print_table({"name": "[red]x"})
 
     assert "[red]x" in capsys.readouterr().out

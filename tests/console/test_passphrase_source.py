@@ -17,8 +17,8 @@ def _typing(*answers: str) -> passphrase_source.Ask:
     return lambda _prompt: next(left)
 
 
-def test_file_comes_before_environment_before_terminal(tmp_path: Path) -> None:
-    """A passphrase file overrides the environment, which overrides the terminal."""
+def test_passphrase_file_precedes_environment_and_terminal(tmp_path: Path) -> None:
+    """A passphrase file precedes the environment, which precedes the terminal."""
     file = tmp_path / "p"
     file.write_bytes(b"from file\n")
 
@@ -28,21 +28,20 @@ def test_file_comes_before_environment_before_terminal(tmp_path: Path) -> None:
 
 
 def test_only_the_first_line_of_a_file_counts(tmp_path: Path) -> None:
-    """The line end and later lines of a passphrase file are ignored."""
+    """The line end and all later lines of a passphrase file are ignored."""
     file = tmp_path / "p"
     file.write_bytes(b" pass word \r\nnote\n")
 
     assert passphrase_source.existing(None, file) == b" pass word "
 
 
-def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """The message says which file and why."""
+def test_unreadable_passphrase_file_is_named_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"missing.*No such file"):
         passphrase_source.existing(None, tmp_path / "missing")
 
 
 def test_empty_passphrase_is_refused(tmp_path: Path) -> None:
-    """An empty passphrase is refused from every source."""
+    """A file, the environment and the terminal may not give an empty passphrase."""
     file = tmp_path / "p"
     file.write_bytes(b"\nx\n")
 
@@ -55,14 +54,14 @@ def test_empty_passphrase_is_refused(tmp_path: Path) -> None:
 
 
 def test_new_passphrase_is_typed_twice() -> None:
-    """Two different inputs are refused, so that a typing error locks no user out."""
+    """If both inputs of a new passphrase differ, it is refused."""
     assert passphrase_source.new(None, None, _typing("ü", "ü")) == "ü".encode()
     with pytest.raises(PassphraseError, match="differ"):
         passphrase_source.new(None, None, _typing("a", "b"))
 
 
-def test_without_a_terminal_the_message_says_what_to_use() -> None:
-    """A script or a unit cannot answer a question."""
+def test_missing_terminal_is_an_error_if_a_passphrase_is_needed() -> None:
+    """The error says that there is no terminal, instead of waiting for an answer."""
     done = subprocess.run(
         [
             sys.executable,

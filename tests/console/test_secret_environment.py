@@ -1,4 +1,4 @@
-"""A passphrase in the environment is hidden from other processes and not inherited."""
+"""A passphrase in the environment, which other processes neither see nor inherit."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ os.waitpid(pid, 0)
 
 
 def test_passphrase_is_overwritten_in_proc_environ() -> None:
-    """Children do not inherit the passphrase; the program and other variables keep their values."""
+    """Child processes do not inherit the passphrase, but all other variables."""
     done = subprocess.run(
         [sys.executable, "-u", "-c", _TAKES],
         capture_output=True,
@@ -51,8 +51,8 @@ def test_passphrase_is_overwritten_in_proc_environ() -> None:
     ]
 
 
-def test_only_that_variable_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the variable nothing is overwritten; later variables are not visible in /proc."""
+def test_only_the_passphrase_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the variable, /proc/self/environ stays as it is."""
     before = Path("/proc/self/environ").read_bytes()
     take()
     assert Path("/proc/self/environ").read_bytes() == before
@@ -67,7 +67,7 @@ def test_only_that_variable_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.mount
 @pytest.mark.parametrize("module", ["s3fs_meta", "s3fs_meta.cli.mount_helper"])
 def test_daemon_does_not_expose_its_passphrase(empty: Place, program: Program, module: str) -> None:
-    """No process of the daemon or of mount(8) has the passphrase in its environment."""
+    """No process of the daemon or of the mount helper has the passphrase in its environment."""
     program.executes = True
     program.environment[VARIABLE] = SECRET
     program.ok("mkfs", empty.url)
@@ -87,8 +87,8 @@ def test_daemon_does_not_expose_its_passphrase(empty: Place, program: Program, m
 def test_daemon_keeps_credentials_of_the_bucket_in_its_environment(
     place: Place, program: Program
 ) -> None:
-    """SECURITY.md says so: the daemon reads them again when the store refuses them."""
-    program.executes = True  # a forked process shows the environment of the tests
+    """The daemon reads the credentials again when the store refuses them; see SECURITY.md."""
+    program.executes = True  # a forked process would show the environment of the tests
     program.environment["AWS_SECRET_ACCESS_KEY"] = SECRET
     program.ok("mount", place.url, place.mountpoint)
     try:

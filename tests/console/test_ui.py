@@ -1,4 +1,4 @@
-"""Progress and questions on a terminal."""
+"""Notices and progress bars on a terminal."""
 
 import pytest
 
@@ -6,15 +6,14 @@ from s3fs_meta.console.ui import TerminalFront
 
 
 def test_notice_is_one_line_with_the_programs_name(capsys: pytest.CaptureFixture[str]) -> None:
-    """The name distinguishes notices from other output of a script."""
+    """The program's name distinguishes a notice from other output of a script."""
     with TerminalFront() as front:
         front.notice("waiting [red]")
 
     assert capsys.readouterr().err == "s3fs-meta: waiting [red]\n"
 
 
-def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Log files do not get progress bars."""
+def test_progress_bars_are_not_shown_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with TerminalFront() as front:
         for done in range(100):
             front.progress("blocks", done, 100)
@@ -22,10 +21,10 @@ def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == ""
 
 
-def test_bars_are_shown_on_a_terminal_and_removed(
+def test_progress_bars_and_notices_are_shown_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Notices are printed above the bars."""
+    """A notice is printed above the progress bars."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with TerminalFront() as front:
@@ -41,7 +40,7 @@ def test_bars_are_shown_on_a_terminal_and_removed(
 def test_progress_bar_without_work_is_full(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bar at 0 % would look as if the command hung."""
+    """A progress bar of nothing to do shows 100 %, as if it was done."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with TerminalFront() as front:

@@ -1,4 +1,4 @@
-"""Servers for the contract suite, and detailed assertion messages for it."""
+"""Fixtures: servers for the contract suite, whose cases have detailed assertion messages."""
 
 import pytest
 

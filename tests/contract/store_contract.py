@@ -1,7 +1,7 @@
-"""The contract of object stores: the suite that ``test_stores`` runs on each of them.
+"""The contract of object stores: the cases that ``test_stores`` runs on every store.
 
-A case is an async function that takes an empty store. The docstring of ``ObjectStore`` lists the
-promises; a case tests one of them.
+A case is an async function that receives an empty store. It tests one promise of the docstring of
+``ObjectStore``.
 """
 
 import os
@@ -34,7 +34,7 @@ from s3fs_meta.objects.probe import probe
 Case = Callable[[ObjectStore], Awaitable[None]]
 
 CASES: Final[list[Case]] = []
-LONG_CASES: Final[list[Case]] = []  # a thousand requests and more
+LONG_CASES: Final[list[Case]] = []  # cases with more than 1,000 requests
 SLOW_CASES: Final[list[Case]] = []
 
 KEY: Final = ObjectKey("pack/3f/7-9a")
@@ -48,12 +48,12 @@ def case(function: Case) -> Case:
 
 
 async def keys_of(store: ObjectStore, prefix: str = "", *, after: str = "") -> list[str]:
-    """Return the listed keys."""
+    """Return the keys of a listing."""
     return [info.key async for info in store.list(prefix, after=after)]
 
 
 async def put_all(store: ObjectStore, keys: Iterable[str], data: bytes = b"content") -> None:
-    """Put many objects, several at once."""
+    """Put objects with four tasks at a time."""
     todo = iter(keys)
 
     async def worker() -> None:
@@ -66,7 +66,7 @@ async def put_all(store: ObjectStore, keys: Iterable[str], data: bytes = b"conte
 
 
 def numbered(count: int) -> list[str]:
-    """Return keys in ascending order."""
+    """Return a number of keys in ascending order."""
     return [f"many/{number:05}" for number in range(count)]
 
 
@@ -102,7 +102,7 @@ async def large_object_comes_back_whole(store: ObjectStore) -> None:
 
 @case
 async def put_takes_a_view_that_is_reused_afterwards(store: ObjectStore) -> None:
-    """The caller may change the buffer after the return."""
+    """The caller may change the buffer after put, create or replace returns."""
     buffer = bytearray(b"..content..")
     await store.put(KEY, memoryview(buffer)[2:-2])
     etag = await store.create(OTHER, memoryview(buffer)[2:-2])
@@ -124,7 +124,7 @@ async def put_replaces(store: ObjectStore) -> None:
 
 @case
 async def missing_object_raises_with_its_key(store: ObjectStore) -> None:
-    """The error names the key."""
+    """The error for a missing object has its key."""
     for read in (store.get(KEY, PACK_BYTES_MAX), store.get_range(KEY, 0, 1)):
         with pytest.raises(ObjectMissingError) as caught:
             await read
@@ -143,7 +143,7 @@ async def beginning_of_a_key_is_no_object(store: ObjectStore) -> None:
 
 @case
 async def object_that_is_larger_than_its_reader_takes_is_refused(store: ObjectStore) -> None:
-    """The error has the size, and the tag needed to replace the object."""
+    """A prefix of a key is no object, and neither is a key with an object's key as a prefix."""
     await store.put(KEY, bytes(1000))
 
     assert (await store.get(KEY, 1000)).data == bytes(1000)
@@ -160,7 +160,7 @@ async def object_that_is_larger_than_its_reader_takes_is_refused(store: ObjectSt
 
 @case
 async def ranges_are_exact(store: ObjectStore) -> None:
-    """Ranges may be the first byte, the last byte, the middle, or the complete object."""
+    """A range may be the first byte, the last byte, a part, or the complete object."""
     await store.put(KEY, b"0123456789")
 
     assert await store.get_range(KEY, 0, 1) == b"0"
@@ -171,7 +171,7 @@ async def ranges_are_exact(store: ObjectStore) -> None:
 
 @case
 async def range_past_the_end_is_damage(store: ObjectStore) -> None:
-    """A range across or after the end raises an error: never fewer bytes, never zeros."""
+    """A range across or after the end of an object raises FormatError with its key."""
     await store.put(KEY, b"0123456789")
     await store.put(OTHER, b"")
 
@@ -183,7 +183,7 @@ async def range_past_the_end_is_damage(store: ObjectStore) -> None:
 
 @case
 async def impossible_range_is_damage(store: ObjectStore) -> None:
-    """Ranges come from rows, which may be corrupt, so an invalid one is reported as damage."""
+    """An invalid range raises FormatError, because its bounds may come from a corrupt row."""
     await store.put(KEY, b"0123456789")
 
     for start, stop in ((5, 5), (7, 3), (-1, 3), (0, RANGE_BYTES_MAX + 1), (1 << 62, 1 << 63)):
@@ -197,7 +197,7 @@ async def impossible_range_is_damage(store: ObjectStore) -> None:
 
 @case
 async def create_takes_a_free_key_once(store: ObjectStore) -> None:
-    """The second attempt changes nothing, not even with the same bytes."""
+    """A second create of a key fails and changes nothing, even with the same bytes."""
     await store.create(KEY, b"first")
 
     for data in (b"second", b"first"):
@@ -218,7 +218,7 @@ async def create_may_follow_a_delete(store: ObjectStore) -> None:
 
 @case
 async def replace_follows_the_versions(store: ObjectStore) -> None:
-    """A tag is valid for one replacement, whether get, put or replace returned it."""
+    """A tag is valid for one replacement, whichever request returned it."""
     created = await store.create(KEY, b"1")
     assert (await store.get(KEY, PACK_BYTES_MAX)).etag == created
     replaced = await store.replace(KEY, b"2", created)
@@ -233,7 +233,7 @@ async def replace_follows_the_versions(store: ObjectStore) -> None:
 
 @case
 async def replace_of_nothing_is_refused(store: ObjectStore) -> None:
-    """A deleted object is not created again."""
+    """A replacement of a deleted object fails, and creates no object."""
     etag = await store.create(KEY, b"1")
     await store.delete([KEY])
 
@@ -284,7 +284,7 @@ async def compare_and_set_loses_no_update(store: ObjectStore) -> None:
 
 @case
 async def probe_finds_the_conditions_honoured(store: ObjectStore) -> None:
-    """The probe succeeds and leaves no object."""
+    """The probe reports that the store honours conditions, and leaves no object."""
     assert await probe(store, "c0ffee")
 
     assert await keys_of(store) == []
@@ -292,7 +292,7 @@ async def probe_finds_the_conditions_honoured(store: ObjectStore) -> None:
 
 @case
 async def reader_sees_old_or_new_never_a_mixture(store: ObjectStore) -> None:
-    """Two writers of one key, and a concurrent reader: each answer is one complete object."""
+    """A reader beside two writers always gets the complete object of one of them."""
     contents = [bytes([letter]) * 50_000 for letter in b"ab"]
     await store.put(KEY, contents[0])
 
@@ -314,7 +314,7 @@ async def reader_sees_old_or_new_never_a_mixture(store: ObjectStore) -> None:
 
 @case
 async def delete_takes_what_is_there(store: ObjectStore) -> None:
-    """Missing keys and an empty list are no errors; other objects stay."""
+    """Deleting a missing key, or no key at all, is no error; other objects stay."""
     await put_all(store, [KEY, OTHER])
 
     await store.delete([])
@@ -338,7 +338,7 @@ async def list_ascends_by_bytes(store: ObjectStore) -> None:
 
 @case
 async def list_takes_any_beginning(store: ObjectStore) -> None:
-    """A prefix may end in the middle of a component; the listing has sizes."""
+    """A prefix of a listing may end within a component; the listing has sizes of objects."""
     for key, data in (("pack/3f/1", b"1"), ("pack/3e/22", b"22"), ("packs", b""), ("o", b"")):
         await store.put(ObjectKey(key), data)
 
@@ -355,7 +355,7 @@ async def list_takes_any_beginning(store: ObjectStore) -> None:
 
 @case
 async def list_goes_on_behind_a_key(store: ObjectStore) -> None:
-    """A listing starts after a key, which need not exist."""
+    """A listing begins after a given key, which need not exist."""
     await put_all(store, ["a/1", "a/2", "a/3", "b/1"])
 
     assert await keys_of(store, "a/", after="a/1") == ["a/2", "a/3"]
@@ -365,7 +365,7 @@ async def list_goes_on_behind_a_key(store: ObjectStore) -> None:
 
 
 async def check_pages(store: ObjectStore, count: int) -> None:
-    """Put, list and delete *count* objects."""
+    """Put, list and delete *count* objects, some of which are beyond the first page."""
     keys = numbered(count)
     await put_all(store, keys)
 
@@ -376,7 +376,7 @@ async def check_pages(store: ObjectStore, count: int) -> None:
 
 
 async def list_crosses_the_border_of_a_page(store: ObjectStore) -> None:
-    """Objects one more than a page are listed, and deleted in two batches."""
+    """A page of a listing plus one object is listed completely, and deleted in two batches."""
     await check_pages(store, LIST_PAGE_KEYS + 1)
 
 
@@ -391,7 +391,7 @@ SLOW_CASES.append(list_crosses_two_borders)
 
 @case
 async def list_may_be_left_early(store: ObjectStore) -> None:
-    """A consumer that stops releases the listing's resources."""
+    """A reader may close a listing before its end."""
     await put_all(store, ["a", "b", "c"])
     found = store.list("")
 
@@ -406,7 +406,7 @@ async def list_may_be_left_early(store: ObjectStore) -> None:
 
 @case
 async def longest_key_is_stored(store: ObjectStore) -> None:
-    """The longest component and the longest key within the limits can be stored."""
+    """A key and a component of maximum length can be stored, listed and deleted."""
     component = "c" * KEY_COMPONENT_BYTES_MAX
     key = ObjectKey(f"{component}/{'k' * (KEY_BYTES_MAX - len(component) - 1)}")
     await store.put(key, b"content")
@@ -419,7 +419,7 @@ async def longest_key_is_stored(store: ObjectStore) -> None:
 
 @case
 async def printable_keys_survive_every_escaping(store: ObjectStore) -> None:
-    """Keys are escaped in URLs and in the XML of listings and batch deletes."""
+    """Keys with special characters survive URLs, and the XML of listings and batch deletes."""
     keys = ["a b", "a+b", "a%20b", "a&b;c", "a<b>", "a'b\"c", "a=b:c@d,e!f(g)~", "a#b[c]", "a*?"]
     await put_all(store, keys)
 
@@ -431,7 +431,7 @@ async def printable_keys_survive_every_escaping(store: ObjectStore) -> None:
 
 @case
 async def unsafe_keys_are_refused(store: ObjectStore) -> None:
-    """Every method with a key refuses it before any request."""
+    """Every method refuses an unsafe key before it sends a request."""
     for text in ("", "/a", "a/", "a//b", "a/../b", ".", "ä", "a\nb", "c" * 256, "a\\b"):
         key = ObjectKey(text)
         for request in (
@@ -451,7 +451,7 @@ async def unsafe_keys_are_refused(store: ObjectStore) -> None:
 
 @case
 async def cancelled_write_leaves_old_or_new(store: ObjectStore) -> None:
-    """The outcome is unknown, but it is never half an object, and the store keeps working."""
+    """After a cancelled put the object has its old or its new content, and the store works."""
     contents = [b"old" * 10_000, b"new" * 1_000_000]
     await store.put(KEY, contents[0])
 
@@ -467,7 +467,10 @@ async def cancelled_write_leaves_old_or_new(store: ObjectStore) -> None:
 
 @case
 async def time_is_that_of_stored_objects(store: ObjectStore) -> None:
-    """The store's present and its objects' times are of one clock; servers truncate to seconds."""
+    """The store's current time and the times of its objects come from one clock.
+
+    Servers truncate times to seconds.
+    """
     before = await store.now_ns()
     await store.put(KEY, b"content")
     after = await store.now_ns()
@@ -481,12 +484,14 @@ async def time_is_that_of_stored_objects(store: ObjectStore) -> None:
     if not store.has_own_clock:
         assert (
             abs(after - time.time_ns()) < 60 * 10**9
-        )  # the clock is that of this host or of the server of a network disk
+            # Without a clock of its own, the store uses that of this host or of a network disk's
+            # server.
+        )
 
 
 @case
 async def every_method_notices_a_cancellation(store: ObjectStore) -> None:
-    """Each method has a schedule point, so a cancelled task ends there."""
+    """Each method has a schedule point, at which a cancelled task ends."""
     await store.put(KEY, b"content")
     for request in (
         lambda: store.get(KEY, PACK_BYTES_MAX),
@@ -506,7 +511,7 @@ async def every_method_notices_a_cancellation(store: ObjectStore) -> None:
 
 @case
 async def many_requests_at_once_all_succeed(store: ObjectStore) -> None:
-    """Tasks wait if there are more than threads."""
+    """30 requests succeed at once, although the store has fewer threads."""
     await store.put(KEY, b"0123456789")
     answers: list[bytes] = []
 
@@ -522,7 +527,7 @@ async def many_requests_at_once_all_succeed(store: ObjectStore) -> None:
 
 @case
 async def url_names_the_place(store: ObjectStore) -> None:
-    """The URL has a scheme, and error messages have one line."""
+    """The URL of a store has a scheme, and its error messages have one line."""
     assert ":" in store.url
     with pytest.raises(StoreError) as caught:
         await store.get(KEY, PACK_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""The contract suite on every store, and on every decorator."""
+"""The contract suite on every kind of store."""
 
 import itertools
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -30,10 +30,9 @@ IN_PROCESS: dict[str, Callable[[Path], ObjectStore]] = {
     "opened": lambda folder: open_store(f"local://{folder}"),
 }
 ON_SERVERS = {"http": "s3_server", "https": "s3_tls_server", "second make": "s3_second_server"}
-# TransientStoreError may be raised by all of these at times: any server may answer 500,
-# as moto does for some of several concurrent requests. Over TLS a handshake in one thread may read a
-# protocol list that urllib3 replaces in another (python/cpython#141012), and the server refuses it.
-# The program retries these, and so do the cases.
+# Any server may answer 500, as moto does for some concurrent requests. With TLS a handshake may
+# read a protocol list that urllib3 replaces in another thread (python/cpython#141012), and the
+# server refuses the handshake. Both raise TransientStoreError, so the cases retry like the program.
 
 _prefixes = (f"store-{number}" for number in itertools.count())
 _with_bucket: set[S3Server] = set()
@@ -41,7 +40,7 @@ _with_bucket: set[S3Server] = set()
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Return an empty directory."""
+    """Return an empty directory on a fast disk."""
     with fast_folder() as empty:
         yield empty
 
@@ -50,7 +49,7 @@ def folder() -> Iterator[Path]:
 async def store(
     request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[ObjectStore, None]:
-    """Return an empty store of the kind asked for."""
+    """Return an empty store of the requested kind."""
     if request.param in IN_PROCESS:
         opened = IN_PROCESS[request.param](folder)
         yield opened
@@ -87,5 +86,5 @@ def runs(cases: list[Case], stores: list[str], *marks: pytest.MarkDecorator) -> 
     indirect=["store"],
 )
 async def test_every_store_keeps_the_contract(store: ObjectStore, case: Case) -> None:
-    """Every store does what ``ObjectStore`` promises."""
+    """Every store keeps the promises of ``ObjectStore``."""
     await case(store)

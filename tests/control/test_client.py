@@ -10,20 +10,20 @@ from s3fs_meta.control import client
 from s3fs_meta.errors import ControlError, NotMountedError
 
 
-async def test_no_directory_means_not_mounted(tmp_path: Path) -> None:
-    """The state directory is missing if the filesystem was never mounted on this host."""
+async def test_missing_state_directory_means_not_mounted(tmp_path: Path) -> None:
+    """The state directory does not exist if the filesystem was never mounted on this host."""
     with pytest.raises(NotMountedError):
         await client.call(tmp_path / "missing", "status")
 
 
-async def test_no_socket_means_not_mounted(tmp_path: Path) -> None:
-    """The socket is missing after an unmount."""
+async def test_missing_socket_means_not_mounted(tmp_path: Path) -> None:
+    """The socket does not exist after an unmount."""
     with pytest.raises(NotMountedError):
         await client.call(tmp_path, "status")
 
 
-async def test_unused_socket_file_means_not_mounted(tmp_path: Path) -> None:
-    """A killed mount leaves its socket file."""
+async def test_socket_without_a_listener_means_not_mounted(tmp_path: Path) -> None:
+    """A killed daemon leaves its socket file behind."""
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(tmp_path / "control.sock"))
     left.close()
@@ -32,10 +32,10 @@ async def test_unused_socket_file_means_not_mounted(tmp_path: Path) -> None:
         await client.call(tmp_path, "status")
 
 
-async def test_mount_that_dies_before_its_answer_is_an_error(
+async def test_daemon_that_dies_before_its_answer_is_an_error(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    """A closed connection is never mistaken for success."""
+    """A connection that the daemon closes without an answer raises ControlError."""
     listener = trio.socket.socket(trio.socket.AF_UNIX)
     await listener.bind(str(tmp_path / "control.sock"))
     listener.listen()
@@ -55,12 +55,12 @@ async def test_mount_that_dies_before_its_answer_is_an_error(
 async def test_cancelled_client_leaves_no_connection(
     tmp_path: Path,
 ) -> None:
-    """A client cancelled while it waits for accept(2) closes its connection."""
+    """A client cancelled before the server accepts it closes its connection."""
     path = str(tmp_path / "control.sock")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
         listener.bind(path)
         listener.listen(0)
-        first.connect(path)  # the queue of connections is full
+        first.connect(path)  # the queue of the listener is full
         with trio.move_on_after(0.1) as scope:
             await client.call(tmp_path, "status")
         assert scope.cancelled_caught

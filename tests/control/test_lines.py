@@ -1,4 +1,4 @@
-"""Splitting a stream into lines."""
+"""The line reader, which splits a stream into lines."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from s3fs_meta.errors import ControlError
 
 
 class Pieces(trio.abc.ReceiveStream):
-    """A stream with programmed pieces."""
+    """A stream that returns given pieces of bytes."""
 
     def __init__(self, *pieces: bytes) -> None:
         self._pieces: Iterator[bytes] = iter(pieces)
@@ -27,13 +27,13 @@ class Pieces(trio.abc.ReceiveStream):
 
 
 async def test_lines_are_joined_and_split() -> None:
-    """A line may arrive in several pieces, and several lines in one piece."""
+    """Two pieces form one line, and one piece contains the end of a line and another line."""
     lines = LineReader(Pieces(b"on", b"e\ntwo\nthr", b"ee\n"))
 
     assert [await lines.next_line() for _ in range(4)] == [b"one", b"two", b"three", b""]
 
 
 async def test_unfinished_line_is_an_error() -> None:
-    """A truncated message is never accepted."""
+    """A stream that ends within a line raises ControlError."""
     with pytest.raises(ControlError, match="middle"):
         await LineReader(Pieces(b"half")).next_line()

@@ -15,7 +15,7 @@ from s3fs_meta.errors import ControlError, NotMountedError, NotPermittedError
 
 
 async def test_answer_follows_the_progress_events(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """Progress events of a real server are skipped until the result arrives."""
+    """The call skips progress events of the server, and returns the result."""
 
     async def handler(arguments: Message, report: Report) -> Message:
         report({"what": "half", "done": 1, "total": 2})
@@ -29,7 +29,7 @@ async def test_answer_follows_the_progress_events(tmp_path: Path, nursery: trio.
 
 
 async def test_error_keeps_its_class(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """The class decides the exit status."""
+    """The error has the class raised in the mount, which determines the exit status."""
 
     async def refuse(_arguments: Message, _report: Report) -> Message:
         raise NotPermittedError("a word")
@@ -42,7 +42,7 @@ async def test_error_keeps_its_class(tmp_path: Path, nursery: trio.Nursery) -> N
 
 
 def test_call_without_a_listening_daemon_fails(tmp_path: Path) -> None:
-    """The filesystem was never mounted here, is unmounted, or a kill left its socket."""
+    """Without a state directory, a socket or a listener the call raises NotMountedError."""
     for directory in (tmp_path / "missing", tmp_path):
         with pytest.raises(NotMountedError):
             plain_call.call(directory, "status", {})
@@ -54,7 +54,7 @@ def test_call_without_a_listening_daemon_fails(tmp_path: Path) -> None:
 
 @pytest.fixture(params=[b"", b'{"progress": {}}\n', b'{"resu'])
 def dying_mount(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Yield the directory of a server that disconnects before, after or during an answer."""
+    """Yield the directory of a server that disconnects without a complete answer."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "control.sock"))
         listener.listen()
@@ -71,7 +71,7 @@ def dying_mount(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path
         thread.join()
 
 
-def test_mount_that_dies_before_its_answer_is_an_error(dying_mount: Path) -> None:
-    """A closed connection is never mistaken for success."""
+def test_daemon_that_dies_before_its_answer_is_an_error(dying_mount: Path) -> None:
+    """A connection closed without a result raises ControlError."""
     with pytest.raises(ControlError):
         plain_call.call(dying_mount, "flush", {})

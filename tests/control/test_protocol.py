@@ -18,7 +18,7 @@ _values = st.recursive(
 @settings(max_examples=30)
 @given(st.dictionaries(st.text(), _values))
 def test_message_round_trips_as_one_line(message: dict[str, object]) -> None:
-    """A message with any text is encoded with a single newline, at its end."""
+    """The only newline of an encoded message is its last byte."""
     line = encode(message)
 
     assert line.find(b"\n") == len(line) - 1
@@ -26,20 +26,18 @@ def test_message_round_trips_as_one_line(message: dict[str, object]) -> None:
 
 
 def test_request_may_omit_arguments() -> None:
-    """Arguments may be left out."""
     assert decode_request(b'{"command":"status"}') == Request("status", {})
 
 
 @pytest.mark.parametrize(
     "line", [b"", b"nonsense", b"3", b"{}", b'{"command":3}', b'{"command":"x","arguments":[]}']
 )
-def test_invalid_request_is_refused(line: bytes) -> None:
-    """A line that is not a valid request raises an error."""
+def test_invalid_control_request_is_refused(line: bytes) -> None:
     with pytest.raises(ControlError):
         decode_request(line)
 
 
 def test_message_that_is_too_long_is_refused() -> None:
-    """The sender gets the error, not the receiver."""
+    """The sender of a message that is too long gets the error."""
     with pytest.raises(ControlError, match="too long"):
         encode({"text": "x" * CONTROL_MESSAGE_BYTES_MAX})

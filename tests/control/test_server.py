@@ -1,4 +1,4 @@
-"""The server of the control socket, over real sockets."""
+"""The server of the control socket, tested through real sockets."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from s3fs_meta.limits import (
 
 
 class Commands:
-    """Handlers observed by a test."""
+    """Command handlers, with events by which a test controls and observes them."""
 
     def __init__(self) -> None:
         self.started = trio.Event()
@@ -33,7 +33,7 @@ class Commands:
         self.cancelled = trio.Event()
 
     async def echo(self, arguments: Message, _report: Report) -> Message:
-        """Return the arguments."""
+        """Return the arguments of the request."""
         return dict(arguments)
 
     async def count(self, _arguments: Message, report: Report) -> Message:
@@ -43,20 +43,20 @@ class Commands:
         return {"last": 2 * CONTROL_EVENTS_MAX}
 
     async def fail(self, arguments: Message, _report: Report) -> Message:
-        """Raise an expected error or a bug."""
+        """Raise a bug if the request says so, otherwise an expected error."""
         if arguments.get("bug"):
             raise RuntimeError("oops")
         raise NoSpaceLeftError("disk")
 
     async def wait(self, _arguments: Message, _report: Report) -> Message:
-        """Wait for an event of the test."""
+        """Return when the test sets the event ``gate``."""
         self.started.set()
         await self.gate.wait()
         self.finished.append("wait")
         return {}
 
     async def hold(self, _arguments: Message, report: Report) -> Message:
-        """Keep a resource as long as the client is connected."""
+        """Wait until the test sets ``gate``; note if the handler is cancelled."""
         try:
             report({"held": 1})
             await self.gate.wait()
@@ -66,7 +66,7 @@ class Commands:
         return {}
 
     async def tell(self, _arguments: Message, report: Report) -> Message:
-        """Send events to a disconnected client, and finish nevertheless."""
+        """Report progress after ``gate`` is set, and note the end."""
         self.started.set()
         await self.gate.wait()
         for number in range(3):
@@ -76,13 +76,13 @@ class Commands:
         return {}
 
     async def big(self, _arguments: Message, _report: Report) -> Message:
-        """Return more than a message can hold."""
+        """Return a result larger than a message may be."""
         return {"text": "x" * CONTROL_MESSAGE_BYTES_MAX}
 
 
 @pytest.fixture
 def commands() -> Commands:
-    """Return the handlers."""
+    """Return the command handlers of one test."""
     return Commands()
 
 
@@ -90,7 +90,7 @@ def commands() -> Commands:
 async def directory(
     tmp_path: Path, commands: Commands, nursery: trio.Nursery
 ) -> AsyncIterator[Path]:
-    """Serve in a directory whose path is longer than a socket address may be."""
+    """Serve in a directory whose path is longer than the address of a socket may be."""
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
     names = ("echo", "count", "fail", "wait", "hold", "tell", "big")
@@ -112,12 +112,11 @@ async def _one_line(stream: trio.SocketStream) -> Any:
 
 
 async def test_result_is_returned_to_the_caller(directory: Path) -> None:
-    """A command's result is what its handler returned."""
     assert await client.call(directory, "echo", {"a": [1, "ü"]}) == {"a": [1, "ü"]}
 
 
-async def test_socket_is_private(directory: Path) -> None:
-    """Other users cannot connect."""
+async def test_socket_has_mode_0600(directory: Path) -> None:
+    """Only the owner of the socket may connect."""
     mode = (directory / "control.sock").stat().st_mode
 
     assert stat.S_ISSOCK(mode)
@@ -125,7 +124,7 @@ async def test_socket_is_private(directory: Path) -> None:
 
 
 def _ask_as_other_user(directory: Path) -> int:
-    """Send a request as another user; return 0 if the server closed the connection."""
+    """Connect as another user; return 0 if the server closes the connection."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the child only makes system calls
         pid = os.fork()
@@ -144,7 +143,7 @@ def _ask_as_other_user(directory: Path) -> int:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_another_user_is_disconnected(directory: Path) -> None:
-    """The credentials of the peer decide, even if the socket file is accessible."""
+    """The server checks the user of a client, even if the socket file is accessible to all."""
     for path in (directory, *directory.parents):
         if path.stat().st_mode & 0o055 != 0o055:
             path.chmod(0o755)
@@ -154,7 +153,7 @@ async def test_another_user_is_disconnected(directory: Path) -> None:
 
 
 async def test_events_are_ordered_and_never_block_the_handler(directory: Path) -> None:
-    """A slow client misses events, not the result."""
+    """A slow client may miss events, but receives the result."""
     events: list[Message] = []
 
     result = await client.call(directory, "count", report=events.append)
@@ -165,17 +164,16 @@ async def test_events_are_ordered_and_never_block_the_handler(directory: Path) -
 
 
 async def test_error_keeps_its_class_and_text(directory: Path) -> None:
-    """The client learns which error it was."""
     with pytest.raises(ControlError, match="no space left: disk") as caught:
         await client.call(directory, "fail")
 
     assert caught.value.kind == "NoSpaceLeftError"
 
 
-async def test_bug_in_a_handler_ends_neither_server_nor_connection(
+async def test_bug_in_a_handler_does_not_end_the_server(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log has the traceback, the client one sentence, and the next request works."""
+    """The log has the traceback, the client gets one sentence, and the next request succeeds."""
     with pytest.raises(ControlError, match="see its log"):
         await client.call(directory, "fail", {"bug": True})
 
@@ -184,14 +182,14 @@ async def test_bug_in_a_handler_ends_neither_server_nor_connection(
 
 
 async def test_unknown_command_is_named(directory: Path) -> None:
-    """A newer client gets this error from an older mount."""
+    """An older mount answers the unknown command of a newer client with an error."""
     with pytest.raises(ControlError, match="unknown control command 'levitate'"):
         await client.call(directory, "levitate")
 
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b'"x"', b'{"command":1}', b"\xff"])
 async def test_invalid_request_is_answered_and_disconnected(directory: Path, line: bytes) -> None:
-    """The client of an invalid request gets an error."""
+    """The client of an invalid request receives an error, then the end of the connection."""
     async with await _raw(directory) as stream:
         await stream.send_all(line + b"\n")
 
@@ -200,7 +198,7 @@ async def test_invalid_request_is_answered_and_disconnected(directory: Path, lin
 
 
 async def test_endless_line_is_disconnected(directory: Path) -> None:
-    """A client cannot make the mount store more than one message."""
+    """A request without a newline is refused when it exceeds the size of a message."""
     async with await _raw(directory) as stream:
         await stream.send_all(b"x" * (CONTROL_MESSAGE_BYTES_MAX + 1))
 
@@ -208,13 +206,12 @@ async def test_endless_line_is_disconnected(directory: Path) -> None:
 
 
 async def test_result_that_is_too_long_is_an_error(directory: Path) -> None:
-    """The limit on messages applies to answers, too."""
     with pytest.raises(ControlError, match="too long"):
         await client.call(directory, "big")
 
 
 async def test_two_requests_on_one_connection(directory: Path) -> None:
-    """Answers come in the order of the requests."""
+    """Answers to two requests on one connection arrive in the order of the requests."""
     async with await _raw(directory) as stream:
         for number in range(2):
             await stream.send_all(
@@ -226,7 +223,6 @@ async def test_two_requests_on_one_connection(directory: Path) -> None:
 async def test_command_continues_when_its_client_disconnects(
     directory: Path, commands: Commands
 ) -> None:
-    """A flush finishes although its client is gone."""
     async with await _raw(directory) as stream:
         await stream.send_all(b'{"command":"wait"}\n')
         await trio.testing.wait_all_tasks_blocked()
@@ -245,7 +241,7 @@ async def test_silent_client_is_disconnected(
 
 
 async def test_clients_beyond_the_bound_wait(directory: Path, commands: Commands) -> None:
-    """Clients beyond the limit wait for a connection and are not refused."""
+    """More clients than the server has connections all get an answer."""
     async with trio.open_nursery() as nursery:
         for _ in range(CONTROL_CONNECTIONS_MAX + 3):
             nursery.start_soon(client.call, directory, "wait")
@@ -255,8 +251,8 @@ async def test_clients_beyond_the_bound_wait(directory: Path, commands: Commands
     assert len(commands.finished) == CONTROL_CONNECTIONS_MAX + 3
 
 
-async def test_leftover_socket_is_replaced_and_our_own_removed(tmp_path: Path) -> None:
-    """A killed mount leaves its socket file; the next one replaces it."""
+async def test_socket_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
+    """The server replaces the socket file of a killed daemon, and removes its own at the end."""
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(tmp_path / "control.sock"))
     left.close()
@@ -271,7 +267,7 @@ async def test_leftover_socket_is_replaced_and_our_own_removed(tmp_path: Path) -
 
 
 async def test_server_ends_after_its_answer_is_sent(tmp_path: Path, commands: Commands) -> None:
-    """A mount that ends right after its last answer has sent it."""
+    """The server waits until its last answer is sent before it ends."""
     results: list[dict[str, Any]] = []
 
     async def ask() -> None:
@@ -290,8 +286,13 @@ async def test_server_ends_after_its_answer_is_sent(tmp_path: Path, commands: Co
     assert results == [{}]
 
 
-async def test_held_resource_ends_with_its_client(directory: Path, commands: Commands) -> None:
-    """A connected client gets its answer and may send another request."""
+async def test_bound_command_is_cancelled_when_its_client_disconnects(
+    directory: Path, commands: Commands
+) -> None:
+    """When the client of a bound command disconnects, the handler is cancelled.
+
+    A connected client gets its answer and may send another request.
+    """
     stream = await _raw(directory)
     await stream.send_all(b'{"command": "hold"}\n')
     assert await _one_line(stream) == {"progress": {"held": 1}}
@@ -308,10 +309,9 @@ async def test_held_resource_ends_with_its_client(directory: Path, commands: Com
     assert b'{"result":{}}' in received
 
 
-async def test_other_commands_continue_without_their_client(
+async def test_unbound_command_with_progress_continues_without_its_client(
     directory: Path, commands: Commands
 ) -> None:
-    """A command that reports progress continues after its client disconnected."""
     stream = await _raw(directory)
     await stream.send_all(b'{"command": "tell"}\n')
     await commands.started.wait()

@@ -26,7 +26,7 @@ from tests.check.healthy import BLOCK_BYTES, Healthy
     ],
 )
 async def test_wrong_location_is_looked_up_in_the_pack(healthy: Healthy, change: str) -> None:
-    """I31, I32, I33, I35, I37: the index of the pack has the correct location."""
+    """I31, I32, I33, I35, I37: fsck takes the location from the index of the pack."""
     block = healthy.block_of(healthy.uploaded, 1)
     if cached_blocks.get(healthy.db, block) is not None:
         healthy.db.begin()
@@ -48,7 +48,7 @@ async def test_wrong_location_is_looked_up_in_the_pack(healthy: Healthy, change:
 def test_wrong_location_stays_while_the_bucket_is_not_checked(
     healthy: Healthy, change: str
 ) -> None:
-    """I31, I32, I33: no block is declared lost while a pack may contain it."""
+    """I31, I32, I33: fsck declares no block lost while a pack may contain it."""
     block = healthy.block_of(healthy.uploaded, 1)
     healthy.sql(f"UPDATE blocks SET {change} WHERE block = ?", block)
     damaged = healthy.dump()["block_map"]
@@ -60,7 +60,7 @@ def test_wrong_location_stays_while_the_bucket_is_not_checked(
 
 
 def test_partial_location_of_a_dirty_block_is_removed(healthy: Healthy) -> None:
-    """I31: whichever column of a location is set, the cached block is the only copy."""
+    """I31: fsck removes the column, because the cached block is the only copy."""
     block = healthy.block_of(healthy.dirty, 0)
     healthy.sql("UPDATE blocks SET pack_offset = 5 WHERE block = ?", block)
     healthy.assert_mended("I31")
@@ -68,7 +68,7 @@ def test_partial_location_of_a_dirty_block_is_removed(healthy: Healthy) -> None:
 
 
 async def test_blocks_of_a_lost_pack_row_are_found_again(healthy: Healthy) -> None:
-    """I32: a pack without a row is adopted under a new number."""
+    """I32: a pack in the bucket without a row gets a new row, and its blocks refer to it."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     key = packs.object_key(healthy.db, pack)
     healthy.sql("DELETE FROM packs WHERE pack = ?", pack)
@@ -82,7 +82,7 @@ async def test_blocks_of_a_lost_pack_row_are_found_again(healthy: Healthy) -> No
 
 
 async def test_overlapping_blocks_are_corrected_from_the_pack(healthy: Healthy) -> None:
-    """I34: two blocks cannot have the same bytes of a pack."""
+    """I34: two different blocks cannot have the same bytes of a pack."""
     first, second = (healthy.block_of(healthy.uploaded, index) for index in (0, 1))
     offset = blocks.get(healthy.db, first).pack_offset
     assert offset is not None
@@ -93,8 +93,8 @@ async def test_overlapping_blocks_are_corrected_from_the_pack(healthy: Healthy) 
     assert healthy.dump() == healthy.before
 
 
-def test_equal_blocks_may_share_their_bytes(healthy: Healthy) -> None:
-    """I34: an older database may place two equal blocks at one offset."""
+def test_equal_blocks_may_share_their_bytes_in_a_pack(healthy: Healthy) -> None:
+    """I34: an older database may have two equal blocks at one offset of a pack."""
     first, second = (healthy.block_of(healthy.uploaded, index) for index in (0, 1))
     row = blocks.get(healthy.db, first)
     healthy.db.begin()
@@ -112,7 +112,7 @@ def test_equal_blocks_may_share_their_bytes(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("state", [1, 3])
 def test_pack_with_live_blocks_is_stored(healthy: Healthy, state: int) -> None:
-    """I36: a pack with live blocks is neither uploading nor condemned."""
+    """I36: the state of a pack with live blocks is neither uploading nor condemned."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     size = packs.object_bytes(healthy.db, pack)
     healthy.sql("UPDATE packs SET state = ? WHERE pack = ?", state, pack)
@@ -126,7 +126,7 @@ def test_pack_with_live_blocks_is_stored(healthy: Healthy, state: int) -> None:
 
 
 async def test_block_without_any_copy_is_reported_as_lost(healthy: Healthy) -> None:
-    """I37: reading stays an error until -y makes it a hole and records the range."""
+    """I37: fsck -y makes the block a hole and records the lost range as an attribute."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
     healthy.forget_copy(block)
@@ -142,8 +142,8 @@ async def test_block_without_any_copy_is_reported_as_lost(healthy: Healthy) -> N
     assert lost == b"%d-%d\n" % (BLOCK_BYTES, 2 * BLOCK_BYTES - 1)
 
 
-async def test_cached_block_without_a_row_is_found_again(healthy: Healthy) -> None:
-    """I37: a file without its row may be the only copy."""
+async def test_cached_block_without_a_row_gets_its_row_back(healthy: Healthy) -> None:
+    """I37: a cache file without a row in ``cached_blocks`` may be the only copy of a block."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("DELETE FROM cached_blocks WHERE block = ?", block)
 
@@ -153,7 +153,7 @@ async def test_cached_block_without_a_row_is_found_again(healthy: Healthy) -> No
 
 
 async def test_intact_cached_block_is_uploaded_again(healthy: Healthy) -> None:
-    """I32: if no pack has the block, the cached block becomes dirty again, for each position."""
+    """I32: if no pack has a block, its cached copy becomes dirty, once for each position."""
     healthy.db.begin()
     block = healthy.write(healthy.dirty, 5, b"shared content")
     healthy.upload()
@@ -180,14 +180,14 @@ async def test_intact_cached_block_is_uploaded_again(healthy: Healthy) -> None:
 
 
 def test_reference_counts_are_corrected(healthy: Healthy) -> None:
-    """I61: a wrong count would free a block that a file still has."""
+    """I61: a reference count that is too small would free a block that a file has."""
     healthy.sql("UPDATE blocks SET refs = refs + 1 WHERE block % 2 = 0")
     healthy.assert_mended("I61")
     assert healthy.dump() == healthy.before
 
 
-def test_block_without_a_file_is_freed(healthy: Healthy) -> None:
-    """I62: an unreferenced block is removed, and its bytes are subtracted from its pack."""
+def test_block_that_no_file_refers_to_is_freed(healthy: Healthy) -> None:
+    """I62: fsck removes an unreferenced block and subtracts its bytes from its pack."""
     healthy.db.begin()
     healthy.write(healthy.dirty, 7, b"soon unnamed")
     healthy.upload()
@@ -208,8 +208,8 @@ def test_block_without_a_file_is_freed(healthy: Healthy) -> None:
     assert packs.get(healthy.db, pack).live_bytes < healthy.db.counters.stored_bytes
 
 
-def test_sealed_block_without_a_file_stays(healthy: Healthy) -> None:
-    """I62: a block being uploaded is removed when the upload has ended."""
+def test_sealed_block_that_no_file_refers_to_is_kept(healthy: Healthy) -> None:
+    """I62: fsck keeps an unreferenced block whose upload has begun."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
     cached_blocks.set_state(healthy.db, block, BlockState.SEALED)

@@ -27,7 +27,7 @@ def _key_of(healthy: Healthy, ino: Ino, index: int) -> ObjectKey:
 
 
 async def test_missing_pack_is_uploaded_again_from_cached_blocks(healthy: Healthy) -> None:
-    """I46: blocks that are still cached are not lost."""
+    """I46: blocks of a missing pack that are cached become dirty."""
     healthy.write_uploaded(healthy.attributed, b"still in the cache")
     del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
 
@@ -39,7 +39,7 @@ async def test_missing_pack_is_uploaded_again_from_cached_blocks(healthy: Health
 
 
 async def test_missing_pack_lists_every_damaged_file(healthy: Healthy) -> None:
-    """I46: paths are reported, reads stay errors, and -y records the lost ranges."""
+    """I46: the report has the paths of damaged files; -y records their lost ranges."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
     del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
 
@@ -61,7 +61,7 @@ async def test_missing_pack_lists_every_damaged_file(healthy: Healthy) -> None:
 async def test_block_number_proves_nothing_about_its_content(
     healthy: Healthy, cached: bool, damage: str
 ) -> None:
-    """After a fork a pack may have other content under the same block number."""
+    """After a fork a pack may have other content under the number of a block."""
     [block] = healthy.write_uploaded(healthy.attributed, b"ours")
     key = _key_of(healthy, healthy.attributed, 0)
     if not cached:
@@ -70,7 +70,7 @@ async def test_block_number_proves_nothing_about_its_content(
         del healthy.store.objects[key]
     else:
         healthy.store.objects[key] = flipped(healthy.store.objects[key], 1)
-    for number in range(5):  # repeated, because packs are read in any order
+    for number in range(5):  # repeated, because fsck may read packs in any order
         random = bytes([number * 50]) * 16
         other, data = stray_pack(healthy.keyring, 1, random, block=block, content=b"theirs")
         healthy.store.objects[other] = data
@@ -82,11 +82,11 @@ async def test_block_number_proves_nothing_about_its_content(
         " WHERE m.ino = ? AND m.block_index = 0",
         (healthy.attributed,),
     )
-    assert row == ((None, None) if cached else None)  # uploaded again by a mount, or a hole
+    assert row == ((None, None) if cached else None)  # dirty, so that a mount uploads it; or a hole
 
 
 async def test_torn_cached_block_is_not_uploaded_again(healthy: Healthy) -> None:
-    """I46: a cached block that does not match its hash is not used."""
+    """I46: fsck does not use a cached block that differs from its hash."""
     [block] = healthy.write_uploaded(healthy.attributed, b"torn in the cache")
     healthy.files.write_within(block, 0, b"T", 0)
     del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
@@ -97,7 +97,7 @@ async def test_torn_cached_block_is_not_uploaded_again(healthy: Healthy) -> None
 
 
 async def test_truncated_pack_loses_only_blocks_beyond_its_end(healthy: Healthy) -> None:
-    """I47: blocks before the end can still be read, and are moved to another pack."""
+    """I47: fsck reads the blocks before the end, and stores them in another pack."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
     pack, key = healthy.pack_of(healthy.attributed, 0), _key_of(healthy, healthy.attributed, 0)
     [offset] = healthy.db.all(
@@ -128,7 +128,7 @@ async def test_truncated_pack_loses_only_blocks_beyond_its_end(healthy: Healthy)
 
 
 async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """I47: both objects contradict their rows; blocks that other hosts would lack get new packs."""
+    """I47: neither pack matches its row. All of their blocks are cached and become dirty."""
     healthy.db.begin()
     one, other = healthy.create(ROOT_INO, b"one"), healthy.create(ROOT_INO, b"other")
     contents = {one: (b"one" * 500, b"two" * 700), other: (b"three" * 900,)}
@@ -142,7 +142,7 @@ async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Health
     assert (await healthy.check_all()).broken == ["I47", "I51"]
     assert (await healthy.check_all(Mode.ALL)).exit_status == 1
 
-    assert healthy.store.objects == stored, "a pack never changes, not even a wrong one"
+    assert healthy.store.objects == stored, "fsck must not change packs, even exchanged ones"
     for ino, parts in contents.items():
         for index, part in enumerate(parts):
             block = healthy.block_of(ino, index)
@@ -154,7 +154,7 @@ async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Health
 
 
 async def test_wrong_row_of_an_intact_pack_is_corrected(healthy: Healthy) -> None:
-    """I47: the index is authentic and complete, and so is every block."""
+    """I47: fsck corrects the size in the row, because the pack itself is intact."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
     pack = healthy.pack_of(healthy.attributed, 0)
     size_bytes = packs.get(healthy.db, pack).object_bytes
@@ -171,7 +171,7 @@ async def test_wrong_row_of_an_intact_pack_is_corrected(healthy: Healthy) -> Non
 
 
 async def test_wrong_size_in_a_listing_is_checked_against_the_object(healthy: Healthy) -> None:
-    """I47: the object itself has the right length, so nothing is repaired."""
+    """I47: fsck requests the object, which has the right size, and repairs nothing."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
     key = _key_of(healthy, healthy.attributed, 0)
 
@@ -182,7 +182,7 @@ async def test_wrong_size_in_a_listing_is_checked_against_the_object(healthy: He
 
 
 class _WrongListing(FaultyStore):
-    """Lists one object as longer than it is."""
+    """A store whose listing shows one object as larger than it is."""
 
     def __init__(self, inner: ObjectStore, key: ObjectKey) -> None:
         super().__init__(inner)
@@ -190,7 +190,7 @@ class _WrongListing(FaultyStore):
 
     @override
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects."""
+        """Yield all objects, one of them with a wrong size."""
         async with aclosing(super().list(prefix, after=after)) as found:
             async for info in found:
                 wrong = info.key == self._key
@@ -198,7 +198,7 @@ class _WrongListing(FaultyStore):
 
 
 async def test_missing_image_is_replaced_by_a_new_one(healthy: Healthy) -> None:
-    """I48: the local state is complete, so a new image is made from it."""
+    """I48: fsck requests a new image, because the local state is complete."""
     manifest = ObjectKey("image/000000000001-1-0123456789abcdef/manifest")
     head = Head(Txg(1), manifest, "0" * 64)
     lease = Lease(Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=head, nonce="00" * 16)
@@ -210,18 +210,18 @@ async def test_missing_image_is_replaced_by_a_new_one(healthy: Healthy) -> None:
 
     assert (report.exit_status, report.broken) == (1, ["I48"])
     assert "missing" in report.verdicts[0].examples[0].what
-    assert healthy.db.changed, "the next image would not be made otherwise"
+    assert healthy.db.changed, "a database without changes would get no new image"
     assert healthy.dump() == healthy.before
 
 
 async def test_missing_lease_is_reported(healthy: Healthy) -> None:
-    """I48: without a lease no host can mount."""
+    """I48: a bucket without a lease object cannot be mounted."""
     del healthy.store.objects[lease_codec.KEY]
     assert (await healthy.check_all()).broken == ["I48"]
 
 
 async def test_unreferenced_packs_are_deleted_only_on_request(healthy: Healthy) -> None:
-    """I49: quarantined state may need them; -y with the option deletes them."""
+    """I49: quarantined state may need such packs; only -y --delete-unknown deletes them."""
     unnamed, data = stray_pack(healthy.keyring, 3)
     healthy.store.objects[unnamed] = data
 
@@ -239,7 +239,7 @@ async def test_unreferenced_packs_are_deleted_only_on_request(healthy: Healthy) 
 
 
 async def test_foreign_objects_are_counted_and_kept(healthy: Healthy) -> None:
-    """I49: files, another filesystem below the prefix, and objects that only have a pack's name."""
+    """I49: fsck deletes no files of users, of other filesystems, or with a key like a pack's."""
     other = Keyring.from_master(bytes(32))
     stranger, of_another = stray_pack(other, 3)
     later, of_later = stray_pack(healthy.keyring, healthy.epoch, bytes(range(16)))
@@ -264,8 +264,8 @@ async def test_foreign_objects_are_counted_and_kept(healthy: Healthy) -> None:
     assert {*foreign, later} <= healthy.store.objects.keys()
 
 
-async def test_changelogs_and_their_parts_are_known(healthy: Healthy) -> None:
-    """I49: changelogs and their parts are referenced objects, not leftovers."""
+async def test_changelogs_and_their_parts_are_no_unknown_objects(healthy: Healthy) -> None:
+    """I49: fsck does not report changelogs and their parts as unknown objects."""
     prefix = changelog_codec.part_prefix(Txg(7), Epoch(1), bytes(changelog_codec.RANDOM_BYTES))
     for key in changelog_codec.key_of(Txg(7)), changelog_codec.part_key(prefix, 0):
         healthy.store.objects[key] = b"content"
@@ -274,7 +274,7 @@ async def test_changelogs_and_their_parts_are_known(healthy: Healthy) -> None:
 
 
 async def test_pack_with_a_damaged_index_is_replaced(healthy: Healthy) -> None:
-    """I50: the blocks can be read; they are uploaded again from the cache directory."""
+    """I50: fsck reads the blocks of the pack and makes them dirty."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"readable"))
     key = _key_of(healthy, healthy.attributed, 0)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], -12)
@@ -290,7 +290,7 @@ async def test_pack_with_a_damaged_index_is_replaced(healthy: Healthy) -> None:
 
 
 async def test_unreadable_block_is_found_by_deep_check(healthy: Healthy) -> None:
-    """I51: a flipped bit in the store damages one block only."""
+    """I51: a flipped bit in a pack damages one block only."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
     key = _key_of(healthy, healthy.attributed, 0)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], 2)
@@ -302,7 +302,7 @@ async def test_unreadable_block_is_found_by_deep_check(healthy: Healthy) -> None
 
 
 async def test_unreadable_block_is_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """I51: an intact cached block replaces the damaged record."""
+    """I51: an intact cached block becomes dirty, to replace the damaged record."""
     healthy.write_uploaded(healthy.attributed, b"sound in the cache")
     key = _key_of(healthy, healthy.attributed, 0)
     healthy.store.objects[key] = b"\0\0" + healthy.store.objects[key][2:]

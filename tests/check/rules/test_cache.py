@@ -12,7 +12,7 @@ from tests.check.healthy import BLOCK_BYTES, Healthy
 
 @pytest.fixture
 def clean(healthy: Healthy) -> BlockId:
-    """Return an uploaded block that is cached."""
+    """Return a block that is uploaded and cached."""
     healthy.db.begin()
     healthy.write(healthy.attributed, 0, b"uploaded and here")
     healthy.upload()
@@ -24,7 +24,7 @@ def clean(healthy: Healthy) -> BlockId:
 
 @pytest.mark.parametrize("state", [BlockState.DIRTY, BlockState.DOOMED, 9])
 def test_cached_uploaded_block_is_not_dirty(healthy: Healthy, clean: BlockId, state: int) -> None:
-    """I40: an uploaded block with a cached copy is clean."""
+    """I40: the state of an uploaded block with a cached copy is CLEAN or UPLOADED."""
     healthy.sql("UPDATE cached_blocks SET state = ? WHERE block = ?", int(state), clean)
 
     healthy.assert_mended("I40")
@@ -34,14 +34,14 @@ def test_cached_uploaded_block_is_not_dirty(healthy: Healthy, clean: BlockId, st
     assert row.state is BlockState.UPLOADED
 
 
-def test_block_that_compaction_moves_is_reported_as_valid(healthy: Healthy, clean: BlockId) -> None:
-    """I40: it is sealed, and keeps its old location until it has a new one."""
+def test_sealed_block_with_a_location_is_valid(healthy: Healthy, clean: BlockId) -> None:
+    """I40: a block that compaction moves is SEALED, and has its old location until the end."""
     healthy.sql("UPDATE cached_blocks SET state = 2 WHERE block = ?", clean)
     assert healthy.check().lines() == ["clean"]
 
 
 def test_cached_block_without_a_location_is_dirty(healthy: Healthy, clean: BlockId) -> None:
-    """I40: such a block must not be evicted."""
+    """I40: a cached block that is in no pack must not be evicted."""
     pending = healthy.block_of(healthy.attributed, 1)
     healthy.sql("UPDATE cached_blocks SET state = 4 WHERE block = ?", pending)
     healthy.assert_mended("I40")
@@ -49,7 +49,7 @@ def test_cached_block_without_a_location_is_dirty(healthy: Healthy, clean: Block
 
 
 def test_cached_copy_without_a_block_is_doomed(healthy: Healthy) -> None:
-    """I40: a cached copy of a block without a row is useless; the next mount removes it."""
+    """I40: the next mount removes a cached copy whose block has no row."""
     block = healthy.db.counters.take_block()
     healthy.db.begin()
     cached_blocks.put(healthy.db, block, BlockState.CLEAN, Ino(0), BlockIndex(0))
@@ -62,8 +62,8 @@ def test_cached_copy_without_a_block_is_doomed(healthy: Healthy) -> None:
     assert row.state is BlockState.DOOMED
 
 
-def test_pending_block_has_its_position(healthy: Healthy) -> None:
-    """I41: the uploader reads from the row to which file a block belongs."""
+def test_position_of_a_pending_block_is_corrected(healthy: Healthy) -> None:
+    """I41: the uploader reads the position of a block in its file from this row."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("UPDATE cached_blocks SET block_index = 5 WHERE block = ?", block)
     healthy.assert_mended("I41")
@@ -71,7 +71,7 @@ def test_pending_block_has_its_position(healthy: Healthy) -> None:
 
 
 async def test_pending_block_of_two_positions_is_split(healthy: Healthy) -> None:
-    """I42: a write to one position must not change the other."""
+    """I42: each position gets a block of its own, because a write must change only one of them."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
     block_map.set(healthy.db, healthy.dirty, BlockIndex(4), block)
@@ -79,7 +79,7 @@ async def test_pending_block_of_two_positions_is_split(healthy: Healthy) -> None
     healthy.grow(healthy.dirty, 4, 2001)
     healthy.db.commit()
 
-    assert healthy.check(Mode.ALL).exit_status == 4  # the cache directory is not checked
+    assert healthy.check(Mode.ALL).exit_status == 4  # fsck did not check the cache directory
     await healthy.assert_all_mended("I42", concerns={healthy.dirty})
 
     other = healthy.block_of(healthy.dirty, 4)
@@ -88,7 +88,7 @@ async def test_pending_block_of_two_positions_is_split(healthy: Healthy) -> None
 
 
 async def test_missing_file_of_a_pending_block_loses_it(healthy: Healthy) -> None:
-    """I43: the cache file was the block's only copy."""
+    """I43: the missing cache file was the only copy of the block."""
     healthy.files.remove(healthy.block_of(healthy.dirty, 1))
 
     await healthy.assert_all_mended("I43", concerns={healthy.dirty})
@@ -98,7 +98,7 @@ async def test_missing_file_of_a_pending_block_loses_it(healthy: Healthy) -> Non
 
 
 async def test_short_file_of_a_pending_block_keeps_its_bytes(healthy: Healthy) -> None:
-    """I43: the remaining bytes are kept; the rest is recorded as lost."""
+    """I43: fsck records the missing bytes at the end of the block as lost."""
     block = healthy.block_of(healthy.dirty, 0)
     kept = healthy.files.read(block, 0, 500)
     healthy.shorten(block, 500)
@@ -112,15 +112,15 @@ async def test_short_file_of_a_pending_block_keeps_its_bytes(healthy: Healthy) -
 
 
 async def test_long_file_of_a_pending_block_is_valid(healthy: Healthy) -> None:
-    """I43: excess bytes are of a write whose row was lost in a crash."""
+    """I43: a crash between a write and its commit leaves more bytes than the row says."""
     healthy.files.write_within(healthy.block_of(healthy.dirty, 0), 2000, b"undone", 2000)
     assert (await healthy.check_all()).lines() == ["clean"]
 
 
-async def test_missing_file_of_an_uploaded_block_is_forgotten(
+async def test_row_of_a_cached_block_without_its_file_is_removed(
     healthy: Healthy, clean: BlockId
 ) -> None:
-    """I44: a crash between eviction and commit leaves the row; the block is fetched when needed."""
+    """I44: fsck removes the row; a crash between eviction and commit leaves such a row."""
     healthy.files.remove(clean)
 
     await healthy.assert_all_mended("I44")
@@ -129,7 +129,7 @@ async def test_missing_file_of_an_uploaded_block_is_forgotten(
 
 
 async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
-    """I45: a block without a row may be the only copy; unfinished files are removed."""
+    """I45: files of unknown blocks and unknown files are quarantined, unfinished files removed."""
     stray = healthy.db.counters.next_block + 5
     healthy.files.create(BlockId(stray), 0, b"undone")
     (healthy.tmp / "fetch-1").write_bytes(b"unfinished")
@@ -146,8 +146,8 @@ async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-async def test_new_block_never_uses_the_file_of_an_unknown_one(healthy: Healthy) -> None:
-    """I42, I45: a restored older database assigns numbers of existing files again."""
+async def test_new_block_never_uses_the_cache_file_of_an_unknown_block(healthy: Healthy) -> None:
+    """I42, I45: a restored older database would assign the numbers of existing cache files."""
     block = healthy.block_of(healthy.dirty, 0)
     stray = BlockId(healthy.db.counters.next_block)
     healthy.files.create(stray, 0, b"only copy")
@@ -161,8 +161,8 @@ async def test_new_block_never_uses_the_file_of_an_unknown_one(healthy: Healthy)
     assert healthy.block_of(healthy.attributed, 7) > stray
 
 
-async def test_file_that_a_repair_needs_is_kept(healthy: Healthy) -> None:
-    """I45: -p removes only useless files, and keeps those that -y would use."""
+async def test_cache_file_that_a_repair_needs_is_kept(healthy: Healthy) -> None:
+    """I45: fsck -p keeps cache files without a row that -y uses for its repairs."""
     first, second = (healthy.block_of(healthy.dirty, index) for index in (0, 1))
     healthy.sql("DELETE FROM cached_blocks WHERE block IN (?, ?)", first, second)
     healthy.sql("DELETE FROM blocks WHERE block = ?", second)
@@ -186,7 +186,7 @@ async def test_file_that_a_repair_needs_is_kept(healthy: Healthy) -> None:
 async def test_cached_block_without_a_row_of_an_uploaded_block_is_a_stray(
     healthy: Healthy, clean: BlockId
 ) -> None:
-    """I45: a crash after a fetch leaves the file without its row; the pack has the block."""
+    """I45: a crash after a fetch leaves such a file; fsck removes it, as the pack has the block."""
     healthy.sql("DELETE FROM cached_blocks WHERE block = ?", clean)
 
     await healthy.assert_all_mended("I45")
@@ -195,7 +195,7 @@ async def test_cached_block_without_a_row_of_an_uploaded_block_is_a_stray(
 
 
 def test_origin_row_of_an_uploaded_block_is_removed(healthy: Healthy, clean: BlockId) -> None:
-    """I66: after a power cut the row would restore old content. A valid row stays."""
+    """I66: after a power cut such a row would restore old content. A valid row stays."""
     pending = healthy.block_of(healthy.attributed, 1)
     healthy.db.begin()
     block_origins.note_hole(healthy.db, pending, 5)
@@ -212,7 +212,7 @@ def test_origin_row_of_an_uploaded_block_is_removed(healthy: Healthy, clean: Blo
 
 
 def test_origin_row_of_a_block_that_is_not_cached_is_removed(healthy: Healthy) -> None:
-    """I66: the block number may be reused for other content."""
+    """I66: the number of a block that is not cached may be reused for other content."""
     healthy.db.begin()
     block_origins.note_hole(healthy.db, healthy.db.counters.take_block(), 5)
     healthy.db.commit()
@@ -223,7 +223,7 @@ def test_origin_row_of_a_block_that_is_not_cached_is_removed(healthy: Healthy) -
 
 
 async def test_origin_row_is_removed_with_a_lost_block(healthy: Healthy) -> None:
-    """I66: the run that declares the block lost removes the row, too."""
+    """I66: the run of fsck that declares a block lost removes its origin row."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
     block_origins.note_hole(healthy.db, block, 5)

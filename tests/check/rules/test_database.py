@@ -29,7 +29,7 @@ KEYS: Final = {
 
 
 def _edit_schema(db: Database, sql: str) -> None:
-    """Change the schema's own table, which SQLite refuses otherwise."""
+    """Execute SQL that changes the table ``sqlite_schema``, which SQLite refuses by default."""
     version = db.connection.pragma("schema_version")
     db.connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
     db.connection.execute("PRAGMA writable_schema = ON")
@@ -39,7 +39,7 @@ def _edit_schema(db: Database, sql: str) -> None:
 
 
 def _leave_index_behind(healthy: Healthy, change: str) -> None:
-    """Make an index stale: change a hash while the index is not updated."""
+    """Change a hash without its index entry: the index is removed from the schema meanwhile."""
     db = healthy.db
     [(block, digest)] = db.all("SELECT block, hash FROM blocks WHERE hash IS NOT NULL LIMIT 1")
     healthy.sql(f"UPDATE blocks SET hash = {change} WHERE block = ?", block)
@@ -51,7 +51,7 @@ def _leave_index_behind(healthy: Healthy, change: str) -> None:
 
 
 def _set_null(healthy: Healthy, table: str, column: str, declared: str, where: str) -> None:
-    """Set a NOT NULL column to NULL, by editing its definition temporarily."""
+    """Set a NOT NULL column to NULL while the schema declares it without NOT NULL."""
     required, optional = f"{column:<12} {declared} NOT NULL", f"{column:<12} {declared}"
     for before, after in ((required, optional), (optional, required)):
         change = f"sql = replace(sql, '{before}', '{after}') WHERE name = '{table}'"
@@ -61,7 +61,7 @@ def _set_null(healthy: Healthy, table: str, column: str, declared: str, where: s
 
 
 async def test_null_in_a_not_null_column_is_found(healthy: Healthy) -> None:
-    """I1: the column is filled, and the value then repaired by its own invariant."""
+    """I1: fsck fills the column, and the repair of another invariant corrects the value."""
     _set_null(healthy, "packs", "object_key", "TEXT   ", "pack = 1")
     assert (await healthy.check_all()).broken == ["I1"]
 
@@ -73,7 +73,7 @@ async def test_null_in_a_not_null_column_is_found(healthy: Healthy) -> None:
 
 
 def test_damage_that_no_repair_covers_stops_all_repairs(healthy: Healthy) -> None:
-    """I1: SQLite finds it; it is reported and left to the administrator."""
+    """I1: damage that only SQLite detects is left to the administrator."""
     healthy.sql("CREATE TABLE notes (text TEXT)")
     _edit_schema(healthy.db, "DELETE FROM sqlite_schema WHERE name = 'notes'")
 
@@ -83,21 +83,21 @@ def test_damage_that_no_repair_covers_stops_all_repairs(healthy: Healthy) -> Non
     assert "bucket" in report.lines()[0]
 
 
-def test_rows_missing_in_an_index_are_indexed_again(healthy: Healthy) -> None:
-    """I3: the index is rebuilt."""
+def test_index_with_missing_entries_is_rebuilt(healthy: Healthy) -> None:
+    """I3: fsck rebuilds an index that has fewer entries than its table has rows."""
     _leave_index_behind(healthy, "NULL")
     healthy.assert_mended("I3")
 
 
 async def test_wrong_index_entries_are_found_by_a_deep_check(healthy: Healthy) -> None:
-    """I4: the number of entries is right, but not their content; the index is rebuilt."""
+    """I4: an index has the right number of entries, one with a wrong value; fsck rebuilds it."""
     _leave_index_behind(healthy, "zeroblob(32)")
     assert healthy.check().lines() == ["clean"]
     await healthy.assert_all_mended("I4", deep=True)
 
 
-def test_missing_index_and_local_table_are_created(healthy: Healthy) -> None:
-    """I2: they hold no data of their own."""
+def test_missing_index_is_created(healthy: Healthy) -> None:
+    """I2: an index has no data of its own, so fsck creates it again."""
     healthy.sql("DROP INDEX blocks_by_pack")
     healthy.assert_mended("I2")
 
@@ -112,7 +112,7 @@ def test_missing_index_and_local_table_are_created(healthy: Healthy) -> None:
     ],
 )
 def test_foreign_schema_objects_without_data_are_dropped(healthy: Healthy, statement: str) -> None:
-    """I2: foreign indexes, triggers and views hold no data, and no program uses them."""
+    """I2: fsck drops unknown indexes, triggers and views, which hold no data."""
     healthy.sql(statement)
 
     healthy.assert_mended("I2")
@@ -121,7 +121,7 @@ def test_foreign_schema_objects_without_data_are_dropped(healthy: Healthy, state
 
 
 def test_foreign_table_is_reported_and_kept(healthy: Healthy) -> None:
-    """I2: fsck deletes no table that another program may need."""
+    """I2: fsck deletes no unknown table, because another program may need it."""
     healthy.sql("CREATE TABLE notes (text TEXT)")
 
     report = healthy.check(Mode.ALL)
@@ -133,7 +133,7 @@ def test_foreign_table_is_reported_and_kept(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("name", ["uuid", "block_bytes"])
 async def test_missing_property_is_taken_from_the_superblock(healthy: Healthy, name: str) -> None:
-    """I5: the superblock has the property, too; without it fsck does not guess."""
+    """I5: fsck reads the property from the superblock, and without one leaves it missing."""
     healthy.sql("DELETE FROM properties WHERE name = ?", name)
     report = healthy.check(Mode.ALL)
     assert (report.exit_status, report.broken) == (4, ["I5"])
@@ -163,7 +163,7 @@ async def test_names_get_new_positions_if_their_key_is_missing(healthy: Healthy)
 
 @pytest.mark.parametrize("counter", ["next_ino", "next_block", "next_pack"])
 def test_next_number_is_raised_above_all_in_use(healthy: Healthy, counter: str) -> None:
-    """I6: no number is assigned twice."""
+    """I6: each counter of numbers is above all numbers in use, so that none is assigned twice."""
     before = getattr(healthy.db.counters, counter)
     healthy.db.begin()
     setattr(healthy.db.counters, counter, before - 1)
@@ -176,7 +176,7 @@ def test_next_number_is_raised_above_all_in_use(healthy: Healthy, counter: str) 
 
 @pytest.mark.parametrize("counter", COUNTED)
 def test_counters_are_corrected_by_a_scan(healthy: Healthy, counter: str) -> None:
-    """I65: statfs and status report correct values."""
+    """I65: fsck sets each counter to the value found by a scan."""
     healthy.db.begin()
     setattr(healthy.db.counters, counter, getattr(healthy.db.counters, counter) + 5)
     healthy.db.commit()
@@ -187,8 +187,8 @@ def test_counters_are_corrected_by_a_scan(healthy: Healthy, counter: str) -> Non
 
 
 @pytest.mark.parametrize("counter", ["capacity_bytes", "txg"])
-def test_negative_capacity_is_reset(healthy: Healthy, counter: str) -> None:
-    """I65: a negative capacity is reset to none."""
+def test_negative_capacity_or_txg_is_reset(healthy: Healthy, counter: str) -> None:
+    """I65: fsck resets a negative capacity or txg number."""
     healthy.sql(f"UPDATE counters SET {counter} = -1")
 
     assert "I65" in healthy.check().broken
@@ -199,7 +199,7 @@ def test_negative_capacity_is_reset(healthy: Healthy, counter: str) -> None:
 
 
 def spoil(healthy: Healthy, table: str, column: str, value: str) -> None:
-    """Write a value of another type into the last row of a table."""
+    """Write a value of the given type into the last row of a table."""
     key = KEYS.get(table, "rowid")
     where = f"({key}) = (SELECT {key} FROM {table} ORDER BY {key} DESC LIMIT 1)"
     healthy.sql(f"UPDATE {table} SET {column} = {value} WHERE {where}")
@@ -208,7 +208,7 @@ def spoil(healthy: Healthy, table: str, column: str, value: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("table", "column", "value"),
-    [  # each column with one value in fast tests, with all values in slow ones
+    [  # fast tests use one value for each column, slow tests all values
         pytest.param(*one, value, marks=() if (at + row) % 3 == 0 else pytest.mark.slow)
         for row, one in enumerate(TYPED)
         for at, value in enumerate(VALUES)
@@ -217,20 +217,20 @@ def spoil(healthy: Healthy, table: str, column: str, value: str) -> None:
 async def test_value_of_another_type_is_found_and_repaired(
     healthy: Healthy, table: str, column: str, value: str
 ) -> None:
-    """I70: -n reports a value of the wrong type; a repair of it precedes all others."""
+    """I70: fsck -n reports the value; -y repairs it before all other invariants."""
     healthy.add_lease()
     spoil(healthy, table, column, value)
 
     assert "I70" in (await healthy.check_all()).broken
     await healthy.check_all(Mode.ALL)
-    assert (await healthy.check_all(Mode.ALL)).exit_status in {0, 1}  # reads the recovered file
+    assert (await healthy.check_all(Mode.ALL)).exit_status in {0, 1}  # reads lost+found, too
 
     assert set((await healthy.check_all()).broken) <= {"I48"}
 
 
 @pytest.mark.thorough
-async def test_block_with_an_unknown_position_keeps_its_bytes(healthy: Healthy) -> None:
-    """I70: the content becomes a file of its own in lost+found."""
+async def test_block_of_a_position_without_an_inode_number_is_kept(healthy: Healthy) -> None:
+    """I70: no block is freed when the column ``ino`` of its position is text."""
     healthy.add_lease()
     before = healthy.db.one("SELECT count(*) FROM blocks")
     spoil(healthy, "block_map", "ino", "'x'")
@@ -242,7 +242,7 @@ async def test_block_with_an_unknown_position_keeps_its_bytes(healthy: Healthy) 
 
 @pytest.mark.thorough
 def test_database_with_invalid_counters_is_opened_for_repair(healthy: Healthy) -> None:
-    """A mount refuses it with a message that names the counters."""
+    """A mount refuses invalid counters with a message that names them; fsck opens the database."""
     spoil(healthy, "counters", "next_ino", "x'ff'")
     path = healthy.db.path
     healthy.db.close()

@@ -11,7 +11,7 @@ from tests.check.healthy import BLOCK_BYTES, Healthy
 
 @pytest.mark.parametrize("index", [-1, 1 << 50])
 def test_block_at_an_impossible_index_gets_a_separate_file(healthy: Healthy, index: int) -> None:
-    """I29: its content is moved to lost+found."""
+    """I29: fsck moves the content of the block to a file in lost+found."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("UPDATE block_map SET block_index = ? WHERE block = ?", index, block)
 
@@ -27,7 +27,7 @@ def test_block_at_an_impossible_index_gets_a_separate_file(healthy: Healthy, ind
 
 
 async def test_missing_block_is_recorded_as_a_hole(healthy: Healthy) -> None:
-    """I30: the lost range is recorded, and the rest of the file stays."""
+    """I30: fsck records the lost range as an attribute, and keeps the other blocks of the file."""
     healthy.db.begin()
     gone = healthy.db.counters.take_block()
     block = healthy.block_of(healthy.uploaded, 1)
@@ -50,7 +50,7 @@ async def test_missing_block_is_recorded_as_a_hole(healthy: Healthy) -> None:
 
 
 async def test_missing_row_of_a_block_is_found_in_its_pack(healthy: Healthy) -> None:
-    """I30: the index of the pack has its location."""
+    """I30: fsck takes the row from the index of the pack."""
     block = healthy.block_of(healthy.uploaded, 1)
     healthy.db.begin()
     healthy.forget_copy(block)
@@ -66,7 +66,7 @@ async def test_missing_row_of_a_block_is_found_in_its_pack(healthy: Healthy) -> 
 
 
 async def test_missing_row_of_a_block_is_recreated_from_its_file(healthy: Healthy) -> None:
-    """I30: the row of a dirty block is recreated from its cache file."""
+    """I30: fsck recreates the row of a dirty block from its cache file."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("DELETE FROM blocks WHERE block = ?", block)
     healthy.sql("DELETE FROM cached_blocks WHERE block = ?", block)
@@ -78,8 +78,8 @@ async def test_missing_row_of_a_block_is_recreated_from_its_file(healthy: Health
     assert healthy.dump() == healthy.before
 
 
-def test_file_grows_to_its_last_block(healthy: Healthy) -> None:
-    """I59: content beyond the recorded size is visible again."""
+def test_size_of_a_file_becomes_the_end_of_its_last_block(healthy: Healthy) -> None:
+    """I59: fsck extends the size of a file, so that its last block can be read."""
     healthy.sql("UPDATE inodes SET size_bytes = 10 WHERE ino = ?", healthy.uploaded)
     counters = healthy.db.counters
     healthy.db.begin()
@@ -93,7 +93,7 @@ def test_file_grows_to_its_last_block(healthy: Healthy) -> None:
 
 
 def test_mapped_blocks_are_counted(healthy: Healthy) -> None:
-    """I60: st_blocks does not count holes."""
+    """I60: ``mapped_blocks`` counts the blocks of a file without its holes."""
     healthy.sql("UPDATE inodes SET mapped_blocks = 7 WHERE ino = ?", healthy.uploaded)
     healthy.assert_mended("I60")
     assert healthy.dump() == healthy.before

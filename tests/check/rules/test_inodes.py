@@ -19,7 +19,7 @@ def _lost_and_found(healthy: Healthy) -> Ino:
 
 @pytest.mark.parametrize("change", ["mode = 33188", "nlink = 0", "parent = 77"])
 def test_root_is_made_a_directory_again(healthy: Healthy, change: str) -> None:
-    """I7: the root is repaired in place, with all its entries."""
+    """I7: fsck corrects the row of the root, and keeps all of its entries."""
     healthy.sql(f"UPDATE inodes SET {change} WHERE ino = 1")
 
     assert "I7" in healthy.check().broken
@@ -30,7 +30,7 @@ def test_root_is_made_a_directory_again(healthy: Healthy, change: str) -> None:
 
 
 def test_root_without_a_row_gets_one(healthy: Healthy) -> None:
-    """I7: the row of the root is recreated, and its entries stay."""
+    """I7: fsck recreates the row of the root, and keeps all of its entries."""
     healthy.sql("DELETE FROM inodes WHERE ino = 1")
 
     assert "I7" in healthy.check().broken
@@ -48,7 +48,7 @@ def test_values_are_corrected_into_range(healthy: Healthy, change: str) -> None:
 
 
 def test_impossible_size_is_computed_from_the_blocks(healthy: Healthy) -> None:
-    """I8: the size of a file with a negative size is the end of its last block."""
+    """I8: a negative size becomes the end of the last block."""
     size = inodes.get(healthy.db, healthy.uploaded).size_bytes
     healthy.sql("UPDATE inodes SET size_bytes = -5 WHERE ino = ?", healthy.uploaded)
 
@@ -61,10 +61,10 @@ def test_impossible_size_is_computed_from_the_blocks(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("known", ["inner", "uploaded", "symlink", "attributed"])
 @pytest.mark.parametrize("with_row", [True, False])
-def test_impossible_inode_number_becomes_a_new_one(
+def test_impossible_inode_number_is_replaced_by_a_new_one(
     healthy: Healthy, known: str, with_row: bool
 ) -> None:
-    """I8, I14, I15, I16: the inode is renumbered in every table; nothing is lost."""
+    """I8, I14, I15, I16: fsck renumbers the inode in every table; it keeps its name."""
     ino, new = getattr(healthy, known), healthy.db.counters.next_ino
     for table in ("inodes", "dentries", "symlinks", "xattrs", "block_map", "cached_blocks"):
         healthy.sql(f"UPDATE {table} SET ino = -5 WHERE ino = ?", ino)
@@ -82,7 +82,7 @@ def test_impossible_inode_number_becomes_a_new_one(
 
 @pytest.mark.parametrize("known", ["directory", "uploaded", "symlink", "fifo"])
 def test_unknown_type_follows_from_the_content(healthy: Healthy, known: str) -> None:
-    """I9: an inode with entries is a directory, with blocks a file, with a target a symlink."""
+    """I9: an inode with entries becomes a directory, with a target a symlink, otherwise a file."""
     ino = getattr(healthy, known)
     healthy.sql("UPDATE inodes SET mode = 7 << 12 | 420 WHERE ino = ?", ino)
 
@@ -96,20 +96,20 @@ def test_unknown_type_follows_from_the_content(healthy: Healthy, known: str) -> 
     assert kinds.get(known, stat.S_ISREG)(inodes.get(healthy.db, ino).mode)
 
 
-LAST = (1 << 63) - 1  # SQLite would make 1 << 63 negative, and one less a fraction
+LAST = (1 << 63) - 1  # the largest integer of SQLite, which wraps for 1 << 63
 
 
 @pytest.mark.parametrize(
     "change", [f"mtime_delta_ns = {LAST}", f"btime_delta_ns = {LAST}", "ctime_ns = -1"]
 )
 def test_times_that_overflow_become_ctime(healthy: Healthy, change: str) -> None:
-    """I10: times out of range become the time of the last change."""
+    """I10: a time out of range becomes the time of the last change."""
     healthy.sql(f"UPDATE inodes SET {change} WHERE ino = ?", healthy.fifo)
     healthy.assert_mended("I10", concerns={healthy.fifo})
 
 
 def test_entries_of_a_file_make_it_a_directory(healthy: Healthy) -> None:
-    """I11: an inode with entries and no blocks becomes a directory."""
+    """I11: an inode with entries and without blocks becomes a directory."""
     mode = stat.S_IFIFO | 0o755
     healthy.sql("UPDATE inodes SET mode = ? WHERE ino = ?", mode, healthy.inner)
 
@@ -121,7 +121,7 @@ def test_entries_of_a_file_make_it_a_directory(healthy: Healthy) -> None:
 
 
 def test_entries_of_a_file_with_blocks_move_to_lost_and_found(healthy: Healthy) -> None:
-    """I11: if an inode has both, it keeps the content of its type; the entries are moved with their names."""
+    """I11: a file with blocks stays a file; a directory in lost+found gets its entries."""
     healthy.sql("UPDATE dentries SET parent = ? WHERE parent = ?", healthy.uploaded, healthy.inner)
 
     broken = healthy.check().broken
@@ -148,7 +148,7 @@ def test_blocks_of_a_fifo_make_it_a_file(healthy: Healthy) -> None:
 
 
 def test_blocks_of_a_directory_move_to_lost_and_found(healthy: Healthy) -> None:
-    """I12: a directory with entries stays one; the blocks become a separate file."""
+    """I12: a directory with entries stays one; a file in lost+found gets its blocks."""
     healthy.sql("UPDATE block_map SET ino = ? WHERE ino = ?", healthy.inner, healthy.dirty)
 
     assert "I12" in healthy.check().broken
@@ -161,7 +161,7 @@ def test_blocks_of_a_directory_move_to_lost_and_found(healthy: Healthy) -> None:
 
 
 def test_target_of_a_file_with_blocks_moves_to_lost_and_found(healthy: Healthy) -> None:
-    """I13: the file keeps its blocks, the target becomes a separate symlink."""
+    """I13: the file keeps its blocks; a new symlink in lost+found gets the target."""
     healthy.sql("INSERT INTO symlinks VALUES (?, x'61')", healthy.uploaded)
 
     assert healthy.check().broken == ["I13"]
@@ -173,7 +173,7 @@ def test_target_of_a_file_with_blocks_moves_to_lost_and_found(healthy: Healthy) 
 
 
 def test_directory_without_an_inode_is_recreated(healthy: Healthy) -> None:
-    """I14: it keeps its name and entries."""
+    """I14: the directory keeps its name and its entries."""
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.inner)
 
     assert "I14" in healthy.check().broken
@@ -186,7 +186,7 @@ def test_directory_without_an_inode_is_recreated(healthy: Healthy) -> None:
 
 
 def test_file_without_an_inode_is_recreated(healthy: Healthy) -> None:
-    """I15: its blocks become a file with the old inode number, and so with the old name."""
+    """I15: fsck makes a file of its blocks under the old inode number, to which its name refers."""
     before = inodes.get(healthy.db, healthy.uploaded)
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.uploaded)
 
@@ -200,7 +200,7 @@ def test_file_without_an_inode_is_recreated(healthy: Healthy) -> None:
 
 
 def test_symlink_without_an_inode_is_recreated(healthy: Healthy) -> None:
-    """I16: the target becomes a symlink with the old inode number."""
+    """I16: fsck makes a symlink of the target under the old inode number."""
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.symlink)
 
     assert "I16" in healthy.check().broken
@@ -211,14 +211,14 @@ def test_symlink_without_an_inode_is_recreated(healthy: Healthy) -> None:
 
 
 def test_attributes_without_an_inode_are_removed(healthy: Healthy) -> None:
-    """I17: attributes are removed if nothing else refers to their inode."""
+    """I17: fsck removes attributes of an inode to which no other row refers."""
     healthy.sql("INSERT INTO xattrs VALUES (?, x'61', x'62')", healthy.db.counters.next_ino - 1)
     healthy.sql("UPDATE xattrs SET ino = 0 WHERE name = x'61'")
     healthy.assert_mended("I17")
 
 
-def test_attributes_and_names_of_a_lost_inode_are_kept(healthy: Healthy) -> None:
-    """I17: an empty file is recreated for an inode that still has a name."""
+def test_attributes_and_name_of_a_lost_inode_are_kept(healthy: Healthy) -> None:
+    """I17: fsck recreates an empty file for an inode that still has a name and attributes."""
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.attributed)
 
     assert "I17" in healthy.check().broken
@@ -231,7 +231,7 @@ def test_attributes_and_names_of_a_lost_inode_are_kept(healthy: Healthy) -> None
 
 
 def test_orphan_of_a_crash_is_purged_only_when_unmounted(healthy: Healthy) -> None:
-    """I28: an unlinked open file is in order while it is open, and a leftover afterwards."""
+    """I28: a file may have no name while a process has it open, and afterwards is a leftover."""
     healthy.db.begin()
     orphan = inodes.create(healthy.db, stat.S_IFREG | 0o600, 0, 0, ROOT_INO, NOW_NS, nlink=0).ino
     healthy.write(orphan, 0, b"unlinked but open")
@@ -244,7 +244,7 @@ def test_orphan_of_a_crash_is_purged_only_when_unmounted(healthy: Healthy) -> No
 
 @pytest.mark.parametrize("known", ["attributed", "fifo"])
 def test_attribute_flag_is_corrected(healthy: Healthy, known: str) -> None:
-    """I58: a missing flag would hide attributes, a wrong one costs a query."""
+    """I58: the flag is set for inodes with extended attributes, and only for them."""
     ino = getattr(healthy, known)
     healthy.sql("UPDATE inodes SET flags = 1 - flags WHERE ino = ?", ino)
     healthy.assert_mended("I58")
@@ -252,7 +252,7 @@ def test_attribute_flag_is_corrected(healthy: Healthy, known: str) -> None:
 
 
 def _remove(healthy: Healthy, name: bytes, ino: Ino) -> None:
-    """Remove a tree like the command, without the background task that purges it."""
+    """Remove a tree like ``s3fs-meta rm``, without the background task that purges its inodes."""
     db = healthy.db
     db.begin()
     dentries.remove(db, ROOT_INO, name)
@@ -262,7 +262,7 @@ def _remove(healthy: Healthy, name: bytes, ino: Ino) -> None:
 
 
 def test_removed_tree_is_purged_only_when_unmounted(healthy: Healthy) -> None:
-    """I69: inodes without another name are purged; a name elsewhere keeps its inode."""
+    """I69: fsck keeps an inode of the tree that has a name elsewhere, and purges all others."""
     _remove(healthy, b"directory", healthy.directory)
 
     assert healthy.check(mounted=True).lines() == ["clean"]
@@ -279,7 +279,7 @@ def test_removed_tree_is_purged_only_when_unmounted(healthy: Healthy) -> None:
 
 
 def test_directory_that_only_lost_its_name_is_kept(healthy: Healthy) -> None:
-    """I26, not I69: without the flag the directory was not being removed."""
+    """I26: a directory without a name that is not flagged as removed moves to lost+found."""
     db = healthy.db
     db.begin()
     dentries.remove(db, ROOT_INO, b"directory")
@@ -294,7 +294,7 @@ def test_directory_that_only_lost_its_name_is_kept(healthy: Healthy) -> None:
 
 
 def test_removed_flag_of_a_named_directory_is_cleared(healthy: Healthy) -> None:
-    """I58: a reachable directory was not removed."""
+    """I58: a directory that has a name was not removed."""
     healthy.sql(
         f"UPDATE inodes SET flags = flags | {InodeFlag.REMOVED:d} WHERE ino = ?", healthy.directory
     )

@@ -1,4 +1,4 @@
-"""Damage to values counted from names, one invariant at a time."""
+"""Damage to link counts, parents and sizes, which follow from names, one invariant at a time."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.check.healthy import Healthy
 
 @pytest.mark.parametrize("known", ["inner", "fifo", "linked"])
 def test_parent_is_corrected_from_the_names(healthy: Healthy, known: str) -> None:
-    """I52: the parent of an inode is a directory that names it."""
+    """I52: the column ``parent`` of an inode is a directory with a name of the inode."""
     ino = getattr(healthy, known)
     wrong = healthy.inner if known == "linked" else ROOT_INO
     healthy.sql("UPDATE inodes SET parent = ? WHERE ino = ?", wrong, ino)
@@ -16,21 +16,21 @@ def test_parent_is_corrected_from_the_names(healthy: Healthy, known: str) -> Non
 
 
 def test_nlink_of_a_file_is_corrected(healthy: Healthy) -> None:
-    """I53: a wrong count would purge a file that still has a name."""
+    """I53: with too small a link count an unlink would purge a file that has other names."""
     healthy.sql("UPDATE inodes SET nlink = 0 WHERE ino = ?", healthy.linked)
     healthy.assert_mended("I53")
     assert healthy.dump() == healthy.before
 
 
 def test_nlink_of_a_directory_is_corrected(healthy: Healthy) -> None:
-    """I54: two, plus one for each subdirectory."""
+    """I54: the link count of a directory is 2 plus the number of its subdirectories."""
     healthy.sql("UPDATE inodes SET nlink = 9 WHERE ino = ?", healthy.directory)
     healthy.assert_mended("I54")
     assert healthy.dump() == healthy.before
 
 
 def test_size_of_a_directory_is_corrected(healthy: Healthy) -> None:
-    """I55: a wrong size would let rmdir remove a directory with entries."""
+    """I55: with too small a size rmdir would remove a directory that has entries."""
     healthy.sql("UPDATE inodes SET size_bytes = 0 WHERE ino = ?", healthy.directory)
     healthy.assert_mended("I55")
     assert healthy.dump() == healthy.before
@@ -45,7 +45,7 @@ def test_size_of_a_directory_is_corrected(healthy: Healthy) -> None:
     ],
 )
 def test_hard_links_are_rebuilt_from_the_names(healthy: Healthy, change: str) -> None:
-    """I56: missing, wrong and superfluous rows are recreated."""
+    """I56: fsck recreates missing, wrong and superfluous rows of ``hard_links``."""
     healthy.sql(change)
     healthy.assert_mended("I56")
     assert healthy.dump() == healthy.before

@@ -12,7 +12,7 @@ from tests.check.healthy import NOW_NS, Healthy
 
 
 def _count_dentries(healthy: Healthy, parent: Ino, added: int) -> None:
-    """Correct size and counter for rows that a test adds or removes directly."""
+    """Correct the size of a directory and the counter after a test added or removed entries."""
     healthy.db.begin()
     inodes.change_directory(healthy.db, parent, NOW_NS, entries=added)
     healthy.db.counters.dentries += added
@@ -26,7 +26,7 @@ def _lost_and_found(healthy: Healthy) -> Ino:
 
 
 def test_name_without_an_inode_is_removed(healthy: Healthy) -> None:
-    """I21: its inode and all data of it are missing."""
+    """I21: fsck removes a name whose inode and data are missing."""
     nowhere = healthy.db.counters.take_ino()
     healthy.db.begin()
     dentries.add(healthy.db, healthy.inner, b"nowhere", nowhere)
@@ -40,7 +40,7 @@ def test_name_without_an_inode_is_removed(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"a/b", b"a\0b", b"n" * 256, "text"])
 def test_invalid_name_is_changed_in_place(healthy: Healthy, name: bytes | str) -> None:
-    """I22: an invalid name is changed as little as possible."""
+    """I22: fsck replaces the name by a valid one in the same directory."""
     raw = name if isinstance(name, bytes) else name.encode()
     cookie = healthy.db.name_hash(raw) << COOKIE_COLLISION_BITS
     healthy.sql(
@@ -56,7 +56,7 @@ def test_invalid_name_is_changed_in_place(healthy: Healthy, name: bytes | str) -
 
 
 def test_invalid_name_does_not_take_an_existing_one(healthy: Healthy) -> None:
-    """I22: if the nearest valid name is taken, a number is appended."""
+    """I22: if the nearest valid name exists, fsck appends a number."""
     for old, new in ((b"fifo", b"a/b"), (b"attributed", b"a_b")):
         cookie = healthy.db.name_hash(new) << COOKIE_COLLISION_BITS
         healthy.sql("UPDATE dentries SET name = ?, cookie = ? WHERE name = ?", new, cookie, old)
@@ -68,7 +68,7 @@ def test_invalid_name_does_not_take_an_existing_one(healthy: Healthy) -> None:
 
 
 def test_misplaced_name_is_found_again(healthy: Healthy) -> None:
-    """I23: a name has the position of its hash, so that lookups find it."""
+    """I23: fsck moves a name to the position of its hash, where lookups expect it."""
     healthy.sql("UPDATE dentries SET cookie = cookie + 256 WHERE ino = ?", healthy.fifo)
     assert dentries.find(healthy.db, healthy.inner, b"fifo") is None
 
@@ -79,7 +79,7 @@ def test_misplaced_name_is_found_again(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("same_inode", [False, True])
 def test_second_of_two_equal_names_is_changed(healthy: Healthy, same_inode: bool) -> None:
-    """I24: the first keeps the name; the second is renamed, or removed if it has the same inode."""
+    """I24: fsck renames the second name, or removes it if both refer to one inode."""
     second = healthy.fifo if same_inode else healthy.attributed
     first_cookie = healthy.db.name_hash(b"fifo") << COOKIE_COLLISION_BITS
     if same_inode:
@@ -108,7 +108,7 @@ def test_second_of_two_equal_names_is_changed(healthy: Healthy, same_inode: bool
 
 
 def test_directory_with_two_names_keeps_the_one_of_its_parent(healthy: Healthy) -> None:
-    """I25: a directory has one name, in the directory that its parent column names."""
+    """I25: a directory has one name, in the directory that its column ``parent`` names."""
     healthy.db.begin()
     dentries.add(healthy.db, ROOT_INO, b"second name", healthy.inner)
     inodes.change_directory(healthy.db, ROOT_INO, NOW_NS, entries=1, subdirectories=1)
@@ -132,7 +132,7 @@ def test_name_of_the_root_is_removed(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("known", ["fifo", "inner", "uploaded"])
 def test_unnamed_inode_is_moved_to_lost_and_found(healthy: Healthy, known: str) -> None:
-    """I26: the inode is named by its number, and keeps everything below it."""
+    """I26: the inode gets its number as its name, and a directory keeps its entries."""
     ino = getattr(healthy, known)
     parent = inodes.get(healthy.db, ino).parent
     healthy.sql("DELETE FROM dentries WHERE ino = ?", ino)
@@ -149,7 +149,7 @@ def test_unnamed_inode_is_moved_to_lost_and_found(healthy: Healthy, known: str) 
 
 
 def test_lost_and_found_is_used_again(healthy: Healthy) -> None:
-    """I26: a second run uses the directory of the first, and adds nothing twice."""
+    """I26: a second run of fsck uses the directory that the first run made."""
     for ino in (healthy.fifo, healthy.attributed):
         healthy.sql("DELETE FROM dentries WHERE ino = ?", ino)
         healthy.check(Mode.ALL)
@@ -160,7 +160,7 @@ def test_lost_and_found_is_used_again(healthy: Healthy) -> None:
 
 
 def test_file_named_lost_and_found_is_left_alone(healthy: Healthy) -> None:
-    """I26: the directory for recovered inodes then gets another name."""
+    """I26: if lost+found is a file, recovered inodes are moved to lost+found~1."""
     healthy.db.begin()
     healthy.create(ROOT_INO, b"lost+found")
     healthy.db.commit()
@@ -174,8 +174,8 @@ def test_file_named_lost_and_found_is_left_alone(healthy: Healthy) -> None:
     assert dentries.find(healthy.db, home, b"#%d" % healthy.fifo) == healthy.fifo
 
 
-def test_unlinked_directory_with_entries_is_restored(healthy: Healthy) -> None:
-    """I26: an orphan directory must be empty; one with entries was not removed on purpose."""
+def test_unlinked_directory_with_entries_is_kept(healthy: Healthy) -> None:
+    """I26: a directory with entries was not removed by a user, so fsck keeps it."""
     healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.inner)
     healthy.sql("UPDATE inodes SET nlink = 0 WHERE ino = ?", healthy.inner)
 
@@ -187,7 +187,7 @@ def test_unlinked_directory_with_entries_is_restored(healthy: Healthy) -> None:
 
 
 def test_cycle_of_directories_is_broken(healthy: Healthy) -> None:
-    """I27: an unreachable cycle is cut at one directory and moved to lost+found complete."""
+    """I27: fsck cuts the cycle at one directory and moves it with all entries to lost+found."""
     healthy.db.begin()
     outer = healthy.mkdir(healthy.inner, b"outer")
     healthy.db.commit()
@@ -208,7 +208,7 @@ def test_cycle_of_directories_is_broken(healthy: Healthy) -> None:
 
 
 def test_directory_that_contains_itself_is_moved_to_lost_and_found(healthy: Healthy) -> None:
-    """I27: the shortest cycle is a directory that contains itself."""
+    """I27: the shortest possible cycle is a directory that contains itself."""
     healthy.sql("UPDATE dentries SET parent = ?1 WHERE ino = ?1", healthy.inner)
 
     assert "I27" in healthy.check().broken

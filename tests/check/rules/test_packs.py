@@ -10,7 +10,7 @@ from tests.check.healthy import Healthy
 
 @pytest.mark.parametrize("change", ["state = 9", "object_bytes = 0"])
 async def test_impossible_pack_row_is_corrected(healthy: Healthy, change: str) -> None:
-    """I38: live blocks prove that the pack is stored, and the listing has its size."""
+    """I38: live blocks prove that the pack is stored, and the listing shows its size."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     healthy.sql(f"UPDATE packs SET {change} WHERE pack = ?", pack)
 
@@ -21,8 +21,8 @@ async def test_impossible_pack_row_is_corrected(healthy: Healthy, change: str) -
     assert healthy.dump() == healthy.before
 
 
-def test_impossible_key_is_kept(healthy: Healthy) -> None:
-    """I38: a key cannot be guessed."""
+def test_impossible_key_of_a_pack_is_reported_and_kept(healthy: Healthy) -> None:
+    """I38: fsck cannot compute the key of a pack from other rows, and reports it."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     healthy.sql("UPDATE packs SET object_key = 'pack/none' WHERE pack = ?", pack)
 
@@ -32,7 +32,7 @@ def test_impossible_key_is_kept(healthy: Healthy) -> None:
 
 
 async def test_blocks_of_a_pack_with_an_impossible_key_are_found(healthy: Healthy) -> None:
-    """I38: the object is in the bucket, and its index lists the blocks."""
+    """I38: fsck reads the index of the object in the bucket, which lists the blocks."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     key = packs.object_key(healthy.db, pack)
     healthy.sql("UPDATE packs SET object_key = 'pack/none' WHERE pack = ?", pack)
@@ -45,8 +45,8 @@ async def test_blocks_of_a_pack_with_an_impossible_key_are_found(healthy: Health
     assert healthy.changed_inodes() == set()
 
 
-def test_two_rows_of_one_object_are_merged(healthy: Healthy) -> None:
-    """I39: the blocks of both rows belong to the object."""
+def test_two_rows_of_one_pack_are_merged(healthy: Healthy) -> None:
+    """I39: the blocks of both rows are in one object."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     row = packs.get(healthy.db, pack)
     moved = healthy.block_of(healthy.uploaded, 1)
@@ -68,21 +68,21 @@ def test_two_rows_of_one_object_are_merged(healthy: Healthy) -> None:
 
 
 def test_live_bytes_are_corrected(healthy: Healthy) -> None:
-    """I63: a wrong sum would delete a pack with live blocks."""
+    """I63: with too small a sum, garbage collection would delete a pack with live blocks."""
     healthy.sql("UPDATE packs SET live_bytes = live_bytes - 1")
     healthy.assert_mended("I63")
     assert healthy.dump() == healthy.before
 
 
-def test_live_pack_has_no_txg_of_death(healthy: Healthy) -> None:
-    """I64: reclaim would delete a live pack that has one."""
+def test_live_pack_loses_its_txg_of_death(healthy: Healthy) -> None:
+    """I64: reclaim would delete a live pack with a txg of death."""
     healthy.sql("UPDATE packs SET died_txg = 1")
     healthy.assert_mended("I64")
     assert healthy.dump() == healthy.before
 
 
 def test_pack_may_die_in_a_txg_above_the_counter(healthy: Healthy) -> None:
-    """I64: fence records raise the number of the open txg, and change no row."""
+    """I64: a fence raises the number of the next txg, but not ``txg`` in the table ``counters``."""
     healthy.sql(
         "UPDATE blocks SET pack = NULL, pack_offset = NULL, stored_bytes = NULL, hash = NULL"
     )
@@ -97,7 +97,7 @@ def test_pack_may_die_in_a_txg_above_the_counter(healthy: Healthy) -> None:
 
 
 def test_dead_pack_gets_a_txg_of_death(healthy: Healthy) -> None:
-    """I64: without one the pack would never be reclaimed."""
+    """I64: a dead pack without a txg of death would never be reclaimed."""
     healthy.db.begin()
     key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))
     dead = packs.create(healthy.db, type(key)(key[:-1] + ("0" if key[-1] != "0" else "1")), 10)

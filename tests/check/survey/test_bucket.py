@@ -26,19 +26,19 @@ from tests.check.healthy import NOW_NS, Healthy
 from tests.packs import stray_pack
 from tests.sync.conftest import Power, power, write_file
 
-__all__ = ["power"]  # the fixture
+__all__ = ["power"]  # a fixture
 
 
 @pytest.fixture
 def exam(healthy: Healthy) -> Examination:
-    """Return a run without any survey."""
+    """Return an examination without any survey."""
     return Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
 
 
 async def test_healthy_filesystem_costs_a_listing_and_the_lease(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """If every row of a block is consistent, only the listing and the lease are read."""
+    """If all rows of blocks are consistent, the survey requests only the listing and the lease."""
     store = FaultyStore(healthy.store)
     reported: list[tuple[str, int, int]] = []
 
@@ -54,7 +54,7 @@ async def test_healthy_filesystem_costs_a_listing_and_the_lease(
 async def test_unreachable_store_counts_no_object_as_missing(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """Without a listing nothing is known about objects."""
+    """The survey raises the error of the store, and objects count as not surveyed."""
     store = FaultyStore(healthy.store)
     store.down = TransientStoreError("key", "away")
 
@@ -67,7 +67,7 @@ async def test_unreachable_store_counts_no_object_as_missing(
 async def test_object_missing_in_a_listing_is_requested(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """A pack that the listing lacks is requested, and counts as present if that succeeds."""
+    """The survey requests a pack that the listing lacks, and counts it as present."""
     key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))
 
     class Forgetful(FaultyStore):
@@ -87,7 +87,7 @@ async def test_object_missing_in_a_listing_is_requested(
 async def test_packs_are_searched_for_blocks_with_a_wrong_row(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """The survey records where pack indexes have these blocks, and which blocks it searched for."""
+    """The survey records the location in the index of the pack, and each block that it searched."""
     block, _ = healthy.write_uploaded(healthy.attributed, b"one", b"two")
     row = healthy.db.one("SELECT pack_offset, stored_bytes FROM blocks WHERE block = ?", (block,))
     healthy.sql("UPDATE blocks SET pack_offset = -1 WHERE block = ?", block)
@@ -103,7 +103,7 @@ async def test_packs_are_searched_for_blocks_with_a_wrong_row(
 
 
 async def test_older_unreadable_image_is_named(healthy: Healthy, exam: Examination) -> None:
-    """An unreadable image that is not among the retained ones is only noted."""
+    """An unreadable image that is not among the retained images is reported, but is no damage."""
     key = ObjectKey("image/000000000000-0-0123456789abcdef/manifest")
     healthy.store.objects[key] = b"rotten"
 
@@ -117,7 +117,7 @@ async def test_older_unreadable_image_is_named(healthy: Healthy, exam: Examinati
 async def test_deletion_of_unknown_objects_works_in_batches(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """More than one batch is deleted, and known objects stay."""
+    """1,500 unknown packs are deleted, and all known objects stay."""
     known = set(healthy.store.objects)
     for number in range(1500):
         key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))
@@ -131,7 +131,7 @@ async def test_deletion_of_unknown_objects_works_in_batches(
 async def test_unreferenced_packs_are_checked_up_to_a_bound(
     healthy: Healthy, exam: Examination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Packs beyond the limit count as foreign and are kept."""
+    """Packs beyond the limit are counted as foreign objects and stay."""
     monkeypatch.setattr(bucket_survey, "FSCK_UNNAMED_PACKS_MAX", 3)
     for number in range(5):
         key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))
@@ -144,10 +144,10 @@ async def test_unreferenced_packs_are_checked_up_to_a_bound(
     assert exam.report.foreign_count == 2
 
 
-async def test_failing_store_does_not_make_packs_foreign(
+async def test_survey_fails_if_an_unreferenced_pack_cannot_be_read(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """An outage is not a foreign object."""
+    """A failed request for an unreferenced pack ends the survey with the store's error."""
     key, data = stray_pack(healthy.keyring, 1)
     healthy.store.objects[key] = data
     store = FaultyStore(healthy.store)
@@ -158,7 +158,7 @@ async def test_failing_store_does_not_make_packs_foreign(
 
 
 async def test_unreferenced_packs_are_not_checked_beside_a_mount(healthy: Healthy) -> None:
-    """The mount may be about to record them."""
+    """The mount may have uploaded the packs and not yet committed their rows."""
     key, data = stray_pack(healthy.keyring, 1)
     healthy.store.objects[key] = data
     exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=True)
@@ -172,7 +172,7 @@ async def test_unreferenced_packs_are_not_checked_beside_a_mount(healthy: Health
 
 
 class _Moving(FaultyStore):
-    """A bucket in which a writer continues after the first request of one kind."""
+    """A bucket that another host changes after the first request of one kind."""
 
     def __init__(self, inner: MemoryStore, method: str, later: dict[ObjectKey, bytes]) -> None:
         super().__init__(inner)
@@ -202,7 +202,7 @@ def _image_faults(exam: Examination) -> list[list[object]]:
 async def _before_and_after(
     power: Power, session: Session
 ) -> tuple[dict[ObjectKey, bytes], dict[ObjectKey, bytes]]:
-    """Return the bucket with an image as its head, and after that image was deleted."""
+    """Return the objects of a bucket before and after its image was replaced and deleted."""
     write_file(session, b"one")
     await session.make_image()
     before = dict(power.store.objects)
@@ -217,10 +217,10 @@ async def _before_and_after(
 
 @pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
 @pytest.mark.parametrize("method", ["list", "get"])
-async def test_image_made_meanwhile_by_another_host_is_no_damage(
+async def test_image_replaced_by_another_host_meanwhile_is_no_damage(
     power: Power, method: str, deep: bool
 ) -> None:
-    """The earlier listing lacks its pieces, and the pieces of the former image are deleted."""
+    """The old image lacks objects because another host deleted them, which is no damage."""
     async with power.session("a", tasks=False) as session:
         power.store.objects, later = await _before_and_after(power, session)
         db, keyring = session.db, session.volume.keyring
@@ -234,7 +234,7 @@ async def test_image_made_meanwhile_by_another_host_is_no_damage(
 
 @pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
 async def test_missing_piece_of_an_image_is_noted(power: Power, deep: bool) -> None:
-    """The head did not change meanwhile, so the missing piece is damage."""
+    """A missing piece of the current image is damage."""
     async with power.session("a", tasks=False) as session:
         _, power.store.objects = await _before_and_after(power, session)
         db, keyring = session.db, session.volume.keyring
@@ -249,8 +249,10 @@ async def test_missing_piece_of_an_image_is_noted(power: Power, deep: bool) -> N
 
 
 @pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
-async def test_hostile_manifest_costs_a_few_requests(power: Power, deep: bool) -> None:
-    """The manifest names a thousand missing pieces; one is enough to require a new image."""
+async def test_hostile_manifest_costs_a_bounded_number_of_requests(
+    power: Power, deep: bool
+) -> None:
+    """The manifest names 1,000 missing pieces; the survey stops after a few of them."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"one")
         head = await session.imager.make()

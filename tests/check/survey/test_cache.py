@@ -1,4 +1,4 @@
-"""Survey of the cache directory."""
+"""The survey of the cache directory by fsck."""
 
 from s3fs_meta.check.context import Examination
 from s3fs_meta.check.observations import Evidence, Need
@@ -14,7 +14,7 @@ def _survey(healthy: Healthy) -> Examination:
 
 
 def test_block_files_are_noted_with_their_sizes(healthy: Healthy) -> None:
-    """A block file has the number of a block as its name, in the right directory."""
+    """The survey records the size of each block file, by the number in its name."""
     exam = _survey(healthy)
     seen = {row[0]: row[1] for row in healthy.db.all("SELECT * FROM temp.seen_files")}
     assert seen[healthy.block_of(healthy.dirty, 1)] == 2001
@@ -24,7 +24,7 @@ def test_block_files_are_noted_with_their_sizes(healthy: Healthy) -> None:
 
 
 def test_unexpected_files_are_strays(healthy: Healthy) -> None:
-    """Files with other names, in wrong directories, or unfinished are strays."""
+    """Strays are files with other names, in wrong directories, or unfinished."""
     root = healthy.files.root
     strays = [root / "README", root / "0a", root / f"{1 << 70:x}", healthy.tmp / "fetch-9"]
     misplaced = root / "zz" / f"{healthy.block_of(healthy.dirty, 1):x}"
@@ -39,7 +39,7 @@ def test_unexpected_files_are_strays(healthy: Healthy) -> None:
 
 
 def test_cached_blocks_are_intact_if_they_match_their_hash(healthy: Healthy) -> None:
-    """A torn or missing file is not intact."""
+    """A cached block with a changed byte or without its file is not intact."""
     blocks = healthy.write_uploaded(healthy.attributed, b"sound", b"torn!", b"gone")
     healthy.files.write_within(blocks[1], 0, b"T", 0)
     exam = _survey(healthy)
@@ -52,7 +52,7 @@ def test_cached_blocks_are_intact_if_they_match_their_hash(healthy: Healthy) -> 
 
 
 def test_without_a_cache_directory_nothing_is_verified(healthy: Healthy) -> None:
-    """A host without cached blocks verifies none."""
+    """Without a cache directory the survey records no intact block."""
     exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     cache_survey.verify_copies(exam, healthy.keyring, "SELECT block FROM blocks")
     assert healthy.db.all("SELECT * FROM temp.seen_sound_copies") == []

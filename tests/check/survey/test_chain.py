@@ -1,4 +1,4 @@
-"""Survey of the chain in the bucket, from the base image to its end."""
+"""The survey of the chain in the bucket, from the base image to the last changelog."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import TAKEOVER, Power, power, read_file, write_file
 
-__all__ = ["power"]  # the fixture
+__all__ = ["power"]  # a fixture
 
 
 async def check(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = False) -> Report:
@@ -28,7 +28,7 @@ async def check(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = Fals
 
 
 def put(session: Session, content: bytes) -> Ino:
-    """Make a file with a name."""
+    """Make a file whose name is its inode number."""
     ino = write_file(session, content)
     dentries.add(session.db, ROOT_INO, b"%d" % ino, ino)
     inodes.change_directory(session.db, ROOT_INO, 0, entries=1)
@@ -36,7 +36,7 @@ def put(session: Session, content: bytes) -> Ino:
 
 
 async def _some_txgs(session: Session) -> list[Txg]:
-    """Ship three txgs, make an image, ship three more; return the numbers."""
+    """Ship three txgs, make an image, and ship three more txgs; return the six numbers."""
     numbers = []
     for number in range(6):
         put(session, b"%d" % number * 1000)
@@ -53,8 +53,7 @@ def _damage(power: Power, txg: Txg) -> None:
     power.store.objects[key] = flipped(power.store.objects[key], -1)
 
 
-async def test_intact_chain_is_clean(power: Power) -> None:
-    """An intact chain is clean, also with --deep."""
+async def test_intact_chain_is_clean_with_and_without_deep(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await _some_txgs(session)
         assert (await check(session)).lines() == ["clean"]
@@ -62,7 +61,10 @@ async def test_intact_chain_is_clean(power: Power) -> None:
 
 
 async def test_gap_after_the_last_image_causes_a_new_one(power: Power) -> None:
-    """I67: no host could restore the current state; the local state is complete."""
+    """I67: without an intact changelog no other host can restore the current state.
+
+    fsck requests a new image of the local state, which is complete.
+    """
     for harm in ("missing", "damaged", "another"):
         async with power.session("a", tasks=False, options=TAKEOVER) as session:
             numbers = await _some_txgs(session)
@@ -89,8 +91,8 @@ async def test_gap_after_the_last_image_causes_a_new_one(power: Power) -> None:
             await session.make_image()
 
 
-async def test_gap_in_the_past_is_reported_and_left(power: Power) -> None:
-    """I68: points in time in the gap are lost, which is reported without an error status."""
+async def test_gap_before_the_last_image_is_only_reported(power: Power) -> None:
+    """I68: fsck reports lost points in time, but its exit status stays 0."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         del power.store.objects[key_of(numbers[1])]
@@ -99,8 +101,8 @@ async def test_gap_in_the_past_is_reported_and_left(power: Power) -> None:
         assert key_of(numbers[1]) in report.verdicts[0].examples[0].what
 
 
-async def test_damage_in_the_past_is_found_by_deep_check(power: Power) -> None:
-    """I68: --deep reads older changelogs and reports damage in them."""
+async def test_damage_before_the_last_image_is_found_by_deep_check(power: Power) -> None:
+    """I68: only --deep reads changelogs before the last image."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         _damage(power, numbers[2])
@@ -108,8 +110,8 @@ async def test_damage_in_the_past_is_found_by_deep_check(power: Power) -> None:
         assert (await check(session, deep=True)).broken == ["I68"]
 
 
-async def test_missing_part_is_found(power: Power) -> None:
-    """I67: a changelog needs all of its parts."""
+async def test_missing_part_of_a_changelog_is_found(power: Power) -> None:
+    """I67: a missing part makes its changelog unreadable."""
     async with power.session("a", tasks=False, bounds=UploadBounds(run_bytes=500)) as session:
         for number in range(4):
             put(session, b"%d" % number)
@@ -126,11 +128,11 @@ async def test_missing_part_is_found(power: Power) -> None:
 @pytest.mark.parametrize("lost", ["damaged", "missing"])
 @pytest.mark.parametrize("deep", [False, True])
 async def test_repaired_chain_is_clean(power: Power, lost: str, deep: bool) -> None:
-    """I68: txgs abandoned by a repair are not reported as lost."""
+    """I68: txgs that a repair abandoned are not reported as lost."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         await session.close()
-    for txg in numbers[4:5]:  # a readable changelog comes after it
+    for txg in numbers[4:5]:  # the next changelog is readable
         if lost == "missing":
             del power.store.objects[key_of(txg)]
         else:

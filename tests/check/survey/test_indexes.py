@@ -1,4 +1,4 @@
-"""Blocks that are intact in another pack than their rows say."""
+"""Blocks whose own pack is damaged, and that another pack contains."""
 
 import pytest
 
@@ -26,7 +26,7 @@ async def _lose(healthy: Healthy, damage: str) -> None:
 
 
 def _other_pack(healthy: Healthy, *, same: bool, content: bytes = CONTENT) -> ObjectKey:
-    """Put a pack of an earlier epoch with that content into the bucket."""
+    """Put a pack of an earlier epoch with the given content into the bucket."""
     block = healthy.block_of(healthy.attributed, 0) + (0 if same else 1000)
     key, data = stray_pack(healthy.keyring, 1, block=block, content=content)
     healthy.store.objects[key] = data
@@ -40,7 +40,10 @@ def _other_pack(healthy: Healthy, *, same: bool, content: bytes = CONTENT) -> Ob
 async def test_block_is_found_in_another_pack(
     healthy: Healthy, damage: str, deep: bool, named: bool, same: bool
 ) -> None:
-    """Compaction left it there, or the content was written again; only --deep notices a flipped bit."""
+    """Compaction, or a second upload of equal content, left a block in two packs.
+
+    Without --deep fsck does not notice a flipped bit in the first pack.
+    """
     await _lose(healthy, damage)
     key = _other_pack(healthy, same=same)
     if named:
@@ -66,7 +69,7 @@ async def test_block_is_found_in_another_pack(
 async def test_block_of_a_condemned_pack_is_uploaded_again(
     healthy: Healthy, damage: str, same: bool
 ) -> None:
-    """A late request may still delete the pack in which it was found."""
+    """A delayed request may still delete a condemned pack, so its block becomes dirty."""
     await _lose(healthy, damage)
     key = _other_pack(healthy, same=same)
     healthy.db.begin()
@@ -86,7 +89,7 @@ async def test_block_of_a_condemned_pack_is_uploaded_again(
 
 @SAME
 async def test_unreadable_content_in_another_pack_is_not_used(healthy: Healthy, same: bool) -> None:
-    """The index of the other pack is intact, and its record is not."""
+    """The index of the other pack is intact, but its record is damaged."""
     await _lose(healthy, "unreadable")
     key = _other_pack(healthy, same=same)
     entry = pack_codec.read_index(
@@ -99,8 +102,8 @@ async def test_unreadable_content_in_another_pack_is_not_used(healthy: Healthy, 
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
 
 
-async def test_check_with_n_changes_nothing(healthy: Healthy) -> None:
-    """The content of a condemned pack gets into the cache directory only for a repair."""
+async def test_run_without_repairs_caches_no_block_of_a_condemned_pack(healthy: Healthy) -> None:
+    """A run without repairs copies no block of a condemned pack to the cache directory."""
     await _lose(healthy, "missing")
     key = _other_pack(healthy, same=True)
     healthy.db.begin()

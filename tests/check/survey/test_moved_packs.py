@@ -1,4 +1,4 @@
-"""Packs stored under each other's names."""
+"""Packs stored under keys of other packs."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.damage import flipped
 
 
 def _write(healthy: Healthy, first: bytes, second: bytes) -> tuple[ObjectKey, ObjectKey]:
-    """Write two files, upload each in a separate pack and evict them; return the keys."""
+    """Write two files, upload each in a pack of its own and evict them; return the keys."""
     healthy.evict(*healthy.write_uploaded(healthy.linked, first))
     healthy.evict(*healthy.write_uploaded(healthy.attributed, second))
     one, other = (
@@ -41,7 +41,7 @@ def _exchange(healthy: Healthy, one: ObjectKey, other: ObjectKey) -> None:
 async def test_exchanged_packs_of_different_sizes_lose_nothing(
     tmp_path: Path, key: bytes | None, deep: bool
 ) -> None:
-    """The listing shows their sizes; none of their blocks is cached."""
+    """The sizes in the listing show the exchange; no block is cached."""
     healthy = _made(tmp_path, key)
     _exchange(healthy, *_write(healthy, b"short", b"a content that is longer"))
 
@@ -55,7 +55,7 @@ async def test_exchanged_packs_of_different_sizes_lose_nothing(
 
 @pytest.mark.parametrize("key", [None, bytes(range(32))], ids=["plain", "encrypted"])
 async def test_exchanged_packs_of_one_size_lose_nothing(tmp_path: Path, key: bytes | None) -> None:
-    """Only reading shows the exchange; the listing looks healthy."""
+    """The sizes in the listing are right, so only --deep finds the exchange."""
     healthy = _made(tmp_path, key)
     one, other = _write(healthy, b"a first content", b"another content")
     assert len(healthy.store.objects[one]) == len(healthy.store.objects[other])
@@ -69,8 +69,8 @@ async def test_exchanged_packs_of_one_size_lose_nothing(tmp_path: Path, key: byt
     assert (await healthy.check_all(deep=True)).exit_status == 0
 
 
-async def test_pack_under_the_name_of_another_is_found(healthy: Healthy) -> None:
-    """The object at its own key is missing; the overwritten pack is lost."""
+async def test_pack_under_the_key_of_another_pack_is_found(healthy: Healthy) -> None:
+    """A pack overwrote another one: its own blocks are found, and those of the other are lost."""
     one, other = _write(healthy, b"kept", b"lost, and longer")
     healthy.store.objects[other] = healthy.store.objects.pop(one)
 
@@ -79,8 +79,8 @@ async def test_pack_under_the_name_of_another_is_found(healthy: Healthy) -> None
     assert _content(healthy, healthy.linked) == b"kept"
 
 
-async def test_damaged_pack_matches_no_other_name(healthy: Healthy) -> None:
-    """A pack with a flipped bit in its index is not identified."""
+async def test_damaged_pack_matches_no_other_key(healthy: Healthy) -> None:
+    """A pack with a flipped bit in its index is not found under any key."""
     one, other = _write(healthy, b"a first content", b"another content")
     healthy.store.objects[other] = flipped(healthy.store.objects[other], -20)
 
@@ -91,7 +91,7 @@ async def test_damaged_pack_matches_no_other_name(healthy: Healthy) -> None:
 
 
 async def test_check_without_repairs_caches_nothing(healthy: Healthy) -> None:
-    """A run with -n reports the exchange and caches no block."""
+    """A run without repairs reports the exchange and caches no block."""
     _exchange(healthy, *_write(healthy, b"short", b"a content that is longer"))
     before = sorted(healthy.files.numbers())
 

@@ -1,4 +1,4 @@
-"""Survey of all packs by reading them."""
+"""The survey that reads and verifies all packs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.damage import flipped
 
 @pytest.fixture
 async def exam(healthy: Healthy) -> Examination:
-    """Return a run with surveys of the cache directory and the listing."""
+    """Return an examination with surveys of the cache directory and the listing."""
     made = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     cache_survey.survey(made, healthy.files, healthy.tmp)
     await bucket_survey.survey(made, healthy.store, healthy.keyring)
@@ -30,7 +30,7 @@ async def exam(healthy: Healthy) -> Examination:
 
 
 async def test_every_pack_is_read_once_and_reported(healthy: Healthy, exam: Examination) -> None:
-    """Progress ends at the total number of bytes."""
+    """The reported progress ends with the total size of all packs."""
     store = FaultyStore(healthy.store)
     reported: list[tuple[str, int, int]] = []
 
@@ -44,7 +44,7 @@ async def test_every_pack_is_read_once_and_reported(healthy: Healthy, exam: Exam
 
 
 async def test_failing_store_is_no_damage(healthy: Healthy, exam: Examination) -> None:
-    """A read that fails proves nothing about the pack; the store's own error is raised."""
+    """The survey raises the error of the store, and the content counts as not surveyed."""
     store = FaultyStore(healthy.store)
     store.fail("get")
 
@@ -55,7 +55,7 @@ async def test_failing_store_is_no_damage(healthy: Healthy, exam: Examination) -
 
 
 async def test_every_flipped_byte_of_a_pack_is_noticed(healthy: Healthy) -> None:
-    """A flipped byte in a block, in the index or in the trailer is reported."""
+    """The pack is unreadable in part or has an index fault, whichever byte is flipped."""
     [block] = healthy.write_uploaded(healthy.attributed, b"short content")
     row = blocks.get(healthy.db, block)
     assert row.pack is not None
@@ -67,7 +67,7 @@ async def test_every_flipped_byte_of_a_pack_is_noticed(healthy: Healthy) -> None
 
 
 async def test_oversized_pack_keeps_its_blocks(healthy: Healthy) -> None:
-    """The survey does not read past the limit: it reads the blocks, but not the index."""
+    """The survey does not read an oversized pack completely: it verifies blocks, but no index."""
     [block] = healthy.write_uploaded(healthy.attributed, b"short content")
     row = blocks.get(healthy.db, block)
     assert row.pack is not None
@@ -83,7 +83,7 @@ async def test_oversized_pack_keeps_its_blocks(healthy: Healthy) -> None:
 
 
 async def test_wrong_row_is_distinguished_from_a_damaged_pack(healthy: Healthy) -> None:
-    """The index of the pack has the correct location of the block."""
+    """The verdict has the location from the index of the pack."""
     one, two = healthy.write_uploaded(healthy.attributed, b"first block", b"second block")
     row = blocks.get(healthy.db, one)
     assert row.pack is not None
@@ -98,7 +98,7 @@ async def test_wrong_row_is_distinguished_from_a_damaged_pack(healthy: Healthy) 
 
 
 async def test_wrong_offset_is_corrected_from_the_index(healthy: Healthy) -> None:
-    """I51: all bytes are intact, only the row is wrong."""
+    """I51: fsck corrects the row, because the record in the pack is intact."""
     one, _two, _three = healthy.write_uploaded(healthy.attributed, b"a" * 90, b"b", b"c")
     healthy.evict(one)
     healthy.sql("UPDATE blocks SET pack_offset = 1, stored_bytes = 5 WHERE block = ?", one)
@@ -121,7 +121,7 @@ def encrypted(tmp_path: Path) -> Iterator[Healthy]:
 
 
 async def test_encrypted_packs_are_verified(encrypted: Healthy) -> None:
-    """The deep check needs the keys, and finds a flipped bit."""
+    """A deep check with the keys finds a flipped bit in an encrypted pack."""
     assert (await encrypted.check_all(deep=True)).lines() == ["clean"]
     key = packs.object_key(encrypted.db, encrypted.pack_of(encrypted.uploaded, 1))
     encrypted.store.objects[key] = flipped(encrypted.store.objects[key], 10)

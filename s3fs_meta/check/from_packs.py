@@ -105,7 +105,8 @@ async def rebuild(
         quarantine: moves local state away; called just before the new image is published.
 
     Raises:
-        NewerFormatError: the lease is of a newer program; nothing was changed.
+        NewerFormatError: the lease, the end of the chain or an image is of a newer program, or no
+            rows were found and an image claims to be; nothing was changed.
         FormatError: no pack can be read with these keys; nothing in the bucket was changed.
         StoreError: the store is unavailable; nothing was changed.
         PreconditionError: another process stored a lease meanwhile; it is unchanged.
@@ -192,7 +193,11 @@ async def _lease(store: ObjectStore) -> tuple[Epoch, ETag | None]:
 async def _make_from_metadata(
     store: ObjectStore, keyring: Keyring, new: "_New", old_path: Path, chain_path: Path
 ) -> Rebuilt | None:
-    """Make the database with the best rows of an image or of the chain; None: there are none."""
+    """Make the database with the best rows of an image or of the chain; None: there are none.
+
+    Raises:
+        NewerFormatError: there are none, and an image claims to be of a newer program.
+    """
     uuid = new.superblock.uuid
     reader = ChainReader(store, keyring, uuid, partial(_create_empty, new), new.progress)
     chain_txg = await reader.lay_out(chain_path)
@@ -210,7 +215,12 @@ async def _make_from_metadata(
             made = await _try_to_make(store, keyring, new, remains, old_path)
             if made is not None:
                 return made
-    return None if chain is None else await _try_to_make(store, keyring, new, chain, chain_path)
+    made = None
+    if chain is not None:
+        made = await _try_to_make(store, keyring, new, chain, chain_path)
+    if made is None and salvager.newer is not None:
+        raise salvager.newer
+    return made
 
 
 async def _try_to_make(
@@ -218,7 +228,7 @@ async def _try_to_make(
 ) -> Rebuilt | None:
     try:
         return await _make_from_image(store, keyring, new, remains, path)
-    except DatabaseFullError:
+    except (DatabaseFullError, NewerFormatError):
         raise
     except (CorruptionError, DatabaseError) as exc:
         _log.warning("the rows of %s are unusable: %s", remains.key, exc)

@@ -22,6 +22,7 @@ from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesyst
 from s3fs_meta.cli import offered_objects
 from s3fs_meta.cli.offered_objects import Filesystem, Source
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
@@ -166,8 +167,10 @@ async def _refuse_readable(
     restorer = Restorer(store, keyring, superblock.uuid, front.progress)
     try:
         last_txg = (await restorer.restore(None, target)).txg
-    except NewerFormatError:
-        raise
+    except NewerFormatError as exc:
+        if image_codec.parse_manifest_key(exc.key) is None:
+            raise
+        return  # the rebuild refuses it if the claim can be verified, or nothing else has rows
     except BrokenChainError as exc:
         last_txg = Txg(exc.last_txg)
     except (CorruptionError, ObjectMissingError, UnfinishedFilesystemError):

@@ -165,10 +165,16 @@ def encode_piece(key: ObjectKey, content: bytes | memoryview, keyring: Keyring) 
 def decode_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> bytes:
     """Return the database bytes of *piece* from its object.
 
+    A program that changes the format of pieces also raises the version of manifests. So a piece
+    that claims an unknown version is damaged if a manifest that this program reads lists it.
+
     Raises:
         FormatError: anything but the bytes that the manifest names.
     """
-    content = envelope.decode(_PIECE_KIND, piece.key, data, keyring)
+    try:
+        content = envelope.decode(_PIECE_KIND, piece.key, data, keyring)
+    except NewerFormatError as exc:
+        raise FormatError(piece.key, f"it claims {exc.what}, unlike its manifest") from exc
     if len(content) != piece.plain_bytes or content_hash(content) != piece.hash:
         raise FormatError(piece.key, "its content does not match the hash in its manifest")
     return content

@@ -1,32 +1,22 @@
-"""Rebuild of a filesystem from its packs, and from an image with damaged pieces."""
+"""Rebuild of a filesystem from its packs."""
 
-import random
-from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
-from typing import NamedTuple
-
-import apsw
 import pytest
 
 from s3fs_meta.check.from_packs import rebuild
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.check.run import Examined, Wanted, check_filesystem
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.codec import image as image_codec
-from s3fs_meta.codec.image import Piece
 from s3fs_meta.codec.lease import KEY as LEASE
 from s3fs_meta.errors import FormatError, PreconditionError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.offline.image_rows import LOST_FOUND
-from s3fs_meta.meta.tables import dentries, inodes
-from s3fs_meta.model import Ino, ObjectKey
-from s3fs_meta.sync.chain.head import load_manifest
-from s3fs_meta.sync.image import pieces, restore
+from s3fs_meta.meta.tables import dentries
+from s3fs_meta.model import Ino
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import Power, power, read_file, remove_file, write_file
+from tests.check.rebuilding import run
+from tests.sync.conftest import Power, power, read_file, write_file
 
 pytestmark = pytest.mark.thorough
 
@@ -52,23 +42,6 @@ async def burnt(power: Power) -> dict[Ino, bytes]:
         await session.close()
     lose_metadata(power)
     return contents
-
-
-async def run(power: Power) -> tuple[int, int, list[ObjectKey]]:
-    """Rebuild the filesystem; return the number of files, of packs, and the unreadable packs."""
-    keys = await power.keys()
-    tmp = power.home / "scratch"
-    tmp.mkdir(exist_ok=True)
-    made = await rebuild(
-        power.store,
-        keys.keyring,
-        keys.superblock,
-        tmp,
-        SystemClock(),
-        no_progress,
-        lambda: None,
-    )
-    return made.files, made.packs, made.unreadable
 
 
 async def test_content_is_restored_below_lost_and_found(power: Power) -> None:
@@ -337,246 +310,3 @@ async def test_failed_rebuild_leaves_the_local_state(power: Power) -> None:
     power.store.objects.update(packs)
     await make()
     assert moved == [1]  # one piece of the new image, whose manifest is not yet stored
-
-
-# --- names from intact pieces of an image --------------------------------------------------------
-
-PIECE = 8192
-DIRECTORIES = 8
-FILES = 500
-
-
-@pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut images into pieces of 8 KiB, two pages of the database."""
-    for module in (image_codec, pieces, restore):
-        monkeypatch.setattr(module, "IMAGE_PIECE_BYTES", PIECE)
-
-
-class Known(NamedTuple):
-    """The properties of one file when the image was made."""
-
-    path: tuple[bytes, bytes]
-    content: bytes
-    mode: int
-    owner: tuple[int, int]
-
-
-async def filled(power: Power, *, twice: bool = False) -> dict[Ino, Known]:
-    """Write a tree of files, make an image of it, and delete the chain.
-
-    With *twice* the last image shares most of its pieces with the image before it.
-    """
-    files: dict[Ino, Known] = {}
-    fillers: list[Ino] = []
-    async with power.session("a", tasks=False) as session:
-        db = session.db
-        db.begin()
-        homes = []
-        for number in range(DIRECTORIES):
-            home = inodes.create(db, 0o40750, 7, 8, Ino(1), 0, nlink=2).ino
-            dentries.add(db, Ino(1), b"dir %d" % number, home)
-            inodes.change_directory(db, Ino(1), 0, entries=1, subdirectories=1)
-            homes.append(home)
-        db.commit()
-        for number in range(FILES):
-            content = b"content %d " % number * 9
-            ino = write_file(session, content)
-            which, name = number % DIRECTORIES, b"file %d" % number
-            mode, owner = 0o100600 | number % 64, (number, number + 1)
-            db.inodes.run(
-                "UPDATE inodes SET mode = ?, uid = ?, gid = ?, parent = ? WHERE ino = ?",
-                (mode, *owner, homes[which], ino),
-            )
-            dentries.add(db, homes[which], name, ino)
-            inodes.change_directory(db, homes[which], 0, entries=1)
-            files[ino] = Known((b"dir %d" % which, name), content, mode, owner)
-            if twice:
-                fillers.append(write_file(session, b"filler %d" % number))
-        await session.flush()
-        await session.make_image()
-        for ino in fillers:
-            remove_file(session, ino)
-        if twice:
-            await session.make_image()
-        await session.close()
-    keep_last_image(power)
-    return files
-
-
-def keep_last_image(power: Power) -> None:
-    """Delete the chain, the lease, and all manifests except the last."""
-    newest = max(key for key in power.store.objects if key.endswith("/manifest"))
-    for key in [key for key in power.store.objects if key.startswith(("changelog/", "lease"))]:
-        del power.store.objects[key]
-    for key in [key for key in power.store.objects if key.endswith("/manifest")]:
-        if key != newest:
-            del power.store.objects[key]
-
-
-def flip(power: Power, key: ObjectKey) -> None:
-    """Change one bit in the middle of an object."""
-    data = bytearray(power.store.objects[key])
-    data[len(data) // 2] ^= 4
-    power.store.objects[key] = bytes(data)
-
-
-async def manifest_of(power: Power) -> image_codec.Manifest:
-    """Return the manifest of the only image."""
-    [key] = [key for key in power.store.objects if key.endswith("/manifest")]
-    keys = await power.keys()
-    return await load_manifest(power.store, keys.keyring, key, "")
-
-
-async def outcome(power: Power, host: str, files: dict[Ino, Known]) -> tuple[int, int]:
-    """Return how many files are unchanged, and how many lost only their name."""
-    whole = nameless = 0
-    async with power.session(host, tasks=False) as session:
-        db = session.db
-        lost = dentries.find(db, Ino(1), LOST_FOUND)
-        for ino, known in files.items():
-            home = dentries.find(db, Ino(1), known.path[0])
-            found = None if home is None else dentries.find(db, home, known.path[1])
-            row = inodes.get(db, ino)
-            assert await read_file(session, ino) == known.content
-            same = (row.mode, row.uid, row.gid) == (known.mode, *known.owner)
-            if found == ino and same:
-                whole += 1
-            elif lost is not None:
-                nameless += dentries.find(db, lost, b"#%d" % ino) == ino
-        db.commit()
-        report = await check_filesystem(
-            Examined(db, power.store, session.volume.keyring),
-            Wanted(deep=True),
-            Report(),
-            SystemClock(),
-        )
-        assert {verdict.invariant for verdict in report.verdicts if verdict.found} <= {"I49"}
-        await session.close()
-    return whole, nameless
-
-
-async def with_names(power: Power, manifest: image_codec.Manifest) -> ObjectKey:
-    """Return the last piece that holds more than 100 names of files."""
-    keyring = (await power.keys()).keyring
-
-    def names(piece: image_codec.Piece) -> int:
-        data = power.store.objects[piece.key]
-        return image_codec.decode_piece(piece, data, keyring).count(b"file ")
-
-    return [piece.key for piece in manifest.pieces if names(piece) > 100][-1]
-
-
-@pytest.mark.usefixtures("small_pieces")
-async def test_lost_piece_of_an_image_costs_only_the_names_in_it(power: Power) -> None:
-    """Files whose name was in the lost piece keep their content, owner and mode."""
-    files = await filled(power)
-    manifest = await manifest_of(power)
-    assert len(manifest.pieces) > 12
-    flip(power, await with_names(power, manifest))
-
-    await run(power)
-
-    whole, nameless = await outcome(power, "b", files)
-    assert whole > FILES // 2
-    assert nameless > 0
-    assert whole + nameless == FILES
-
-
-@pytest.mark.usefixtures("small_pieces")
-async def test_image_without_its_schema_restores_no_names(power: Power) -> None:
-    """Without the schema the image cannot be read, so files are named by inode number."""
-    files = await filled(power)
-    flip(power, (await manifest_of(power)).pieces[0].key)
-
-    await run(power)
-
-    assert await outcome(power, "b", files) == (0, FILES)
-
-
-async def test_image_with_its_only_piece_damaged_restores_no_names(power: Power) -> None:
-    """The image has only one piece, so files are named by inode number."""
-    files = await filled(power)
-    [piece] = (await manifest_of(power)).pieces
-    flip(power, piece.key)
-
-    await run(power)
-
-    assert await outcome(power, "b", files) == (0, FILES)
-
-
-@pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("damage", ["missing", "one bit"])
-async def test_image_without_its_manifest_restores_all_names(power: Power, damage: str) -> None:
-    """The keys of pieces contain their positions, also of pieces shared with an older image."""
-    files = await filled(power, twice=True)
-    [key] = [key for key in power.store.objects if key.endswith("/manifest")]
-    images = {image_codec.image_of(piece.key) for piece in (await manifest_of(power)).pieces}
-    assert len(images) > 1
-    if damage == "missing":
-        del power.store.objects[key]
-    else:
-        flip(power, key)
-
-    await run(power)
-
-    assert await outcome(power, "b", files) == (FILES, 0)
-
-
-@pytest.mark.usefixtures("small_pieces")
-async def test_image_whose_pieces_form_no_consistent_database_is_skipped(
-    power: Power, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The rebuild skips the pieces of an interrupted image, and uses an older image."""
-    files = await filled(power, twice=True)
-    [key] = [key for key in power.store.objects if key.endswith("/manifest")]
-    keyring = (await power.keys()).keyring
-    del power.store.objects[key]
-    for name in [name for name in power.store.objects if name[:-6] == key[:-8]]:
-        content = image_codec.decode_unlisted_piece(name, power.store.objects[name], keyring)
-        if not name.endswith("/000000"):
-            zeros = bytes(len(content))
-            power.store.objects[name] = image_codec.encode_piece(name, zeros, keyring)
-
-    await run(power)
-
-    assert f"{key}' is damaged: its pieces are no consistent database" in caplog.text
-    assert await outcome(power, "b", files) == (FILES, 0)
-
-
-_HOSTILE = (0, -1, (1 << 62) - 1, (1 << 63) - 1, -(1 << 63), b"", b"..", b"\xff" * 300, 0o120777)
-_TABLES = ("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map", "blocks")
-
-
-@pytest.mark.parametrize("seed", range(12))
-async def test_hostile_rows_of_an_image_end_in_a_clean_filesystem(
-    power: Power, seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """On an unencrypted filesystem any writer of the bucket can forge the rows of an image."""
-    monkeypatch.setattr("tests.check.test_from_packs.FILES", 40)
-    await filled(power)
-    manifest = await manifest_of(power)
-    keyring = (await power.keys()).keyring
-    path = tmp_path / "image.db"
-    [piece] = manifest.pieces
-    path.write_bytes(image_codec.decode_piece(piece, power.store.objects[piece.key], keyring))
-    noise = random.Random(seed)
-    connection = apsw.Connection(str(path))
-    for table in noise.choices(_TABLES, k=20):
-        columns = [str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})")]
-        values = [noise.choice(_HOSTILE) for _ in columns]
-        row = f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(columns))})"
-        cell = f"UPDATE OR REPLACE {table} SET {noise.choice(columns)} = ? WHERE random() % 9 = 0"
-        with suppress(apsw.MismatchError):  # SQLite accepts only a number as a rowid
-            connection.execute(*noise.choice([(row, values), (cell, values[:1])]))
-    connection.close()
-    data = path.read_bytes()
-    piece = Piece(piece.key, len(data), image_codec.content_hash(data))
-    [key] = [key for key in power.store.objects if key.endswith("/manifest")]
-    changed = replace(manifest, pieces=(piece,), database_bytes=len(data))
-    power.store.objects[piece.key] = image_codec.encode_piece(piece.key, data, keyring)
-    power.store.objects[key] = image_codec.encode(changed, key, keyring)
-
-    await run(power)
-
-    await outcome(power, "b", {})

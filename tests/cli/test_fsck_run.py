@@ -34,6 +34,7 @@ from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 from tests.cli.conftest import Place, wait_until_gone
+from tests.damage import claim_newer
 from tests.programs import Program
 
 pytestmark = pytest.mark.thorough
@@ -328,6 +329,43 @@ def test_rebuild_is_refused_while_an_image_can_be_restored(program: Program, pla
     assert elsewhere.run("fsck", "-y", place.url).returncode == 8
     assert elsewhere.run("fsck", "-y", "--end-at=0", place.url).returncode == 1
     assert elsewhere.run("fsck", "-n", place.url).returncode == 0
+
+
+def test_rebuild_uses_the_chain_where_images_only_claim_to_be_newer(
+    program: Program, place: Place
+) -> None:
+    """The claim cannot be verified, and the chain from its start gives every name."""
+    _check(place, program.cachedir, Mode.SAFE)
+    for path in place.bucket.glob("image/*/*"):
+        path.write_bytes(claim_newer(path.read_bytes()))
+    elsewhere = Program(program.cachedir.with_name("elsewhere"))
+
+    refused = elsewhere.run("fsck", "-y", place.url)
+    made = elsewhere.run("fsck", "--rebuild", "-y", place.url)
+
+    assert "upgrade s3fs-meta" in refused.stderr
+    assert made.returncode == 1, made.stderr
+    assert elsewhere.run("fsck", "-n", place.url).returncode == 0
+
+
+def test_rebuild_is_refused_where_all_that_is_left_claims_to_be_newer(
+    program: Program, place: Place
+) -> None:
+    """The message advises an upgrade, and nothing is changed."""
+    _check(place, program.cachedir, Mode.SAFE)
+    for path in place.bucket.glob("image/*/*"):
+        path.write_bytes(claim_newer(path.read_bytes()))
+    for path in place.bucket.glob("changelog/*"):
+        path.write_bytes(b"rotten")
+    before = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
+    elsewhere = Program(program.cachedir.with_name("elsewhere"))
+
+    refused = elsewhere.run("fsck", "--rebuild", "-y", place.url)
+
+    assert refused.returncode not in {0, 1}
+    assert "upgrade s3fs-meta" in refused.stderr
+    after = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
+    assert after == before
 
 
 class _Ahead(LocalStore):

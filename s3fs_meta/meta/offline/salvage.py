@@ -13,19 +13,21 @@ between, searches start near both ends at growing distances, and at even distanc
 finds a row, the run around it is read, and the gaps on both sides are searched again.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import apsw
 
-from s3fs_meta.errors import BadRowError, FormatError
+from s3fs_meta.errors import BadRowError, FormatError, NewerFormatError
 from s3fs_meta.limits import (
     SALVAGE_PROBES_MAX,
     SALVAGE_PROBES_OF_GAP,
     SALVAGE_VALUE_BYTES_MAX,
 )
 from s3fs_meta.meta.db import connections
+from s3fs_meta.meta.db.schema import SCHEMA_VERSION
 from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.meta.offline import restored_schema
 from s3fs_meta.meta.offline.page_trees import require_schema_tree
@@ -75,9 +77,9 @@ NAMING: Final = (
     Table("block_map", ("ino", "block_index", "block"), 2),
 )
 _COUNTERS: Final = Table("counters", ("id", "next_ino", "next_block", "capacity_bytes"), 1)
-_COOKIE_KEY: Final = "SELECT value FROM properties WHERE name = 'cookie_key'"
+_PROPERTY: Final = "SELECT value FROM properties WHERE name = ?"
 
-
+_VERSION: Final = re.compile(rb"[1-9][0-9]{0,8}")
 _MAGIC: Final = b"SQLite format 3\0"
 _PAGE_SIZE: Final = slice(16, 18)  # of the header of a database
 _PAGES: Final = slice(28, 32)
@@ -106,6 +108,7 @@ class DamagedDatabase:
 
         Raises:
             FormatError: its schema cannot be read, or is not ours.
+            NewerFormatError: a row says that its schema is of a newer program.
         """
         require_schema_tree(path, key)
         try:
@@ -114,6 +117,7 @@ class DamagedDatabase:
             raise connections.translated(exc, key) from exc
         try:
             version = restored_schema.require_ours_damaged(self._connection, key)
+            self._refuse_newer(key)
         except BaseException:
             self._connection.close()
             raise
@@ -135,11 +139,19 @@ class DamagedDatabase:
 
     def cookie_key(self) -> bytes | None:
         """Return the key of the hash that gives readdir positions, if it can be read."""
+        return self._property("cookie_key")
+
+    def _property(self, name: str) -> bytes | None:
         try:
-            rows = self._connection.execute(_COOKIE_KEY).fetchall()
+            rows = self._connection.execute(_PROPERTY, (name,)).fetchall()
         except (*_UNREADABLE, UnicodeDecodeError):
             return None
         return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
+
+    def _refuse_newer(self, key: str) -> None:
+        version = self._property("schema_version") or b""
+        if _VERSION.fullmatch(version) and int(version) > SCHEMA_VERSION:
+            raise NewerFormatError(key, f"schema version {int(version)}")
 
     def counters(self) -> tuple[int, int, int] | None:
         """Return next_ino, next_block and the capacity, if they can be read."""

@@ -3,7 +3,8 @@
 Owns: finding intact pieces, also in other images, and the pieces of an image without a manifest. Does
 not know: rows.
 Keeps: only a proven damage leaves a gap, which is filled with zeros; an unavailable store is an
-error. At most SALVAGE_IMAGES_MAX images are read.
+error. At most SALVAGE_IMAGES_MAX images are read. An object whose claim of an unknown version cannot
+be verified counts as lost; an authentic object of a newer program ends the salvage.
 
 The name of a piece has the txg of its image and its number, which gives its offset. An image stores
 only the pieces that differ from those of the image before it. So the newest piece of each number, up
@@ -29,10 +30,12 @@ from s3fs_meta.errors import (
     ObjectTooLargeError,
 )
 from s3fs_meta.limits import IMAGE_PIECE_BYTES, IMAGE_PIECES_MAX, SALVAGE_IMAGES_MAX
+from s3fs_meta.meta.db.schema import SCHEMA_VERSION
 from s3fs_meta.meta.offline.salvage import size_in_header
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.chain import names
 from s3fs_meta.sync.image.restore import allocate, has_room, place_piece, write_piece
 from s3fs_meta.sync.progress import Progress
 
@@ -72,6 +75,7 @@ class Salvager:
         self._keyring = keyring
         self._uuid = uuid
         self._progress = progress
+        self.newer: NewerFormatError | None = None  # the first object that only claims to be newer
 
     async def lay_out(self, path: Path) -> AsyncGenerator[Remains, None]:
         """Write each image that has its first piece to the file and yield it, the best first.
@@ -84,7 +88,7 @@ class Salvager:
             path: of the file; each image replaces the one before it.
 
         Raises:
-            NewerFormatError: an image is of a newer program.
+            NewerFormatError: an authentic manifest is of a newer program.
             StoreError: the store is unavailable.
             OSError: the disk has no room.
         """
@@ -189,10 +193,8 @@ class Salvager:
             return await trio.to_thread.run_sync(
                 image_codec.decode_unlisted_piece, key, fetched.data, self._keyring
             )
-        except NewerFormatError:
-            raise
         except _DAMAGE as exc:
-            _log.warning("%s", exc)
+            self._note_lost(exc)
             return None
 
     async def _manifests(self) -> list[ObjectKey]:
@@ -208,12 +210,36 @@ class Salvager:
         try:
             manifest = await image_head.load_manifest(self._store, self._keyring, key, "")
             image_codec.require_places(manifest, key)
-        except NewerFormatError:
-            raise
         except _DAMAGE as exc:
-            _log.warning("%s", exc)
+            lost = exc
+        else:
+            return self._ours(key, manifest)
+        if isinstance(lost, NewerFormatError) and await self._is_authentic(key):
+            raise lost
+        self._note_lost(lost)
+        return None
+
+    def _ours(self, key: ObjectKey, manifest: Manifest) -> Manifest | None:
+        if manifest.uuid != self._uuid:
             return None
-        return manifest if manifest.uuid == self._uuid else None
+        if manifest.schema_version > SCHEMA_VERSION:
+            raise NewerFormatError(key, f"schema version {manifest.schema_version}")
+        return manifest
+
+    async def _is_authentic(self, key: ObjectKey) -> bool:
+        try:
+            await names.require_authentic(self._store, self._keyring, key)
+        except _DAMAGE:
+            return False
+        return True
+
+    def _note_lost(self, exc: CorruptionError | ObjectMissingError) -> None:
+        """Report an object that cannot be used, and keep the first that only claims to be newer."""
+        if isinstance(exc, NewerFormatError):
+            _log.warning("%s claims %s, and counts as lost", exc.key, exc.what)
+            self.newer = self.newer or NewerFormatError(exc.key, exc.what)
+        else:
+            _log.warning("%s", exc)
 
     async def _place(self, path: Path, number: int, piece: Piece) -> bool:
         try:
@@ -221,10 +247,8 @@ class Salvager:
             await trio.to_thread.run_sync(
                 place_piece, path, number, piece, fetched.data, self._keyring
             )
-        except NewerFormatError:
-            raise
         except _DAMAGE as exc:
-            _log.warning("%s", exc)
+            self._note_lost(exc)
             return False
         return True
 

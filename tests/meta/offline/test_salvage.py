@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from s3fs_meta.errors import FormatError
+from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline.salvage import INODES, NAMING, DamagedDatabase, Table, size_in_header
 from s3fs_meta.meta.tables import dentries, inodes, xattrs
@@ -241,3 +241,13 @@ def test_only_a_consistent_database_is_intact(filled: Database, tmp_path: Path) 
 def test_size_of_a_database_is_read_from_its_header(start: bytes, size_bytes: int) -> None:
     """0 if it is none."""
     assert size_in_header(start) == size_bytes
+
+
+def test_rows_of_a_newer_schema_are_refused(filled: Database, tmp_path: Path) -> None:
+    """Its tables may look like ours, and their rows mean something else."""
+    filled.begin()
+    filled.run("UPDATE properties SET value = ? WHERE name = 'schema_version'", (b"999",))
+    filled.commit()
+    path = copied(filled, tmp_path / "copy.db")
+    with pytest.raises(NewerFormatError, match="schema version 999"):
+        DamagedDatabase(path, "image/x")

@@ -27,7 +27,7 @@ from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.image import restore
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
-from tests.damage import flipped
+from tests.damage import claim_newer, flipped
 from tests.sync.conftest import Power, read_file, write_file
 from tests.sync.image.restoring import KEY, PLAIN, PREFIX, UUID, image_of, restored
 
@@ -139,11 +139,6 @@ async def test_manifest_of_missing_pieces_is_ignored(
         await session.close()
 
 
-def _claim_newer(power: Power, key: ObjectKey, data: bytes) -> None:
-    """Store an object that a newer program may have written."""
-    power.store.objects[key] = data[:9] + b"\7" + data[10:-1] + bytes([data[-1] ^ 1])
-
-
 async def test_newer_image_that_the_lease_does_not_name_is_left_out(power: Power) -> None:
     """One object under the name of an image does not lock everybody out; a named one does."""
     async with power.session("a", tasks=False) as session:
@@ -153,7 +148,7 @@ async def test_newer_image_that_the_lease_does_not_name_is_left_out(power: Power
     data = power.store.objects[head.manifest_key]
     keys = [image_codec.manifest_key(Txg(txg), Epoch(1), b"foreign!") for txg in (1, 1000)]
     for key in keys:
-        _claim_newer(power, key, data)
+        power.store.objects[key] = claim_newer(data)
     power.store.objects[head.manifest_key] = b"damaged"
 
     async with power.session("b", tasks=False) as session:
@@ -171,12 +166,26 @@ async def test_newer_image_that_the_lease_does_not_name_is_left_out(power: Power
 async def test_newer_image_is_the_error_if_no_other_one_leads_there(power: Power) -> None:
     """A newer program can restore it, so the metadata do not count as lost."""
     for key in [key for key in power.store.objects if key.endswith("/manifest")]:
-        _claim_newer(power, key, power.store.objects[key])
+        power.store.objects[key] = claim_newer(power.store.objects[key])
 
     keys = await power.keys()
     restorer = Restorer(power.store, keys.keyring, keys.superblock.uuid, no_progress)
     with pytest.raises(NewerFormatError):
         await restorer.restore(None, power.home / "restored.db")
+
+
+async def test_piece_that_claims_a_newer_version_is_damaged(power: Power) -> None:
+    """A manifest that this program reads lists it; an older image leads to the same txg."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"hello")
+        head = await session.make_image()
+        await session.close()
+    key = image_codec.piece_key(image_codec.image_of(head.manifest_key), 0)
+    power.store.objects[key] = claim_newer(power.store.objects[key])
+
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == b"hello"
+        assert any("it claims envelope version" in notice for notice in session.volume.notices)
 
 
 async def test_error_of_an_image_does_not_keep_its_manifest(

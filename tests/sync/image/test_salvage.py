@@ -8,13 +8,15 @@ import pytest
 
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Piece
-from s3fs_meta.errors import StoreUnavailableError
+from s3fs_meta.errors import NewerFormatError, StoreUnavailableError
+from s3fs_meta.meta.db.schema import SCHEMA_VERSION
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.image import restore, salvage
 from s3fs_meta.sync.image.salvage import Remains, Salvager
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.damage import claim_newer
 from tests.sync.image.restoring import KEY, PLAIN, PREFIX, UUID, image_of
 
 PIECE = 4096
@@ -209,3 +211,57 @@ async def test_images_with_a_manifest_come_first_unless_they_lost_much(
         del store.objects[image_codec.piece_key(OLDER, number)]
     found = await laid_out(store, tmp_path / "damaged.db")
     assert [one.key for one in found] == [newer, older]
+
+
+async def test_piece_that_claims_a_newer_version_counts_as_lost(
+    store: MemoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its manifest lists it, so a program of the manifest's version wrote it."""
+    key = image_codec.piece_key(PREFIX, 2)
+    store.objects[key] = claim_newer(store.objects[key])
+    [remains] = await laid_out(store, tmp_path / "damaged.db")
+    assert (remains.key, remains.pieces, remains.missing) == (KEY, 4, 1)
+    assert key in caplog.text
+
+
+async def test_manifest_that_claims_a_newer_version_counts_as_lost(
+    store: MemoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The names of its pieces show where they belong."""
+    put_piece(store, PREFIX, 0, header(4))
+    store.objects[KEY] = claim_newer(store.objects[KEY])
+    [remains] = await laid_out(store, tmp_path / "damaged.db")
+    assert remains == Remains(KEY, Txg(1), 4, 0, listed=False)
+    assert f"{KEY} claims envelope version" in caplog.text
+
+
+async def test_image_of_which_all_objects_claim_a_newer_version_is_left_out(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    """The caller learns of the claim, because the bucket may be that of a newer program."""
+    path = tmp_path / "damaged.db"
+    salvager = Salvager(store, PLAIN, UUID, no_progress)
+    put(store, OLDER, ObjectKey(f"{OLDER}/manifest"))
+    for key in [key for key in store.objects if key.startswith(OLDER)]:
+        store.objects[key] = claim_newer(store.objects[key])
+    async with aclosing(salvager.lay_out(path)) as images:
+        assert [remains.key async for remains in images] == [KEY]
+    assert salvager.newer is not None
+    assert salvager.newer.key.startswith(OLDER)
+
+
+@pytest.mark.parametrize("version", ["manifest", "schema"])
+async def test_authentic_image_of_a_newer_program_ends_the_salvage(
+    store: MemoryStore, tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older image would become the present of a filesystem that a newer program wrote."""
+    manifest = image_codec.decode(KEY, store.objects[KEY], PLAIN)
+    if version == "schema":
+        manifest = replace(manifest, schema_version=SCHEMA_VERSION + 1)
+        store.objects[KEY] = image_codec.encode(manifest, KEY, PLAIN)
+    else:
+        with monkeypatch.context() as newer:
+            newer.setattr(image_codec, "VERSION", image_codec.VERSION + 1)
+            store.objects[KEY] = image_codec.encode(manifest, KEY, PLAIN)
+    with pytest.raises(NewerFormatError, match="upgrade"):
+        await laid_out(store, tmp_path / "damaged.db")

@@ -1,0 +1,24 @@
+"""A rebuild of a filesystem in a memory store."""
+
+from s3fs_meta.check.from_packs import rebuild
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.sync.progress import no_progress
+from tests.sync.conftest import Power
+
+
+async def run(power: Power) -> tuple[int, int, list[ObjectKey]]:
+    """Rebuild the filesystem; return the number of files, of packs, and the unreadable packs."""
+    keys = await power.keys()
+    tmp = power.home / "scratch"
+    tmp.mkdir(exist_ok=True)
+    made = await rebuild(
+        power.store,
+        keys.keyring,
+        keys.superblock,
+        tmp,
+        SystemClock(),
+        no_progress,
+        lambda: None,
+    )
+    return made.files, made.packs, made.unreadable

@@ -11,11 +11,10 @@ from typing import Final
 
 from s3fs_meta.check.context import Examination
 from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
-from s3fs_meta.meta.tables import inodes, xattrs
+from s3fs_meta.meta.tables import inodes, lost_ranges, xattrs
+from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE, MORE
 from s3fs_meta.model import Ino
 
-ATTRIBUTE: Final = b"user.s3fs-meta.lost"
-_MORE: Final = b"more\n"
 _RANGES_MAX: Final = XATTR_VALUE_BYTES_MAX // len(b"0-1\n")  # no value has more lines
 
 
@@ -57,23 +56,22 @@ class _Ranges:
 
     def __init__(self) -> None:
         self.blocks = 0
-        self._ranges: list[list[int]] = []
+        self._ranges: list[range] = []
         self._more = False
 
     def add(self, start: int, stop: int) -> None:
         """Append one range."""
         self.blocks += 1
-        if self._ranges and self._ranges[-1][1] == start:
-            self._ranges[-1][1] = stop
+        if self._ranges and self._ranges[-1].stop == start:
+            self._ranges[-1] = range(self._ranges[-1].start, stop)
         elif len(self._ranges) < _RANGES_MAX:
-            self._ranges.append([start, stop])
+            self._ranges.append(range(start, stop))
         else:
             self._more = True
 
     def lines(self) -> bytes:
         """Return one line ``first-last`` for each range."""
-        lines = [b"%d-%d\n" % (start, stop - 1) for start, stop in self._ranges]
-        return b"".join(lines) + (_MORE if self._more else b"")
+        return lost_ranges.lines(self._ranges) + (MORE if self._more else b"")
 
 
 def _remember(exam: Examination, ino: Ino, lost: _Ranges) -> None:
@@ -82,8 +80,8 @@ def _remember(exam: Examination, ino: Ino, lost: _Ranges) -> None:
         return
     value = (xattrs.find(exam.db, ino, ATTRIBUTE) or b"") + lost.lines()
     if len(value) > XATTR_VALUE_BYTES_MAX:
-        cut = value.rfind(b"\n", 0, XATTR_VALUE_BYTES_MAX - len(_MORE)) + 1
-        value = value[:cut] + _MORE
+        cut = value.rfind(b"\n", 0, XATTR_VALUE_BYTES_MAX - len(MORE)) + 1
+        value = value[:cut] + MORE
     xattrs.set(exam.db, ino, ATTRIBUTE, value)
     exam.report.remember(
         f"{lost.blocks} blocks of inode {ino} are lost and read as zeros now;"

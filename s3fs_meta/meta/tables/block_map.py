@@ -4,6 +4,7 @@ Owns: the map. Does not know: reference counts (``blocks``), ``inodes.mapped_blo
 update both from the results of these functions.
 """
 
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.meta.db.database import Database
@@ -181,6 +182,17 @@ def blocks_after(
     )
     last = FilePart(rows[-1][0], rows[-1][1]) if len(rows) == limit else None
     return last, [(row[2], FilePart(row[0], row[1])) for row in rows]
+
+
+def blocks_of(
+    db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
+) -> Iterator[tuple[BlockIndex, BlockId]]:
+    """Yield the blocks of the parts *first* to *last* inclusive, ascending, as ``iterate`` does."""
+    yield from db.iterate(
+        "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index BETWEEN ? AND ?"
+        " ORDER BY block_index",
+        (ino, first, last),
+    )
 
 
 def first_not_uploaded(

@@ -21,7 +21,7 @@ from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.follower import last_copies
+from s3fs_meta.sync.follower.quarantine import quarantine
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.volume import Volume
@@ -63,7 +63,7 @@ async def restore_beside(
         await trio.to_thread.run_sync(
             _copy_position, target, applier, head if image is None else None
         )
-        await last_copies.quarantine(volume.state_dir, applier, target, cache, clock)
+        await quarantine(volume.state_dir, applier, target, cache, clock)
     except BaseException:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
             await trio.to_thread.run_sync(image_copy.remove, target)

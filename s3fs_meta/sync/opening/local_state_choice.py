@@ -44,6 +44,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import cached_blocks, local_state, packs, pending
 from s3fs_meta.model import BlockState, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync import last_copies
 from s3fs_meta.sync.chain import abandoned_txgs, chain, names
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
@@ -212,7 +213,9 @@ class Chooser:
             return
         stamp, how = str(self._clock.now_ns()), ""
         if not left.keep and await trio.to_thread.run_sync(_has_last_copies, left.db, restored):
-            why = f"{left.why}; it has cached copies of packs that are damaged in the bucket"
+            why = (
+                f"{left.why}; it has cached copies of content that is lost or damaged in the bucket"
+            )
             left = left._replace(why=why, keep=True)
             how = "--everything "
         if not left.keep:
@@ -469,10 +472,10 @@ def _is_settled(db: Database) -> bool:
 
 
 def _has_last_copies(db: Database, restored: Path) -> bool:
-    """Return whether blocks are cached of packs that either database marks as damaged. In a thread."""
+    """Return whether cached blocks may be the last copies of their content. In a thread."""
     newest = Database.open(restored, Pragmas(), read_only=True)
     try:
-        return any(cached_blocks.are_marked(db, one) for one in (newest, db))
+        return last_copies.exist(db, newest)
     finally:
         newest.close()
 

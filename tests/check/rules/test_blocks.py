@@ -2,9 +2,8 @@
 
 import pytest
 
-from s3fs_meta.check import lost_data
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, packs, xattrs
+from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, lost_ranges, packs, xattrs
 from s3fs_meta.model import BlockIndex, BlockState
 from tests.check.healthy import BLOCK_BYTES, Healthy
 
@@ -138,7 +137,7 @@ async def test_block_without_any_copy_is_reported_as_lost(healthy: Healthy) -> N
     assert block_map.find(healthy.db, healthy.dirty, BlockIndex(1)) == block
 
     await healthy.assert_all_mended("I37", concerns={healthy.dirty})
-    lost = xattrs.get(healthy.db, healthy.dirty, lost_data.ATTRIBUTE)
+    lost = xattrs.get(healthy.db, healthy.dirty, lost_ranges.ATTRIBUTE)
     assert lost == b"%d-%d\n" % (BLOCK_BYTES, 2 * BLOCK_BYTES - 1)
 
 

@@ -6,14 +6,13 @@ from contextlib import aclosing
 import pytest
 from typing_extensions import override
 
-from s3fs_meta.check import lost_data
 from s3fs_meta.check.report import Mode
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head, Lease
-from s3fs_meta.meta.tables import block_map, cached_blocks, damage_marks, packs, xattrs
+from s3fs_meta.meta.tables import block_map, cached_blocks, damage_marks, lost_ranges, packs, xattrs
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Epoch, Ino, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -52,7 +51,7 @@ async def test_missing_pack_lists_every_damaged_file(healthy: Healthy) -> None:
     await healthy.assert_all_mended("I46", concerns={healthy.attributed})
 
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
-    assert xattrs.find(healthy.db, healthy.attributed, lost_data.ATTRIBUTE) is not None
+    assert xattrs.find(healthy.db, healthy.attributed, lost_ranges.ATTRIBUTE) is not None
     assert xattrs.get(healthy.db, healthy.attributed, b"user.colour") == b"blue"
 
 

@@ -3,9 +3,16 @@
 import pytest
 
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.check import lost_data
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta.tables import block_map, block_origins, blocks, cached_blocks, packs, xattrs
+from s3fs_meta.meta.tables import (
+    block_map,
+    block_origins,
+    blocks,
+    cached_blocks,
+    lost_ranges,
+    packs,
+    xattrs,
+)
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from tests.check.healthy import BLOCK_BYTES, Healthy
 
@@ -94,7 +101,7 @@ async def test_missing_file_of_a_pending_block_loses_it(healthy: Healthy) -> Non
     await healthy.assert_all_mended("I43", concerns={healthy.dirty})
 
     assert block_map.find(healthy.db, healthy.dirty, BlockIndex(1)) is None
-    assert b"%d-" % BLOCK_BYTES in xattrs.get(healthy.db, healthy.dirty, lost_data.ATTRIBUTE)
+    assert b"%d-" % BLOCK_BYTES in xattrs.get(healthy.db, healthy.dirty, lost_ranges.ATTRIBUTE)
 
 
 async def test_short_file_of_a_pending_block_keeps_its_bytes(healthy: Healthy) -> None:
@@ -107,7 +114,7 @@ async def test_short_file_of_a_pending_block_keeps_its_bytes(healthy: Healthy) -
 
     assert blocks.get(healthy.db, block).plain_bytes == 500
     assert healthy.files.read(block, 0, 500) == kept
-    lost = xattrs.get(healthy.db, healthy.dirty, lost_data.ATTRIBUTE)
+    lost = xattrs.get(healthy.db, healthy.dirty, lost_ranges.ATTRIBUTE)
     assert lost == b"500-%d\n" % (BLOCK_BYTES - 1)
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from s3fs_meta.check import lost_data
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta.tables import block_map, blocks, dentries, inodes, xattrs
+from s3fs_meta.meta.tables import block_map, blocks, dentries, inodes, lost_ranges, xattrs
 from s3fs_meta.model import ROOT_INO, BlockIndex, Cookie
 from tests.check.healthy import BLOCK_BYTES, Healthy
 
@@ -44,7 +43,7 @@ async def test_missing_block_is_recorded_as_a_hole(healthy: Healthy) -> None:
 
     assert (await healthy.check_all(Mode.ALL)).exit_status == 1
     assert (await healthy.check_all()).lines() == ["clean"]
-    lost = xattrs.get(healthy.db, healthy.uploaded, lost_data.ATTRIBUTE)
+    lost = xattrs.get(healthy.db, healthy.uploaded, lost_ranges.ATTRIBUTE)
     assert lost == b"%d-%d\n" % (BLOCK_BYTES, 2 * BLOCK_BYTES - 1)
     assert healthy.changed_inodes() == {healthy.uploaded}
 

@@ -265,7 +265,7 @@ async def test_last_copies_of_a_damaged_pack_are_quarantined(power: Power) -> No
     async with power.session("a", tasks=False) as session:
         assert await read_file(session, ino) == bytes(len(b"only cached"))
         [notice] = session.volume.notices
-        assert "cached copies of packs that are damaged in the bucket" in notice
+        assert "cached copies of content that is lost or damaged in the bucket" in notice
         assert "recover-state --everything copies" in notice
         await session.close()
 

@@ -1,7 +1,7 @@
 """Quarantine of the last copies that a follower has cached, before it drops its cached blocks.
 
 Owns: a directory ``kept-…`` with these block files and the rows that name them.
-Does not know: which blocks are last copies (``cached_blocks``), what comes after the quarantine.
+Does not know: which blocks are last copies (``sync.last_copies``), what comes after the quarantine.
 A follower resyncs after another host's fsck replaced unreadable content by holes, for example. Then
 cached blocks of damaged packs may be the last copies of that content. The files get a second name,
 since readers of the current txg still use the first.
@@ -28,6 +28,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import BlockId
+from s3fs_meta.sync import last_copies
 from s3fs_meta.sync.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 async def quarantine(
     state_dir: StateDir, applier: Database, restored: Path, cache: BlockCache, clock: Clock
 ) -> None:
-    """Quarantine cached blocks of packs that either database marks as damaged; none if there are none.
+    """Quarantine cached blocks that may be the last copies of their content, if there are any.
 
     Args:
         state_dir: of the follower.
@@ -59,8 +60,8 @@ async def quarantine(
     with cache.disk.holding(copy, applier.size_bytes):
         await trio.to_thread.run_sync(_fill, state_dir, applier, last, copy, kept)
     _log.warning(
-        "%d cached blocks of packs that are damaged in the bucket are quarantined in %s: they may be"
-        " the last copies; s3fs-meta recover-state --everything copies files out of it",
+        "%d cached blocks are quarantined in %s: the bucket has lost or damaged their packs, so they"
+        " may be the last copies; s3fs-meta recover-state --everything copies files out of it",
         len(last),
         kept,
     )
@@ -69,14 +70,9 @@ async def quarantine(
 def _last_copies(applier: Database, restored: Path, held: set[BlockId]) -> list[BlockId]:
     newest = Database.open(restored, applier.pragmas)  # a read-only connection would leave its log
     try:
-        found = {
-            block
-            for marked in (newest, applier)
-            for block in cached_blocks.marked_among(applier, marked, held)
-        }
+        return last_copies.among(applier, newest, held)
     finally:
         newest.close()
-    return sorted(found)
 
 
 def _fill(

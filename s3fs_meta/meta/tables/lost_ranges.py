@@ -1,0 +1,56 @@
+"""The attribute that lists the ranges of a file whose bytes fsck replaced by holes.
+
+Owns: its name and its form, one line ``first-last`` for each range. Does not know: why bytes are lost.
+Programs may set the attribute, so its value may be anything: invalid lines are ignored.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables.properties import get
+from s3fs_meta.model import BlockIndex, Ino
+
+ATTRIBUTE: Final = b"user.s3fs-meta.lost"
+MORE: Final = b"more\n"  # ends a value that has no room for all ranges
+_END: Final = 1 << 63
+_DIGITS_MAX: Final = 19
+
+
+class LostPart(NamedTuple):
+    """Successive blocks of a file that a line names, both ends included."""
+
+    ino: Ino
+    first: BlockIndex
+    last: BlockIndex
+
+
+def lines(ranges: Iterable[range]) -> bytes:
+    """Return the lines of ranges of bytes."""
+    return b"".join(b"%d-%d\n" % (one.start, one.stop - 1) for one in ranges)
+
+
+def parse(value: bytes) -> list[range]:
+    """Return the ranges of a value, in its order; they may overlap."""
+    found: list[range] = []
+    for line in value[:XATTR_VALUE_BYTES_MAX].splitlines(keepends=True):
+        first, _dash, last = line.rstrip(b"\n").partition(b"-")
+        if line == MORE:
+            found.append(range(found[-1].stop if found else 0, _END))
+        elif _is_number(first) and _is_number(last) and int(first) <= int(last) < _END:
+            found.append(range(int(first), int(last) + 1))
+    return found
+
+
+def _is_number(digits: bytes) -> bool:
+    return digits.isdigit() and len(digits) <= _DIGITS_MAX
+
+
+def iterate(db: Database) -> Iterator[LostPart]:
+    """Yield all lost parts of files, by a scan of the attributes; a part may have content again."""
+    block_bytes = int(get(db, "block_bytes"))
+    for ino, value in db.iterate("SELECT ino, value FROM xattrs WHERE name = ?", (ATTRIBUTE,)):
+        for one in parse(value) if isinstance(value, bytes) else ():
+            last = (one.stop - 1) // block_bytes
+            yield LostPart(ino, BlockIndex(one.start // block_bytes), BlockIndex(last))

@@ -1,0 +1,48 @@
+"""The attribute that lists the lost ranges of a file."""
+
+import pytest
+
+from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import inodes, lost_ranges, xattrs
+from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE, MORE, LostPart
+from s3fs_meta.model import BlockIndex, Ino
+
+
+def test_lines_are_read_back() -> None:
+    ranges = [range(5), range(7, 8), range(1 << 40, (1 << 40) + 3)]
+    assert lost_ranges.lines(ranges) == b"0-4\n7-7\n1099511627776-1099511627778\n"
+    assert lost_ranges.parse(lost_ranges.lines(ranges)) == ranges
+
+
+def test_value_without_room_for_all_ranges_covers_the_rest_of_the_file() -> None:
+    assert lost_ranges.parse(b"3-4\n" + MORE) == [range(3, 5), range(5, 1 << 63)]
+    assert lost_ranges.parse(MORE) == [range(1 << 63)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"-", b"1", b"1-", b"-1", b"2-1", b"a-b", b" 1-2", b"1-2-3", b"0-9223372036854775808"],
+)
+def test_invalid_lines_are_ignored(line: bytes) -> None:
+    """Programs can set the attribute to anything."""
+    assert lost_ranges.parse(b"0-1\n" + line + b"\n5-6\n") == [range(2), range(5, 7)]
+
+
+def test_oversized_value_is_cut() -> None:
+    assert len(lost_ranges.parse(b"0-1\n" * XATTR_VALUE_BYTES_MAX)) == XATTR_VALUE_BYTES_MAX // 4
+
+
+def test_parts_are_those_of_the_block_size(db: Database) -> None:
+    """A range that ends within a block covers that block, too."""
+    size = 65_536
+    ino = inodes.create(db, 0o100644, 0, 0, Ino(1), 0).ino
+    xattrs.set(
+        db, ino, ATTRIBUTE, lost_ranges.lines([range(size), range(3 * size + 1, 5 * size + 1)])
+    )
+    xattrs.set(db, ino, b"user.other", b"0-1\n")
+
+    assert list(lost_ranges.iterate(db)) == [
+        LostPart(ino, BlockIndex(0), BlockIndex(0)),
+        LostPart(ino, BlockIndex(3), BlockIndex(5)),
+    ]

@@ -1,0 +1,114 @@
+"""Cached blocks that may be the last copies of their content."""
+
+from collections.abc import Callable
+
+import pytest
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_map, damage_marks, xattrs
+from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE
+from s3fs_meta.model import BlockId, BlockIndex, Ino
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
+from tests.sync.conftest import Power, read_file, write_file
+
+pytestmark = pytest.mark.thorough
+
+CONTENT = b"only cached" * 100
+
+
+def _block(db: Database, ino: Ino) -> BlockId:
+    block = block_map.find(db, ino, BlockIndex(0))
+    assert block is not None
+    return block
+
+
+async def _lose(power: Power, *, evicts: bool = False) -> tuple[Ino, BlockId]:
+    """Write a file on host a, delete its pack, and run fsck -y on host b."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        block = _block(session.db, ino)
+        await session.flush_at_end()
+        if evicts:
+            session.cache.evictor.evict_bytes(1 << 60)
+        await session.close()
+    for key in [key for key in power.store.objects if key.startswith("pack/")]:
+        del power.store.objects[key]
+    async with power.session("b", options=OpenOptions(repairing=True), tasks=False) as session:
+        examined = Examined(session.db, power.store, session.volume.keyring)
+        await check_filesystem(examined, Wanted(repair=Mode.ALL), Report(), SystemClock())
+        await session.publish_anew()
+        await session.close()
+    return ino, block
+
+
+async def _pass_retention(power: Power) -> None:
+    """Let host b delete all that the retention no longer protects, marks of damage included."""
+    await power.retain(0)
+    async with power.session("b", tasks=False) as session:
+        for number in range(3):
+            write_file(session, b"%d" % number)
+            await session.make_image()
+        assert not damage_marks.exist(session.db)
+        await session.flush_at_end()
+        await session.close()
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_cached_block_of_a_part_that_fsck_recorded_as_lost_is_quarantined(
+    power: Power, is_late: bool
+) -> None:
+    """The host returns before or after the retention: its copy may be the only one."""
+    ino, block = await _lose(power)
+    if is_late:
+        await _pass_retention(power)
+
+    async with power.session("a", tasks=False) as session:
+        [notice] = session.volume.notices
+        assert "cached copies of content that is lost or damaged in the bucket" in notice
+        assert await read_file(session, ino) == bytes(len(CONTENT))
+        await session.close()
+
+    [kept] = (power.home / "a").glob("kept-*")
+    assert BlockFiles(kept / "blocks", kept).read(block, 0, len(CONTENT)) == CONTENT
+
+
+def _remove_attribute(session: Session, ino: Ino) -> None:
+    xattrs.remove(session.db, ino, ATTRIBUTE)
+
+
+def _rewrite(session: Session, ino: Ino) -> None:
+    session.cache.write_new(ino, BlockIndex(0), 0, b"new" * 100)
+
+
+@pytest.mark.parametrize("accept", [_remove_attribute, _rewrite])
+async def test_cached_block_is_dropped_after_the_loss_was_accepted(
+    power: Power, accept: Callable[[Session, Ino], None]
+) -> None:
+    """The attribute was removed, or the part has new content; and the marks have ended."""
+    ino, _block_number = await _lose(power)
+    await _pass_retention(power)
+    async with power.session("b", tasks=False) as session:
+        session.db.begin()
+        accept(session, ino)
+        await session.flush_at_end()
+        await session.close()
+
+    async with power.session("a", tasks=False) as session:
+        assert not session.volume.notices
+        await session.close()
+
+    assert not list((power.home / "a").glob("kept-*"))
+
+
+async def test_state_without_the_cached_block_is_dropped(power: Power) -> None:
+    """The block was evicted before its pack was lost, so nothing would be kept."""
+    await _lose(power, evicts=True)
+
+    async with power.session("a", tasks=False) as session:
+        assert not session.volume.notices
+        await session.close()

@@ -1,14 +1,14 @@
-"""Building the filesystems of the matrix: one fixed history, with every kind of object.
+"""The filesystems of the damage matrix, made with one fixed history.
 
 txg  0        the image of mkfs
-     1        the writer's fence record
-     2 … 7    files come, change, are renamed, removed; a level of 1 to 5
-     8, 9     an image: the head
-    10        a changelog that nothing else has
-    11 … 15   more of the same; a level of 11 to 15
+     1        the fence record of the writer
+     2 … 7    files are created, changed, renamed and removed; a level of txgs 1 to 5
+     8, 9     the newest image
+    10        a changelog that no level contains
+    11 … 15   further changes; a level of txgs 11 to 15
     16        a changelog with a part
-    17, 18    the end of the changes
-    19        where blocks are, told at unmount
+    17, 18    the last changes
+    19        locations of blocks, shipped at the unmount
 """
 
 import random
@@ -52,11 +52,11 @@ LAST: Final = Txg(19)
 
 
 async def build(home: Path, *, encrypted: bool) -> World:
-    """Make a filesystem and its relatives.
+    """Make a filesystem with its history, and the variants of it that damages need.
 
     Args:
-        home: an empty directory; the state of the writer stays there.
-        encrypted: with a passphrase.
+        home: an empty directory, which keeps the state directory of the writer.
+        encrypted: whether the filesystem has a passphrase.
     """
     world = World(encrypted)
     store = MemoryStore()
@@ -78,7 +78,7 @@ async def build(home: Path, *, encrypted: bool) -> World:
 
 
 def _retained(superblock: Superblock, keyring: Keyring) -> Superblock:
-    """Return the superblock with a retention of 30 days, so that there is an older version."""
+    """Return the superblock with a retention of 30 days, so that its first version is outdated."""
     return superblock_codec.amend(superblock, keyring, retention_s=30 * 86_400)
 
 
@@ -94,14 +94,14 @@ async def _make(store: MemoryStore, home: Path, *, encrypted: bool) -> None:
 
 
 async def _history(store: MemoryStore, state: Path, seed: int, *, encrypted: bool) -> Objects:
-    """Write the history; return an early state of the bucket."""
+    """Write the history of the module's docstring; return the objects of the bucket at txg 12."""
     early: Objects = {}
     rnd = random.Random(seed)
     async with host(store, state, encrypted=encrypted) as writer:
         while writer.session.link.txg < LAST - 1:
             txg = Txg(writer.session.link.txg + 1)
             await _change(writer, rnd, txg)
-            if txg == IMAGE_AT - 1:  # the blocks of the image are shipped one txg earlier
+            if txg == IMAGE_AT - 1:  # the image contains the txg that is shipped with its blocks
                 await writer.session.leveler.make_due()
                 await writer.session.make_image()
             elif txg == PART_AT:
@@ -140,7 +140,7 @@ async def _change(writer: Host, rnd: random.Random, txg: Txg) -> None:
 
 
 async def _fork(early: Objects, home: Path, *, encrypted: bool) -> Objects:
-    """Return what another host would have made of the early bucket."""
+    """Return the objects of the bucket if another host had continued it at txg 12."""
     store = MemoryStore()
     store.objects = dict(early)
     rnd = random.Random(2)
@@ -154,7 +154,7 @@ async def _fork(early: Objects, home: Path, *, encrypted: bool) -> Objects:
 
 
 async def _remember(world: World, store: MemoryStore, state: Path) -> None:
-    """Record the filesystem at each point in time, and the locations of its content."""
+    """Record the tree, the time and the locations of content at each point in time."""
     bucket = await bucket_of(store, encrypted=world.encrypted, state=state)
     for txg in range(LAST + 1):
         async with past(bucket, Txg(txg), state) as then:
@@ -164,7 +164,7 @@ async def _remember(world: World, store: MemoryStore, state: Path) -> None:
 
 
 def _records(then: Host) -> dict[bytes, list[Record | None]]:
-    """Return where the blocks of each file are."""
+    """Return the locations of the blocks of each file."""
     found: dict[bytes, list[Record | None]] = {}
     waiting = [(b"", ROOT_INO)]
     while waiting:
@@ -180,5 +180,5 @@ def _records(then: Host) -> dict[bytes, list[Record | None]]:
 
 
 def key_of(txg: int) -> str:
-    """Return the key of a changelog."""
+    """Return the key of the changelog of a txg."""
     return changelog_codec.key_of(Txg(txg))

@@ -1,4 +1,4 @@
-"""One healthy filesystem of each kind, shared by all cells."""
+"""The healthy filesystems that all cells of the matrix share."""
 
 from functools import partial
 

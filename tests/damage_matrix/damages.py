@@ -40,7 +40,7 @@ def _named(begin: str, number: int) -> Callable[[World], Keys]:
 
 
 def _image(number: int) -> Callable[[World], Keys]:
-    """Return how to find the manifest (0) or the first piece (1) of the newest image."""
+    """Return a function that finds the manifest (0) or the first piece (1) of the newest image."""
     return lambda world: (oracle.images(world)[build.IMAGE_AT][number],)
 
 
@@ -80,30 +80,30 @@ def missing(_world: World, key: ObjectKey) -> Changes:
 
 
 def empty(_world: World, key: ObjectKey) -> Changes:
-    """Only its name is left."""
+    """The object has no content."""
     return {key: b""}
 
 
 def truncated(world: World, key: ObjectKey) -> Changes:
-    """Its last third is lost."""
+    """The last third of the object is missing."""
     data = world.objects[key]
     return {key: data[: len(data) * 2 // 3]}
 
 
 def flipped_bit(world: World, key: ObjectKey) -> Changes:
-    """One bit in its middle is wrong."""
+    """One bit in the middle of the object is wrong."""
     data = world.objects[key]
     return {key: flipped(data, len(data) // 2)}
 
 
 def another(world: World, key: ObjectKey) -> Changes:
-    """Another object of its kind stands under its name."""
+    """The object's key holds another object of the same kind."""
     same = [other for other in sorted(world.objects) if other != key and _kind(other) == _kind(key)]
     return {key: world.objects[same[0]]} if same else _NO_CHANGE
 
 
 def older(world: World, key: ObjectKey) -> Changes:
-    """An authentic object of this filesystem that has the same name: older, or of a fork."""
+    """The object is replaced by an older one with its key, or by that of a fork."""
     present = world.objects[key]
     of_superblock = key in {superblock_codec.KEY, superblock_codec.COPY_KEY}
     for source in (world.young,) if of_superblock else (world.early, world.fork):
@@ -113,19 +113,19 @@ def older(world: World, key: ObjectKey) -> Changes:
 
 
 def foreign(world: World, key: ObjectKey) -> Changes:
-    """The object of a foreign filesystem with the same passphrase."""
+    """The object is replaced by one of another filesystem with the same passphrase."""
     same = [other for other in sorted(world.foreign) if _kind(other) == _kind(key)]
     chosen = key if key in world.foreign else same[-1] if same else None
     return _NO_CHANGE if chosen is None else {key: world.foreign[chosen]}
 
 
 def oversized(world: World, key: ObjectKey) -> Changes:
-    """It is followed by zeros until it is larger than any object may be."""
+    """Zeros follow the object, so that it is larger than any object may be."""
     return {key: world_of_bytes.oversized(world.objects[key])}
 
 
 def well_formed(world: World, key: ObjectKey) -> Changes:
-    """An object with valid checksums, made to do harm."""
+    """The object has valid checksums and harmful content."""
     return hostile.replacement(world, key)
 
 
@@ -149,7 +149,7 @@ DAMAGES: Final[Mapping[str, Callable[[World, ObjectKey], Changes]]] = {
 
 
 def damaged(world: World, kind: str, damage: str) -> Objects | None:
-    """Return a damaged bucket, None if there is no such damage to such an object."""
+    """Return the damaged objects of a bucket; None if that object cannot be damaged so."""
     changed: dict[ObjectKey, bytes | None] = dict(world.objects)
     for key in KINDS[kind](world):
         changed.update(DAMAGES[damage](world, key))

@@ -1,4 +1,4 @@
-"""The ways into a filesystem that the matrix tries on each damaged bucket.
+"""The entrances: commands and mounts that the matrix tries on each damaged bucket.
 
 Commands run as users run them, in this process. Mounts are opened as mounts open them, without the
 kernel, which adds nothing to what a bucket can do to them.
@@ -50,11 +50,11 @@ class Result:
 
     status: int = 0
     said: str = ""
-    txg: Txg | None = None  # txg of the shown tree
-    tree: Tree | None = None  # the shown tree
-    cached: bool = False  # content was cached on this host
-    wrote: bool = False  # True if the file NEW was written
-    # Tree or error of each point in time.
+    txg: Txg | None = None  # the txg whose tree is in *tree*
+    tree: Tree | None = None  # the tree that the entrance showed
+    cached: bool = False  # whether the content was cached on this host
+    wrote: bool = False  # whether the file NEW was written and uploaded
+    # The tree, or an error message, at each point in time.
     points: dict[Txg, Tree | str] = field(default_factory=dict)
 
 
@@ -85,7 +85,7 @@ class Cell:
     async def opened(
         self, options: OpenOptions | None = None, *, follow: bool = False
     ) -> AsyncIterator[Host]:
-        """Open the filesystem like a mount of this host."""
+        """Open the filesystem as a mount on this host does."""
         async with (
             self.store() as store,
             host(
@@ -99,16 +99,16 @@ class Cell:
             yield mounted
 
     def store(self) -> contextlib.AbstractAsyncContextManager[ObjectStore]:
-        """Return the bucket as commands open it."""
+        """Return the store of the bucket as commands open it."""
         return opened_store(self.bucket.url, S3Options())
 
     def command(self, *words: str | Path) -> Result:
-        """Run one command."""
+        """Run one command of s3fs-meta."""
         done = self.program.run(*words)
         return Result(done.returncode, done.stdout + done.stderr)
 
     def run(self, body: Callable[[Result], Awaitable[None]]) -> Result:
-        """Run something in an event loop; an error becomes a status and a line, as in a command."""
+        """Run an async function; return an exception as the status and the message of a command."""
         result = Result()
         log = _Log()
 
@@ -130,7 +130,7 @@ class Cell:
 
 
 class _Log(logging.Handler):
-    """Collects log lines."""
+    """Collects log lines of level WARNING and above."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -142,7 +142,7 @@ class _Log(logging.Handler):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Collect log lines while the context lasts."""
+        """Collect log lines for the duration of the context."""
         logger = logging.getLogger("s3fs_meta")
         logger.addHandler(self)
         try:
@@ -180,7 +180,7 @@ def fresh_mount(cell: Cell) -> Result:
 
 
 def mount_with_state(cell: Cell) -> Result:
-    """The host that wrote everything mounts again."""
+    """The host that wrote the filesystem mounts it again."""
     cell.bucket.write(cell.damaged)
     cell.with_state()
 
@@ -193,7 +193,7 @@ def mount_with_state(cell: Cell) -> Result:
 
 
 def running_writer(cell: Cell) -> Result:
-    """The damage happens while the writer is mounted."""
+    """The bucket is damaged while the writer is mounted."""
     cell.bucket.write(cell.world.objects)
     cell.with_state()
 
@@ -208,7 +208,7 @@ def running_writer(cell: Cell) -> Result:
 
 
 def running_follower(cell: Cell) -> Result:
-    """It shows an early state of the bucket, and then reads the damaged one."""
+    """A follower has shown an early state of the bucket, and then reads the damaged one."""
     cell.bucket.write(cell.world.early)
 
     async def body(result: Result) -> None:
@@ -250,7 +250,7 @@ def read_only_mount(cell: Cell) -> Result:
 
 
 def other_host(cell: Cell) -> Result:
-    """Read the bucket in its present state, from a host without local state."""
+    """Mount the bucket read-only on a host without local state; return what it shows."""
     shutil.rmtree(cell.program.cachedir, ignore_errors=True)
 
     async def body(result: Result) -> None:
@@ -261,13 +261,13 @@ def other_host(cell: Cell) -> Result:
 
 
 def all_points(cell: Cell) -> Result:
-    """Every point in time, one after another."""
+    """Another host mounts every point in time, one after another."""
     cell.bucket.write(cell.damaged)
     return points_of(cell)
 
 
 def points_of(cell: Cell) -> Result:
-    """Read every point in time of the bucket; a failing one gives its error."""
+    """Mount every point in time of the bucket; return each tree or error message."""
 
     async def body(result: Result) -> None:
         async with cell.store() as store:
@@ -291,7 +291,7 @@ def points_of(cell: Cell) -> Result:
 
 
 def restore(cell: Cell) -> Result:
-    """Copy out the current state."""
+    """Another host restores the current state to a directory."""
     cell.bucket.write(cell.damaged)
     target = cell.home / "restored"
     result = cell.command("restore", "--to", target, cell.bucket.url)
@@ -302,7 +302,7 @@ def restore(cell: Cell) -> Result:
 
 
 def rollback(cell: Cell) -> Result:
-    """To a point after the newest image and before the last changelogs."""
+    """Another host rolls back to a txg after the newest image."""
     cell.bucket.write(cell.damaged)
     return cell.command("rollback", "--yes", "--at", "txg=12", cell.bucket.url)
 
@@ -321,13 +321,13 @@ def _fsck(does: str, *words: str, state: bool = False) -> Callable[[Cell], Resul
 
 
 def reclaim(cell: Cell) -> Result:
-    """No object is old enough to be deleted."""
+    """Another host reclaims, but no object is old enough to be deleted."""
     cell.bucket.write(cell.damaged)
     return cell.command("reclaim", cell.bucket.url)
 
 
 def passphrase(cell: Cell) -> Result:
-    """Set another passphrase, then with that one the old one again."""
+    """Another host sets a new passphrase, and then the old one again."""
     cell.bucket.write(cell.damaged)
     old, new = cell.home / "old", cell.home / "new"
     old.write_bytes(PASSPHRASE)
@@ -351,11 +351,14 @@ ENTRANCES: Final[Mapping[str, Callable[[Cell], Result]]] = {
     "mount -o ro,at=": all_points,
     "restore": restore,
     "rollback": rollback,
-    "fsck -n": _fsck("Another host checks.", "-n"),
-    "fsck -y": _fsck("Another host repairs.", "-y"),
-    "fsck -y --deep": _fsck("The same, and every pack is read.", "-y", "--deep"),
+    "fsck -n": _fsck("Another host runs fsck -n.", "-n"),
+    "fsck -y": _fsck("Another host runs fsck -y.", "-y"),
+    "fsck -y --deep": _fsck("Another host runs fsck -y and reads every pack.", "-y", "--deep"),
     "fsck -y --deep, local state": _fsck(
-        "The host that wrote everything repairs.", "-y", "--deep", state=True
+        "The host that wrote the filesystem runs fsck -y and reads every pack.",
+        "-y",
+        "--deep",
+        state=True,
     ),
     "fsck --rebuild -y": _fsck(
         "Another host rebuilds metadata from packs and parts of images.", "--rebuild", "-y"
@@ -366,7 +369,7 @@ ENTRANCES: Final[Mapping[str, Callable[[Cell], Result]]] = {
 
 
 def _damage_under(cell: Cell) -> None:
-    """Damage the bucket of a running mount; objects added since are kept."""
+    """Damage the bucket below a running mount, but not the objects that the mount uploaded."""
     now = cell.bucket.read()
     changed = {
         key

@@ -1,7 +1,8 @@
-"""Objects with valid checksums that do harm: on a plain filesystem any writer can make them.
+"""Objects with valid checksums and harmful content.
 
-Of an encrypted filesystem only superblock and lease can be made without the key: a superblock that
-says that nothing is encrypted, and any lease.
+Any writer of the bucket can make them for a plain filesystem. Without the key of an encrypted
+filesystem, only two kinds can be made: a superblock that says that nothing is encrypted, and any
+lease.
 """
 
 import sqlite3
@@ -29,11 +30,11 @@ from tests.damage_matrix import oracle
 from tests.damage_matrix.world import Objects, World
 
 _WITHOUT_THE_KEY: Final = {superblock_codec.KEY, superblock_codec.COPY_KEY, lease_codec.KEY}
-_PIECES: Final = IMAGE_PIECES_MAX  # a few kilobytes name 256 GiB
+_PIECES: Final = IMAGE_PIECES_MAX  # a manifest of a few kilobytes names pieces of 256 GiB
 
 
 def replacement(world: World, key: ObjectKey) -> Objects:
-    """Return a hostile replacement of an object and related objects; none if it needs the key."""
+    """Return the objects that replace a healthy one; none if they need the key."""
     kind = key.split("/", maxsplit=1)[0]
     if world.encrypted and kind not in _WITHOUT_THE_KEY:
         return {}
@@ -60,13 +61,13 @@ def _plain(present: Superblock) -> Superblock:
 
 
 def _lease(world: World, key: ObjectKey) -> Objects:
-    """Set the highest epoch, so that there is no later one."""
+    """Set the highest possible epoch, so that no host can take a later one."""
     lease = lease_codec.decode(key, world.objects[key])
     return {key: lease_codec.encode(replace(lease, epoch=Epoch(2**63 - 1)))}
 
 
 def _changelog(world: World, key: ObjectKey) -> Objects:
-    """Give a row a type that the program never writes."""
+    """Give a row of the changes a type that the program never writes."""
     keyring = world.keyring()
     changelog = changelog_codec.decode(key, world.objects[key], keyring)
     section = changelog.section._replace(changeset=_bad_changes(world, keyring))
@@ -76,14 +77,14 @@ def _changelog(world: World, key: ObjectKey) -> Objects:
 
 
 def _part(world: World, key: ObjectKey) -> Objects:
-    """Store other changes than those named by the changelog."""
+    """Store changes in a part that its changelog does not name."""
     keyring = world.keyring()
     section = Section(_bad_changes(world, keyring), ())
     return {key: changelog_codec.encode_part(key, section, keyring)}
 
 
 def _level(world: World, key: ObjectKey) -> Objects:
-    """Give a row of its changes a wrong type."""
+    """Give a row of the changes a type that the program never writes."""
     keyring = world.keyring()
     level = level_codec.decode(key, world.objects[key], keyring)
     section = level.section._replace(changeset=_bad_changes(world, keyring))
@@ -110,7 +111,7 @@ def _long_manifest(world: World, key: ObjectKey) -> Objects:
 
 
 def _trigger(world: World, key: ObjectKey) -> Objects:
-    """Add a trigger to the database."""
+    """Add a trigger to the database in the image."""
     keyring = world.keyring()
     manifest_key = next(keys[0] for keys in oracle.images(world).values() if key in keys)
     manifest = image_codec.decode(manifest_key, world.objects[manifest_key], keyring)
@@ -131,7 +132,7 @@ def _trigger(world: World, key: ObjectKey) -> Objects:
 
 
 def _with_head(world: World, key: ObjectKey, manifest: Manifest, keyring: Keyring) -> Objects:
-    """Return a manifest and the lease that names it."""
+    """Return a manifest and a lease whose head names that manifest."""
     data = image_codec.encode(manifest, key, keyring)
     lease = lease_codec.decode(lease_codec.KEY, world.objects[lease_codec.KEY])
     assert lease.head is not None
@@ -140,7 +141,7 @@ def _with_head(world: World, key: ObjectKey, manifest: Manifest, keyring: Keyrin
 
 
 def _pack(world: World, key: ObjectKey) -> Objects:
-    """Store the same number of blocks, with other content."""
+    """Store a pack with as many blocks, but other content."""
     keyring = world.keyring()
     writer = pack_codec.PackWriter(key, keyring, "zstd-1")
     for entry, _content in pack_codec.open_pack(keyring, key, world.objects[key]):

@@ -1,7 +1,7 @@
-"""The judge: compares the result of one cell of the matrix with its rule.
+"""The judge, which compares the result of one cell of the matrix with its rule.
 
-Some things hold of every cell, whatever its rule: no traceback, bounded time and memory, no
-healthy object changed or deleted, every point in time that a way leads to still there.
+For every cell, whatever its rule: no traceback, bounded time and memory, no healthy object changed
+or deleted, and every point in time that was reachable from intact objects stays reachable.
 """
 
 import re
@@ -40,17 +40,16 @@ _REFUSALS: Final = frozenset(
 
 
 class NoSuchCellError(Exception):
-    """There is no such damage to such an object."""
+    """The damage cannot be done to the object."""
 
 
 class Judge:
-    """Runs one cell and collects deviations from its rule."""
+    """Runs one cell of the matrix and collects deviations from its rule."""
 
     def __init__(self, world: World, where: Coordinates, home: Path) -> None:
         """Prepare a cell.
 
-        Raises:
-            NoSuchCellError: there is no such cell.
+        Raises NoSuchCellError if the damage cannot be done to the object.
         """
         self.world = world
         self.where = where
@@ -65,7 +64,7 @@ class Judge:
         self.after: Objects = {}
 
     def run(self) -> list[str]:
-        """Return the deviations; empty if there are none."""
+        """Run the cell; return the deviations from its rule."""
         began_s, before = time.monotonic(), _reset_peak()
         self.result = ENTRANCES[self.where.entrance](self.cell)
         taken_s, taken = time.monotonic() - began_s, _peak() - before
@@ -89,17 +88,17 @@ class Judge:
     # --- what always holds -----------------------------------------------------------------------
 
     def _is_superseded(self, key: ObjectKey) -> bool:
-        """Return whether an object is of an image followed by two newer ones, which retention may delete."""
+        """Return whether retention may delete an image's object, as two newer images exist."""
         name = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
         manifests = map(image_codec.parse_manifest_key, self.after)
         newer = [one for one in manifests if one and name and one.txg > name.txg]
         return len(newer) > 1
 
     def _nothing_healthy_changed(self) -> None:
-        """Require that immutable objects are unchanged, and none is deleted."""
+        """Require that no immutable object is changed or deleted."""
         hostile = self.where.kind == "both superblocks" and self.where.damage == "hostile"
         if hostile and not self.result.cached:
-            return  # a host without a former superblock believes one without retention
+            return  # Without a former superblock a host accepts one that disables the retention.
         for key, data in self.cell.damaged.items():
             if key in _MUTABLE:
                 continue
@@ -116,9 +115,9 @@ class Judge:
             self._expect(not changed, f"it changed {changed}")
 
     def _all_points_are_there(self) -> None:
-        """Require that every point in time reachable before is reachable now, from the bucket alone."""
+        """Require that points in time reachable before are still reachable from the bucket."""
         if self.where.damage == "hostile":
-            return  # a hostile object is authentic: its history is as valid as the original
+            return  # A hostile object is authentic, so its history is as valid as the original.
         for key in _MUTABLE:
             if key in self.keys and self.after.get(key) == self.cell.damaged.get(key):
                 self.after[key] = self.world.objects[key]
@@ -138,7 +137,7 @@ class Judge:
                 self._expect(not wrong, f"txg {txg} is made up: {wrong[:3]}")
 
     def _compare(self, txg: Txg, seen: Tree, *, cached: bool | None = None) -> None:
-        """Compare the shown tree with the history; lost content may be a hole, or repaired."""
+        """Compare a shown tree with the recorded one; lost content may be a hole, or restored."""
         whole = self.world.points[txg]
         expected = self.oracle.tree(txg, cached=self.result.cached if cached is None else cached)
         seen = {path: _without_lost(expected, whole, path, seen[path]) for path in seen}
@@ -147,14 +146,14 @@ class Judge:
 
     @property
     def _end(self) -> Txg:
-        """Return the end of the chain according to a listing."""
+        """Return the last txg that a listing of the bucket shows."""
         gone = self.where.kind == "last changelog" and self.where.damage == "missing"
         return Txg(self.world.last - 1) if gone else self.world.last
 
     # --- verdicts --------------------------------------------------------------------------------
 
     def works(self) -> None:
-        """Require that it succeeds and shows the current state."""
+        """Require success, and the current tree."""
         allowed = {0}
         if self.where.entrance == "restore" and None in _blocks(self.oracle.tree(self._end)):
             allowed = {int(ExitStatus.CORRUPTION)}
@@ -170,11 +169,11 @@ class Judge:
         if self.where.entrance == "running follower":
             return max(self.oracle.reachable | self.oracle.reachable_from([build.EARLY_AT]))
         newest = self.oracle.newest
-        assert newest is not None, "a mount without local state needs a way"
+        assert newest is not None, "without local state no mount can succeed here"
         return newest
 
     def by_way(self) -> None:
-        """Require success if the oracle finds a way to the current state, else a refusal."""
+        """Require the current tree if intact objects lead to it, else a refusal that names fsck."""
         if self._end in self.oracle.reachable:
             self.works()
             return
@@ -182,11 +181,11 @@ class Judge:
         self._expect("fsck" in self.result.said, "it does not name fsck")
 
     def points(self) -> None:
-        """Require every reachable point in time."""
+        """Require every reachable point in time, with its content."""
         self._compare_points(self.result)
 
     def found(self) -> None:
-        """Require that damage is reported with the status of fsck(8)."""
+        """Require that fsck reports the damage by its exit status."""
         needed = self._end not in self.oracle.reachable or (
             self.where.kind == "pack" and self.where.damage in {"missing", "empty", "truncated"}
         )
@@ -194,9 +193,9 @@ class Judge:
         self._expect(self.result.status in allowed, f"status {self.result.status} not {allowed}")
 
     def repaired(self) -> None:
-        """Require that a second run is clean, and that another host sees the remaining content."""
+        """Require that a second fsck is clean, and that another host sees all remaining content."""
         if "--end-at" in self.result.said and self.oracle.newest is not None:
-            # Txgs that another host may have acknowledged are abandoned only by number.
+            # Fsck abandons txgs that another host may have acknowledged only if --end-at is given.
             words = self.where.entrance.split(",")[0].split()[1:]
             end = f"--end-at={self.oracle.newest}"
             self.result.status = self.cell.command("fsck", *words, end, self.cell.bucket.url).status
@@ -234,7 +233,7 @@ class Judge:
         self._expect(unchanged, "it was refused, and changed the bucket")
 
     def rebuilt(self) -> None:
-        """Require all content, and its names as the newest image has them."""
+        """Require all content, and the names that the newest image contains."""
         self._expect(self.result.status == 1, f"status {self.result.status}")
         again = self.cell.command("fsck", "-n", self.cell.bucket.url)
         self._expect(again.status == 0, f"the second run has status {again.status}: {again.said}")
@@ -265,7 +264,7 @@ class Judge:
             self._compare(self.world.last, self.result.tree)
 
     def safe(self) -> None:
-        """Require only what holds for all cells."""
+        """Require nothing more than the conditions for all cells."""
 
 
 _VERDICTS: Final[Mapping[Verdict, Callable[[Judge], None]]] = {
@@ -289,7 +288,7 @@ def _blocks(tree: Tree) -> list[bytes | None]:
 def _without_lost(
     expected: Tree, whole: Tree, path: bytes, blocks: tuple[bytes | None, ...]
 ) -> tuple[bytes | None, ...]:
-    """Accept an error for each lost block, if a hole or the original content was shown."""
+    """Treat each lost block as an error, if the program showed a hole or the original content."""
     if path not in expected or len(expected[path]) != len(blocks):
         return blocks
     return tuple(
@@ -299,7 +298,7 @@ def _without_lost(
 
 
 def _reset_peak() -> int:
-    """Reset the peak memory of this process; return its present memory."""
+    """Reset the peak memory use of this process; return its current memory use."""
     Path("/proc/self/clear_refs").write_text("5")
     return _peak()
 

@@ -1,6 +1,6 @@
 """Cells that are known to fail, with the issue that will fix them.
 
-Checked strictly: a cell that is listed here and passes fails the test, so the list only shrinks.
+A listed cell that passes fails the test, so the list can only shrink.
 """
 
 from typing import Final, NamedTuple
@@ -18,7 +18,7 @@ class Known(NamedTuple):
     encrypted: bool | None = None
 
     def covers(self, where: Coordinates) -> bool:
-        """Return whether a cell is one of these."""
+        """Return whether a cell is one of these failing cells."""
         rule = Rule(
             self.kinds, self.damages, self.entrances, Verdict.WORKS, self.item, self.encrypted
         )
@@ -29,5 +29,5 @@ KNOWN: Final[tuple[Known, ...]] = ()
 
 
 def known(where: Coordinates) -> Known | None:
-    """Return why a cell is known to fail, None if it must pass."""
+    """Return the entry of a cell that is known to fail, or None."""
     return next((one for one in KNOWN if one.covers(where)), None)

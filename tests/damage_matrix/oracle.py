@@ -1,9 +1,9 @@
-"""The oracle: the readable content of a damaged bucket, worked out without the program.
+"""The oracle, which computes the readable content of a damaged bucket without the program.
 
-An object is intact if its bytes are those that were written. A point in time is reachable if a way
-leads there: from an intact image, over intact changelogs or levels, each of which begins where the
-way is. A block can be read if the bytes of its record are those that were written. The program must
-reach every state that is reachable by this: only content of the damaged object itself may be lost.
+An object is intact if its bytes are unchanged. A point in time is reachable if a path of intact
+objects leads to it: from an image, over changelogs or levels, each of which begins at the txg where
+the previous object ends. A block is readable if the bytes of its record are unchanged. The program
+must show every reachable point in time and every readable block.
 """
 
 import functools
@@ -20,14 +20,12 @@ CHAIN_START: Final = Txg(0)
 
 
 class Oracle:
-    """Knows the reachable states of one damaged bucket."""
+    """The reachable points in time and the readable content of one damaged bucket."""
 
     def __init__(self, world: World, damaged: Mapping[ObjectKey, bytes]) -> None:
-        """Compare a bucket with its history.
+        """Compare a damaged bucket with its recorded history.
 
-        Args:
-            world: what was written.
-            damaged: the bucket now; objects that were added since do not count.
+        Objects of *damaged* that the history does not have are ignored.
         """
         self._world = world
         self._damaged = damaged
@@ -38,12 +36,12 @@ class Oracle:
 
     @functools.cached_property
     def reachable(self) -> frozenset[Txg]:
-        """Return the points in time to which a way leads from an image."""
+        """Return the points in time that are reachable from an intact image."""
         whole = [txg for txg, keys in images(self._world).items() if all(map(self.intact, keys))]
         return self.reachable_from(whole)
 
     def reachable_from(self, starts: Iterable[Txg]) -> frozenset[Txg]:
-        """Return the points in time to which a way leads from any of *starts*."""
+        """Return the points in time that are reachable from any of *starts*."""
         found: set[Txg] = set()
         steps = self._steps()
         waiting = list(starts)
@@ -55,7 +53,7 @@ class Oracle:
         return frozenset(found)
 
     def _steps(self) -> dict[Txg, list[Txg]]:
-        """Return for each txg the txgs that one intact changelog or level leads to."""
+        """Return, for each txg, the txgs at which an intact changelog or level after it ends."""
         steps: dict[Txg, list[Txg]] = {}
         parts = parts_of(self._world)
         for key in self._world.objects:
@@ -72,15 +70,13 @@ class Oracle:
 
     @property
     def newest(self) -> Txg | None:
-        """Return the last reachable point in time, None if all are lost."""
+        """Return the last reachable point in time, or None."""
         return max(self.reachable, default=None)
 
     def tree(self, txg: Txg, *, cached: bool = False) -> Tree:
         """Return the readable content at a point in time.
 
-        Args:
-            txg: one that was.
-            cached: every block is in the cache of the host that looks.
+        With *cached* the host has every block in its cache, so all content is readable.
         """
         whole = self._world.points[txg]
         if cached:
@@ -106,7 +102,7 @@ class Oracle:
 
 
 def images(world: World) -> dict[Txg, list[ObjectKey]]:
-    """Return the objects of each image: manifest, and all pieces that it names."""
+    """Return the objects of each image by txg: its manifest and all pieces that it names."""
     keyring = world.keyring()
     found: dict[Txg, list[ObjectKey]] = {}
     for key, data in world.objects.items():
@@ -118,7 +114,7 @@ def images(world: World) -> dict[Txg, list[ObjectKey]]:
 
 
 def parts_of(world: World) -> dict[Txg, list[ObjectKey]]:
-    """Return the parts of each changelog."""
+    """Return the keys of the parts of each changelog by txg."""
     found: dict[Txg, list[ObjectKey]] = {}
     for key in world.objects:
         txg = changelog_codec.parse_part_key(key)
@@ -128,7 +124,7 @@ def parts_of(world: World) -> dict[Txg, list[ObjectKey]]:
 
 
 def differences(expected: Tree, found: Tree) -> list[str]:
-    """Return deviations from the expectation, one line for each path."""
+    """Return the differences of two trees, one line for each path."""
     lines: list[str] = []
     for path in sorted({*expected, *found}):
         if path not in found:

@@ -1,4 +1,4 @@
-"""The section of docs/design/durability.md that says what damage costs, made from the rules.
+"""Generate the section "What damage costs" of docs/design/durability.md from the rules.
 
 python -m tests.damage_matrix.page [--check] docs/design/durability.md
 """
@@ -17,30 +17,31 @@ from tests.damage_matrix.rules import ANY, RULES
 BEGIN: Final = "<!-- Made by `make docs` from tests/damage_matrix; do not edit by hand. -->\n"
 END: Final = "<!-- End of what `make docs` made. -->\n"
 
-# The content that only this object holds: the maximum loss.
+# The maximum loss if an object of each kind is damaged.
 _COSTS: Final = {
     "superblock": "nothing",
     "superblock-copy": "nothing",
-    "both superblocks": "everything, unless a host that has mounted it still has its state directory",
-    "lease": "nothing: `fsck -y` makes it anew",
-    "first changelog": "points in time that nothing else leads to: here 1 to 4",
-    "middle changelog": "the same: here 3 and 4, as a level leads to 5",
-    "changelog after the image": "nothing: levels from an older image take its place",
-    "needed changelog": "what it and later changelogs changed, up to the next image, on hosts"
-    " without local state",
-    "last changelog": "what it changed, on hosts without local state",
-    "part": "the same as its changelog",
-    "level": "nothing: the changelogs take its place",
-    "manifest": "nothing: an older image and the changelogs after it take its place",
-    "piece": "nothing: as a manifest",
-    "all manifests": "history, and names since the newest image; `fsck --rebuild -y` finds the rest",
-    "pack": "the content of the blocks whose records are damaged, where no host has them cached",
-    "pack of the past": "the same, at points in time of the past",
+    "both superblocks": "everything, unless a host that mounted it has its state directory",
+    "lease": "nothing: `fsck -y` creates a new one",
+    "first changelog": "points in time that only this changelog leads to, here txgs 1 to 4",
+    "middle changelog": "points in time that only this changelog leads to, here txgs 3 and 4",
+    "changelog after the image": "nothing: levels after an older image replace it",
+    "needed changelog": "its changes and those of later changelogs up to the next image, on"
+    " hosts without local state",
+    "last changelog": "its changes, on hosts without local state",
+    "part": "as much as its changelog",
+    "level": "nothing: its changelogs replace it",
+    "manifest": "nothing: an older image and the changelogs after it replace it",
+    "piece": "nothing: an older image and the changelogs after it replace it",
+    "all manifests": "history, and names changed after the newest image; `fsck --rebuild -y` restores"
+    " all other names and all content",
+    "pack": "the content of blocks whose records are damaged and that no host has cached",
+    "pack of the past": "as much as a pack, but only at earlier points in time",
 }
 
 
 def section() -> str:
-    """Return the section between its markers."""
+    """Return the generated section with its markers."""
     lines = [BEGIN, *_what_is_tried(), *_what_is_expected()]
     if KNOWN:
         lines += ["Not true yet:\n", *(f"- {_cells(one)}: {one.item}" for one in KNOWN), ""]
@@ -49,8 +50,8 @@ def section() -> str:
 
 def _what_is_tried() -> list[str]:
     return [
-        "A test damages one object of a bucket, or all copies of one, in each of these ways,"
-        " and then tries each entrance:\n",
+        "A test damages one object of a bucket, or all copies of an object, in each of these ways."
+        " Then it tries each entrance:\n",
         "| damage | |",
         "| --- | --- |",
         *(f"| {name} | {_first_line(make)} |" for name, make in DAMAGES.items()),
@@ -64,15 +65,15 @@ def _what_is_tried() -> list[str]:
 
 def _what_is_expected() -> list[str]:
     return [
-        "Whatever is damaged and wherever it is met: no traceback; bounded time and memory;"
+        "For every object, damage and entrance: there is no traceback; time and memory are bounded;"
         " no intact object is changed or deleted; every point in time to which intact objects lead"
-        " can be restored afterwards, with every intact block of its content; what only reads"
-        " changes nothing in the bucket.\n",
+        " can be restored afterwards, with every intact block of its content; an entrance that"
+        " only reads changes nothing in the bucket.\n",
         "| object | its loss costs at most |",
         "| --- | --- |",
         *(f"| {kind} | {_COSTS[kind]} |" for kind in KINDS),
         "",
-        "The first rule that covers object, damage and entrance decides what is expected:\n",
+        "The first rule that covers the object, the damage and the entrance applies:\n",
         "| object | damage | entrance | what happens | because |",
         "| --- | --- | --- | --- | --- |",
         *(
@@ -90,7 +91,7 @@ def _cells(one: Known) -> str:
 
 
 def page(present: str) -> str:
-    """Return a page with a newly generated section."""
+    """Return a page in which the section is replaced by a new one."""
     before, _, rest = present.partition(BEGIN)
     _, _, after = rest.partition(END)
     assert after, f"the page has no line {END!r} after {BEGIN!r}"
@@ -110,7 +111,7 @@ def _sort(encrypted: bool | None) -> str:
 
 
 def main() -> int:
-    """Write the section; with --check, fail if it is stale."""
+    """Write the page; with --check, fail if its section is outdated."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("path", type=Path)

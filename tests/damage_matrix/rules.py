@@ -1,7 +1,7 @@
-"""The expected result of each cell of the matrix: a short table of rules, each with its reason.
+"""The expected result of each cell of the matrix, as a table of rules with reasons.
 
-The first rule that names object, damage and entrance decides. Most rules leave it to the oracle
-whether a way leads to the present; what is lost at most is always computed by it.
+The first rule that covers an object, a damage and an entrance applies. The oracle decides whether
+the current state is reachable, and how much may be lost.
 """
 
 import enum
@@ -35,29 +35,33 @@ BY_METADATA: Final = (
 
 
 class Verdict(enum.Enum):
-    """The expected results."""
+    """The kinds of results that a rule can require."""
 
     WORKS = "works"
-    BY_WAY = "works if a way leads to the present, else refused: the object, and fsck -y"
-    POINTS = "each point in time to which a way leads, with its content; no other"
-    FOUND = "status 4 if the present or its content is concerned, else 0 or 4; changes nothing"
-    REPAIRED = "repaired; a second run is clean, and another host sees all that is left"
-    REFUSED = "refused, with what to do; changes nothing"
+    BY_WAY = "works if intact objects lead to the current state; else names the object and fsck -y"
+    POINTS = (
+        "each point in time to which intact objects lead works, with its content; no other does"
+    )
+    FOUND = (
+        "status 4 if the current state or its content is damaged, otherwise 0 or 4; changes nothing"
+    )
+    REPAIRED = "repaired; a second run is clean, and another host has all remaining content"
+    REFUSED = "refused, with advice; changes nothing"
     HELD = "refused: another host holds the filesystem; --takeover overrides"
-    REBUILT = "names and content come back, as the newest image has them"
-    STOPS = "ships nothing more, keeps everything here, and reports it"
-    SAFE = "no crash, no hang, bounded memory; intact objects stay"
+    REBUILT = "names and content of the newest image are restored"
+    STOPS = "ships nothing more, keeps unshipped data on this host, and reports it"
+    SAFE = "no crash and no hang; bounded memory; intact objects stay"
 
 
 class Rule(NamedTuple):
-    """The expected result of some cells, and the reason."""
+    """The expected result of some cells of the matrix, with the reason."""
 
     kinds: tuple[str, ...]
     damages: tuple[str, ...]
     entrances: tuple[str, ...]
     verdict: Verdict
     why: str
-    encrypted: bool | None = None  # None: any
+    encrypted: bool | None = None  # None: plain and encrypted
 
     def covers(self, kind: str, damage: str, entrance: str, *, encrypted: bool) -> bool:
         """Return whether the rule applies to a cell."""
@@ -75,7 +79,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("hostile",),
         ANY,
         Verdict.SAFE,
-        "nothing of a plain filesystem is authentic: any writer of the bucket can make any state",
+        "in a plain filesystem any writer of the bucket can forge any state",
         encrypted=False,
     ),
     Rule(
@@ -90,7 +94,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("hostile",),
         ("fsck -y --deep, local state",),
         Verdict.REPAIRED,
-        "this host has a copy that is authentic",
+        "this host has an authentic copy of the superblock",
         encrypted=True,
     ),
     Rule(
@@ -98,7 +102,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("hostile",),
         ("mount, local state",),
         Verdict.REFUSED,
-        "this host has seen that it is encrypted",
+        "this host has recorded that the filesystem is encrypted",
         encrypted=True,
     ),
     Rule(
@@ -106,7 +110,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("hostile",),
         ANY,
         Verdict.REFUSED,
-        "a passphrase is given, so a superblock without encryption is an exchanged one",
+        "a passphrase is given, so a superblock without encryption must have been exchanged",
         encrypted=True,
     ),
     Rule(
@@ -114,7 +118,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("older version",),
         ("mount, local state",),
         Verdict.REFUSED,
-        "this host has seen a newer one: an old passphrase may have been put back",
+        "this host has a newer superblock, so an attacker may have restored an old one",
     ),
     Rule(
         ("both superblocks",),
@@ -132,14 +136,14 @@ RULES: Final[tuple[Rule, ...]] = (
             "fsck --rebuild -y",
         ),
         Verdict.REFUSED,
-        "every copy of the keys that this host can reach is lost; a host that mounted it has one",
+        "this host can read no copy of the keys; a host that mounted the filesystem has one",
     ),
     Rule(
         ("all manifests",),
         ANY,
         ("fsck --rebuild -y",),
         Verdict.REBUILT,
-        "without a manifest, the names of its pieces show where they belong",
+        "the keys of image pieces contain their positions, which replaces a manifest",
     ),
     Rule(
         ("all manifests",),
@@ -155,123 +159,123 @@ RULES: Final[tuple[Rule, ...]] = (
             "fsck -y --deep",
         ),
         Verdict.REFUSED,
-        "every image is lost, so no way leads anywhere; a host with local state has all",
+        "without an image no state can be restored; a host with local state has everything",
     ),
     Rule(
         ("lease",),
         ("hostile",),
         ANY,
         Verdict.SAFE,
-        "the lease is not authentic: an attacker who can write it can end an epoch, and no more",
+        "the lease is not authentic: an attacker who writes it can end an epoch, but nothing else",
     ),
     Rule(
         ("lease",),
         (*BROKEN, "older version", "foreign"),
         ("running follower",),
         Verdict.WORKS,
-        "a follower goes by the chain",
+        "a follower reads the chain, and does not need the lease",
     ),
     Rule(
         ("lease",),
         (*BROKEN, "older version"),
         ("running writer",),
         Verdict.WORKS,
-        "it puts its lease back: the chain ends with what it wrote, so no other host has written",
+        "the writer uploads its lease again, as no other host has written since",
     ),
     Rule(
         ("lease",),
         ("foreign",),
         ("running writer",),
         Verdict.STOPS,
-        "another lease instead of its own may be of a host that writes",
+        "the other lease may belong to a host that writes",
     ),
     Rule(
         ("lease",),
         BROKEN,
         ("fsck -n",),
         Verdict.FOUND,
-        "the lease is read first",
+        "fsck reads the lease first",
     ),
     Rule(
         ("lease",),
         BROKEN,
         FSCK,
         Verdict.REPAIRED,
-        "epochs and the newest image can be found from the other objects",
+        "the epoch and the newest image follow from the other objects",
     ),
     Rule(
         ("lease",),
         BROKEN,
         ("mount", "mount, local state", "promote", "rollback", "reclaim"),
         Verdict.REFUSED,
-        "without a lease nothing says which epoch is the newest; fsck -y makes one",
+        "without a lease the newest epoch is unknown; fsck -y creates a lease",
     ),
     Rule(
         ("lease",),
         ("older version",),
         (*WRITING, "promote", "fsck -y", "fsck -y --deep"),
         Verdict.HELD,
-        "an older lease may say that its holder is not done",
+        "an older lease may not be released",
     ),
     Rule(
         ("last changelog",),
         ("missing",),
         ("mount, local state",),
         Verdict.REFUSED,
-        "the bucket may have been put back on purpose; fsck -y on this host mends it",
+        "the bucket may be a restored backup; fsck -y on this host repairs it",
     ),
     Rule(
         ANY,
         ANY,
         ("fsck --rebuild -y",),
         Verdict.REFUSED,
-        "an image can be restored, so no metadata may be abandoned for packs alone",
+        "an image can be restored, so a rebuild from packs would lose metadata",
     ),
     Rule(
         ANY,
         ANY,
         ("mount -o ro,at=",),
         Verdict.POINTS,
-        "the past never depends on what came after it",
+        "an earlier point in time does not depend on later objects",
     ),
     Rule(
         BY_METADATA,
         ANY,
         (*READING, "mount", "reclaim"),
         Verdict.BY_WAY,
-        "only state that is complete is shown as the present",
+        "only a complete state is shown as the current state",
     ),
     Rule(
         ANY,
         ANY,
         ("fsck -n",),
         Verdict.FOUND,
-        "it reads what the present needs; --deep reads everything",
+        "fsck -n reads what the current state needs; --deep reads everything",
     ),
     Rule(
         ANY,
         ANY,
         FSCK,
         Verdict.REPAIRED,
-        "what is intact anywhere is used: levels, older images, the local state",
+        "fsck uses all intact copies: levels, older images and local state",
     ),
     Rule(
         ANY,
         ANY,
         ANY,
         Verdict.WORKS,
-        "what this entrance needs is intact, or in the local state",
+        "all objects that this entrance needs are intact, or in local state",
     ),
 )
 
 
 def rule_of(kind: str, damage: str, entrance: str, *, encrypted: bool) -> Rule:
-    """Return the rule of one cell."""
+    """Return the first rule that covers a cell."""
     return next(rule for rule in RULES if rule.covers(kind, damage, entrance, encrypted=encrypted))
 
 
 class Coordinates(NamedTuple):
-    """The coordinates of a cell."""
+    """One cell of the matrix: an object, a damage, an entrance, and whether it is encrypted."""
 
     kind: str
     damage: str
@@ -285,12 +289,12 @@ class Coordinates(NamedTuple):
 
     @property
     def rule(self) -> Rule:
-        """Return what is expected of it."""
+        """Return the rule that covers the cell."""
         return rule_of(self.kind, self.damage, self.entrance, encrypted=self.encrypted)
 
 
 def all_cells() -> list[Coordinates]:
-    """Return every cell, in order."""
+    """Return every cell of the matrix."""
     return [
         Coordinates(kind, damage, entrance, encrypted)
         for kind in KINDS

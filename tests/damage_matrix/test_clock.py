@@ -1,7 +1,7 @@
-"""A host whose clock is wrong, or jumps while it is mounted: no history is lost.
+"""A host whose clock is wrong, or jumps while it is mounted, loses no history.
 
-It may refuse to mount, or mount and delete nothing. Every point in time from before is there
-afterwards, under its number and under its time, for a host whose clock is right.
+The host may refuse to mount, or mount and delete no history. Afterwards a host with a correct clock
+finds every earlier point in time by its number and by its time.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ OFFSETS: Final = {"-10y": -10 * YEAR_NS, "-1h": -HOUR_NS, "+1h": HOUR_NS, "+10y"
 
 
 class WrongClock:
-    """A clock with an offset."""
+    """A clock whose time is wrong by an offset."""
 
     def __init__(self, offset_ns: int) -> None:
         self.offset_ns = offset_ns
@@ -34,7 +34,7 @@ class WrongClock:
 
 
 async def _use(mounted: Host, name: bytes) -> None:
-    """Use the filesystem in ways that move the retention floor: images, and reclaim."""
+    """Write a file, make an image and reclaim, which together move the retention floor."""
     await mounted.write(name, b"content of " + name)
     await mounted.session.make_image()
     await mounted.session.reclaimer.run()
@@ -56,7 +56,7 @@ def _at_wrong_time(cell: Cell, clock: WrongClock, jump_ns: int) -> Result:
 
 
 def _at_right_time(cell: Cell) -> Result:
-    """Write with a correct clock on another host, and find its txgs by time."""
+    """Write on another host with a correct clock; note whether its txg is found by time."""
 
     async def body(result: Result) -> None:
         async with cell.opened() as mounted:
@@ -74,7 +74,7 @@ def _at_right_time(cell: Cell) -> Result:
 
 
 def _times(cell: Cell, world: World) -> Result:
-    """Look up every earlier point in time by its time."""
+    """Search every recorded point in time by its time; report those that are not found."""
 
     async def body(result: Result) -> None:
         clock = SystemClock()
@@ -96,7 +96,7 @@ def _times(cell: Cell, world: World) -> Result:
 def test_wrong_clock_costs_no_history(
     worlds: Worlds, tmp_path: Path, offset: str, jumps: bool, encrypted: bool
 ) -> None:
-    """All points in time stay available; a host with a correct clock continues."""
+    """Every recorded point in time has its content, and a host with a correct clock can write."""
     world = worlds[encrypted]
     cell = Cell(world, world.objects, tmp_path)
     cell.bucket.write(world.objects)
@@ -106,13 +106,13 @@ def test_wrong_clock_costs_no_history(
 
     assert result.wrote or "clock" in result.said, result.said
     after = cell.bucket.read()
-    # One of three images close in time may be deleted: changelogs replace it.
+    # Retention may delete one of three images that are close in time, but no changelog.
     gone = [key for key in world.objects if key not in after and not key.startswith("image/")]
     assert gone == []
     cell.program.cachedir.rename(tmp_path / "gone")
     right = _at_right_time(cell)
     assert right.status == 0, right.said
-    assert right.wrote, "what a right host wrote is not found by the time"
+    assert right.wrote, "the txg of a host with a correct clock is not found by its time"
     found = entrances.points_of(cell)
     for txg, tree in world.points.items():
         seen = found.points[txg]

@@ -1,7 +1,7 @@
 """Each kind of object × each damage × each entrance: only the expected content is lost.
 
-``make test`` runs a random sample, whose seed stands in each failure; S3FS_META_MATRIX_SEED repeats
-it. ``make test-slow`` runs every cell.
+``make test`` runs a random sample of cells. A failure prints the seed of its sample; the
+environment variable S3FS_META_MATRIX_SEED repeats it. ``make test-slow`` runs every cell.
 """
 
 import os
@@ -30,7 +30,7 @@ SAMPLES: Final = 4
 
 
 def failures(worlds: Worlds, cells: list[Coordinates], home: Path) -> list[str]:
-    """Run cells; return the deviations, one text for each."""
+    """Run cells; return one text for each cell that deviates from its rule."""
     found: list[str] = []
     for number, where in enumerate(cells):
         cell = home / str(number)
@@ -55,7 +55,7 @@ def failures(worlds: Worlds, cells: list[Coordinates], home: Path) -> list[str]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(SAMPLES))
 def test_random_cells_match_their_rules(worlds: Worlds, tmp_path: Path, part: int) -> None:
-    """A few of thousands of cells are run, different ones in each run."""
+    """A sample of the matrix runs, with a random seed that a failure prints."""
     seed = os.environ.get(SEED) or str(random.SystemRandom().randrange(1 << 32))
     sys.stdout.write(f"{SEED}={seed}\n")
     cells = random.Random(f"{seed} {part}").sample(all_cells(), SAMPLE_CELLS)
@@ -72,7 +72,6 @@ def test_random_cells_match_their_rules(worlds: Worlds, tmp_path: Path, part: in
 def test_all_cells_match_their_rules(
     worlds: Worlds, tmp_path: Path, kind: str, damage: str
 ) -> None:
-    """Every cell is run."""
     cells = [where for where in all_cells() if (where.kind, where.damage) == (kind, damage)]
 
     found = failures(worlds, cells, tmp_path)
@@ -80,8 +79,8 @@ def test_all_cells_match_their_rules(
     assert not found, "\n".join(found)
 
 
-def test_history_has_every_kind_of_object(worlds: Worlds) -> None:
-    """Every possible damage changes the bucket."""
+def test_every_kind_of_object_can_be_damaged_in_several_ways(worlds: Worlds) -> None:
+    """Each kind of object can be damaged in at least five ways."""
     for world in worlds.values():
         for kind, find in KINDS.items():
             assert world.objects.keys() >= set(find(world)), kind
@@ -89,8 +88,8 @@ def test_history_has_every_kind_of_object(worlds: Worlds) -> None:
             assert len(possible) >= 5, (kind, possible)
 
 
-def test_healthy_bucket_has_all_points_in_time(worlds: Worlds) -> None:
-    """The oracle agrees with the recorded history."""
+def test_oracle_finds_all_recorded_trees_in_a_healthy_bucket(worlds: Worlds) -> None:
+    """The oracle computes the recorded trees from the undamaged bucket."""
     for world in worlds.values():
         healthy = Oracle(world, world.objects)
         assert healthy.reachable == world.points.keys()
@@ -99,7 +98,7 @@ def test_healthy_bucket_has_all_points_in_time(worlds: Worlds) -> None:
 
 
 def test_every_rule_is_used() -> None:
-    """A rule or a known failure that no cell uses must be removed."""
+    """Each rule, and each known failure, covers at least one cell."""
     cells = all_cells()
     assert {where.rule for where in cells} == set(RULES)
     assert {one for one in map(known, cells) if one is not None} == set(KNOWN)

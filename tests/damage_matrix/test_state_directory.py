@@ -1,7 +1,6 @@
-"""Each file of a state directory missing, truncated, older, foreign, or of another owner.
+"""Each file of a state directory is missing, truncated, older, foreign, or of another owner.
 
-The bucket has everything that was shipped, so none of that may be lost; what was not shipped is
-continued from, or stays on this disk.
+No shipped data may be lost. Unshipped data must be shipped by the next mount, or stay on this disk.
 """
 
 import os
@@ -23,39 +22,40 @@ UNSHIPPED: Final = b"unshipped"
 CONTENT: Final = b"only on this host " * 100
 UNPRIVILEGED: Final = 65534
 
-Damage = Callable[[World, Path, Path], bool]  # the state, a file in it; False: impossible
+# (world, state directory, file) -> False if the damage is impossible
+Damage = Callable[[World, Path, Path], bool]
 
 
 def missing(_world: World, _state: Path, path: Path) -> bool:
-    """Delete it."""
+    """Delete the file."""
     path.unlink()
     return True
 
 
 def empty(_world: World, _state: Path, path: Path) -> bool:
-    """Truncate it to nothing."""
+    """Truncate the file to nothing."""
     os.truncate(path, 0)
     return True
 
 
 def truncated(_world: World, _state: Path, path: Path) -> bool:
-    """Remove its second half."""
+    """Remove the second half of the file."""
     os.truncate(path, path.stat().st_size // 2)
     return True
 
 
 def older(world: World, state: Path, path: Path) -> bool:
-    """Replace it by an earlier version; a database with its log."""
+    """Replace the file by an earlier version; replace a database with its log."""
     return _replaced(world.early_state, state, path)
 
 
 def foreign(world: World, state: Path, path: Path) -> bool:
-    """Replace it by that of another filesystem; a database with its log."""
+    """Replace the file by that of another filesystem; replace a database with its log."""
     return _replaced(world.foreign_state, state, path)
 
 
 def of_another_user(_world: World, _state: Path, path: Path) -> bool:
-    """Change its owner."""
+    """Change the owner of the file."""
     os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
     return True
 
@@ -70,16 +70,14 @@ FILES: Final = (
     "clean block",
     "dirty block",
 )
-# The last rows are only in the WAL until a checkpoint copies them into the database.
-# What is known to fail, as in known.py: dirty blocks that an older database does not know are
-# removed; damage that is found after the database was opened is reported without advice.
+# Combinations of file, damage and end of the mount that are known to fail, as in known.py.
 KNOWN: Final[set[tuple[str, str, bool]]] = set()
 _HOLD_WHAT_WAS_NOT_SHIPPED: Final = ("meta.db-wal", "dirty block")
 
 
 def _replaced(source: Path, state: Path, path: Path) -> bool:
     if "blocks" in path.parts:
-        return False  # within a filesystem the number of a block is never used again
+        return False  # the numbers of blocks are never reused in one filesystem
     if path.name == "meta.db":
         for left in state.glob("meta.db*"):
             left.unlink()
@@ -93,7 +91,7 @@ def _replaced(source: Path, state: Path, path: Path) -> bool:
 
 
 def _file(cell: Cell, name: str) -> Path | None:
-    """Return one file of the state directory, None if there is none."""
+    """Return one file of the state directory, or None."""
     if name.endswith(" block"):
         dirty = name == "dirty block"
         blocks = [path for path in (cell.state / "blocks").rglob("*") if path.is_file()]
@@ -104,7 +102,7 @@ def _file(cell: Cell, name: str) -> Path | None:
 
 
 def _use(cell: Cell) -> None:
-    """Let a killed mount leave a file that was never shipped."""
+    """Write and sync a file, and kill the mount before it is shipped."""
 
     async def body(_result: Result) -> None:
         async with cell.opened() as mounted:
@@ -116,14 +114,14 @@ def _use(cell: Cell) -> None:
 
 
 def _quarantined(cell: Cell) -> bool:
-    """Return whether a copy of the content is on this disk outside the database in use."""
+    """Return whether a block file with the unshipped content exists anywhere on this disk."""
     return any(
         path.is_file() and path.read_bytes() == CONTENT for path in cell.home.rglob("blocks/**/*")
     )
 
 
 def _mounted(cell: Cell, *, takeover: bool = False) -> Result:
-    """Mount for writing, read everything, upload everything."""
+    """Mount for writing, read everything, and upload everything."""
 
     async def body(result: Result) -> None:
         async with cell.opened(OpenOptions(force_takeover=takeover)) as mounted:
@@ -134,10 +132,11 @@ def _mounted(cell: Cell, *, takeover: bool = False) -> Result:
 
 
 def _judge(cell: Cell, name: str, damage: Damage, *, killed: bool) -> list[str]:
-    """Mount after the damage; return what was wrong."""
+    """Mount after the damage; return the problems."""
     world = cell.world
     result = _mounted(cell)
-    if damage is of_another_user and not name.endswith(" block"):  # a private directory has those
+    # Only directories and files that must be private have their owner checked.
+    if damage is of_another_user and not name.endswith(" block"):
         if result.status == ExitStatus.SETTINGS and "as that user" in result.said:
             return []
         return [f"it is not refused with advice: {result.status}: {result.said}"]
@@ -156,11 +155,12 @@ def _judge(cell: Cell, name: str, damage: Damage, *, killed: bool) -> list[str]:
 
 
 def _helped(cell: Cell, refused: Result) -> tuple[Result, list[str]]:
-    """Follow the advice of a refused mount, and mount again; return the problems."""
+    """If the mount was refused, follow its advice and mount again; return the problems."""
     if refused.status == 0:
         return refused, []
     if refused.status == ExitStatus.HELD and "copy or a backup" in refused.said:
-        return _mounted(cell, takeover=True), []  # an older database of an unreleased lease
+        # an older database, while the lease is not released
+        return _mounted(cell, takeover=True), []
     if refused.status == ExitStatus.SETTINGS and "move it away" in refused.said:
         cell.state.rename(cell.home / "moved")
         return _mounted(cell, takeover=True), []
@@ -190,9 +190,9 @@ def _changed(before: Objects, after: Objects) -> list[str]:
 def test_damaged_state_costs_only_what_it_held(
     worlds: Worlds, tmp_path: Path, name: str, damage: Damage, killed: bool
 ) -> None:
-    """The filesystem is mounted at once or after fsck -y; another host sees everything shipped."""
+    """The mount succeeds at once or after fsck -y, and another host sees all shipped data."""
     if damage is of_another_user and os.geteuid() != 0:
-        pytest.skip("only root gives files away")
+        pytest.skip("only root can change the owner of a file")
     problems: list[str] = []
     for encrypted, world in worlds.items():
         home = tmp_path / str(encrypted)
@@ -205,7 +205,7 @@ def test_damaged_state_costs_only_what_it_held(
             cell.damaged = cell.bucket.read()
         path = _file(cell, name)
         if path is None or not damage(world, cell.state, path):
-            pytest.skip("there is no such file, or no such damage to it")
+            pytest.skip("the file does not exist, or cannot be damaged so")
         problems += _judge(cell, name, damage, killed=killed)
     expected = (name, damage.__name__, killed) in KNOWN
-    assert bool(problems) == expected, "\n".join(problems) or "take it out of KNOWN"
+    assert bool(problems) == expected, "\n".join(problems) or "remove the cell from KNOWN"

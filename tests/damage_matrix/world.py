@@ -1,8 +1,8 @@
-"""The filesystems that the matrix damages: made once, kept as bytes, copied for each cell.
+"""The filesystems that the matrix damages, made once and copied for each cell.
 
-One history has every kind of object: the image of mkfs, changelogs, levels, an image in the
-middle, a part, packs, and a host that unmounted cleanly at the end. Beside it: the same bucket
-when it was young, another history of the same filesystem from there on, and a foreign filesystem.
+One history has every kind of object: the image of mkfs, changelogs, levels, another image, a part
+of a changelog, and packs; its host has unmounted cleanly. Variants of it are an early state of the
+bucket, a fork from that early state, and a foreign filesystem.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ OVERSIZED_BYTES: Final = 256 * MIB
 _PAGE: Final = 100
 
 Objects = dict[ObjectKey, bytes]
-# By path: the blocks of a file (None: reading fails), a link's target, or nothing.
+# The blocks of a file (None if reading fails), or the target of a symlink, by path.
 Tree = dict[bytes, tuple[bytes | None, ...]]
 
 
@@ -64,7 +64,7 @@ class Oversized(bytes):
 
 
 def oversized(data: bytes) -> Oversized:
-    """Return an object that is to be followed by zeros."""
+    """Return an object to be followed by zeros; its own trailing zeros are replaced by nine."""
     return Oversized(data.rstrip(b"\0") + bytes(9))
 
 
@@ -80,18 +80,18 @@ Worlds = dict[bool, "World"]
 
 
 class Bucket:
-    """The objects of a local directory, as bytes."""
+    """A bucket that is a local directory; its objects are read and written as bytes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     @property
     def url(self) -> str:
-        """Return the URL for commands."""
+        """Return the URL of the bucket for commands."""
         return f"local://{self.root}"
 
     def write(self, objects: Objects) -> None:
-        """Store exactly these objects."""
+        """Write these objects, and delete all others."""
         for key in self.read().keys() - objects.keys():
             (self.root / key).unlink()
         for key, data in objects.items():
@@ -102,7 +102,7 @@ class Bucket:
                 os.truncate(path, OVERSIZED_BYTES)  # the zeros are a hole in the file
 
     def read(self) -> Objects:
-        """Return all objects; the store's own files are left out."""
+        """Return all objects of the bucket, without the files of the local store."""
         found: Objects = {}
         for path in self.root.glob("**/*"):
             key = ObjectKey(str(path.relative_to(self.root)))
@@ -124,14 +124,15 @@ class World:
 
     encrypted: bool
     objects: Objects = field(default_factory=dict)
-    young: Objects = field(default_factory=dict)  # the bucket before the superblock changed
-    early: Objects = field(default_factory=dict)  # an early state of the same bucket
-    fork: Objects = field(default_factory=dict)  # a fork of the history
-    foreign: Objects = field(default_factory=dict)  # another filesystem, with the same passphrase
-    state: Path = Path()  # local state of the host that wrote everything and unmounted
-    early_state: Path = Path()  # an early copy of the same, made while it was mounted
-    foreign_state: Path = Path()  # local state of the host of the foreign filesystem
-    times: dict[Txg, int] = field(default_factory=dict)  # time of the cut of each txg
+    young: Objects = field(default_factory=dict)  # the bucket before the change of its superblock
+    early: Objects = field(default_factory=dict)  # the bucket at txg 12
+    # the bucket as another host continued it from *early*
+    fork: Objects = field(default_factory=dict)
+    foreign: Objects = field(default_factory=dict)  # a foreign filesystem, with the same passphrase
+    state: Path = Path()  # state directory of the host that wrote *objects* and unmounted
+    early_state: Path = Path()  # copy of that state directory at txg 12, made during the mount
+    foreign_state: Path = Path()  # state directory of the host of the foreign filesystem
+    times: dict[Txg, int] = field(default_factory=dict)  # time of each txg
     points: dict[Txg, Tree] = field(default_factory=dict)  # tree after each txg
     records: dict[Txg, dict[bytes, list[Record | None]]] = field(default_factory=dict)
 
@@ -141,7 +142,7 @@ class World:
         return max(self.points)
 
     def keyring(self) -> Keyring:
-        """Return the keys."""
+        """Return the keys of the filesystem."""
         superblock = superblock_codec.decode(
             superblock_codec.KEY, self.objects[superblock_codec.KEY]
         )
@@ -151,7 +152,7 @@ class World:
 
 
 class Host:
-    """One filesystem open in this process, without FUSE and without background tasks."""
+    """An open filesystem in this process, without FUSE."""
 
     def __init__(self, session: Session, fs: Filesystem) -> None:
         self.session = session
@@ -159,7 +160,7 @@ class Host:
         self.killed = False
 
     async def kill(self) -> None:
-        """End like a daemon killed by SIGKILL; written data is on the disk."""
+        """Sync all data, and stop like a daemon killed by SIGKILL."""
         await self.session.durability.sync_all()
         kill(self.session.volume)
         self.killed = True
@@ -175,14 +176,14 @@ class Host:
         self.session.durability.commit()
 
     async def ship(self) -> Txg:
-        """Upload everything."""
+        """Upload all changes; return the last txg."""
         await self.session.flush()
         return self.session.link.txg
 
     async def observe(self) -> Tree:
-        """Return everything that has a name, and what can be read of it.
+        """Return the tree of the filesystem; None stands for an unreadable block.
 
-        At a point in time of the past lost content is looked for in the newest state meanwhile.
+        At an earlier point in time the program also searches lost content in the newest state.
         """
         if self.session.elsewhere is None:
             return await self._observe()
@@ -205,7 +206,7 @@ class Host:
         return found
 
     def entries(self, ino: Ino) -> Iterator[tuple[bytes, Attributes]]:
-        """Yield the names of a directory."""
+        """Yield the names of a directory with their attributes."""
         after = Cookie(0)
         while page := self.fs.read_directory(ino, after, _PAGE):
             yield from ((name, attributes) for name, _cookie, attributes in page)
@@ -235,7 +236,7 @@ class Host:
         return Record(key, located.pack_offset, located.pack_offset + located.stored_bytes)
 
     async def evict(self) -> None:
-        """Evict every clean block, so that reads need the bucket."""
+        """Evict every clean block, so that reads must use the bucket."""
         await self.session.durability.sync_all()
         self.session.cache.evictor.evict_bytes(1 << 60)
         self.session.durability.commit()
@@ -251,7 +252,10 @@ async def host(
     follow: bool = False,
     clock: Clock | None = None,
 ) -> AsyncIterator[Host]:
-    """Open a filesystem as a mount does; leaving the block unmounts it, or kills it on an error."""
+    """Open a filesystem as a mount does, and unmount it with the context.
+
+    An exception kills the mount.
+    """
     clock = clock or SystemClock()
     opened = await open_filesystem(
         store, StateDir(state), secret_of(encrypted=encrypted), clock, options or OpenOptions()
@@ -292,7 +296,7 @@ def _filesystem(session: Session, clock: Clock) -> Filesystem:
 
 @contextlib.asynccontextmanager
 async def past(bucket: PastBucket, txg: Txg, state: Path) -> AsyncIterator[Host]:
-    """Open one point in time, as ``-o ro,at=`` does."""
+    """Open one point in time, as ``mount -o ro,at=`` does."""
     opened = await open_snapshot(
         bucket, StateDir(state), OpenOptions(read_only=True), PointInTime(f"txg={txg}", txg=txg)
     )
@@ -306,13 +310,13 @@ async def past(bucket: PastBucket, txg: Txg, state: Path) -> AsyncIterator[Host]
 
 
 async def bucket_of(store: ObjectStore, *, encrypted: bool, state: Path) -> PastBucket:
-    """Return a filesystem that is only read."""
+    """Return the bucket, opened for points in time."""
     secret = secret_of(encrypted=encrypted)
     return await read_bucket(store, Remembered(state), secret, SystemClock())
 
 
 def secret_of(*, encrypted: bool) -> Secret:
-    """Return the secret of a filesystem: a passphrase only if it is encrypted."""
+    """Return the passphrase if the filesystem is encrypted, otherwise a secret that is refused."""
 
     def none() -> bytes:
         raise PassphraseError("no passphrase is given")

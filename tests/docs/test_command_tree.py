@@ -1,4 +1,4 @@
-"""The command line as data."""
+"""The tree of commands and options, from which pages are generated."""
 
 import pytest
 
@@ -7,22 +7,21 @@ from contrib.docs.command_tree import Command
 
 
 def test_every_parameter_is_explained() -> None:
-    """Every option has a complete sentence."""
+    """Every option and argument has a text that is a sentence."""
     for command in command_tree.read():
         for one in (*command.arguments, *command.options):
             assert one.text, (command.words.name, one.names)
             assert one.text.endswith("."), (command.words.name, one.names)
 
 
-def test_usage_names_the_arguments() -> None:
-    """The usage line lists the arguments in their order."""
+def test_usage_line_has_the_arguments_in_their_order() -> None:
     usages = {command.words.name: command.usage for command in command_tree.read()}
 
     assert usages["mount"] == "s3fs-meta mount [OPTIONS] URL MOUNTPOINT"
 
 
 def test_flags_have_no_value_and_options_name_theirs() -> None:
-    """An option names its value and shows its default; a flag has no value."""
+    """An option shows the name of its value and its default; a flag has neither."""
     (mkfs,) = [one for one in command_tree.read() if one.words.name == "mkfs"]
     options = {one.names[0]: one for one in mkfs.options}
 
@@ -33,7 +32,7 @@ def test_flags_have_no_value_and_options_name_theirs() -> None:
 
 @pytest.mark.parametrize("command", command_tree.read(), ids=lambda command: command.words.name)
 def test_every_command_on_a_filesystem_has_cachedir(command: Command) -> None:
-    """Scripts can pass it everywhere; bench works on any directory."""
+    """Every command on a filesystem has --cachedir, so that scripts can always pass it."""
     names_one = bool(command.arguments) and command.words.name != "bench"
     options = {name for option in command.options for name in option.names}
 

@@ -1,4 +1,4 @@
-"""docs/design/durability.md says what damage costs, as the rules of the matrix do."""
+"""The section on damage of docs/design/durability.md equals the rules of the damage matrix."""
 
 from pathlib import Path
 
@@ -8,6 +8,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "design" / "durability.md"
 
 
 def test_section_on_damage_is_generated_from_the_rules() -> None:
-    """The section equals the output of ``tests.damage_matrix.page``."""
+    """The section equals the output of ``python -m tests.damage_matrix.page``."""
     present = PAGE.read_text()
     assert present == page(present), "run make docs"

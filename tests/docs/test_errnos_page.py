@@ -5,12 +5,12 @@ from s3fs_meta import errors
 
 
 def test_omitted_base_classes_have_subclasses() -> None:
-    """Each omitted base class of errors has subclasses."""
+    """A base class of errors is omitted from the page only if it has subclasses."""
     assert [kind for kind in errnos_page.FAMILIES if not kind.__subclasses__()] == []
 
 
 def test_errors_of_requests_have_a_row() -> None:
-    """The page lists errno and logging of errors that requests raise, and no errors of commands."""
+    """The page has a row for errors of requests, and none for errors of commands."""
     rows = [line for line in errnos_page.page().splitlines() if line.startswith("| E")]
 
     assert any(row.startswith("| ENOENT | ") and row.endswith("| no | no |") for row in rows)

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "start" / "first-mount.md"
 
-# The commands find the program, and local state below the test's directory.
+# The commands find the program, and keep local state in a directory of the test.
 _PRELUDE = """
 set -eu
 s3fs-meta() {
@@ -25,8 +25,7 @@ trap 'mountpoint -q mnt && fusermount3 -uz mnt || true' EXIT
 
 
 @pytest.mark.mount
-def test_first_mount_page_works_as_written(tmp_path: Path) -> None:
-    """Every block of the page, in one shell, in order."""
+def test_commands_of_the_first_mount_page_run_in_order(tmp_path: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(blocks) >= 6
 

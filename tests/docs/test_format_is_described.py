@@ -1,6 +1,6 @@
-"""A reader made from docs/design/format.md alone reads what the program wrote.
+"""A reader written from docs/design/format.md alone reads the objects of the program.
 
-Nothing of ``s3fs_meta.codec`` is used in the reader: it is the page in Python.
+The reader is the page in Python, and uses no module of ``s3fs_meta.codec``.
 """
 
 import json
@@ -48,9 +48,9 @@ def _plain(compressed: bytes, plain_bytes: int) -> bytes:
 
 
 class Section(NamedTuple):
-    """Some of the changes of a txg."""
+    """The changes of a txg in one changelog, part or level."""
 
-    locations: dict[int, tuple[Any, ...]]  # by block
+    locations: dict[int, tuple[Any, ...]]  # by block number
     changeset: bytes
 
 
@@ -63,7 +63,7 @@ def _section(data: bytes) -> Section:
 
 
 class Reader:
-    """Reads a bucket that is a directory."""
+    """A reader of a bucket that is a local directory."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -126,7 +126,7 @@ class Reader:
         return _plain(body, fields[4])
 
     def database(self) -> tuple[dict[str, Any], bytes]:
-        """Return the manifest of the head and its metadata database."""
+        """Return the newest manifest and the database of its image."""
         head = self._text("lease")["head"]
         stored = (self._root / head["manifest_key"]).read_bytes()
         assert blake3(stored).hexdigest() == head["manifest_hash"]
@@ -141,7 +141,7 @@ class Reader:
         return manifest, b"".join(pieces)
 
     def links(self, txg: int, previous: str) -> Iterator[tuple[dict[str, Any], list[Section]]]:
-        """Yield the links that follow a txg and the hash of its link, with all their sections."""
+        """Yield each changelog after a txg as a link, with all sections of its changes."""
         while (self._root / (key := f"changelog/{txg + 1:012d}")).exists():
             payload = self._envelope(key, b"changes")
             (header_bytes,) = struct.unpack(">I", payload[:4])
@@ -158,7 +158,7 @@ class Reader:
             txg += 1
 
     def block(self, key: str, place: tuple[Any, ...]) -> bytes:
-        """Return one block from its record alone."""
+        """Return the content of one block, read from its record."""
         _block, plain_bytes, _pack, offset, stored_bytes, block_hash = place
         with (self._root / key).open("rb") as file:
             file.seek(offset)
@@ -168,7 +168,7 @@ class Reader:
         return content
 
     def blocks(self, key: str) -> Iterator[bytes]:
-        """Yield the blocks of a pack, found by its own index."""
+        """Yield the blocks of a pack that its index lists."""
         pack = (self._root / key).read_bytes()
         index_bytes, entries, version, flags = struct.unpack(">IIHH", pack[-52:-40])
         assert (version, flags, pack[-8:]) == (1, int(bool(self._master)), b"S3FSPACK")
@@ -215,7 +215,7 @@ async def _write(root: Path, state: Path, *, encrypted: bool) -> None:
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 async def test_page_is_enough_to_read_a_bucket(tmp_path: Path, encrypted: bool) -> None:
-    """The reader decodes every kind of object in the bucket completely."""
+    """The reader decodes the superblock, lease, image, changelogs and packs of a bucket."""
     for name in ("bucket", "state"):
         (tmp_path / name).mkdir()  # noqa: ASYNC240 - nothing else runs
     await _write(tmp_path / "bucket", tmp_path / "state", encrypted=encrypted)

@@ -1,4 +1,4 @@
-"""The commands of guides that say that they run as they stand do what the page says."""
+"""The commands of the guides run and print what the pages promise."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide"
 
-# The commands find the program, and local state below the test's directory unless they say where.
+# The commands find the program, and keep local state in a directory of the test.
 _PRELUDE = """
 set -eu
 function s3fs-meta() {
@@ -25,7 +25,7 @@ trap 'for each in */; do mountpoint -q "$each" && fusermount3 -uz "$each"; done;
 
 
 def run_page(name: str, directory: Path) -> str:
-    """Run every block of a page, in one shell, in order; return what it prints."""
+    """Run all blocks of commands of a page in one shell; return the output."""
     blocks = re.findall(r"```sh\n(.*?)```", (GUIDE / name).read_text(), re.DOTALL)
     done = subprocess.run(
         ["bash", "-c", _PRELUDE + "\n".join(blocks)],
@@ -41,8 +41,7 @@ def run_page(name: str, directory: Path) -> str:
 
 
 @pytest.mark.mount
-def test_followers(tmp_path: Path) -> None:
-    """A follower shows the writer's changes."""
+def test_commands_of_the_page_on_followers_run(tmp_path: Path) -> None:
     printed = run_page("followers.md", tmp_path)
 
     assert "Dear reader," in printed
@@ -51,8 +50,7 @@ def test_followers(tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_failover(tmp_path: Path) -> None:
-    """A second mount is refused, then takes over; the old writer returns as a follower."""
+def test_commands_of_the_page_on_failover_run(tmp_path: Path) -> None:
     printed = run_page("failover.md", tmp_path)
 
     assert "refused with status 7" in printed
@@ -61,8 +59,8 @@ def test_failover(tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_time_travel(tmp_path: Path) -> None:
-    """A point in time is found, mounted, copied from and rolled back to; the rollback is undone."""
+def test_commands_of_the_page_on_time_travel_run(tmp_path: Path) -> None:
+    """The page finds a txg, mounts it, copies from it, rolls back to it, and undoes that."""
     printed = run_page("time-travel.md", tmp_path)
 
     assert printed.count("Chapter one") == 2
@@ -72,8 +70,8 @@ def test_time_travel(tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_retention(tmp_path: Path) -> None:
-    """Retention is shown and changed; dropping the history frees its space."""
+def test_commands_of_the_page_on_retention_run(tmp_path: Path) -> None:
+    """The page shows and changes the retention, and drops the history to free its space."""
     printed = run_page("retention.md", tmp_path)
 
     before_kib, after_kib = (
@@ -85,8 +83,8 @@ def test_retention(tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_restore(tmp_path: Path) -> None:
-    """Another host restores everything, or some files."""
+def test_commands_of_the_page_on_restores_run(tmp_path: Path) -> None:
+    """The page restores everything, and some files, on another host."""
     printed = run_page("restore.md", tmp_path)
 
     assert printed.count("Dear reader,") == 1
@@ -97,8 +95,8 @@ def test_restore(tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_trees(tmp_path: Path) -> None:
-    """A removed tree is deleted; the target of a link in it stays."""
+def test_commands_of_the_page_on_trees_run(tmp_path: Path) -> None:
+    """The page removes a tree, and the target of a symlink in it remains."""
     printed = run_page("trees.md", tmp_path)
 
     assert "copy\nkept\nmoment\nsomething\n" in printed

@@ -22,7 +22,7 @@ _ROW = re.compile(
 
 
 class Described(NamedTuple):
-    """One row of the table."""
+    """One row of the table in docs/design/invariants.md."""
 
     name: str
     title: str
@@ -42,7 +42,7 @@ def _name(described: Described) -> str:
 
 
 def test_table_has_every_invariant_in_order() -> None:
-    """Each row has the sentence that reports show for the invariant."""
+    """The rows are in the order of the invariants and have their titles."""
     assert [(row.name, row.title) for row in DESCRIBED] == [
         (one.name, one.title) for one in INVARIANTS
     ]
@@ -50,7 +50,7 @@ def test_table_has_every_invariant_in_order() -> None:
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
 def test_invariant_is_kept_by_code_that_exists(described: Described) -> None:
-    """The row names a module of s3fs_meta and a function, class or method in it."""
+    """The row names a function, class or method in a module of s3fs_meta."""
     parts = described.kept_by.split(".")
     path = next(
         parts[:length]
@@ -75,8 +75,7 @@ def test_invariant_is_checked_by_the_module_that_is_named(described: Described) 
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
-def test_invariant_is_attacked_by_a_test_that_says_so(described: Described) -> None:
-    """The docstring of the test names the invariant."""
+def test_invariant_is_named_in_the_docstring_of_its_test(described: Described) -> None:
     tree = ast.parse((ROOT / "tests" / "check" / f"{described.test_module}.py").read_text())
     tests = {
         node.name: ast.get_docstring(node) or ""
@@ -87,8 +86,8 @@ def test_invariant_is_attacked_by_a_test_that_says_so(described: Described) -> N
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
-def test_table_says_what_a_repair_may_do(described: Described) -> None:
-    """The table says -p for safe repairs, -y for the rest, nothing for manual repairs."""
+def test_table_of_invariants_names_the_option_of_each_repair(described: Described) -> None:
+    """A row names -p for safe repairs, -y for other repairs, and neither without a repair."""
     one = BY_NAME[described.name]
     assert described.repair.startswith("leftover") == (one.severity is Severity.LEFTOVER)
     if one.repair is None:

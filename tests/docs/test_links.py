@@ -1,4 +1,4 @@
-"""Links in the documents lead somewhere."""
+"""Links between documents."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ def _links(page: Path) -> list[str]:
 
 
 def _anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors that GitHub makes of the headings of a page."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     headings = re.findall(r"^#+ +(.*)$", text, re.MULTILINE)
     return {
@@ -32,7 +32,7 @@ def _anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=_relative)
 def test_links_of_documents_resolve(page: Path) -> None:
-    """Each link names an existing file, and an existing heading in it."""
+    """Each relative link names an existing file, and an existing heading in it."""
     broken = []
     for link in _links(page):
         name, _, anchor = link.partition("#")
@@ -43,8 +43,7 @@ def test_links_of_documents_resolve(page: Path) -> None:
     assert broken == []
 
 
-def test_every_page_is_listed_in_the_index() -> None:
-    """A page that index.md does not name has no reader."""
+def test_every_page_is_linked_from_the_index() -> None:
     index = ROOT / "docs" / "index.md"
     named = {(index.parent / link.partition("#")[0]).resolve() for link in _links(index)}
 

@@ -1,4 +1,4 @@
-"""Man pages."""
+"""The generated manual pages."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ from s3fs_meta.cli.entry import COMMANDS
 
 
 def test_every_command_has_a_man_page() -> None:
-    """The program, its commands and the helper of mount(8) have man pages."""
+    """The program, each command and the helper of mount(8) have a manual page."""
     assert {f"s3fs-meta-{name}.1" for name in COMMANDS} | {
         "s3fs-meta.1",
         "mount.s3fs-meta.8",
@@ -18,8 +18,7 @@ def test_every_command_has_a_man_page() -> None:
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
-def test_pages_are_valid_roff() -> None:
-    """Groff formats every page without warnings."""
+def test_groff_formats_every_manual_page_without_warnings() -> None:
     for name, text in man_pages.pages().items():
         done = subprocess.run(
             ["groff", "-man", "-Tascii", "-ww", "-Z"],
@@ -31,8 +30,8 @@ def test_pages_are_valid_roff() -> None:
         assert done.stderr == "", name
 
 
-def test_text_is_shown_unchanged() -> None:
-    """Dashes, backslashes and leading dots are not interpreted as roff."""
+def test_text_of_a_manual_page_is_shown_unchanged() -> None:
+    """Dashes, backslashes and leading dots are no requests of roff."""
     assert man_pages.roff_text(r"a-b\n") == r"a\-b\en"
     assert man_pages.roff_text(".x") == r"\&.x"
     assert man_pages.roff_text("`ro`") == r"\fBro\fR"

@@ -26,8 +26,9 @@ def _names(figures: dict[str, Any], before: str = "") -> set[str]:
 
 
 @pytest.mark.mount
-def test_page_has_every_figure_and_no_other(program: Program, mounted: Place) -> None:
-    """The page names exactly the figures that status prints."""
+def test_page_of_metrics_names_exactly_the_figures_of_status(
+    program: Program, mounted: Place
+) -> None:
     page = PAGE.read_text()
     table = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
 

@@ -1,4 +1,4 @@
-"""Tests, modules and functions that the documents name exist."""
+"""Tests, modules and functions that documents name exist."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ def _relative(path: Path) -> str:
 
 @cache
 def _tests(module: Path) -> frozenset[str]:
-    """Return the functions of a module that pytest or the contract of stores runs."""
+    """Return the tests of a module, or the cases of the store contract."""
     return frozenset(
         node.name
         for node in ast.parse(module.read_text()).body
@@ -34,8 +34,7 @@ def _tests(module: Path) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_relative)
-def test_named_tests_exist(page: Path) -> None:
-    """Every test that a document names exists."""
+def test_every_test_that_a_document_names_exists(page: Path) -> None:
     missing = [
         f"{module}::{name}"
         for module, name in _TEST.findall(page.read_text())
@@ -47,7 +46,7 @@ def test_named_tests_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=_relative)
 def test_tests_are_named_in_the_form_that_is_checked(page: Path) -> None:
-    """Documents name tests only in the form that is checked."""
+    """Documents name a test as PATH::NAME, because only that form is checked."""
     code = _CODE.findall(page.read_text())
     named = [one for one in code if "::" in one or one.startswith(("test_", "tests/"))]
 
@@ -60,7 +59,7 @@ def test_tests_are_named_in_the_form_that_is_checked(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=_relative)
 def test_named_files_exist(page: Path) -> None:
-    """A path in a document is relative to the root of the repository or to the package."""
+    """A path in a document is relative to the repository or to the package."""
     missing = [
         name
         for name in set(_FILE.findall(page.read_text()))
@@ -71,7 +70,7 @@ def test_named_files_exist(page: Path) -> None:
 
 
 def test_every_statement_about_security_names_its_test() -> None:
-    """A row of SECURITY.md without a test would be a promise that nothing checks."""
+    """Each row of SECURITY.md names a test of its promise."""
     page = (ROOT / "SECURITY.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     statements = [row for row in rows if not row.startswith(("| --- ", "| statement "))]

@@ -1,4 +1,4 @@
-"""Generated pages."""
+"""The generator of reference pages."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from contrib.docs import reference
 
 
 def test_fresh_pages_are_not_stale(tmp_path: Path) -> None:
-    """Writing and checking use the same text."""
+    """A check after a write reports no page as stale."""
     for name, make in reference.PAGES.items():
         (tmp_path / name).write_text(make())
 
@@ -16,7 +16,7 @@ def test_fresh_pages_are_not_stale(tmp_path: Path) -> None:
 
 
 def test_changed_and_missing_pages_are_stale(tmp_path: Path) -> None:
-    """A stale page is reported with the difference."""
+    """The check prints the difference of a stale page."""
     (tmp_path / "settings.md").write_text(reference.settings_page().replace("wal", "whale", 1))
 
     found = "\n".join(reference.stale(tmp_path))
@@ -27,7 +27,7 @@ def test_changed_and_missing_pages_are_stale(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_each_shell_has_a_script() -> None:
-    """The completion script names the program and the variable that triggers completion."""
+    """The completion script of each shell names the program and its completion variable."""
     found = reference.completion_scripts()
 
     assert set(found) == {"s3fs-meta", "_s3fs-meta", "s3fs-meta.fish"}

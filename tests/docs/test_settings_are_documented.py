@@ -1,4 +1,4 @@
-"""The page about mount options is generated from the table of options."""
+"""The page of mount options is generated from the table of options."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ from s3fs_meta.option_table import OPTIONS
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_page_is_fresh() -> None:
-    """The page in the repository equals the one that ``make docs`` generates."""
+def test_page_of_mount_options_is_up_to_date() -> None:
+    """The committed page equals the output of ``make docs``."""
     assert (DOCS / "reference" / "settings.md").read_text() == reference.settings_page()
 
 
 def test_every_sqlite_option_is_explained_in_the_guide() -> None:
-    """The costs and risks of a pragma need more room than a table has."""
+    """The guide on tuning explains each SQLite option, as the table has no room for its risks."""
     guide = (DOCS / "guide" / "tuning.md").read_text()
     first = [option.word for option in OPTIONS]
     sqlite = first[: first.index("temp_store") + 1]

@@ -1,4 +1,4 @@
-"""Claims of docs/design/semantics.md about unsupported calls, checked with the kernel."""
+"""Claims of docs/design/semantics.md about unsupported calls, tested with the kernel."""
 
 import ctypes
 import errno
@@ -67,8 +67,8 @@ _REFUSED: Mapping[str, tuple[Callable[[Path], None], int]] = {
 }
 
 
-def test_refused_calls(mounted: Place) -> None:
-    """Each call in the table *Refused, and what happens instead* has the errno of its row."""
+def test_refused_calls_have_the_documented_errno(mounted: Place) -> None:
+    """Each call in the table "Refused, and what happens instead" has the errno of its row."""
     path = mounted.mountpoint / "f"
     path.write_bytes(b"x")
     answers: dict[str, int | None] = dict.fromkeys(_REFUSED)
@@ -82,7 +82,7 @@ def test_refused_calls(mounted: Place) -> None:
 
 
 def test_syncfs_is_no_error(mounted: Place) -> None:
-    """syncfs(2) on a mount succeeds."""
+    """A call of syncfs(2) on a mount succeeds."""
     path = mounted.mountpoint / "f"
     path.write_bytes(b"content")
     descriptor = os.open(path, os.O_RDONLY)
@@ -92,8 +92,8 @@ def test_syncfs_is_no_error(mounted: Place) -> None:
         os.close(descriptor)
 
 
-def test_locks_are_handled_by_the_kernel(mounted: Place) -> None:
-    """A second flock of one file on the same host is refused."""
+def test_locks_exclude_each_other_on_one_host(mounted: Place) -> None:
+    """A second flock(2) or fcntl(2) lock of a file is refused on this host."""
     path = mounted.mountpoint / "f"
     with path.open("wb") as one, path.open("r+b") as other:
         fcntl.flock(one, fcntl.LOCK_EX)
@@ -113,7 +113,7 @@ def test_locks_are_handled_by_the_kernel(mounted: Place) -> None:
 
 
 def test_reads_from_the_page_cache_leave_atime(place: Place, program: Program) -> None:
-    """The kernel answers from its cache without an update of atime, also under strictatime."""
+    """The kernel answers a read from its page cache without an update of atime."""
     program.ok("mount", "-o", "strictatime", place.url, place.mountpoint)
     path = place.mountpoint / "f"
     path.write_bytes(b"content")
@@ -126,7 +126,7 @@ def test_reads_from_the_page_cache_leave_atime(place: Place, program: Program) -
 
 
 def _modes_under_a_default_acl(folder: Path) -> tuple[int, int]:
-    """Return the bits of files made with 0666 and a umask of 022, without and with an ACL."""
+    """Return the modes of files made with 0666 and umask 022, without and with a default ACL."""
     everything = [acl.AclEntry(tag, 7) for tag in (acl.USER_OBJ, acl.GROUP_OBJ, acl.OTHER)]
     before = os.umask(0o022)
     try:
@@ -139,13 +139,13 @@ def _modes_under_a_default_acl(folder: Path) -> tuple[int, int]:
 
 
 def test_default_acl_replaces_the_umask(mounted: Place) -> None:
-    """With a default ACL the umask is ignored, as on a local filesystem."""
+    """With a default ACL the umask is ignored, as on other local filesystems."""
     assert _modes_under_a_default_acl(mounted.mountpoint) == (0o644, 0o666)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may ask the helper for a remount")
-def test_remount_changes_no_other_option(mounted: Place, program: Program) -> None:
-    """A remount with other options is refused with advice; the mount continues."""
+def test_remount_refuses_to_change_other_options(mounted: Place, program: Program) -> None:
+    """A remount with other options is refused with advice, and the mount continues."""
     refused = program.run(
         mounted.url,
         mounted.mountpoint,
@@ -161,7 +161,7 @@ def test_remount_changes_no_other_option(mounted: Place, program: Program) -> No
 
 
 def test_copies_and_zeros_take_no_space(mounted: Place, program: Program) -> None:
-    """Without reflinks cp still copies; equal content is stored once, zeros are not stored."""
+    """cp copies without reflinks; equal content is stored once, and zeros are not stored."""
     path = mounted.mountpoint / "f"
     path.write_bytes(os.urandom(1 << 20))
     (mounted.mountpoint / "zeros").write_bytes(bytes(4 << 20))

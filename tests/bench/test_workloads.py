@@ -10,6 +10,8 @@ from contrib.bench.local_subjects import DISK
 from contrib.bench.subjects import PlainDirectory
 from contrib.bench.workloads import materials, session, steps
 
+pytestmark = pytest.mark.thorough
+
 MISSING = "no-such-program"
 
 

@@ -21,6 +21,8 @@ from s3fs_meta.mount.mount_table import Mounted
 from tests.cli.conftest import Place
 from tests.programs import PROCESS_S_MAX, ROOT, Program
 
+pytestmark = pytest.mark.thorough
+
 SMALL = ("--big-size", "1M", "--files", "3")
 SIZES = Sizes(big_bytes=2 * MIB, block_bytes=MIB, small_bytes=KIB, files=5, threads=3)
 

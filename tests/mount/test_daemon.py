@@ -8,11 +8,19 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 
 _PRELUDE = """
 import sys, os, time
 from pathlib import Path
+
+import pytest
+import pytest
+
 from s3fs_meta.mount.daemon import run_in_background
 from s3fs_meta.errors import HeldError, PassphraseError
 

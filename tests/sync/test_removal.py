@@ -21,6 +21,8 @@ from s3fs_meta.sync.mkfs import is_own
 from tests.sync.conftest import Power
 from tests.sync.own import own, use
 
+pytestmark = pytest.mark.thorough
+
 
 async def remove(power: Power, hook: Hook = no_hook) -> None:
     """Remove the filesystem."""

@@ -33,6 +33,8 @@ from tests.sync.follower.following import following, ship
 from tests.sync.history.readers import bucket_of, concerning, open_at
 from tests.sync.rolling_back import roll_back
 
+pytestmark = pytest.mark.thorough
+
 ARCHIVE = Path(__file__).with_name("version_1") / "filesystem.tar.xz"
 LATER = 1_800_000_000_000_000_000
 COLUMNS = 13

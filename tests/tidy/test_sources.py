@@ -92,13 +92,17 @@ def _declared(tree: ast.Module) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             found.add(node.target.id)
-        elif isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{node.attr}":
-            found |= {node.attr} if _is_stored(node) else set()
+        elif isinstance(node, ast.Attribute) and _is_stored(node) and _is_of(node, "self"):
+            found.add(node.attr)
     return found
 
 
-def _is_stored(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+def _is_stored(node: ast.Attribute) -> bool:
+    return not isinstance(node.ctx, ast.Load)
+
+
+def _is_of(node: ast.Attribute, *names: str) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id in names
 
 
 def _late_wiring(tree: ast.Module) -> Iterator[str]:
@@ -108,7 +112,7 @@ def _late_wiring(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.Attribute) and _is_stored(node):
             target = ast.unparse(node)
             if (
-                target not in {f"self.{node.attr}", f"cls.{node.attr}"}
+                not _is_of(node, "self", "cls")
                 and node.attr not in declared
                 and not FOREIGN.match(node.attr)
                 and not EDITED_RECORDS.search(target)

@@ -26,6 +26,8 @@ from tests.check.healthy import NOW_NS, Healthy
 from tests.packs import stray_pack
 from tests.sync.conftest import Power, power, write_file
 
+pytestmark = pytest.mark.thorough
+
 __all__ = ["power"]  # a fixture
 
 

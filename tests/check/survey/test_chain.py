@@ -15,6 +15,8 @@ from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import TAKEOVER, Power, power, read_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 __all__ = ["power"]  # a fixture
 
 

@@ -10,6 +10,8 @@ from tests.check.healthy import Healthy
 from tests.damage import flipped
 from tests.packs import stray_pack
 
+pytestmark = pytest.mark.thorough
+
 CONTENT = b"ours, and intact elsewhere"
 SAME = pytest.mark.parametrize("same", [True, False], ids=["same number", "other number"])
 

@@ -11,6 +11,8 @@ from s3fs_meta.model import BlockState, Ino, ObjectKey
 from tests.check.healthy import Healthy
 from tests.damage import flipped
 
+pytestmark = pytest.mark.thorough
+
 
 def _write(healthy: Healthy, first: bytes, second: bytes) -> tuple[ObjectKey, ObjectKey]:
     """Write two files, upload each in a pack of its own and evict them; return the keys."""

@@ -13,6 +13,8 @@ from s3fs_meta.meta.offline.salvage import INODES, NAMING, DamagedDatabase, Tabl
 from s3fs_meta.meta.tables import dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, Ino
 
+pytestmark = pytest.mark.thorough
+
 MakeDatabase = Callable[..., Database]
 PAGE = 4096
 DENTRIES, _HARD_LINKS, _SYMLINKS, XATTRS, _BLOCK_MAP = NAMING

@@ -9,6 +9,8 @@ from s3fs_meta.mount_state import MountState
 from tests.sync.conftest import TAKEOVER, Power, write_file
 from tests.sync.opening.histories import READ_ONLY, require_files
 
+pytestmark = pytest.mark.thorough
+
 JUNK = [b"?", b"S3FSMETA\x00\x63" + bytes(100)]
 
 

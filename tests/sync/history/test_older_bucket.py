@@ -23,6 +23,8 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, write_file
 from tests.sync.history.readers import bucket_of
 
+pytestmark = pytest.mark.thorough
+
 READ_ONLY = OpenOptions(read_only=True)
 
 

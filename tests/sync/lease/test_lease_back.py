@@ -17,6 +17,8 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 DAMAGES = ["missing", "rotten", "huge", "empty"]
 
 

@@ -2,7 +2,8 @@
 
 Owns: how far the chain leads from its start, without any image. Does not know: packs as objects.
 Keeps: every changelog names the one before it by hash, and the first one names none. A changelog that
-is damaged, missing or of a newer program ends the rows; what comes before it counts.
+is damaged or missing ends the rows; what comes before it counts. A chain that a newer program may have
+continued gives no rows: its state would be replaced by an older one.
 
 The first image holds two facts that no changelog has. Values of the root directory are found from the
 first change of them (``meta.offline.first_root``). The key of the hash of names is lost: another one is drawn,
@@ -16,14 +17,22 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import BrokenChainError, FormatError, ObjectMissingError
+from s3fs_meta.errors import (
+    BrokenChainError,
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+)
+from s3fs_meta.limits import TXG_GAP_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.offline.first_root import FirstRoot
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain, names
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
 from s3fs_meta.sync.progress import Progress
@@ -60,9 +69,11 @@ class ChainReader:
         None: the chain does not begin at its start, or its first changelog is unreadable.
 
         Raises:
+            NewerFormatError: a newer program may have written a changelog of this chain.
             StoreError: the store is unavailable.
             OSError: the disk has no room.
         """
+        await self._refuse_newer_end()
         best = Txg(0)
         way = False
         # What was applied halfway cannot be undone, so the rows are made again up to the end found.
@@ -76,6 +87,26 @@ class ChainReader:
             return None
         reached, complete = await self._replay(path, best, by_levels=way)
         return reached if complete else None
+
+    async def _refuse_newer_end(self) -> None:
+        """Refuse a chain whose last readable changelog comes before one of an unknown version.
+
+        Damage or an image may end the rows before that changelog is met.
+        """
+        listed = await chain.listed_from(self._store, Txg(1))
+        named = [(txg, key_of(txg)) for txg in listed]
+        end = await names.reached(self._store, self._keyring, Txg(0), named)
+        # If no changelog is authentic, a newer program may have written all of them.
+        counted = [txg for txg in listed if txg <= end] or listed
+        for txg in reversed(counted[-TXG_GAP_MAX:]):
+            try:
+                fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
+            except NewerFormatError:
+                raise
+            except (FormatError, ObjectMissingError):
+                continue
+            chain.require_known(fetched.changelog)
+            return
 
     async def _replay(self, path: Path, upto: Txg | None, *, by_levels: bool) -> tuple[Txg, bool]:
         """Apply the chain to an empty database; return the last txg, and whether nothing failed."""
@@ -96,6 +127,8 @@ class ChainReader:
         except BrokenChainError as exc:
             _log.warning("%s", exc)
             return Txg(exc.last_txg), False
+        except NewerFormatError:
+            raise
         except (FormatError, ObjectMissingError, NeedsImageError) as exc:
             _log.warning("the chain ends at txg %d: %s", reached, exc)
             return reached, False

@@ -8,10 +8,12 @@ from s3fs_meta.check.run import Examined, Wanted, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
+from s3fs_meta.errors import NewerFormatError
 from s3fs_meta.meta.offline.image_rows import LOST_FOUND
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Txg
 from s3fs_meta.sync.progress import no_progress
+from tests.damage import claim_newer
 from tests.sync.conftest import Power, power, read_file, write_file
 
 pytestmark = pytest.mark.thorough
@@ -91,7 +93,7 @@ async def test_complete_chain_restores_all_names_without_an_image(power: Power, 
     await require_files(power, contents)
 
 
-@pytest.mark.parametrize("damage", ["missing", "truncated", "of a newer program"])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "claims to be newer"])
 async def test_damaged_changelog_ends_the_restored_names(power: Power, damage: str) -> None:
     """Files of txgs before the damaged changelog have names; later files are in lost+found.
 
@@ -103,8 +105,8 @@ async def test_damaged_changelog_ends_the_restored_names(power: Power, damage: s
     data = power.store.objects.pop(key)
     if damage == "truncated":
         power.store.objects[key] = data[:-1]
-    elif damage == "of a newer program":
-        power.store.objects[key] = data[:8] + b"\xff" + data[9:-1] + b"?"
+    elif damage == "claims to be newer":
+        power.store.objects[key] = claim_newer(data)
 
     made = await run(power)
 
@@ -115,6 +117,26 @@ async def test_damaged_changelog_ends_the_restored_names(power: Power, damage: s
             ino = dentries.find(session.db, ROOT_INO, name)
             assert ino is not None
             assert await read_file(session, ino) == contents[name]
+
+
+@pytest.mark.parametrize("claimed", ["last", "last after damage", "all"])
+async def test_chain_that_a_newer_program_may_have_continued_is_refused(
+    power: Power, claimed: str
+) -> None:
+    """A rebuild would replace its state by an older one; the bucket stays unchanged."""
+    await fill(power)
+    lose_images(power, pieces_only=False)
+    keys = sorted(key for key in power.store.objects if key.startswith(changelog_codec.PREFIX))
+    for key in keys if claimed == "all" else keys[-1:]:
+        power.store.objects[key] = claim_newer(power.store.objects[key])
+    if claimed == "last after damage":
+        power.store.objects[keys[3]] = b"noise"
+    before = dict(power.store.objects)
+
+    with pytest.raises(NewerFormatError, match="upgrade s3fs-meta"):
+        await run(power)
+
+    assert power.store.objects == before
 
 
 async def test_chain_without_its_first_changelog_restores_no_names(power: Power) -> None:

@@ -17,7 +17,7 @@ from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.history.snapshot_mount import Bucket
 from s3fs_meta.sync.history.txg_log import Gap
 from s3fs_meta.sync.volume import OpenOptions
-from tests.damage import flipped
+from tests.damage import claim_newer, flipped
 from tests.sync.conftest import Power, write_file
 from tests.sync.history.set_clock import FAR, SECOND_NS, SetClock, bucket_at, session_at
 
@@ -192,6 +192,22 @@ async def test_level_of_another_history_is_not_used(power: Power, damage: Damage
     with pytest.raises(BrokenChainError, match="Up to txg 9"):
         await bucket.find(at(10))
     assert await bucket.find(at(9)) == links[9]
+
+
+async def test_changelog_that_only_claims_to_be_newer_costs_its_own_txgs(power: Power) -> None:
+    """The next changelog shows that it is damaged, so no command asks for an upgrade."""
+    links = await nine_txgs(power)
+    key = key_of(Txg(4))
+    power.store.objects[key] = claim_newer(power.store.objects[key])
+    bucket = await bucket_at(power, FAR)
+
+    for txg in (3, 6, 9):
+        assert await bucket.find(at(txg)) == links[txg]
+    with pytest.raises(BrokenChainError, match="Up to txg 3"):
+        await contents(power, bucket, await bucket.find(at(5)))
+    async with power.session("b", tasks=False) as session:
+        assert session.link.txg >= 9
+        await session.close()
 
 
 async def test_damaged_end_is_reported(power: Power) -> None:

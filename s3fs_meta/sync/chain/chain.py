@@ -214,14 +214,44 @@ async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fe
 
     Raises:
         ObjectMissingError: there is none.
+        NewerFormatError: it is of an unknown version, and the next changelog does not show that its
+            bytes were changed.
         FormatError: the object under its name is damaged.
     """
     key = key_of(txg)
     data = (await store.get(key, ENCODED_BYTES_MAX)).data
-    changelog = await trio.to_thread.run_sync(changelog_codec.decode, key, data, keyring)
+    changelog = await _decode(store, keyring, uuid, txg, data)
     if changelog.uuid != uuid:
         raise FormatError(key, "it belongs to another filesystem")
     return Fetched(changelog, _link(changelog, data), len(data))
+
+
+async def _decode(
+    store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg, data: bytes
+) -> Changelog:
+    key = key_of(txg)
+    try:
+        return await trio.to_thread.run_sync(changelog_codec.decode, key, data, keyring)
+    except NewerFormatError as exc:
+        newer = exc
+    if await _is_followed(store, keyring, uuid, txg, data) is False:
+        raise FormatError(key, f"it claims {newer.what}, and the next changelog does not follow it")
+    raise newer
+
+
+async def _is_followed(
+    store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg, data: bytes
+) -> bool | None:
+    """Return whether the next changelog names these bytes; None: it cannot be read."""
+    after = key_of(Txg(txg + 1))
+    try:
+        following = (await store.get(after, ENCODED_BYTES_MAX)).data
+        changelog = await trio.to_thread.run_sync(changelog_codec.decode, after, following, keyring)
+    except (FormatError, ObjectMissingError):
+        return None
+    if changelog.uuid != uuid:
+        return None
+    return changelog.previous == await trio.to_thread.run_sync(content_hash, data)
 
 
 async def link_of_image(

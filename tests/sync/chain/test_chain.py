@@ -8,12 +8,13 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Changelog, Kind
 from s3fs_meta.codec.image import NO_HASH, content_hash
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError, ObjectMissingError
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
+from tests.damage import claim_newer
 from tests.sync.conftest import Power
 
 KEYRING = Keyring(None, bytes(32))
@@ -71,6 +72,42 @@ async def test_changelog_of_another_filesystem_is_refused() -> None:
     await append(store, fence(START, uuid=UUID.replace("0", "f")))
     with pytest.raises(FormatError, match="another filesystem"):
         await chain.fetch_next(store, KEYRING, UUID, START)
+
+
+async def test_changelog_of_an_unknown_version_is_damaged_if_the_next_one_does_not_follow_it() -> (
+    None
+):
+    """The hash in the next changelog shows that the bytes were changed after it was written."""
+    store = MemoryStore()
+    await append(store, fence(START))
+    first = (await chain.fetch(store, KEYRING, UUID, Txg(1))).link
+    await append(store, fence(first))
+    key = changelog_codec.key_of(Txg(1))
+    store.objects[key] = claim_newer(store.objects[key])
+
+    with pytest.raises(FormatError, match="the next changelog does not follow it") as caught:
+        await chain.fetch(store, KEYRING, UUID, Txg(1))
+
+    assert not isinstance(caught.value, NewerFormatError)
+
+
+@pytest.mark.parametrize("following", ["follows", "missing", "damaged", "of another filesystem"])
+async def test_changelog_of_an_unknown_version_is_of_a_newer_program_without_such_a_proof(
+    following: str,
+) -> None:
+    """A newer program may use its own version only for some changelogs."""
+    store = MemoryStore()
+    data = claim_newer(changelog_codec.encode(fence(START), KEYRING))
+    store.objects[changelog_codec.key_of(Txg(1))] = data
+    if following != "missing":
+        uuid = UUID.replace("0", "f") if following == "of another filesystem" else UUID
+        link = Link(Txg(1), content_hash(data) if following == "follows" else NO_HASH, 1)
+        await append(store, fence(link, uuid=uuid))
+    if following == "damaged":
+        store.objects[changelog_codec.key_of(Txg(2))] = b"noise"
+
+    with pytest.raises(NewerFormatError):
+        await chain.fetch(store, KEYRING, UUID, Txg(1))
 
 
 async def test_taken_number_is_our_own_only_with_our_bytes() -> None:

@@ -1,4 +1,4 @@
-"""Fixtures: a filesystem in a memory store, without FUSE, with a manual clock."""
+"""Fixtures: a filesystem in a memory store, without FUSE, with a clock that tests set."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -41,7 +41,7 @@ class HandClock:
         self.time_ns = T0
 
     def now_ns(self) -> int:
-        """Return what a test set."""
+        """Return the time that the test has set."""
         return self.time_ns
 
     def later(self) -> int:
@@ -51,16 +51,16 @@ class HandClock:
 
 
 class Volume:
-    """A filesystem that can be mounted, killed and mounted again."""
+    """A filesystem that a test can mount, kill and mount again."""
 
     def __init__(self, home: Path) -> None:
         self.store = FaultyStore(MemoryStore())
         self.home = home
         self.clock = HandClock()
-        self.session: Session  # the current mount
+        self.session: Session  # the session of the current mount
 
     async def make(self) -> None:
-        """Run mkfs."""
+        """Make the filesystem with mkfs."""
         wanted = NewFilesystem(
             label="test", block_bytes=BLOCK_BYTES, page_size=4096, passphrase=None
         )
@@ -75,7 +75,7 @@ class Volume:
         notices: KernelNotices = NO_KERNEL,
         slices: Slices = DEFAULT_SLICES,
     ) -> AsyncIterator[Filesystem]:
-        """Mount without background tasks; leaving the block has the effect of SIGKILL."""
+        """Mount without background tasks; the end of the context has the effect of SIGKILL."""
         opened = await open_filesystem(
             self.store,
             StateDir(self.home / "a"),
@@ -103,11 +103,11 @@ class Volume:
             opened.state_dir.unlock()
 
     def commit(self) -> None:
-        """End the open group."""
+        """Commit the open group."""
         self.session.durability.commit()
 
     async def upload(self) -> None:
-        """Upload everything; all blocks are clean afterwards."""
+        """Upload everything, so that all blocks are clean."""
         await self.session.flush()
         await self.session.durability.sync_all()
         assert not self.session.cache.blocks_in(BlockState.DIRTY)
@@ -129,12 +129,12 @@ async def volume(tmp_path: Path) -> Volume:
 
 @pytest.fixture
 def slices() -> Slices:
-    """Return the bounds of ``fs``; ``sliced`` gives a test others."""
+    """Return the sizes of slices for ``fs``; a test with the mark ``sliced`` replaces them."""
     return DEFAULT_SLICES
 
 
 def sliced(**bounds: int) -> pytest.MarkDecorator:
-    """Mark a test whose ``fs`` cuts its work into slices with these bounds."""
+    """Mark a test whose ``fs`` cuts long operations into slices of these sizes."""
     return pytest.mark.parametrize("slices", [Slices(**bounds)], ids=["small slices"])
 
 
@@ -156,7 +156,7 @@ def make_directory(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Ino:
 
 
 def look(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Attributes:
-    """Return the inode of an existing name."""
+    """Return the attributes of an existing name."""
     found = fs.lookup(parent, name)
     assert found is not None
     return found

@@ -1,4 +1,4 @@
-"""ACLs behave as in fs/posix_acl.c."""
+"""Encoding and inheritance of ACLs, as in fs/posix_acl.c of Linux."""
 
 import pytest
 from hypothesis import given
@@ -21,12 +21,11 @@ NAMED = (
 
 @pytest.mark.parametrize("entries", [MINIMAL, NAMED, ()])
 def test_decode_inverts_encode(entries: acl.Acl) -> None:
-    """The encoding loses nothing."""
     assert acl.decode(acl.encode(entries)) == entries
 
 
-def test_encoding_is_the_kernel_s() -> None:
-    """Version 2, then tag, permissions and id of each entry, little endian."""
+def test_acl_is_encoded_as_by_the_kernel() -> None:
+    """An ACL is version 2, then tag, permissions and id of each entry, in little endian."""
     assert acl.encode((AclEntry(USER, 6, 1000),)).hex() == "02000000" + "0200" + "0600" + "e8030000"
 
 
@@ -45,21 +44,20 @@ def test_encoding_is_the_kernel_s() -> None:
     ids=["no other", "two others", "order", "no mask", "no id", "perm", "tag", "two masks"],
 )
 def test_decode_refuses_an_acl_that_the_kernel_would_refuse(entries: acl.Acl) -> None:
-    """posix_acl_valid, case by case."""
+    """The cases are those of posix_acl_valid() in Linux."""
     with pytest.raises(InvalidRequestError):
         acl.decode(acl.encode(entries))
 
 
 @pytest.mark.parametrize("value", [b"", b"\2\0\0", b"\1\0\0\0", acl.encode(MINIMAL)[:-1]])
 def test_decode_refuses_malformed_acls(value: bytes) -> None:
-    """Too short, another version, a partial entry."""
+    """Too few bytes, another version and a partial entry are refused."""
     with pytest.raises(InvalidRequestError):
         acl.decode(value)
 
 
 @given(st.binary(max_size=64))
-def test_decode_of_any_bytes_raises_no_unexpected_error(value: bytes) -> None:
-    """No bytes cause another exception."""
+def test_decode_of_any_bytes_returns_an_acl_or_refuses_it(value: bytes) -> None:
     try:
         assert acl.encode(acl.decode(value)) == value
     except InvalidRequestError:
@@ -67,28 +65,27 @@ def test_decode_of_any_bytes_raises_no_unexpected_error(value: bytes) -> None:
 
 
 def test_setting_a_minimal_acl_leaves_only_a_mode() -> None:
-    """An ACL that equals a mode is not stored."""
+    """An ACL that says no more than a mode is not stored."""
     assert acl.apply_access(0o104777, MINIMAL) == (0o104640, None)
 
 
 def test_setting_a_named_acl_puts_the_mask_into_the_group_bits() -> None:
-    """The mask is shown as the group's permissions."""
+    """The group bits of the mode show the mask."""
     assert acl.apply_access(0o100600, NAMED) == (0o100754, acl.encode(NAMED))
 
 
 def test_chmod_changes_the_mask_and_not_the_owning_group() -> None:
-    """posix_acl_chmod."""
+    """Chmod of a file with an ACL sets the mask, as posix_acl_chmod() in Linux."""
     after = acl.after_chmod(NAMED, 0o100610)
     assert [entry.perm for entry in after] == [6, 5, 6, 7, 1, 0]
 
 
 def test_chmod_of_an_acl_without_mask_changes_the_owning_group() -> None:
-    """Without a mask the group bits are the group's own."""
     assert [entry.perm for entry in acl.after_chmod(MINIMAL, 0o123)] == [1, 2, 3]
 
 
 def test_inheriting_is_limited_by_the_requested_mode() -> None:
-    """posix_acl_create_masq: owner, mask and other are ANDed with the mode."""
+    """Owner, mask and other are ANDed with the mode, as in posix_acl_create_masq() of Linux."""
     mode, value = acl.inherit(NAMED, 0o100640)
     assert mode == 0o100640
     assert value is not None
@@ -96,5 +93,5 @@ def test_inheriting_is_limited_by_the_requested_mode() -> None:
 
 
 def test_inheriting_a_minimal_default_gives_a_mode_only() -> None:
-    """A default ACL without names is a per-directory umask."""
+    """A default ACL without named entries acts like a umask."""
     assert acl.inherit(MINIMAL, 0o100777) == (0o100640, None)

@@ -1,4 +1,4 @@
-"""Attributes: chmod, chown and utimensat."""
+"""Changes of attributes: chmod, chown and utimensat."""
 
 import pytest
 
@@ -23,13 +23,13 @@ DAY_NS = 86_400 * SECOND_NS
 
 
 def test_chmod_keeps_the_type() -> None:
-    """Only the lower twelve bits can be set; ctime changes."""
+    """Chmod sets the lower twelve bits of the mode, and ctime."""
     after = changed(FILE, SetAttributes(mode=0o040600), T0 + 1)
     assert after == FILE._replace(mode=0o100600, ctime_ns=T0 + 1)
 
 
 def test_times_are_set_to_the_nanosecond_also_before_1970() -> None:
-    """utimensat(2); ctime is the kernel's value, or now."""
+    """If the kernel sends no ctime, ctime becomes the current time."""
     wanted = SetAttributes(atime_ns=-1, mtime_ns=123_456_789)
     after = changed(FILE, wanted, T0 + 1)
     assert (after.atime_ns, after.mtime_ns, after.ctime_ns) == (-1, 123_456_789, T0 + 1)
@@ -42,14 +42,14 @@ def test_times_are_set_to_the_nanosecond_also_before_1970() -> None:
     [(0o106755, 0o100755), (0o106745, 0o102745), (0o046755, 0o046755)],
 )
 def test_chown_clears_privilege_bits(mode: int, expected: int) -> None:
-    """Suid is cleared, sgid if the group may execute; directories keep both."""
+    """A chown clears suid, and sgid if the group may execute; a directory keeps both."""
     before = FILE._replace(mode=mode)
     after = changed(before, SetAttributes(gid=30), T0)
     assert (after.mode, after.gid) == (expected, 30)
 
 
 def test_clearing_privileges_keeps_other_bits() -> None:
-    """The sticky bit and permissions stay."""
+    """The function clears suid and sgid, and keeps the sticky bit and all permissions."""
     assert without_privileges(0o107777) == 0o101777
 
 
@@ -64,16 +64,16 @@ def test_clearing_privileges_keeps_other_bits() -> None:
         (AccessTime.RELATIVE, 10 - DAY_NS, 10 - 2 * DAY_NS, 10 - 2 * DAY_NS, True),
     ],
 )
-def test_relatime_decides_when_reading_changes_atime(
+def test_access_time_is_due_as_the_mount_option_says(
     policy: AccessTime, atime: int, mtime: int, ctime: int, due: bool
 ) -> None:
-    """mount(8): once after a change, and once a day."""
+    """Relatime is due once after a change, and once a day, as mount(8) documents."""
     row = FILE._replace(atime_ns=atime, mtime_ns=mtime, ctime_ns=ctime)
     assert access_time_due(policy, row, 10) is due
 
 
 async def test_atime_of_a_file_read_constantly_changes_daily(volume: Volume) -> None:
-    """Under relatime a file that is read constantly gets a new atime once a day."""
+    """Under relatime a file that is read all the time gets a new atime after a day."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.RELATIVE)) as fs:
         ino = make_file(fs, b"f")
         volume.clock.later()
@@ -88,8 +88,7 @@ async def test_atime_of_a_file_read_constantly_changes_daily(volume: Volume) -> 
         assert fs.getattr(ino).atime_ns == volume.clock.time_ns
 
 
-async def test_setattr_result_is_read_back(fs: Filesystem, volume: Volume) -> None:
-    """A read returns the attributes that setattr returned."""
+async def test_getattr_returns_the_result_of_setattr(fs: Filesystem, volume: Volume) -> None:
     ino = make_file(fs, b"f")
     volume.clock.later()
     wanted = SetAttributes(mode=0o4711, uid=3, gid=4, atime_ns=5, mtime_ns=6)
@@ -100,16 +99,16 @@ async def test_setattr_result_is_read_back(fs: Filesystem, volume: Volume) -> No
         await fs.setattr(Ino(999), wanted, ROOT)
 
 
-async def test_times_can_be_stored_alone(fs: Filesystem) -> None:
-    """The kernel writes back the times that it keeps."""
+async def test_kernel_can_store_times_alone(fs: Filesystem) -> None:
+    """The kernel sends the times that it keeps, without other attributes."""
     ino = make_file(fs, b"f")
     after = await fs.setattr(ino, SetAttributes(mtime_ns=T0 - 5, ctime_ns=T0 - 3), ROOT)
     assert fs.getattr(ino) == after
     assert (after.mtime_ns, after.ctime_ns, after.atime_ns) == (T0 - 5, T0 - 3, T0)
 
 
-async def test_times_of_an_orphan_are_accepted_and_not_stored(fs: Filesystem) -> None:
-    """The kernel sends them after every unlink."""
+async def test_times_sent_for_an_orphan_are_not_stored(fs: Filesystem) -> None:
+    """The kernel sends the times of a file after each unlink."""
     ino = make_file(fs, b"f")
     fs.lookups.add(ino)
     fs.namespace.unlink(ROOT_INO, b"f")
@@ -137,7 +136,7 @@ async def test_chmod_changes_the_mask_of_an_acl(fs: Filesystem) -> None:
 
 
 async def test_atime_follows_the_policy(volume: Volume) -> None:
-    """The atime policy holds for files, directories and links, not on read-only mounts."""
+    """Reads of files, directories and symlinks set atime, but not on a degraded mount."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.ALWAYS)) as fs:
         file, directory = make_file(fs, b"f"), make_directory(fs, b"d")
         link = fs.namespace.make_symlink(ROOT_INO, b"l", b"t", USER).ino
@@ -156,8 +155,8 @@ async def test_atime_follows_the_policy(volume: Volume) -> None:
         assert fs.getattr(file).atime_ns == now_ns
 
 
-async def test_privileges_are_cleared_if_there_are_any(fs: Filesystem, volume: Volume) -> None:
-    """Clearing privileges changes only the bits; the following change sets the times."""
+async def test_clearing_privilege_bits_changes_no_time(fs: Filesystem, volume: Volume) -> None:
+    """Clearing suid and sgid changes no time, because the following change sets the times."""
     ino = make_file(fs, b"f", mode=0o6755)
     before = fs.getattr(ino)
     volume.clock.later()
@@ -166,8 +165,8 @@ async def test_privileges_are_cleared_if_there_are_any(fs: Filesystem, volume: V
     assert not fs.attributes.clear_privileges(ino)
 
 
-async def test_privileges_of_a_locked_file_stay(fs: Filesystem) -> None:
-    """The change that comes next is refused, too."""
+async def test_privilege_bits_of_a_locked_file_stay(fs: Filesystem) -> None:
+    """The bits of a locked file cannot be cleared; the following change is refused, too."""
     ino = make_file(fs, b"f", mode=0o4755)
     await fs.tree_lock.lock(ROOT_INO, b"f", ino)
     with pytest.raises(NotPermittedError):

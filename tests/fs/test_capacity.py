@@ -1,4 +1,4 @@
-"""The usage that counts against the capacity."""
+"""Space that counts against the capacity of a filesystem."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.fs.trees.samples import assert_sound, clone, settled
 
 
 def counted(fs: Filesystem) -> int:
-    """Return the sum that is kept, once it was compared with the rows."""
+    """Return the counter of extended attributes, which must equal a scan of the rows."""
     kept = fs.db.counters.xattr_bytes
     assert kept is not None
     xattrs.count_bytes(fs.db)
@@ -22,8 +22,8 @@ def counted(fs: Filesystem) -> int:
     return kept
 
 
-async def test_attributes_count_against_the_capacity(fs: Filesystem) -> None:
-    """Name and value; a refused one changes nothing, and removing frees space."""
+async def test_extended_attributes_count_against_the_capacity(fs: Filesystem) -> None:
+    """Name and value count. A refused attribute changes nothing, and a removal frees its space."""
     ino = make_file(fs, b"f")
     fs.set_capacity(4 * KIB)
 
@@ -42,8 +42,10 @@ async def test_attributes_count_against_the_capacity(fs: Filesystem) -> None:
     assert fs.statfs().free_bytes == 4 * KIB - 2000
 
 
-async def test_existing_attributes_are_counted(fs: Filesystem, volume: Volume) -> None:
-    """Existing attributes count, also if the capacity is set later."""
+async def test_existing_extended_attributes_count_against_a_new_capacity(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """Attributes that exist when the capacity is set count from then on, also after a remount."""
     ino = make_file(fs, b"f")
     fs.xattrs.set(ino, b"user.a", b"x" * 3000, USER)
     assert fs.db.counters.xattr_bytes is None
@@ -61,7 +63,7 @@ async def test_existing_attributes_are_counted(fs: Filesystem, volume: Volume) -
 
 
 async def test_stored_content_takes_no_space_again(fs: Filesystem, volume: Volume) -> None:
-    """SECURITY.md says so: after the upload of equal content ``df`` shows as much as before."""
+    """After the upload of equal content, ``df`` shows no less free space; see SECURITY.md."""
     await fs.write(make_file(fs, b"secret"), 0, b"x" * 3000)
     await volume.upload()
     before = fs.statfs().free_bytes
@@ -75,7 +77,6 @@ async def test_stored_content_takes_no_space_again(fs: Filesystem, volume: Volum
 
 
 async def test_inherited_acls_count_against_the_capacity(fs: Filesystem) -> None:
-    """Inherited ACLs count against the capacity."""
     top = make_directory(fs, b"d")
     fs.xattrs.set(top, acl.DEFAULT, NAMED, ROOT)
     size_bytes = len(acl.DEFAULT) + len(NAMED)
@@ -92,8 +93,8 @@ async def test_inherited_acls_count_against_the_capacity(fs: Filesystem) -> None
     assert counted(fs) == size_bytes + 2 * (len(acl.ACCESS) + len(NAMED))
 
 
-async def test_trees_are_counted_when_copied_and_removed(fs: Filesystem) -> None:
-    """A copy that does not fit is removed; removed trees free space."""
+async def test_extended_attributes_of_copied_and_removed_trees_are_counted(fs: Filesystem) -> None:
+    """A tree that does not fit is not copied, and a removed tree frees its space."""
     top = make_directory(fs, b"d")
     for number in range(5):
         ino = make_file(fs, b"%d" % number, top)

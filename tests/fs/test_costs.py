@@ -1,4 +1,4 @@
-"""The cost of each operation in SQL statements: counted, not timed. A higher number is a regression."""
+"""Each operation executes a fixed number of SQL statements; a higher number is a regression."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,14 +14,14 @@ COUNT = 50
 
 
 class Counted:
-    """Statements that were executed."""
+    """The number of executed statements."""
 
     count = 0
 
 
 @contextmanager
 def counting(volume: Volume) -> Iterator[Counted]:
-    """Count the statements of one group, without its first and last."""
+    """Count the statements of one group, without those that begin and end it."""
     connection, counted = volume.session.db.connection, Counted()
 
     def note(_event: object) -> None:
@@ -38,12 +38,12 @@ def counting(volume: Volume) -> Iterator[Counted]:
 
 
 def name_of(number: int) -> bytes:
-    """Return the name of one of the files."""
+    """Return the name of a numbered file."""
     return b"file-%d" % number
 
 
 def create(fs: Filesystem, number: int) -> None:
-    """Look up a free name, as the kernel does first, and create a file."""
+    """Create a file, after a lookup of its name as by the kernel."""
     assert fs.lookup(ROOT_INO, name_of(number)) is None
     make_file(fs, name_of(number))
 
@@ -69,19 +69,22 @@ def unlink(fs: Filesystem, number: int) -> None:
     fs.namespace.unlink(ROOT_INO, b"new-%d" % number)
 
 
-# Statements of each operation. SQLite's recorder reads each changed row once.
+# The highest number of statements of each operation. SQLite's recorder of changes adds one for each
+# row that it reads.
 STEPS: list[tuple[Callable[[Filesystem, int], None], int]] = [
-    (create, 5),  # look up, insert the name; insert the inode at the end of the group; recorder 2
+    (create, 5),  # a lookup, two inserts, two of the recorder
     (find, 1),
-    (set_times, 3),  # look up; update at the end of the group; recorder 1
-    (rename, 7),  # look both names up, update the name; update the inode at the end; recorder 3
-    (unlink, 5),  # look up, delete the name, delete the inode; recorder 2
+    (set_times, 3),  # a lookup, an update at the end of the group, one of the recorder
+    (rename, 7),  # two lookups, two updates, three of the recorder
+    (unlink, 5),  # a lookup, two deletes, two of the recorder
 ]
-OF_A_GROUP = 25  # the directory, counters, COMMIT; the recorder reads the table definitions
+OF_A_GROUP = 25  # the directory, the counters, COMMIT, and the table definitions for the recorder
 
 
-async def test_statements_of_each_operation(volume: Volume, fs: Filesystem) -> None:
-    """Every inode is written once in a group, also the common directory."""
+async def test_each_operation_executes_its_number_of_statements(
+    volume: Volume, fs: Filesystem
+) -> None:
+    """In a group each inode is written once, including the common directory."""
     found = {}
     for operation, _most in STEPS:
         with counting(volume) as counted:
@@ -97,11 +100,11 @@ async def test_statements_of_each_operation(volume: Volume, fs: Filesystem) -> N
     assert too_many == {}, found
 
 
-async def test_attributes_just_read_cost_no_statement(volume: Volume, fs: Filesystem) -> None:
-    """A directory's attributes are requested with every change in it."""
+async def test_cached_attributes_cost_no_statement(volume: Volume, fs: Filesystem) -> None:
+    """Attributes of a file and of its directory are cached after they were read."""
     ino = make_file(fs, b"f")
     with counting(volume) as counted:
         for _ in range(COUNT):
             fs.getattr(ino)
             fs.getattr(ROOT_INO)
-    assert counted.count <= 5  # the end of the group
+    assert counted.count <= 5  # statements at the end of the group

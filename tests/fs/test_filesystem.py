@@ -28,7 +28,7 @@ from tests.fs.conftest import (
 async def test_truncating_open_empties_the_file(
     fs: Filesystem, volume: Volume, uid: int, mode: int
 ) -> None:
-    """O_TRUNC: size, times, and privilege bits unless root opens."""
+    """The open sets size and times, and clears suid and sgid unless root opens the file."""
     ino = make_file(fs, b"f", mode=0o6755)
     await fs.write(ino, 0, b"abc")
     now_ns = volume.clock.later()
@@ -41,8 +41,7 @@ async def test_truncating_open_empties_the_file(
     assert exists(fs, ino)
 
 
-async def test_opening_a_missing_inode_fails(fs: Filesystem) -> None:
-    """Opening a missing inode fails and leaves nothing open."""
+async def test_open_of_a_missing_inode_fails_and_opens_nothing(fs: Filesystem) -> None:
     with pytest.raises(NoInodeError):
         await fs.open(Ino(999), USER)
     with pytest.raises(NoInodeError):
@@ -53,7 +52,7 @@ async def test_opening_a_missing_inode_fails(fs: Filesystem) -> None:
 
 
 async def test_refused_truncation_leaves_the_file_closed(fs: Filesystem) -> None:
-    """A read-only mount refuses the change."""
+    """On a degraded mount an open with O_TRUNC fails, and the file is not open."""
     ino = make_file(fs, b"f")
     fs.status.enter(MountState.DEGRADED, "a test")
     with pytest.raises(ReadOnlyStateError):
@@ -62,7 +61,7 @@ async def test_refused_truncation_leaves_the_file_closed(fs: Filesystem) -> None
 
 
 async def test_setting_the_size_sets_times(fs: Filesystem, volume: Volume) -> None:
-    """truncate(2): mtime changes if the size does; times from the kernel are used."""
+    """A change of the size sets mtime and ctime, unless the kernel sends times."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()
     after = await fs.setattr(ino, SetAttributes(size_bytes=10), USER)
@@ -76,7 +75,7 @@ async def test_setting_the_size_sets_times(fs: Filesystem, volume: Volume) -> No
 
 
 async def test_birth_time_outlives_every_change(fs: Filesystem, volume: Volume) -> None:
-    """The birth time of files and directories survives every change."""
+    """The birth time of files and directories is the same after every kind of change."""
     born = volume.clock.now_ns()
     directory, other = make_directory(fs, b"d"), make_directory(fs, b"other")
     ino = make_file(fs, b"f", directory)
@@ -106,8 +105,8 @@ async def test_birth_time_outlives_every_change(fs: Filesystem, volume: Volume) 
     assert {fs.getattr(one).btime_ns for one in (ino, directory, other)} == {born}
 
 
-async def test_figures_come_from_counters(fs: Filesystem) -> None:
-    """Without a capacity it is unlimited; with one, written bytes and inodes are counted."""
+async def test_statfs_counts_bytes_and_inodes(fs: Filesystem) -> None:
+    """Without a capacity statfs shows an unlimited one; with one, bytes and inodes count."""
     empty = fs.statfs()
     assert (empty.capacity_bytes, empty.inodes) == (UNLIMITED_CAPACITY_BYTES, 1)
     assert empty.free_bytes == empty.capacity_bytes
@@ -117,8 +116,8 @@ async def test_figures_come_from_counters(fs: Filesystem) -> None:
     assert (figures.capacity_bytes, figures.free_bytes, figures.inodes) == (4000, 3000, 2)
 
 
-async def test_listing_continues_where_it_stopped(fs: Filesystem) -> None:
-    """Pages have every name once, even if names are removed or added after the position."""
+async def test_listing_in_pages_has_every_name_once(fs: Filesystem) -> None:
+    """The pages of a listing have every name once, although names are removed between pages."""
     directory = make_directory(fs, b"d")
     made = {b"n%d" % number for number in range(50)}
     for name in made:
@@ -133,7 +132,7 @@ async def test_listing_continues_where_it_stopped(fs: Filesystem) -> None:
 
 
 async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> None:
-    """A kill after it loses neither content nor name."""
+    """After a kill the file has the content and the name that it had at the fsync."""
     ino = make_file(fs, b"f")
     await fs.write(ino, BLOCK_BYTES, b"abc")
     await fs.sync_file(ino)
@@ -144,8 +143,8 @@ async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> Non
         assert again.lookup(ROOT_INO, b"f") is not None
 
 
-async def test_acl_and_owner_are_changed_by_one_request(fs: Filesystem) -> None:
-    """One request may change several attributes."""
+async def test_mode_owner_and_size_are_changed_by_one_request(fs: Filesystem) -> None:
+    """A request with mode, owner and size changes all three."""
     ino = make_file(fs, b"f")
     wanted = SetAttributes(mode=0o600, uid=7, size_bytes=3)
     after = await fs.setattr(ino, wanted, ROOT)
@@ -156,7 +155,7 @@ async def test_acl_and_owner_are_changed_by_one_request(fs: Filesystem) -> None:
 async def test_nodiratime_keeps_the_access_time_of_directories(
     volume: Volume, counts: bool
 ) -> None:
-    """Files still follow their policy."""
+    """With nodiratime, atime of a directory stays, and atime of a file changes."""
     options = FilesystemOptions(access_time=AccessTime.ALWAYS, directory_times=counts)
     async with volume.mounted(options) as fs:
         directory, file = make_directory(fs, b"d"), make_file(fs, b"f")

@@ -1,4 +1,4 @@
-"""A freeze blocks the writers of one tree, and no others."""
+"""A freeze of one tree, which blocks the writers of that tree only."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from s3fs_meta.model import ROOT_INO, Ino
 from tests.fs.conftest import look, make_directory, make_file
 from tests.fs.trees.samples import COPY, assert_sound, ignore
 
-LONG_S = 1000.0  # offset of a clock that jumps
+LONG_S = 1000.0  # longer than the waits of these tests
 
 
 async def _is_held(fs: Filesystem, *inos: Ino) -> bool:
@@ -25,7 +25,7 @@ async def _is_held(fs: Filesystem, *inos: Ino) -> bool:
 async def test_only_files_in_the_tree_are_blocked(
     fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Files in the frozen tree are blocked, at any depth and by any name."""
+    """Inodes are blocked at any depth of the tree, even if only one of their names is in it."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)
     deep, beside = make_file(fs, b"deep", below), make_file(fs, b"beside")
@@ -39,10 +39,10 @@ async def test_only_files_in_the_tree_are_blocked(
     assert not await _is_held(fs, top)
 
 
-async def test_all_waiters_continue_at_the_end(
+async def test_all_waiting_writers_continue_when_a_freeze_ends(
     fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """All waiters continue at the end of a freeze, also after an error."""
+    """All waiting writers continue when a freeze ends, even by an exception."""
     top = make_directory(fs, b"top")
     heard: list[bool] = []
     fs.freeze.when_changed(heard.append)
@@ -60,7 +60,7 @@ async def test_all_waiters_continue_at_the_end(
 async def test_freeze_ends_after_its_time_limit(
     fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The error names the limit."""
+    """After its limit a freeze ends with an error that has the limit."""
     top = make_directory(fs, b"top")
     with pytest.raises(FreezeEndedError, match="held back for 3 s"), fs.freeze.hold(top, 3):
         await trio.sleep_forever()
@@ -70,7 +70,7 @@ async def test_freeze_ends_after_its_time_limit(
 async def test_too_many_waiting_requests_end_a_freeze(
     fs: Filesystem, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Too many waiting requests end a freeze, to keep slots for readers."""
+    """A freeze ends when too many requests wait, so that other requests find free workers."""
     monkeypatch.setattr("s3fs_meta.fs.freeze.HELD_BACK_MAX", 2)
     top = make_directory(fs, b"top")
     async with trio.open_nursery() as nursery:
@@ -89,10 +89,10 @@ async def _wait_until_frozen(fs: Filesystem, inos: Sequence[Ino]) -> None:
     await fs.freeze.passed(inos)
 
 
-async def test_copy_that_takes_too_long_is_removed(
+async def test_copy_in_a_freeze_that_takes_too_long_is_removed(
     fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The incomplete copy is removed, and no writer waits any more."""
+    """If the freeze exceeds its limit, the incomplete copy is removed and no writer waits."""
     top = make_directory(fs, b"tree")
     make_file(fs, b"f", top)
 
@@ -110,7 +110,7 @@ async def test_copy_that_takes_too_long_is_removed(
 
 
 async def test_copy_begins_after_the_kernel_s_write_back(fs: Filesystem) -> None:
-    """Writes that arrive before it are in the copy; later ones wait."""
+    """Writes that arrive while the kernel writes back are part of the copy."""
     top = make_directory(fs, b"tree")
 
     async def settle() -> None:

@@ -1,4 +1,4 @@
-"""Immutable and append-only inodes: permission to set the flags, and refused operations."""
+"""The flags immutable and append-only: who may set them, and which operations they refuse."""
 
 import struct
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ BOTH = (FS_IMMUTABLE_FL, FS_APPEND_FL)
 
 
 async def _with_flag(fs: Filesystem, flag: int) -> tuple[Ino, Ino]:
-    """Make a file with content and a directory with a name, both with a flag."""
+    """Make a file with content and a directory with one name, and set a flag on both."""
     file, directory = make_file(fs, b"file"), make_directory(fs, b"d")
     await fs.write(file, 0, b"content")
     make_file(fs, b"in", directory)
@@ -38,7 +38,7 @@ async def _with_flag(fs: Filesystem, flag: int) -> tuple[Ino, Ino]:
 
 
 def _refused(fs: Filesystem) -> list[Callable[[], object]]:
-    """Return operations that both flags refuse, and that never wait."""
+    """Return operations, refused with both flags, that never wait."""
     file, directory, names = look(fs, b"file").ino, look(fs, b"d").ino, fs.namespace
     return [
         lambda: names.unlink(ROOT_INO, b"file"),
@@ -62,7 +62,7 @@ def _refused(fs: Filesystem) -> list[Callable[[], object]]:
 
 
 def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
-    """Return operations that both flags refuse, and that may wait."""
+    """Return operations, refused with both flags, that may wait."""
     file = look(fs, b"file").ino
     return [
         lambda: fs.open(file, ROOT, writes=True),
@@ -75,8 +75,8 @@ def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
 
 
 @pytest.mark.parametrize("flag", BOTH)
-async def test_both_flags_refuse_changes_of_every_user(fs: Filesystem, flag: int) -> None:
-    """Both flags also refuse root's changes, until they are cleared."""
+async def test_flagged_inodes_refuse_changes_of_every_user(fs: Filesystem, flag: int) -> None:
+    """Changes by root are refused until root clears the flag."""
     file, directory = await _with_flag(fs, flag)
     wanted = [fs.getattr(ino) for ino in (file, directory, ROOT_INO)]
 
@@ -98,7 +98,7 @@ async def test_both_flags_refuse_changes_of_every_user(fs: Filesystem, flag: int
 
 
 async def test_append_only_file_accepts_only_the_current_time(fs: Filesystem) -> None:
-    """utimensat(2): "now" and the times the kernel keeps for a writer, but no chosen time."""
+    """The current time and times that the kernel keeps are accepted, other times are refused."""
     for ino in await _with_flag(fs, FS_APPEND_FL):
         before = fs.attributes.get(ino)
         now_ns = before.ctime_ns
@@ -115,8 +115,8 @@ async def test_append_only_file_accepts_only_the_current_time(fs: Filesystem) ->
             fs.attributes.set_attributes(ino, SetAttributes(atime_ns=now_ns))
 
 
-async def test_append_only_inode_can_grow_and_an_immutable_one_cannot(fs: Filesystem) -> None:
-    """chattr(1): open for writing only in append mode; names can be added."""
+async def test_append_only_inode_can_grow_and_an_immutable_inode_cannot(fs: Filesystem) -> None:
+    """An append-only file can be opened to append; an append-only directory gets new names."""
     file, directory = await _with_flag(fs, FS_APPEND_FL)
     await fs.open(file, ROOT, writes=True, appends=True)
     await fs.write(file, 7, b", more")
@@ -141,7 +141,7 @@ async def test_append_only_inode_can_grow_and_an_immutable_one_cannot(fs: Filesy
 
 
 async def test_file_in_an_immutable_directory_can_be_written(fs: Filesystem) -> None:
-    """Only the names in the directory are fixed."""
+    """The flag of a directory protects its names, not the content of its files."""
     _file, directory = await _with_flag(fs, FS_IMMUTABLE_FL)
     ino = look(fs, b"in", directory).ino
     await fs.open(ino, USER, writes=True)
@@ -149,8 +149,8 @@ async def test_file_in_an_immutable_directory_can_be_written(fs: Filesystem) -> 
     assert await fs.read(ino, 0, 9) == b"new"
 
 
-async def test_only_root_sets_flags_and_only_these(fs: Filesystem) -> None:
-    """Setting a flag that is set changes nothing."""
+async def test_only_root_sets_flags_and_only_the_supported_ones(fs: Filesystem) -> None:
+    """Only root may set a flag. Other flags than these two are not supported."""
     ino = make_file(fs, b"f")
     with pytest.raises(NotPermittedError):
         await fs.flags.set(ino, FS_APPEND_FL, is_root=False)
@@ -161,8 +161,8 @@ async def test_only_root_sets_flags_and_only_these(fs: Filesystem) -> None:
     assert fs.getattr(ino) == before
 
 
-async def test_file_being_written_may_become_immutable(fs: Filesystem) -> None:
-    """Dirty pages of the kernel are still accepted, with their times; after close no writes are."""
+async def test_file_open_for_writing_may_become_immutable(fs: Filesystem) -> None:
+    """Writes by a process that has the file open are accepted until the process closes it."""
     ino = make_file(fs, b"f")
     await fs.open(ino, USER, writes=True)
     await fs.write(ino, 0, b"before")
@@ -188,8 +188,8 @@ async def test_file_being_written_may_become_immutable(fs: Filesystem) -> None:
         fs.attributes.set_attributes(ino, SetAttributes(mtime_ns=7))
 
 
-async def test_flag_cleared_and_set_again_protects(fs: Filesystem) -> None:
-    """A file that is open only for reading has no dirty pages in the kernel."""
+async def test_file_open_for_reading_is_protected_at_once(fs: Filesystem) -> None:
+    """A file that is open only for reading is protected at once, and writable without the flag."""
     ino = make_file(fs, b"f")
     await fs.open(ino, USER)
     await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
@@ -200,8 +200,8 @@ async def test_flag_cleared_and_set_again_protects(fs: Filesystem) -> None:
     fs.release(ino)
 
 
-async def test_lock_is_shown_as_immutable_and_stays(fs: Filesystem) -> None:
-    """chattr(1) cannot undo what ``s3fs-meta lock`` did."""
+async def test_locked_inode_is_shown_as_immutable(fs: Filesystem) -> None:
+    """The flag of ``s3fs-meta lock`` looks immutable, and chattr(1) cannot clear it."""
     ino = make_file(fs, b"f")
     await fs.tree_lock.lock(ROOT_INO, b"f", ino)
     assert fs.flags.get(ino) == FS_IMMUTABLE_FL
@@ -210,10 +210,10 @@ async def test_lock_is_shown_as_immutable_and_stays(fs: Filesystem) -> None:
             await fs.flags.set(ino, wanted, is_root=True)
 
 
-async def test_protected_entries_are_removed_with_a_directory_only_on_request(
+async def test_directory_with_a_protected_entry_is_removed_only_on_request(
     fs: Filesystem,
 ) -> None:
-    """A protected entry is removed with its directory, by any name, only on request."""
+    """The removal of a directory with an immutable file needs *locked*."""
     above, other = make_directory(fs, b"above"), make_directory(fs, b"other")
     ino = make_file(fs, b"f", make_directory(fs, b"d", above))
     fs.namespace.link(ino, other, b"g")
@@ -234,7 +234,7 @@ async def test_protected_entries_are_removed_with_a_directory_only_on_request(
 
 
 async def test_one_name_of_a_protected_file_can_be_removed(fs: Filesystem) -> None:
-    """``rm --locked`` removes one name of a protected file; other names stay."""
+    """With *locked*, one name of an immutable file is removed, and its other name stays."""
     ino = make_file(fs, b"f")
     fs.namespace.link(ino, ROOT_INO, b"g")
     await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
@@ -248,7 +248,7 @@ async def test_one_name_of_a_protected_file_can_be_removed(fs: Filesystem) -> No
 async def test_failed_removal_keeps_the_flags(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch, name: bytes
 ) -> None:
-    """``rm --locked`` on a disk without room for it."""
+    """A removal with *locked* on a full disk fails, and the inode keeps its flags."""
     for ino in await _with_flag(fs, FS_IMMUTABLE_FL):
         before = fs.getattr(ino)
         monkeypatch.setattr(fs.changes, "begin_removal", _no_room)
@@ -263,7 +263,7 @@ def _no_room(_parent: Ino, _name: bytes) -> None:
 
 
 async def test_copy_into_an_append_only_file_must_be_at_its_end(fs: Filesystem) -> None:
-    """copy_file_range(2) could write anywhere."""
+    """A copy to another position than the end of an append-only file is refused."""
     file, _directory = await _with_flag(fs, FS_APPEND_FL)
     other = look(fs, b"other").ino
     await fs.write(other, 0, b"new")
@@ -273,8 +273,7 @@ async def test_copy_into_an_append_only_file_must_be_at_its_end(fs: Filesystem) 
     assert await fs.read(file, 0, 99) == b"contentnew"
 
 
-async def test_flags_outlive_the_mount(volume: Volume) -> None:
-    """The flags are stored in the row and survive a remount."""
+async def test_flags_survive_a_remount(volume: Volume) -> None:
     async with volume.mounted() as fs:
         await fs.flags.set(make_file(fs, b"f"), FS_APPEND_FL, is_root=True)
         volume.commit()
@@ -282,13 +281,13 @@ async def test_flags_outlive_the_mount(volume: Volume) -> None:
         assert look(fs, b"f").flags == InodeFlag.APPEND_ONLY
 
 
-def test_both_forms_of_the_flags_agree() -> None:
-    """Source: linux/fs.h, struct fsxattr."""
+def test_flags_are_converted_to_the_extended_form() -> None:
+    """The flags of chattr(1) and those of struct fsxattr in linux/fs.h correspond."""
     assert [extended(flags) for flags in (0, *BOTH, sum(BOTH))] == [0, 0x08, 0x10, 0x18]
 
 
 async def test_extended_ioctl_sets_flags(fs: Filesystem) -> None:
-    """The form that xfs_io(8) uses; projects and extent sizes are not supported."""
+    """The extended form, as used by xfs_io(8), sets flags; other fields must be zero."""
     ino = make_file(fs, b"f")
     for flags in (sum(BOTH), 0):
         given = struct.pack("=I24x", extended(flags))

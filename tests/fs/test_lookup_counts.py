@@ -1,4 +1,4 @@
-"""Lookup counts: correct sums in little memory."""
+"""Lookup counts of inodes, kept in little memory."""
 
 import tracemalloc
 
@@ -10,14 +10,13 @@ from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.model import Ino
 
 
-def test_unknown_inode_counts_zero() -> None:
-    """An inode without any reply has count 0."""
+def test_unknown_inode_has_lookup_count_zero() -> None:
     assert LookupCounts().count(Ino(1)) == 0
 
 
 @pytest.mark.parametrize("times", [1, 254, 255, 256, 1000])
-def test_forgetting_everything_frees_the_pages(times: int) -> None:
-    """A page whose inodes are all forgotten is freed, also after an overflow."""
+def test_page_of_forgotten_inodes_is_freed(times: int) -> None:
+    """A page is freed when all of its inodes are forgotten, even after counts above 254."""
     counts = LookupCounts()
     for _ in range(times):
         counts.add(Ino(77))
@@ -26,8 +25,7 @@ def test_forgetting_everything_frees_the_pages(times: int) -> None:
     assert counts.pages == 0
 
 
-def test_count_below_the_overflow_returns_to_the_page() -> None:
-    """A count that falls below 255 is stored in the page again."""
+def test_count_is_right_after_it_falls_below_255() -> None:
     counts = LookupCounts()
     counts.add(Ino(5), 300)
     assert counts.forget(Ino(5), 100) == 200
@@ -35,8 +33,7 @@ def test_count_below_the_overflow_returns_to_the_page() -> None:
     assert counts.count(Ino(5)) == 201
 
 
-def test_forgetting_too_often_gives_zero() -> None:
-    """The count never falls below zero."""
+def test_count_never_falls_below_zero() -> None:
     counts = LookupCounts()
     counts.add(Ino(5))
     assert counts.forget(Ino(5), 9) == 0
@@ -45,7 +42,7 @@ def test_forgetting_too_often_gives_zero() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 600), st.integers(1, 400)), max_size=60))
 def test_counts_equal_those_of_a_dictionary(steps: list[tuple[bool, int, int]]) -> None:
-    """Counts equal those of a dictionary after any replies and forgets."""
+    """Counts equal those of a dictionary after any additions and forgets."""
     counts, model = LookupCounts(), dict.fromkeys(range(1, 601), 0)
     for adds, number, times in steps:
         if adds:
@@ -59,7 +56,6 @@ def test_counts_equal_those_of_a_dictionary(steps: list[tuple[bool, int, int]]) 
 
 
 def test_a_hundred_thousand_known_inodes_take_less_than_a_megabyte() -> None:
-    """A hundred thousand known inodes take at most 10 bytes each."""
     counts = LookupCounts()
     tracemalloc.start()
     for number in range(100_000):
@@ -70,7 +66,7 @@ def test_a_hundred_thousand_known_inodes_take_less_than_a_megabyte() -> None:
 
 
 def test_known_inodes_are_listed() -> None:
-    """Known inodes of every page are listed."""
+    """Inodes of every page are listed, except those that are forgotten."""
     counts = LookupCounts()
     for ino, times in ((1, 1), (255, 300), (256, 1), (100_000, 2)):
         counts.add(Ino(ino), times)
@@ -80,14 +76,14 @@ def test_known_inodes_are_listed() -> None:
     assert sorted(counts.known()) == [1, 255, 256, 100_000]
 
 
-def test_many_inodes_are_queried_at_once() -> None:
-    """Which of them are known, and whether any of a range may be: page by page."""
+def test_known_inodes_of_a_set_and_of_a_range_are_found() -> None:
+    """A query returns the known inodes of a set, or whether a range may contain a known inode."""
     counts = LookupCounts()
     for ino in (5, 300, 100_000):
         counts.add(Ino(ino))
 
     assert counts.known_among(map(Ino, (4, 5, 299, 300, 70_000))) == {5, 300}
-    assert counts.may_know_between(Ino(1), Ino(4))  # inodes 1 to 4 are on the same page as 5
+    assert counts.may_know_between(Ino(1), Ino(4))  # inodes 1 to 4 are on the page of inode 5
     assert counts.may_know_between(Ino(90_000), Ino(200_000))
     assert not counts.may_know_between(Ino(1000), Ino(1001))
     assert not counts.may_know_between(Ino(1000), Ino(90_000))

@@ -1,4 +1,4 @@
-"""Names behave as in POSIX."""
+"""Names, links and renames, as in POSIX."""
 
 import stat
 
@@ -50,7 +50,7 @@ def names(fs: Filesystem, directory: Ino = ROOT_INO) -> set[bytes]:
 
 
 async def test_new_file_has_the_attributes_of_its_creator(fs: Filesystem, volume: Volume) -> None:
-    """Owner, mode, times, link count; the directory's counts follow."""
+    """Owner, mode, times and link count are set, and the directory gets a new size and times."""
     now_ns = volume.clock.later()
     made = fs.namespace.make_node(ROOT_INO, b"f", 0o100640, USER)
 
@@ -62,7 +62,7 @@ async def test_new_file_has_the_attributes_of_its_creator(fs: Filesystem, volume
 
 
 async def test_new_directory_links_to_its_parent(fs: Filesystem) -> None:
-    """A directory has two links, plus one for each subdirectory."""
+    """The link count of a directory is 2 plus the number of its subdirectories."""
     outer = make_directory(fs, b"d")
     inner = make_directory(fs, b"e", outer)
     assert (look(fs, b"d").nlink, fs.getattr(inner).nlink) == (3, 2)
@@ -74,13 +74,12 @@ async def test_new_directory_links_to_its_parent(fs: Filesystem) -> None:
 
 @pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK])
 async def test_special_file_keeps_type_and_device(fs: Filesystem, kind: int) -> None:
-    """FIFOs, sockets and devices are ordinary inodes."""
     fs.namespace.make_node(ROOT_INO, b"s", kind | 0o600, ROOT, 0x801)
     assert (look(fs, b"s").mode, look(fs, b"s").rdev) == (kind | 0o600, 0x801)
 
 
 async def test_symlink_stores_its_target(fs: Filesystem) -> None:
-    """A symbolic link stores any bytes up to 4,095; its size is their number."""
+    """A target has up to 4,095 bytes of any kind, and its length is the size of the inode."""
     target = b"\xff/" * 2047 + b"x"
     made = fs.namespace.make_symlink(ROOT_INO, b"l", target, USER)
     assert (fs.readlink(made.ino), made.size_bytes, made.mode) == (target, 4095, 0o120777)
@@ -91,7 +90,7 @@ async def test_symlink_stores_its_target(fs: Filesystem) -> None:
 
 
 async def test_names_may_have_255_bytes_of_any_kind(fs: Filesystem) -> None:
-    """A longer name is refused; bytes need not be text."""
+    """Names have up to 255 bytes, which need not be text."""
     make_file(fs, LONG)
     make_file(fs, bytes(range(128, 255)))
     assert names(fs) == {LONG, bytes(range(128, 255))}
@@ -104,13 +103,13 @@ async def test_names_may_have_255_bytes_of_any_kind(fs: Filesystem) -> None:
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"/", b"a/b"])
 async def test_reserved_names_cannot_be_created(fs: Filesystem, name: bytes) -> None:
-    """The kernel never requests them; no other caller may either."""
+    """Empty names, ".", ".." and names with "/" are refused, although the kernel sends none."""
     with pytest.raises(InvalidRequestError):
         make_file(fs, name)
 
 
 async def test_refused_creation_changes_nothing(fs: Filesystem) -> None:
-    """A taken name, a file as directory, a missing directory: no inode is made."""
+    """No inode is made if the name exists, or its parent is a file or missing."""
     taken = make_file(fs, b"f")
     before = fs.statfs()
     for parent, error in ((ROOT_INO, EntryExistsError), (taken, NeedsDirectoryError)):
@@ -126,7 +125,7 @@ async def test_refused_creation_changes_nothing(fs: Filesystem) -> None:
 
 
 async def test_setgid_directory_passes_its_group_on(fs: Filesystem) -> None:
-    """Files get the group, directories the group and the bit."""
+    """A new file gets the group; a new directory gets the group and the setgid bit."""
     made = fs.namespace.make_directory(ROOT_INO, b"d", 0o2775, ROOT)
     inner = fs.namespace.make_directory(made.ino, b"e", 0o755, USER)
     file = fs.namespace.make_node(inner.ino, b"f", 0o100644, USER)
@@ -135,7 +134,7 @@ async def test_setgid_directory_passes_its_group_on(fs: Filesystem) -> None:
 
 
 async def test_default_acl_is_inherited(fs: Filesystem) -> None:
-    """Files get it as access ACL limited by the mode, directories also as default ACL."""
+    """A new file gets an access ACL limited by its mode, a new directory the default ACL, too."""
     directory = make_directory(fs, b"d")
     fs.xattrs.set(directory, acl.DEFAULT, DEFAULT_ACL, ROOT)
     file = fs.namespace.make_node(directory, b"f", 0o100640, USER)
@@ -155,7 +154,7 @@ async def test_default_acl_is_inherited(fs: Filesystem) -> None:
 
 
 async def test_hard_links_share_one_inode(fs: Filesystem, volume: Volume) -> None:
-    """The count follows every name; the last removal deletes the inode."""
+    """The link count is the number of names; the inode is deleted with its last name."""
     directory = make_directory(fs, b"d")
     ino = make_file(fs, b"a")
     now_ns = volume.clock.later()
@@ -170,7 +169,7 @@ async def test_hard_links_share_one_inode(fs: Filesystem, volume: Volume) -> Non
 
 
 async def test_invalid_link_is_refused(fs: Filesystem) -> None:
-    """A hard link to a directory, onto a taken name or of an orphan is refused."""
+    """A hard link to a directory, onto an existing name or of an orphan is refused."""
     directory, ino = make_directory(fs, b"d"), make_file(fs, b"a")
     with pytest.raises(NotPermittedError):
         fs.namespace.link(directory, ROOT_INO, b"x")
@@ -183,7 +182,7 @@ async def test_invalid_link_is_refused(fs: Filesystem) -> None:
 
 
 async def test_unlink_and_rmdir_refuse_the_wrong_kind(fs: Filesystem) -> None:
-    """Unlink and rmdir accept only their own type, and only empty directories."""
+    """Unlink refuses directories, rmdir refuses files and directories with entries."""
     directory = make_directory(fs, b"d")
     make_file(fs, b"f", directory)
     with pytest.raises(RefusesDirectoryError):
@@ -198,7 +197,7 @@ async def test_unlink_and_rmdir_refuse_the_wrong_kind(fs: Filesystem) -> None:
 
 
 async def test_removed_open_directory_accepts_no_names(fs: Filesystem) -> None:
-    """A removed open directory has no links and refuses new names with ENOENT."""
+    """An open directory without a name has no links, and new names in it fail with ENOENT."""
     ino = make_directory(fs, b"d")
     fs.lookups.add(ino)
     fs.namespace.remove_directory(ROOT_INO, b"d")
@@ -214,8 +213,8 @@ async def test_removed_open_directory_accepts_no_names(fs: Filesystem) -> None:
 # --- rename ------------------------------------------------------------------------------------
 
 
-async def test_rename_moves_and_sets_times(fs: Filesystem, volume: Volume) -> None:
-    """The inode's ctime and both directories' times change; content times do not."""
+async def test_rename_moves_the_name_and_sets_times(fs: Filesystem, volume: Volume) -> None:
+    """Both directories get new times, the renamed inode only a new ctime."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     ino = make_file(fs, b"a", source)
     now_ns = volume.clock.later()
@@ -230,7 +229,7 @@ async def test_rename_moves_and_sets_times(fs: Filesystem, volume: Volume) -> No
 
 
 async def test_renamed_directory_changes_the_link_counts(fs: Filesystem) -> None:
-    """Nlink of both parents and .. follow."""
+    """Both parents have new link counts, and ".." is the new parent."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     ino = make_directory(fs, b"d", source)
     fs.namespace.rename(source, b"d", target, b"d")
@@ -238,8 +237,8 @@ async def test_renamed_directory_changes_the_link_counts(fs: Filesystem) -> None
     assert fs.lookup(ino, b"..") == fs.getattr(target)
 
 
-async def test_rename_replaces_atomically(fs: Filesystem) -> None:
-    """The replaced file is deleted, unless it has other names or users."""
+async def test_rename_replaces_a_file(fs: Filesystem) -> None:
+    """The replaced file is an orphan while it is in use, and then deleted."""
     old, new = make_file(fs, b"old"), make_file(fs, b"new")
     fs.lookups.add(new)
     fs.namespace.rename(ROOT_INO, b"old", ROOT_INO, b"new")
@@ -251,7 +250,7 @@ async def test_rename_replaces_atomically(fs: Filesystem) -> None:
 
 
 async def test_rename_replaces_an_empty_directory(fs: Filesystem) -> None:
-    """Nlink is decremented once."""
+    """Each parent has the right link count, and the replaced directory is deleted."""
     source = make_directory(fs, b"s")
     moved, replaced = make_directory(fs, b"d", source), make_directory(fs, b"e")
     fs.namespace.rename(source, b"d", ROOT_INO, b"e")
@@ -263,7 +262,7 @@ async def test_rename_replaces_an_empty_directory(fs: Filesystem) -> None:
 
 
 async def test_rename_onto_another_name_of_the_same_inode_does_nothing(fs: Filesystem) -> None:
-    """rename(2): both names stay."""
+    """Both names stay, as rename(2) requires."""
     ino = make_file(fs, b"a")
     fs.namespace.link(ino, ROOT_INO, b"b")
     fs.namespace.rename(ROOT_INO, b"a", ROOT_INO, b"b")
@@ -273,7 +272,7 @@ async def test_rename_onto_another_name_of_the_same_inode_does_nothing(fs: Files
 
 
 async def test_exchange_swaps_two_names(fs: Filesystem, volume: Volume) -> None:
-    """An exchange swaps two names of any types in any directories."""
+    """A directory and a file in different directories are exchanged."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     directory, file = make_directory(fs, b"d", source), make_file(fs, b"f", target)
     now_ns = volume.clock.later()
@@ -289,7 +288,7 @@ async def test_exchange_swaps_two_names(fs: Filesystem, volume: Volume) -> None:
 
 
 async def test_invalid_rename_is_refused(fs: Filesystem) -> None:
-    """Every refusal of rename(2) and renameat2(2); nothing changes."""
+    """All refusals of rename(2) and renameat2(2) change nothing."""
     full, empty = make_directory(fs, b"full"), make_directory(fs, b"empty")
     deep = make_directory(fs, b"deep", full)
     make_file(fs, b"f")
@@ -318,16 +317,17 @@ async def test_invalid_rename_is_refused(fs: Filesystem) -> None:
     assert {ino: fs.getattr(ino) for ino in before} == before
 
 
-async def test_rename_without_replacing_takes_a_free_name(fs: Filesystem) -> None:
-    """RENAME_NOREPLACE."""
+async def test_rename_noreplace_renames_to_a_free_name(fs: Filesystem) -> None:
     make_file(fs, b"a")
     fs.namespace.rename(ROOT_INO, b"a", ROOT_INO, b"b", RENAME_NOREPLACE)
     assert names(fs) == {b"b"}
 
 
 @pytest.mark.parametrize("flags", [RENAME_WHITEOUT, RENAME_WHITEOUT | RENAME_NOREPLACE])
-async def test_whiteout_replaces_the_old_name(fs: Filesystem, volume: Volume, flags: int) -> None:
-    """renameat2(2): a character device 0, 0 with which an overlay hides the name."""
+async def test_rename_with_a_whiteout_leaves_a_device_under_the_old_name(
+    fs: Filesystem, volume: Volume, flags: int
+) -> None:
+    """A whiteout is the character device 0, 0, by which an overlay hides a name."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     ino = make_file(fs, b"f", source)
     if not flags & RENAME_NOREPLACE:
@@ -347,7 +347,7 @@ async def test_whiteout_replaces_the_old_name(fs: Filesystem, volume: Volume, fl
 
 
 async def test_file_without_a_name_can_be_linked(fs: Filesystem) -> None:
-    """open(2), O_TMPFILE: then it is an ordinary file."""
+    """A file made with O_TMPFILE gets a name by link, and is then an ordinary file."""
     before = fs.getattr(ROOT_INO)
     made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
     fs.lookups.add(made.ino)
@@ -371,7 +371,7 @@ async def test_file_without_a_name_can_be_linked(fs: Filesystem) -> None:
 
 
 async def test_nameless_file_is_deleted_after_its_last_use(fs: Filesystem) -> None:
-    """A file without a name is deleted with its content after its last use."""
+    """The file and its content are deleted when it is closed and forgotten."""
     made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
     fs.lookups.add(made.ino)
     fs.open_files.opened(made.ino, writes=True)
@@ -384,7 +384,7 @@ async def test_nameless_file_is_deleted_after_its_last_use(fs: Filesystem) -> No
 
 
 async def test_file_without_a_name_is_purged_after_a_kill(volume: Volume) -> None:
-    """A file without a name is an orphan, which a mount after a kill purges."""
+    """A mount after a kill purges a file that never had a name."""
     async with volume.mounted() as fs:
         made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
         volume.commit()
@@ -396,7 +396,7 @@ async def test_file_without_a_name_is_purged_after_a_kill(volume: Volume) -> Non
 
 
 async def test_file_without_a_name_gets_group_and_acl_of_its_directory(fs: Filesystem) -> None:
-    """A file without a name gets group and ACL from its directory."""
+    """A nameless file has the group and the ACL that a named file would have."""
     directory = make_directory(fs, b"d")
     fs.attributes.set_attributes(directory, SetAttributes(mode=0o2777, gid=77))
     fs.xattrs.set(directory, acl.DEFAULT, DEFAULT_ACL, ROOT)
@@ -412,7 +412,6 @@ async def test_file_without_a_name_gets_group_and_acl_of_its_directory(fs: Files
 
 
 async def test_read_only_mount_refuses_every_change(fs: Filesystem) -> None:
-    """A read-only or degraded mount refuses every change."""
     make_directory(fs, b"d")
     ino = make_file(fs, b"f")
     fs.status.enter(MountState.DEGRADED, "a test")

@@ -1,11 +1,11 @@
-"""Open inodes are counted."""
+"""Records of open inodes."""
 
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.model import Ino
 
 
 def test_record_lives_from_first_open_to_last_release() -> None:
-    """Two opens share one record; the second release removes it."""
+    """Two opens of an inode have one record; the second release removes it."""
     files = OpenFiles()
     first = files.opened(Ino(3))
     assert files.opened(Ino(3)) is first
@@ -17,12 +17,11 @@ def test_record_lives_from_first_open_to_last_release() -> None:
 
 
 def test_release_of_an_unopened_file_changes_nothing() -> None:
-    """A duplicate release is harmless."""
     assert OpenFiles().closed(Ino(3)) == 0
 
 
 def test_open_inodes_are_found_by_range() -> None:
-    """Both ends of the range are included."""
+    """A range includes its first and its last inode."""
     files = OpenFiles()
     files.opened(Ino(7))
 
@@ -31,8 +30,11 @@ def test_open_inodes_are_found_by_range() -> None:
     assert not files.any_between(Ino(8), Ino(9))
 
 
-def test_file_without_an_open_request_is_open_from_its_first_read() -> None:
-    """Without open requests a file counts as open from its first read until forgotten."""
+def test_file_is_open_from_its_first_read_if_opens_are_not_reported() -> None:
+    """If the kernel does not report opens, a file counts as open from its first read.
+
+    It is open until the kernel forgets it.
+    """
     files = OpenFiles()
     assert files.being_read(Ino(3)) is None
     opened = files.opened(Ino(4))
@@ -50,7 +52,7 @@ def test_file_without_an_open_request_is_open_from_its_first_read() -> None:
 
 
 def test_files_open_for_writing_are_listed() -> None:
-    """A file is listed as open for writing until its last writer closes it."""
+    """A file is listed until the last process that writes has closed it."""
     files = OpenFiles()
     files.opened(Ino(3))
     files.opened(Ino(4), writes=True)
@@ -63,7 +65,7 @@ def test_files_open_for_writing_are_listed() -> None:
 
 
 def test_age_of_the_first_writer_is_known() -> None:
-    """The age of the first writer is known until no file is open for writing."""
+    """The time of the first open for writing is known until no file is open for writing."""
     files = OpenFiles()
     assert (files.writing, files.writing_since_s) == (0, None)
     files.opened(Ino(3))

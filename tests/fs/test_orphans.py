@@ -1,4 +1,4 @@
-"""Orphans: removed inodes that are still in use."""
+"""Orphans: inodes without a name that are still in use."""
 
 import trio
 import trio.testing
@@ -23,7 +23,7 @@ from tests.fs.conftest import (
 async def test_unlinked_open_file_is_readable_until_closed_and_forgotten(
     fs: Filesystem,
 ) -> None:
-    """unlink(2): content and attributes stay; the later of the two counts to reach zero ends it."""
+    """The inode is deleted when it is both closed and forgotten, in either order."""
     for forget_first in (True, False):
         ino = make_file(fs, b"f")
         fs.lookups.add(ino, 2)
@@ -45,7 +45,7 @@ async def test_unlinked_open_file_is_readable_until_closed_and_forgotten(
 
 
 async def test_rows_of_an_inode_are_deleted_with_it(fs: Filesystem) -> None:
-    """Attributes, targets, blocks: no row is left."""
+    """The rows of extended attributes, symlink targets and blocks are deleted with their inode."""
     file = make_file(fs, b"f")
     await fs.write(file, 0, b"a")
     fs.xattrs.set(file, b"user.a", b"1", ROOT)
@@ -60,7 +60,7 @@ async def test_rows_of_an_inode_are_deleted_with_it(fs: Filesystem) -> None:
 
 
 async def test_orphans_of_a_killed_daemon_are_purged_at_mount(volume: Volume) -> None:
-    """No process can use them any more."""
+    """No process has a file of a killed daemon open."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         fs.lookups.add(ino)
@@ -77,7 +77,7 @@ async def test_orphans_of_a_killed_daemon_are_purged_at_mount(volume: Volume) ->
 
 
 async def test_orphan_that_is_open_on_this_host_stays_until_close(volume: Volume) -> None:
-    """A promoted follower may read a file that the former writer removed."""
+    """A promoted follower may have a file open that the former writer removed."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         fs.lookups.add(ino)
@@ -96,7 +96,7 @@ async def test_orphan_that_is_open_on_this_host_stays_until_close(volume: Volume
 
 
 async def test_large_file_is_purged_in_pieces(volume: Volume) -> None:
-    """A large file is purged in the background; after a kill by the next mount."""
+    """A large file is purged in the background, or after a kill by the next mount."""
     async with volume.mounted(slices=Slices(purged_blocks=2)) as fs:
         ino = make_file(fs, b"f")
         for index in range(7):
@@ -118,8 +118,8 @@ async def test_large_file_is_purged_in_pieces(volume: Volume) -> None:
         assert fs.db.one("SELECT count(*) FROM blocks") == (0,)
 
 
-async def test_read_only_mount_purges_nothing(fs: Filesystem) -> None:
-    """Rows of a degraded mount stay for the next one."""
+async def test_degraded_mount_purges_no_orphan(fs: Filesystem) -> None:
+    """An orphan of a degraded mount stays until the next mount."""
     ino = make_file(fs, b"f")
     fs.lookups.add(ino)
     fs.namespace.unlink(ROOT_INO, b"f")
@@ -128,8 +128,8 @@ async def test_read_only_mount_purges_nothing(fs: Filesystem) -> None:
     assert exists(fs, ino)
 
 
-async def test_inode_whose_removal_was_undone_stays(fs: Filesystem, volume: Volume) -> None:
-    """After a lost group the inode has its name again and is no orphan."""
+async def test_inode_whose_unlink_was_rolled_back_stays(fs: Filesystem, volume: Volume) -> None:
+    """After a rollback of its unlink the inode has its name and is not deleted."""
     ino = make_file(fs, b"f")
     volume.commit()
     fs.lookups.add(ino)

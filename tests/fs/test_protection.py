@@ -1,4 +1,4 @@
-"""Operations that a locked inode refuses."""
+"""Operations that locked, immutable and append-only inodes refuse."""
 
 import pytest
 
@@ -9,8 +9,8 @@ from s3fs_meta.model import InodeFlag
 from tests.fs.conftest import look, make_file
 
 
-async def test_only_the_lock_flag_protects(fs: Filesystem) -> None:
-    """Only the flag LOCKED, and no other flag, protects."""
+async def test_locked_and_immutable_inodes_are_protected(fs: Filesystem) -> None:
+    """The flags LOCKED and IMMUTABLE protect an inode; all other flags do not."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.HAS_XATTRS | InodeFlag.HOLDS_LOCKED)
     require_changeable(row)
@@ -22,7 +22,7 @@ async def test_only_the_lock_flag_protects(fs: Filesystem) -> None:
 
 
 async def test_append_only_inode_can_only_grow(fs: Filesystem) -> None:
-    """An append-only inode accepts only growth."""
+    """An append-only inode may be changed, but not in ways that need an unprotected inode."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.APPEND_ONLY)
     require_changeable(row)

@@ -1,4 +1,4 @@
-"""Recognising directories in removed trees."""
+"""The list of removed trees, and directories below them."""
 
 import pytest
 
@@ -9,8 +9,8 @@ from s3fs_meta.model import ROOT_INO, Ino
 from tests.fs.conftest import make_directory
 
 
-async def test_last_top_is_taken_apart_first(fs: Filesystem) -> None:
-    """The last top is taken apart first, which keeps the list short."""
+async def test_last_removed_tree_is_returned_first(fs: Filesystem) -> None:
+    """The list of removed trees returns the last one first, and each one once."""
     trees = fs.orphans.trees
     for top in (1, 2, 3, 2):
         trees.add(Ino(top))
@@ -22,8 +22,7 @@ async def test_last_top_is_taken_apart_first(fs: Filesystem) -> None:
     assert not trees
 
 
-async def test_directory_below_a_top_counts_as_removed(fs: Filesystem) -> None:
-    """A removed directory and all directories below it count as removed."""
+async def test_all_directories_below_a_removed_directory_count_as_removed(fs: Filesystem) -> None:
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)
     beside = make_directory(fs, b"beside")
@@ -38,7 +37,7 @@ async def test_directory_below_a_top_counts_as_removed(fs: Filesystem) -> None:
 async def test_cycle_of_directories_is_an_error(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cycle of directories is an error, without an endless loop."""
+    """The search for a removed directory ends after a bounded depth."""
     monkeypatch.setattr("s3fs_meta.fs.removed_trees.DIRECTORY_DEPTH_MAX", 10)
     ring = make_directory(fs, b"ring")
     fs.db.begin()
@@ -47,8 +46,8 @@ async def test_cycle_of_directories_is_an_error(
         fs.orphans.trees.hold(ring)
 
 
-def test_known_remainder_grows_with_directories() -> None:
-    """The known remainder grows with directories and is never negative."""
+def test_remaining_work_of_a_tree_grows_with_its_directories() -> None:
+    """Each step adds its subdirectories to the remainder, which is never negative."""
     progress = TreeProgress(1, 3).step(2, 10)
     assert progress == (3, 11)
     assert progress.step(20, 0) == (23, 0)

@@ -1,4 +1,4 @@
-"""Bounds on waiting requests, in total and for one user."""
+"""Limits on waiting requests, in total and for each user."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from s3fs_meta.limits import WAITING_HANDLERS_MAX, WRITE_BACK_WAITING_MAX
 
 @contextlib.contextmanager
 def filled(room: WaitingRoom, uid: int) -> Iterator[int]:
-    """Let as many requests of a user wait as are accepted; yield their number."""
+    """Let requests of a user wait until one is refused; yield the number of waiting requests."""
     with contextlib.ExitStack() as places:
         number = 0
         caller.set(uid)
@@ -24,7 +24,7 @@ def filled(room: WaitingRoom, uid: int) -> Iterator[int]:
 
 
 def test_single_user_may_use_all_slots() -> None:
-    """A single user may use all slots, which are free again afterwards."""
+    """On a mount of one user all slots are available, and free again afterwards."""
     room = WaitingRoom()
     for _ in range(2):
         with filled(room, 1000) as number:
@@ -33,7 +33,7 @@ def test_single_user_may_use_all_slots() -> None:
 
 
 def test_no_user_of_a_shared_mount_takes_all_slots() -> None:
-    """The first gets two thirds, each further one two thirds of the rest."""
+    """The first user gets two thirds of the slots, each further user two thirds of the rest."""
     room = WaitingRoom(is_shared=True)
     with filled(room, 1000) as first:
         assert first == WAITING_HANDLERS_MAX * 2 // 3
@@ -47,7 +47,7 @@ def test_no_user_of_a_shared_mount_takes_all_slots() -> None:
 
 
 def test_all_users_together_stay_below_the_bound() -> None:
-    """Metadata requests still find a worker."""
+    """1,000 users together do not exceed the limit, so metadata requests find a worker."""
     room = WaitingRoom(is_shared=True)
     with contextlib.ExitStack() as users:
         for uid in range(1000):
@@ -57,7 +57,7 @@ def test_all_users_together_stay_below_the_bound() -> None:
 
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_write_back_has_separate_slots(is_shared: bool) -> None:
-    """A refusal would lose data; it uses the others' slots only when its own are full."""
+    """A refused write-back would lose data, so it has slots of its own, and then uses others."""
     room = WaitingRoom(is_shared=is_shared)
     with filled(room, UNKNOWN) as readers:
         assert readers == WAITING_HANDLERS_MAX
@@ -68,8 +68,7 @@ def test_write_back_has_separate_slots(is_shared: bool) -> None:
         assert readers == 0
 
 
-def test_slot_is_free_again_after_an_error() -> None:
-    """A slot is free again after any error."""
+def test_slot_is_free_again_after_an_exception() -> None:
     room = WaitingRoom()
     with pytest.raises(OSError, match="x"), room.entered():
         raise OSError("x")

@@ -1,4 +1,4 @@
-"""The gate of changing operations."""
+"""The write gate, which every changing operation passes."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.fs.conftest import ROOT, Volume, make_file
 
 
 def fill(fs: Filesystem, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> None:
-    """Make the disk below the cache appear to have a number of bytes left beyond the reserve."""
+    """Make the local disk appear to have a number of free bytes above the reserve."""
     disk = fs.changes._disk  # noqa: SLF001 - a full disk
     disk._granted_bytes = 0  # noqa: SLF001 - a full disk
     monkeypatch.setattr(disk, "spare_bytes", lambda: spare_bytes)
@@ -20,7 +20,7 @@ def fill(fs: Filesystem, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> N
 async def test_full_disk_refuses_new_operations(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite would otherwise lose a complete group; nothing is changed."""
+    """Without free space SQLite would lose a complete group, so the gate refuses operations."""
     ino = make_file(fs, b"f")
     fill(fs, monkeypatch, 0)
     with pytest.raises(NoSpaceLeftError):
@@ -35,7 +35,7 @@ async def test_full_disk_refuses_new_operations(
 async def test_full_disk_still_allows_removals(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Removals on a full disk may use half of the reserve."""
+    """A removal may use the reserve, but not more than half of it."""
     make_file(fs, b"f")
     make_file(fs, b"g")
     fill(fs, monkeypatch, -DISK_RESERVE_BYTES // 4)
@@ -45,8 +45,8 @@ async def test_full_disk_still_allows_removals(
         fs.namespace.unlink(ROOT_INO, b"g")
 
 
-async def test_lost_group_lists_its_changes(volume: Volume) -> None:
-    """A lost group lists only its uncommitted changes."""
+async def test_lost_group_reports_its_names_and_inodes(volume: Volume) -> None:
+    """Only the names and inodes of the uncommitted group are reported as lost."""
     reported: list[Lost] = []
     async with volume.mounted(notices=KernelNotices(reported.append)) as fs:
         make_file(fs, b"safe")
@@ -60,8 +60,8 @@ async def test_lost_group_lists_its_changes(volume: Volume) -> None:
         assert fs.lookup(ROOT_INO, b"safe") is not None
 
 
-async def test_group_ends_after_a_number_of_operations(volume: Volume) -> None:
-    """A group ends after a number of operations, which bounds its loss on a full disk."""
+async def test_group_is_committed_after_a_number_of_operations(volume: Volume) -> None:
+    """A group that reaches its maximum number of operations is committed."""
     reported: list[Lost] = []
     async with volume.mounted(notices=KernelNotices(reported.append)) as fs:
         for number in range(GROUP_OPERATIONS_MAX + 10):

@@ -1,4 +1,4 @@
-"""Extended attributes: namespaces, limits, ACLs."""
+"""Extended attributes: namespaces, limits and ACLs."""
 
 import pytest
 
@@ -25,7 +25,7 @@ MINIMAL = acl.encode((AclEntry(USER_OBJ, 7), AclEntry(GROUP_OBJ, 5), AclEntry(OT
 
 @pytest.mark.parametrize("name", [b"user.a", b"trusted.a", b"security.a"])
 async def test_value_reads_back(fs: Filesystem, volume: Volume, name: bytes) -> None:
-    """A value of any bytes reads back; ctime changes, mtime does not."""
+    """Any bytes are stored; ctime changes, and mtime stays."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()
     for value in (b"", b"\0\xff", b"x" * XATTR_VALUE_BYTES_MAX):
@@ -35,7 +35,7 @@ async def test_value_reads_back(fs: Filesystem, volume: Volume, name: bytes) -> 
 
 
 async def test_removed_attribute_is_not_found(fs: Filesystem, volume: Volume) -> None:
-    """Removing it twice gives ENODATA, also beside a file of the same name."""
+    """A second removal raises NoAttributeError; a file named like the attribute stays."""
     ino = make_file(fs, b"user.a")
     fs.xattrs.set(ino, b"user.a", b"1", USER)
     now_ns = volume.clock.later()
@@ -49,7 +49,6 @@ async def test_removed_attribute_is_not_found(fs: Filesystem, volume: Volume) ->
 
 
 async def test_list_shows_trusted_names_to_root_only(fs: Filesystem) -> None:
-    """xattr(7)."""
     ino = make_file(fs, b"f")
     for name in (b"user.b", b"trusted.a", b"user.a"):
         fs.xattrs.set(ino, name, b"", ROOT)
@@ -59,7 +58,7 @@ async def test_list_shows_trusted_names_to_root_only(fs: Filesystem) -> None:
 
 
 async def test_invalid_attributes_are_refused(fs: Filesystem) -> None:
-    """Unknown namespaces, long names, large values, missing inodes."""
+    """Unknown namespaces, long names, large values and missing inodes are refused."""
     ino = make_file(fs, b"f")
     for name in (b"system.other", b"a", b"users.x"):
         with pytest.raises(NotSupportedError):
@@ -78,7 +77,7 @@ async def test_invalid_attributes_are_refused(fs: Filesystem) -> None:
 
 
 async def test_names_must_fit_into_one_list(fs: Filesystem) -> None:
-    """listxattr(2) returns at most 64 KiB: names beyond that are refused."""
+    """A name is refused if the list of names would exceed the 64 KiB of listxattr(2)."""
     ino = make_file(fs, b"f")
     for number in range(255):
         fs.xattrs.set(ino, b"user.%0250d" % number, b"", ROOT)
@@ -89,8 +88,7 @@ async def test_names_must_fit_into_one_list(fs: Filesystem) -> None:
     assert sum(len(name) + 1 for name in fs.xattrs.names(ino, ROOT)) <= 65536
 
 
-async def test_create_and_replace_flags_are_enforced(fs: Filesystem) -> None:
-    """XATTR_CREATE and XATTR_REPLACE."""
+async def test_xattr_create_and_replace_are_enforced(fs: Filesystem) -> None:
     ino = make_file(fs, b"f")
     with pytest.raises(NoAttributeError):
         fs.xattrs.set(ino, b"user.a", b"1", ROOT, must_exist=True)
@@ -102,7 +100,7 @@ async def test_create_and_replace_flags_are_enforced(fs: Filesystem) -> None:
 
 
 async def test_access_acl_sets_the_mode(fs: Filesystem) -> None:
-    """Mask becomes the group bits; a minimal ACL leaves only the mode."""
+    """The mask becomes the group bits of the mode; a minimal ACL is stored only as the mode."""
     ino = make_file(fs, b"f")
     fs.xattrs.set(ino, acl.ACCESS, NAMED, USER)
     assert (fs.getattr(ino).mode, fs.xattrs.get(ino, acl.ACCESS)) == (0o100761, NAMED)
@@ -112,7 +110,7 @@ async def test_access_acl_sets_the_mode(fs: Filesystem) -> None:
 
 
 async def test_invalid_acl_is_refused(fs: Filesystem) -> None:
-    """Bytes that are no ACL; a default ACL on a file."""
+    """Bytes that are no ACL, and a default ACL of a file, are refused."""
     ino, directory = make_file(fs, b"f"), make_directory(fs, b"d")
     with pytest.raises(InvalidRequestError):
         fs.xattrs.set(ino, acl.ACCESS, b"nonsense", USER)
@@ -131,7 +129,7 @@ async def test_invalid_acl_is_refused(fs: Filesystem) -> None:
 async def test_setgid_survives_an_acl_only_from_a_group_member(
     fs: Filesystem, uid: int, gid: int, groups: tuple[int, ...], kept: bool
 ) -> None:
-    """Root, or a process in the file's group, by its own or a supplementary group."""
+    """The bit stays if root or a member of the file's group sets the ACL."""
     ino = make_file(fs, b"f", mode=0o2755)
     fs.xattrs._groups_of = lambda _pid: groups  # noqa: SLF001 - groups of a process that does not exist
     fs.xattrs.set(ino, acl.ACCESS, NAMED, USER._replace(uid=uid, gid=gid))
@@ -139,7 +137,7 @@ async def test_setgid_survives_an_acl_only_from_a_group_member(
 
 
 async def test_capability_of_an_open_file_is_answered_from_memory(fs: Filesystem) -> None:
-    """The kernel asks before every write(2); setting or removing it updates the memory."""
+    """The kernel requests ``security.capability`` before writes, so its absence is cached."""
     ino = make_file(fs, b"f")
     assert not fs.xattrs.lacks_capability(ino)
     await fs.open(ino, ROOT)

@@ -1,4 +1,4 @@
-"""Fixtures: a filesystem with its handlers, and a real mount."""
+"""Fixtures: a filesystem with its FUSE handlers, and a real mount of it."""
 
 import os
 from collections.abc import AsyncIterator, Callable
@@ -43,7 +43,7 @@ class Context(NamedTuple):
 
 
 class Handlers(NamedTuple):
-    """A filesystem and its handlers, called without a kernel."""
+    """A filesystem with its handlers, which tests call without a kernel."""
 
     session: Session
     fs: Filesystem
@@ -51,19 +51,19 @@ class Handlers(NamedTuple):
 
 
 class Mounted(NamedTuple):
-    """A mounted filesystem."""
+    """A filesystem mounted by the kernel."""
 
     path: Path
     handlers: Handlers
 
     async def run(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Run a function with system calls on the mount in a thread; on the loop it would hang."""
+        """Run a function with system calls in a thread, because the event loop serves the mount."""
         return await trio.to_thread.run_sync(function, *arguments)
 
 
 @asynccontextmanager
 async def opened(home: Path) -> AsyncIterator[Handlers]:
-    """Make and open a filesystem in a memory store."""
+    """Make a filesystem in a memory store, and open it."""
     store = MemoryStore()
     wanted = NewFilesystem(label="t", block_bytes=BLOCK_BYTES, page_size=4096, passphrase=None)
     await make_filesystem(store, wanted, home, SystemClock())
@@ -107,7 +107,7 @@ async def until_ready(  # noqa: ASYNC114, ASYNC128 - serve() calls started
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """Serve as a child task that has started once the mount is ready."""
+    """Serve the mount; report the task as started when the mount is ready."""
     options = FuseOptions(source="memory:", nosuid=False, nodev=False, allow_other=True)
     await serve(operations, mountpoint, options, on_ready=task_status.started)
 
@@ -153,14 +153,14 @@ CONTEXT = Context()
 
 
 class Reply:
-    """Collects a readdir reply with room for some names."""
+    """Collects the entries of one readdir reply."""
 
     def __init__(self, room: int = 1000) -> None:
         self.room = room
         self.rows: list[tuple[bytes, int, int]] = []
 
     def add(self, _token: object, name: bytes, entry: Any, position: int) -> bool:
-        """Add a name, as pyfuse3.readdir_reply does."""
+        """Add an entry unless the reply is full, as pyfuse3.readdir_reply does."""
         if len(self.rows) >= self.room:
             return False
         self.rows.append((name, entry.st_ino, position))
@@ -169,14 +169,14 @@ class Reply:
 
 @pytest.fixture
 def reply(monkeypatch: pytest.MonkeyPatch) -> Reply:
-    """Return an object that collects replies: a real token exists only inside a request."""
+    """Return a collector of readdir replies, because only pyfuse3 can make a token for one."""
     made = Reply()
     monkeypatch.setattr(pyfuse3, "readdir_reply", made.add)
     return made
 
 
 async def make_file(handlers: Handlers, name: bytes) -> Ino:
-    """Create and close a file; the kernel knows it once."""
+    """Create and close a file, which leaves its lookup count at 1."""
     info, entry = await handlers.operations.create(ROOT_INO, name, 0o100644, os.O_RDWR, CONTEXT)
     await handlers.operations.release(info.fh)
     return Ino(entry.st_ino)

@@ -1,4 +1,4 @@
-"""Rows with values of another type than their columns: EIO only for the affected files."""
+"""Rows with values of a wrong type, which must cost only EIO for their own files."""
 
 import errno
 import os
@@ -34,7 +34,7 @@ WHERE: Final = {"dentries": "name IN (x'626164', x'6c696e6b')", "blocks": "1"}
 
 
 async def furnish(handlers: Handlers) -> tuple[Ino, Ino, Ino]:
-    """Make a file with content and an attribute, a link, and another file."""
+    """Make a file with content and an extended attribute, a symlink, and a further file."""
     bad, good = await make_file(handlers, b"bad"), await make_file(handlers, b"good")
     operations = handlers.operations
     await operations.setxattr(bad, b"user.a", b"value", CONTEXT)
@@ -47,7 +47,7 @@ async def furnish(handlers: Handlers) -> tuple[Ino, Ino, Ino]:
 
 
 def spoil(handlers: Handlers, table: str, column: str, value: str, inos: tuple[Ino, Ino]) -> None:
-    """Write a value of another type into the rows of two inodes."""
+    """Write a value of a wrong type into the rows of a file and a symlink."""
     db = handlers.fs.db
     where = WHERE.get(table, f"ino IN {inos}")
     db.begin()
@@ -62,13 +62,13 @@ async def answer(work: Callable[[], Awaitable[object]]) -> int:
         await work()
     except pyfuse3.FUSEError as exc:
         return int(exc.errno)
-    except BadRowError:  # requests of the extension, which replies itself
+    except BadRowError:  # The extension replies to some requests itself.
         return errno.EIO
     return 0
 
 
 def reads(handlers: Handlers, bad: Ino, link: Ino) -> list[Callable[[], Awaitable[object]]]:
-    """Return requests that change nothing."""
+    """Return requests on the damaged inodes that only read."""
     operations = handlers.operations
 
     async def content() -> None:
@@ -92,7 +92,7 @@ def reads(handlers: Handlers, bad: Ino, link: Ino) -> list[Callable[[], Awaitabl
 
 
 def changes(handlers: Handlers, bad: Ino) -> list[Callable[[], Awaitable[object]]]:
-    """Return requests that change something."""
+    """Return requests that change the damaged inodes."""
     operations = handlers.operations
 
     async def write() -> None:
@@ -123,14 +123,14 @@ def changes(handlers: Handlers, bad: Ino) -> list[Callable[[], Awaitable[object]
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("column", INODE_COLUMNS)
-async def test_unreadable_inode_gives_eio_for_itself(
+async def test_unreadable_inode_gives_eio_only_for_itself(
     handlers: Handlers,
     reply: Reply,
     caplog: pytest.LogCaptureFixture,
     column: str,
     value: str,
 ) -> None:
-    """Reads and changes of it fail; its name is listed; other files can be read and changed."""
+    """Requests for the inode fail with EIO; requests for its name and for other files succeed."""
     bad, good, link = await furnish(handlers)
     spoil(handlers, "inodes", column, value, (bad, link))
 
@@ -148,7 +148,7 @@ async def test_unreadable_inode_gives_eio_for_itself(
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize(("table", "column"), OTHER_COLUMNS)
-async def test_unreadable_row_gives_eio_for_its_file(
+async def test_unreadable_row_gives_eio_only_for_its_file(
     handlers: Handlers,
     reply: Reply,
     caplog: pytest.LogCaptureFixture,
@@ -156,7 +156,7 @@ async def test_unreadable_row_gives_eio_for_its_file(
     column: str,
     value: str,
 ) -> None:
-    """No request raises an unexpected exception, and the mount continues."""
+    """Every request on the file fails with EIO or succeeds, and the mount keeps serving."""
     bad, good, link = await furnish(handlers)
     spoil(handlers, table, column, value, (bad, link))
 
@@ -172,10 +172,10 @@ async def test_unreadable_row_gives_eio_for_its_file(
 
 
 @pytest.mark.parametrize("column", ["refs", "plain_bytes", "hash", "pack", "pack_offset"])
-async def test_removed_file_with_unreadable_rows_costs_only_its_space(
+async def test_removed_file_with_unreadable_rows_becomes_an_orphan(
     handlers: Handlers, caplog: pytest.LogCaptureFixture, column: str
 ) -> None:
-    """A removed file with unreadable rows stays as an orphan until fsck -y."""
+    """The removed file stays as an orphan until fsck -y."""
     bad, good, _link = await furnish(handlers)
     spoil(handlers, "blocks", column, "1.5", (bad, bad))
     operations, status = handlers.operations, handlers.operations.status
@@ -192,10 +192,10 @@ async def test_removed_file_with_unreadable_rows_costs_only_its_space(
     assert inodes.get(handlers.fs.db, bad).nlink == 0
 
 
-async def test_bad_row_found_during_a_change_stops_all_changes(
+async def test_bad_row_found_during_a_change_degrades_the_mount(
     handlers: Handlers,
 ) -> None:
-    """Half of the change is in the open group, with other changes: the group is rolled back."""
+    """The group with half of the change is rolled back, and the mount is degraded."""
     bad, good, _link = await furnish(handlers)
     status = handlers.operations.status
     begun = status.progress
@@ -211,10 +211,10 @@ async def test_bad_row_found_during_a_change_stops_all_changes(
 
 @pytest.mark.parametrize("refs", [0, -1, -(2**63)])
 @pytest.mark.parametrize("removed", [False, True])
-async def test_block_without_references_ends_changes_with_a_reason(
+async def test_block_without_references_degrades_the_mount_with_a_reason(
     handlers: Handlers, caplog: pytest.LogCaptureFixture, refs: int, removed: bool
 ) -> None:
-    """A hostile row of a plain filesystem is damage, and no bug; its content can be read."""
+    """A forged row of a plain filesystem is reported as damage; the content stays readable."""
     bad, good, _link = await furnish(handlers)
     spoil(handlers, "blocks", "refs", str(refs), (bad, bad))
     operations, status = handlers.operations, handlers.operations.status

@@ -1,4 +1,4 @@
-"""The barrier: it passes when all earlier requests have arrived."""
+"""The barrier file, whose release proves that all earlier requests have arrived."""
 
 import os
 
@@ -9,13 +9,13 @@ from s3fs_meta.fuse.barrier import Barrier
 
 
 def test_barrier_belongs_to_the_user_of_the_mount() -> None:
-    """The collecting process runs as the same user."""
+    """Only the user of the mount, as which the collecting process runs, can look up the barrier."""
     entry = Barrier().entry
     assert (entry.st_uid, entry.st_gid) == (os.geteuid(), os.getegid())
 
 
 async def test_barrier_passes_with_its_last_release() -> None:
-    """Opens by a killed collector count, too."""
+    """The barrier passes when all opens of it are released, including those by a killed process."""
     barrier = Barrier()
     barrier.opened()
     barrier.opened()
@@ -35,8 +35,7 @@ async def test_barrier_passes_with_its_last_release() -> None:
     assert seen == [False]
 
 
-async def test_barrier_waits_for_earlier_writes() -> None:
-    """The barrier waits for earlier writes, but not for later ones."""
+async def test_barrier_waits_for_earlier_writes_only() -> None:
     barrier, room = Barrier(), trio.Event()
 
     async def write() -> int:

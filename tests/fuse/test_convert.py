@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 def test_attributes_are_passed_unchanged() -> None:
-    """Times to the nanosecond, before 1970 and after 2038; 64-bit inode numbers."""
+    """Times before 1970 and after 2038 are exact to the nanosecond; inode numbers have 64 bits."""
     entry = Converter(MIB).entry(FILE)
     assert (entry.st_ino, entry.st_mode, entry.st_nlink) == (1 << 40, 0o100640, 3)
     assert (entry.st_uid, entry.st_gid, entry.st_size) == (10, 20, 5000)
@@ -22,7 +22,6 @@ def test_attributes_are_passed_unchanged() -> None:
 
 
 def test_device_number_is_shown_for_devices_only() -> None:
-    """Only devices have a device number; for other types it is 0."""
     device = FILE._replace(mode=0o020600, rdev=0x801, mapped_blocks=0, size_bytes=0)
     assert Converter(MIB).entry(device).st_rdev == 0x801
 
@@ -40,12 +39,12 @@ def test_device_number_is_shown_for_devices_only() -> None:
     ],
 )
 def test_st_blocks_counts_mapped_blocks(size: int, mapped: int, expected: int) -> None:
-    """Holes count nothing; the last block counts up to the end of the file, in whole pages."""
+    """Holes do not count; the last block counts in pages, up to the size of the file."""
     assert sectors(size, mapped) == expected
 
 
 def test_overrides_change_shown_attributes() -> None:
-    """Mount options uid, gid and umask; files without an x bit do not get one."""
+    """The mount options uid, gid and umask apply; files without execute bits get none."""
     converter = Converter(MIB, overrides=Overrides(uid=1, gid=2, umask=0o027))
     entry = converter.entry(FILE)
     assert (entry.st_uid, entry.st_gid, entry.st_mode) == (1, 2, 0o100640)
@@ -55,13 +54,13 @@ def test_overrides_change_shown_attributes() -> None:
 
 
 def test_missing_name_may_be_cached() -> None:
-    """Inode 0 with a timeout can be cached, ENOENT cannot."""
+    """The kernel can cache a reply with inode 0 and a timeout, but not an errno."""
     nothing = Converter(MIB).no_entry
     assert (nothing.st_ino, nothing.entry_timeout) == (0, ENTRY_TIMEOUT_S)
 
 
-def test_statfs_uses_whole_units() -> None:
-    """Blocks of 4 KiB, and the longest name."""
+def test_statfs_counts_blocks_of_4_kib() -> None:
+    """Space is counted in blocks of 4 KiB; the longest name has 255 bytes."""
     data = Converter(MIB).statfs(SpaceFigures(1 << 30, 1 << 20, 7, 100))
     assert (data.f_bsize, data.f_frsize, data.f_blocks) == (4096, 4096, 1 << 18)
     assert (data.f_bfree, data.f_bavail) == (256, 256)

@@ -1,7 +1,7 @@
-"""The cost of requests in calls and in moves between files: counted, not timed.
+"""Each request costs a fixed number of calls and of moves between files.
 
-The numbers stand in docs/design/architecture.md, and nowhere else. One that grows is a regression;
-one that is much smaller must be stated there, or it could grow again unnoticed.
+The numbers are those of docs/design/architecture.md. A request that costs more fails its test. So
+does one that costs much less, because it could grow again unnoticed: then the page must be updated.
 """
 
 import os
@@ -20,7 +20,7 @@ from tests.fuse.conftest import BLOCK_BYTES, Context, Handlers
 
 DATA = os.urandom(4096)
 PAGE: Final = Path(__file__).parents[2] / "docs" / "design" / "architecture.md"
-# Versions of Python differ in what they call: the later ones do without a call per comprehension.
+# Later versions of Python save up to a fifth of the calls, as they inline comprehensions.
 SPARED_SHARE: Final = 5
 
 
@@ -32,7 +32,7 @@ class Cost(NamedTuple):
 
 
 def stated() -> dict[str, Cost]:
-    """Return the table of the page."""
+    """Return the costs of the table in the page, by request."""
     rows = re.findall(r"^\| (.+) \| (\d+) \| (\d+) \|$", PAGE.read_text(), re.MULTILINE)
     return {request: Cost(int(calls), int(moves)) for request, calls, moves in rows}
 
@@ -40,7 +40,7 @@ def stated() -> dict[str, Cost]:
 async def cost_of(
     handlers: Handlers, request: Callable[[], Awaitable[object]], *, in_group: bool = True
 ) -> Counted:
-    """Carry out one request in an open group, which it need not begin; or between two groups."""
+    """Count the calls of one request, within an open group or between two groups."""
     handlers.session.db.commit()
     if in_group:
         handlers.session.db.begin()
@@ -57,7 +57,7 @@ async def make_file(handlers: Handlers, name: bytes) -> Ino:
 
 
 def require(counted: Counted, request: str) -> None:
-    """Fail with the trip of a request that costs more than the page says, or much less."""
+    """Require the documented cost of a request, or at most a fifth less; else show its calls."""
     trip = "\n".join(f"{file} {function}" for file, function in counted.trip)
     cost, most = Cost(counted.calls, counted.moves), stated()[request]
     for found, said in zip(cost, most, strict=True):
@@ -65,7 +65,7 @@ def require(counted: Counted, request: str) -> None:
 
 
 async def test_write_into_a_new_block_is_planned_once(handlers: Handlers) -> None:
-    """A write into a new block looks everything up, checks and acts only once."""
+    """The write looks up its blocks, checks the mount and accounts for disk space only once."""
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write
     await write(ino, 0, DATA)
@@ -76,8 +76,7 @@ async def test_write_into_a_new_block_is_planned_once(handlers: Handlers) -> Non
         assert functions.count(once) == 1, once
 
 
-async def test_write_behind_the_end_of_a_dirty_block(handlers: Handlers) -> None:
-    """An append to a dirty block has the documented cost."""
+async def test_cost_of_an_append_to_a_dirty_block(handlers: Handlers) -> None:
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write
     await write(ino, 0, DATA)
@@ -85,8 +84,8 @@ async def test_write_behind_the_end_of_a_dirty_block(handlers: Handlers) -> None
     require(counted, "4 KiB behind the end of a dirty block")
 
 
-async def test_write_over_a_dirty_block(handlers: Handlers) -> None:
-    """Size and block stay the same, so no row changes; an open group would be committed first."""
+async def test_cost_of_a_write_over_a_dirty_block(handlers: Handlers) -> None:
+    """Size and block stay the same, so no row changes and no group is opened."""
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write
     await write(ino, 0, DATA)
@@ -95,8 +94,7 @@ async def test_write_over_a_dirty_block(handlers: Handlers) -> None:
     require(counted, "4 KiB over a dirty block, no row changes")
 
 
-async def test_warm_read(handlers: Handlers) -> None:
-    """A read of a cached block has the documented cost."""
+async def test_cost_of_a_read_of_a_cached_block(handlers: Handlers) -> None:
     ino = await make_file(handlers, b"f")
     await handlers.operations.write(ino, 0, DATA)
     read = handlers.operations.read
@@ -105,8 +103,8 @@ async def test_warm_read(handlers: Handlers) -> None:
 
 
 @pytest.mark.parametrize("is_uploaded", [False, True])
-async def test_copy_of_a_small_file(handlers: Handlers, is_uploaded: bool) -> None:
-    """As cp(1) does, by copy_file_range(2): it is done when the call returns, without a task."""
+async def test_cost_of_a_copy_of_a_small_file(handlers: Handlers, is_uploaded: bool) -> None:
+    """A copy by copy_file_range(2), as of cp(1), is complete when the call returns."""
     source, target = await make_file(handlers, b"f"), await make_file(handlers, b"g")
     await handlers.operations.write(source, 0, DATA)
     if is_uploaded:
@@ -127,21 +125,21 @@ async def test_copy_of_a_small_file(handlers: Handlers, is_uploaded: bool) -> No
     assert await handlers.fs.read(target, 0, len(DATA)) == DATA
 
 
-async def test_cold_read(handlers: Handlers) -> None:
-    """A read of an uncached block has the documented cost."""
+async def test_cost_of_a_read_of_an_uncached_block(handlers: Handlers) -> None:
     ino = await make_file(handlers, b"f")
     await handlers.operations.write(ino, 0, os.urandom(BLOCK_BYTES))
     await handlers.session.flush()
     await handlers.session.durability.sync_all()
-    await handlers.fs.read(ino, 0, 1)  # makes the access time new enough
+    await handlers.fs.read(ino, 0, 1)  # sets atime, so that the counted read does not
     cache = handlers.session.cache
-    cache.disk.has_room(1 << 60)  # which no disk has: everything clean goes
+    # No disk has so much room, so every clean block is evicted.
+    cache.disk.has_room(1 << 60)
     counted = await cost_of(handlers, lambda: handlers.operations.read(ino, 0, 4096))
     require(counted, "cold read of one block, without its threads")
     assert cache.misses == 1
 
 
-def test_page_names_the_counted_requests() -> None:
-    """A row that no test counts would be believed."""
+def test_page_lists_only_counted_requests() -> None:
+    """Each row of the table is counted by a test of this module."""
     counted = re.findall(r'require\(.*?"([^"]+)"\)', Path(__file__).read_text(), re.DOTALL)
     assert sorted(stated()) == sorted(one for one in counted if one in stated())

@@ -1,4 +1,4 @@
-"""The error boundary: only FUSEError leaves a handler."""
+"""The error boundary of FUSE handlers, which only FUSEError may leave."""
 
 import errno
 import inspect
@@ -25,7 +25,7 @@ from s3fs_meta.mount_state import MountState, MountStatus
 
 
 class Desk:
-    """Two handlers with results set by the test."""
+    """Two handlers whose outcome a test sets."""
 
     def __init__(self) -> None:
         self.status = MountStatus()
@@ -34,14 +34,14 @@ class Desk:
 
     @answered
     def plain(self, outcome: object) -> object:
-        """Return or raise as set."""
+        """Return the outcome, or raise it."""
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     @answered
     async def waiting(self, outcome: object) -> object:
-        """Return or raise as set."""
+        """Return the outcome, or raise it."""
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -49,12 +49,11 @@ class Desk:
 
 @pytest.fixture(params=["plain", "waiting"])
 def name(request: pytest.FixtureRequest) -> str:
-    """Return each kind of handler in turn."""
+    """Return the names of a handler that is plain and of one that is async."""
     return str(request.param)
 
 
 async def test_handler_result_is_returned_and_counted(name: str) -> None:
-    """A handler without an error."""
     desk = Desk()
     assert await getattr(desk, name)(7) == 7
     assert desk.requests[name] == 1
@@ -82,7 +81,7 @@ async def test_error_becomes_an_errno(
     logged: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Expected errors are not logged; unrecoverable ones degrade the mount."""
+    """Errors of the caller are not logged; damage and bugs are, and some degrade the mount."""
     desk = Desk()
     with pytest.raises(pyfuse3.FUSEError) as caught:
         await getattr(desk, name)(error)
@@ -106,7 +105,7 @@ async def test_error_becomes_an_errno(
 async def test_half_finished_change_is_rolled_back(
     name: str, error: Exception, undone: int
 ) -> None:
-    """The group with half of the change must never be committed."""
+    """After an unexpected error the open group is rolled back, not committed."""
     desk = Desk()
     taken_back: list[MountState] = []
     desk.status = MountStatus(undo=lambda: taken_back.append(desk.status.state))
@@ -116,8 +115,8 @@ async def test_half_finished_change_is_rolled_back(
     assert taken_back == [MountState.DEGRADED] * undone
 
 
-def test_failing_lookup_keeps_the_open_group() -> None:
-    """Earlier changes of others are complete."""
+def test_failing_lookup_does_not_roll_back_the_open_group() -> None:
+    """A handler that only reads cannot have left half of a change in the open group."""
     taken_back: list[None] = []
     status = MountStatus(undo=lambda: taken_back.append(None))
     broken(status, "lookup", (1, b"x"), ZeroDivisionError("bug"))
@@ -126,17 +125,17 @@ def test_failing_lookup_keeps_the_open_group() -> None:
 
 
 def test_listed_reading_handlers_exist() -> None:
-    """A misspelt name in that list would cause unnecessary rollbacks."""
+    """A misspelt name in the list would cause unnecessary rollbacks."""
     handlers = {name for name in vars(Operations) if hasattr(vars(Operations)[name], "is_handler")}
     assert handlers | set(RAW_HANDLERS) >= error_boundary.CHANGES_NO_TWO_ROWS
     assert all(callable(getattr(RawOperations, name)) for name in RAW_HANDLERS)
-    assert "open" not in error_boundary.CHANGES_NO_TWO_ROWS  # it truncates
+    assert "open" not in error_boundary.CHANGES_NO_TWO_ROWS  # open may truncate
 
 
 async def test_bug_is_logged_with_its_traceback_and_no_content(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """File content must not get into a log."""
+    """Arguments that are bytes, such as file content, are not logged."""
     with caplog.at_level(logging.ERROR), pytest.raises(pyfuse3.FUSEError):
         await _unprintable(Desk())
     assert "TypeError" in caplog.text
@@ -148,7 +147,7 @@ async def _unprintable(desk: Desk) -> None:
 
 
 def test_every_handler_is_wrapped() -> None:
-    """Every handler is wrapped; forget catches all exceptions itself."""
+    """Every handler has the error boundary, except forget, which catches all exceptions itself."""
     inherited = {
         name for name, _ in inspect.getmembers(pyfuse3.Operations, inspect.iscoroutinefunction)
     }
@@ -156,7 +155,8 @@ def test_every_handler_is_wrapped() -> None:
     assert {name for name in ours if not hasattr(vars(Operations)[name], "is_handler")} == {
         "forget"
     }
-    assert inherited - ours == {"access", "flush", "poll"} & inherited  # pyfuse3 3.5 brought poll
+    # poll exists since pyfuse3 3.5
+    assert inherited - ours == {"access", "flush", "poll"} & inherited
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,10 @@ def test_every_handler_is_wrapped() -> None:
         (StoreUnavailableError("pack/1/ab", 3, 9.0, "timeout"), False),
     ],
 )
-async def test_damage_is_logged_with_what_to_do(
+async def test_damage_is_logged_with_advice(
     name: str, caplog: pytest.LogCaptureFixture, error: Exception, advised: bool
 ) -> None:
-    """A store that is unavailable is no damage, and no check mends a newer format."""
+    """A log line names fsck if an object is damaged, not if the store is unavailable."""
     desk = Desk()
     with pytest.raises(pyfuse3.FUSEError):
         await getattr(desk, name)(error)

@@ -1,4 +1,4 @@
-"""The compiled extension: built or refused, loaded before pyfuse3, reading without blocking."""
+"""The compiled extension: its build, its import before pyfuse3, and reads that do not block."""
 
 import os
 import subprocess
@@ -31,13 +31,12 @@ LIES = 3
 
 
 def ran(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run a program in a separate process."""
+    """Run Python code in a separate process."""
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
 
 
-def test_extension_is_loaded_before_pyfuse3() -> None:
-    """The extension is loaded before pyfuse3, whichever module is imported first."""
+def test_extension_is_imported_before_pyfuse3() -> None:
     assert ran(ORDER).stdout.split() == ["s3fs_meta.fuse.fuse_intercept", "pyfuse3"]
 
 
@@ -49,7 +48,7 @@ def test_extension_is_loaded_before_pyfuse3() -> None:
 def test_mount_without_the_extension_fails_with_one_line(
     tmp_path: Path, module: str, words: list[str], status: int
 ) -> None:
-    """The line says how to build it; nothing is mounted."""
+    """The line names the packages that a build needs, and nothing is mounted."""
     code = f"{MISSING}from s3fs_meta.{module} import main\nsys.exit(main())"
 
     done = ran(code, *words, f"local://{tmp_path}", str(tmp_path))
@@ -61,7 +60,6 @@ def test_mount_without_the_extension_fails_with_one_line(
 
 
 def test_commands_that_do_not_mount_work_without_the_extension() -> None:
-    """Commands without a mount, such as restore, work without the extension."""
     code = f"{MISSING}from s3fs_meta.cli.entry import main\nsys.exit(main())"
 
     assert ran(code, "fsck", "--help").returncode == 0
@@ -69,7 +67,7 @@ def test_commands_that_do_not_mount_work_without_the_extension() -> None:
 
 @pytest.mark.parametrize("step", ["dist_info", "build_ext"])
 def test_build_without_headers_names_the_missing_packages(tmp_path: Path, step: str) -> None:
-    """A build without headers names the missing packages, before pyfuse3 is built."""
+    """The build fails before it compiles pyfuse3."""
     pytest.importorskip("setuptools")
     done = subprocess.run(
         [sys.executable, "setup.py", "--quiet", step],
@@ -88,10 +86,10 @@ def test_build_without_headers_names_the_missing_packages(tmp_path: Path, step: 
 
 @pytest.mark.mount
 @pytest.mark.timeout(30)
-async def test_withdrawn_request_blocks_nothing(
+async def test_withdrawn_request_does_not_block_the_event_loop(
     tmp_path: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that the kernel withdrew blocks no read of /dev/fuse."""
+    """The gate reports a request that the kernel has withdrawn, and no read of /dev/fuse blocks."""
     lies = 0
     really = Gate.is_ready
 

@@ -1,4 +1,4 @@
-"""Requests that wait while a tree is frozen, before and after the kernel's write-back."""
+"""Requests that wait while their tree is frozen, before and after the kernel has written back."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ CONTEXT = Context(pid=2**22)  # a pid that no process has
 
 
 class Fields(NamedTuple):
-    """The attributes that a SETATTR changes."""
+    """The attributes that a SETATTR request changes."""
 
     update_atime: bool = False
     update_mtime: bool = False
@@ -69,14 +69,16 @@ async def _take(handlers: Handlers, name: str, *arguments: Any) -> None:
 
 @pytest.fixture
 async def tree(handlers: Handlers) -> tuple[Ino, Ino]:
-    """Return a file in a directory, and the directory."""
+    """Return a file and its directory."""
     made = await handlers.operations.mkdir(ROOT_INO, b"tree", 0o755, Context())
     info, _ = await handlers.operations.create(made.st_ino, b"f", 0o644, os.O_RDWR, Context())
     return Ino(info.fh), Ino(made.st_ino)
 
 
-async def test_every_changing_request_waits(handlers: Handlers, tree: tuple[Ino, Ino]) -> None:
-    """No other does: the table has all handlers that the mount's state can refuse."""
+async def test_every_changing_request_waits_for_the_end_of_a_freeze(
+    handlers: Handlers, tree: tuple[Ino, Ino]
+) -> None:
+    """All handlers that a read-only mount refuses wait for the end of a freeze; all others pass."""
     reading = {"forget", "fsync", "fsyncdir", "getattr", "listxattr", "lookup", "opendir", "read"}
     closing = {"readdir", "readlink", "release", "releasedir", "statfs"}
     assert set(CHANGING) == set(_HANDLERS) - reading - closing
@@ -90,10 +92,10 @@ async def test_every_changing_request_waits(handlers: Handlers, tree: tuple[Ino,
     assert await _passes(handlers, "unlink", tree[1], b"f", CONTEXT)
 
 
-async def test_write_back_is_blocked_only_after_the_collection(
+async def test_write_back_is_blocked_only_when_the_freeze_is_complete(
     handlers: Handlers, tree: tuple[Ino, Ino]
 ) -> None:
-    """Write-back is blocked only after the collection of the kernel's data."""
+    """Until the kernel has written its dirty data back, its writes pass."""
     requests = _requests(*tree)
     ino = tree[0]
     length = (ino, pyfuse3.EntryAttributes(), Fields(update_size=True), None, CONTEXT)
@@ -105,7 +107,7 @@ async def test_write_back_is_blocked_only_after_the_collection(
         CONTEXT,
     )
     with handlers.fs.freeze.hold(tree[1], 100):
-        for does in (_passes, _waits):  # before and after the freeze is complete
+        for does in (_passes, _waits):  # before the freeze is complete, and afterwards
             assert await _waits(handlers, "getxattr", *requests["getxattr"])
             assert await does(handlers, "open", *requests["open"])
             assert await does(handlers, "write", *requests["write"])
@@ -114,8 +116,8 @@ async def test_write_back_is_blocked_only_after_the_collection(
             handlers.fs.freeze.still()
 
 
-def test_starting_a_program_only_reads() -> None:
-    """A process that reads a pipe may be anything; so may one that has ended."""
+def test_process_that_does_not_start_a_program_may_write() -> None:
+    """A process that runs, and one that has exited, are not taken for the start of a program."""
     waiting = subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

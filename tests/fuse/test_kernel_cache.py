@@ -1,4 +1,4 @@
-"""Invalidation of the kernel's caches when a follower shows a txg."""
+"""Invalidation of the kernel's caches when a follower shows a new txg."""
 
 import errno
 
@@ -20,7 +20,7 @@ TURNED = Turned(
 
 @pytest.fixture
 def reported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
-    """Return the invalidations sent to a kernel without cached entries."""
+    """Return a list of the invalidations that are sent to the kernel."""
     heard: list[tuple[object, ...]] = []
 
     def entry(parent: int, name: bytes) -> None:
@@ -38,13 +38,13 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 
 @pytest.fixture
 def converter() -> Converter:
-    """Return a converter."""
+    """Return a converter of attributes."""
     return Converter(65536)
 
 
 @pytest.fixture
 def cache(handlers: Handlers, converter: Converter) -> KernelCache:
-    """Return the cache state of a kernel that has looked up one inode."""
+    """Return the cache of a kernel that has looked up one inode."""
     handlers.fs.lookups.add(KNOWN)
     return KernelCache(converter, handlers.fs)
 
@@ -52,7 +52,10 @@ def cache(handlers: Handlers, converter: Converter) -> KernelCache:
 async def test_only_possibly_cached_entries_are_invalidated(
     cache: KernelCache, reported: list[tuple[object, ...]]
 ) -> None:
-    """Before the switch names, their listings, and attributes; after it content, too."""
+    """Names, listings and attributes are invalidated before the new txg, content afterwards.
+
+    Inodes that the kernel has not looked up are not invalidated.
+    """
     names = {(ROOT_INO, b"a"), (KNOWN, b"b"), (ROOT_INO, "content"), (KNOWN, "content")}
     await cache.before_turn(TURNED)
     assert set(reported) == names | {(KNOWN, "attributes")}
@@ -64,10 +67,10 @@ async def test_only_possibly_cached_entries_are_invalidated(
     assert reported.count((KNOWN, "content")) == 2
 
 
-async def test_nothing_is_cached_during_the_switch(
+async def test_kernel_caches_nothing_while_a_new_txg_is_prepared(
     handlers: Handlers, cache: KernelCache, converter: Converter, reported: list[tuple[object, ...]]
 ) -> None:
-    """During the switch the kernel caches neither names nor attributes."""
+    """Replies have no timeouts until the new txg is shown."""
     await cache.before_turn(TURNED)
     assert converter.no_entry.entry_timeout == 0.0
     assert converter.entry(handlers.fs.getattr(ROOT_INO)).attr_timeout == 0.0
@@ -79,10 +82,10 @@ async def test_nothing_is_cached_during_the_switch(
     assert reported
 
 
-async def test_capability_is_looked_up_again(
+async def test_capability_of_an_open_file_is_looked_up_again(
     handlers: Handlers, cache: KernelCache, reported: list[tuple[object, ...]]
 ) -> None:
-    """The capability of an open file is looked up again after a switch."""
+    """The daemon forgets whether an open file has a capability."""
     record = handlers.fs.open_files.opened(KNOWN)
     assert handlers.fs.xattrs.lacks_capability(KNOWN)
 
@@ -95,7 +98,7 @@ async def test_capability_is_looked_up_again(
 async def test_unknown_changes_invalidate_everything(
     handlers: Handlers, cache: KernelCache, reported: list[tuple[object, ...]]
 ) -> None:
-    """Unknown changes invalidate all names and inodes that the kernel knows."""
+    """If the changes are unknown, all known names and inodes are invalidated."""
     root, context = ROOT_INO, Context()
     await handlers.operations.mkdir(root, b"known", 0o755, context)
     unknown = await handlers.operations.mkdir(root, b"unknown", 0o755, context)

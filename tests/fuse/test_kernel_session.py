@@ -1,4 +1,4 @@
-"""Real mounts: system calls, signals, leftovers."""
+"""Real mounts: mount options, system calls and signals."""
 
 import errno
 import os
@@ -23,8 +23,8 @@ from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 CONTENT = os.urandom(3 * BLOCK_BYTES + 100)
 
 
-def test_kernel_always_checks_permissions() -> None:
-    """The kernel checks permissions under every combination of options."""
+def test_kernel_checks_permissions_with_all_options() -> None:
+    """The option default_permissions is always set."""
     words = FuseOptions(source="s3://bucket/a,b é").words()
     assert words == {
         "default_permissions",
@@ -63,7 +63,7 @@ def walk_names(root: Path) -> None:
 
 
 def walk_content(root: Path) -> None:
-    """Write, read, truncate, map, make holes."""
+    """Write, read, truncate and extend a file."""
     with open(root / "f", "wb+") as file:
         file.write(CONTENT)
         os.fsync(file.fileno())
@@ -84,7 +84,7 @@ def walk_content(root: Path) -> None:
 
 
 def walk_attributes(root: Path) -> None:
-    """chmod, chown, utimensat, xattrs, statfs."""
+    """Use chmod, chown, utimensat, extended attributes and statfs."""
     file = root / "f"
     file.touch()
     os.chmod(file, 0o4711)
@@ -107,7 +107,7 @@ def walk_attributes(root: Path) -> None:
 
 
 def walk_orphans(root: Path) -> None:
-    """Use files and directories without a name."""
+    """Use a file without a name."""
     with open(root / "f", "wb+") as file:
         file.write(b"content")
         os.unlink(root / "f")
@@ -120,13 +120,13 @@ def walk_orphans(root: Path) -> None:
 @pytest.mark.mount
 @pytest.mark.parametrize("walk", [walk_names, walk_content, walk_attributes, walk_orphans])
 async def test_system_calls_work_on_a_mount(mounted: Mounted, walk: Callable[[Path], None]) -> None:
-    """The complete path through the kernel; no handler raises an unexpected exception."""
+    """A sequence of system calls succeeds, and leaves the mount writable."""
     await mounted.run(walk, mounted.path)
     assert mounted.handlers.session.status.writable
 
 
 def write_and_count_blocks(path: Path) -> list[int]:
-    """Return how many blocks a file has after each fsync, while it is written."""
+    """Write a file; return its number of blocks after each fsync."""
     counted = []
     with open(path, "wb", buffering=0) as file:
         for _ in range(3):
@@ -138,22 +138,22 @@ def write_and_count_blocks(path: Path) -> list[int]:
 
 @pytest.mark.mount
 async def test_blocks_are_counted_after_fsync(mounted: Mounted) -> None:
-    """st_blocks is correct after fsync, although the kernel caches attributes."""
+    """The attribute st_blocks is current after fsync, although the kernel caches attributes."""
     counted = await mounted.run(write_and_count_blocks, mounted.path / "f")
     assert counted == [blocks * BLOCK_BYTES // 512 for blocks in (1, 2, 3)]
 
 
 def mounts() -> str:
-    """Return what is mounted."""
+    """Return the mount table of this process."""
     return Path("/proc/self/mounts").read_text(encoding="utf-8")
 
 
 def mode_after(root: Path, command: str) -> int:
-    """Return the mode of a file with every privilege bit after another user ran a shell command."""
+    """Return the mode of a file with all privilege bits after a command of another user."""
     (root / "f").touch()
     (root / "f").chmod(0o6777)
     root.chmod(0o755)
-    # The working directory is entered before the privileges are dropped.
+    # The working directory is set before the privileges are dropped.
     subprocess.run(
         ["/bin/sh", "-c", command], check=True, cwd=root, user=65534, group=65534, extra_groups=[]
     )
@@ -163,7 +163,7 @@ def mode_after(root: Path, command: str) -> int:
 @pytest.mark.mount
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
 async def test_unprivileged_write_clears_privilege_bits(mounted: Mounted) -> None:
-    """The kernel requests it at write(2); at O_TRUNC it is our task."""
+    """The kernel requests it before write(2); for O_TRUNC the daemon does it."""
     assert await mounted.run(mode_after, mounted.path, "printf x >> f") == 0o777
     assert await mounted.run(mode_after, mounted.path, ": > f") == 0o777
 
@@ -181,8 +181,9 @@ with open(sys.argv[1], "wb", buffering=0) as file:
 def write_elsewhere(path: Path, *, busy: bool) -> "subprocess.Popen[bytes]":
     """Write CONTENT in another process, which keeps the file open if *busy*.
 
-    A separate process is needed: to start fusermount3 it forks, and the child closes what this
-    process has open, on a mount that this process cannot serve until the child has continued.
+    This process cannot write itself: to start fusermount3 it forks, and the child closes the files
+    that this process has open. On this mount that would wait for this process, which waits for the
+    child.
     """
     writer = subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(path), str(len(CONTENT)), str(busy)],
@@ -202,7 +203,7 @@ def write_elsewhere(path: Path, *, busy: bool) -> "subprocess.Popen[bytes]":
 async def test_signal_unmounts_and_loses_nothing(
     tmp_path: Path, mountpoint: Path, busy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dirty pages of the kernel still arrive; an open file delays the end only for a bounded time."""
+    """Dirty pages of the kernel are written; an open file delays the exit for a bounded time."""
     monkeypatch.setattr(kernel_session, "UNMOUNT_GRACE_S", 0.1)
     async with opened(tmp_path) as handlers:
         with trio.fail_after(20):
@@ -222,21 +223,21 @@ async def test_signal_unmounts_and_loses_nothing(
 
 
 @pytest.mark.mount
-async def test_kernel_reads_ahead_in_large_steps(mounted: Mounted) -> None:
-    """The kernel reads ahead in steps of 1 MiB if the mount may set that."""
+async def test_kernel_read_ahead_of_the_mount_is_set(mounted: Mounted) -> None:
+    """The read-ahead of the mount is KERNEL_READAHEAD_KIB, if this process may set it."""
     await mounted.run(kernel_session.tune_mount, str(mounted.path))
     device = kernel_session.device_number(str(mounted.path))
     assert device is not None
     tunable = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
     if not await mounted.run(os.access, tunable, os.W_OK):
-        pytest.skip("only root may")
+        pytest.skip("only root can set the read-ahead")
     assert await mounted.run(tunable.read_text) == f"{KERNEL_READAHEAD_KIB}\n"
     assert kernel_session.device_number(str(mounted.path.parent)) is None
 
 
 @pytest.mark.mount
-async def test_invalid_mount_is_refused(tmp_path: Path) -> None:
-    """An invalid mount raises one error and mounts nothing."""
+async def test_mount_on_a_missing_directory_is_refused(tmp_path: Path) -> None:
+    """A mount on a missing directory raises one error."""
     async with opened(tmp_path) as handlers:
         with pytest.raises(UsageError, match="cannot mount"):
             await serve(

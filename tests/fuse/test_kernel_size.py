@@ -1,4 +1,4 @@
-"""The length of an open file, from the kernel's memory."""
+"""The size of an open file, read from the kernel through /proc."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from s3fs_meta.model import Ino
 
 
 def test_open_file_is_found_by_device_and_number(tmp_path: Path) -> None:
-    """An open file is found by device and number, also without a name."""
+    """The size is found by device and inode number, also of a file without a name."""
     path = tmp_path / "f"
     path.write_bytes(b"x" * 12345)
     status = path.stat()
@@ -32,7 +32,7 @@ def test_open_file_is_found_by_device_and_number(tmp_path: Path) -> None:
 
 
 def test_file_among_other_descriptors_is_found(tmp_path: Path) -> None:
-    """A file is found among pipes, sockets and devices of the process."""
+    """The size is found although the process has other descriptors, such as pipes."""
     path = tmp_path / "f"
     path.write_bytes(b"abc")
     status = path.stat()
@@ -46,8 +46,10 @@ def test_file_among_other_descriptors_is_found(tmp_path: Path) -> None:
         process.communicate()
 
 
-def test_search_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process may have a million descriptors."""
+def test_search_for_an_open_file_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search examines a bounded number of descriptors of a process."""
     path = tmp_path / "f"
     path.write_bytes(b"abc")
     status = path.stat()

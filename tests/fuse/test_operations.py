@@ -1,4 +1,4 @@
-"""Handlers: lookup counts and invalidations."""
+"""FUSE handlers: lookup counts, replies and invalidations."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ from tests.fuse.conftest import CONTEXT, Handlers, Reply, make_file
 
 
 async def test_replies_with_an_inode_are_counted(handlers: Handlers) -> None:
-    """create, lookup, link: one each; getattr does not count."""
+    """Requests such as create, lookup and link add 1 to the lookup count, and getattr does not."""
     operations, count = handlers.operations, handlers.fs.lookups.count
     ino = await make_file(handlers, b"f")
     assert count(ino) == 1
@@ -34,7 +34,7 @@ async def test_replies_with_an_inode_are_counted(handlers: Handlers) -> None:
 
 
 async def test_missing_name_is_answered_with_inode_0(handlers: Handlers) -> None:
-    """Inode 0, which the kernel caches; nothing is counted."""
+    """The kernel can cache inode 0; no lookup is counted for it."""
     entry = await handlers.operations.lookup(ROOT_INO, b"nothing", CONTEXT)
     assert entry.st_ino == 0
     assert handlers.fs.lookups.count(Ino(0)) == 0
@@ -43,7 +43,7 @@ async def test_missing_name_is_answered_with_inode_0(handlers: Handlers) -> None
 async def test_listing_counts_entries_that_fit_except_dots(
     handlers: Handlers, reply: Reply
 ) -> None:
-    """. and .. are first and never counted; the next call continues at the position."""
+    """The entries . and .. are first and not counted; a request continues after the last name."""
     inos = {await make_file(handlers, b"n%d" % number) for number in range(60)}
     await handlers.operations.forget([(ino, 1) for ino in inos])
     seen: list[bytes] = []
@@ -60,7 +60,7 @@ async def test_listing_counts_entries_that_fit_except_dots(
 
 
 async def test_removed_open_directory_lists_dots(handlers: Handlers, reply: Reply) -> None:
-    """A removed open directory lists . and .., even if its parent is removed."""
+    """An open directory without a name lists . and .., even if its parent is removed, too."""
     operations = handlers.operations
     outer = (await operations.mkdir(ROOT_INO, b"a", 0o755, CONTEXT)).st_ino
     inner = (await operations.mkdir(outer, b"b", 0o755, CONTEXT)).st_ino
@@ -71,8 +71,8 @@ async def test_removed_open_directory_lists_dots(handlers: Handlers, reply: Repl
     assert [name for name, _, _ in reply.rows] == [b".", b".."]
 
 
-async def test_missing_capability_needs_no_query(handlers: Handlers) -> None:
-    """The kernel asks for it before every write(2)."""
+async def test_capability_of_a_file_without_one_is_enodata(handlers: Handlers) -> None:
+    """A request for ``security.capability`` of an open file fails with ENODATA."""
     operations = handlers.operations
     info, _ = await operations.create(ROOT_INO, b"f", 0o100644, os.O_RDWR, CONTEXT)
     for _ in range(2):
@@ -81,8 +81,7 @@ async def test_missing_capability_needs_no_query(handlers: Handlers) -> None:
         assert caught.value.errno == errno.ENODATA
 
 
-async def test_contents_are_written_and_read(handlers: Handlers) -> None:
-    """open, write, read, fsync, release."""
+async def test_open_write_read_fsync_and_release_work(handlers: Handlers) -> None:
     operations = handlers.operations
     ino = await make_file(handlers, b"f")
     info = await operations.open(ino, os.O_RDWR, CONTEXT)
@@ -99,7 +98,7 @@ async def test_contents_are_written_and_read(handlers: Handlers) -> None:
 
 
 async def test_every_handler_is_counted(handlers: Handlers) -> None:
-    """Status shows how many requests of each kind there were."""
+    """The status command shows the number of requests of each kind."""
     await make_file(handlers, b"f")
     await handlers.operations.statfs(CONTEXT)
     assert handlers.operations.requests["create"] == 1
@@ -108,7 +107,7 @@ async def test_every_handler_is_counted(handlers: Handlers) -> None:
 
 
 async def test_forget_never_raises(handlers: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget never raises; a bug in it degrades the mount."""
+    """An exception in forget degrades the mount."""
     ino = await make_file(handlers, b"f")
 
     def breaks(_ino: Ino) -> None:
@@ -120,10 +119,10 @@ async def test_forget_never_raises(handlers: Handlers, monkeypatch: pytest.Monke
     assert handlers.fs.lookups.count(ino) == 0
 
 
-async def test_lost_names_are_invalidated(
+async def test_names_of_a_lost_group_are_invalidated(
     handlers: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel must not cache files that SQLite has undone."""
+    """After a rollback the kernel drops the names of the lost group."""
     reported: list[tuple[int, bytes]] = []
     monkeypatch.setattr(
         pyfuse3,
@@ -137,5 +136,5 @@ async def test_lost_names_are_invalidated(
     await make_file(handlers, b"f")
     handlers.session.db.rollback()
     assert reported == [(ROOT_INO, b"f")]
-    assert asked == [(ROOT_INO, False)], "a directory with its listing"
+    assert asked == [(ROOT_INO, False)], "the directory, with its listing, must be invalidated"
     kernel_cache.changed(Lost([], []))

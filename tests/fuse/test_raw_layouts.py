@@ -1,4 +1,4 @@
-"""Structures have the layout of linux/fuse.h."""
+"""Structures of requests and replies, as in linux/fuse.h."""
 
 import struct
 
@@ -21,13 +21,12 @@ from tests.fuse.conftest import FILE
         ("IOCTL", 32),
     ],
 )
-def test_structures_have_their_size(name: str, size_bytes: int) -> None:
-    """Struct fuse_lseek_in and so on."""
+def test_structures_have_the_sizes_of_the_kernel_s(name: str, size_bytes: int) -> None:
     assert getattr(raw_operations, name).size == size_bytes
 
 
 def test_statx_reply_has_its_layout() -> None:
-    """Struct fuse_statx_out: each number at its offset, times before 1970, too."""
+    """Each field of struct fuse_statx_out is at its offset; times may be before 1970."""
     device = FILE._replace(rdev=0x801)
     entry = Converter(1 << 20, timeout_s=1.5).entry(device)
     content = raw_operations.statx_out(entry, FILE.btime_ns)

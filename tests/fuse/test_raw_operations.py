@@ -1,4 +1,4 @@
-"""Requests that the extension adds, on a real mount."""
+"""Requests that the extension adds to those of pyfuse3, on a real mount."""
 
 import ctypes
 import fcntl
@@ -20,7 +20,7 @@ from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 
 pytestmark = pytest.mark.mount
 
-NONE = 1 << 60  # the number of no request: the kernel ignores an answer to it
+NONE = 1 << 60  # The kernel ignores an answer to a request with this number.
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -33,7 +33,7 @@ def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
 
 
 def seek(root: Path) -> None:
-    """Search data and holes of a file, while it is written and afterwards."""
+    """Search data and holes of a file, while it is open for writing and afterwards."""
     with open(root / "f", "wb", buffering=0) as file, open(root / "f", "rb") as reader:
         os.pwrite(file.fileno(), b"x" * BLOCK_BYTES, 10 * BLOCK_BYTES)
         for fd in (file.fileno(), reader.fileno()):
@@ -52,7 +52,7 @@ def seek(root: Path) -> None:
 
 
 def assert_no_holes(fd: int, size_bytes: int) -> None:
-    """Require that everything up to the end is data."""
+    """Require that the complete file is data for lseek."""
     for offset in (0, 1, size_bytes - 1):
         assert os.lseek(fd, offset, os.SEEK_DATA) == offset
         assert os.lseek(fd, offset, os.SEEK_HOLE) == size_bytes
@@ -63,7 +63,7 @@ def assert_no_holes(fd: int, size_bytes: int) -> None:
 
 
 async def test_lseek_shows_no_holes_while_a_file_is_written(mounted: Mounted) -> None:
-    """A hole that was just filled is data: cp(1) would otherwise skip it. The length is current."""
+    """The kernel may have dirty pages in a hole, which cp(1) would skip."""
     await mounted.run(seek, mounted.path)
     assert mounted.handlers.operations.requests["lseek"] == 44
 
@@ -71,7 +71,7 @@ async def test_lseek_shows_no_holes_while_a_file_is_written(mounted: Mounted) ->
 async def test_lseek_works_without_the_kernel_s_length(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the file length in the kernel is unknown, lseek is left to the kernel."""
+    """If the size in the kernel is unknown, the kernel answers lseek itself."""
     monkeypatch.setattr(raw_operations, "kernel_size", lambda *_: None)
 
     def ask(root: Path) -> None:
@@ -84,7 +84,7 @@ async def test_lseek_works_without_the_kernel_s_length(
 
 
 def seal(root: Path) -> None:
-    """Make an open file with unwritten pages immutable."""
+    """Make a file with dirty pages immutable, and write on."""
     with open(root / "f", "wb", buffering=0) as file:
         file.write(b"taken before")
         subprocess.run(["chattr", "+i", root / "f"], check=True)
@@ -100,12 +100,12 @@ def seal(root: Path) -> None:
 
 
 async def test_file_being_written_becomes_immutable_without_loss(mounted: Mounted) -> None:
-    """A file that is being written can become immutable; writers may continue."""
+    """A process that has the file open continues to write."""
     await mounted.run(seal, mounted.path)
 
 
 def make_holes(root: Path) -> None:
-    """Punch, zero and grow a file that is being written."""
+    """Punch and zero ranges of an open file, and extend it."""
     content = bytearray(os.urandom(4 * BLOCK_BYTES))
     fd = os.open(root / "f", os.O_RDWR | os.O_CREAT)
     try:
@@ -129,7 +129,7 @@ def make_holes(root: Path) -> None:
 
 
 async def test_fallocate_makes_holes_and_grows(mounted: Mounted) -> None:
-    """The kernel's page cache agrees with the new content."""
+    """After fallocate, reads return the new content, and not old pages of the kernel."""
     await mounted.run(make_holes, mounted.path)
     assert mounted.handlers.operations.requests["fallocate"] == 4
 
@@ -143,7 +143,6 @@ def copy_with_cp(root: Path, size_bytes: int) -> None:
 
 
 async def test_cp_of_uploaded_content_shares_its_blocks(mounted: Mounted) -> None:
-    """Cp shares uploaded blocks by copy_file_range(2)."""
     path, handlers = mounted.path, mounted.handlers
     content = os.urandom(3 * BLOCK_BYTES)
     await mounted.run((path / "f").write_bytes, content)
@@ -159,12 +158,11 @@ async def test_cp_of_uploaded_content_shares_its_blocks(mounted: Mounted) -> Non
 
 
 async def test_cp_copies_dirty_content(mounted: Mounted) -> None:
-    """The kernel first writes back its pages of both files."""
     await mounted.run(copy_with_cp, mounted.path, 3 * BLOCK_BYTES + 7)
 
 
 def attributes_come_and_go(path: Path) -> None:
-    """Ask for attributes of a file without any, with one, and without it again."""
+    """Read extended attributes of a file that has none, then one, then none again."""
     path.touch()
     for _ in range(2):
         assert os.listxattr(path) == []
@@ -179,16 +177,16 @@ def attributes_come_and_go(path: Path) -> None:
         os.removexattr(path, "user.a")
 
 
-async def test_attributes_are_answered_while_there_are_none_and_some(mounted: Mounted) -> None:
-    """By the quick handlers and the others; all requests are counted."""
+async def test_extended_attributes_are_right_with_and_without_any(mounted: Mounted) -> None:
+    """Requests for extended attributes are right whether a file has any or not."""
     await mounted.run(attributes_come_and_go, mounted.path / "f")
     requests = mounted.handlers.operations.requests
     assert requests["getxattr"] >= 8
     assert requests["listxattr"] >= 4
 
 
-async def test_only_missing_attributes_are_answered_quickly(mounted: Mounted) -> None:
-    """While a tree is frozen the question for capabilities is a sign of a writer, and must wait."""
+async def test_only_requests_for_missing_attributes_are_answered_at_once(mounted: Mounted) -> None:
+    """A request for a capability shows that a process will write, so it waits during a freeze."""
     fs = mounted.handlers.fs
     capability = GETXATTR.pack(0) + b"security.capability\0"
     other = GETXATTR.pack(0) + b"user.a\0"
@@ -207,12 +205,12 @@ async def test_only_missing_attributes_are_answered_quickly(mounted: Mounted) ->
 
 
 def listed(folder: Path) -> list[str]:
-    """Return the names of a directory."""
+    """Return the sorted names of a directory."""
     return sorted(os.listdir(folder))
 
 
 async def test_listing_is_requested_once(mounted: Mounted) -> None:
-    """A listing is requested once, until the directory changes."""
+    """The kernel caches a listing until the directory changes."""
     path, requests = mounted.path, mounted.handlers.operations.requests
     await mounted.run((path / "d").mkdir)
     for number in range(300):
@@ -234,7 +232,7 @@ async def test_listing_is_requested_once(mounted: Mounted) -> None:
 
 
 async def test_cached_listing_sees_changes_by_the_daemon(mounted: Mounted) -> None:
-    """A copy and a removal without kernel requests, many times within one clock tick."""
+    """After a copy and a removal by the daemon a listing is right, even within one clock tick."""
     path, fs = mounted.path, mounted.handlers.fs
     await mounted.run((path / "f").touch)
     ino = fs.getattr(ROOT_INO).ino
@@ -253,7 +251,7 @@ async def test_cached_listing_sees_changes_by_the_daemon(mounted: Mounted) -> No
 
 
 async def test_symlink_target_is_requested_once(mounted: Mounted) -> None:
-    """The kernel caches it."""
+    """The kernel caches the target of a symlink."""
     await mounted.run(os.symlink, "target", mounted.path / "l")
     for _ in range(3):
         assert await mounted.run(os.readlink, mounted.path / "l") == "target"
@@ -261,7 +259,7 @@ async def test_symlink_target_is_requested_once(mounted: Mounted) -> None:
 
 
 def set_flags(root: Path) -> None:
-    """Use chattr(1) and lsattr(1) on a file and on a directory."""
+    """Set and clear flags with chattr(1), and read them with lsattr(1)."""
     for name in ("f", "d"):
         subprocess.run(["chattr", "+i", root / name], check=True)
         said = subprocess.run(["lsattr", "-d", root / name], check=True, capture_output=True)
@@ -282,7 +280,7 @@ def set_flags(root: Path) -> None:
 
 
 async def test_chattr_and_lsattr_work(mounted: Mounted) -> None:
-    """Immutable and append-only; other flags are refused."""
+    """The flags immutable and append-only are set and shown; other flags are refused."""
     await mounted.run((mounted.path / "f").write_bytes, b"content, ")
     await mounted.run((mounted.path / "d").mkdir)
     await mounted.run(set_flags, mounted.path)
@@ -292,20 +290,20 @@ async def test_chattr_and_lsattr_work(mounted: Mounted) -> None:
 
 
 def ask_something_else(path: Path) -> None:
-    """Call ioctl(2) with an unknown command."""
+    """Call ioctl(2) with an unknown command, which must fail."""
     with open(path, "rb") as file, pytest.raises(OSError, match="Inappropriate ioctl"):
         fcntl.ioctl(file, 0x8008_667F, bytes(8))
 
 
 async def test_unknown_ioctl_is_refused(mounted: Mounted) -> None:
-    """ENOTTY, as in ioctl(2); the mount is not affected."""
+    """The call fails with ENOTTY, and the mount continues."""
     await mounted.run((mounted.path / "f").touch)
     await mounted.run(ask_something_else, mounted.path / "f")
     assert mounted.handlers.session.status.writable
 
 
 def make_nameless(root: Path) -> None:
-    """Make files without a name; link the first with ln(1)."""
+    """Make two files with O_TMPFILE, and link one with ln(1)."""
     fd = os.open(root, os.O_TMPFILE | os.O_RDWR, 0o640)
     other = os.open(root, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o640)
     try:
@@ -326,8 +324,8 @@ def make_nameless(root: Path) -> None:
         os.close(other)
 
 
-async def test_file_without_a_name_works(mounted: Mounted) -> None:
-    """open(2), O_TMPFILE: with O_EXCL it can never be linked."""
+async def test_o_tmpfile_makes_a_file_that_can_be_linked(mounted: Mounted) -> None:
+    """A file made with O_TMPFILE can be linked, unless it was made with O_EXCL, too."""
     await mounted.run(make_nameless, mounted.path)
     assert await mounted.run((mounted.path / "f").read_bytes) == b"content"
     found = await mounted.run((mounted.path / "f").stat)
@@ -335,7 +333,7 @@ async def test_file_without_a_name_works(mounted: Mounted) -> None:
 
 
 def write_as_other_user(path: Path) -> None:
-    """Write to a file opened by root, where clearing its privilege bits fails."""
+    """Write as another user to a file with privilege bits, which must fail."""
     path.chmod(0o6775)
     with open(path, "r+b", buffering=0) as file:
         code = f"import os; fd = {file.fileno()}; os.setuid(65534); os.write(fd, b'changed')"
@@ -348,7 +346,7 @@ def write_as_other_user(path: Path) -> None:
 async def test_write_is_refused_if_privileges_would_stay(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program could otherwise run foreign content with them."""
+    """If privilege bits cannot be cleared, the write fails, and the content stays."""
     path, fs = mounted.path / "f", mounted.handlers.fs
     await mounted.run(path.write_bytes, b"content")
 
@@ -369,12 +367,12 @@ def stat_with_birth(path: Path) -> tuple[str, ...]:
 
 
 async def test_statx_has_birth_time_and_all_attributes(mounted: Mounted) -> None:
-    """The birth time stays when everything else changes; the rest is the same as in stat(2)."""
+    """The command stat(1) shows the birth time, which stays after all changes."""
     path, fs = mounted.path / "f", mounted.handlers.fs
     await mounted.run(os.mknod, path, 0o20640, os.makedev(260, 1_000_001))
     made = fs.lookup(ROOT_INO, b"f")
     assert made is not None
-    await trio.sleep(0.02)  # the clock of files ticks every few milliseconds
+    await trio.sleep(0.02)  # The clock of the filesystem ticks every few milliseconds.
     await mounted.run(os.chown, path, 12, 34)
     await mounted.run(lambda: os.utime(path, ns=(1_000_000_001, -1_500_000_000)))
     await mounted.run(path.rename, mounted.path / "g")
@@ -388,8 +386,8 @@ async def test_statx_has_birth_time_and_all_attributes(mounted: Mounted) -> None
     assert mounted.handlers.operations.requests["statx"] == 1
 
 
-async def test_birth_time_of_a_missing_inode_is_an_error(mounted: Mounted) -> None:
-    """An errno, as of any other request."""
+async def test_statx_of_a_missing_inode_is_an_error(mounted: Mounted) -> None:
+    """A statx request for a missing inode fails with ESTALE."""
     path, fs = mounted.path / "f", mounted.handlers.fs
     await mounted.run(path.touch)
     fs.getattr = missing
@@ -400,14 +398,14 @@ async def test_birth_time_of_a_missing_inode_is_an_error(mounted: Mounted) -> No
 
 
 def missing(ino: Ino) -> Attributes:
-    """Query an inode that was removed."""
+    """Raise NoInodeError, as for a removed inode."""
     raise NoInodeError(ino)
 
 
 CAPABILITY = "security.capability"
 CAP_NET_RAW = bytes.fromhex(
     "0100000200200000000000000000000000000000"
-)  # capabilities(7), version 2
+)  # a capability of version 2, see capabilities(7)
 
 
 CHANGES = (
@@ -421,7 +419,7 @@ CHANGES = (
 
 
 def write_and_see(path: Path) -> None:
-    """Write as root and as user 65534; compare the remaining privileges."""
+    """Write as root and as user 65534; check which privilege bits remain."""
     with open(path, "r+b", buffering=0) as file:
         for _ in range(2):
             file.write(b"first")
@@ -429,7 +427,7 @@ def write_and_see(path: Path) -> None:
             path.chmod(0o6775)
             file.write(b"second")
             assert CAPABILITY not in os.listxattr(path)
-            assert path.stat().st_mode & 0o7777 == 0o6775, "root keeps these"
+            assert path.stat().st_mode & 0o7777 == 0o6775, "writes by root must keep the bits"
         for change in CHANGES:
             path.chmod(0o6775)
             code = f"import ctypes, os; fd = {file.fileno()}; os.setuid(65534); {change}"
@@ -451,16 +449,14 @@ def write_and_see(path: Path) -> None:
     assert oct(path.stat().st_mode & 0o7777) == "0o777"
 
 
-async def test_privileges_are_cleared_by_a_change(mounted: Mounted) -> None:
-    """Set-user-ID bits and capabilities, although the kernel does not ask before each write(2)."""
+async def test_privileges_are_cleared_by_every_kind_of_change(mounted: Mounted) -> None:
+    """Each kind of change by another user clears suid, sgid and capabilities."""
     await mounted.run((mounted.path / "f").touch)
     await mounted.run(write_and_see, mounted.path / "f")
 
 
-async def test_waiting_request_blocks_no_other_and_ends_with_the_mount(
-    tmp_path: Path, mountpoint: Path
-) -> None:
-    """A waiting request blocks no other, and is answered at the end of the mount."""
+async def test_waiting_request_blocks_no_other_request(tmp_path: Path, mountpoint: Path) -> None:
+    """The mount answers other requests, and fails the waiting one when it ends."""
     waits = trio.Event()
 
     async def forever(*_arguments: object) -> None:

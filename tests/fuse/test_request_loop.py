@@ -1,8 +1,7 @@
-"""How pyfuse3's workers wait for requests: mostly without the scheduler, and still fair.
+"""The loop in which pyfuse3's workers wait for requests, mostly without the scheduler.
 
-A socket stands for the descriptor, and ``work`` for pyfuse3's loop, whose order of steps it has:
-pass the gate, wait, take a request, answer. The real loop is in
-tests/end_to_end/test_request_loop.py.
+A socket replaces /dev/fuse. ``work`` replaces the loop of pyfuse3 and has its steps: take the lock,
+wait, read a request, answer it. The real loop is tested in tests/end_to_end/test_request_loop.py.
 """
 
 import contextlib
@@ -23,15 +22,15 @@ Answer = Callable[[bytes], Awaitable[None]]
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Return the kernel's end and the daemon's end, on which a read would block."""
+    """Return a socket for the kernel and a socket for the daemon."""
     kernel, daemon = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with kernel, daemon:
-        daemon.settimeout(0.001)  # a worker that reads a missing request fails
+        daemon.settimeout(0.001)  # A worker that reads without a request fails after this time.
         yield kernel, daemon
 
 
 async def work(direct: DirectTrio, daemon: socket.socket, answer: Answer) -> None:
-    """Take and answer requests, as pyfuse3's workers do."""
+    """Read and answer requests, as a worker of pyfuse3 does."""
     while True:
         async with direct.Lock():
             await direct.lowlevel.wait_readable(daemon.fileno())
@@ -39,7 +38,7 @@ async def work(direct: DirectTrio, daemon: socket.socket, answer: Answer) -> Non
 
 
 async def at_once(_request: bytes) -> None:
-    """Answer without waiting."""
+    """Answer a request without waiting."""
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ async def nursery() -> AsyncIterator[trio.Nursery]:
 async def test_every_request_is_answered_once(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """Every request is answered once, in order, by any worker."""
+    """Three workers answer each request once, in order."""
     kernel, daemon = pair
     answered: list[bytes] = []
 
@@ -75,10 +74,10 @@ async def test_every_request_is_answered_once(
     assert answered == sent
 
 
-async def test_other_tasks_run_while_requests_never_end(
+async def test_other_tasks_run_during_endless_requests(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """The next request is there before the last one is answered, and still every task runs."""
+    """Other tasks run although the next request always arrives before the last one is answered."""
     kernel, daemon = pair
     answered = 0
 
@@ -97,10 +96,10 @@ async def test_other_tasks_run_while_requests_never_end(
             assert answered > before
 
 
-async def test_another_worker_takes_over_while_one_waits(
+async def test_waiting_reply_does_not_delay_the_next_request(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """A slow reply does not delay the next request."""
+    """Another worker reads the next request while one waits."""
     kernel, daemon = pair
     slow, answered = trio.Event(), trio.Event()
 
@@ -122,10 +121,9 @@ async def test_another_worker_takes_over_while_one_waits(
         await answered.wait()
 
 
-async def test_worker_woken_for_a_missing_request_waits_again(
+async def test_worker_waits_again_if_another_took_its_request(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """A worker that is woken for a request taken by another one waits again."""
     kernel, daemon = pair
     answered = taken = 0
 
@@ -134,7 +132,7 @@ async def test_worker_woken_for_a_missing_request_waits_again(
         answered += 1
 
     async def take() -> None:
-        """Get woken by the same request; the order is random."""
+        """Take the request for which all workers were woken; their order is random."""
         nonlocal taken
         with daemon.dup() as other:
             other.setblocking(False)
@@ -158,7 +156,7 @@ async def test_worker_woken_for_a_missing_request_waits_again(
 async def test_cancelled_worker_is_replaced(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """A standby worker takes its place."""
+    """Another worker reads requests after the waiting one was cancelled."""
     kernel, daemon = pair
     answered = trio.Event()
 
@@ -183,17 +181,16 @@ async def test_cancelled_worker_is_replaced(
         await answered.wait()
 
 
-async def test_worker_woken_without_a_request_ends_with_the_loop(
+async def test_worker_woken_without_a_request_exits_with_the_loop(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    """A worker that is woken without a request ends with the loop."""
     kernel, daemon = pair
 
     async def wait(direct: DirectTrio) -> None:
         with contextlib.suppress(trio.ClosedResourceError):
             await direct.lowlevel.wait_readable(daemon.fileno())
 
-    for _ in range(30):  # the order is random
+    for _ in range(30):  # The order of tasks is random.
         direct = DirectTrio()
         with trio.fail_after(10), daemon.dup() as other:
             async with trio.open_nursery() as nursery:
@@ -205,8 +202,8 @@ async def test_worker_woken_without_a_request_ends_with_the_loop(
                 direct.lowlevel.notify_closing(daemon.fileno())
 
 
-def test_library_is_restored_afterwards() -> None:
-    """The next session replaces the attribute again."""
+def test_pyfuse3_is_restored_after_a_session() -> None:
+    """The module ``trio`` in pyfuse3 is restored, so that the next session can replace it again."""
     with request_loop.direct():
         assert isinstance(vars(pyfuse3)["trio"], DirectTrio)
         assert vars(pyfuse3)["trio"].open_nursery is trio.open_nursery

@@ -31,7 +31,7 @@ for line in sys.stdin:
 
 @contextmanager
 def holding(path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Let another process write each line that it gets to an open file."""
+    """Start a process that writes each line of its input to an open file."""
     with subprocess.Popen(
         [sys.executable, "-c", _HOLD, path],
         stdin=subprocess.PIPE,
@@ -45,7 +45,7 @@ def holding(path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def write(process: "subprocess.Popen[str]", line: str) -> None:
-    """Let the process write a line."""
+    """Let the process write a line, and wait until it has."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(f"{line}\n")
@@ -54,14 +54,14 @@ def write(process: "subprocess.Popen[str]", line: str) -> None:
 
 
 def size(handlers: Handlers, name: bytes) -> int:
-    """Return the length of a file in our rows."""
+    """Return the size of a file in its row."""
     found = handlers.fs.lookup(ROOT_INO, name)
     assert found is not None
     return found.size_bytes
 
 
 async def test_mount_without_writers_is_not_collected(mounted: Mounted) -> None:
-    """No request, and no process."""
+    """Without a file open for writing, no request is sent and no process started."""
     operations = mounted.handlers.operations
     await mounted.run((mounted.path / "f").write_bytes, b"x")
     before = dict(operations.requests)
@@ -72,7 +72,7 @@ async def test_mount_without_writers_is_not_collected(mounted: Mounted) -> None:
 
 
 async def test_cost_of_collecting_is_independent_of_open_files(mounted: Mounted) -> None:
-    """Only the barrier, and new data of each file, are requested."""
+    """A collection requests the barrier, and the new data of each file."""
     operations = mounted.handlers.operations
     opened: list[int] = []
 
@@ -83,7 +83,7 @@ async def test_cost_of_collecting_is_independent_of_open_files(mounted: Mounted)
 
     await mounted.run(make)
     try:
-        assert await operations.write_back.collect()  # the kernel looks up the barrier's name
+        assert await operations.write_back.collect()  # one lookup, of the name of the barrier
         before = dict(operations.requests)
         assert await operations.write_back.collect()
         grown = {
@@ -100,7 +100,7 @@ async def test_cost_of_collecting_is_independent_of_open_files(mounted: Mounted)
 
 
 async def test_collected_bytes_reach_the_daemon(mounted: Mounted) -> None:
-    """Collected bytes reach the daemon, also after a kill of the collecting process."""
+    """The rows have the written size after a collection, also after a kill of its process."""
     operations = mounted.handlers.operations
     with holding(mounted.path / "f") as writer:
         await mounted.run(write, writer, "one")
@@ -120,7 +120,7 @@ async def test_collected_bytes_reach_the_daemon(mounted: Mounted) -> None:
 
 
 async def test_collector_need_not_own_the_barrier(mounted: Mounted) -> None:
-    """The collecting process need not own the barrier."""
+    """A collection succeeds although the barrier belongs to another user."""
     operations = mounted.handlers.operations
     operations.write_back._barrier.entry.st_uid = 12345  # noqa: SLF001 - a kernel that behaves in another way
     with holding(mounted.path / "f") as writer:
@@ -130,7 +130,7 @@ async def test_collector_need_not_own_the_barrier(mounted: Mounted) -> None:
 
 
 class _Ceaseless(dict[str, int]):
-    """Counters of requests that arrive faster than they are collected."""
+    """Counters of requests that grow by 1,000 whenever they are read."""
 
     @override
     def __getitem__(self, name: str) -> int:
@@ -141,7 +141,7 @@ class _Ceaseless(dict[str, int]):
 async def test_continuous_writing_is_distinguished_from_a_failing_collector(
     mounted: Mounted,
 ) -> None:
-    """The requested data arrived; only the writing never ends."""
+    """If data arrives all the time, a collection reports continuous writing, not a failure."""
     operations = mounted.handlers.operations
     write_back = operations.write_back
     write_back._requests = _Ceaseless(read=0, write=0)  # noqa: SLF001 - a kernel that behaves in another way
@@ -156,7 +156,7 @@ async def test_continuous_writing_is_distinguished_from_a_failing_collector(
 
 
 async def test_stopped_collector_delays_callers_only_for_a_bounded_time(mounted: Mounted) -> None:
-    """A waiting caller continues after a bound; the next pass has collected everything."""
+    """A caller waits for a stopped process for a bounded time; a later collection succeeds."""
     write_back = mounted.handlers.operations.write_back
     with holding(mounted.path / "f") as writer:
         await mounted.run(write, writer, "one")
@@ -171,8 +171,7 @@ async def test_stopped_collector_delays_callers_only_for_a_bounded_time(mounted:
         assert size(mounted.handlers, b"f") == 8
 
 
-async def test_barrier_is_in_no_listing_and_has_a_secret_name(mounted: Mounted) -> None:
-    """The barrier is in no listing, and its name is secret even for root."""
+async def test_barrier_is_not_listed_and_has_a_random_name(mounted: Mounted) -> None:
     with holding(mounted.path / "f"):
         assert await mounted.handlers.operations.write_back.collect()
         assert await mounted.run(os.listdir, mounted.path) == []
@@ -181,7 +180,7 @@ async def test_barrier_is_in_no_listing_and_has_a_secret_name(mounted: Mounted) 
 
 
 def test_program_below_the_mountpoint_is_not_started(tmp_path: Path) -> None:
-    """The kernel would read it through this process while it is blocked."""
+    """The kernel would read the program through this process, which waits for it."""
     with pytest.raises(OSError, match="lies below the mountpoint"):
         CollectingProcess(str(Path(os.path.realpath(sys.executable)).parent), b"name")
     assert tmp_path.exists()

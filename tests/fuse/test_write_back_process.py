@@ -1,4 +1,4 @@
-"""The process that collects the kernel's dirty data."""
+"""The collecting process, which has the kernel write back its dirty data."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def mount(tmp_path: Path) -> Iterator[Path]:
 
 
 def started(place: Path, parent: int) -> tuple["subprocess.Popen[bytes]", socket.socket]:
-    """Start the process as the daemon does."""
+    """Start the collecting process as the daemon does."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
@@ -42,7 +42,7 @@ def started(place: Path, parent: int) -> tuple["subprocess.Popen[bytes]", socket
 
 
 def test_each_request_is_answered(tmp_path: Path) -> None:
-    """An error has its number and text; several requests may arrive at once."""
+    """Several requests in one message are answered in order; an error has its number and text."""
     (tmp_path / "barrier").touch()
     device = tmp_path.stat().st_dev
     process, ours = started(tmp_path, os.getpid())
@@ -58,7 +58,7 @@ def test_each_request_is_answered(tmp_path: Path) -> None:
 
 
 def test_signals_of_a_shutdown_do_not_end_the_process(tmp_path: Path) -> None:
-    """The daemon, which gets them, too, needs it once more."""
+    """The daemon needs the process for a last collection, after both received the signal."""
     (tmp_path / "barrier").touch()
     process, ours = started(tmp_path, os.getpid())
     with process, ours, ours.makefile("rb") as answers:
@@ -70,8 +70,8 @@ def test_signals_of_a_shutdown_do_not_end_the_process(tmp_path: Path) -> None:
         assert answers.readline() == b"2 done\n"
 
 
-def test_wrong_parent_is_not_served(tmp_path: Path) -> None:
-    """The parent ended before it could be watched."""
+def test_process_with_a_wrong_parent_exits(tmp_path: Path) -> None:
+    """A process whose parent has exited before its first check exits, too."""
     process, ours = started(tmp_path, 1)
     with process, ours:
         assert process.wait(10) == 0
@@ -91,8 +91,8 @@ sys.stdin.read()
 """
 
 
-def test_process_does_not_outlive_its_parent(tmp_path: Path) -> None:
-    """The process ends with its parent, even if another one holds the socket."""
+def test_process_exits_with_its_parent(tmp_path: Path) -> None:
+    """The process exits with its parent, even if another process has the socket open."""
     (tmp_path / "barrier").touch()
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT, SCRIPT, tmp_path, "barrier"],
@@ -107,7 +107,7 @@ def test_process_does_not_outlive_its_parent(tmp_path: Path) -> None:
 
 @pytest.mark.mount
 def test_collecting_does_not_make_the_mountpoint_busy(mount: Path) -> None:
-    """An unmount at the same time succeeds, where the kernel lets a mount be cloned."""
+    """An unmount succeeds while the process collects, if the kernel allows clones of a mount."""
     root = write_back_process.open_root(os.fsencode(mount))
     try:
         assert os.listdir(root) == ["barrier"]
@@ -118,7 +118,6 @@ def test_collecting_does_not_make_the_mountpoint_busy(mount: Path) -> None:
 
 @pytest.mark.mount
 def test_moved_mount_is_found_by_its_device(mount: Path, tmp_path: Path) -> None:
-    """The process finds a moved mount by its device."""
     device = mount.stat().st_dev
     (mount / "elsewhere é").mkdir()
     with pytest.raises(FileNotFoundError):
@@ -128,7 +127,7 @@ def test_moved_mount_is_found_by_its_device(mount: Path, tmp_path: Path) -> None
 
 
 def test_lines_may_arrive_in_pieces() -> None:
-    """Requests may arrive in pieces or together."""
+    """The process accepts parts of a line, and several lines at once."""
     asked: list[int] = []
     requests, feed = os.pipe()
     result, answers = os.pipe()

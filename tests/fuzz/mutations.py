@@ -1,4 +1,4 @@
-"""Mutations of valid bytes and valid JSON, as strategies."""
+"""Hypothesis strategies for mutations of valid bytes and of valid JSON."""
 
 import copy
 import json
@@ -39,7 +39,7 @@ _VALUES: Final = st.one_of(
 
 @st.composite
 def mutated_bytes(draw: st.DrawFn, sound: bytes) -> bytes:
-    """Return the valid bytes *sound* after a few edits, or other bytes altogether."""
+    """Return *sound* with a few random edits, or completely random bytes."""
     if draw(st.integers(0, 19)) == 0:
         return draw(st.binary(max_size=300))
     data = bytearray(sound)
@@ -74,7 +74,7 @@ def _edit(draw: st.DrawFn, data: bytearray) -> None:
 
 @st.composite
 def mutated_json(draw: st.DrawFn, sound: bytes) -> bytes:
-    """Return the valid JSON object *sound* after a few edits of values and names; still JSON."""
+    """Return the JSON object *sound* with a few random edits of values and names."""
     document = json.loads(sound)
     for _ in range(draw(_EDITS)):
         _edit_value(draw, document)
@@ -103,7 +103,7 @@ def _edit_value(draw: st.DrawFn, document: dict[str, Any]) -> None:
 
 
 def _places(holder: Any) -> Any:
-    """Yield every value below *holder* as its container and its name or index there."""
+    """Yield for every value below *holder* its container, and its name or index in it."""
     names = holder if isinstance(holder, dict) else range(len(holder))
     for name in names:
         yield holder, name

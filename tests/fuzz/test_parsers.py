@@ -1,9 +1,8 @@
-"""A parser returns a value that a writer could have written, or raises FormatError, for any bytes.
+"""For any bytes, a parser returns a value that can be encoded, or raises FormatError.
 
-Bytes that fail a checksum never reach a parser. So the payload is changed and encoded again, as
-an attacker does who may write to a plain bucket, or a program with a bug.
-
-A few seconds in all; ``make fuzz`` tries many more.
+Bytes that fail a checksum never reach a parser. The tests therefore change the payload and encode
+it again, like an attacker who can write to a plain bucket, or a faulty program. These tests take a
+few seconds; ``make fuzz`` tries many more examples.
 """
 
 import os
@@ -44,7 +43,7 @@ both = pytest.mark.parametrize(
 )
 fuzzed = settings(
     max_examples=EXAMPLES or 150,
-    derandomize=not EXAMPLES,  # a fixed seed in the test suite, a random one in make fuzz
+    derandomize=not EXAMPLES,  # The test suite uses a fixed seed, and make fuzz a random one.
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
@@ -59,7 +58,7 @@ CONTENT: Final = bytes(range(256)) + b"pages " * 500
 
 
 def outcome(parse: Callable[[], object]) -> object:
-    """Return a parser's result, None if it raises FormatError; any other exception is a failure."""
+    """Return a parser's result, or None if it raises FormatError; other exceptions are failures."""
     try:
         return parse()
     except FormatError:
@@ -70,12 +69,12 @@ def outcome(parse: Callable[[], object]) -> object:
 
 
 def split(link: changelog.Changelog) -> tuple[bytes, bytes]:
-    """Return header and section of a changelog."""
+    """Split a changelog into its header and its section."""
     return changelog.dump_header(link), changelog.encode_section(link.section)
 
 
 def link_payloads() -> st.SearchStrategy[bytes]:
-    """Return payloads of changelogs: edited bytes, or edited JSON after its correct length."""
+    """Return payloads of changelogs with random edits, as bytes or as JSON with its length."""
 
     def joined(parts: tuple[bytes, bytes]) -> bytes:
         return struct.pack(">I", len(parts[0])) + b"".join(parts)
@@ -93,8 +92,8 @@ def link_payloads() -> st.SearchStrategy[bytes]:
 @both
 @fuzzed
 @given(payload=link_payloads())
-def test_changelogs(keyring: Keyring, payload: bytes) -> None:
-    """A decoded changelog can be encoded again, and decodes to an equal value."""
+def test_any_changelog_is_refused_or_can_be_encoded_again(keyring: Keyring, payload: bytes) -> None:
+    """A decoded changelog is equal after it is encoded and decoded again."""
     data = envelope.encode(b"changes", LINK_KEY, payload, keyring)
     link = outcome(lambda: changelog.decode(LINK_KEY, data, keyring))
     if isinstance(link, changelog.Changelog):
@@ -103,7 +102,7 @@ def test_changelogs(keyring: Keyring, payload: bytes) -> None:
 
 
 def level_payloads() -> st.SearchStrategy[bytes]:
-    """Return payloads of levels: edited bytes, or edited JSON after its correct length."""
+    """Return payloads of levels with random edits, as bytes or as JSON with its right length."""
     header = level.dump_header(some_levels.LEVEL)
     section = changelog.encode_section(some_levels.LEVEL.section)
     return mutated_bytes(struct.pack(">I", len(header)) + header + section) | mutated_json(
@@ -114,8 +113,8 @@ def level_payloads() -> st.SearchStrategy[bytes]:
 @both
 @fuzzed
 @given(payload=level_payloads())
-def test_levels(keyring: Keyring, payload: bytes) -> None:
-    """A decoded level can be encoded again, and decodes to an equal value."""
+def test_any_level_is_refused_or_can_be_encoded_again(keyring: Keyring, payload: bytes) -> None:
+    """A decoded level is equal after it is encoded and decoded again."""
     data = envelope.encode(b"level", LEVEL_KEY, payload, keyring)
     found = outcome(lambda: level.decode(LEVEL_KEY, data, keyring))
     if isinstance(found, level.Level):
@@ -124,8 +123,8 @@ def test_levels(keyring: Keyring, payload: bytes) -> None:
 
 @fuzzed
 @given(payload=mutated_bytes(changelog.encode_section(some_changelogs.SECTION)))
-def test_parts_of_changelogs(payload: bytes) -> None:
-    """A decoded section is encoded to the same bytes."""
+def test_any_part_is_refused_or_can_be_encoded_again(payload: bytes) -> None:
+    """A decoded part of a changelog has the same bytes when encoded again."""
     data = envelope.encode(b"part", PART_KEY, payload, PLAIN)
     section = outcome(
         lambda: changelog.decode_part(PartRef(PART_KEY, content_hash(data)), data, PLAIN)
@@ -141,8 +140,8 @@ def test_parts_of_changelogs(payload: bytes) -> None:
     | mutated_json(some_images.MANIFEST_1)
     | mutated_bytes(image.dump_manifest(some_images.MANIFEST))
 )
-def test_manifests(keyring: Keyring, payload: bytes) -> None:
-    """A decoded manifest can be encoded again, and decodes to an equal value."""
+def test_any_manifest_is_refused_or_can_be_encoded_again(keyring: Keyring, payload: bytes) -> None:
+    """A decoded manifest is equal after it is encoded and decoded again."""
     data = envelope.encode(b"manifest", MANIFEST_KEY, payload, keyring)
     manifest = outcome(lambda: image.decode(MANIFEST_KEY, data, keyring))
     if isinstance(manifest, image.Manifest):
@@ -156,10 +155,10 @@ PIECE: Final = Piece(image.piece_key(some_images.PREFIX, 0), len(CONTENT), conte
 @both
 @fuzzed
 @given(data=st.data())
-def test_envelopes(keyring: Keyring, data: st.DataObject) -> None:
-    """An envelope with any payload is refused, or gives content of the length in its header.
+def test_any_envelope_is_refused_or_has_its_length(keyring: Keyring, data: st.DataObject) -> None:
+    """An envelope with edited header or payload is refused, or has content of its stated length.
 
-    Header and compressed payload are changed, and then authenticated again.
+    The edited bytes are authenticated again.
     """
     packed = Compressor.zstd(1).compress(CONTENT)
     salt = bytes(16)
@@ -185,8 +184,9 @@ def test_envelopes(keyring: Keyring, data: st.DataObject) -> None:
 @both
 @fuzzed
 @given(data=st.data())
-def test_damaged_objects(keyring: Keyring, data: st.DataObject) -> None:
-    """Unless its checksum is recomputed, a changed object is refused."""
+def test_changed_object_is_refused_unless_its_checksum_is_recomputed(
+    keyring: Keyring, data: st.DataObject
+) -> None:
     link = changelog.encode(some_changelogs.GROUP, keyring)
     manifest = image.encode(some_images.MANIFEST, MANIFEST_KEY, keyring)
     piece = encode_piece(PIECE.key, CONTENT, keyring)
@@ -209,8 +209,8 @@ def test_damaged_objects(keyring: Keyring, data: st.DataObject) -> None:
     ),
     plain_bytes=st.sampled_from([0, 1, len(CONTENT) - 1, len(CONTENT), len(CONTENT) + 1, MIB]),
 )
-def test_compressed_data(packed: bytes, plain_bytes: int) -> None:
-    """Decompression returns as many bytes as were requested, or raises DecompressionError."""
+def test_any_compressed_data_is_refused_or_has_its_length(packed: bytes, plain_bytes: int) -> None:
+    """The result has as many bytes as requested, or DecompressionError is raised."""
     try:
         assert len(decompress(packed, plain_bytes)) == plain_bytes
     except DecompressionError:
@@ -221,7 +221,7 @@ def test_compressed_data(packed: bytes, plain_bytes: int) -> None:
 
 
 def pack_of(keyring: Keyring) -> pack.Pack:
-    """Return a small pack."""
+    """Return a pack with a few blocks."""
     writer = pack.PackWriter(PACK_KEY, keyring, "zstd-1")
     for number, content in enumerate((CONTENT, b"x", bytes(4096)), 1):
         digest = keyring.block_hash(content)
@@ -230,7 +230,7 @@ def pack_of(keyring: Keyring) -> pack.Pack:
 
 
 def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | None) -> bytes:
-    """Return a pack with any index; *fields* override those of its trailer."""
+    """Return a pack with a given index; *fields* replace those of its trailer."""
     record = Compressor.zstd(1).compress(index)
     if keyring.encrypted:
         salt = records[: pack.SALT_BYTES].ljust(pack.SALT_BYTES, b"\0")
@@ -246,8 +246,8 @@ def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | 
 @both
 @fuzzed
 @given(data=st.data())
-def test_packs(keyring: Keyring, data: st.DataObject) -> None:
-    """Blocks found by any index are inside the pack and match their hashes."""
+def test_any_pack_index_is_refused_or_valid(keyring: Keyring, data: st.DataObject) -> None:
+    """Any index is refused, or its blocks are inside the pack; a readable block has its hash."""
     sound = pack_of(keyring)
     index = b"".join(pack.encode_entry(entry) for entry in sound.entries)
     index_at = sum(entry.stored_bytes for entry in sound.entries)
@@ -277,8 +277,10 @@ def test_packs(keyring: Keyring, data: st.DataObject) -> None:
     plain_bytes=st.sampled_from([0, len(CONTENT), 1 << 24, (1 << 24) + 1, -1]),
     offset=st.sampled_from([0, 1, 1 << 32]),
 )
-def test_single_blocks(keyring: Keyring, damaged: bytes, plain_bytes: int, offset: int) -> None:
-    """An authentic record decodes to its block or is refused."""
+def test_any_record_of_a_pack_is_refused_or_valid(
+    keyring: Keyring, damaged: bytes, plain_bytes: int, offset: int
+) -> None:
+    """A record is refused, or gives the block of its hash."""
     stored = damaged
     if keyring.encrypted:
         cipher = pack.pack_cipher(keyring, PACK_KEY, bytes(8))
@@ -324,7 +326,7 @@ SUPERBLOCKS: Final = (superblock.encode(PLAIN_SUPERBLOCK), SUPERBLOCK_1)
 
 
 def text_objects(sound: bytes) -> st.SearchStrategy[bytes]:
-    """Return text objects with a correct checksum, edited as JSON or as bytes."""
+    """Return edited text objects, as JSON or as bytes, with a right checksum."""
     first, rest = sound.split(b"\n", 1)
     fields = rest[: -text_object.LAST_BYTES - 1]
 
@@ -337,8 +339,8 @@ def text_objects(sound: bytes) -> st.SearchStrategy[bytes]:
 
 @fuzzed
 @given(data=text_objects(lease.encode(LEASE)))
-def test_leases(data: bytes) -> None:
-    """A decoded lease can be encoded again, and decodes to an equal value."""
+def test_any_lease_is_refused_or_can_be_encoded_again(data: bytes) -> None:
+    """A decoded lease is equal after it is encoded and decoded again."""
     found = outcome(lambda: lease.decode(lease.KEY, data))
     if isinstance(found, Lease):
         assert lease.decode(lease.KEY, lease.encode(found)) == found
@@ -346,8 +348,8 @@ def test_leases(data: bytes) -> None:
 
 @fuzzed
 @given(text=mutated_json(lease.encode_head(HEAD).encode()) | st.text())
-def test_heads(text: bytes | str) -> None:
-    """The head in the local state is parsed as strictly as the one in the lease."""
+def test_any_head_is_refused_or_can_be_encoded_again(text: bytes | str) -> None:
+    """A head in local state is parsed as strictly as that in a lease."""
     as_text = text if isinstance(text, str) else text.decode("ascii")
     found = outcome(lambda: lease.decode_head("here", as_text))
     if isinstance(found, Head):
@@ -356,8 +358,8 @@ def test_heads(text: bytes | str) -> None:
 
 @fuzzed
 @given(data=text_objects(SUPERBLOCKS[0]) | text_objects(SUPERBLOCKS[1]))
-def test_superblocks(data: bytes) -> None:
-    """A decoded superblock can be encoded again; a plain one yields its keys."""
+def test_any_superblock_is_refused_or_can_be_encoded_again(data: bytes) -> None:
+    """A decoded superblock can be encoded again, and a plain one gives its keys."""
     found = outcome(lambda: superblock.decode(superblock.KEY, data))
     if isinstance(found, superblock.Superblock):
         assert superblock.decode(superblock.KEY, superblock.encode(found)) == found
@@ -366,8 +368,9 @@ def test_superblocks(data: bytes) -> None:
 
 @fuzzed
 @given(data=st.data())
-def test_damaged_text_objects(data: st.DataObject) -> None:
-    """Unless its checksum is recomputed, a changed text object is refused."""
+def test_changed_text_object_is_refused_unless_its_checksum_is_recomputed(
+    data: st.DataObject,
+) -> None:
     for sound, parse in (
         (lease.encode(LEASE), lambda text: lease.decode(lease.KEY, text)),
         (SUPERBLOCKS[1], lambda text: superblock.decode(superblock.KEY, text)),
@@ -404,8 +407,8 @@ PARSERS: Final[tuple[Callable[[str], object], ...]] = (
     .map(lambda raw: raw.decode("latin-1"))
     | st.text()
 )
-def test_names(key: str) -> None:
-    """A name is of one kind at most, and no longer than a store allows."""
+def test_any_key_is_of_one_kind_at_most(key: str) -> None:
+    """A key is of one kind of object at most, and within the limits of stores."""
     kinds = [parse for parse in PARSERS if parse(key) is not None]
 
     assert len(kinds) <= 1

@@ -1,4 +1,4 @@
-"""Cutting byte ranges at block boundaries."""
+"""Byte ranges that are cut at block boundaries, and plans of writes."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ B = 100
 
 
 def located(plain_bytes: int, state: BlockState | None) -> Located:
-    """Return a block of some length."""
+    """Return a block of a given length."""
     return Located(BlockId(1), plain_bytes, None, None, None, None, state)
 
 
@@ -31,13 +31,13 @@ def span(start: int, stop: int) -> Span:
 
 
 def sized(size_bytes: int) -> Attributes:
-    """Return a regular file of some size."""
+    """Return a regular file of a given size."""
     return Attributes(Ino(7), 0o100644, 1, 0, 0, size_bytes, 0, 0, 0, 0, 0, Ino(1), 0, 0)
 
 
 @given(st.integers(0, 1000), st.integers(1, 1000))
 def test_spans_cover_the_range_once_in_order(offset: int, length: int) -> None:
-    """Every byte is in exactly one part, and no part is empty or crosses a block."""
+    """Every byte of the range is in exactly one part, within one block."""
     parts = spans(offset, offset + length, B)
     covered = [
         part.block_index * B + byte for part in parts for byte in range(part.start, part.stop)
@@ -63,7 +63,7 @@ def test_spans_cover_the_range_once_in_order(offset: int, length: int) -> None:
 def test_plan_chooses_how_each_part_is_written(
     part: Span, there: Located | None, is_local: bool, how: How
 ) -> None:
-    """Old content is fetched or copied only if some of it stays."""
+    """Old content is fetched or copied only if a part of it remains."""
     plan = plan_write(sized(100), [(part, there)], lambda _block: is_local)
     assert [step.how for step in plan.steps] == [how]
     assert plan.missing == ([there] if how is How.FETCH else [])
@@ -89,10 +89,10 @@ def test_plan_chooses_how_each_part_is_written(
         ),
     ],
 )
-def test_plan_says_what_a_write_changes(
+def test_plan_reports_added_bytes_overwrites_and_row_changes(
     parts: list[Part], added_bytes: int, overwrites: bool, changes_no_row: bool
 ) -> None:
-    """Bytes that a commit may have shown, rows, and space of the capacity."""
+    """The plan has the added bytes, whether committed bytes change, and whether a row changes."""
     plan = plan_write(sized(500), parts, lambda _block: True)
     assert (plan.added_bytes, plan.overwrites) == (added_bytes, overwrites)
     assert lie_in_dirty_blocks(parts) == changes_no_row
@@ -108,7 +108,7 @@ def test_plan_says_what_a_write_changes(
     ],
 )
 def test_only_remaining_content_is_copied(part: Span, plain_bytes: int, kept: int) -> None:
-    """A tail that will be overwritten is not copied."""
+    """Content after the start of the write is copied only if the write does not replace it."""
     assert bytes_to_keep(part, plain_bytes) == kept
 
 
@@ -116,8 +116,8 @@ def test_only_remaining_content_is_copied(part: Span, plain_bytes: int, kept: in
     ("size", "remove_from", "keep_index", "keep_bytes"),
     [(0, 0, 0, 0), (1, 1, 0, 1), (99, 1, 0, 99), (100, 1, 1, 0), (250, 3, 2, 50)],
 )
-def test_block_is_cut_only_if_the_size_is_inside_it(
+def test_truncation_cuts_the_block_that_contains_the_new_size(
     size: int, remove_from: int, keep_index: int, keep_bytes: int
 ) -> None:
-    """A size at a block boundary cuts none."""
+    """A size at a block boundary removes complete blocks and cuts no block."""
     assert cut(size, B) == (remove_from, keep_index, keep_bytes)

@@ -1,4 +1,4 @@
-"""File content: written bytes are read back, holes are zeros."""
+"""File content: reads return the written bytes, and zeros for holes."""
 
 import random
 
@@ -28,7 +28,7 @@ SIXTEEN_TIB = 16 << 40
 
 
 def blocks(fs: Filesystem, ino: Ino) -> int:
-    """Return how many blocks of a file are mapped, by its rows; its attributes must agree."""
+    """Return the number of mapped blocks of a file, by its rows and by its attributes."""
     row = fs.db.one("SELECT count(*) FROM block_map WHERE ino = ?", (ino,))
     assert row is not None
     assert fs.getattr(ino).mapped_blocks == row[0]
@@ -36,12 +36,12 @@ def blocks(fs: Filesystem, ino: Ino) -> int:
 
 
 async def whole(fs: Filesystem, ino: Ino) -> bytes:
-    """Return a file's content."""
+    """Return the complete content of a file."""
     return await fs.read(ino, 0, fs.getattr(ino).size_bytes)
 
 
 async def test_written_bytes_are_read_back(fs: Filesystem, volume: Volume) -> None:
-    """Bytes written across blocks are read back; size, times and counters follow."""
+    """A write across blocks sets the size, the times and the counters."""
     ino = make_file(fs, b"f")
     content = random.Random(1).randbytes(3 * BLOCK_BYTES + 17)
     now_ns = volume.clock.later()
@@ -58,7 +58,6 @@ async def test_written_bytes_are_read_back(fs: Filesystem, volume: Volume) -> No
 
 
 async def test_empty_write_changes_nothing(fs: Filesystem) -> None:
-    """A write of zero bytes changes nothing, as write(2) documents."""
     ino = make_file(fs, b"f")
     before = fs.getattr(ino)
     assert await fs.write(ino, 99, b"") == 0
@@ -66,7 +65,7 @@ async def test_empty_write_changes_nothing(fs: Filesystem) -> None:
 
 
 async def test_gap_before_a_write_is_a_hole(fs: Filesystem) -> None:
-    """A gap before a write reads as zeros and has no block."""
+    """The hole between two writes reads as zeros and has no blocks."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 100, b"a")
     await fs.write(ino, 5 * BLOCK_BYTES + 7, b"b")
@@ -78,7 +77,7 @@ async def test_gap_before_a_write_is_a_hole(fs: Filesystem) -> None:
 
 
 async def test_both_ends_of_a_sparse_file_of_16_tib_are_written(fs: Filesystem) -> None:
-    """Only the two ends of a sparse file of 16 TiB take space."""
+    """A file of 16 TiB with one byte at each end has two blocks."""
     ino = make_file(fs, b"f")
     await fs.write(ino, SIXTEEN_TIB - 1, b"z")
     await fs.write(ino, 0, b"a")
@@ -91,7 +90,7 @@ async def test_both_ends_of_a_sparse_file_of_16_tib_are_written(fs: Filesystem) 
 
 
 async def test_no_file_grows_past_the_limit(fs: Filesystem) -> None:
-    """EFBIG, and nothing is written."""
+    """A write or a truncation beyond the limit raises TooBigError and changes nothing."""
     ino = make_file(fs, b"f")
     with pytest.raises(TooBigError):
         await fs.write(ino, FILE_BYTES_MAX, b"a")
@@ -101,7 +100,7 @@ async def test_no_file_grows_past_the_limit(fs: Filesystem) -> None:
 
 
 async def test_only_regular_files_have_content(fs: Filesystem) -> None:
-    """Directories, FIFOs and missing inodes are refused."""
+    """Reads, writes and truncations of directories, FIFOs and missing inodes are refused."""
     directory = make_directory(fs, b"d")
     fifo = fs.namespace.make_node(ROOT_INO, b"p", 0o010600, USER).ino
     for ino, error in (
@@ -119,7 +118,7 @@ async def test_only_regular_files_have_content(fs: Filesystem) -> None:
 
 @pytest.mark.parametrize("state", ["dirty", "clean", "evicted"])
 async def test_overwriting_keeps_other_bytes(fs: Filesystem, volume: Volume, state: str) -> None:
-    """Overwriting keeps other bytes of dirty, sealed and uncached blocks."""
+    """A partial overwrite of dirty, clean or evicted blocks keeps all other bytes."""
     ino = make_file(fs, b"f")
     content = bytearray(random.Random(2).randbytes(2 * BLOCK_BYTES))
     await fs.write(ino, 0, bytes(content))
@@ -139,7 +138,7 @@ async def test_overwriting_keeps_other_bytes(fs: Filesystem, volume: Volume, sta
 
 
 async def test_replacing_a_whole_block_fetches_nothing(fs: Filesystem, volume: Volume) -> None:
-    """A completely overwritten block is not downloaded."""
+    """The store is unreachable, and a write of a complete block succeeds."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * BLOCK_BYTES)
     await volume.evict()
@@ -167,7 +166,7 @@ async def test_unreachable_store_is_an_error_and_not_zeros(fs: Filesystem, volum
 
 
 async def test_parts_of_one_read_are_fetched_together(fs: Filesystem, volume: Volume) -> None:
-    """Parts of a read are fetched together; the first error is raised, not a group."""
+    """If two parts of a read fail, the first error is raised alone, not as a group."""
     ino = make_file(fs, b"f")
     content = random.Random(3).randbytes(2 * BLOCK_BYTES)
     await fs.write(ino, 0, content)
@@ -180,7 +179,7 @@ async def test_parts_of_one_read_are_fetched_together(fs: Filesystem, volume: Vo
 
 
 async def test_waiting_write_sees_concurrent_changes(fs: Filesystem, volume: Volume) -> None:
-    """A truncation during the fetch is not undone by the write."""
+    """A write that waited for a fetch does not undo a truncation made meanwhile."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 1000)
     await volume.evict()
@@ -201,7 +200,7 @@ async def test_waiting_write_sees_concurrent_changes(fs: Filesystem, volume: Vol
 async def test_truncated_content_never_reappears(
     fs: Filesystem, volume: Volume, state: str, size: int
 ) -> None:
-    """Growing the file again shows zeros."""
+    """A file that is truncated and extended again has zeros after the truncated size."""
     ino = make_file(fs, b"f")
     content = b"\xff" * (2 * BLOCK_BYTES + 10)
     await fs.write(ino, 0, content)
@@ -218,7 +217,7 @@ async def test_truncated_content_never_reappears(
 
 
 async def test_truncation_sets_times(fs: Filesystem, volume: Volume) -> None:
-    """Mtime and ctime, also for an unchanged size; except if the kernel keeps them."""
+    """A truncation sets mtime and ctime, even if the size stays, unless the kernel keeps them."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()
     await fs.data.truncate(ino, 0)
@@ -230,7 +229,7 @@ async def test_truncation_sets_times(fs: Filesystem, volume: Volume) -> None:
 
 @sliced(purged_blocks=2)
 async def test_large_file_is_truncated_in_pieces(fs: Filesystem) -> None:
-    """A large file is truncated from its end; each piece leaves a valid shorter file."""
+    """Each piece removes blocks from the end and leaves a valid shorter file."""
     ino = make_file(fs, b"f")
     for index in range(9):
         await fs.write(ino, index * BLOCK_BYTES, b"a" * 10)
@@ -242,8 +241,8 @@ async def test_large_file_is_truncated_in_pieces(fs: Filesystem) -> None:
 
 
 @sliced(purged_blocks=2)
-async def test_cutting_a_large_file_lets_others_run(fs: Filesystem) -> None:
-    """Between two pieces of a truncation other tasks run."""
+async def test_truncation_of_a_large_file_has_schedule_points(fs: Filesystem) -> None:
+    """A truncation in several pieces has schedule points between them."""
     ino = make_file(fs, b"f")
     for index in range(9):
         await fs.write(ino, index * BLOCK_BYTES, b"a" * 10)
@@ -255,8 +254,8 @@ async def test_cutting_a_large_file_lets_others_run(fs: Filesystem) -> None:
 # --- refusals ----------------------------------------------------------------------------------
 
 
-async def test_full_filesystem_refuses_new_blocks(fs: Filesystem) -> None:
-    """Capacity counts content; overwriting and holes need no space."""
+async def test_filesystem_at_its_capacity_refuses_new_blocks(fs: Filesystem) -> None:
+    """Content counts against the capacity; overwrites and holes need no further space."""
     ino = make_file(fs, b"f")
     fs.set_capacity(BLOCK_BYTES)
     await fs.write(ino, 0, b"a" * BLOCK_BYTES)
@@ -270,7 +269,7 @@ async def test_full_filesystem_refuses_new_blocks(fs: Filesystem) -> None:
 
 
 async def test_read_only_mount_refuses_writes(fs: Filesystem) -> None:
-    """Reads are still served."""
+    """A degraded mount refuses writes and truncations, and reads still work."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"abc")
     fs.status.enter(MountState.DEGRADED, "a test")
@@ -284,7 +283,7 @@ async def test_read_only_mount_refuses_writes(fs: Filesystem) -> None:
 async def test_failing_disk_leaves_correct_rows(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the second of two parts fails, the first is written and the size is its end."""
+    """If the second part of a write fails, the first part is written and ends the file."""
     ino = make_file(fs, b"f")
     create = volume.session.files.create
 
@@ -305,7 +304,7 @@ async def test_failing_disk_leaves_correct_rows(
 async def test_failing_disk_leaves_the_block_that_was_copied(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch, *, is_settled: bool
 ) -> None:
-    """No row of the unfinished copy remains."""
+    """If a write into a copied block fails, no row of the copy remains."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)
     await volume.upload()
@@ -326,7 +325,7 @@ async def test_failing_disk_leaves_the_block_that_was_copied(
 
 
 async def test_metadata_requests_always_find_a_worker(fs: Filesystem, volume: Volume) -> None:
-    """The number of readers that wait for the store is bounded; one more gets EAGAIN."""
+    """At most WAITING_HANDLERS_MAX reads wait for the store; a further read gets EAGAIN."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)
     await volume.evict()
@@ -344,10 +343,13 @@ async def test_metadata_requests_always_find_a_worker(fs: Filesystem, volume: Vo
     assert fs.data.waiting == 0
 
 
-async def test_write_that_need_not_wait_is_accepted_beside_any_number_of_readers(
+async def test_write_that_need_not_wait_succeeds_beside_waiting_reads(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """The kernel would drop its write-back if it got EAGAIN."""
+    """A write to a cached block succeeds while the maximum number of reads wait.
+
+    The kernel would drop its write-back if it got EAGAIN.
+    """
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)
     await volume.evict()
@@ -363,10 +365,10 @@ async def test_write_that_need_not_wait_is_accepted_beside_any_number_of_readers
     assert await whole(fs, other) == b"written back"
 
 
-async def test_block_evicted_for_a_write_is_fetched_before_it_is_copied(
+async def test_block_evicted_to_make_room_for_its_write_is_fetched_again(
     volume: Volume, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Room for a write is found where its own block was; that is no damage."""
+    """The cache evicts the block of a write to make room for the write, and fetches it again."""
     async with volume.mounted(cache_bytes=2 * BLOCK_BYTES) as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"a" * BLOCK_BYTES + b"b" * BLOCK_BYTES)
@@ -382,7 +384,7 @@ async def test_block_evicted_for_a_write_is_fetched_before_it_is_copied(
 async def test_write_that_waited_checks_again_whether_writes_are_allowed(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """The mount may take no changes by then."""
+    """The mount turns read-only while a write waits for a fetch, so the write is refused."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)
     await volume.evict()
@@ -401,7 +403,7 @@ async def test_write_that_waited_checks_again_whether_writes_are_allowed(
 
 
 async def test_overwriting_two_dirty_blocks_changes_no_row(volume: Volume) -> None:
-    """Overwriting two dirty blocks changes no row, and commits earlier operations first."""
+    """The write commits the open group first, because it changes committed content."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"a" * 2 * BLOCK_BYTES, sets_times=False)
@@ -437,7 +439,7 @@ async def test_overwrite_does_not_outlive_older_operations(
 
 
 async def test_killed_truncation_is_undone_completely(volume: Volume) -> None:
-    """An uncommitted truncation leaves the old content, also after a later write."""
+    """After a kill the file has its old content, although a write followed the truncation."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"0123456789")
@@ -450,7 +452,7 @@ async def test_killed_truncation_is_undone_completely(volume: Volume) -> None:
 
 
 async def test_lost_append_leaves_no_trace_in_a_later_hole(volume: Volume) -> None:
-    """Bytes that a killed daemon had appended are not visible in a later hole."""
+    """Bytes appended by a killed daemon are not visible in a hole at their position."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"abc")
@@ -464,7 +466,7 @@ async def test_lost_append_leaves_no_trace_in_a_later_hole(volume: Volume) -> No
 
 
 async def test_overwriting_a_dirty_block_changes_no_row(volume: Volume) -> None:
-    """If the kernel sends the times, a rewrite needs no group."""
+    """If the kernel keeps the times, an overwrite of a dirty block opens no group."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         volume.clock.later()
@@ -482,7 +484,7 @@ async def test_overwriting_a_dirty_block_changes_no_row(volume: Volume) -> None:
 async def test_random_operations_equal_a_byte_array(
     fs: Filesystem, volume: Volume, seed: int, steps: int
 ) -> None:
-    """Writes, truncations, uploads and evictions in any order equal those of a bytearray."""
+    """Writes, truncations, uploads and evictions in random order equal those of a bytearray."""
     chance = random.Random(seed)
     ino = make_file(fs, b"f")
     model = bytearray()

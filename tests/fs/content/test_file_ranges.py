@@ -1,4 +1,4 @@
-"""Ranges of files: lseek, fallocate and copy_file_range."""
+"""Ranges of files in lseek(2), fallocate(2) and copy_file_range(2)."""
 
 import random
 
@@ -27,7 +27,7 @@ COLLAPSE_RANGE = 0x08
 
 
 async def whole(fs: Filesystem, ino: Ino) -> bytes:
-    """Return a file's content."""
+    """Return the complete content of a file."""
     return await fs.read(ino, 0, fs.getattr(ino).size_bytes)
 
 
@@ -39,7 +39,7 @@ async def filled(fs: Filesystem, name: bytes, size_bytes: int) -> tuple[Ino, byt
 
 
 def mapped(fs: Filesystem, ino: Ino) -> list[tuple[int, int]]:
-    """Return the blocks of a file by place; its attributes must agree."""
+    """Return the index and the number of each block of a file, by its rows and its attributes."""
     rows = fs.db.all("SELECT block_index, block FROM block_map WHERE ino = ? ORDER BY 1", (ino,))
     assert fs.getattr(ino).mapped_blocks == len(rows)
     return [(row[0], row[1]) for row in rows]
@@ -49,7 +49,7 @@ def mapped(fs: Filesystem, ino: Ino) -> list[tuple[int, int]]:
 
 
 async def test_data_and_holes_are_found(fs: Filesystem) -> None:
-    """A hole, two blocks and part of a third, a hole up to the end."""
+    """SEEK_DATA and SEEK_HOLE find the data between two holes."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 3 * BLOCK_BYTES, bytes(2 * BLOCK_BYTES + 5))
     await fs.data.truncate(ino, 9 * BLOCK_BYTES)
@@ -67,7 +67,7 @@ async def test_data_and_holes_are_found(fs: Filesystem) -> None:
 
 
 async def test_end_of_a_file_is_a_hole(fs: Filesystem) -> None:
-    """The end of a file is a hole for lseek, even if the file has no other holes."""
+    """SEEK_HOLE returns the size of a file without holes."""
     ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
 
     assert await fs.ranges.seek(ino, 5, SEEK_HOLE) == 2 * BLOCK_BYTES
@@ -76,7 +76,7 @@ async def test_end_of_a_file_is_a_hole(fs: Filesystem) -> None:
 
 
 async def test_hole_between_blocks_is_found(fs: Filesystem) -> None:
-    """Two blocks with one missing between them."""
+    """SEEK_HOLE and SEEK_DATA find a missing block between two blocks."""
     ino = make_file(fs, b"f")
     for index in (0, 2):
         await fs.write(ino, index * BLOCK_BYTES, bytes(BLOCK_BYTES))
@@ -88,15 +88,15 @@ async def test_hole_between_blocks_is_found(fs: Filesystem) -> None:
 @pytest.mark.parametrize("whence", [SEEK_DATA, SEEK_HOLE])
 @pytest.mark.parametrize("offset", [-1, 10, 11])
 async def test_seek_past_the_end_is_refused(fs: Filesystem, whence: int, offset: int) -> None:
-    """lseek(2): ENXIO at the end of the file and past it."""
+    """A seek at or after the end of a file fails with ENXIO, as lseek(2) documents."""
     ino, _content = await filled(fs, b"f", 10)
 
     with pytest.raises(NoDataError):
         await fs.ranges.seek(ino, offset, whence)
 
 
-async def test_other_origins_of_a_seek_are_refused(fs: Filesystem) -> None:
-    """The kernel handles them itself."""
+async def test_other_origins_of_a_seek_are_invalid(fs: Filesystem) -> None:
+    """Other values of *whence* are invalid, because the kernel handles them itself."""
     ino, _content = await filled(fs, b"f", 10)
 
     with pytest.raises(InvalidRequestError):
@@ -122,7 +122,7 @@ async def test_other_origins_of_a_seek_are_refused(fs: Filesystem) -> None:
 async def test_cleared_range_reads_as_zeros(
     fs: Filesystem, mode: int, offset: int, length: int
 ) -> None:
-    """A cleared range reads as zeros, and complete blocks in it take no space."""
+    """A cleared range reads as zeros, and complete blocks in it are freed."""
     ino, content = await filled(fs, b"f", 4 * BLOCK_BYTES)
     expected = bytearray(content)
     stop = min(offset + length, len(content))
@@ -135,8 +135,8 @@ async def test_cleared_range_reads_as_zeros(
     assert [index for index, _block in mapped(fs, ino)] == [i for i in range(4) if i not in freed]
 
 
-async def test_uncached_blocks_are_cleared(fs: Filesystem, volume: Volume) -> None:
-    """Blocks at the edges are fetched and replaced."""
+async def test_uncached_blocks_are_cleared_in_part(fs: Filesystem, volume: Volume) -> None:
+    """Uncached blocks at both ends of a punched range are fetched and keep their other bytes."""
     ino, content = await filled(fs, b"f", 3 * BLOCK_BYTES)
     await volume.evict()
 
@@ -147,7 +147,7 @@ async def test_uncached_blocks_are_cleared(fs: Filesystem, volume: Volume) -> No
 
 
 async def test_many_blocks_are_unmapped_in_slices(fs: Filesystem) -> None:
-    """More than one slice releases."""
+    """A range of 550 blocks needs more than one slice."""
     ino = make_file(fs, b"f")
     for index in range(0, 1200, 2):
         await fs.write(ino, index * BLOCK_BYTES, b"x")
@@ -160,8 +160,8 @@ async def test_many_blocks_are_unmapped_in_slices(fs: Filesystem) -> None:
 
 
 @sliced(purged_blocks=2)
-async def test_lock_between_slices_keeps_the_rest(fs: Filesystem) -> None:
-    """A file that is locked while it is cleared does not change further."""
+async def test_lock_between_two_slices_keeps_the_remaining_blocks(fs: Filesystem) -> None:
+    """If a lock sets in between two slices, the remaining blocks stay."""
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
 
     async def lock() -> None:
@@ -183,8 +183,8 @@ async def test_lock_between_slices_keeps_the_rest(fs: Filesystem) -> None:
 
 
 @sliced(purged_blocks=2)
-async def test_freeze_between_slices_delays_the_rest(fs: Filesystem) -> None:
-    """A freeze between two slices delays the rest of the operation."""
+async def test_freeze_between_two_slices_delays_the_operation(fs: Filesystem) -> None:
+    """After a freeze between two slices the operation continues and completes."""
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.ranges.allocate, ino, PUNCH, 0, 7 * BLOCK_BYTES)
@@ -205,7 +205,7 @@ async def test_freeze_between_slices_delays_the_rest(fs: Filesystem) -> None:
 async def test_allocating_grows_a_file_unless_keep_size_is_set(
     fs: Filesystem, mode: int, size_bytes: int
 ) -> None:
-    """The content stays, except for a range to be zeroed."""
+    """The content stays, except for a range that is zeroed or punched."""
     ino, content = await filled(fs, b"f", 100)
 
     await fs.ranges.allocate(ino, mode, 50, 450)
@@ -215,8 +215,8 @@ async def test_allocating_grows_a_file_unless_keep_size_is_set(
     assert await whole(fs, ino) == content[:kept] + bytes(size_bytes - kept)
 
 
-async def test_allocating_checks_the_capacity(fs: Filesystem) -> None:
-    """With a capacity, an allocation that cannot fit is refused; holes need no space."""
+async def test_allocation_beyond_the_capacity_is_refused(fs: Filesystem) -> None:
+    """An allocation that cannot fit is refused; a hole needs no space."""
     fs.set_capacity(10 * BLOCK_BYTES)
     ino, _content = await filled(fs, b"f", 4 * BLOCK_BYTES)
 
@@ -230,7 +230,7 @@ async def test_allocating_checks_the_capacity(fs: Filesystem) -> None:
 async def test_allocating_more_than_the_free_space_is_refused(
     fs: Filesystem, capacity_bytes: int
 ) -> None:
-    """With a capacity and without one; nothing is changed."""
+    """With and without a capacity, an allocation of one byte more than the free space fails."""
     ino = make_file(fs, b"f")
     fs.set_capacity(capacity_bytes)
     fs.xattrs.set(ino, b"user.a", b"x" * 100, USER)
@@ -242,10 +242,10 @@ async def test_allocating_more_than_the_free_space_is_refused(
     assert fs.getattr(ino).size_bytes == 0
 
 
-async def test_allocating_checks_the_local_disk(
+async def test_allocation_beyond_the_local_disk_is_refused(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An allocation is refused if the local disk lacks room, after clean blocks are counted."""
+    """Free space of the local disk and evictable clean blocks limit an allocation."""
     ino, _content = await filled(fs, b"f", 4 * BLOCK_BYTES)
     monkeypatch.setattr(volume.session.cache.disk, "spare_bytes", lambda: 3 * BLOCK_BYTES)
 
@@ -272,7 +272,7 @@ async def test_allocating_checks_the_local_disk(
 async def test_invalid_fallocate_is_refused(
     fs: Filesystem, mode: int, offset: int, length: int, error: type[Exception]
 ) -> None:
-    """An invalid fallocate is refused and changes nothing."""
+    """An unsupported mode and an invalid range are refused, and the file is unchanged."""
     ino, content = await filled(fs, b"f", 100)
 
     with pytest.raises(error):
@@ -282,7 +282,7 @@ async def test_invalid_fallocate_is_refused(
 
 
 async def test_locked_file_is_neither_cleared_nor_overwritten(fs: Filesystem) -> None:
-    """A locked file can be copied from, but not cleared or overwritten."""
+    """A locked file may be the source of a copy."""
     ino, content = await filled(fs, b"f", 100)
     other = make_file(fs, b"g")
     await fs.write(other, 0, b"another")
@@ -303,7 +303,7 @@ async def test_locked_file_is_neither_cleared_nor_overwritten(fs: Filesystem) ->
 
 
 async def test_copy_shares_uploaded_blocks(fs: Filesystem, volume: Volume) -> None:
-    """A copy shares uploaded blocks without reading them."""
+    """The copy has the blocks of its source, and reads no content."""
     ino, content = await filled(fs, b"f", 3 * BLOCK_BYTES)
     await volume.evict()
     other = make_file(fs, b"g")
@@ -313,7 +313,7 @@ async def test_copy_shares_uploaded_blocks(fs: Filesystem, volume: Volume) -> No
     assert mapped(fs, other) == mapped(fs, ino)
 
     with pytest.raises(TransientStoreError):
-        await whole(fs, other)  # this is the first reader of the content
+        await whole(fs, other)  # the first read of the content, which fails
     assert await whole(fs, other) == content
 
 
@@ -321,7 +321,7 @@ async def test_copy_shares_uploaded_blocks(fs: Filesystem, volume: Volume) -> No
 async def test_copy_of_a_small_uploaded_file_shares_its_block(
     fs: Filesystem, volume: Volume, at_once: bool
 ) -> None:
-    """None of its bytes is read or written; a later write to the copy changes only the copy."""
+    """The copy reads and writes no content; a later write to the copy changes only the copy."""
     ino, content = await filled(fs, b"f", BLOCK_BYTES // 2 + 1)
     await volume.evict()
     other = make_file(fs, b"g")
@@ -335,7 +335,7 @@ async def test_copy_of_a_small_uploaded_file_shares_its_block(
     assert mapped(fs, other) == mapped(fs, ino)
     assert fs.getattr(other).size_bytes == len(content)
     with pytest.raises(TransientStoreError):
-        await whole(fs, other)  # this is the first reader of the content
+        await whole(fs, other)  # the first read of the content, which fails
     await fs.write(other, len(content), b"more")
     assert await whole(fs, other) == content + b"more"
     assert await whole(fs, ino) == content
@@ -344,10 +344,10 @@ async def test_copy_of_a_small_uploaded_file_shares_its_block(
 @pytest.mark.parametrize(("at", "length"), [(0, 9), (BLOCK_BYTES, 5), (7, 10), (0, 1 << 30)])
 @pytest.mark.parametrize("size_bytes", [3, 10, BLOCK_BYTES, BLOCK_BYTES + 9])
 @pytest.mark.parametrize("uploaded", [True, False])
-async def test_small_copy_at_once_equals_that_of_a_byte_array(
+async def test_copy_of_a_small_file_without_waiting_equals_a_bytearray(
     fs: Filesystem, volume: Volume, uploaded: bool, size_bytes: int, at: int, length: int
 ) -> None:
-    """The last block of the source is shared in some of these cases, and copied in the others."""
+    """A copy that does not wait has the result of a copy of bytearrays."""
     ino, content = await filled(fs, b"f", 10)
     other = make_file(fs, b"g")
     expected = bytearray(random.Random(8).randbytes(size_bytes))
@@ -366,8 +366,8 @@ async def test_small_copy_at_once_equals_that_of_a_byte_array(
     mapped(fs, other)
 
 
-async def test_copy_that_must_wait_is_not_done_at_once(fs: Filesystem, volume: Volume) -> None:
-    """A part of a block that is not cached, more than one block, and a frozen tree."""
+async def test_copy_that_must_wait_is_refused_by_try_copy(fs: Filesystem, volume: Volume) -> None:
+    """A copy must wait for uncached content, for more than one block, and for a frozen tree."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     other = make_file(fs, b"g")
     assert fs.ranges.try_copy(ino, 0, other, 0, len(content)) is None
@@ -381,7 +381,7 @@ async def test_copy_that_must_wait_is_not_done_at_once(fs: Filesystem, volume: V
 async def test_write_to_one_of_two_sharing_files_does_not_change_the_other(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A write to either of two sharing files does not change the other."""
+    """Each file has its own content after writes to both."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     await volume.upload()
     other = make_file(fs, b"g")
@@ -406,10 +406,10 @@ async def test_write_to_one_of_two_sharing_files_does_not_change_the_other(
         (10 * BLOCK_BYTES, 0, 5),
     ],
 )
-async def test_copy_equals_that_of_a_byte_array(
+async def test_copy_of_a_range_equals_that_of_a_bytearray(
     fs: Filesystem, volume: Volume, uploaded: bool, offset: int, at: int, length: int
 ) -> None:
-    """copy_file_range of any ranges has the result of copying a byte array."""
+    """A copy of any range has the result of a copy of bytearrays."""
     ino, content = await filled(fs, b"f", 4 * BLOCK_BYTES + 100)
     await fs.ranges.allocate(ino, PUNCH, BLOCK_BYTES, BLOCK_BYTES)
     source = bytearray(content)
@@ -435,7 +435,7 @@ async def test_copy_equals_that_of_a_byte_array(
 async def test_copy_over_more_blocks_than_one_slice_releases(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A copy over many blocks keeps equal ones and releases the others in slices."""
+    """The target keeps blocks equal to those of the source, and releases the others in slices."""
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     await fs.write(ino, 5 * BLOCK_BYTES, content)
     other, _content = await filled(fs, b"g", 12 * BLOCK_BYTES)
@@ -454,7 +454,10 @@ async def test_copy_over_more_blocks_than_one_slice_releases(
 
 
 async def test_failing_copy_reports_its_progress(fs: Filesystem, volume: Volume) -> None:
-    """The next call gets the error: otherwise the kernel would keep old pages of a changed target."""
+    """A copy that fails after two blocks returns their length; the next call raises the error.
+
+    Otherwise the kernel would keep outdated pages of the target.
+    """
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES + 10)
     await volume.evict()
     other = make_file(fs, b"g")
@@ -468,7 +471,7 @@ async def test_failing_copy_reports_its_progress(fs: Filesystem, volume: Volume)
 
 @sliced(shared_blocks=1 << 20)
 async def test_copy_is_bounded_by_its_32_bit_result(fs: Filesystem) -> None:
-    """A hole of 8 GiB is copied in several calls."""
+    """A copy of 8 GiB returns after 1 GiB, because the result of the call has 32 bits."""
     ino, other = make_file(fs, b"f"), make_file(fs, b"g")
     await fs.data.truncate(ino, 8 << 30)
 
@@ -477,7 +480,7 @@ async def test_copy_is_bounded_by_its_32_bit_result(fs: Filesystem) -> None:
 
 
 async def test_times_follow_sharing_and_punching(fs: Filesystem, volume: Volume) -> None:
-    """If the kernel does not keep them, only the filesystem can set them."""
+    """A shared or punched range sets mtime, because the kernel does not."""
     ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     await volume.upload()
     other = make_file(fs, b"g")
@@ -492,7 +495,7 @@ async def test_times_follow_sharing_and_punching(fs: Filesystem, volume: Volume)
 
 @sliced(copied_bytes=BLOCK_BYTES + 1)
 async def test_one_call_copies_a_bounded_range_of_dirty_blocks(fs: Filesystem) -> None:
-    """The caller repeats the call, as cp(1) does until nothing is copied."""
+    """The caller repeats the call, as cp(1) does, until it returns 0."""
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     other = make_file(fs, b"g")
 
@@ -506,7 +509,7 @@ async def test_one_call_copies_a_bounded_range_of_dirty_blocks(fs: Filesystem) -
 
 
 async def test_copy_within_one_file_shares_blocks(fs: Filesystem, volume: Volume) -> None:
-    """A copy within one file shares blocks, which then have two references."""
+    """Both halves of the file have the same two blocks."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     await volume.upload()
 

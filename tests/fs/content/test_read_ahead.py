@@ -27,14 +27,14 @@ BLOCKS = 4 * RUN_BLOCKS
 
 @pytest.fixture
 async def fs(volume: Volume) -> AsyncIterator[Filesystem]:
-    """Return a filesystem whose cache and windows are small."""
+    """Return a filesystem whose cache is small, so that its read-ahead windows are small."""
     async with volume.mounted(cache_bytes=CACHE_BYTES) as fs:
         yield fs
 
 
 @pytest.fixture
 async def evicted(fs: Filesystem, volume: Volume) -> AsyncIterator[Ino]:
-    """Return an open file that is only in the store; background tasks run."""
+    """Return an open file without cached blocks, while the background tasks run."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, random.Random(1).randbytes(BLOCKS * BLOCK_BYTES))
     await volume.evict()
@@ -46,12 +46,12 @@ async def evicted(fs: Filesystem, volume: Volume) -> AsyncIterator[Ino]:
 
 
 def fetched(volume: Volume) -> int:
-    """Return how many blocks came from the store."""
+    """Return the number of blocks fetched from the store."""
     return volume.session.cache.fetcher.fetched_blocks
 
 
 async def until_fetched(volume: Volume, blocks: int) -> None:
-    """Wait until the store gave at least so many blocks; its threads take long on a busy machine."""
+    """Wait until at least a number of blocks is fetched; threads are slow on a busy machine."""
     with trio.fail_after(40):
         while fetched(volume) < blocks:
             await trio.testing.wait_all_tasks_blocked(0.01)
@@ -59,12 +59,14 @@ async def until_fetched(volume: Volume, blocks: int) -> None:
 
 
 def requests(volume: Volume) -> int:
-    """Return how many ranges were requested."""
+    """Return the number of range requests."""
     return sum(call.method == "get_range" for call in volume.store.calls)
 
 
-async def test_sequential_reader_gets_a_run(fs: Filesystem, volume: Volume, evicted: Ino) -> None:
-    """The second sequential read fetches ahead, up to the end of a run."""
+async def test_second_sequential_read_fetches_a_run_ahead(
+    fs: Filesystem, volume: Volume, evicted: Ino
+) -> None:
+    """The second sequential read fetches all blocks of a run."""
     await fs.read(evicted, 0, STEP)
     await trio.testing.wait_all_tasks_blocked()
     assert fetched(volume) == 1
@@ -74,7 +76,7 @@ async def test_sequential_reader_gets_a_run(fs: Filesystem, volume: Volume, evic
 
 
 async def test_window_grows_to_its_bound(fs: Filesystem, volume: Volume, evicted: Ino) -> None:
-    """The file is fetched run by run, ahead of its reader; each block once."""
+    """Each block is fetched once, and the window does not exceed its bound."""
     record = fs.open_files.find(evicted)
     assert record is not None
     for position in range(0, (BLOCKS - WINDOW_BLOCKS + 1) * BLOCK_BYTES, STEP):
@@ -82,11 +84,12 @@ async def test_window_grows_to_its_bound(fs: Filesystem, volume: Volume, evicted
         assert record.ahead_blocks <= WINDOW_BLOCKS
     await until_fetched(volume, BLOCKS)
     assert fetched(volume) == BLOCKS
-    assert requests(volume) <= BLOCKS // RUN_BLOCKS + 3  # one for the first block, packs have ends
+    # a further request for the first block and for each pack border
+    assert requests(volume) <= BLOCKS // RUN_BLOCKS + 3
 
 
 async def test_window_is_a_fraction_of_the_cache(volume: Volume) -> None:
-    """Blocks read ahead must not evict each other; in a large cache the window has a fixed size."""
+    """Blocks read ahead must not evict each other. In a large cache the window has a fixed size."""
     async with volume.mounted(cache_bytes=CACHE_BYTES) as fs:
         assert fs.data.read_ahead.window_blocks_max == WINDOW_BLOCKS
     async with volume.mounted(cache_bytes=1 << 40) as fs:
@@ -97,26 +100,23 @@ async def test_window_is_a_fraction_of_the_cache(volume: Volume) -> None:
 async def test_reordered_kernel_requests_count_as_sequential(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
-    """The kernel has two of them in flight."""
+    """The kernel has two requests in flight, so a reader's requests may change places."""
     for number in (1, 0, 3, 2):
         await fs.read(evicted, number * STEP, STEP)
     await until_fetched(volume, RUN_BLOCKS)
 
 
-async def test_random_reads_fetch_only_what_they_need(
+async def test_random_reads_cause_no_read_ahead(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
-    """A reader with random offsets gets no window."""
     for index in (0, 5, 2, 9):
         await fs.read(evicted, index * BLOCK_BYTES, 10)
     await trio.testing.wait_all_tasks_blocked(0.01)
     assert fetched(volume) == 4
 
 
-async def test_requests_that_find_the_queue_full_are_dropped(
-    fs: Filesystem, volume: Volume
-) -> None:
-    """A reader never waits for read-ahead, and asks again with its next read."""
+async def test_read_ahead_is_dropped_if_its_queue_is_full(fs: Filesystem, volume: Volume) -> None:
+    """A request of a reader is dropped if the queue is full; its next read makes it again."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, random.Random(1).randbytes(4 * BLOCK_BYTES))
     await volume.evict()

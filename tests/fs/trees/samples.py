@@ -1,4 +1,4 @@
-"""Trees, and checks of them, for the tests of this folder."""
+"""Sample trees, and checks of their copies and removals."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ from tests.fs.conftest import (
 
 
 async def make_tree(fs: Filesystem, name: bytes = b"tree", *, files: int = 3) -> Ino:
-    """Make a tree with one entry of each kind, and a subdirectory."""
+    """Make a tree with subdirectories, files, extended attributes, a symlink and a FIFO."""
     top = make_directory(fs, name)
     below = make_directory(fs, b"below", top)
     make_directory(fs, b"empty", below)
@@ -44,7 +44,7 @@ COPY = CloneTarget(ROOT_INO, b"copy")
 async def clone(
     fs: Filesystem, name: bytes = b"tree", target: CloneTarget = COPY
 ) -> list[TreeProgress]:
-    """Copy the inode of a name in the root; return its progress reports."""
+    """Copy a tree of the root; return the reported progress."""
     reported: list[TreeProgress] = []
     ino = look(fs, name).ino
     await fs.tree_clone.clone(CloneTarget(ROOT_INO, name), ino, target, reported.append)
@@ -59,7 +59,7 @@ def _names(fs: Filesystem, ino: Ino) -> Iterator[tuple[bytes, Ino]]:
 
 
 async def facts(fs: Filesystem, top: Ino) -> dict[bytes, tuple[object, ...]]:
-    """Return everything of a tree that a copy must have, by path; links by their first path."""
+    """Return by path all properties that a copy must keep; a hard link has its first path."""
     found: dict[bytes, tuple[object, ...]] = {}
     first: dict[Ino, bytes] = {}
     waiting = [(b"", top)]
@@ -85,7 +85,7 @@ async def facts(fs: Filesystem, top: Ino) -> dict[bytes, tuple[object, ...]]:
 
 
 def assert_sound(fs: Filesystem) -> None:
-    """Fsck, beside the mount, finds nothing in the rows."""
+    """Require that fsck, beside the mount, finds nothing wrong in the rows."""
     fs.db.commit()
     db = Database.open(fs.db.path, Pragmas(), read_only=True)
     try:
@@ -96,7 +96,7 @@ def assert_sound(fs: Filesystem) -> None:
 
 
 async def settled(fs: Filesystem) -> None:
-    """Let removals finish."""
+    """Wait until all removals of trees are complete."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.run)
         with trio.fail_after(10):
@@ -106,4 +106,4 @@ async def settled(fs: Filesystem) -> None:
 
 
 def ignore(_progress: TreeProgress) -> None:
-    """Hear how far a copy is."""
+    """Ignore the progress of a copy."""

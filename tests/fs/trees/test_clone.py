@@ -1,4 +1,4 @@
-"""Copies of trees: complete or absent, with everything of the source, sharing content."""
+"""Copies of trees, which are complete or absent and share content with their source."""
 
 import pytest
 import trio
@@ -35,7 +35,7 @@ from tests.fs.trees.samples import COPY, assert_sound, clone, facts, ignore, mak
 
 
 async def _make_rich_tree(fs: Filesystem) -> Ino:
-    """Make a tree with all properties that a copy must keep."""
+    """Make a tree that has every property that a copy must keep."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     sparse = make_file(fs, b"sparse", below, mode=0o4755)
@@ -50,7 +50,7 @@ async def _make_rich_tree(fs: Filesystem) -> Ino:
 
 
 async def test_copy_has_all_properties_of_the_tree(fs: Filesystem, volume: Volume) -> None:
-    """Types, owners, modes, times, sizes, holes, targets, attributes, hard links, content."""
+    """Rows, content, extended attributes and hard links of the copy equal those of the tree."""
     top = await _make_rich_tree(fs)
     everybody = [AclEntry(acl.USER_OBJ, 7), AclEntry(acl.GROUP_OBJ, 5), AclEntry(acl.OTHER, 5)]
     fs.xattrs.set(look(fs, b"below", top).ino, acl.DEFAULT, acl.encode(everybody), ROOT)
@@ -71,7 +71,7 @@ async def test_copy_has_all_properties_of_the_tree(fs: Filesystem, volume: Volum
 
 
 async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> None:
-    """No byte is copied or uploaded for it, and a write to one file does not change the other."""
+    """The copy has the blocks of its source; a write to a copied file changes only that file."""
     top = await _make_rich_tree(fs)
     await volume.upload()
     block_bytes = fs.db.counters.block_bytes
@@ -84,7 +84,8 @@ async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> N
     full = look(fs, b"full 0", copy).ino
     located = block_map.locate(fs.db, full, BlockIndex(0))
     assert located is not None
-    assert blocks.get(fs.db, located.block).refs == 6  # three equal files, and their copies
+    # three files with equal content, and their copies
+    assert blocks.get(fs.db, located.block).refs == 6
     await fs.write(full, 0, b"CONTENT")
     await fs.data.truncate(look(fs, b"sparse", look(fs, b"below", copy).ino).ino, 0)
     assert await facts(fs, top) == wanted
@@ -92,7 +93,7 @@ async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> N
 
 
 async def test_dirty_content_is_copied(fs: Filesystem, volume: Volume) -> None:
-    """Dirty or sealed; changes of one copy are not visible in the other."""
+    """A dirty or sealed block is copied; later writes change only one of the two files."""
     top = await _make_rich_tree(fs)
     full = look(fs, b"full 0", top).ino
     volume.session.db.begin()
@@ -115,8 +116,8 @@ async def test_dirty_content_is_copied(fs: Filesystem, volume: Volume) -> None:
     ],
     ids=["one block", "three blocks"],
 )
-async def test_small_slices_give_the_same_result(fs: Filesystem, volume: Volume) -> None:
-    """Small slices give the same copy, also of large files and hard links."""
+async def test_copy_in_small_slices_equals_its_source(fs: Filesystem, volume: Volume) -> None:
+    """A copy in small slices equals its source, and fsck is clean after each slice."""
     top = await _make_rich_tree(fs)
     await volume.upload()
     await fs.write(look(fs, b"full 0", top).ino, 2 * BLOCK_BYTES, b"unshipped")
@@ -136,7 +137,7 @@ async def test_small_slices_give_the_same_result(fs: Filesystem, volume: Volume)
 async def test_file_unlinked_during_the_copy_keeps_its_content(
     fs: Filesystem, is_large: bool
 ) -> None:
-    """Between its name and its content, or in the middle: never zeros instead."""
+    """The copy of a file that is unlinked meanwhile has all of its content."""
     top = make_directory(fs, b"tree")
     file = make_file(fs, b"f", top)
     for index in range(5 if is_large else 1):
@@ -157,7 +158,7 @@ async def test_file_unlinked_during_the_copy_keeps_its_content(
 
 @sliced(cloned_indexes=2)
 async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix(fs: Filesystem) -> None:
-    """The copy is not consistent, but has no zeros that were never written."""
+    """The copy has a prefix of the former content, and no zeros."""
     file = make_file(fs, b"file")
     for index in range(5):
         await fs.write(file, index * BLOCK_BYTES, b"%d" % index * BLOCK_BYTES)
@@ -174,7 +175,7 @@ async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix(fs: Filesyst
 
 
 async def test_capacity_counts_copied_content(fs: Filesystem) -> None:
-    """Copied content counts against the capacity; shared content takes no space."""
+    """A copy that exceeds the capacity fails and is removed."""
     await make_tree(fs)
     fs.set_capacity(fs.db.counters.block_bytes + 7)
     with pytest.raises(NoSpaceLeftError):
@@ -184,8 +185,8 @@ async def test_capacity_counts_copied_content(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_single_files_are_copied(fs: Filesystem) -> None:
-    """A file, a link, an empty directory."""
+async def test_single_entries_are_copied(fs: Filesystem) -> None:
+    """A file, a symlink and an empty directory can be copied."""
     file = make_file(fs, b"file")
     await fs.write(file, 0, b"a")
     fs.xattrs.set(file, b"user.a", b"1", ROOT)
@@ -200,7 +201,7 @@ async def test_single_files_are_copied(fs: Filesystem) -> None:
 
 
 async def test_copy_may_lie_in_its_source(fs: Filesystem) -> None:
-    """A copy into its source does not contain itself."""
+    """A copy into its own source has the entries of the source, without itself."""
     top = await make_tree(fs)
     wanted = set(await facts(fs, top))
     await clone(fs, target=CloneTarget(top, b"copy"))
@@ -209,7 +210,7 @@ async def test_copy_may_lie_in_its_source(fs: Filesystem) -> None:
 
 
 async def test_copy_to_an_existing_or_from_a_missing_name_is_refused(fs: Filesystem) -> None:
-    """An existing target and a missing source are refused, also at the end of the copy."""
+    """A target that is created during the copy is refused, too."""
     top = await make_tree(fs)
     with pytest.raises(EntryExistsError):
         await clone(fs, target=CloneTarget(ROOT_INO, b"tree"))
@@ -229,10 +230,10 @@ async def test_copy_to_an_existing_or_from_a_missing_name_is_refused(fs: Filesys
 
 
 async def test_next_mount_removes_an_unfinished_copy(volume: Volume) -> None:
-    """After a kill at any slice the next mount removes an unfinished copy."""
+    """A kill at any slice leaves inodes without a name, which the next mount removes."""
 
     class Killed(BaseException):
-        """Simulates the death of the daemon."""
+        """The death of the daemon."""
 
     async with volume.mounted(slices=Slices(cloned_names=2)) as fs:
         await _make_rich_tree(fs)
@@ -259,8 +260,8 @@ async def test_next_mount_removes_an_unfinished_copy(volume: Volume) -> None:
 
 
 @sliced(cloned_names=2)
-async def test_copy_waits_for_the_log(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy waits for checkpoints, which bounds the WAL."""
+async def test_copy_waits_for_checkpoints(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy waits for a checkpoint after each slice, so that the WAL stays bounded."""
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_WAL_BYTES_MAX", 0)
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_PAUSE_S", 0.001)
     top = await make_tree(fs)
@@ -272,19 +273,20 @@ async def test_copy_waits_for_the_log(fs: Filesystem, monkeypatch: pytest.Monkey
             while fs.lookup(*COPY) is None:
                 count = len(_that_copied(slices))
                 await trio.sleep(0.01)
-                assert len(_that_copied(slices)) <= count + 1  # one for each checkpoint
+                # at most one slice before each checkpoint
+                assert len(_that_copied(slices)) <= count + 1
                 fs.db.checkpoint()
     assert len(_that_copied(slices)) > 2
     assert_sound(fs)
 
 
 def _that_copied(slices: list[TreeProgress]) -> set[int]:
-    """Select slices by their progress: one that finds no name left makes no log."""
+    """Return the number of copied names of each slice that copied any."""
     return {each.done for each in slices}
 
 
 async def test_interrupted_copy_is_removed_at_once(fs: Filesystem) -> None:
-    """A cancelled copy is removed at once."""
+    """A copy that is cancelled is removed."""
     top = await _make_rich_tree(fs)
     before = fs.db.counters.inodes
     with trio.CancelScope() as scope:
@@ -301,7 +303,7 @@ async def test_interrupted_copy_is_removed_at_once(fs: Filesystem) -> None:
 
 
 async def test_source_removed_during_the_copy_makes_no_copy(fs: Filesystem) -> None:
-    """Half of a tree is no copy."""
+    """A copy fails, and is removed, if its source is removed meanwhile."""
     top = await make_tree(fs)
 
     def remove(_progress: TreeProgress) -> None:
@@ -315,8 +317,8 @@ async def test_source_removed_during_the_copy_makes_no_copy(fs: Filesystem) -> N
     assert_sound(fs)
 
 
-async def test_lost_content_makes_no_copy(fs: Filesystem, volume: Volume) -> None:
-    """The copy fails instead of inventing content."""
+async def test_tree_with_a_lost_block_is_not_copied(fs: Filesystem, volume: Volume) -> None:
+    """A copy fails if a block of its source is lost."""
     top = await make_tree(fs)
     volume.session.files.remove(volume.session.cache.blocks_in(BlockState.DIRTY)[0])
     with pytest.raises(LostBlockError):
@@ -327,7 +329,6 @@ async def test_lost_content_makes_no_copy(fs: Filesystem, volume: Volume) -> Non
 
 
 async def test_read_only_mount_copies_nothing(fs: Filesystem) -> None:
-    """A read-only mount refuses a copy."""
     await make_tree(fs)
     fs.status.enter(MountState.DEGRADED, "a test")
     with pytest.raises(ReadOnlyStateError):

@@ -1,4 +1,4 @@
-"""Locked trees do not change until they are removed as a whole."""
+"""Locked trees, which do not change until they are removed as a whole."""
 
 from collections.abc import Awaitable, Callable
 
@@ -21,7 +21,7 @@ async def _lock(fs: Filesystem, name: bytes = b"tree", parent: Ino = ROOT_INO) -
 
 
 def _refused(fs: Filesystem, top: Ino) -> list[Callable[[], object]]:
-    """Return changes that never wait."""
+    """Return changes of a locked tree that never wait."""
     below = look(fs, b"below", top).ino
     file = look(fs, b"full 0", top).ino
     other = look(fs, b"other").ino
@@ -50,7 +50,7 @@ def _refused(fs: Filesystem, top: Ino) -> list[Callable[[], object]]:
 
 
 def _refused_later(fs: Filesystem, top: Ino) -> list[Callable[[], Awaitable[object]]]:
-    """Return changes that may wait."""
+    """Return changes of a locked tree that may wait."""
     file = look(fs, b"full 0", top).ino
     return [
         lambda: fs.write(file, 0, b"a"),
@@ -68,7 +68,7 @@ def _refused_later(fs: Filesystem, top: Ino) -> list[Callable[[], Awaitable[obje
 
 
 async def test_locked_tree_cannot_change(fs: Filesystem) -> None:
-    """Root is refused, too, by every operation; reading works."""
+    """Each operation is refused, also for root; reads work."""
     top = await make_tree(fs)
     make_file(fs, b"other")
     wanted = await facts(fs, top)
@@ -88,8 +88,8 @@ async def test_locked_tree_cannot_change(fs: Filesystem) -> None:
 
 
 @sliced(names=3, directories=2)
-async def test_small_slices_lock_all_entries(fs: Filesystem) -> None:
-    """Small slices lock all entries; locking twice is harmless."""
+async def test_lock_in_small_slices_covers_all_entries(fs: Filesystem) -> None:
+    """A lock in small slices covers every entry; a second lock changes nothing."""
     top = await make_tree(fs, files=9)
     for number in range(3):
         make_file(fs, b"f", make_directory(fs, b"%d" % number, top))
@@ -102,7 +102,6 @@ async def test_small_slices_lock_all_entries(fs: Filesystem) -> None:
 
 
 async def test_reading_a_locked_file_keeps_its_access_time(volume: Volume) -> None:
-    """Reading a locked file does not change its access time."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.ALWAYS)) as fs:
         top = await make_tree(fs)
         await _lock(fs)
@@ -113,7 +112,7 @@ async def test_reading_a_locked_file_keeps_its_access_time(volume: Volume) -> No
 
 
 async def test_directory_above_a_locked_tree_is_removed_only_on_request(fs: Filesystem) -> None:
-    """A directory above a locked tree is removed only on request, also after a move."""
+    """The directory needs *locked* for its removal, also after a move of the locked tree."""
     above = make_directory(fs, b"above")
     home = make_directory(fs, b"home")
     make_directory(fs, b"kept", home)
@@ -129,7 +128,7 @@ async def test_directory_above_a_locked_tree_is_removed_only_on_request(fs: File
 
 @pytest.mark.parametrize("what", ["tree", "file", "empty"])
 async def test_locked_entries_are_removed_completely(fs: Filesystem, what: str) -> None:
-    """Locked entries are removed with all their rows."""
+    """No row of the locked tree, file or directory remains."""
     if what == "tree":
         await make_tree(fs)
     elif what == "file":
@@ -153,8 +152,7 @@ async def test_locked_entries_are_removed_completely(fs: Filesystem, what: str) 
     assert_sound(fs)
 
 
-async def test_copy_of_a_locked_tree_is_not_locked(fs: Filesystem) -> None:
-    """A copy of a locked tree is not locked, so work can continue in it."""
+async def test_copy_of_a_locked_tree_can_be_changed(fs: Filesystem) -> None:
     await make_tree(fs)
     await _lock(fs)
     await fs.tree_clone.clone(
@@ -167,8 +165,8 @@ async def test_copy_of_a_locked_tree_is_not_locked(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_another_inode_under_the_name_is_not_touched(fs: Filesystem) -> None:
-    """Another inode under the name, created since the check, is not locked."""
+async def test_lock_of_a_replaced_inode_is_refused(fs: Filesystem) -> None:
+    """A lock fails if the name does not refer to the checked inode any more."""
     ino = make_file(fs, b"f")
     with pytest.raises(NoEntryError):
         await fs.tree_lock.lock(ROOT_INO, b"f", Ino(ino + 1))

@@ -1,4 +1,4 @@
-"""Removing trees: names at once, space in the background."""
+"""Removal of trees: the names at once, the space in the background."""
 
 import pytest
 import trio
@@ -36,7 +36,7 @@ def _rows(fs: Filesystem) -> dict[str, int]:
 
 
 def _assert_counted(fs: Filesystem) -> None:
-    """The counters are what a scan gives."""
+    """Require that the counters equal a scan of the rows."""
     counters = fs.db.counters
     rows = _rows(fs)
     assert (counters.inodes, counters.dentries) == (rows["inodes"], rows["dentries"])
@@ -46,7 +46,7 @@ def _assert_counted(fs: Filesystem) -> None:
 
 
 async def _removed(fs: Filesystem) -> None:
-    """Let the background removal finish."""
+    """Wait until the background removal is complete."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.run)
         with trio.fail_after(10):
@@ -56,7 +56,7 @@ async def _removed(fs: Filesystem) -> None:
 
 
 async def test_tree_disappears_at_once_and_its_rows_later(fs: Filesystem) -> None:
-    """Names first; then inodes, contents, targets and attributes, and every counter."""
+    """The name is removed at once. All rows and counters follow in the background."""
     before = _rows(fs)
     top = await make_tree(fs)
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
@@ -69,8 +69,7 @@ async def test_tree_disappears_at_once_and_its_rows_later(fs: Filesystem) -> Non
     _assert_counted(fs)
 
 
-async def test_single_file_and_empty_directory_are_removed_directly(fs: Filesystem) -> None:
-    """A single file or empty directory is removed without the background task."""
+async def test_single_file_and_empty_directory_are_deleted_at_once(fs: Filesystem) -> None:
     file, directory = make_file(fs, b"f"), make_directory(fs, b"d")
     fs.tree_removal.remove(ROOT_INO, b"f", file)
     fs.tree_removal.remove(ROOT_INO, b"d", directory)
@@ -79,8 +78,8 @@ async def test_single_file_and_empty_directory_are_removed_directly(fs: Filesyst
     assert not exists(fs, directory)
 
 
-async def test_another_inode_under_the_name_is_not_touched(fs: Filesystem) -> None:
-    """Another inode under the name, created since the check, is not removed."""
+async def test_removal_of_a_replaced_inode_is_refused(fs: Filesystem) -> None:
+    """A removal fails if the name does not refer to the checked inode any more."""
     top = await make_tree(fs)
     with pytest.raises(NoEntryError):
         fs.tree_removal.remove(ROOT_INO, b"tree", Ino(top + 1))
@@ -90,7 +89,7 @@ async def test_another_inode_under_the_name_is_not_touched(fs: Filesystem) -> No
 
 
 async def test_removed_tree_cannot_change(fs: Filesystem) -> None:
-    """Every directory in it is treated as removed, at any depth and before its slice."""
+    """Directories at any depth of the tree accept no changes before their rows are removed."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     other = make_file(fs, b"other")
@@ -114,8 +113,8 @@ async def test_removed_tree_cannot_change(fs: Filesystem) -> None:
     make_file(fs, b"elsewhere")
 
 
-async def test_surviving_links_have_correct_counts(fs: Filesystem) -> None:
-    """Files with names outside the removed tree keep a correct link count."""
+async def test_hard_links_outside_a_removed_tree_have_correct_counts(fs: Filesystem) -> None:
+    """Files with other names keep a correct link count and parent."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     outside = make_directory(fs, b"outside")
@@ -139,7 +138,7 @@ async def test_surviving_links_have_correct_counts(fs: Filesystem) -> None:
 
 @sliced(names=3, directories=2, purged_blocks=2)
 async def test_small_slices_give_the_same_result(fs: Filesystem) -> None:
-    """Slices of any size, each with a commit, give the same result."""
+    """Every slice leaves correct counters and directory sizes."""
     before = _rows(fs)
     top = await make_tree(fs, files=20)
     linked = make_file(fs, b"0", top)
@@ -163,7 +162,7 @@ async def test_small_slices_give_the_same_result(fs: Filesystem) -> None:
 
 
 async def test_open_files_and_directories_stay_until_released(fs: Filesystem) -> None:
-    """Open files and directories stay until they are released."""
+    """The rows of open or known inodes are deleted when the kernel releases and forgets them."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     full = look(fs, b"full 0", top).ino
@@ -188,12 +187,14 @@ async def test_open_files_and_directories_stay_until_released(fs: Filesystem) ->
 
 
 async def test_kernel_drops_removed_names_and_surviving_links(volume: Volume) -> None:
-    """The kernel forgets removed names and attributes of surviving links."""
+    """The kernel drops its cache of the tree, of its names, and of a surviving hard link."""
     reported: list[Lost] = []
     forgotten: list[tuple[Ino, bytes]] = []
 
     async def forget(parent: Ino, name: bytes) -> None:
-        assert forgotten or exists(fs, top), "before anything is taken apart"
+        assert forgotten or exists(fs, top), (
+            "the first name must be forgotten before any row is removed"
+        )
         await trio.lowlevel.checkpoint()
         forgotten.append((parent, name))
 
@@ -211,7 +212,6 @@ async def test_kernel_drops_removed_names_and_surviving_links(volume: Volume) ->
 
 
 async def test_next_mount_resumes_after_a_kill(volume: Volume) -> None:
-    """After a kill the next mount resumes the removal."""
     async with volume.mounted(slices=Slices(names=2)) as fs:
         before = _rows(fs)
         top = await make_tree(fs, files=9)
@@ -229,7 +229,7 @@ async def test_next_mount_resumes_after_a_kill(volume: Volume) -> None:
 
 
 async def test_removal_lost_with_its_group_leaves_the_tree(fs: Filesystem, volume: Volume) -> None:
-    """The mount is read-only then, and nothing is removed."""
+    """If the group of a removal is lost, the mount turns read-only and the tree stays."""
     top = await make_tree(fs)
     volume.commit()
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
@@ -243,7 +243,7 @@ async def test_removal_lost_with_its_group_leaves_the_tree(fs: Filesystem, volum
 
 @sliced(purged_blocks=2)
 async def test_large_file_of_a_tree_is_purged_in_pieces(fs: Filesystem) -> None:
-    """A large file of a removed tree is purged in pieces, like any orphan."""
+    """A large file of a removed tree is purged in pieces, as any orphan."""
     top = make_directory(fs, b"tree")
     large = make_file(fs, b"large", top)
     for index in range(7):
@@ -261,7 +261,7 @@ async def test_large_file_of_a_tree_is_purged_in_pieces(fs: Filesystem) -> None:
 
 
 async def test_read_only_mount_removes_nothing(fs: Filesystem) -> None:
-    """A read-only mount removes nothing, also not in the background."""
+    """A degraded mount refuses a removal, and does not continue one."""
     top = await make_tree(fs)
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
     fs.status.enter(MountState.DEGRADED, "a test")

@@ -241,3 +241,8 @@ def _show(wanted: _Wanted, tally: Tally, copier: Copier, *, json: bool) -> None:
     )
     for line in tally.lines(copier):
         output.print_text(line)
+    if not tally.files and not wanted.everything:
+        output.print_text(
+            "no file differs from the transaction group on which this state was based; if it was"
+            " quarantined for its cached copies of lost content, --everything copies all files"
+        )

@@ -23,8 +23,9 @@ from s3fs_meta.mount.plan import MountPlan
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.history.snapshot_mount import open_snapshot, read_bucket
+from s3fs_meta.sync.opening.hole_healing import heal_holes
 from s3fs_meta.sync.opening.offline import why_unreachable
-from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
+from s3fs_meta.sync.opening.opening import close_filesystem, let_go, open_filesystem
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock.host_copy import Remembered
@@ -59,7 +60,8 @@ async def open_for_mount(
     state_dir = StateDir(plan.place.state)
 
     async def open_it() -> Volume:
-        return await open_filesystem(store, state_dir, secret, clock, plan.open, front.progress)
+        opened = await open_filesystem(store, state_dir, secret, clock, plan.open, front.progress)
+        return opened if plan.open.read_only else await _healed(opened)
 
     if plan.options.at is not None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
@@ -88,6 +90,17 @@ async def open_for_mount(
     volume = await open_it()
     unreached = await _announce_superblock(volume, wanted)
     return replace(volume, notices=(*volume.notices, *unreached))
+
+
+async def _healed(volume: Volume) -> Volume:
+    """Heal holes that fsck made; on an error close the volume."""
+    try:
+        healed = await heal_holes(volume)
+    except BaseException:
+        volume.db.close()
+        let_go(volume)
+        raise
+    return replace(volume, notices=(*volume.notices, *healed))
 
 
 def may_be_offline(plan: MountPlan) -> bool:

@@ -167,3 +167,28 @@ def test_exchanged_packs_are_repaired_from_the_cache(
     with _mounted(Program(tmp_path / "other"), place) as mnt:
         for name, content in contents.items():
             assert (mnt / name).read_bytes() == content
+
+
+def test_holes_of_fsck_are_healed_by_a_host_with_cached_copies(
+    place: Place, program: Program, tmp_path: Path
+) -> None:
+    """Another host ran fsck -y without the content; the host that has it cached mounts later."""
+    content = os.urandom(3 * MIB + 5000)
+    with _mounted(program, place) as mnt:
+        (mnt / "file").write_bytes(content)
+    for pack in _packs(place):
+        _delete(pack)
+    other = Program(tmp_path / "other")
+    assert other.run("fsck", "-y", place.url).returncode == EXIT_CORRECTED
+    with _mounted(other, place) as mnt:
+        assert (mnt / "file").read_bytes() == bytes(len(content))
+        assert os.listxattr(mnt / "file") == ["user.s3fs-meta.lost"]
+
+    done = program.run("mount", place.url, place.mountpoint)
+    assert "4 blocks of 1 files that fsck had replaced by holes" in done.stderr
+    assert (place.mountpoint / "file").read_bytes() == content
+    assert os.listxattr(place.mountpoint / "file") == []
+    program.ok("umount", place.mountpoint)
+
+    with _mounted(Program(tmp_path / "third"), place) as mnt:
+        assert (mnt / "file").read_bytes() == content

@@ -4,7 +4,7 @@ Owns: the map. Does not know: reference counts (``blocks``), ``inodes.mapped_blo
 update both from the results of these functions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.meta.db.database import Database
@@ -186,7 +186,7 @@ def blocks_after(
 
 def blocks_of(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
-) -> Iterator[tuple[BlockIndex, BlockId]]:
+) -> Generator[tuple[BlockIndex, BlockId], None, None]:
     """Yield the blocks of the parts *first* to *last* inclusive, ascending, as ``iterate`` does."""
     yield from db.iterate(
         "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index BETWEEN ? AND ?"

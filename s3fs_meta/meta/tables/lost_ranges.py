@@ -47,6 +47,22 @@ def _is_number(digits: bytes) -> bool:
     return digits.isdigit() and len(digits) <= _DIGITS_MAX
 
 
+def without(ranges: Iterable[range], gone: Iterable[range]) -> list[range]:
+    """Return the parts of *ranges* that are in none of *gone*."""
+    left = list(ranges)
+    for cut in gone:
+        left = [
+            piece
+            for one in left
+            for piece in (
+                range(one.start, min(one.stop, cut.start)),
+                range(max(one.start, cut.stop), one.stop),
+            )
+            if piece
+        ]
+    return left
+
+
 def iterate(db: Database) -> Iterator[LostPart]:
     """Yield all lost parts of files, by a scan of the attributes; a part may have content again."""
     block_bytes = int(get(db, "block_bytes"))

@@ -33,6 +33,17 @@ def test_oversized_value_is_cut() -> None:
     assert len(lost_ranges.parse(b"0-1\n" * XATTR_VALUE_BYTES_MAX)) == XATTR_VALUE_BYTES_MAX // 4
 
 
+def test_ranges_that_are_intact_again_are_cut_out() -> None:
+    ranges = [range(10), range(20, 30), range(40, 50)]
+    assert lost_ranges.without(ranges, [range(5, 25), range(44, 46)]) == [
+        range(5),
+        range(25, 30),
+        range(40, 44),
+        range(46, 50),
+    ]
+    assert lost_ranges.without(ranges, [range(60)]) == []
+
+
 def test_parts_are_those_of_the_block_size(db: Database) -> None:
     """A range that ends within a block covers that block, too."""
     size = 65_536

@@ -1,0 +1,229 @@
+"""Healing of holes that fsck made, from the cached blocks of quarantined states.
+
+Owns: which holes are healed, and their records. Does not know: why a state was quarantined.
+``fsck -y`` on one host replaces content that the bucket lost by holes; another host may have that
+content cached, and quarantines it at its next mount. The hole gets its content back if that is
+certain: the file lists the part in its attribute, it has not changed since (same size, same mtime,
+same ctime), and the cached block has the hash that its row in the quarantined state names.
+Keeps: quarantined state is only read. Content is durable before its rows are committed. An interrupted
+run is continued by the next mount.
+Tasks: one, at a mount for writing, before the kernel can send requests.
+Design: docs/design/durability.md, "Damage in the bucket".
+"""
+
+import contextlib
+import itertools
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.disk_space import DiskSpace
+from s3fs_meta.errors import NoSpaceLeftError, S3fsError
+from s3fs_meta.hashed_dir import NumberedDir
+from s3fs_meta.limits import LOOP_SLICE_ROWS, LOST_PARTS_MAX, QUARANTINES_SEARCHED_MAX
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import (
+    block_map,
+    blocks,
+    cached_blocks,
+    inodes,
+    local_state,
+    lost_ranges,
+    properties,
+    xattrs,
+)
+from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE, LostPart
+from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.volume import Volume
+
+_log = logging.getLogger(__name__)
+
+_BLOCKS_AT_ONCE: Final = LOOP_SLICE_ROWS
+
+
+class _Hole(NamedTuple):
+    """A hole, and the block of a quarantined state that was there."""
+
+    block_index: BlockIndex
+    block: BlockRow
+
+
+async def heal_holes(volume: Volume) -> list[str]:
+    """Give holes that fsck made their content back; return lines for the user.
+
+    Args:
+        volume: opened for writing; no other task uses it.
+
+    Raises:
+        DatabaseError, OSError: the disk failed.
+    """
+    states = _quarantined(volume.state_dir)
+    if not states:
+        return []
+    lost = await trio.to_thread.run_sync(_lost_parts, volume.db)
+    notices: list[str] = []
+    for path in states if lost else ():
+        source = await trio.to_thread.run_sync(_opened, path, volume.uuid)
+        if source is None:
+            continue
+        healer = _Healer(volume, source, path / volume.state_dir.blocks.name)
+        with contextlib.closing(source):
+            try:
+                await healer.heal(lost)
+            except (
+                S3fsError
+            ) as exc:  # the disk is full, or rows of the quarantined state are damaged
+                notices.append(f"not all lost parts of files were healed from {path}: {exc}")
+        if healer.blocks_healed:
+            notices.append(
+                f"{healer.blocks_healed} blocks of {len(healer.files_healed)} files that fsck had"
+                f" replaced by holes have their content again, from cached copies in {path}"
+            )
+    if notices:
+        volume.db.commit_durable()
+        await trio.to_thread.run_sync(volume.db.sync_wal)
+    return notices
+
+
+def _quarantined(state_dir: StateDir) -> list[Path]:
+    """Return the directories of quarantined states, the newest first."""
+    found = sorted(state_dir.path.glob(state_dir.quarantine("*").name), reverse=True)
+    return [path for path in found if (path / state_dir.database.name).exists()][
+        :QUARANTINES_SEARCHED_MAX
+    ]
+
+
+def _lost_parts(db: Database) -> list[LostPart]:
+    return list(itertools.islice(lost_ranges.iterate(db), LOST_PARTS_MAX))
+
+
+def _opened(path: Path, uuid: str) -> Database | None:
+    """Open the database of a quarantined state; return None if it is of no use. In a thread."""
+    try:
+        db = Database.open(path / "meta.db", Pragmas(), read_only=True)
+    except S3fsError as exc:
+        _log.info("%s is not searched for lost content: %s", path, exc)
+        return None
+    if local_state.get(db, "uuid") not in {None, uuid}:
+        db.close()
+        return None
+    return db
+
+
+class _Healer:
+    """Heals holes with the blocks of one quarantined state."""
+
+    def __init__(self, volume: Volume, source: Database, source_blocks: Path) -> None:
+        self._db = volume.db
+        self._keyring = volume.keyring
+        self._files = BlockFiles(volume.state_dir.blocks, volume.state_dir.tmp)
+        self._disk = DiskSpace(volume.state_dir.blocks, lambda _size_bytes: None)
+        self._block_bytes = int(properties.get(volume.db, "block_bytes"))
+        self._source = source
+        self._source_blocks = NumberedDir(source_blocks)
+        self.blocks_healed = 0
+        self.files_healed: set[Ino] = set()
+
+    async def heal(self, lost: Sequence[LostPart]) -> None:
+        """Heal the parts whose content this state has."""
+        for part in lost:
+            if not self._is_unchanged(part.ino):
+                continue
+            for holes in self._holes(part):
+                await self._heal_some(part.ino, holes)
+
+    def _is_unchanged(self, ino: Ino) -> bool:
+        """Return whether a file is the same in both states, except for its holes."""
+        now, then = inodes.find(self._db, ino), inodes.find(self._source, ino)
+        return (
+            now is not None
+            and then is not None
+            and (now.mode, now.size_bytes, now.mtime_ns, now.ctime_ns)
+            == (then.mode, then.size_bytes, then.mtime_ns, then.ctime_ns)
+        )
+
+    def _holes(self, part: LostPart) -> Iterator[list[_Hole]]:
+        """Yield, in lists of bounded length, holes for which the quarantined state has a block."""
+        first = part.first
+        while True:
+            with contextlib.closing(
+                block_map.blocks_of(self._source, part.ino, first, part.last)
+            ) as found:
+                some = list(itertools.islice(found, _BLOCKS_AT_ONCE))
+            if not some:
+                return
+            first = BlockIndex(some[-1][0] + 1)
+            rows = [(index, blocks.find(self._source, block)) for index, block in some]
+            yield [
+                _Hole(index, row)
+                for index, row in rows
+                if row is not None
+                and row.hash is not None
+                and 0 < row.plain_bytes <= self._block_bytes
+                and block_map.find(self._db, part.ino, index) is None
+            ]
+
+    async def _heal_some(self, ino: Ino, holes: Sequence[_Hole]) -> None:
+        made: list[tuple[BlockId, int]] = []
+        healed: list[range] = []
+        full: NoSpaceLeftError | None = None
+        for index, row in holes:
+            data = await trio.to_thread.run_sync(self._content, row)
+            if data is None:
+                continue
+            try:
+                self._disk.spend(len(data))
+                self._db.begin()
+                made.append((self._fill(ino, index, data), len(data)))
+            except NoSpaceLeftError as exc:
+                full = exc
+                break
+            start = index * self._block_bytes
+            healed.append(range(start, start + self._block_bytes))
+        if made:
+            await self._finish(ino, made, healed)
+        if full is not None:
+            raise full
+
+    def _content(self, row: BlockRow) -> bytes | None:
+        """Return the content of a block of the quarantined state if its hash is right. In a thread."""
+        try:
+            fd = self._source_blocks.open(f"{row.block:x}", os.O_RDONLY)
+        except OSError:
+            return None
+        with open(fd, "rb") as file:
+            try:
+                data = file.read(row.plain_bytes)
+            except OSError:
+                return None
+        return data if self._keyring.block_hash(data) == row.hash else None
+
+    def _fill(self, ino: Ino, index: BlockIndex, data: bytes) -> BlockId:
+        block = self._db.counters.take_block()
+        self._files.create(block, 0, data)
+        blocks.fill_hole(self._db, block, ino, index, len(data), hole_bytes=0)
+        inodes.add_mapped_blocks(self._db, ino, 1)
+        return block
+
+    async def _finish(
+        self, ino: Ino, made: Sequence[tuple[BlockId, int]], healed: Sequence[range]
+    ) -> None:
+        """Make new blocks durable, and shorten the record of what the file has lost; commit."""
+        await trio.to_thread.run_sync(self._files.sync, [block for block, _size in made])
+        cached_blocks.note_synced(self._db, made)
+        recorded = lost_ranges.parse(xattrs.find(self._db, ino, ATTRIBUTE) or b"")
+        left = lost_ranges.without(recorded, healed)
+        if left:
+            xattrs.set(self._db, ino, ATTRIBUTE, lost_ranges.lines(left))
+        else:
+            xattrs.remove(self._db, ino, ATTRIBUTE)
+        self.blocks_healed += len(made)
+        self.files_healed.add(ino)
+        self._db.commit()

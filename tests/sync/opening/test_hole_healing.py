@@ -1,0 +1,204 @@
+"""Holes that fsck made get their content back from quarantined cached blocks."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import inodes, lost_ranges, xattrs
+from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE
+from s3fs_meta.model import BlockIndex, Ino
+from s3fs_meta.sync.opening.hole_healing import heal_holes
+from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.volume import OpenOptions, Volume
+from tests.sync.conftest import Power, read_file, write_file
+
+pytestmark = pytest.mark.thorough
+
+CONTENT = os.urandom(5000)
+MIB = 1 << 20
+
+
+async def _lose(power: Power, write: Callable[[Session], Ino]) -> Ino:
+    """Write a file on host a, delete its packs, and run fsck -y on host b."""
+    async with power.session("a", tasks=False) as session:
+        ino = write(session)
+        await session.flush_at_end()
+        await session.close()
+    for key in [key for key in power.store.objects if key.startswith("pack/")]:
+        del power.store.objects[key]
+    async with power.session("b", options=OpenOptions(repairing=True), tasks=False) as session:
+        examined = Examined(session.db, power.store, session.volume.keyring)
+        await check_filesystem(examined, Wanted(repair=Mode.ALL), Report(), SystemClock())
+        await session.publish_anew()
+        await session.close()
+    return ino
+
+
+@asynccontextmanager
+async def _opened(power: Power, host: str = "a") -> AsyncIterator[Volume]:
+    """Open the filesystem as a mount does before it serves."""
+    volume = await open_filesystem(
+        power.store, StateDir(power.home / host), power.secret, power.clock, OpenOptions()
+    )
+    try:
+        yield volume
+        await close_filesystem(volume, release=False)
+    finally:
+        volume.db.close()
+        volume.state_dir.unlock()
+
+
+def _one_block(session: Session) -> Ino:
+    return write_file(session, CONTENT)
+
+
+def _three_blocks(session: Session) -> Ino:
+    """Make a file with a hole between its first and last block, which is a short one."""
+    ino = write_file(session, CONTENT.ljust(MIB, b"1"))
+    session.cache.write_new(ino, BlockIndex(2), 0, CONTENT)
+    session.db.inodes.run("UPDATE inodes SET size_bytes = ? WHERE ino = ?", (2 * MIB + 5000, ino))
+    inodes.add_mapped_blocks(session.db, ino, 1)
+    return ino
+
+
+async def test_hole_is_healed_and_the_content_reaches_other_hosts(power: Power) -> None:
+    """The host with the cached blocks mounts: every byte is back, and no loss is recorded."""
+    ino = await _lose(power, _three_blocks)
+
+    async with _opened(power) as volume:
+        [notice] = await heal_holes(volume)
+        assert notice.startswith("2 blocks of 1 files that fsck had replaced by holes have their")
+        assert inodes.get(volume.db, ino).mapped_blocks == 2
+        assert xattrs.find(volume.db, ino, ATTRIBUTE) is None
+        assert await heal_holes(volume) == []
+
+    async with power.session("a", tasks=False) as session:
+        await session.flush_at_end()
+        await session.close()
+    async with power.session("b", tasks=False) as session:
+        for index, content in ((0, CONTENT.ljust(MIB, b"1")), (2, CONTENT)):
+            located = session.cache.located(ino, BlockIndex(index))
+            assert located is not None
+            await session.cache.fetch(located)
+            assert session.cache.read_local(located, 0, len(content)) == content
+        assert session.cache.located(ino, BlockIndex(1)) is None
+
+
+def _touch(db: Database, ino: Ino) -> None:
+    inodes.touch(db, ino, mtime_ns=1)
+
+
+def _grow(db: Database, ino: Ino) -> None:
+    db.inodes.run("UPDATE inodes SET size_bytes = size_bytes + 1 WHERE ino = ?", (ino,))
+
+
+def _accept(db: Database, ino: Ino) -> None:
+    xattrs.remove(db, ino, ATTRIBUTE)
+
+
+@pytest.mark.parametrize("change", [_touch, _grow, _accept])
+async def test_changed_file_is_not_healed(
+    power: Power, change: Callable[[Database, Ino], None]
+) -> None:
+    """It may have zeros there on purpose: it was changed, or the loss accepted."""
+    ino = await _lose(power, _one_block)
+    async with _opened(power) as volume:
+        volume.db.begin()
+        change(volume.db, ino)
+
+        assert await heal_holes(volume) == []
+
+        assert inodes.get(volume.db, ino).mapped_blocks == 0
+
+
+async def test_part_with_new_content_keeps_it(power: Power) -> None:
+    """The other part is healed, and the record names what is still lost."""
+    ino = await _lose(power, _three_blocks)
+    async with power.session("a", tasks=False) as session:
+        session.db.begin()
+        session.cache.write_new(ino, BlockIndex(0), 0, b"new")
+        inodes.add_mapped_blocks(session.db, ino, 1)
+        await session.flush_at_end()
+        await session.close()
+
+    async with _opened(power) as volume:
+        [notice] = await heal_holes(volume)
+        assert notice.startswith("1 blocks")
+        recorded = lost_ranges.parse(xattrs.get(volume.db, ino, ATTRIBUTE))
+        assert recorded == [range(MIB)]
+
+
+def _flip(path: Path) -> None:
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+
+
+@pytest.mark.parametrize("spoil", [_flip, Path.unlink])
+async def test_only_content_with_the_right_hash_heals(
+    power: Power, spoil: Callable[[Path], None]
+) -> None:
+    """A quarantined file is damaged or missing: the loss stays recorded."""
+    ino = await _lose(power, _one_block)
+    async with _opened(power) as volume:
+        [kept] = volume.state_dir.path.glob("kept-*/blocks/*/*")
+        spoil(kept)
+
+        assert await heal_holes(volume) == []
+
+        assert xattrs.find(volume.db, ino, ATTRIBUTE) is not None
+
+
+async def test_unreadable_quarantine_does_not_prevent_the_mount(power: Power) -> None:
+    """Its database is no database; another quarantine is still used."""
+    ino = await _lose(power, _one_block)
+    async with _opened(power) as volume:
+        other = volume.state_dir.quarantine("9" * 19)
+        other.mkdir()
+        (other / "meta.db").write_bytes(b"?" * 8192)
+
+        [notice] = await heal_holes(volume)
+
+        assert notice.startswith("1 blocks")
+        assert inodes.get(volume.db, ino).mapped_blocks == 1
+
+
+async def test_full_disk_leaves_the_rest_as_a_loss(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mount continues, and says so; the quarantined state has the content."""
+    ino = await _lose(power, _one_block)
+    monkeypatch.setattr("s3fs_meta.cache.disk_space.DiskSpace.spare_bytes", lambda _self: 0)
+    async with _opened(power) as volume:
+        [notice] = await heal_holes(volume)
+
+        assert "not all lost parts of files were healed" in notice
+        assert xattrs.find(volume.db, ino, ATTRIBUTE) is not None
+
+
+async def test_healed_content_survives_a_power_cut(power: Power) -> None:
+    """Its files are synced before their rows are committed."""
+    ino = await _lose(power, _one_block)
+    async with _opened(power) as volume:
+        await heal_holes(volume)
+        synced = volume.db.all("SELECT synced_bytes FROM cached_blocks")
+        assert synced == [(len(CONTENT),)]
+        path = volume.db.path
+    db = Database.open(path, Pragmas())
+    db.begin_local()
+    db.run("UPDATE local_state SET value = '0' WHERE name = 'clean'")
+    db.run("UPDATE local_state SET value = 'another' WHERE name = 'boot_id'")
+    db.commit()
+    db.close()
+
+    async with power.session("a", tasks=False) as session:
+        assert session.volume.power_lost
+        assert await read_file(session, ino) == CONTENT

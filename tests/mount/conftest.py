@@ -1,4 +1,4 @@
-"""Fixtures for running the program as users run it."""
+"""Fixtures: the command as users run it."""
 
 from tests.cli.conftest import empty, mounted, place, program
 

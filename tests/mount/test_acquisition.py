@@ -1,4 +1,4 @@
-"""Changing the page size at mount."""
+"""Opening a filesystem for a mount, and changing its page size."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from tests.programs import Program
 
 
 def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool = True) -> int:
-    """Open as a mount does, publish and close; return the page size found at opening."""
+    """Open a filesystem as a mount does, publish and close it; return its page size."""
     plan = make_plan(
         place.url, place.mountpoint, parse_mount_options([f"cachedir={cachedir}", words])
     )
@@ -37,8 +37,8 @@ def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool =
     return trio.run(run)
 
 
-def test_size_is_changed_permanently(program: Program, place: Place) -> None:
-    """The page size is changed on this host and in later restores from the bucket."""
+def test_page_size_is_changed_permanently(program: Program, place: Place) -> None:
+    """A new page size applies on this host and to later restores on other hosts."""
     assert _page_size(place, program.cachedir) == 4096
     assert _page_size(place, program.cachedir, "page_size=16K") == 16384
 
@@ -47,24 +47,24 @@ def test_size_is_changed_permanently(program: Program, place: Place) -> None:
     assert program.status(place.url)["page_size_bytes"] == 16384
 
 
-def test_new_size_is_uploaded_later_if_not_at_once(program: Program, place: Place) -> None:
-    """After an unmount that could not upload, the next mount does."""
+def test_new_page_size_is_uploaded_by_a_later_mount(program: Program, place: Place) -> None:
+    """If an unmount cannot upload the new page size, the next mount uploads it."""
     _page_size(place, program.cachedir, "page_size=8K", publish=False)
     assert _page_size(place, program.cachedir) == 8192
 
     assert _page_size(place, program.cachedir.with_name("elsewhere")) == 8192
 
 
-def test_same_size_changes_nothing(program: Program, place: Place) -> None:
-    """The filesystem is opened only once, so there is one epoch."""
+def test_present_page_size_changes_nothing(program: Program, place: Place) -> None:
+    """A mount with the present page size opens the filesystem once, and takes one epoch."""
     _page_size(place, program.cachedir, "page_size=4K")
 
     assert program.status(place.url)["epoch"] == 1
 
 
 @pytest.mark.mount
-def test_restore_is_reported_only_if_there_was_one(place: Place, program: Program) -> None:
-    """Only a real restore from the bucket is reported."""
+def test_mount_reports_a_restore_only_if_it_restored(place: Place, program: Program) -> None:
+    """A mount without local state reports its restore; a mount with local state reports none."""
 
     def mount(cachedir: Path) -> str:
         done = program.run("mount", place.url, place.mountpoint, "--cachedir", cachedir, here=False)

@@ -17,7 +17,7 @@ from s3fs_meta.sync.state_dir import StateDir
 
 
 class Watching(TerminalFront):
-    """Records the shown progress."""
+    """Records the progress that it is given."""
 
     def __init__(self) -> None:
         super().__init__(quiet=True)
@@ -29,7 +29,7 @@ class Watching(TerminalFront):
 
 
 async def test_absent_daemon_is_named_as_given_by_the_user(tmp_path: Path) -> None:
-    """The error has the URL or path of the user, not that of a state directory."""
+    """The error has the URL or the path that the user gave, and no state directory."""
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
         await control_api.request_status(Target("local:///a", tmp_path / "s", "/mnt/x"))
     with pytest.raises(NotMountedError, match=r"^local:///a is not mounted"):
@@ -37,7 +37,7 @@ async def test_absent_daemon_is_named_as_given_by_the_user(tmp_path: Path) -> No
 
 
 async def test_progress_of_a_flush_is_shown(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """The call shows progress and returns the result."""
+    """The call returns the result and shows the progress."""
 
     async def flush(_arguments: Message, report: Report) -> Message:
         report({"what": "blocks", "done": 1, "total": 2})
@@ -52,10 +52,10 @@ async def test_progress_of_a_flush_is_shown(tmp_path: Path, nursery: trio.Nurser
     assert front.shown == [("blocks", 1, 2)]
 
 
-async def test_mount_has_ended_when_its_lock_is_released(
+async def test_mount_has_ended_only_when_its_lock_is_released(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    """The result alone is not enough: the next mount needs the state directory."""
+    """The caller waits until the daemon has released the state directory for the next mount."""
     outcome = {"complete": True, "why": ""}
 
     async def finished(_arguments: Message, report: Report) -> Message:
@@ -80,8 +80,8 @@ async def test_mount_has_ended_when_its_lock_is_released(
     assert results == [outcome]
 
 
-async def test_mount_that_is_gone_leaves_no_outcome(tmp_path: Path) -> None:
-    """If the daemon died, the caller does not wait, and the result is incomplete."""
+async def test_dead_daemon_gives_an_incomplete_result(tmp_path: Path) -> None:
+    """If the daemon is dead, the caller does not wait, and the result says "incomplete"."""
     waiting = trio.Event()
 
     result = await control_api.wait_finished(Target("local:///a", tmp_path), Watching(), waiting)
@@ -90,10 +90,10 @@ async def test_mount_that_is_gone_leaves_no_outcome(tmp_path: Path) -> None:
     assert result["complete"] is False
 
 
-async def test_report_of_a_daemon_that_stopped_listening_is_read_from_its_note(
+async def test_result_of_a_daemon_that_has_exited_is_read_from_its_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command may find the running daemon and call it only after its end."""
+    """A daemon may exit after a command has found it and before the command calls it."""
     monkeypatch.setattr(targets, "_notes_dir", lambda: tmp_path / "notes")
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(Target("local:///a", tmp_path / "s"), mounted)

@@ -1,4 +1,4 @@
-"""Starting in the background, with real processes."""
+"""Starting the daemon in the background, with real processes."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def _run(tmp_path: Path, body: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_parent_returns_when_the_child_is_ready(tmp_path: Path) -> None:
-    """The child continues in a session of its own, without the terminal."""
+    """The child continues in a session of its own, with / as its working directory."""
     done = _run(
         tmp_path,
         """
@@ -76,8 +76,8 @@ def test_parent_returns_when_the_child_is_ready(tmp_path: Path) -> None:
     assert (tmp_path / "log.after").exists()
 
 
-def test_child_has_standard_streams_in_any_case(tmp_path: Path) -> None:
-    """The child always has standard streams, so no file gets their numbers."""
+def test_child_has_all_standard_streams(tmp_path: Path) -> None:
+    """If a standard stream is closed, the child opens one, so that no file gets its number."""
     done = _run(
         tmp_path,
         """
@@ -99,7 +99,7 @@ def test_child_has_standard_streams_in_any_case(tmp_path: Path) -> None:
 
 
 def test_parent_ends_with_the_error_of_the_child(tmp_path: Path) -> None:
-    """The parent prints one line and has the exit status of the child."""
+    """The parent prints the child's error in one line and exits with its status."""
     done = _run(
         tmp_path,
         """
@@ -112,7 +112,7 @@ def test_parent_ends_with_the_error_of_the_child(tmp_path: Path) -> None:
 
 
 def test_bug_in_the_child_is_reported_and_its_traceback_logged(tmp_path: Path) -> None:
-    """The parent prints the path of the log that has the traceback."""
+    """The parent prints the path of the log, which has the traceback."""
     done = _run(
         tmp_path,
         """
@@ -126,8 +126,8 @@ def test_bug_in_the_child_is_reported_and_its_traceback_logged(tmp_path: Path) -
     assert "RuntimeError: boom" in (tmp_path / "log").read_text()
 
 
-def test_silent_death_of_the_child_is_noticed(tmp_path: Path) -> None:
-    """The parent does not wait for a dead process."""
+def test_silent_exit_of_the_child_is_reported(tmp_path: Path) -> None:
+    """The parent reports a child that exited before it was ready."""
     done = _run(
         tmp_path,
         """
@@ -140,8 +140,8 @@ def test_silent_death_of_the_child_is_noticed(tmp_path: Path) -> None:
     assert "ended before it was ready" in done.stderr
 
 
-def test_parent_asks_the_user_for_the_child(tmp_path: Path) -> None:
-    """The passphrase is typed at the terminal, which only the parent has."""
+def test_parent_requests_the_passphrase_for_the_child(tmp_path: Path) -> None:
+    """Only the parent has the terminal at which the passphrase is typed."""
     done = _run(
         tmp_path,
         """
@@ -155,8 +155,8 @@ def test_parent_asks_the_user_for_the_child(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "notice secret\n")
 
 
-def test_failed_question_is_an_error(tmp_path: Path) -> None:
-    """The child gets the reason and fails with it."""
+def test_failed_request_for_a_passphrase_is_an_error(tmp_path: Path) -> None:
+    """If the parent cannot request the passphrase, the child fails with the parent's error."""
     done = _run(
         tmp_path,
         """
@@ -169,7 +169,7 @@ def test_failed_question_is_an_error(tmp_path: Path) -> None:
 
 
 def test_interrupt_of_the_parent_ends_the_child(tmp_path: Path) -> None:
-    """^C during the start leaves no process."""
+    """A Ctrl-C during the start leaves no process."""
     done = _run(
         tmp_path,
         """
@@ -193,8 +193,7 @@ def test_interrupt_of_the_parent_ends_the_child(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[1] == str(int(signal.SIGTERM))
 
 
-def test_messages_may_be_any_text(tmp_path: Path) -> None:
-    """Notices may contain any text, also line breaks."""
+def test_notices_may_contain_line_breaks(tmp_path: Path) -> None:
     text = json.dumps("a\nb ü")
     done = _run(
         tmp_path,

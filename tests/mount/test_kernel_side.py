@@ -1,11 +1,11 @@
-"""The kernel's side of a session without a mountpoint."""
+"""The kernel's side of a session that has no mountpoint."""
 
 from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.sync.kernel import NoKernel
 
 
-async def test_kernel_without_a_mountpoint_holds_nothing() -> None:
-    """A session has no mountpoint before its filesystem is served, and afterwards."""
+async def test_kernel_side_without_a_mountpoint_does_nothing() -> None:
+    """Before a session is served, and after its end, calls for the kernel do nothing."""
     for kernel in (KernelSide(), NoKernel()):
         assert await kernel.collect() in {True, None}
         await kernel.before_turn(None)

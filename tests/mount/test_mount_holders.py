@@ -1,4 +1,4 @@
-"""Finding the processes that have a filesystem mounted, in /proc."""
+"""The search in /proc for processes that have a filesystem mounted."""
 
 from s3fs_meta.mount import mount_holders, mount_table
 from s3fs_meta.mount.mount_holders import Holder
@@ -6,21 +6,20 @@ from s3fs_meta.mount.mount_table import Mounted
 
 
 def test_unmounted_device_has_no_holders() -> None:
-    """A device that is not mounted is held by no process."""
     wanted = Mounted("/mnt", "0:0", mount_table.FS_TYPE, "local:///bucket")
     assert not mount_holders.is_mounted_here(wanted)
     assert mount_holders.find(wanted) == []
 
 
 def test_processes_in_other_filesystems_do_not_count() -> None:
-    """A process whose mount of that device has another filesystem type is no holder."""
+    """A mount of another filesystem type does not count, even if it has the device number."""
     [proc] = [mounted for mounted in mount_table.read() if mounted.mountpoint == "/proc"]
     assert mount_holders.is_mounted_here(proc)
     assert not mount_holders.is_mounted_here(proc._replace(fs_type=mount_table.FS_TYPE))
 
 
 def test_reused_device_number_does_not_count() -> None:
-    """The kernel gives the number of an unmounted filesystem to the next one."""
+    """The kernel may give the device number of an unmounted filesystem to another filesystem."""
     [proc] = [mounted for mounted in mount_table.read() if mounted.mountpoint == "/proc"]
     ended = proc._replace(source="local:///another/bucket")
 
@@ -29,8 +28,8 @@ def test_reused_device_number_does_not_count() -> None:
     assert not mount_holders.is_mounted_here(ended)
 
 
-def test_holders_are_described() -> None:
-    """The text names processes, or else open files, or else neither."""
+def test_text_about_holders_names_processes_or_open_files() -> None:
+    """The text names processes, or open files, or says that neither can be seen."""
     holder = Holder(7, "sh", "/mnt")
     assert (
         mount_holders.described([holder], 3) == "in another mount namespace by sh (pid 7) on /mnt"

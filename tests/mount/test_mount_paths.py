@@ -1,4 +1,4 @@
-"""Resolving paths to names within a mount."""
+"""Paths that become names within a mount."""
 
 import os
 import subprocess
@@ -23,24 +23,22 @@ from tests.programs import Program
 def test_path_without_a_name_is_refused(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path that does not end in a name cannot be removed."""
+    """A path that ends in "..", or is missing, cannot be removed."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError):
         mount_paths.existing(Path(path) if path != "some/.." else Path(f"{tmp_path}/.."), None)
 
 
 def test_path_of_another_filesystem_is_refused(tmp_path: Path) -> None:
-    """The path must be on a mount of s3fs-meta."""
     (tmp_path / "f").touch()
     with pytest.raises(NotMountedError):
         mount_paths.existing(tmp_path / "f", None)
 
 
 @pytest.mark.mount
-def test_symlinks_are_followed_except_the_last(
+def test_symlinks_are_followed_except_at_the_end_of_a_path(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """Symlinks are followed, except at the end of a path, as in rm(1)."""
     mnt = mounted.mountpoint
     (mnt / "d").mkdir()
     (mnt / "d" / "link").symlink_to("/")
@@ -54,16 +52,16 @@ def test_symlinks_are_followed_except_the_last(
 
 
 @pytest.mark.mount
-def test_mountpoint_is_refused(program: Program, mounted: Place) -> None:
-    """Neither the mountpoint nor a directory above it can be removed."""
+def test_mountpoint_cannot_be_removed(program: Program, mounted: Place) -> None:
+    """The mountpoint and the directories above it cannot be removed."""
     for path in (mounted.mountpoint, mounted.mountpoint.parent):
         with pytest.raises(UsageError, match="is mounted on"):
             mount_paths.existing(path, program.cachedir)
 
 
 @pytest.mark.mount
-def test_new_name_must_be_free(program: Program, mounted: Place) -> None:
-    """The parent directory must exist; a dangling symlink counts as taken."""
+def test_name_of_a_copy_must_be_free(program: Program, mounted: Place) -> None:
+    """The name may not exist, even as a dangling symlink, and its directory must exist."""
     mnt = mounted.mountpoint
     (mnt / "nowhere").symlink_to("missing")
     found = mount_paths.free(mnt / "new", program.cachedir)
@@ -92,7 +90,7 @@ def _entry(path: Path, ino: int) -> mount_paths.Entry:
 
 
 def test_commands_wait_until_their_effect_is_visible(tmp_path: Path) -> None:
-    """The kernel may cache an existing or missing name a little longer."""
+    """The kernel may cache a removed or a missing name for some time."""
     old, new = tmp_path / "old", tmp_path / "new"
     old.touch()
     later = threading.Timer(0.1, lambda: old.rename(new))
@@ -106,14 +104,14 @@ def test_commands_wait_until_their_effect_is_visible(tmp_path: Path) -> None:
 
     later.join()
     old.touch()
-    # Another process has created another entry of that name.
+    # Another process has created another entry with the old name.
     mount_paths.require_seen([gone], there=False)
 
 
 def test_effect_that_never_becomes_visible_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request was executed, but the caller cannot see its effect."""
+    """The request was executed, but the kernel does not show its effect in time."""
     monkeypatch.setattr(mount_paths, "KERNEL_FORGET_S_MAX", 0.05)
     with pytest.raises(ControlError, match="is removed, but the kernel"):
         mount_paths.require_seen([_entry(tmp_path, tmp_path.stat().st_ino)], there=False)
@@ -127,10 +125,10 @@ def test_effect_that_never_becomes_visible_is_an_error(
     [(["rm"], "removed"), (["rm", "--wait"], "removed"), (["clone"], "made")],
     ids=["plain", "rm", "clone"],
 )
-def test_removal_and_copy_wait_for_visibility(
+def test_rm_and_clone_require_a_visible_effect(
     program: Program, mounted: Place, words: list[str], what: str
 ) -> None:
-    """Removal and copy wait until their effect is visible, or raise."""
+    """The commands rm and clone fail if the kernel does not show their effect."""
     (mounted.mountpoint / "f").touch()
     paths = [mounted.mountpoint / name for name in (["f"] if what == "removed" else ["f", "g"])]
     done = subprocess.run(
@@ -147,14 +145,14 @@ def test_removal_and_copy_wait_for_visibility(
 
 
 def test_absent_daemon_is_named_as_given_by_the_user(tmp_path: Path) -> None:
-    """The error has the path of the user, not that of a state directory."""
+    """The error has the path that the user gave, and no state directory."""
     place = Target("local:///a", tmp_path / "s", "/mnt/x")
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
         remove(Entry(place, Ino(1), b"name", Ino(2), "/mnt/x/name"))
 
 
 def test_names_of_any_bytes_are_encoded(tmp_path: Path) -> None:
-    """Names are encoded for JSON, and the mount decodes them."""
+    """A name of any bytes is encoded as JSON, and the daemon decodes it."""
     for name in (b"plain", "\u00e4".encode(), b"odd \xff\n"):
         entry = Entry(Target("local:///a", tmp_path), Ino(1), name, Ino(2), "/mnt/x")
         arrived = decode(encode(entry_message(entry)))

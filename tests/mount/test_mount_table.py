@@ -1,4 +1,4 @@
-"""Parsing the kernel's mount table."""
+"""The parser of the kernel's mount table."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ _LINES = [
 ]
 
 
-def test_fields_are_found_around_optional_ones() -> None:
-    """Optional fields end at the dash; escapes are decoded."""
+def test_fields_are_parsed_around_optional_fields() -> None:
+    """Optional fields end at the dash, and escaped characters are decoded."""
     root, ours, other = mount_table.parse(_LINES)
 
     assert root.mountpoint == "/"
@@ -21,7 +21,7 @@ def test_fields_are_found_around_optional_ones() -> None:
 
 
 def test_flags_of_the_topmost_mount_are_returned() -> None:
-    """The flags of the mount and of its filesystem are found by mountpoint, or anywhere."""
+    """The flags are those of the last mount on a mountpoint, or of any mount of a device."""
     ours = mount_table.parse(_LINES)[1]
     moved = ours._replace(mountpoint="/mnt/elsewhere")
     again = _LINES[1].replace("rw,nosuid", "ro,noexec").replace("rw,user_id=0", "ro,user_id=0")
@@ -36,7 +36,7 @@ def test_flags_of_the_topmost_mount_are_returned() -> None:
 
 
 def test_path_is_resolved_without_accessing_the_mountpoint(tmp_path: Path) -> None:
-    """A stuck mount does not answer; symlinks above it are followed."""
+    """The function resolves symlinks above a mountpoint, but not the mountpoint, which may hang."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
 
@@ -45,11 +45,10 @@ def test_path_is_resolved_without_accessing_the_mountpoint(tmp_path: Path) -> No
 
 
 def test_unmounted_path_is_not_found(tmp_path: Path) -> None:
-    """Only paths in the mount table count as mounted."""
     assert mount_table.find(str(tmp_path)) is None
 
 
 def test_mount_of_another_type_does_not_count() -> None:
-    """Only s3fs-meta's type counts; /proc always exists."""
+    """Only mounts of s3fs-meta are found; /proc is mounted with another type."""
     assert mount_table.find("/proc") is None
     assert any(one.mountpoint == "/proc" for one in mount_table.read())

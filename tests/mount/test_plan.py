@@ -14,8 +14,8 @@ from s3fs_meta.settings import MountOptions, parse_mount_options
 URL = "local:///srv/store"
 
 
-def test_options_reach_their_parts(tmp_path: Path) -> None:
-    """Each component gets its own options."""
+def test_options_reach_their_parts_of_the_plan(tmp_path: Path) -> None:
+    """Options for the cache, the database, FUSE and ownership are in their parts of the plan."""
     options = parse_mount_options(
         [f"cachedir={tmp_path},cachesize=1G,ro,allow_other,commit=1,uid=5,synchronous=full"]
     )
@@ -34,8 +34,8 @@ def test_options_reach_their_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["compress=zstd-99", "compress=gzip", "mmap_size=9000T"])
-def test_unknown_option_is_refused(tmp_path: Path, text: str) -> None:
-    """The option is refused before anything is changed."""
+def test_invalid_value_of_an_option_is_refused(tmp_path: Path, text: str) -> None:
+    """An invalid value is refused, and no file is created."""
     with pytest.raises(UsageError):
         make_plan(URL, tmp_path, parse_mount_options([f"cachedir={tmp_path}", text]))
 
@@ -44,13 +44,13 @@ def test_unknown_option_is_refused(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("url", ["s3://", "/srv/store", "local://srv/store", "http://x/y"])
 def test_wrong_url_is_refused(tmp_path: Path, url: str) -> None:
-    """The message names the possible forms."""
+    """The message shows the valid forms of a URL."""
     with pytest.raises(UsageError, match="local:///absolute/path"):
         make_plan(url, tmp_path, MountOptions())
 
 
 def test_mountpoint_must_be_an_unused_directory(tmp_path: Path) -> None:
-    """A mount does not cover another mount."""
+    """A file, a missing path and a mountpoint of another filesystem are refused."""
     (tmp_path / "file").touch()
 
     for path in (tmp_path / "file", tmp_path / "missing"):
@@ -68,8 +68,8 @@ def test_mountpoint_must_be_an_unused_directory(tmp_path: Path) -> None:
         ("synchronous=off", "not even what was fsynced"),
     ],
 )
-def test_weak_settings_print_a_warning(tmp_path: Path, text: str, expected: str) -> None:
-    """The warning is printed at every mount."""
+def test_weak_durability_gives_a_warning(tmp_path: Path, text: str, expected: str) -> None:
+    """Each option that weakens durability gives one warning."""
     plan = make_plan(URL, tmp_path, parse_mount_options([text]))
 
     assert len(plan.warnings) == 1
@@ -82,7 +82,7 @@ def test_weak_settings_print_a_warning(tmp_path: Path, text: str, expected: str)
 def test_options_of_the_previous_release_are_accepted_with_a_warning(
     tmp_path: Path, text: str
 ) -> None:
-    """Options of the previous release are accepted without effect."""
+    """An option without effect gives one warning and changes nothing in the plan."""
     plan = make_plan(URL, tmp_path, parse_mount_options([text]))
 
     assert len(plan.warnings) == 1
@@ -91,12 +91,11 @@ def test_options_of_the_previous_release_are_accepted_with_a_warning(
 
 
 def test_defaults_print_no_warning(tmp_path: Path) -> None:
-    """The default options give up no durability."""
     assert make_plan(URL, tmp_path, MountOptions()).warnings == ()
 
 
-def test_unreadable_state_directory_is_named(tmp_path: Path) -> None:
-    """The error names the directory and a remedy."""
+def test_invalid_state_directory_is_refused(tmp_path: Path) -> None:
+    """A name of the directory that is too long gives an error that names --cachedir."""
     options = parse_mount_options([f"cachedir={tmp_path / ('x' * 300)}"])
 
     with pytest.raises(SettingsError, match=r"too long; choose another with --cachedir"):
@@ -104,14 +103,14 @@ def test_unreadable_state_directory_is_named(tmp_path: Path) -> None:
 
 
 def test_passphrase_file_survives_a_change_of_directory(tmp_path: Path) -> None:
-    """The path is made absolute, because a daemon changes its working directory."""
+    """The plan has an absolute path, because the daemon changes its working directory."""
     plan = make_plan(URL, tmp_path, parse_mount_options(["passphrase_file=p"]))
 
     assert plan.options.passphrase_file == Path.cwd() / "p"
 
 
 def test_options_of_the_command_override_those_of_fstab() -> None:
-    """Options that are not on the command line keep their values."""
+    """An option that the command line does not have keeps its value from fstab."""
     merged = merged_options(
         ["region=a,profile=b,ro"], MountOptions(region="c", force_takeover=False)
     )
@@ -119,8 +118,7 @@ def test_options_of_the_command_override_those_of_fstab() -> None:
     assert (merged.region, merged.profile, merged.read_only) == ("c", "b", True)
 
 
-def test_defaults_of_pragmas_equal_those_of_options() -> None:
-    """The defaults of Pragmas and of MountOptions are equal."""
+def test_defaults_of_mount_options_are_those_of_pragmas() -> None:
     assert pragmas_of(MountOptions()) == Pragmas()
 
 
@@ -134,13 +132,12 @@ def test_defaults_of_pragmas_equal_those_of_options() -> None:
     ],
 )
 def test_option_accepts_every_value_of_sqlite(word: str, values: tuple[str | int, ...]) -> None:
-    """The option and the pragma accept the same values."""
     for value in values:
         assert BY_WORD[word].parse(word, str(value)) == value
 
 
-def test_point_in_time_is_read_only_and_has_separate_state(tmp_path: Path) -> None:
-    """Each mountpoint has a state of its own; a notice says that ro is implied."""
+def test_mount_at_a_txg_is_read_only_and_has_its_own_state(tmp_path: Path) -> None:
+    """A mount with txg= is read-only, and each of its mountpoints has its own state directory."""
     cachedir = f"cachedir={tmp_path}"
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()

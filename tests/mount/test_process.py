@@ -1,4 +1,4 @@
-"""The process of a mount: open files, garbage collection, messages to systemd."""
+"""The process of a mount: its limit of open files, its garbage collection, and systemd."""
 
 import gc
 import resource
@@ -16,15 +16,15 @@ from s3fs_meta.mount.process import notify
 
 @pytest.fixture(autouse=True)
 def bounds() -> Iterator[tuple[int, int]]:
-    """Return the limits of this process, and restore them."""
+    """Return the limits of open files, and restore them after the test."""
     found = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield found
     resource.setrlimit(resource.RLIMIT_NOFILE, found)
 
 
 @pytest.mark.parametrize("soft", [1024, OPEN_FILES_WANTED])
-def test_low_soft_limit_is_raised(bounds: tuple[int, int], soft: int) -> None:
-    """The soft limit is raised only as far as needed."""
+def test_low_limit_of_open_files_is_raised(bounds: tuple[int, int], soft: int) -> None:
+    """The soft limit becomes the wanted number of open files."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, bounds[1]))
 
     process.raise_open_files()
@@ -32,8 +32,8 @@ def test_low_soft_limit_is_raised(bounds: tuple[int, int], soft: int) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (OPEN_FILES_WANTED, bounds[1])
 
 
-def test_higher_limit_is_kept(bounds: tuple[int, int]) -> None:
-    """The administrator chose it."""
+def test_higher_limit_of_open_files_is_kept(bounds: tuple[int, int]) -> None:
+    """A limit that the administrator has set higher stays."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_WANTED + 1, bounds[1]))
 
     process.raise_open_files()
@@ -41,8 +41,10 @@ def test_higher_limit_is_kept(bounds: tuple[int, int]) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == OPEN_FILES_WANTED + 1
 
 
-def test_hard_limit_is_respected(bounds: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lower hard limit is no error."""
+def test_limit_of_open_files_does_not_exceed_the_hard_limit(
+    bounds: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the hard limit is lower than wanted, the soft limit becomes the hard limit."""
     monkeypatch.setattr(process, "OPEN_FILES_WANTED", bounds[1] + 1)
 
     process.raise_open_files()
@@ -59,13 +61,13 @@ class Node:
 
 @pytest.fixture(autouse=True)
 def thaw() -> Iterator[None]:
-    """Let the collector track everything again."""
+    """Let the garbage collector track all objects again after the test."""
     yield
     gc.unfreeze()
 
 
-def test_older_objects_are_not_visited_again() -> None:
-    """Earlier garbage is freed, and later collections visit only new objects."""
+def test_objects_from_the_start_are_exempt_from_garbage_collection() -> None:
+    """Garbage from the start is freed, and later collections visit only later objects."""
     garbage = weakref.ref(Node())
     process.exempt_objects()
 
@@ -75,7 +77,7 @@ def test_older_objects_are_not_visited_again() -> None:
 
 
 def test_later_objects_are_collected() -> None:
-    """Reference cycles made by requests must not accumulate."""
+    """Reference cycles made after the start are collected."""
     process.exempt_objects()
     later = weakref.ref(Node())
 
@@ -84,8 +86,8 @@ def test_later_objects_are_collected() -> None:
     assert later() is None
 
 
-def test_state_reaches_the_socket(tmp_path: Path) -> None:
-    """The state is sent as one datagram."""
+def test_state_reaches_the_socket_of_systemd(tmp_path: Path) -> None:
+    """The daemon's state is sent to systemd as one datagram."""
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(path)
@@ -94,10 +96,10 @@ def test_state_reaches_the_socket(tmp_path: Path) -> None:
         assert listener.recv(100) == b"READY=1"
 
 
-def test_abstract_address_is_supported() -> None:
-    """The address need not be a file."""
+def test_abstract_socket_of_systemd_is_supported() -> None:
+    """An address that begins with @ is an abstract socket, without a file."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind("")  # the kernel chooses an abstract name
+        listener.bind("")  # The kernel chooses an abstract name.
         name = listener.getsockname().decode()
 
         assert notify("STOPPING=1", "@" + name[1:])
@@ -105,6 +107,6 @@ def test_abstract_address_is_supported() -> None:
 
 
 def test_notify_without_socket_is_ignored(tmp_path: Path) -> None:
-    """Without a systemd socket a notification is ignored."""
+    """Without a socket of systemd, or with a missing one, nothing is sent."""
     assert not notify("READY=1", "")
     assert not notify("READY=1", str(tmp_path / "missing"))

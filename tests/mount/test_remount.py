@@ -1,4 +1,4 @@
-"""``mount -o remount``: parsing of its options, and the request to the daemon."""
+"""``mount -o remount``: its options, and its request to the daemon."""
 
 from pathlib import Path
 
@@ -24,14 +24,14 @@ MADE = "commit=3,noatime,cachedir=/var/tmp/state,at_least=4:aaaaaaaaaaaaaaaaaaaa
 
 
 def test_remount_is_a_separate_option() -> None:
-    """The option is found among others, but not inside another word."""
+    """The word "remount" is found in a list of options, but not within another option."""
     assert remount.asks_for_it(["ro,remount"])
     assert remount.asks_for_it(["ro", "remount,commit=3"])
     assert not remount.asks_for_it(["ro", "x-remount,profile=remount"])
 
 
-def test_kernel_flags_are_ignored() -> None:
-    """mount(8) repeats flags of the kernel; other options are kept unchanged."""
+def test_flags_of_the_kernel_are_ignored() -> None:
+    """mount(8) repeats the flags of the kernel; all other options are parsed."""
     words = "ro,nosuid,nodev,relatime,remount,user_id=0,allow_other,commit=3,profile=a\\,b"
 
     given = remount.given_by([words], _FLAGS)
@@ -43,28 +43,27 @@ def test_kernel_flags_are_ignored() -> None:
     }
 
 
-def test_unknown_options_are_refused_as_at_mount() -> None:
-    """The message names them."""
+def test_unknown_option_of_a_remount_is_refused_by_name() -> None:
     with pytest.raises(UsageError, match="xyzzy"):
         remount.given_by(["remount,ro,xyzzy"], _FLAGS)
 
 
 def test_only_mounted_filesystems_can_be_remounted(tmp_path: Path) -> None:
-    """The kernel's mount table decides."""
+    """A path that is no mountpoint is refused."""
     with pytest.raises(NotMountedError, match=str(tmp_path)):
         remount.remount("local:///b", tmp_path, ["remount,ro"])
 
 
 @pytest.fixture
 async def power(tmp_path: Path) -> Power:
-    """Return a new filesystem."""
+    """Return a new filesystem in a memory store."""
     made = Power(MemoryStore(), tmp_path)
     await made.make()
     return made
 
 
 async def _ask(session: Session, *, read_only: bool | None, words: str = "") -> Message:
-    """Send a remount request to a mount that was made with MADE."""
+    """Send a remount request to a mount whose options are MADE."""
     handlers = RemountHandlers(parse_mount_options([MADE]), session).handlers()
     given = {
         field: {"text": one.text, "value": shown_value(one.value)}
@@ -75,15 +74,15 @@ async def _ask(session: Session, *, read_only: bool | None, words: str = "") -> 
 
 
 async def test_writer_may_become_read_only_and_writable_again(power: Power) -> None:
-    """Each request for the other mode changes the flag in the kernel."""
+    """A request for the other mode changes the kernel's flag; a request without a mode does not."""
     async with power.session() as session:
         assert await _ask(session, read_only=True) == {"change": True}
         assert await _ask(session, read_only=False) == {"change": True}
         assert await _ask(session, read_only=None) == {"change": False}
 
 
-async def test_current_options_may_be_repeated(power: Power) -> None:
-    """mount(8) passes the options of fstab again."""
+async def test_remount_accepts_the_current_options(power: Power) -> None:
+    """mount(8) passes the options of fstab, which equal those of the mount."""
     async with power.session() as session:
         assert await _ask(session, read_only=True, words=MADE) == {"change": True}
 
@@ -92,22 +91,22 @@ async def test_current_options_may_be_repeated(power: Power) -> None:
     "word", ["commit=4", "relatime", "cachedir=/var/tmp/other", "capacity=1G", "noexec", "follow"]
 )
 async def test_other_options_are_refused_by_name(power: Power, word: str) -> None:
-    """A running mount cannot change other options than ro and rw."""
+    """The message says that a remount changes only ro and rw."""
     async with power.session() as session:
         with pytest.raises(UsageError, match=f"option '{word}': a remount changes only ro and rw"):
             await _ask(session, read_only=True, words=word)
 
 
 async def test_mount_made_read_only_stays_read_only(power: Power) -> None:
-    """A mount with ro has no lease, so it cannot become writable."""
+    """A mount with ro has no lease, so the option rw is refused."""
     async with power.session(options=OpenOptions(read_only=True)) as session:
         assert await _ask(session, read_only=True) == {"change": True}
         with pytest.raises(UsageError, match="mounted with ro"):
             await _ask(session, read_only=False)
 
 
-async def test_follower_is_not_remounted_read_only(power: Power) -> None:
-    """A follower is read-only already and is not remounted."""
+async def test_remount_of_a_follower_changes_nothing(power: Power) -> None:
+    """A follower is read-only; the option rw is refused and names promote."""
     async with power.session() as writer:
         await writer.flush()
         async with following(power) as (session, _listener):
@@ -117,7 +116,7 @@ async def test_follower_is_not_remounted_read_only(power: Power) -> None:
 
 
 async def test_degraded_mount_does_not_become_writable(power: Power) -> None:
-    """The message names the reason."""
+    """The option rw is refused with the reason why the mount is degraded."""
     async with power.session() as session:
         session.status.degrade("the disk refused to sync")
         assert await _ask(session, read_only=True) == {"change": True}
@@ -125,8 +124,8 @@ async def test_degraded_mount_does_not_become_writable(power: Power) -> None:
             await _ask(session, read_only=False)
 
 
-async def test_read_only_remount_makes_everything_durable(power: Power) -> None:
-    """A power loss after the remount loses nothing, as on ext4; reads update no atime."""
+async def test_read_only_remount_commits_the_open_group(power: Power) -> None:
+    """The remount commits the open group, so that a power loss costs nothing."""
     async with power.session(tasks=False) as session:
         write_file(session, b"content")
         assert session.cache.index.bytes_in[BlockState.DIRTY] == 7
@@ -140,8 +139,8 @@ async def test_read_only_remount_makes_everything_durable(power: Power) -> None:
         assert seen == [(True, False), (False, True), (False, False)]
 
 
-def test_equivalent_values_are_equal() -> None:
-    """A relative time counts back from when it is parsed; a path may be written in two ways."""
+def test_equivalent_values_of_options_are_equal() -> None:
+    """Two parses of a relative time are equal, and so are two spellings of a path."""
     first, second = (given_options(["at=1h ago"])["at"].value for _ in range(2))
 
     assert shown_value(first) == shown_value(second) == "1h ago"

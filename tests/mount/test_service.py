@@ -1,4 +1,4 @@
-"""Construction of the parts of one mount."""
+"""The parts of one mount, and their options."""
 
 import os
 import subprocess
@@ -13,17 +13,19 @@ from tests.programs import Program
 
 
 def test_groups_of_a_process_equal_getgroups() -> None:
-    """The groups found in /proc equal those of getgroups(2)."""
     assert supplementary_groups(os.getpid()) == frozenset(os.getgroups())
 
 
 def test_ended_process_has_no_groups() -> None:
-    """A process may end between its request and the lookup of its groups."""
+    """A process may exit between its request and the search for its groups."""
     assert supplementary_groups(2**22 + 1) == frozenset()
 
 
-def test_refused_mount_quotes_libfuse(tmp_path: Path) -> None:
-    """Libfuse writes to standard error, which is the daemon's log; older lines are not quoted."""
+def test_refused_mount_quotes_the_message_of_libfuse(tmp_path: Path) -> None:
+    """The error of a refused mount has the message that libfuse wrote to the daemon's log.
+
+    Messages of earlier mounts are not quoted.
+    """
     log = tmp_path / "mount.log"
     log.write_text("fuse: of an earlier mount\n")
 
@@ -39,7 +41,7 @@ def test_refused_mount_quotes_libfuse(tmp_path: Path) -> None:
 
 @pytest.mark.mount
 def test_mount_applies_its_options(program: Program, place: Place) -> None:
-    """Capacity, owner and mode are visible; the control socket exists while mounted."""
+    """Capacity, owner and mode apply; the control socket exists during the mount."""
     options = "capacity=1G,uid=12,gid=13,umask=027"
     program.ok("mount", "-o", options, place.url, place.mountpoint)
     (place.mountpoint / "f").touch()
@@ -55,10 +57,10 @@ def test_mount_applies_its_options(program: Program, place: Place) -> None:
 
 
 @pytest.mark.mount
-def test_new_mount_waits_for_a_running_upload(
+def test_new_mount_waits_for_the_upload_of_the_previous_daemon(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The new mount continues from the uploaded state; the user need not retry."""
+    """A mount after fusermount3 -u waits for the daemon, and then continues in the next epoch."""
     (mounted.mountpoint / "f").write_bytes(os.urandom(20_000_000))
     (tmp_path / "again").mkdir()
     subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)

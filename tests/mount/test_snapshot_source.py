@@ -18,7 +18,7 @@ from tests.cli.conftest import Place
 
 
 async def use(place: Place, cachedir: Path, wanted: PointInTime) -> list[str]:
-    """Open a point in time and list this host's state meanwhile."""
+    """Open a point in time; return the names of this host's state directories during its use."""
     front = TerminalFront(quiet=True)
     reading = Reading(of_url(place.url, cachedir), S3Options(), None, front)
     async with (
@@ -29,8 +29,8 @@ async def use(place: Place, cachedir: Path, wanted: PointInTime) -> list[str]:
         return os.listdir(cachedir)
 
 
-def test_no_state_is_left(place: Place, tmp_path: Path) -> None:
-    """The command removes its local state, and that of a killed earlier command."""
+def test_snapshot_of_a_command_leaves_no_local_state(place: Place, tmp_path: Path) -> None:
+    """The local state of this command, and of an earlier one that was killed, is removed."""
     cachedir = tmp_path / "c"
     left = StateDir(locate_snapshot_state(of_url(place.url, cachedir).state, "process 0"))
     assert left.try_lock()

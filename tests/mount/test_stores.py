@@ -9,8 +9,8 @@ from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.urls import S3Options
 
 
-async def test_store_is_open_inside_and_errors_come_out(tmp_path: Path) -> None:
-    """The block can use the store, and its errors are raised unchanged."""
+async def test_store_is_open_within_its_context(tmp_path: Path) -> None:
+    """The body of the context has the store, and its exceptions are not changed."""
     url = f"local://{tmp_path}"
 
     async def use() -> None:
@@ -21,7 +21,7 @@ async def test_store_is_open_inside_and_errors_come_out(tmp_path: Path) -> None:
         await use()
 
 
-async def test_missing_directory_is_refused(tmp_path: Path) -> None:
+async def test_missing_directory_of_a_store_is_refused(tmp_path: Path) -> None:
     """Only mkfs creates a missing directory."""
     with pytest.raises(NotAFilesystemError, match="mount its disk"):
         async with opened_store(f"local://{tmp_path}/missing", S3Options()):

@@ -1,4 +1,4 @@
-"""Finding local state by a URL or mountpoint."""
+"""The search for local state by a URL or a mountpoint."""
 
 import json
 import os
@@ -13,14 +13,14 @@ from s3fs_meta.mount.mount_table import FS_TYPE, Mounted
 
 @pytest.fixture
 def cachedir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the default location of local state, for any user."""
+    """Return the default directory of local state, in a directory of the test."""
     monkeypatch.setattr(targets, "own_cachedir", lambda: tmp_path / "state")
     monkeypatch.setattr(targets, "_notes_dir", lambda: tmp_path / "state" / "notes")
     return tmp_path / "state"
 
 
 def test_url_has_one_directory_per_cachedir(cachedir: Path, tmp_path: Path) -> None:
-    """The same URL always gives the same directory, two URLs never do."""
+    """The state directory of a URL is always the same, and differs from that of another URL."""
     assert targets.of_url("local:///a", None) == targets.of_url("local:///a", cachedir)
     assert targets.of_url("local:///a", None).state != targets.of_url("local:///b", None).state
     assert targets.of_url("local:///a", tmp_path).state.parent == tmp_path
@@ -29,7 +29,7 @@ def test_url_has_one_directory_per_cachedir(cachedir: Path, tmp_path: Path) -> N
 def test_mount_that_still_uploads_is_found_by_its_mountpoint(
     cachedir: Path, tmp_path: Path
 ) -> None:
-    """After a plain fusermount3 -u the kernel does not list it; the note still does."""
+    """After fusermount3 -u only the daemon's note names the mountpoint."""
     mounted = Mounted(str(tmp_path / "mnt"), "0:99", FS_TYPE, "local:///a")
 
     note = targets.write_note(targets.Target("local:///a", tmp_path / "elsewhere"), mounted)
@@ -40,8 +40,8 @@ def test_mount_that_still_uploads_is_found_by_its_mountpoint(
     assert place in targets.all_mounted()
 
 
-def test_end_of_a_mount_is_remembered_for_a_while(cachedir: Path, tmp_path: Path) -> None:
-    """An umount shortly after the end reads the outcome; a later one does not."""
+def test_outcome_of_a_mount_is_kept_for_a_limited_time(cachedir: Path, tmp_path: Path) -> None:
+    """An outcome is read from the note for a limited time; then the note is removed."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None
@@ -56,8 +56,8 @@ def test_end_of_a_mount_is_remembered_for_a_while(cachedir: Path, tmp_path: Path
     assert not note.exists()
 
 
-def test_end_of_a_daemon_is_read_only_from_its_own_note(cachedir: Path, tmp_path: Path) -> None:
-    """A later daemon may get the same number of a process."""
+def test_outcome_is_read_only_from_the_note_of_its_daemon(cachedir: Path, tmp_path: Path) -> None:
+    """The note of another daemon with the same process id has another start time."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None
@@ -73,7 +73,7 @@ def test_end_of_a_daemon_is_read_only_from_its_own_note(cachedir: Path, tmp_path
 
 
 def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> None:
-    """A killed daemon leaves its note; the next mount, or a command that reads it, removes it."""
+    """The note of a killed daemon is removed by a command that reads it, or by the next mount."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     pid = os.posix_spawn("/bin/true", ["true"], {})
@@ -112,11 +112,12 @@ def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> No
     ],
 )
 def test_note_of_another_version_is_ignored(cachedir: Path, tmp_path: Path, text: str) -> None:
-    """A daemon started before an upgrade neither breaks commands nor loses its note."""
+    """A note in an unknown form is ignored, and kept while its process runs."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     (notes / str(os.getpid())).write_text(text, encoding="latin-1")
-    (notes / "4194305").write_text(text, encoding="latin-1")  # above PID_MAX_LIMIT: no process
+    # above PID_MAX_LIMIT, so no process has this id
+    (notes / "4194305").write_text(text, encoding="latin-1")
 
     assert all(place.state != Path("/s") for place in targets.all_mounted())
     with pytest.raises(NotMountedError):
@@ -128,7 +129,7 @@ def test_note_of_another_version_is_ignored(cachedir: Path, tmp_path: Path, text
 
 
 def test_fields_of_a_later_version_are_ignored(cachedir: Path, tmp_path: Path) -> None:
-    """Unknown fields of a note are ignored, known ones are read."""
+    """A note with an additional field is read."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None
@@ -138,7 +139,7 @@ def test_fields_of_a_later_version_are_ignored(cachedir: Path, tmp_path: Path) -
 
 
 def test_note_of_a_killed_daemon_matches_no_other_process(cachedir: Path, tmp_path: Path) -> None:
-    """Process and device numbers are used again; the note describes neither."""
+    """The note has the start time of its daemon, because process ids are reused."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     path = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert path is not None
@@ -153,7 +154,7 @@ def test_note_of_a_killed_daemon_matches_no_other_process(cachedir: Path, tmp_pa
 def test_mount_is_not_mistaken_for_another_on_the_same_device(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The device number in a note may be used again if its daemon hangs after a detached mount."""
+    """The note has the URL of its mount, because device numbers are reused."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     another = mounted._replace(source="local:///b")
@@ -165,7 +166,7 @@ def test_mount_is_not_mistaken_for_another_on_the_same_device(
 
 
 def test_unwritable_note_does_not_stop_the_mount(cachedir: Path, tmp_path: Path) -> None:
-    """The note is only a convenience."""
+    """A mount continues if its note cannot be written."""
     cachedir.write_text("a file, not a directory")
 
     mounted = Mounted("/x", "0:1", FS_TYPE, "local:///a")
@@ -174,7 +175,7 @@ def test_unwritable_note_does_not_stop_the_mount(cachedir: Path, tmp_path: Path)
 
 
 def test_urls_are_recognised(cachedir: Path) -> None:
-    """A target that is not a URL is a mountpoint."""
+    """A target with a scheme is a URL, any other target is a mountpoint."""
     assert targets.of_either("s3://b/p", None).url == "s3://b/p"
     with pytest.raises(NotMountedError):
         targets.of_either("s3", None)
@@ -183,7 +184,7 @@ def test_urls_are_recognised(cachedir: Path) -> None:
 def test_mounted_point_in_time_is_found_without_its_note(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mounted point in time without a note is found by its state directory."""
+    """The state directory of the mount is found if its note is missing."""
     mounted = [Mounted(str(tmp_path / name), "0:99", FS_TYPE, "local:///a") for name in "xy"]
     monkeypatch.setattr(mount_table, "find", {one.mountpoint: one for one in mounted}.get)
     present = targets.of_url("local:///a", None)

@@ -1,4 +1,4 @@
-"""Tree commands on the control socket: argument checks and progress."""
+"""Handlers of commands on trees: checks of arguments, and progress."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,15 +16,15 @@ from s3fs_meta.mount.tree_handlers import TreeHandlers, _entry
 from tests.fs.conftest import Volume, look, make_directory, make_file
 
 
-def test_name_may_have_any_bytes() -> None:
-    """Names are bytes, like paths on the command line."""
+def test_name_in_a_request_may_have_any_bytes() -> None:
+    """A name in a request may have any bytes."""
     assert _entry({"parent": 1, "name": "a\udcff", "ino": 2}) == (1, b"a\xff", 2)
 
 
 @pytest.mark.parametrize(
     "arguments", [{}, {"parent": "1", "name": "a", "ino": 2}, {"parent": 1, "name": 3, "ino": 2}]
 )
-def test_malformed_message_is_refused(arguments: Message) -> None:
+def test_malformed_request_is_refused(arguments: Message) -> None:
     """The error says that the client may be of another version."""
     with pytest.raises(UsageError):
         _entry(arguments)
@@ -53,7 +53,7 @@ def _tree(fs: Filesystem) -> dict[str, Any]:
 async def test_clone_and_lock_report_their_progress(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client and status get the progress; the total is a lower bound."""
+    """The client and status show the progress of clone and lock."""
     monkeypatch.setattr("s3fs_meta.mount.tree_handlers.TREE_PAUSE_S", 0)
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     reported: list[Message] = []
@@ -76,12 +76,12 @@ async def test_clone_and_lock_report_their_progress(
     assert trees.figures()["copying"] is trees.figures()["locking"] is None
 
 
-async def test_removal_is_waited_for_only_while_it_can_continue(fs: Filesystem) -> None:
-    """A mount that refuses changes makes no progress."""
+async def test_wait_for_a_removal_ends_if_the_mount_refuses_changes(fs: Filesystem) -> None:
+    """If the mount refuses changes, the handler fails instead of waiting."""
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     reported: list[Message] = []
     arguments = {**_tree(fs), "wait": True}
-    with trio.move_on_after(0.3):  # no task removes anything
+    with trio.move_on_after(0.3):  # No background task removes the tree.
         await trees.handlers()["remove"](arguments, reported.append)
     assert reported[0] == {"what": "removing", "done": 0, "total": 6}
     fs.tree_removal.remove_slice()
@@ -92,8 +92,8 @@ async def test_removal_is_waited_for_only_while_it_can_continue(fs: Filesystem) 
         await trees.wait_for_removal(lambda _progress: None)
 
 
-async def test_settling_a_freeze_that_has_ended_is_no_error(fs: Filesystem) -> None:
-    """The answer to the clone reports how the freeze ended; another error must not hide it."""
+async def test_settled_request_after_the_end_of_a_freeze_is_ignored(fs: Filesystem) -> None:
+    """The answer to the clone reports how the freeze ended, so a late request is ignored."""
     assert (
         await TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint).handlers()[
             "settled"
@@ -102,8 +102,8 @@ async def test_settling_a_freeze_that_has_ended_is_no_error(fs: Filesystem) -> N
     )
 
 
-async def test_frozen_copy_needs_a_time_limit_within_bounds(fs: Filesystem) -> None:
-    """The time limit bounds how long writers are blocked."""
+async def test_frozen_copy_needs_a_valid_time_limit(fs: Filesystem) -> None:
+    """A frozen copy without a time limit, or beyond the maximum, is refused."""
     handlers = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint).handlers()
     for limit_s in (None, 0, 1e9, "60"):
         wish: Message = {"source": {}, "target": {}, "limit_s": limit_s}

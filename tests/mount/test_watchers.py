@@ -4,8 +4,8 @@ from s3fs_meta.control.protocol import Message
 from s3fs_meta.mount.watchers import Watchers
 
 
-def test_client_of_a_flush_hears_of_outages_only() -> None:
-    """The flush itself reports its progress to the client."""
+def test_client_of_a_flush_gets_messages_about_outages_only() -> None:
+    """The flush reports its own progress, so its client gets only messages about outages."""
     watchers = Watchers()
     first: list[Message] = []
     second: list[Message] = []

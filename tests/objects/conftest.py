@@ -1,4 +1,4 @@
-"""Fixtures for the S3 store: a server with programmed answers, and a real one behind it."""
+"""Fixtures: a server with programmed answers, and a real server behind it."""
 
 from collections.abc import Iterator
 
@@ -12,21 +12,21 @@ from tests.servers import S3Server, certificate, s3_server, server_folder  # noq
 
 @pytest.fixture(autouse=True)
 def aws_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Provide the test's credentials and hide those of the user."""
+    """Set the credentials of the tests, and hide those of the user."""
     for name, value in S3Server("", "", None, None).environment().items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")
 def lasting_double() -> Iterator[S3Double]:
-    """Return one server for all tests that only need programmed answers."""
+    """Return one server for all tests that need only programmed answers."""
     with s3_double() as double:
         yield double
 
 
 @pytest.fixture
 def double(lasting_double: S3Double) -> Iterator[S3Double]:
-    """Return a server that answers 500 by default."""
+    """Return a server that answers 500 unless a test programs an answer."""
     lasting_double.reset()
     yield lasting_double
     lasting_double.reset()
@@ -34,7 +34,7 @@ def double(lasting_double: S3Double) -> Iterator[S3Double]:
 
 @pytest.fixture(scope="session")
 def lasting_proxy(s3_server: S3Server) -> Iterator[S3Double]:  # noqa: F811 - the fixture
-    """Return one double before the real server."""
+    """Return one server that forwards requests to the real server."""
     s3_server.make_bucket(BUCKET)
     with s3_double(s3_server.endpoint_url) as double:
         yield double
@@ -42,18 +42,18 @@ def lasting_proxy(s3_server: S3Server) -> Iterator[S3Double]:  # noqa: F811 - th
 
 @pytest.fixture
 def proxy(lasting_proxy: S3Double) -> S3Double:
-    """Return a server that forwards everything by default."""
+    """Return a server that forwards each request unless a test programs an answer."""
     lasting_proxy.reset()
     return lasting_proxy
 
 
 @pytest.fixture
 def store(double: S3Double) -> S3Store:
-    """Return a store on the programmed server."""
+    """Return a store on the server with programmed answers."""
     return S3Store(BUCKET, "", S3Place(double.url))
 
 
 @pytest.fixture
 def real_store(proxy: S3Double, request: pytest.FixtureRequest) -> S3Store:
-    """Return an empty store on the real server, behind the programmed one."""
+    """Return an empty store on the real server, behind the forwarding one."""
     return S3Store(BUCKET, request.node.name, S3Place(proxy.url))

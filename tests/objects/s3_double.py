@@ -1,7 +1,7 @@
-"""A small HTTP server that answers as an S3 server on a bad day does.
+"""A small HTTP server in place of an S3 server, with faults that a real server does not produce.
 
-Gives programmed answers, or forwards requests to a real server and loses, truncates or damages the
-answer: faults that a real server cannot be made to produce. boto3 talks to it over real sockets.
+It gives programmed answers, or forwards requests to a real server and loses, truncates or damages
+its answers. boto3 connects to it over real sockets.
 """
 
 import http.client
@@ -30,7 +30,7 @@ AT_ONCE: Final = RetryPolicy(delay_s_min=0, delay_s_max=0)
 
 
 class Seen(NamedTuple):
-    """A request as it arrived."""
+    """One received request."""
 
     method: str
     path: str
@@ -40,7 +40,7 @@ class Seen(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A programmed answer; *declared_bytes* is the Content-Length, if it differs from the real one."""
+    """A programmed answer; *declared_bytes* replaces its real Content-Length."""
 
     status: int
     body: bytes = b""
@@ -49,23 +49,23 @@ class Reply(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """The upstream server's answer, possibly damaged."""
+    """The answer of the real server, which may be lost or damaged on its way."""
 
-    lose: bool = False  # the request is executed and the connection closed
-    keep_bytes: int | None = None  # the body is truncated here, and the connection closed
-    flip: bool = False  # one bit of the body is flipped
+    lose: bool = False  # Execute the request, and close the connection without an answer.
+    keep_bytes: int | None = None  # Close the connection after so many bytes of the body.
+    flip: bool = False  # Flip one bit of the body.
 
 
 class Drop(NamedTuple):
-    """The connection is closed without an answer and without any effect."""
+    """Close the connection without an answer, and do not execute the request."""
 
 
 class Hang(NamedTuple):
-    """No answer until the double ends."""
+    """Give no answer until the server ends."""
 
 
 class ReadSlowly(NamedTuple):
-    """The request's body is read a mebibyte at a time, with a pause before each; then 200."""
+    """Read the body in steps of 1 MiB, with a pause before each, and answer 200."""
 
     pause_s: float
 
@@ -75,7 +75,7 @@ Choice = Answer | Callable[[Seen], Answer]
 
 
 def error(status: int, code: str, headers: Mapping[str, str] | None = None, **fields: str) -> Reply:
-    """Return an S3 error answer."""
+    """Return an error answer of S3."""
     inner = "".join(f"<{name}>{escape(text)}</{name}>" for name, text in fields.items())
     text = f"<Error><Code>{code}</Code><Message>as ordered</Message>{inner}</Error>"
     return _xml(status, text, headers or {})
@@ -98,7 +98,7 @@ DELETED: Final = Reply(200, b"<DeleteResult/>", {"Content-Type": "application/xm
 
 
 class S3Double:
-    """The server's programmed answers and recorded requests."""
+    """A server's programmed answers, and the requests that it received."""
 
     def __init__(self, upstream_url: str | None, scheme: str) -> None:
         self.url = ""
@@ -119,17 +119,19 @@ class S3Double:
         self.default = Forward() if self.upstream else error(500, "InternalError")
 
     def answer(self, *choices: Choice) -> None:
-        """Answer the next requests with these, each once, in this order."""
+        """Program the answers of the next requests, in this order."""
         self._plan.extend(choices)
 
     def answer_always(self, choice: Choice) -> None:
-        """The answer if none is queued."""
+        """Set the answer to requests for which no other is programmed."""
         self.default = choice
 
     def next_answer(self, seen: Seen) -> Answer:
-        """Record a request and return its answer."""
+        """Record a request, and return its answer."""
         choice = self._plan.popleft() if self._plan else self.default
-        self.seen.append(seen)  # last, because the waiting test may queue the next answer
+        # The request is recorded last, because a test that waits for it may program the next
+        # answer.
+        self.seen.append(seen)
         return choice(seen) if callable(choice) else choice
 
 
@@ -137,7 +139,7 @@ class S3Double:
 def s3_double(
     upstream_url: str | None = None, certificate: Certificate | None = None
 ) -> Iterator[S3Double]:
-    """Run a server; without *upstream_url* it only has programmed answers."""
+    """Run a server; with *upstream_url* it can forward requests."""
     double = S3Double(upstream_url, "http" if certificate is None else "https")
 
     class BoundHandler(_Handler):
@@ -162,10 +164,12 @@ def s3_double(
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """The handler of one connection."""
 
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one packet, or the client's delayed acknowledgement delays us
+    # Header and body are one packet; the client would delay the acknowledgement of a separate
+    # header.
+    wbufsize = -1
     orders: S3Double
 
     def _handle(self) -> None:
@@ -219,10 +223,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = length != len(reply.body)
 
     def _forward(self, how: Forward, body: bytes) -> None:
-        assert self.orders.upstream is not None, "there is no server to forward to"
+        assert self.orders.upstream is not None, "this server has no upstream to forward to"
         connection = http.client.HTTPConnection(self.orders.upstream)
         connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in self.headers.items():  # the signature covers them, also Host
+        # The signature covers all headers, including Host.
+        for name, value in self.headers.items():
             connection.putheader(name, value)
         connection.endheaders(body)
         answer = connection.getresponse()
@@ -240,4 +245,4 @@ class _Handler(BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing."""
+        """Write no log."""

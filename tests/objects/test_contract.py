@@ -1,4 +1,4 @@
-"""objects.contract: keys that every store can hold."""
+"""Keys of objects that every store can hold."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from s3fs_meta.objects.contract import check_key, listing_of
     "key", ["a", "pack/3f/7-9a", "..a/b..", "a b+c%20&<>", "a/" * 249 + "ab", "c" * 255]
 )
 def test_valid_key_is_accepted(key: str) -> None:
-    """A key is printable ASCII, within the limits of its length and of its components'."""
+    """A key is printable ASCII, of limited length, with components of limited length."""
     check_key(key)
 
 
@@ -43,5 +43,5 @@ def test_invalid_key_is_refused(key: str) -> None:
 
 @pytest.mark.parametrize(("prefix", "name"), [("", "listing of *"), ("pack/", "listing of pack/*")])
 def test_listing_has_a_name_for_errors(prefix: str, name: str) -> None:
-    """Errors name a listing by its prefix, also the listing of everything."""
+    """An error of a listing has its prefix and an asterisk, also with an empty prefix."""
     assert listing_of(prefix) == name

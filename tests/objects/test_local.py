@@ -1,4 +1,4 @@
-"""objects.local: durability, cleaning up, and faults of the disk below."""
+"""The store in a local directory: durability, cleanup, and faults of its disk."""
 
 import errno
 import fcntl
@@ -55,7 +55,7 @@ def tree(root: Path) -> list[str]:
 
 
 def empty_directories(root: Path) -> list[str]:
-    """Return every directory below *root* without an entry."""
+    """Return all empty directories below *root*."""
     return [path for path, folders, files in os.walk(root) if not folders and not files]
 
 
@@ -63,7 +63,7 @@ def empty_directories(root: Path) -> list[str]:
 
 
 async def test_keys_are_paths(root: Path, store: LocalStore) -> None:
-    """The path of an object is its key; unfinished files are in one directory of their own."""
+    """The path of an object is its key; unfinished files are in the directory tmp."""
     await store.put(KEY, b"content")
     await store.create(LEASE, b"content")
 
@@ -73,7 +73,7 @@ async def test_keys_are_paths(root: Path, store: LocalStore) -> None:
 
 
 async def test_reading_writes_nothing(root: Path, store: LocalStore) -> None:
-    """Opening a missing filesystem leaves no trace."""
+    """Requests that read create no file, even if nothing is stored."""
     with pytest.raises(ObjectMissingError):
         await store.get(LEASE, PACK_BYTES_MAX)
     assert await keys_of(store) == []
@@ -82,8 +82,9 @@ async def test_reading_writes_nothing(root: Path, store: LocalStore) -> None:
     assert os.listdir(root) == []
 
 
-async def test_unfinished_files_are_not_objects(root: Path, store: LocalStore) -> None:
-    """Unfinished files are not listed, and no key names them."""
+async def test_unfinished_files_are_neither_listed_nor_readable(
+    root: Path, store: LocalStore
+) -> None:
     await store.put(KEY, b"content")
     (root / "tmp" / "unfinished").write_bytes(b"half")
 
@@ -93,8 +94,10 @@ async def test_unfinished_files_are_not_objects(root: Path, store: LocalStore) -
             await store.get(ObjectKey(key), PACK_BYTES_MAX)
 
 
-async def test_symlinks_do_not_lead_out(root: Path, store: LocalStore, tmp_path: Path) -> None:
-    """A symbolic link in the bucket is neither listed nor followed nor written through."""
+async def test_symlinks_in_the_bucket_are_not_followed(
+    root: Path, store: LocalStore, tmp_path: Path
+) -> None:
+    """A symlink in the bucket is not listed and not followed; a write replaces it."""
     outside = tmp_path / "file"
     outside.write_bytes(b"private")
     (root / "folder").symlink_to(tmp_path)
@@ -108,7 +111,7 @@ async def test_symlinks_do_not_lead_out(root: Path, store: LocalStore, tmp_path:
 
 
 async def test_special_file_is_not_an_object(root: Path, store: LocalStore) -> None:
-    """The store does not open a FIFO, which would block until a writer opens it."""
+    """The store does not open a FIFO, because that would block."""
     os.mkfifo(root / "fifo")
 
     assert await keys_of(store) == []
@@ -121,7 +124,7 @@ async def test_special_file_is_not_an_object(root: Path, store: LocalStore) -> N
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[tuple[str, bool]]:
-    """Record syncs: the path, and whether the object has its name yet."""
+    """Return a list of syncs: the path, and whether the object already has its name."""
     calls: list[tuple[str, bool]] = []
     fsync = os.fsync
 
@@ -142,14 +145,17 @@ DURABLE = [("unfinished file", False), ("pack/3f", True), ("pack", True), (".", 
 async def test_write_returns_after_file_and_directories_are_synced(
     store: LocalStore, synced: list[tuple[str, bool]], method: str
 ) -> None:
-    """The content is synced before the name exists, the name before the return, with all directories above."""
+    """The content is synced before the object has its name.
+
+    The name and all directories above it are synced before the write returns.
+    """
     await getattr(store, method)(KEY, b"content")
 
     assert synced == DURABLE
 
 
 async def test_replacement_is_synced(store: LocalStore, synced: list[tuple[str, bool]]) -> None:
-    """The new content is synced before it replaces the old."""
+    """The new content is synced before it replaces the old content."""
     etag = await store.create(KEY, b"old")
     synced.clear()
 
@@ -158,10 +164,10 @@ async def test_replacement_is_synced(store: LocalStore, synced: list[tuple[str, 
     assert synced == [(name, True) for name, _ in DURABLE]
 
 
-async def test_object_behind_a_refusal_is_durable(
+async def test_refused_write_makes_the_existing_object_durable(
     store: LocalStore, synced: list[tuple[str, bool]]
 ) -> None:
-    """If the winner died before syncing, the loser syncs the object."""
+    """A refused create syncs the existing object, whose writer may have died before its sync."""
     etag = await store.create(KEY, b"old")
     for refused in (store.create(KEY, b"new"), store.replace(KEY, b"new", "another")):
         synced.clear()
@@ -173,7 +179,7 @@ async def test_object_behind_a_refusal_is_durable(
 
 
 async def test_huge_file_is_neither_read_nor_hashed(root: Path, store: LocalStore) -> None:
-    """A huge file is refused, and replaced, using little memory."""
+    """A file of 3 GiB is refused or replaced with little memory."""
     await store.put(KEY, b"content")
     os.truncate(root / KEY, 3 * GIB)
 
@@ -191,7 +197,7 @@ async def test_huge_file_is_neither_read_nor_hashed(root: Path, store: LocalStor
 async def test_failed_sync_leaves_nothing(
     root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unsynced write is not confirmed; the attempt may be repeated from the start."""
+    """A write whose sync fails leaves no file, and can be repeated."""
 
     def failing(_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -206,10 +212,10 @@ async def test_failed_sync_leaves_nothing(
     assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"content"
 
 
-async def test_unresponsive_directory_can_be_abandoned(
+async def test_request_to_an_unresponsive_disk_can_be_cancelled(
     root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cancelled caller continues at once, for example if a network disk does not answer."""
+    """A cancelled request returns at once, even if a network disk does not respond."""
     answer, stuck = threading.Event(), threading.Semaphore(0)
     fsync = os.fsync
 
@@ -222,7 +228,7 @@ async def test_unresponsive_directory_can_be_abandoned(
         patch.setattr(os, "fsync", never)
         try:
             async with trio.open_nursery() as nursery:
-                # One request more than there are threads.
+                # one request more than there are threads
                 for number in range(STORE_THREADS_MAX + 1):
                     nursery.start_soon(store.put, ObjectKey(f"pack/{number}"), b"content")
                 for _ in range(STORE_THREADS_MAX):
@@ -230,7 +236,7 @@ async def test_unresponsive_directory_can_be_abandoned(
                 nursery.cancel_scope.cancel()
         finally:
             answer.set()
-        for number in range(STORE_THREADS_MAX):  # acquired only when the threads have ended
+        for number in range(STORE_THREADS_MAX):  # acquired only when the thread has ended
             await store._limiter.acquire_on_behalf_of(number)  # noqa: SLF001 - threads that no other method shows
         for number in range(STORE_THREADS_MAX):
             store._limiter.release_on_behalf_of(number)  # noqa: SLF001 - threads that no other method shows
@@ -243,7 +249,7 @@ async def test_unresponsive_directory_can_be_abandoned(
 
 
 def pack_keys(count: int) -> list[ObjectKey]:
-    """Return keys of the form of packs."""
+    """Return keys like those of packs."""
     return [ObjectKey(f"pack/{number % 256:02x}/7-{number}") for number in range(count)]
 
 
@@ -251,7 +257,7 @@ def pack_keys(count: int) -> list[ObjectKey]:
 async def test_deleted_objects_leave_no_directory(
     root: Path, store: LocalStore, count: int
 ) -> None:
-    """Every directory is removed with its last object; none is ever empty."""
+    """Every directory is removed with its last object, so that none is empty."""
     keys = pack_keys(count)
 
     def put_all() -> None:
@@ -271,7 +277,7 @@ async def test_deleted_objects_leave_no_directory(
 async def test_concurrent_removals_and_creations_in_one_directory(
     root: Path, store: LocalStore, rounds: int
 ) -> None:
-    """Tasks that empty and refill the same directories lose nothing and leave nothing."""
+    """Tasks that empty and refill one directory lose no object, and leave no empty directory."""
 
     async def come_and_go(key: ObjectKey) -> None:
         for _ in range(rounds):
@@ -290,7 +296,7 @@ async def test_concurrent_removals_and_creations_in_one_directory(
 
 
 async def leave_as_after_a_crash(root: Path) -> None:
-    """Make a store with an object, an unfinished file and empty directories."""
+    """Make a store with an object, an unfinished file and empty directories, as after a crash."""
     store = LocalStore(root)
     await store.put(KEY, b"content")
     (root / "tmp" / "0123456789abcdef0123456789abcdef").write_bytes(b"half")
@@ -299,7 +305,7 @@ async def leave_as_after_a_crash(root: Path) -> None:
 
 
 async def test_leftovers_of_a_crash_are_removed_at_opening(root: Path) -> None:
-    """Opening removes unfinished files and empty directories; objects stay."""
+    """A new store removes unfinished files and empty directories, but no object."""
     await leave_as_after_a_crash(root)
 
     store = LocalStore(root)
@@ -309,7 +315,7 @@ async def test_leftovers_of_a_crash_are_removed_at_opening(root: Path) -> None:
 
 
 async def test_unfinished_files_of_another_open_store_stay(root: Path) -> None:
-    """Unfinished files of another open store stay until no store is open."""
+    """A store removes unfinished files only if no other store is open in the directory."""
     await leave_as_after_a_crash(root)
     with (root / "tmp" / "lock").open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_SH)
@@ -320,8 +326,8 @@ async def test_unfinished_files_of_another_open_store_stay(root: Path) -> None:
     assert not (root / "tmp" / "0123456789abcdef0123456789abcdef").exists()
 
 
-async def test_directory_named_tmp_is_not_ours(root: Path) -> None:
-    """Files in a directory "tmp" of the user are foreign objects: listed, and never removed."""
+async def test_files_of_a_user_in_a_directory_tmp_are_kept(root: Path) -> None:
+    """Files of a user in a directory "tmp" are listed as objects, and never removed."""
     (root / "tmp").mkdir()
     (root / "tmp" / "thesis.odt").write_text("x")
     store = LocalStore(root)
@@ -334,8 +340,8 @@ async def test_directory_named_tmp_is_not_ours(root: Path) -> None:
     assert (root / "tmp" / "thesis.odt").exists()
 
 
-async def test_reader_does_not_change_a_directory(root: Path) -> None:
-    """A reader may open any directory, so it removes and creates nothing."""
+async def test_reading_store_does_not_change_its_directory(root: Path) -> None:
+    """A store that only reads creates and removes no file."""
     await leave_as_after_a_crash(root)
     before = tree(root)
     store = LocalStore(root, probe_only=True)
@@ -367,8 +373,8 @@ async def attempts(store: LocalStore) -> None:
         await keys_of(store)
 
 
-async def test_directory_may_appear_later(tmp_path: Path) -> None:
-    """Until then every request fails at once, and nothing is created."""
+async def test_directory_may_appear_after_the_store_is_opened(tmp_path: Path) -> None:
+    """Requests fail until the directory exists, and create nothing."""
     root = tmp_path / "disk" / "bucket"
     store = LocalStore(root, may_be_absent=True)
     for request in (lambda: store.get(KEY, 1), lambda: store.create(KEY, b"x"), store.now_ns):
@@ -386,7 +392,7 @@ async def test_directory_may_appear_later(tmp_path: Path) -> None:
 async def test_vanished_directory_is_a_transient_error(
     root: Path, store: LocalStore, mount_point_stays: bool
 ) -> None:
-    """Nothing is written to the empty mountpoint; later requests succeed."""
+    """While the disk is unmounted nothing is written; afterwards requests succeed."""
     await store.put(KEY, b"content")
     await trio.to_thread.run_sync(pull_away, root, mount_point_stays)
 
@@ -397,22 +403,22 @@ async def test_vanished_directory_is_a_transient_error(
 
 
 def pull_away(root: Path, mount_point_stays: bool) -> None:
-    """Simulate an unmounted disk of the bucket."""
+    """Move the bucket away, as if its disk was unmounted."""
     root.rename(root.with_name("away"))
     if mount_point_stays:
         root.mkdir()
 
 
 def bring_back(root: Path, mount_point_stays: bool) -> None:
-    """Mount it again; no file may have been created meanwhile."""
+    """Move the bucket back; no file may have been created in its place."""
     assert root.exists() == mount_point_stays
     if mount_point_stays:
         root.rmdir()
     root.with_name("away").rename(root)
 
 
-def test_missing_directory_is_refused(tmp_path: Path) -> None:
-    """A missing directory, or a file of that name, is refused."""
+def test_missing_directory_of_the_bucket_is_refused(tmp_path: Path) -> None:
+    """A missing directory, and a file of its name, are refused."""
     (tmp_path / "file").touch()
 
     for name in ("missing", "file"):
@@ -453,7 +459,7 @@ trio.run(count)
 
 @pytest.mark.slow
 async def test_conditions_hold_across_processes(root: Path, store: LocalStore) -> None:
-    """Three processes increment a counter without losing one, and each key has one creator."""
+    """Three processes lose no increment of a counter, and each key is created once."""
     await store.create(LEASE, b"0")
 
     def race() -> list[int]:
@@ -491,7 +497,7 @@ async def test_conditions_hold_across_processes(root: Path, store: LocalStore) -
 def test_system_errors_are_classified(
     root: Path, store: LocalStore, number: int, kind: type[S3fsError]
 ) -> None:
-    """The message names the error and the directory, in one line."""
+    """The message has the errno and the directory."""
     error = store.translate(OSError(number, os.strerror(number)), KEY)
 
     assert type(error) is kind
@@ -501,7 +507,7 @@ def test_system_errors_are_classified(
 
 @pytest.mark.mount
 async def test_full_disk_is_a_transient_error(small_disk: Path) -> None:
-    """A failed write leaves nothing, and existing objects stay."""
+    """A write to a full disk leaves no file, and objects can still be replaced."""
     store = LocalStore(small_disk)
     await store.put(LEASE, b"content")
 
@@ -515,7 +521,7 @@ async def test_full_disk_is_a_transient_error(small_disk: Path) -> None:
 
 @pytest.mark.mount
 async def test_read_only_disk_is_named_in_the_error(small_disk: Path) -> None:
-    """A read-only disk can be read; a write error names a remedy."""
+    """A write to a read-only disk fails with a remedy, and reads work."""
     writer = LocalStore(small_disk)
     await writer.put(KEY, b"content")
     await writer.close()

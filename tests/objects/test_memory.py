@@ -1,4 +1,4 @@
-"""objects.memory: behaviour beyond the contract."""
+"""The store in memory, where it does more than the contract requires."""
 
 from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.model import ObjectKey
@@ -6,7 +6,7 @@ from s3fs_meta.objects.memory import MemoryStore
 
 
 async def test_objects_outlive_close() -> None:
-    """A test reopens the same store to simulate a second mount."""
+    """A closed store can be used again, as by the second mount of a test."""
     store = MemoryStore("memory:test")
     await store.put(ObjectKey("a"), b"content")
     await store.close()
@@ -16,7 +16,7 @@ async def test_objects_outlive_close() -> None:
 
 
 async def test_listing_is_a_consistent_snapshot() -> None:
-    """Objects added or deleted during a listing neither change nor break it."""
+    """Objects that are added or deleted during a listing do not change it."""
     store = MemoryStore()
     store.objects = {ObjectKey(key): b"" for key in "abc"}
     keys = []

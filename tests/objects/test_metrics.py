@@ -1,4 +1,4 @@
-"""objects.metrics: counting requests."""
+"""The store that counts requests."""
 
 import pytest
 
@@ -13,7 +13,7 @@ KEY = ObjectKey("lease")
 
 
 async def test_requests_and_bytes_are_counted_by_method() -> None:
-    """Writes count sent bytes, reads count received ones; a memoryview counts its bytes."""
+    """Writes count the sent bytes, reads the received bytes."""
     store = CountingStore(MemoryStore())
 
     etag = await store.create(KEY, b"12345")
@@ -37,8 +37,7 @@ async def test_requests_and_bytes_are_counted_by_method() -> None:
     }
 
 
-async def test_failed_request_counts_as_request_and_error() -> None:
-    """A failed request counts no bytes."""
+async def test_failed_request_is_counted_without_bytes() -> None:
     store = CountingStore(MemoryStore())
     await store.put(KEY, b"")
 
@@ -49,7 +48,7 @@ async def test_failed_request_counts_as_request_and_error() -> None:
 
 
 async def test_missing_key_is_no_error() -> None:
-    """Callers that wait for an object poll; a missing part of an object is an error."""
+    """A get of a missing key is no error, because callers poll; a missing range is an error."""
     store = CountingStore(MemoryStore())
 
     for _ in range(2):
@@ -62,6 +61,5 @@ async def test_missing_key_is_no_error() -> None:
     assert store.counts["get_range"] == MethodCounts(requests=1, errors=1)
 
 
-def test_every_method_has_a_counter_from_the_start() -> None:
-    """Reports need no special case for unused methods."""
+def test_every_method_has_a_counter_before_its_first_request() -> None:
     assert tuple(CountingStore(MemoryStore()).counts) == METHODS

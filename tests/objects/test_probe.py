@@ -1,4 +1,4 @@
-"""objects.probe: recognising stores that do not honour conditions."""
+"""The probe, which recognises stores that ignore conditions of writes."""
 
 import pytest
 import trio
@@ -15,31 +15,31 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 
 @pytest.fixture
 def faulty() -> FaultyStore:
-    """Return a store that works correctly by default."""
+    """Return a store without faults."""
     return FaultyStore(MemoryStore())
 
 
 async def is_empty(store: FaultyStore) -> bool:
-    """Return whether nothing is stored."""
+    """Return whether the store has no objects."""
     return [info async for info in store.list("")] == []
 
 
-async def test_correct_store_passes(faulty: FaultyStore) -> None:
-    """The probe leaves no object in the store."""
+async def test_probe_accepts_a_correct_store(faulty: FaultyStore) -> None:
+    """The probe succeeds, and leaves no object."""
     assert await probe(faulty, "c0ffee")
     assert await is_empty(faulty)
 
 
-async def test_store_that_ignores_every_condition_fails(faulty: FaultyStore) -> None:
-    """The second create of the same key succeeds."""
+async def test_probe_rejects_a_store_that_ignores_all_conditions(faulty: FaultyStore) -> None:
+    """A second create of a key succeeds, so the probe fails."""
     faulty.ignores_conditions = True
 
     assert not await probe(faulty, "c0ffee")
     assert await is_empty(faulty)
 
 
-async def test_store_that_ignores_versions_fails() -> None:
-    """Some servers know If-None-Match and not If-Match."""
+async def test_probe_rejects_a_store_that_ignores_versions() -> None:
+    """Some servers support If-None-Match, but not If-Match."""
 
     class HalfHonest(MemoryStore):
         @override
@@ -50,15 +50,14 @@ async def test_store_that_ignores_versions_fails() -> None:
     assert not await probe(HalfHonest(), "c0ffee")
 
 
-async def test_store_that_does_not_support_conditions_fails(faulty: FaultyStore) -> None:
-    """The store answers NotImplemented."""
+async def test_probe_rejects_a_store_that_answers_not_implemented(faulty: FaultyStore) -> None:
     faulty.fail("create", UnexpectedStoreError("probe/c0ffee", "NotImplemented: header"))
 
     assert not await probe(faulty, "c0ffee")
 
 
-async def test_failing_store_is_an_error(faulty: FaultyStore) -> None:
-    """A failing store is distinguished from one without conditions."""
+async def test_probe_raises_an_error_of_the_store(faulty: FaultyStore) -> None:
+    """An error of the store is raised, and not taken for ignored conditions."""
     faulty.fail("create", UnexpectedStoreError("probe/c0ffee", "Teapot"))
     with pytest.raises(UnexpectedStoreError):
         await probe(faulty, "c0ffee")
@@ -72,14 +71,14 @@ async def test_failing_store_is_an_error(faulty: FaultyStore) -> None:
 async def test_lost_reply_does_not_mislead_the_probe(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, method: str
 ) -> None:
-    """A repeated write that finds its own bytes is no second success."""
+    """A retried write that finds its own content is no second success."""
     faulty.lose_reply(method)
 
     assert await probe(RetryingStore(faulty), "c0ffee")
 
 
 async def test_cancelled_probe_removes_its_object(faulty: FaultyStore) -> None:
-    """An interrupted mkfs must not leave the object of the probe."""
+    """A cancelled probe deletes its object."""
     gate = faulty.hold("replace")
 
     async with trio.open_nursery() as nursery:

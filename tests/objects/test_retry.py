@@ -1,4 +1,4 @@
-"""objects.retry: bounded retries of transient errors."""
+"""The store that retries transient errors."""
 
 import random
 import re
@@ -63,13 +63,13 @@ def memory() -> MemoryStore:
 
 @pytest.fixture
 def faulty(memory: MemoryStore) -> FaultyStore:
-    """Return that store, with programmable failures."""
+    """Return a store with one object and programmable faults."""
     return FaultyStore(memory)
 
 
 @pytest.fixture
 def retrying(faulty: FaultyStore) -> RetryingStore:
-    """Return the store under test, with normal pauses that are the same in each run."""
+    """Return the retrying store, whose random pauses are the same in each run."""
     return RetryingStore(faulty, jitter=random.Random(1))
 
 
@@ -80,7 +80,7 @@ async def test_every_method_is_retried(
     retrying: RetryingStore,
     method: str,
 ) -> None:
-    """The caller sees no error if the last allowed attempt succeeds."""
+    """The request succeeds if its last permitted attempt succeeds."""
     faulty.fail(method, times=STORE_ATTEMPTS_MAX - 1)
 
     await REQUESTS[method](retrying)
@@ -96,7 +96,7 @@ async def test_final_error_describes_the_attempts(
     retrying: RetryingStore,
     method: str,
 ) -> None:
-    """The error has the number of attempts, the time, and the last error of the store."""
+    """The error has the number of attempts, the time spent, and the last error of the store."""
     faulty.fail(method, times=STORE_ATTEMPTS_MAX)
 
     with pytest.raises(StoreUnavailableError) as caught:
@@ -117,7 +117,6 @@ async def test_final_error_describes_the_attempts(
 async def test_permanent_errors_are_not_retried(
     faulty: FaultyStore, retrying: RetryingStore, method: str, error: StoreError
 ) -> None:
-    """Only transient errors are retried."""
     faulty.fail(method, error)
 
     with pytest.raises(type(error)):
@@ -129,7 +128,7 @@ async def test_permanent_errors_are_not_retried(
 async def test_total_time_is_bounded(
     autojump_clock: trio.testing.MockClock, memory: MemoryStore
 ) -> None:
-    """If each attempt takes long, fewer are made."""
+    """If each attempt takes long, fewer attempts are made."""
 
     class Slow(MemoryStore):
         @override
@@ -145,7 +144,7 @@ async def test_total_time_is_bounded(
 
 
 def test_pauses_double_up_to_a_bound_and_are_randomised() -> None:
-    """Clients that failed together do not return together."""
+    """Pauses are random, so that clients that failed together do not retry together."""
     policy = RetryPolicy()
 
     assert policy.delay_s(1, 1.0) == STORE_DELAY_S_MIN
@@ -157,7 +156,7 @@ def test_pauses_double_up_to_a_bound_and_are_randomised() -> None:
 async def test_pause_can_be_cancelled(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """A caller with its own deadline can stop during a pause."""
+    """A caller can be cancelled during a pause."""
     faulty.down = TransientStoreError(KEY, "down")
 
     with trio.move_on_after(0.2) as scope:
@@ -172,7 +171,7 @@ async def test_pause_can_be_cancelled(
 async def test_lost_reply_of_create_is_recognised(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """The object has our bytes: the attempt without an answer succeeded."""
+    """The retry finds its own content in the object, so the lost attempt has succeeded."""
     faulty.lose_reply("create")
 
     etag = await retrying.create(ObjectKey("new"), b"nonce")
@@ -183,7 +182,7 @@ async def test_lost_reply_of_create_is_recognised(
 async def test_lost_reply_of_replace_is_recognised(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """The retry reads the object back, which may fail for a while, too."""
+    """The retry reads the object, which may fail with transient errors, too."""
     etag = (await retrying.get(KEY, PACK_BYTES_MAX)).etag
     faulty.lose_reply("replace", times=2)
     faulty.fail("get", times=3)
@@ -196,15 +195,15 @@ async def test_lost_reply_of_replace_is_recognised(
 async def test_taken_key_after_a_lost_reply_is_a_lost_race(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """The object has other bytes, so another host has written it."""
+    """The retry finds other content, so another host has created the object."""
     faulty.fail("create")
 
     with pytest.raises(PreconditionError):
         await retrying.create(KEY, b"nonce")
 
 
-async def test_equal_bytes_without_a_lost_reply_are_a_lost_race(retrying: RetryingStore) -> None:
-    """The first answer is trusted: exactly one of two creators with the same bytes succeeds."""
+async def test_refusal_without_a_lost_reply_is_a_lost_race(retrying: RetryingStore) -> None:
+    """Without a lost answer a refusal is trusted, even if the content is equal."""
     with pytest.raises(PreconditionError):
         await retrying.create(KEY, b"content")
 
@@ -212,7 +211,7 @@ async def test_equal_bytes_without_a_lost_reply_are_a_lost_race(retrying: Retryi
 async def test_replace_of_a_deleted_object_after_a_lost_reply_is_a_lost_race(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """Reading the object back finds nothing."""
+    """The retry finds no object, so another host has deleted it."""
     etag = (await retrying.get(KEY, PACK_BYTES_MAX)).etag
     await retrying.delete([KEY])
     faulty.fail("replace")
@@ -227,7 +226,7 @@ async def test_replace_of_a_deleted_object_after_a_lost_reply_is_a_lost_race(
 async def test_interrupted_listing_resumes(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """Every key is listed once, and progress resets the number of attempts."""
+    """Every key is listed once, and each key resets the number of attempts."""
     keys = [f"many/{number:02}" for number in range(3 * STORE_ATTEMPTS_MAX)]
     for key in keys:
         await retrying.put(ObjectKey(key), b"")
@@ -236,10 +235,10 @@ async def test_interrupted_listing_resumes(
     assert await keys_of(retrying, "many/") == keys
 
 
-async def test_failed_listing_is_named(
+async def test_error_of_a_listing_names_it(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """The error names the listing, here that of an empty prefix."""
+    """The error names the listing with an empty prefix."""
     faulty.fail("list", times=STORE_ATTEMPTS_MAX)
 
     with pytest.raises(StoreUnavailableError, match=r"for 'listing of \*' after"):
@@ -253,7 +252,7 @@ STORE_ATTEMPT_S = STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S
 
 
 class _Distant(MemoryStore):
-    """A store whose next requests fail, or take long."""
+    """A store whose next requests fail or take long."""
 
     def __init__(self, *, fails: int = 0, takes_s: float = 0.0, unresolved: bool = False) -> None:
         super().__init__()
@@ -294,7 +293,7 @@ async def test_unreachable_store_is_reported_at_once(
 async def test_silent_store_is_reported_after_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The request continues; a store that has answered before may just be slow."""
+    """A store that has not yet answered is reported after a second; the request continues."""
     notices: list[tuple[float, str]] = []
     began_s = trio.current_time()
     store = _Distant(takes_s=60.0)
@@ -316,7 +315,7 @@ async def test_silent_store_is_reported_after_a_second(
 async def test_silent_store_is_abandoned_within_the_reported_limit(
     autojump_clock: trio.testing.MockClock, attempt_s: float
 ) -> None:
-    """Attempts may each take the time to connect, to read, or both."""
+    """Each attempt may take its timeouts, but all attempts together keep the time limit."""
     notices: list[str] = []
     began_s = trio.current_time()
     retrying = RetryingStore(_Distant(fails=100, takes_s=attempt_s), notify=notices.append)
@@ -333,7 +332,7 @@ async def test_silent_store_is_abandoned_within_the_reported_limit(
 async def test_store_that_has_answered_is_not_reported(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Later outages are reported elsewhere; an error response counts as an answer."""
+    """A store that has answered once is only slow; its outages are reported elsewhere."""
     notices: list[str] = []
     store = _Distant()
     retrying = RetryingStore(store, notify=notices.append)
@@ -349,7 +348,7 @@ async def test_store_that_has_answered_is_not_reported(
 async def test_unresolvable_name_is_tried_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """If the store was reached before, the resolver is down temporarily, so the name is retried."""
+    """If the store was reached before, an unresolvable name is retried."""
     notices: list[str] = []
     store = _Distant(fails=2, unresolved=True)
     retrying = RetryingStore(store, notify=notices.append)
@@ -369,7 +368,7 @@ async def test_unresolvable_name_is_tried_once(
 async def test_error_of_a_watched_attempt_is_not_grouped(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Callers catch the error by its class, not in an exception group; cancellation propagates."""
+    """The error of a watched attempt is raised alone, not in an exception group."""
     retrying = RetryingStore(_Distant(takes_s=60.0))
     with trio.move_on_after(5.0) as scope:
         await retrying.get(KEY, PACK_BYTES_MAX)

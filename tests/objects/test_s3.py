@@ -1,4 +1,4 @@
-"""objects.s3: wrong, lost and paged answers."""
+"""The S3 store: wrong and lost answers, listings, and uploads in parts."""
 
 import io
 import os
@@ -52,7 +52,7 @@ from tests.objects.s3_double import (
 
 
 async def test_cancelled_request_returns_at_once(double: S3Double, store: S3Store) -> None:
-    """The thread of a cancelled request ends by its timeout; other requests continue."""
+    """The thread of a cancelled request ends by its timeout; another request succeeds meanwhile."""
     double.answer(Hang(), PUT_DONE)
 
     with trio.CancelScope() as scope:
@@ -67,7 +67,7 @@ async def test_cancelled_request_returns_at_once(double: S3Double, store: S3Stor
 
 
 async def test_hanging_requests_are_bounded(double: S3Double, store: S3Store) -> None:
-    """Hanging requests use a bounded number of threads, for any number of tasks."""
+    """Requests without an answer use a bounded number of threads."""
     double.answer_always(Hang())
 
     async with trio.open_nursery() as nursery:
@@ -85,8 +85,8 @@ async def test_hanging_requests_are_bounded(double: S3Double, store: S3Store) ->
 
 
 @pytest.mark.s3
-async def test_short_answer_is_retried(proxy: S3Double, real_store: S3Store) -> None:
-    """A connection that ends early gives an error, never fewer bytes."""
+async def test_truncated_answer_is_retried(proxy: S3Double, real_store: S3Store) -> None:
+    """A body that ends early raises a transient error, and the retry returns all bytes."""
     await real_store.put(KEY, bytes(range(100)))
     for request in (real_store.get(KEY, PACK_BYTES_MAX), real_store.get_range(KEY, 20, 80)):
         proxy.answer(Forward(keep_bytes=30))
@@ -101,16 +101,16 @@ async def test_short_answer_is_retried(proxy: S3Double, real_store: S3Store) -> 
 @pytest.mark.parametrize(
     ("content_range", "body"),
     [
-        ("bytes 0-4/100", b"01234"),  # fewer than requested, with a correct Content-Length
-        ("bytes 0-9/100", b"01234"),  # fewer than it says
-        ("bytes 5-14/100", b"0123456789"),  # a range other than the requested one
-        ("", b"0123456789"),  # the complete object: that server ignores ranges
+        ("bytes 0-4/100", b"01234"),  # fewer bytes than requested
+        ("bytes 0-9/100", b"01234"),  # fewer bytes than Content-Range says
+        ("bytes 5-14/100", b"0123456789"),  # another range
+        ("", b"0123456789"),  # the complete object, from a server that ignores ranges
     ],
 )
 async def test_wrong_range_is_a_transient_error(
     double: S3Double, store: S3Store, content_range: str, body: bytes
 ) -> None:
-    """Other bytes than the requested ones are refused, even with a correct Content-Length."""
+    """Other bytes than the requested range are refused, even with a correct length."""
     headers = {"Content-Range": content_range} if content_range else {}
     double.answer(Reply(206, body, headers))
 
@@ -119,7 +119,7 @@ async def test_wrong_range_is_a_transient_error(
 
 
 async def test_object_that_ends_early_is_damage(double: S3Double, store: S3Store) -> None:
-    """A server answers a range across the end with the existing bytes: a retry would not help."""
+    """A range beyond the end of the object is damage, because a retry would not help."""
     double.answer(Reply(206, b"01234", {"Content-Range": "bytes 0-4/5"}))
 
     with pytest.raises(FormatError, match="ends at byte 5, before 10"):
@@ -127,17 +127,17 @@ async def test_object_that_ends_early_is_damage(double: S3Double, store: S3Store
 
 
 async def test_huge_object_is_not_read(double: S3Double, store: S3Store) -> None:
-    """The reader would refuse it, so it is not downloaded."""
+    """An object larger than the caller accepts is not downloaded."""
     double.answer(Reply(200, b"s3fs", {"ETag": '"1"'}, declared_bytes=3 * GIB))
 
     with traced() as peak, pytest.raises(ObjectTooLargeError, match=f"{3 * GIB}"):
         await store.get(KEY, TEXT_OBJECT_BYTES_MAX)
 
-    assert peak() < 64 * MIB  # memory of boto3 when it is loaded
+    assert peak() < 64 * MIB  # boto3 takes memory when it is imported
 
 
 def test_endless_body_takes_no_memory() -> None:
-    """An answer longer than its header says is abandoned."""
+    """A body longer than its header says is read no further."""
     store = S3Store(BUCKET, place=S3Place())
     body = io.BytesIO(bytes(64 * MIB))
 
@@ -148,7 +148,7 @@ def test_endless_body_takes_no_memory() -> None:
 
 
 def test_trickling_answer_is_abandoned() -> None:
-    """A slow connection does not occupy its thread forever."""
+    """An answer that takes too long is abandoned, so that it does not occupy a thread."""
     store = S3Store(BUCKET, place=S3Place(read_timeout_s=0))
 
     with pytest.raises(TransientStoreError, match="took too long"):
@@ -159,7 +159,7 @@ def test_trickling_answer_is_abandoned() -> None:
 async def test_corrupt_answer_of_the_right_length_is_returned(
     proxy: S3Double, real_store: S3Store
 ) -> None:
-    """A proxy, here over http, sees and changes content; only the codec verifies it."""
+    """Without TLS a proxy can change content, which only the codec notices."""
     await real_store.put(KEY, b"content")
     assert proxy.seen[0].body == b"content"
     proxy.answer(Forward(flip=True), Forward(flip=True))
@@ -172,7 +172,7 @@ async def test_corrupt_answer_of_the_right_length_is_returned(
 
 
 async def test_conditions_are_sent_as_headers(double: S3Double, store: S3Store) -> None:
-    """Create requires a free key; replace requires the version that was read."""
+    """Create sends If-None-Match: *, and replace sends If-Match with the tag of the object."""
     double.answer_always(PUT_DONE)
 
     etag = await store.create(KEY, b"content")
@@ -184,7 +184,7 @@ async def test_conditions_are_sent_as_headers(double: S3Double, store: S3Store) 
 
 @pytest.mark.s3
 async def test_lost_answer_of_a_create_is_recognised(proxy: S3Double, real_store: S3Store) -> None:
-    """The write was executed; its repetition is refused, and then the object has our bytes."""
+    """The write is refused when it is retried, and then finds its own content in the object."""
     proxy.answer(Forward(lose=True))
 
     etag = await RetryingStore(real_store, AT_ONCE).create(KEY, b"nonce 1")
@@ -195,7 +195,7 @@ async def test_lost_answer_of_a_create_is_recognised(proxy: S3Double, real_store
 
 @pytest.mark.s3
 async def test_lost_answer_of_a_replace_is_recognised(proxy: S3Double, real_store: S3Store) -> None:
-    """The returned tag is valid for the next replacement."""
+    """The tag returned by the retried write is valid for the next replacement."""
     store = RetryingStore(real_store, AT_ONCE)
     etag = await store.create(KEY, b"nonce 1")
     proxy.answer(Forward(lose=True))
@@ -210,7 +210,7 @@ async def test_lost_answer_of_a_replace_is_recognised(proxy: S3Double, real_stor
 async def test_lost_answer_after_a_foreign_write_is_a_lost_race(
     proxy: S3Double, real_store: S3Store
 ) -> None:
-    """The bytes of another host are recognised as foreign."""
+    """The retried write finds content of another host, so it has lost the race."""
     await real_store.create(KEY, b"theirs")
     proxy.answer(Forward(lose=True))
 
@@ -221,7 +221,7 @@ async def test_lost_answer_after_a_foreign_write_is_a_lost_race(
 async def test_store_that_ignores_conditions_is_recognised(
     double: S3Double, store: S3Store
 ) -> None:
-    """The store accepts a second create of a key, or answers that it knows no conditions."""
+    """The probe fails if a second create succeeds, or if the store answers NotImplemented."""
     double.answer(PUT_DONE, PUT_DONE, DELETED)
     assert not await probe(store, "c0ffee")
 
@@ -233,7 +233,7 @@ async def test_store_that_ignores_conditions_is_recognised(
 
 
 async def test_long_outage_does_not_exhaust_retries(double: S3Double, store: S3Store) -> None:
-    """After hundreds of failures every request still gets all its attempts."""
+    """After hundreds of failures a request still has all its attempts."""
     retrying = RetryingStore(store, AT_ONCE)
     double.answer_always(error(503, "SlowDown"))
     for _ in range(25):
@@ -252,7 +252,7 @@ async def test_long_outage_does_not_exhaust_retries(double: S3Double, store: S3S
 async def test_duplicate_key_in_a_listing_is_returned_once(
     double: S3Double, store: S3Store
 ) -> None:
-    """A key is returned once if a page repeats it, or the next page does."""
+    """A key that a page, or the next page, repeats is returned once."""
     double.answer(listing(["a", "b", "b", "c"], token="t"), listing(["b", "c", "c", "d"]))
 
     assert await keys_of(store) == ["a", "b", "c", "d"]
@@ -260,7 +260,7 @@ async def test_duplicate_key_in_a_listing_is_returned_once(
 
 
 async def test_unordered_listing_is_an_error(double: S3Double, store: S3Store) -> None:
-    """A reader that relies on the order would consider objects missing."""
+    """A reader that relies on the order would take objects for missing."""
     double.answer(listing(["b", "c"], token="t"), listing(["a", "d"]))
 
     with pytest.raises(UnexpectedStoreError, match="not sorted at 'a'"):
@@ -268,7 +268,7 @@ async def test_unordered_listing_is_an_error(double: S3Double, store: S3Store) -
 
 
 async def test_listing_resumes_after_the_last_key(double: S3Double, store: S3Store) -> None:
-    """A failed page is requested again by key: its token may have expired."""
+    """A failed page is requested again by its last key, because its token may have expired."""
     double.answer(listing(["a", "b"], token="t"), error(503, "SlowDown"), listing(["c"]))
 
     assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a", "b", "c"]
@@ -276,8 +276,8 @@ async def test_listing_resumes_after_the_last_key(double: S3Double, store: S3Sto
     assert "continuation-token" not in double.seen[2].query
 
 
-async def test_refused_listing_is_named(double: S3Double, store: S3Store) -> None:
-    """The error names the listing, also that of an empty prefix."""
+async def test_error_of_a_refused_listing_names_it(double: S3Double, store: S3Store) -> None:
+    """The error names the listing, with an empty and with another prefix."""
     double.answer(error(403, "AccessDenied"), error(403, "AccessDenied"))
 
     for prefix, name in (("", "'listing of \\*'"), ("pack/", "'listing of pack/\\*'")):
@@ -286,7 +286,7 @@ async def test_refused_listing_is_named(double: S3Double, store: S3Store) -> Non
 
 
 async def test_folder_object_of_a_web_console_is_ignored(double: S3Double) -> None:
-    """A listing leaves out the object named like the prefix with a slash."""
+    """A listing omits the object that web consoles create as a folder."""
     double.answer(listing(["prefix/", "prefix/lease"]))
 
     assert await keys_of(S3Store(BUCKET, "prefix", S3Place(double.url))) == ["lease"]
@@ -294,7 +294,7 @@ async def test_folder_object_of_a_web_console_is_ignored(double: S3Double) -> No
 
 @pytest.mark.s3
 async def test_stores_of_two_prefixes_are_separate(proxy: S3Double) -> None:
-    """Stores are separate even if one prefix is the beginning of the other."""
+    """A prefix that begins with another prefix has its own objects."""
     near, far = (S3Store(BUCKET, prefix, S3Place(proxy.url)) for prefix in ("two/ab", "two/a"))
     await near.put(KEY, b"near")
 
@@ -309,7 +309,7 @@ async def test_stores_of_two_prefixes_are_separate(proxy: S3Double) -> None:
 
 
 async def test_deletes_are_batched_with_a_checksum(double: S3Double, store: S3Store) -> None:
-    """One request for each thousand keys, with the header that older servers require."""
+    """A request deletes up to 1,000 keys and has the MD5 header that older servers require."""
     double.answer_always(DELETED)
 
     await store.delete([ObjectKey(f"a/{number}") for number in range(DELETE_BATCH_KEYS + 1)])
@@ -323,14 +323,13 @@ async def test_deletes_are_batched_with_a_checksum(double: S3Double, store: S3St
 
 @pytest.fixture
 def parting(proxy: S3Double, request: pytest.FixtureRequest) -> S3Store:
-    """Return a store that uploads in parts of 5 MiB, the least that S3 takes."""
+    """Return a store that uploads in parts of 5 MiB, the minimum of S3."""
     place = S3Place(proxy.url)
     return S3Store(BUCKET, request.node.name, place, multipart_bytes=5 << 20)
 
 
 @pytest.mark.s3
 async def test_large_object_is_uploaded_in_parts(proxy: S3Double, parting: S3Store) -> None:
-    """The parts become one object."""
     data = os.urandom(11 << 20)
 
     await parting.put(KEY, data)
@@ -343,7 +342,7 @@ async def test_large_object_is_uploaded_in_parts(proxy: S3Double, parting: S3Sto
 
 @pytest.mark.s3
 async def test_failed_multipart_upload_is_aborted(proxy: S3Double, parting: S3Store) -> None:
-    """The uploaded parts are removed, and the key has no object."""
+    """After a failed part the upload is aborted, and no object exists."""
     proxy.answer(Forward(), Forward(), error(503, "SlowDown"))
 
     with pytest.raises(TransientStoreError):
@@ -357,7 +356,6 @@ async def test_failed_multipart_upload_is_aborted(proxy: S3Double, parting: S3St
 
 @pytest.mark.s3
 async def test_cancelled_multipart_upload_is_aborted(proxy: S3Double, parting: S3Store) -> None:
-    """The uploaded parts are removed within the time limit for cleanup."""
     proxy.answer(Forward(), Hang())
 
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""objects.s3_access: configuration of boto3 and its credentials."""
+"""The configuration of boto3 and its credentials."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ from tests.servers import Certificate
 
 
 async def test_put_sends_without_expect_header(double: S3Double, store: S3Store) -> None:
-    """A put does not wait for "100 Continue"; it has a checksum that every server verifies."""
+    """A put does not wait for "100 Continue", and has an MD5 header that every server verifies."""
     double.answer(PUT_DONE)
 
     await store.put(KEY, b"content")
@@ -47,7 +47,7 @@ async def test_put_sends_without_expect_header(double: S3Double, store: S3Store)
 async def test_payload_is_signed_only_without_https(
     double: S3Double, store: S3Store, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over https the payload is not hashed, which saves time for each pack."""
+    """With https the payload is not hashed, which saves time for each pack."""
     monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate.authority))
     double.answer(PUT_DONE)
     await store.put(KEY, b"content")
@@ -61,7 +61,7 @@ async def test_payload_is_signed_only_without_https(
 
 
 async def test_each_call_is_one_attempt(double: S3Double, store: S3Store) -> None:
-    """boto3 itself retries nothing, in particular no conditional write."""
+    """boto3 retries no request, so that only RetryingStore does."""
     for request in (
         store.get(KEY, PACK_BYTES_MAX),
         store.put(KEY, b""),
@@ -76,7 +76,7 @@ async def test_each_call_is_one_attempt(double: S3Double, store: S3Store) -> Non
 
 @pytest.mark.slow
 async def test_slow_uplink_does_not_time_out(double: S3Double) -> None:
-    """The timeouts apply to each piece sent, not to a complete pack."""
+    """The timeouts apply to each piece that is sent, not to a complete pack."""
     double.answer_always(ReadSlowly(pause_s=0.2))
     place = S3Place(double.url, connect_timeout_s=2, read_timeout_s=2)
 
@@ -86,7 +86,7 @@ async def test_slow_uplink_does_not_time_out(double: S3Double) -> None:
 
 
 async def test_unresponsive_server_times_out(double: S3Double) -> None:
-    """A request without an answer fails after the read timeout, as a transient error."""
+    """A request without an answer raises a transient error after the read timeout."""
     double.answer(Hang())
     store = S3Store(BUCKET, place=S3Place(double.url, read_timeout_s=0.05))
 
@@ -99,7 +99,7 @@ async def test_unresponsive_server_times_out(double: S3Double) -> None:
 
 @pytest.fixture
 def credentials_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return a function that writes the access key to the AWS configuration."""
+    """Return a function that writes an access key to the AWS configuration."""
     path = tmp_path / "credentials"
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -113,7 +113,7 @@ def credentials_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 def expired_unless(access_key: str) -> Callable[[Seen], Reply]:
-    """Return an answer function: only one access key is valid."""
+    """Return a function that answers ExpiredToken unless the request has this access key."""
 
     def choose(seen: Seen) -> Reply:
         good = f"Credential={access_key}/" in seen.headers["authorization"]
@@ -125,7 +125,7 @@ def expired_unless(access_key: str) -> Callable[[Seen], Reply]:
 async def test_expired_credentials_are_renewed(
     double: S3Double, credentials_file: Callable[[str], None]
 ) -> None:
-    """The next attempt uses new credentials in the configuration, without a restart."""
+    """The next attempt uses the new credentials of the configuration, without a restart."""
     credentials_file("OLD")
     store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE)
     double.answer_always(expired_unless("OLD"))
@@ -141,7 +141,7 @@ async def test_expired_credentials_are_renewed(
 async def test_expired_credentials_without_newer_ones_are_reported(
     double: S3Double, credentials_file: Callable[[str], None]
 ) -> None:
-    """Unchanged expired credentials are not retried; later new ones are still found."""
+    """Expired credentials are not retried; new ones are used by the next request."""
     credentials_file("OLD")
     store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE)
     double.answer_always(expired_unless("NEW"))
@@ -157,7 +157,7 @@ async def test_expired_credentials_without_newer_ones_are_reported(
 async def test_missing_credentials_are_named_in_the_error(
     double: S3Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without credentials in environment, file or instance no request is sent."""
+    """Without any credentials no request is sent, and the error names the variable."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
 
@@ -168,7 +168,7 @@ async def test_missing_credentials_are_named_in_the_error(
 
 
 async def test_unknown_profile_is_named_in_the_error(double: S3Double) -> None:
-    """The error has the profile's name."""
+    """The error has the name of the profile and the option --profile."""
     place = S3Place(double.url, profile="absent")
 
     with pytest.raises(StoreAccessError, match=r"\(absent\).*--profile"):
@@ -178,7 +178,7 @@ async def test_unknown_profile_is_named_in_the_error(double: S3Double) -> None:
 async def test_profile_chooses_the_credentials(
     double: S3Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The named profile overrides the environment."""
+    """The credentials of a profile override those of the environment."""
     path = tmp_path / "credentials"
     path.write_text("[other]\naws_access_key_id = OTHER\naws_secret_access_key = secret\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
@@ -192,8 +192,8 @@ async def test_profile_chooses_the_credentials(
 # --- region ----------------------------------------------------------------------------------------
 
 
-async def test_named_region_is_used(double: S3Double) -> None:
-    """The second attempt is signed for the region in the answer, and so are all later ones."""
+async def test_region_named_by_the_server_is_used(double: S3Double) -> None:
+    """After an answer that names the region, all requests are signed for that region."""
     refusal = error(400, "AuthorizationHeaderMalformed", Region="eu-north-1")
     double.answer(refusal, PUT_DONE, PUT_DONE)
     store = S3Store(BUCKET, place=S3Place(double.url, region="us-west-2"))
@@ -209,7 +209,7 @@ async def test_named_region_is_used(double: S3Double) -> None:
 
 
 async def test_connections_are_closed_and_reopened(double: S3Double) -> None:
-    """Closing twice is no error, and a later request connects again."""
+    """A store may be closed twice, and a later request connects again."""
     double.answer_always(PUT_DONE)
     store = S3Store(BUCKET, place=S3Place(double.url))
     await store.put(KEY, b"")
@@ -221,7 +221,7 @@ async def test_connections_are_closed_and_reopened(double: S3Double) -> None:
 
 @pytest.mark.slow
 def test_forked_process_makes_its_own_client() -> None:
-    """A daemon that forked after the first request does not share sockets with its parent."""
+    """A daemon that forked after its first request does not share sockets with its parent."""
     script = (
         "import os, sys\n"
         "from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place\n"

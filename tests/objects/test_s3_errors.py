@@ -1,4 +1,4 @@
-"""objects.s3_errors: one clear line for each error of a bucket."""
+"""Errors of a bucket, each with one clear line."""
 
 import os
 from email.utils import formatdate
@@ -46,7 +46,7 @@ from tests.servers import Certificate, S3Server
 async def test_transient_error_is_retried(
     double: S3Double, store: S3Store, status: int, code: str
 ) -> None:
-    """The transient error names the S3 code; the retried write succeeds."""
+    """The error has the code of S3, and the retried write succeeds."""
     double.answer(error(status, code))
     with pytest.raises(TransientStoreError) as caught:
         await store.create(KEY, b"content")
@@ -69,7 +69,7 @@ async def test_transient_error_is_retried(
 async def test_permanent_error_names_a_remedy(
     double: S3Double, store: S3Store, status: int, code: str, advice: str
 ) -> None:
-    """The error is one line with code and remedy, and there is no second attempt."""
+    """The error has one line with the code and a remedy, and is not retried."""
     double.answer_always(error(status, code))
 
     with pytest.raises(StoreAccessError, match=advice) as caught:
@@ -90,7 +90,7 @@ async def test_unlisted_error_is_permanent(double: S3Double, store: S3Store) -> 
 
 
 async def test_answer_of_a_proxy_is_retried(double: S3Double, store: S3Store) -> None:
-    """HTML instead of XML comes from a proxy."""
+    """An answer in HTML instead of XML comes from a proxy."""
     page = b"<html><p>Please log in<br></html>"
     double.answer(Reply(200, page), Reply(503, page), listing(["a"]))
 
@@ -101,7 +101,7 @@ async def test_answer_of_a_proxy_is_retried(double: S3Double, store: S3Store) ->
 async def test_clock_skew_is_measured_and_retried(
     double: S3Double, store: S3Store, offset_s: int, word: str
 ) -> None:
-    """The error has the difference; once the clock is set, the same request succeeds."""
+    """The error has the difference of the clocks; with a right clock the request succeeds."""
     date = {"Date": formatdate(time() + offset_s, usegmt=True)}
     refusal = error(403, "RequestTimeTooSkewed", headers=date)
     double.answer(refusal)
@@ -113,7 +113,7 @@ async def test_clock_skew_is_measured_and_retried(
 
 
 async def test_clock_skew_without_a_date_is_still_named(double: S3Double, store: S3Store) -> None:
-    """Some servers send no Date."""
+    """The error names the clock, even if the answer has no Date."""
     double.answer(error(403, "RequestTimeTooSkewed"))
 
     with pytest.raises(TransientStoreError, match="clock differs from the store's; set it"):
@@ -121,7 +121,7 @@ async def test_clock_skew_without_a_date_is_still_named(double: S3Double, store:
 
 
 def test_unlisted_exception_is_permanent() -> None:
-    """The type and text of an unknown exception are quoted in one line."""
+    """An unknown exception is quoted in one line with its type."""
     error = translate(boto.UnknownSignatureVersionError(signature_version="v\n9"), KEY)
 
     assert type(error) is UnexpectedStoreError
@@ -139,9 +139,8 @@ def test_unlisted_exception_is_permanent() -> None:
 async def test_wrong_credentials_are_refused_by_a_real_server(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, variable: str, advice: str
 ) -> None:
-    """A wrong access key and a wrong secret key give different errors."""
     if s3_server.make == "moto":
-        pytest.skip("moto checks no credentials")
+        pytest.skip("moto does not check credentials")
     monkeypatch.setenv(variable, "wrong")
 
     with pytest.raises(StoreAccessError, match=advice):
@@ -150,7 +149,7 @@ async def test_wrong_credentials_are_refused_by_a_real_server(
 
 @pytest.mark.s3
 async def test_missing_bucket_is_refused_by_a_real_server(proxy: S3Double) -> None:
-    """Reading, writing, listing: never "missing object", which would look like an empty store."""
+    """A missing bucket does not raise ObjectMissingError, which would mean an empty store."""
     store = S3Store("no-such-bucket", place=S3Place(proxy.url))
 
     for request in (
@@ -166,7 +165,7 @@ async def test_missing_bucket_is_refused_by_a_real_server(proxy: S3Double) -> No
 async def test_uncorrected_region_error_names_the_right_one(
     double: S3Double, store: S3Store
 ) -> None:
-    """The error is one line with the option to pass."""
+    """The error has one line with the region, and names the option --region."""
     double.answer_always(error(400, "AuthorizationHeaderMalformed", Region="eu-north-1"))
 
     with pytest.raises(StoreAccessError, match="pass --region eu-north-1"):
@@ -174,7 +173,7 @@ async def test_uncorrected_region_error_names_the_right_one(
 
 
 async def test_refused_connection_is_retried(store: S3Store) -> None:
-    """A connection to a port without a server is retried."""
+    """A connection to a port without a server raises a transient error."""
     with s3_double() as gone:
         url = gone.url
 
@@ -183,7 +182,7 @@ async def test_refused_connection_is_retried(store: S3Store) -> None:
 
 
 async def test_unresolvable_server_is_named() -> None:
-    """The name is of RFC 6761, so no resolver knows it."""
+    """The name is reserved by RFC 6761, so it cannot be resolved."""
     store = S3Store(BUCKET, place=S3Place("http://nowhere.invalid:9"))
 
     with pytest.raises(TransientStoreError, match="cannot be resolved") as failed:
@@ -217,7 +216,7 @@ async def test_untrusted_certificate_is_named_in_the_error(certificate: Certific
 async def test_failure_within_a_successful_delete_is_an_error(
     double: S3Double, store: S3Store, code: str, kind: type[StoreError]
 ) -> None:
-    """S3 answers 200 and lists the objects that were not deleted."""
+    """S3 answers 200 to a delete that fails, and lists the objects that remain."""
     inner = f"<Error><Key>{KEY}</Key><Code>{code}</Code></Error>"
     double.answer(Reply(200, f"<DeleteResult>{inner}</DeleteResult>".encode()))
 
@@ -228,7 +227,6 @@ async def test_failure_within_a_successful_delete_is_an_error(
 async def test_url_and_errors_carry_no_secrets(
     double: S3Double, store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the secret key nor the session token gets into a message."""
     double.answer(error(403, "SignatureDoesNotMatch"), Drop())
 
     messages = [store.url]

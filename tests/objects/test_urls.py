@@ -1,4 +1,4 @@
-"""objects.urls: valid and invalid URLs."""
+"""URLs of buckets and directories."""
 
 import os
 from pathlib import Path
@@ -34,7 +34,7 @@ from s3fs_meta.objects.urls import (
     ],
 )
 def test_url_is_parsed(url: str, address: StoreAddress) -> None:
-    """Trailing slashes are ignored; other characters of a path are taken literally."""
+    """Trailing slashes are ignored, and all other characters are taken literally."""
     assert parse(url) == address
 
 
@@ -77,13 +77,13 @@ def test_wrong_url_is_refused_in_one_line(url: str) -> None:
         ("local:///usr/none/a", ["local:///usr", "local:///"]),
     ],
 )
-def test_prefixes_above_are_listed(url: str, places: list[str]) -> None:
-    """The nearest prefix comes first."""
+def test_prefixes_above_a_url_are_listed(url: str, places: list[str]) -> None:
+    """The nearest prefix is the first one."""
     assert above(url) == places
 
 
-def test_directory_above_a_symlink_is_above_its_target(tmp_path: Path) -> None:
-    """A symbolic link to the bucket is resolved first."""
+def test_directories_above_a_symlink_are_those_of_its_target(tmp_path: Path) -> None:
+    """A symlink to the bucket is resolved before the directories above it are listed."""
     (tmp_path / "bucket" / "inner").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "bucket" / "inner")
 
@@ -92,13 +92,13 @@ def test_directory_above_a_symlink_is_above_its_target(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("endpoint_url", ["minio:9000", "ftp://minio", "https://", "http://a b"])
 def test_wrong_endpoint_is_refused(endpoint_url: str) -> None:
-    """An invalid endpoint is refused before any network request."""
+    """An invalid endpoint is refused without a network request."""
     with pytest.raises(UsageError, match="endpoint"):
         open_store("s3://bucket", S3Options(endpoint_url))
 
 
 async def test_missing_directory_is_refused_unless_it_may_be_created(tmp_path: Path) -> None:
-    """A mistyped path must not look like an empty filesystem; mkfs creates the directory."""
+    """A mistyped path must not look like an empty filesystem; only mkfs may create a directory."""
     url = f"local://{tmp_path}/new/bucket"
     with pytest.raises(NotAFilesystemError, match="that directory does not exist"):
         open_store(url)
@@ -113,8 +113,7 @@ async def test_missing_directory_is_refused_unless_it_may_be_created(tmp_path: P
     assert (tmp_path / "new" / "bucket" / "superblock").read_bytes() == b"content"
 
 
-def test_opened_store_has_counter_and_retry(tmp_path: Path) -> None:
-    """Stores of each kind have the same decorators."""
+def test_opened_store_counts_and_retries(tmp_path: Path) -> None:
     local = open_store(f"local://{tmp_path}")
     bucket = open_store("s3://bucket/prefix", S3Options("http://127.0.0.1:9000/", region="x-1"))
 

@@ -1,4 +1,4 @@
-"""Values of the codec that several tests use."""
+"""Example changelogs and parts for tests, and the keyrings that seal them."""
 
 from dataclasses import replace
 

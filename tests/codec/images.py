@@ -1,4 +1,4 @@
-"""A manifest that several tests use."""
+"""An example image manifest for tests."""
 
 from s3fs_meta.codec.image import (
     Manifest,

@@ -1,6 +1,6 @@
-"""Superblocks of earlier versions, byte by byte."""
+"""The exact bytes of superblocks of versions 1 and 2."""
 
-# The uuid and both key slots are the same.
+# Both superblocks end with these fields: one UUID and the same two key slots.
 _KEYS = b"""\
  "unsafe_single_writer": false,
  "uuid": "01234567-89ab-cdef-0123-456789abcdef",

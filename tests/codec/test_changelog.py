@@ -1,4 +1,4 @@
-"""Changelogs and their parts."""
+"""Encoding and decoding of changelogs and of their parts."""
 
 import json
 import struct
@@ -63,7 +63,7 @@ from tests.codec.changelogs import (
 )
 from tests.damage import flipped
 
-LAST = INTEGER_MAX - 1  # the largest number that has a successor
+LAST = INTEGER_MAX - 1  # the largest number whose successor SQLite can store
 SPAN = replace(IMAGE, begins_span=True)
 EMPTY = replace(FENCE, kind=Kind.GROUP)
 
@@ -76,7 +76,7 @@ def encoded(header: object, section: bytes = encode_section(NO_CHANGES)) -> byte
 
 
 def header_of(link: Changelog) -> dict[str, Any]:
-    """Return the fields of a header."""
+    """Return the JSON fields of a changelog's header."""
     fields = json.loads(changelog.dump_header(link))
     assert isinstance(fields, dict)
     return fields
@@ -87,13 +87,11 @@ def header_of(link: Changelog) -> dict[str, Any]:
     "link", [GROUP, EMPTY, FENCE, IMAGE, SPAN], ids=["group", "empty", "fence", "image", "span"]
 )
 def test_changelog_round_trips(keyring: Keyring, link: Changelog) -> None:
-    """Every kind of changelog round trips."""
     assert decode(KEY, encode(link, keyring), keyring) == link
 
 
 @both
-def test_part_round_trips(keyring: Keyring) -> None:
-    """A section survives in a separate object."""
+def test_changelog_part_round_trips(keyring: Keyring) -> None:
     data = encode_part(part_key(PREFIX, 0), SECTION, keyring)
 
     assert decode_part(PartRef(part_key(PREFIX, 0), content_hash(data)), data, keyring) == SECTION
@@ -147,8 +145,8 @@ IMAGE_HASH = content_hash(b"manifest")
     ],
     ids=str,
 )
-def test_inconsistent_fields_are_neither_written_nor_read(wrong: dict[str, Any]) -> None:
-    """An encoded changelog that contradicts itself or its name is refused on both sides."""
+def test_inconsistent_changelog_is_neither_written_nor_read(wrong: dict[str, Any]) -> None:
+    """A changelog that contradicts itself or its name is refused when encoded and when decoded."""
     link = replace(GROUP, **wrong)
 
     with pytest.raises(FormatError):
@@ -168,8 +166,9 @@ def test_inconsistent_fields_are_neither_written_nor_read(wrong: dict[str, Any])
     ],
     ids=lambda wrong: next(iter(wrong)) if isinstance(wrong, dict) else "",
 )
-def test_fence_records_and_images_have_no_changes(kind: Kind, wrong: dict[str, Any]) -> None:
-    """Only a group has changes."""
+def test_changelog_of_a_fence_or_an_image_cannot_contain_changes(
+    kind: Kind, wrong: dict[str, Any]
+) -> None:
     link = replace(FENCE if kind is Kind.FENCE else IMAGE, **wrong)
 
     with pytest.raises(FormatError, match="unexpected changes"):
@@ -186,8 +185,10 @@ def test_fence_records_and_images_have_no_changes(kind: Kind, wrong: dict[str, A
         ManifestRef(manifest_key(Txg(7), Epoch(3), RANDOM), "00"),
     ],
 )
-def test_image_of_another_txg_or_a_later_epoch_is_refused(image: ManifestRef | None) -> None:
-    """The image must be of the same txg, from an earlier epoch."""
+def test_changelog_of_an_image_refuses_an_image_of_another_txg_or_later_epoch(
+    image: ManifestRef | None,
+) -> None:
+    """A changelog of the kind image names an image of its own txg and of no later epoch."""
     with pytest.raises(FormatError):
         encode(replace(IMAGE, image=image), PLAIN)
 
@@ -215,16 +216,16 @@ def test_image_of_another_txg_or_a_later_epoch_is_refused(image: ManifestRef | N
         ("version", 0),
     ],
 )
-def test_malformed_headers_are_refused(field: str, value: object) -> None:
-    """Every value has a type, also inside arrays."""
+def test_changelog_header_with_a_value_of_a_wrong_type_is_refused(
+    field: str, value: object
+) -> None:
     with pytest.raises(FormatError) as refused:
         decode(KEY, encoded({**header_of(EMPTY), field: value}), PLAIN)
     assert not isinstance(refused.value, NewerFormatError)
 
 
 @pytest.mark.parametrize("field", sorted(header_of(GROUP)))
-def test_every_field_is_needed(field: str) -> None:
-    """No field has a default."""
+def test_changelog_header_without_one_of_its_fields_is_refused(field: str) -> None:
     header = header_of(GROUP)
     del header[field]
 
@@ -232,14 +233,13 @@ def test_every_field_is_needed(field: str) -> None:
         decode(KEY, encoded(header, encode_section(SECTION)), PLAIN)
 
 
-def test_newer_changelogs_say_to_upgrade() -> None:
-    """An unknown version is not damage."""
+def test_error_about_a_newer_changelog_version_advises_an_upgrade() -> None:
     with pytest.raises(NewerFormatError, match="upgrade"):
         decode(KEY, encoded({**header_of(GROUP), "version": 3}), PLAIN)
 
 
-def test_new_time_span_begins_with_an_image_of_version_2() -> None:
-    """Other links have version 1, so earlier programs refuse only links that they would misread."""
+def test_changelog_that_begins_a_time_span_has_version_2() -> None:
+    """Earlier programs, which read version 1, refuse only the changelog that begins a time span."""
     assert [header_of(link)["version"] for link in (GROUP, FENCE, IMAGE, SPAN)] == [1, 1, 1, 2]
     for link, wrong in (
         (SPAN, {"begins_span": False}),
@@ -263,14 +263,13 @@ def test_new_time_span_begins_with_an_image_of_version_2() -> None:
     ],
     ids=range(7),
 )
-def test_invalid_payloads_are_refused(payload: bytes) -> None:
-    """An intact envelope around invalid data is damage."""
+def test_changelog_with_an_invalid_payload_is_refused(payload: bytes) -> None:
     with pytest.raises(FormatError):
         decode(KEY, envelope.encode(b"changes", KEY, payload, PLAIN), PLAIN)
 
 
-def test_memory_of_a_header_is_bounded() -> None:
-    """Values take many times the memory of their text, which compresses to almost nothing."""
+def test_changelog_header_with_too_many_values_is_refused() -> None:
+    """A header of 10 million short values compresses to almost nothing but takes much memory."""
     bomb = b'{"parts": [' + b"[]," * 10_000_000 + b"[]]}"
 
     with pytest.raises(FormatError, match="too many values"):
@@ -306,8 +305,8 @@ def test_memory_of_a_header_is_bounded() -> None:
     ],
     ids=str,
 )
-def test_impossible_locations_are_not_written(wrong: Location) -> None:
-    """A location that would be read back differently is refused before it is encoded."""
+def test_impossible_block_locations_are_not_written(wrong: Location) -> None:
+    """A block location that would be read back differently is refused before it is sealed."""
     section = Section(b"", (PLACED._replace(block=BlockId(9)), PLACED, wrong)[-2:])
 
     with pytest.raises(FormatError):
@@ -337,14 +336,15 @@ LOCATION = struct.Struct(">QIQQI32s")
     ],
     ids=str,
 )
-def test_impossible_locations_are_not_read(row: tuple[int, int, int, int, int, bytes]) -> None:
-    """No location is outside its pack or has a number that SQLite cannot hold."""
+def test_impossible_block_locations_are_not_read(
+    row: tuple[int, int, int, int, int, bytes],
+) -> None:
+    """A block location must be inside its pack, and its numbers must fit SQLite integers."""
     with pytest.raises(FormatError):
         decode_section("x", struct.pack(">I", 1) + LOCATION.pack(*row))
 
 
-def test_largest_allowed_numbers_are_accepted() -> None:
-    """Every bound is inclusive."""
+def test_block_location_with_the_largest_allowed_numbers_is_accepted() -> None:
     largest = Location(BlockId(LAST), BLOCK_BYTES_MAX, b"\xff" * 32, PackId(LAST), 1, 2)._replace(
         pack_offset=PACK_BYTES_MAX - 2
     )
@@ -353,8 +353,8 @@ def test_largest_allowed_numbers_are_accepted() -> None:
     assert decode_section("x", encode_section(section)) == section
 
 
-def test_size_of_a_section_is_bounded() -> None:
-    """The number of locations and the length of a changeset are bounded."""
+def test_too_large_changelog_section_is_refused() -> None:
+    """A changelog section has bounds on its number of block locations and on its changeset."""
     longest = Section(bytes(CHANGELOG_SECTION_BYTES_MAX - 4), ())
     assert decode_section("x", encode_section(longest)) == longest
 
@@ -370,14 +370,13 @@ def test_size_of_a_section_is_bounded() -> None:
         )
 
 
-def test_length_of_a_section_is_known_before_it_is_made() -> None:
-    """The length of a section is known before it is built."""
+def test_section_bytes_predicts_the_length_of_an_encoded_section() -> None:
     assert section_bytes(2, len(SECTION.changeset)) == len(encode_section(SECTION))
     assert section_bytes(0, 0) == len(encode_section(NO_CHANGES))
 
 
-def test_largest_header_and_section_fit_one_envelope() -> None:
-    """The longest names and numbers, as many as allowed, make an object that can be encoded."""
+def test_largest_possible_changelog_fits_one_envelope() -> None:
+    """A changelog with the longest names, largest numbers and most items can still be sealed."""
     epoch, txg = INTEGER_MAX, LAST
     part = PartRef(part_key(part_prefix(Txg(txg), Epoch(epoch), RANDOM), 0), NO_HASH)
     note = PackNote(PackId(txg), new_key(Epoch(epoch), bytes(16)), PACK_BYTES_MAX, PackState.STORED)
@@ -398,8 +397,7 @@ def test_largest_header_and_section_fit_one_envelope() -> None:
 
 
 @both
-def test_every_flipped_missing_or_added_byte_is_found(keyring: Keyring) -> None:
-    """Every byte of a changelog and of a part is protected."""
+def test_changelog_with_a_flipped_missing_or_added_byte_is_refused(keyring: Keyring) -> None:
     link = encode(GROUP, keyring)
     part = encode_part(part_key(PREFIX, 0), SECTION, keyring)
     ref = PartRef(part_key(PREFIX, 0), content_hash(part))
@@ -410,19 +408,20 @@ def test_every_flipped_missing_or_added_byte_is_found(keyring: Keyring) -> None:
     for damaged in damages(part):
         with pytest.raises(FormatError):
             decode_part(ref, damaged, keyring)
-        with pytest.raises(FormatError):  # a correct hash alone is not enough
+        # A damaged part is refused even if the reference has its hash.
+        with pytest.raises(FormatError):
             decode_part(PartRef(ref.key, content_hash(damaged)), damaged, keyring)
 
 
 def damages(data: bytes) -> list[bytes]:
-    """Return damaged variants of *data*."""
+    """Return variants of *data*: one flipped bit per byte, every truncation, and extensions."""
     flips = [flipped(data, at, at % 8) for at in range(len(data))]
     return [*flips, *(data[:end] for end in range(len(data))), data + b"\0", data + data]
 
 
 @both
 def test_renamed_changelog_is_refused(keyring: Keyring) -> None:
-    """A changelog copied over its neighbour is noticed, even if checksums have no secret."""
+    """A changelog copied to the name of another txg is refused, with or without encryption."""
     with pytest.raises(FormatError):
         decode(key_of(Txg(8)), encode(GROUP, keyring), keyring)
 
@@ -434,7 +433,7 @@ def test_renamed_changelog_is_refused(keyring: Keyring) -> None:
 
 @both
 def test_part_with_another_hash_name_or_kind_is_refused(keyring: Keyring) -> None:
-    """The reference in the changelog identifies a part."""
+    """A changelog names each of its parts with its hash, and opens no other object as this part."""
     key, other = part_key(PREFIX, 0), part_key(PREFIX, 1)
     data = encode_part(key, SECTION, keyring)
 
@@ -448,8 +447,7 @@ def test_part_with_another_hash_name_or_kind_is_refused(keyring: Keyring) -> Non
             decode_part(PartRef(key, content_hash(forged)), forged, keyring)
 
 
-def test_other_kinds_and_other_filesystems_are_refused() -> None:
-    """An object of another kind, of another filesystem, or not encrypted, is no changelog."""
+def test_object_of_another_kind_or_filesystem_is_not_a_changelog() -> None:
     payload = envelope.decode(b"changes", KEY, encode(GROUP, PLAIN), PLAIN)
 
     with pytest.raises(FormatError, match="is not of the kind"):
@@ -464,8 +462,7 @@ def test_other_kinds_and_other_filesystems_are_refused() -> None:
         decode(KEY, encode(GROUP, ENCRYPTED), PLAIN)
 
 
-def test_names_are_parsed_and_sort_by_txg() -> None:
-    """Every store accepts them."""
+def test_changelog_names_are_parsed_and_sort_by_txg() -> None:
     part = part_key(part_prefix(Txg(12), Epoch(3), RANDOM), 7)
 
     check_key(KEY)
@@ -502,13 +499,12 @@ def test_names_are_parsed_and_sort_by_txg() -> None:
         part_key(PREFIX, 0).upper(),
     ],
 )
-def test_names_of_other_forms_are_refused(key: str) -> None:
-    """A foreign object is never taken for a part of the chain."""
+def test_malformed_name_is_not_taken_for_a_changelog_or_its_part(key: str) -> None:
     assert parse_key(key) is None
     assert parse_part_key(key) is None
 
 
-# Objects of version 1, as in existing buckets.
+# Changelogs and a part of version 1, as in existing buckets.
 GROUP_1 = bytes.fromhex(
     """
     533346534d455441000100006368616e67657300000003c3000000000000000000000000000000000128b52f
@@ -567,12 +563,10 @@ PART_1 = bytes.fromhex(
     ids=["group", "fence", "image"],
 )
 def test_changelogs_of_version_1_can_be_read_forever(data: bytes, link: Changelog) -> None:
-    """A later program reads them."""
     assert decode(KEY, data, PLAIN) == link
 
 
-def test_parts_of_version_1_can_be_read_forever() -> None:
-    """A later program reads them."""
+def test_changelog_parts_of_version_1_can_be_read_forever() -> None:
     ref = PartRef(part_key(PREFIX, 0), content_hash(PART_1))
 
     assert decode_part(ref, PART_1, PLAIN) == SECTION

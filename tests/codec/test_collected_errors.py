@@ -1,4 +1,4 @@
-"""Decoder errors freed by the garbage collector, in a separate process."""
+"""Decoder errors that the garbage collector frees, in a separate process."""
 
 import struct
 import subprocess
@@ -9,7 +9,7 @@ from s3fs_meta.codec import changelog, envelope
 from s3fs_meta.codec.changelog import NO_CHANGES
 from tests.codec.changelogs import GROUP, KEY, PLAIN
 
-# The error keeps itself alive through its traceback, as errors collected by a task do.
+# The error is in a reference cycle with its traceback, so only the garbage collector frees it.
 _REFUSE_AND_COLLECT = """
 import gc, sys
 from s3fs_meta.codec.changelog import decode, key_of
@@ -31,8 +31,8 @@ print("refused")
 """
 
 
-def test_impossible_location_does_not_crash_the_interpreter() -> None:
-    """CPython without the fix of its issue 77894 crashed: an iterator over a memoryview."""
+def test_impossible_block_location_does_not_crash_the_interpreter() -> None:
+    """CPython issue 77894: collecting an iterator over a memoryview crashed the interpreter."""
     header = changelog.dump_header(replace(GROUP, section=NO_CHANGES))
     locations = struct.pack(">I", 1) + changelog.LOCATION.pack(0, 1, 0, 0, 0, bytes(32))
     payload = struct.pack(">I", len(header)) + header + locations

@@ -1,4 +1,4 @@
-"""Compression: round trips, names, bounds."""
+"""Compression of blocks: round trips, names of methods, bounds."""
 
 import random
 import threading
@@ -24,26 +24,23 @@ TEXT = b"every block of this text looks like the one before it. " * 200
 
 
 @pytest.mark.parametrize("name", COMPRESSION_NAMES)
-def test_every_method_round_trips(name: str) -> None:
-    """Content that a method compressed is restored."""
+def test_every_compression_method_round_trips(name: str) -> None:
     assert decompress(Compressor.for_name(name).compress(TEXT), len(TEXT)) == TEXT
 
 
-def test_default_method_has_a_name() -> None:
-    """The default method has a name that users can request."""
+def test_default_compression_can_be_requested_by_its_name() -> None:
     default = MountOptions().compression
     assert Compressor.for_name(default).name == default
 
 
 @pytest.mark.parametrize("name", ["", "zstd", "zstd-0", "zstd-20", "zstd-01", "ZSTD-1", "gzip"])
-def test_unknown_names_are_refused(name: str) -> None:
-    """The error lists the possible names."""
+def test_unknown_compression_name_is_refused_with_a_list_of_valid_names(name: str) -> None:
     with pytest.raises(UsageError, match="use none, or zstd-1"):
         Compressor.for_name(name)
 
 
 def test_incompressible_data_is_stored_uncompressed() -> None:
-    """Incompressible data is stored with one byte more."""
+    """Incompressible data is stored as it is, after one byte that names the method."""
     noise = random.Random(1).randbytes(10_000)
     packed = Compressor.for_name("zstd-3").compress(noise)
 
@@ -51,21 +48,18 @@ def test_incompressible_data_is_stored_uncompressed() -> None:
     assert decompress(packed, len(noise)) == noise
 
 
-def test_empty_data_round_trips() -> None:
-    """Empty data is stored uncompressed."""
+def test_empty_data_is_stored_uncompressed() -> None:
     assert Compressor.for_name("zstd-1").compress(b"") == bytes([Method.STORED])
     assert decompress(bytes([Method.STORED]), 0) == b""
 
 
-def test_compresses_memoryviews_without_copy() -> None:
-    """A slice of a larger buffer is compressed like bytes."""
+def test_slice_of_a_larger_buffer_is_compressed_like_bytes() -> None:
     whole = memoryview(bytearray(TEXT))[10:500]
 
     assert decompress(Compressor.for_name("zstd-1").compress(whole), 490) == TEXT[10:500]
 
 
-def test_size_of_the_frame_must_be_as_expected() -> None:
-    """A frame of another length than expected is damage."""
+def test_compressed_frame_of_unexpected_size_is_refused() -> None:
     packed = Compressor.for_name("zstd-1").compress(TEXT)
 
     for plain_bytes in (0, 1, len(TEXT) - 1, len(TEXT) + 1, 1 << 40):
@@ -73,8 +67,8 @@ def test_size_of_the_frame_must_be_as_expected() -> None:
             decompress(packed, plain_bytes)
 
 
-def test_oversized_frame_allocates_no_memory() -> None:
-    """A small frame that declares 256 MiB is refused before memory is taken."""
+def test_oversized_compressed_frame_allocates_no_memory() -> None:
+    """A small compressed frame that declares 256 MiB is refused before memory is allocated."""
     bomb = bytes([Method.ZSTD]) + zstandard.ZstdCompressor().compress(bytes(1 << 28))
     tracemalloc.start()
     try:
@@ -87,9 +81,10 @@ def test_oversized_frame_allocates_no_memory() -> None:
     assert peak < 1 << 20
 
 
-def test_a_window_larger_than_the_content_is_refused() -> None:
-    """A frame of 100 bytes cannot make zstd allocate a window of 128 MiB."""
-    descriptor = bytes([0b10_000000])  # four bytes of size, a window
+def test_zstd_window_larger_than_the_content_is_refused() -> None:
+    """A frame that declares 100 bytes of content cannot make zstd allocate a window of 128 MiB."""
+    # The frame declares its size in four bytes and has a window descriptor.
+    descriptor = bytes([0b10_000000])
     window = bytes([(27 - 10) << 3])
     frame = zstandard.FRAME_HEADER + descriptor + window + (100).to_bytes(4, "little") + bytes(20)
     assert zstandard.get_frame_parameters(frame).window_size == 1 << 27
@@ -100,27 +95,28 @@ def test_a_window_larger_than_the_content_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["zstd-1", "zstd-9", "zstd-19"])
 @pytest.mark.parametrize("plain_bytes", [9, 100, 1000, 1025, 65_537, 300_000])
-def test_our_windows_are_never_larger_than_the_content(name: str, plain_bytes: int) -> None:
-    """The bound refuses nothing that we write."""
+def test_own_zstd_windows_are_never_larger_than_the_content(name: str, plain_bytes: int) -> None:
+    """The check of zstd windows refuses no frame that this program writes."""
     data = bytes(plain_bytes)
     packed = Compressor.for_name(name).compress(data)
 
     assert decompress(packed, plain_bytes) == data
 
 
-def test_a_frame_without_a_declared_size_is_refused() -> None:
-    """We always declare the size; a frame without one is not ours."""
+def test_zstd_frame_without_a_declared_size_is_refused() -> None:
+    """This program always declares the size of a zstd frame, so a frame without one is damage."""
     frame = zstandard.ZstdCompressor(write_content_size=False).compress(TEXT)
 
     with pytest.raises(DecompressionError):
         decompress(bytes([Method.ZSTD]) + frame, len(TEXT))
 
 
-def test_a_frame_with_a_wrong_size_is_refused() -> None:
-    """A header that declares more than follows never yields invented bytes."""
+def test_zstd_frame_that_declares_a_wrong_size_is_refused() -> None:
+    """No invented bytes are returned for a zstd frame that declares more bytes than it has."""
     frame = bytearray(Compressor.for_name("zstd-1").compress(TEXT))
     parameters = zstandard.get_frame_parameters(frame[1:])
-    frame[6] ^= 1  # the low byte of the content size, after method, magic and descriptor
+    # This byte is the low byte of the content size; method, magic and descriptor precede it.
+    frame[6] ^= 1
     lie = zstandard.get_frame_parameters(frame[1:]).content_size
 
     assert lie != parameters.content_size
@@ -128,8 +124,7 @@ def test_a_frame_with_a_wrong_size_is_refused() -> None:
         decompress(bytes(frame), lie)
 
 
-def test_a_skippable_frame_is_refused() -> None:
-    """A skippable frame has no content and is refused."""
+def test_skippable_zstd_frame_is_refused() -> None:
     skippable = (0x184D2A50).to_bytes(4, "little") + (8).to_bytes(4, "little") + bytes(8)
 
     for plain_bytes in (0, 8):
@@ -138,20 +133,19 @@ def test_a_skippable_frame_is_refused() -> None:
 
 
 @pytest.mark.parametrize("tail", [b"x", zstandard.ZstdCompressor().compress(b"more")])
-def test_bytes_after_the_frame_are_refused(tail: bytes) -> None:
-    """An extended object is damaged, even if the extension is a valid frame."""
+def test_bytes_after_a_zstd_frame_are_refused(tail: bytes) -> None:
+    """Bytes after a zstd frame are damage, even if they are a valid frame themselves."""
     with pytest.raises(DecompressionError):
         decompress(Compressor.for_name("zstd-1").compress(TEXT) + tail, len(TEXT))
 
 
-def test_unknown_methods_may_be_damage() -> None:
-    """In a plain filesystem damaged bytes look like those of a newer program."""
+def test_error_about_an_unknown_compression_method_names_both_causes() -> None:
+    """An unknown compression method is either damage or the work of a newer program."""
     with pytest.raises(DecompressionError, match="damaged, or a newer s3fs-meta wrote them"):
         decompress(b"\x07data", 4)
 
 
-def test_threads_compress_concurrently() -> None:
-    """Threads that share one Compressor do not share its context."""
+def test_threads_can_share_one_compressor() -> None:
     compressor = Compressor.for_name("zstd-1")
     texts = [bytes([i]) * 5000 + random.Random(i).randbytes(5000) for i in range(4)]
     wrong: list[bytes] = []
@@ -172,8 +166,8 @@ def test_threads_compress_concurrently() -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.binary(max_size=5000), st.integers(1, 50), st.sampled_from(COMPRESSION_NAMES[:8]))
-def test_any_bytes_round_trip(data: bytes, times: int, name: str) -> None:
-    """Any content survives, and never grows by more than the method byte."""
+def test_any_bytes_survive_compression(data: bytes, times: int, name: str) -> None:
+    """Compression never makes data longer than by the byte that names the method."""
     packed = Compressor.for_name(name).compress(data * times)
 
     assert len(packed) <= len(data) * times + 1
@@ -182,10 +176,9 @@ def test_any_bytes_round_trip(data: bytes, times: int, name: str) -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(st.integers(0, 3), st.booleans(), st.binary(max_size=200), st.integers(0, 1 << 40))
-def test_random_bytes_give_the_expected_length_or_an_error(
+def test_decompressing_random_bytes_gives_the_expected_length_or_an_error(
     method: int, frame: bool, data: bytes, plain_bytes: int
 ) -> None:
-    """No input makes the parser raise anything else, or return another length."""
     magic = zstandard.FRAME_HEADER if frame else b""
     try:
         content = decompress(bytes([method]) + magic + data, plain_bytes)
@@ -194,8 +187,8 @@ def test_random_bytes_give_the_expected_length_or_an_error(
     assert len(content) == plain_bytes
 
 
-def test_every_flipped_bit_gives_the_expected_length_or_an_error() -> None:
-    """A frame has no checksum: the hash of the block finds other damage."""
+def test_flipped_bit_of_a_frame_gives_the_expected_length_or_an_error() -> None:
+    """A compressed frame has no checksum: the hash of the block detects other changes."""
     packed = Compressor.for_name("zstd-1").compress(TEXT)
     for at in range(len(packed) * 8):
         damaged = flipped(packed, at // 8, at % 8)
@@ -205,8 +198,7 @@ def test_every_flipped_bit_gives_the_expected_length_or_an_error() -> None:
             continue
 
 
-def test_every_truncation_is_an_error() -> None:
-    """Part of a frame is not accepted."""
+def test_every_truncation_of_a_compressed_frame_is_refused() -> None:
     packed = Compressor.for_name("zstd-1").compress(TEXT)
     for cut in range(len(packed)):
         with pytest.raises(DecompressionError):

@@ -1,4 +1,4 @@
-"""Envelopes: round trips, and refused objects."""
+"""Envelopes, which seal most kinds of objects: round trips and refused objects."""
 
 import random
 import tracemalloc
@@ -25,35 +25,32 @@ both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "enc
 
 @both
 @pytest.mark.parametrize("payload", [b"", b"x", PAYLOAD, random.Random(1).randbytes(300)], ids=len)
-def test_payload_round_trips(keyring: Keyring, payload: bytes) -> None:
-    """Empty, tiny, compressible and random payloads survive."""
+def test_envelope_round_trips(keyring: Keyring, payload: bytes) -> None:
     assert decode(b"piece", KEY, encode(b"piece", KEY, payload, keyring), keyring) == payload
 
 
 @both
-def test_memoryviews_are_accepted(keyring: Keyring) -> None:
-    """Buffers are not copied first."""
+def test_envelope_seals_and_opens_memoryviews(keyring: Keyring) -> None:
     data = encode(b"piece", KEY, memoryview(PAYLOAD), keyring, level=3)
 
     assert decode(b"piece", KEY, memoryview(data), keyring) == PAYLOAD
 
 
-def test_encrypted_object_is_opaque_and_never_the_same() -> None:
-    """Equal payloads make different objects."""
+def test_encrypted_envelopes_of_equal_payloads_differ() -> None:
+    """Two encrypted envelopes with equal payloads differ, and neither shows the payload."""
     first, second = (encode(b"piece", KEY, PAYLOAD, ENCRYPTED) for _ in range(2))
 
     assert b"database" not in first
     assert first[-50:] != second[-50:]
 
 
-def test_plain_object_is_always_the_same() -> None:
-    """On a plain filesystem equal payloads give equal objects."""
+def test_plain_envelopes_of_equal_payloads_are_equal() -> None:
     assert encode(b"piece", KEY, PAYLOAD, PLAIN) == encode(b"piece", KEY, PAYLOAD, PLAIN)
 
 
 @both
-def test_object_is_bound_to_its_kind_name_and_filesystem(keyring: Keyring) -> None:
-    """An object moved to another key, or to another bucket, does not open."""
+def test_envelope_is_bound_to_its_kind_name_and_filesystem(keyring: Keyring) -> None:
+    """An envelope moved to another key, or to the bucket of another filesystem, does not open."""
     data = encode(b"piece", KEY, PAYLOAD, keyring)
     other = Keyring.from_master(bytes(32)) if keyring.encrypted else Keyring(None, bytes([1]) * 32)
 
@@ -69,14 +66,12 @@ def test_object_is_bound_to_its_kind_name_and_filesystem(keyring: Keyring) -> No
 
 
 def test_encrypted_filesystem_refuses_a_plain_object() -> None:
-    """An attacker who can write to the bucket cannot insert plain objects."""
     with pytest.raises(FormatError, match="and its filesystem is not"):
         decode(b"piece", KEY, encode(b"piece", KEY, PAYLOAD, PLAIN), ENCRYPTED)
 
 
 @both
-def test_every_flipped_bit_is_found(keyring: Keyring) -> None:
-    """Every bit of the object is protected."""
+def test_every_flipped_bit_of_an_envelope_is_detected(keyring: Keyring) -> None:
     data = encode(b"piece", KEY, PAYLOAD, keyring)
 
     for at in range(len(data) * 8):
@@ -85,8 +80,7 @@ def test_every_flipped_bit_is_found(keyring: Keyring) -> None:
 
 
 @both
-def test_every_truncation_and_extension_is_found(keyring: Keyring) -> None:
-    """A short or long object is an error."""
+def test_every_truncation_and_extension_of_an_envelope_is_detected(keyring: Keyring) -> None:
     data = encode(b"piece", KEY, PAYLOAD, keyring)
 
     for cut in range(len(data)):
@@ -99,31 +93,31 @@ def test_every_truncation_and_extension_is_found(keyring: Keyring) -> None:
 
 
 @both
-def test_newer_versions_say_to_upgrade(keyring: Keyring) -> None:
-    """An unknown version or flag is not damage if no version of ours makes the object authentic."""
+def test_error_about_a_newer_envelope_version_advises_an_upgrade(keyring: Keyring) -> None:
+    """An unknown envelope version is damage only if the checksum of version 1 is right."""
     data = encode(b"piece", KEY, PAYLOAD, keyring)
 
     for at in (9, 10, 11):
         newer = bytearray(data)
         newer[at] |= 2
-        newer[-1] ^= 1  # the last byte of what a newer program computes over its header
+        newer[-1] ^= 1  # A newer program computes another checksum over its header.
         with pytest.raises(NewerFormatError, match="upgrade"):
             decode(b"piece", KEY, bytes(newer), keyring)
 
 
 @both
-def test_damaged_version_is_no_reason_to_upgrade(keyring: Keyring) -> None:
-    """A damaged version is reported as damage if the rest is authentic."""
+def test_error_about_a_damaged_envelope_version_advises_no_upgrade(keyring: Keyring) -> None:
+    """If an envelope is authentic except for its version, the version is damaged."""
     data = encode(b"piece", KEY, PAYLOAD, keyring)
 
-    for at in range(8, 12):  # version and flags
+    for at in range(8, 12):  # Bytes 8 to 11 are the version and the flags.
         with pytest.raises(FormatError) as refused:
             decode(b"piece", KEY, flipped(data, at, 3), keyring)
         assert not isinstance(refused.value, NewerFormatError)
 
 
-def test_declared_size_is_bounded() -> None:
-    """An intact object that declares more than the limit is refused before memory is allocated."""
+def test_oversized_payload_of_an_envelope_allocates_no_memory() -> None:
+    """An envelope that declares more than the limit is refused before memory is allocated."""
     packed = b"\1" + zstandard.ZstdCompressor().compress(bytes(ENVELOPE_BYTES_MAX + 1))
     header = envelope.HEADER.pack(b"S3FSMETA", 1, 0, b"piece", ENVELOPE_BYTES_MAX + 1, bytes(16))
     data = header + packed + envelope.checksum_of(PLAIN, header, KEY, packed)
@@ -138,24 +132,23 @@ def test_declared_size_is_bounded() -> None:
     assert peak < 1 << 20
 
 
-def test_oversized_objects_are_refused() -> None:
-    """An object larger than the limit is not parsed."""
+def test_oversized_envelope_is_refused_before_it_is_parsed() -> None:
     data = encode(b"piece", KEY, PAYLOAD, PLAIN) + bytes(ENVELOPE_BYTES_MAX)
 
     with pytest.raises(FormatError, match="too large"):
         decode(b"piece", KEY, data, PLAIN)
 
 
-def test_unreadable_payloads_are_not_written() -> None:
-    """The bound is checked on both sides."""
+def test_payload_too_large_to_be_read_back_is_not_sealed() -> None:
     with pytest.raises(AssertionError):
         encode(b"piece", KEY, bytes(ENVELOPE_BYTES_MAX + 1), PLAIN)
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.binary(max_size=1000), st.integers(1, 100), st.booleans(), st.integers(1, 4))
-def test_any_payload_round_trips(data: bytes, times: int, encrypted: bool, level: int) -> None:
-    """A payload of any bytes survives at any level."""
+def test_envelope_of_any_bytes_round_trips_at_any_level(
+    data: bytes, times: int, encrypted: bool, level: int
+) -> None:
     keyring = ENCRYPTED if encrypted else PLAIN
     encoded = encode(b"piece", KEY, data * times, keyring, level=level)
 
@@ -164,8 +157,10 @@ def test_any_payload_round_trips(data: bytes, times: int, encrypted: bool, level
 
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(st.binary(max_size=200), st.integers(0, 12), st.booleans())
-def test_random_bytes_are_refused(data: bytes, prefix_bytes: int, encrypted: bool) -> None:
-    """No input makes the parser raise anything but FormatError."""
+def test_random_bytes_are_refused_as_an_envelope(
+    data: bytes, prefix_bytes: int, encrypted: bool
+) -> None:
+    """No bytes make the parser of envelopes raise anything but FormatError."""
     good = b"S3FSMETA" + bytes([0, 1, 0, int(encrypted)])
     with pytest.raises(FormatError):
         decode(b"piece", KEY, good[:prefix_bytes] + data, ENCRYPTED if encrypted else PLAIN)
@@ -176,7 +171,7 @@ def test_random_bytes_are_refused(data: bytes, prefix_bytes: int, encrypted: boo
 def test_an_intact_envelope_with_any_fields_is_refused_or_consistent(
     body: bytes, payload_bytes: int, method: int
 ) -> None:
-    """An object with a right checksum decodes to its declared length or is refused."""
+    """An envelope with a right checksum decodes to its declared length or is refused."""
     header = envelope.HEADER.pack(b"S3FSMETA", 1, 0, b"piece", payload_bytes, bytes(16))
     packed = bytes([method]) + body
     data = header + packed + envelope.checksum_of(PLAIN, header, KEY, packed)
@@ -202,5 +197,4 @@ ENCRYPTED_ENVELOPE_1 = bytes.fromhex(
     ("keyring", "data"), [(PLAIN, PLAIN_ENVELOPE_1), (ENCRYPTED, ENCRYPTED_ENVELOPE_1)]
 )
 def test_envelopes_of_version_1_can_be_read_forever(keyring: Keyring, data: bytes) -> None:
-    """Existing buckets have such bytes."""
     assert decode(b"piece", KEY, data, keyring) == b"page of a database " * 3

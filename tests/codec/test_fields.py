@@ -1,4 +1,4 @@
-"""Parsing JSON of unknown origin: types, ranges, unknown fields."""
+"""Parsing of JSON from the bucket: types, ranges, unknown fields."""
 
 import re
 
@@ -30,15 +30,15 @@ def fields_of(text: str) -> Fields:
     ],
     ids=lambda text: text[:12],
 )
-def test_text_that_is_no_json_object_is_damage(text: str) -> None:
-    """No text makes the parser raise another exception."""
+def test_text_that_is_not_a_json_object_is_refused(text: str) -> None:
+    """No text makes the JSON parser raise anything but FormatError."""
     with pytest.raises(FormatError):
         fields_of(text)
 
 
 @pytest.mark.parametrize("item", ["[]", "{}", "0", "[[]]", '{"a": {}}'])
-def test_values_are_counted_before_parsing(item: str) -> None:
-    """A short text can take a hundred times its size in memory, so the number of values is bounded."""
+def test_json_with_too_many_values_is_refused_before_parsing(item: str) -> None:
+    """Parsed JSON can take a hundred times the memory of its text."""
     text = '{"a": [' + ",".join([item] * 40) + "]}"
     marks = text.count("[") + text.count("{") + text.count(",")
 
@@ -52,35 +52,32 @@ def test_values_are_counted_before_parsing(item: str) -> None:
 @pytest.mark.parametrize(
     "value", ["true", "1.0", "1e3", '"1"', "null", "NaN", "-1", "11", "[1]", str(INTEGER_MAX + 1)]
 )
-def test_integers_are_checked_for_type_and_range(value: str) -> None:
-    """True and 1.0 are not accepted as integers."""
+def test_json_integers_are_checked_for_type_and_range(value: str) -> None:
+    """JSON values such as true and 1.0 are not accepted as integers."""
     with pytest.raises(FormatError, match="'a'"):
         fields_of(f'{{"a": {value}}}').integer("a", 0, 10)
 
 
 @pytest.mark.parametrize("value", ["1", "0", '"true"', "null"])
-def test_booleans_are_checked_for_type(value: str) -> None:
-    """No other value counts as true or false."""
+def test_only_json_booleans_are_accepted_as_booleans(value: str) -> None:
     with pytest.raises(FormatError):
         fields_of(f'{{"a": {value}}}').boolean("a")
 
 
 @pytest.mark.parametrize("value", ["1", '"too long"', r'"\ud800"', r'"\n"', r'"\u0000"', "null"])
-def test_text_is_printable_and_bounded(value: str) -> None:
+def test_too_long_or_unprintable_json_text_is_refused(value: str) -> None:
     """Text that would garble a terminal or cannot be encoded is refused."""
     with pytest.raises(FormatError):
         fields_of(f'{{"a": {value}}}').text("a", 3)
 
 
 @pytest.mark.parametrize("value", ["0A0b", "0a0", "0a0b0c", "", "0g0b", "٠a0b"])
-def test_hexadecimal_has_one_spelling(value: str) -> None:
-    """Only lower-case hexadecimal digits are accepted."""
+def test_only_lower_case_hexadecimal_digits_are_accepted(value: str) -> None:
     with pytest.raises(FormatError):
         Fields("object", {"a": value}).hexadecimal("a", 2)
 
 
-def test_values_are_returned() -> None:
-    """Valid fields are returned unchanged."""
+def test_valid_json_fields_are_returned_unchanged() -> None:
     fields = Fields.parse(
         "object",
         dump({"n": 3, "b": True, "t": "Grüße", "h": "0aff", "x": None, "i": {"n": 1}, "l": [1]}),
@@ -96,8 +93,7 @@ def test_values_are_returned() -> None:
     fields.finish()
 
 
-def test_missing_and_unknown_fields_are_named() -> None:
-    """The message says which field is wrong."""
+def test_error_names_the_missing_or_unknown_json_field() -> None:
     fields = fields_of('{"b": 1}')
 
     with pytest.raises(FormatError, match="'a' is missing"):
@@ -106,8 +102,8 @@ def test_missing_and_unknown_fields_are_named() -> None:
         fields.finish()
 
 
-def test_structures_are_checked() -> None:
-    """Objects, arrays and patterns are distinguished."""
+def test_json_value_of_a_wrong_structure_is_refused() -> None:
+    """A JSON object, an array and a text of a given pattern are not confused."""
     values = {"a": [1, 2], "b": {}, "c": "abc"}
     with pytest.raises(FormatError):
         Fields("object", values).array("a", 1)

@@ -1,4 +1,4 @@
-"""Image manifests and pieces."""
+"""Image manifests and the image pieces that they list."""
 
 import json
 from dataclasses import replace
@@ -49,8 +49,7 @@ both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "enc
 
 @both
 @pytest.mark.parametrize("manifest", [MANIFEST, replace(MANIFEST, previous=None)])
-def test_manifest_round_trips(keyring: Keyring, manifest: Manifest) -> None:
-    """A manifest of a first and of a later image round trips."""
+def test_image_manifest_round_trips(keyring: Keyring, manifest: Manifest) -> None:
     assert decode(KEY, encode(manifest, KEY, keyring), keyring) == manifest
 
 
@@ -97,9 +96,10 @@ def test_manifest_round_trips(keyring: Keyring, manifest: Manifest) -> None:
     ],
     ids=str,
 )
-def test_inconsistent_fields_are_neither_written_nor_read(wrong: dict[str, object]) -> None:
-    """An encoded manifest that contradicts itself or its name is refused on both sides."""
-    manifest = replace(MANIFEST, **wrong)  # type: ignore[arg-type] # wrong on purpose
+def test_inconsistent_image_manifest_is_neither_written_nor_read(wrong: dict[str, object]) -> None:
+    """A manifest that contradicts itself or its name is refused when encoded and when decoded."""
+    # type: ignore[arg-type] # mypy cannot check the values of a dict
+    manifest = replace(MANIFEST, **wrong)  # type: ignore[arg-type]
     data = envelope.encode(b"manifest", KEY, image.dump_manifest(manifest), PLAIN)
 
     with pytest.raises(FormatError):
@@ -111,15 +111,13 @@ def test_inconsistent_fields_are_neither_written_nor_read(wrong: dict[str, objec
 @pytest.mark.parametrize(
     "payload", [b"", b"{}", b"[]", b'{"version": 1}', b"[" * 100_000, bytes(100)], ids=len
 )
-def test_invalid_payloads_are_refused(payload: bytes) -> None:
-    """An intact envelope around invalid data is damage."""
+def test_image_manifest_with_an_invalid_payload_is_refused(payload: bytes) -> None:
     with pytest.raises(FormatError):
         decode(KEY, envelope.encode(b"manifest", KEY, payload, PLAIN), PLAIN)
 
 
 @pytest.mark.parametrize("pieces", [[1], [[]], [["a", 1]], {"a": 1}, [{"key": "a"}]], ids=str)
-def test_malformed_pieces_are_refused(pieces: object) -> None:
-    """Every item of an array is checked."""
+def test_image_manifest_with_a_malformed_list_of_pieces_is_refused(pieces: object) -> None:
     payload = image.dump_manifest(MANIFEST).replace(
         dump({"pieces": [list(piece) for piece in MANIFEST.pieces]})[3:-2],
         dump({"pieces": pieces})[3:-2],
@@ -130,8 +128,7 @@ def test_malformed_pieces_are_refused(pieces: object) -> None:
         decode(KEY, envelope.encode(b"manifest", KEY, payload, PLAIN), PLAIN)
 
 
-def test_newer_manifests_say_to_upgrade() -> None:
-    """A version that this program does not know is no damage."""
+def test_error_about_a_newer_manifest_version_advises_an_upgrade() -> None:
     payload = image.dump_manifest(MANIFEST).replace(b'"version": 2', b'"version": 3')
 
     with pytest.raises(NewerFormatError, match="upgrade"):
@@ -139,15 +136,14 @@ def test_newer_manifests_say_to_upgrade() -> None:
 
 
 @both
-def test_renamed_manifest_is_refused(keyring: Keyring) -> None:
-    """An old manifest copied to a new name is noticed."""
+def test_renamed_image_manifest_is_refused(keyring: Keyring) -> None:
+    """The manifest of one image copied to the name of another image is refused."""
     with pytest.raises(FormatError):
         decode(OLD_KEY, encode(MANIFEST, KEY, keyring), keyring)
 
 
 @both
-def test_piece_round_trips(keyring: Keyring) -> None:
-    """The bytes of the database survive."""
+def test_image_piece_round_trips(keyring: Keyring) -> None:
     content = b"page" * 2048
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
     data = encode_piece(piece.key, memoryview(content), keyring)
@@ -156,8 +152,8 @@ def test_piece_round_trips(keyring: Keyring) -> None:
 
 
 @both
-def test_piece_with_other_content_is_refused(keyring: Keyring) -> None:
-    """An intact object that is not the one in the manifest is noticed."""
+def test_image_piece_with_other_content_is_refused(keyring: Keyring) -> None:
+    """An intact image piece is refused if its hash is not the one in the manifest."""
     content = b"page" * 2048
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
 
@@ -166,8 +162,8 @@ def test_piece_with_other_content_is_refused(keyring: Keyring) -> None:
             decode_piece(piece, encode_piece(piece.key, other, keyring), keyring)
 
 
-def test_names_are_parsed_and_sort_by_txg() -> None:
-    """Names contain txg and epoch; every store accepts them."""
+def test_image_names_are_parsed_and_sort_by_txg() -> None:
+    """Names of image manifests and pieces contain the txg and the epoch."""
     key = manifest_key(Txg(12), Epoch(3), RANDOM)
     piece = piece_key(image_prefix(Txg(12), Epoch(3), RANDOM), 7)
 
@@ -179,8 +175,8 @@ def test_names_are_parsed_and_sort_by_txg() -> None:
     assert manifest_key(Txg(9), Epoch(3), RANDOM) < key < manifest_key(Txg(100), Epoch(1), RANDOM)
 
 
-def test_large_txgs_have_names() -> None:
-    """Beyond twelve digits only the order of a listing is lost."""
+def test_image_name_with_a_txg_of_more_than_twelve_digits_is_parsed() -> None:
+    """A txg of more than twelve digits has a name, but a listing does not sort it by number."""
     key = manifest_key(Txg(10**13), Epoch(1), RANDOM)
 
     assert parse_manifest_key(key) == (10**13, 1, RANDOM.hex())
@@ -189,8 +185,7 @@ def test_large_txgs_have_names() -> None:
 @pytest.mark.parametrize(
     "key", ["", KEY + "x", "x" + KEY, KEY.replace("-2-", "-02-"), KEY.replace("/0", "/"), PREFIX]
 )
-def test_names_of_other_forms_are_refused(key: str) -> None:
-    """A foreign object is never taken for a part of an image."""
+def test_malformed_name_is_not_taken_for_an_image_manifest_or_piece(key: str) -> None:
     assert parse_manifest_key(key) is None
     assert parse_piece_key(key) is None
 
@@ -200,8 +195,10 @@ SOUND = json.loads(image.dump_manifest(MANIFEST))
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.sampled_from(sorted([*SOUND, "x"])), json_values)
-def test_any_value_of_a_field_is_refused_or_returned_unchanged(name: str, value: object) -> None:
-    """No value makes the parser raise anything but FormatError, or is changed."""
+def test_any_value_in_an_image_manifest_is_refused_or_returned_unchanged(
+    name: str, value: object
+) -> None:
+    """No value makes the parser of manifests raise anything but FormatError."""
     payload = dump({**SOUND, name: value})
     try:
         read = decode(KEY, envelope.encode(b"manifest", KEY, payload, PLAIN), PLAIN)
@@ -212,10 +209,9 @@ def test_any_value_of_a_field_is_refused_or_returned_unchanged(name: str, value:
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.integers(0, 1), st.integers(0, 2), json_values)
-def test_any_value_of_a_piece_is_refused_or_returned_unchanged(
+def test_any_value_in_a_list_of_pieces_is_refused_or_returned_unchanged(
     number: int, column: int, value: object
 ) -> None:
-    """A wrong value in any array item is refused."""
     pieces = [list(piece) for piece in SOUND["pieces"]]
     pieces[number][column] = value
     payload = dump({**SOUND, "pieces": pieces})
@@ -227,8 +223,7 @@ def test_any_value_of_a_piece_is_refused_or_returned_unchanged(
 
 
 @both
-def test_every_flipped_byte_of_manifest_and_piece_is_found(keyring: Keyring) -> None:
-    """Every byte of an image is protected."""
+def test_every_damaged_byte_of_an_image_manifest_or_piece_is_detected(keyring: Keyring) -> None:
     content = b"page" * 64
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
     manifest_data = encode(MANIFEST, KEY, keyring)
@@ -244,15 +239,14 @@ def test_every_flipped_byte_of_manifest_and_piece_is_found(keyring: Keyring) -> 
             decode_piece(piece, flipped(piece_data, at, at % 8), keyring)
 
 
-def test_manifests_of_version_1_can_be_read_forever() -> None:
-    """Existing buckets have such bytes, inside envelopes."""
+def test_image_manifests_of_version_1_can_be_read_forever() -> None:
     data = envelope.encode(b"manifest", KEY, MANIFEST_1, PLAIN)
 
     assert decode(KEY, data, PLAIN) == replace(MANIFEST, changelog=NO_HASH)
 
 
-def test_manifests_of_version_1_have_no_changelog() -> None:
-    """A field of a later version is unknown to it."""
+def test_image_manifest_of_version_1_with_a_changelog_field_is_refused() -> None:
+    """The field "changelog" was added in version 2 of the image manifest."""
     payload = dump({**json.loads(MANIFEST_1), "changelog": NO_HASH})
 
     with pytest.raises(FormatError, match="unknown field"):
@@ -265,23 +259,22 @@ MANIFEST_2 = b"""\
 """ + MANIFEST_1.removeprefix(b"{\n").replace(b'"version": 1', b'"version": 2')
 
 
-def test_manifests_of_version_2_can_be_read_forever() -> None:
-    """Existing buckets have such bytes, inside envelopes."""
+def test_image_manifests_of_version_2_can_be_read_forever() -> None:
     data = envelope.encode(b"manifest", KEY, MANIFEST_2, PLAIN)
 
     assert decode(KEY, data, PLAIN) == MANIFEST
 
 
-def test_memory_of_a_manifest_is_bounded() -> None:
-    """Values take many times the memory of their text, which compresses to almost nothing."""
+def test_image_manifest_with_too_many_values_is_refused() -> None:
+    """A manifest of 10 million short values compresses to almost nothing but takes much memory."""
     bomb = b'{"pieces": [' + b"[]," * 10_000_000 + b"[]]}"
 
     with pytest.raises(FormatError, match="too many values"):
         decode(KEY, envelope.encode(b"manifest", KEY, bomb, PLAIN), PLAIN)
 
 
-def test_names_with_too_large_numbers_are_refused() -> None:
-    """SQLite cannot hold them; such an object is foreign."""
+def test_image_names_with_too_large_numbers_are_refused() -> None:
+    """SQLite cannot store a txg or epoch of 2^63, so an object of that name is no image."""
     assert parse_manifest_key(KEY.replace("000000000005", "9223372036854775808")) is None
     assert parse_manifest_key(KEY.replace("-2-", "-9223372036854775808-")) is None
     assert parse_manifest_key(KEY.replace("-2-", "-9223372036854775807-")) is not None

@@ -1,4 +1,4 @@
-"""Key slots: wrappings of the master key."""
+"""Key slots: the master key, wrapped by a passphrase or by a recovery key."""
 
 import re
 
@@ -25,12 +25,11 @@ MASTER = bytes(range(32))
 
 @pytest.fixture
 def lock() -> PassphraseLock:
-    """Return a key slot that opens with ``secret``."""
+    """Return a key slot that the passphrase ``secret`` opens."""
     return lock_with_passphrase(UUID, MASTER, b"secret", CHEAPEST_COST)
 
 
-def test_passphrase_opens_only_its_own_key_slot(lock: PassphraseLock) -> None:
-    """A passphrase that only looks the same does not."""
+def test_similar_passphrase_does_not_open_a_key_slot(lock: PassphraseLock) -> None:
     assert open_with_passphrase(UUID, lock, b"secret") == MASTER
     for wrong in (b"", b"Secret", b"secret ", b"secret\n", b"secret\0"):
         with pytest.raises(PassphraseError, match="does not open"):
@@ -46,7 +45,7 @@ def test_key_slot_is_bound_to_its_filesystem(lock: PassphraseLock) -> None:
 
 
 def test_equal_passphrases_make_different_key_slots(lock: PassphraseLock) -> None:
-    """The salt is random, so no key encrypts two messages."""
+    """The salt of a key slot is random, so no key encrypts two messages."""
     again = lock_with_passphrase(UUID, MASTER, b"secret", CHEAPEST_COST)
 
     assert (again.salt, again.wrapped) != (lock.salt, lock.wrapped)
@@ -54,13 +53,12 @@ def test_equal_passphrases_make_different_key_slots(lock: PassphraseLock) -> Non
 
 
 def test_empty_passphrases_are_refused() -> None:
-    """An empty file or variable must not remove the protection."""
+    """An empty passphrase file or variable must not disable the protection."""
     with pytest.raises(UsageError, match="--plain"):
         lock_with_passphrase(UUID, MASTER, b"", CHEAPEST_COST)
 
 
 def test_every_flipped_bit_of_a_key_slot_is_refused(lock: PassphraseLock) -> None:
-    """A damaged key slot does not open."""
     for at in range(0, len(lock.wrapped), 2):
         digit = format(int(lock.wrapped[at], 16) ^ 1, "x")
         damaged = lock.wrapped[:at] + digit + lock.wrapped[at + 1 :]
@@ -69,7 +67,7 @@ def test_every_flipped_bit_of_a_key_slot_is_refused(lock: PassphraseLock) -> Non
 
 
 def test_recovery_key_may_be_typed_in_any_form() -> None:
-    """A recovery key may be typed with spaces and in any case."""
+    """A recovery key may be typed with or without hyphens or spaces, and in any case."""
     wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
 
     assert re.fullmatch(r"([A-Z2-7]{6}-){5}[A-Z2-7]{6}", recovery_key)
@@ -82,8 +80,8 @@ def test_recovery_key_may_be_typed_in_any_form() -> None:
         assert open_with_recovery_key(UUID, wrapped, typed) == MASTER
 
 
-def test_typing_mistakes_in_a_recovery_key_are_named() -> None:
-    """The error for one wrong character differs from that for a wrong key."""
+def test_typing_mistake_in_a_recovery_key_is_reported_as_such() -> None:
+    """The error for a typing mistake differs from the error for a wrong recovery key."""
     wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
     changed = "A" if recovery_key[3] != "A" else "B"
 
@@ -100,8 +98,8 @@ def test_typing_mistakes_in_a_recovery_key_are_named() -> None:
             open_with_recovery_key(UUID, wrapped, typed)
 
 
-def test_another_recovery_key_does_not_open() -> None:
-    """A valid key of another filesystem, or an older one, is refused."""
+def test_another_recovery_key_does_not_open_a_key_slot() -> None:
+    """A well-formed recovery key of another filesystem, or a replaced one, is refused."""
     wrapped, _ = lock_with_new_recovery_key(UUID, MASTER)
     _, other = lock_with_new_recovery_key(UUID, MASTER)
 
@@ -110,7 +108,6 @@ def test_another_recovery_key_does_not_open() -> None:
 
 
 def test_key_slot_fields_round_trip(lock: PassphraseLock) -> None:
-    """The fields of a key slot round trip as JSON."""
     assert parse_lock("superblock", Fields("superblock", lock_fields(lock))) == lock
 
 
@@ -131,13 +128,13 @@ def test_key_slot_fields_round_trip(lock: PassphraseLock) -> None:
     ids=str,
 )
 def test_expensive_key_slots_are_refused(lock: PassphraseLock, wrong: dict[str, object]) -> None:
-    """A superblock cannot demand any amount of memory or time."""
+    """A forged superblock cannot demand unbounded memory or time for a passphrase hash."""
     with pytest.raises(FormatError):
         parse_lock("superblock", Fields("superblock", {**lock_fields(lock), **wrong}))
 
 
 def test_unknown_kdf_error_advises_an_upgrade(lock: PassphraseLock) -> None:
-    """A key slot of a newer program is not damage."""
+    """A key slot with an unknown key derivation function is newer, not damaged."""
     with pytest.raises(NewerFormatError, match="upgrade"):
         parse_lock("superblock", Fields("superblock", {**lock_fields(lock), "kdf": "balloon"}))
 
@@ -145,6 +142,6 @@ def test_unknown_kdf_error_advises_an_upgrade(lock: PassphraseLock) -> None:
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.text(max_size=50) | st.text("ABCDEFGH234567-= ", min_size=30, max_size=45))
 def test_any_text_is_refused_as_a_recovery_key(text: str) -> None:
-    """No input makes the parser raise anything but PassphraseError."""
+    """No text makes the parser of recovery keys raise anything but PassphraseError."""
     with pytest.raises(PassphraseError):
         open_with_recovery_key(UUID, "00" * 48, text)

@@ -1,4 +1,4 @@
-"""Keys: different where required, equal where required."""
+"""The keys that are derived from a master key, and the values computed with them."""
 
 import pytest
 from cryptography.exceptions import InvalidTag
@@ -9,7 +9,6 @@ MASTER = bytes(range(32))
 
 
 def test_block_hash_differs_between_filesystems() -> None:
-    """The same content has a different hash with another key, encrypted or not."""
     keyrings = [
         Keyring(None, bytes(32)),
         Keyring(None, bytes([1]) * 32),
@@ -20,15 +19,14 @@ def test_block_hash_differs_between_filesystems() -> None:
     assert len({keyring.block_hash(b"content") for keyring in keyrings}) == 4
 
 
-def test_block_hash_is_the_same_for_equal_keys_and_buffers() -> None:
-    """A hash can be computed from any buffer and after a remount."""
+def test_block_hash_is_equal_for_equal_keys_and_any_kind_of_buffer() -> None:
     first, second = Keyring.from_master(MASTER), Keyring.from_master(MASTER)
 
     assert first.block_hash(b"content") == second.block_hash(memoryview(b"content"))
 
 
-def test_the_format_of_derived_keys_is_fixed() -> None:
-    """Existing buckets have these values: a change makes old filesystems unreadable."""
+def test_derived_keys_never_change() -> None:
+    """Values in existing buckets depend on the derived keys, so they must never change."""
     keyring = Keyring.from_master(MASTER)
 
     assert (
@@ -42,8 +40,7 @@ def test_the_format_of_derived_keys_is_fixed() -> None:
     )
 
 
-def test_ciphers_differ_by_salt_purpose_and_master() -> None:
-    """A ciphertext opens only with the key of its own object."""
+def test_ciphers_differ_by_salt_purpose_and_master_key() -> None:
     text = Keyring.from_master(MASTER).object_cipher(b"a", b"b").encrypt(nonce(0), b"text", None)
     others = [
         Keyring.from_master(MASTER).object_cipher(b"x", b"b"),
@@ -56,21 +53,19 @@ def test_ciphers_differ_by_salt_purpose_and_master() -> None:
             cipher.decrypt(nonce(0), text, None)
 
 
-def test_checksum_depends_on_part_boundaries() -> None:
-    """Moving a byte from one part to the next changes the checksum."""
+def test_checksum_depends_on_the_boundaries_of_its_arguments() -> None:
+    """Moving a byte from one argument of the checksum to the next changes the checksum."""
     keyring = Keyring(None, bytes(32))
 
     assert keyring.checksum(b"p", b"ab", b"c") != keyring.checksum(b"p", b"a", b"bc")
     assert keyring.checksum(b"p", b"ab") != keyring.checksum(b"p", b"ab", b"")
 
 
-def test_derived_keys_reveal_no_secret() -> None:
-    """A derived key reveals nothing about its source."""
+def test_derived_keys_differ_from_the_master_key_and_from_each_other() -> None:
     assert derive_key(MASTER, b"", b"one") not in {MASTER, derive_key(MASTER, b"", b"two")}
 
 
 def test_plain_keyring_refuses_to_encrypt() -> None:
-    """Without a master key there is no cipher: a call would be a bug."""
     keyring = Keyring(None, bytes(32))
 
     assert not keyring.encrypted
@@ -79,6 +74,5 @@ def test_plain_keyring_refuses_to_encrypt() -> None:
 
 
 def test_repr_of_a_keyring_reveals_no_key() -> None:
-    """A keyring in a log line or traceback reveals nothing."""
     assert MASTER.hex() not in repr(Keyring.from_master(MASTER))
     assert repr(MASTER) not in repr(Keyring.from_master(MASTER))

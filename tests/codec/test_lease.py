@@ -1,4 +1,4 @@
-"""The lease object."""
+"""The lease object: round trips, refused values, versions."""
 
 from dataclasses import replace
 
@@ -67,18 +67,16 @@ FIELDS = {
     ids=str,
 )
 def test_lease_round_trips(value: Lease) -> None:
-    """Fresh, held and released leases survive."""
     assert decode(KEY, encode(value)) == value
 
 
-def test_head_round_trips() -> None:
-    """The local state stores the head as text."""
+def test_head_of_the_chain_round_trips() -> None:
+    """The head, a reference to the newest image, is stored as text in the local state."""
     assert decode_head("local state", encode_head(HEAD)) == HEAD
 
 
 @pytest.mark.parametrize("text", ["", "null", "{}", "ü", "{" * 9, '{"txg": 5}'])
-def test_damaged_heads_are_refused(text: str) -> None:
-    """Text in the local state is not trusted either."""
+def test_damaged_head_in_the_local_state_is_refused(text: str) -> None:
     with pytest.raises(FormatError):
         decode_head("local state", text)
 
@@ -112,31 +110,28 @@ def test_damaged_heads_are_refused(text: str) -> None:
     ],
     ids=str,
 )
-def test_wrong_fields_are_refused(wrong: dict[str, object]) -> None:
-    """An intact object with a wrong field is damage."""
+def test_lease_with_an_invalid_field_is_refused(wrong: dict[str, object]) -> None:
     assert decode(KEY, text_object.encode("lease", lease.VERSION, FIELDS)).epoch == 3
     with pytest.raises(FormatError):
         decode(KEY, text_object.encode("lease", lease.VERSION, {**FIELDS, **wrong}))
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_missing_fields_are_refused(name: str) -> None:
-    """No field has a default."""
+def test_lease_without_one_of_its_fields_is_refused(name: str) -> None:
     fields = {key: value for key, value in FIELDS.items() if key != name}
 
     with pytest.raises(FormatError, match=name):
         decode(KEY, text_object.encode("lease", lease.VERSION, fields))
 
 
-def test_wrong_values_are_not_written() -> None:
-    """An unreadable lease must not reach the bucket."""
+def test_lease_that_could_not_be_read_is_not_written() -> None:
     head = Head(Txg(6), ObjectKey("image/x"), "")
     for value in (replace(LEASE, epoch=Epoch(-1)), replace(LEASE, head=head)):
         with pytest.raises(FormatError):
             encode(value)
 
 
-def test_newer_leases_say_to_upgrade() -> None:
+def test_error_about_a_newer_lease_version_advises_an_upgrade() -> None:
     """An older program must not take a lease that it cannot understand."""
     with pytest.raises(NewerFormatError, match="upgrade"):
         decode(KEY, text_object.encode("lease", lease.VERSION + 1, FIELDS))
@@ -144,8 +139,8 @@ def test_newer_leases_say_to_upgrade() -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.sampled_from(sorted([*FIELDS, "x"])), json_values)
-def test_any_value_of_a_field_is_refused_or_returned_unchanged(name: str, value: object) -> None:
-    """No value makes the parser raise anything but FormatError, or is changed."""
+def test_any_value_in_a_lease_is_refused_or_returned_unchanged(name: str, value: object) -> None:
+    """No value makes the parser of leases raise anything but FormatError."""
     try:
         read = decode(KEY, text_object.encode("lease", lease.VERSION, {**FIELDS, name: value}))
     except FormatError:
@@ -178,12 +173,12 @@ blake3 ed654c413389b0dc0409361303e7a80f250e3fa04724f53551ab3b97315aa5f3
 
 
 def test_leases_of_version_1_can_be_read_forever() -> None:
-    """Existing buckets have such bytes. Missing fields are unknown."""
+    """The nonce and the machine of a lease of version 1 are unknown."""
     assert decode(KEY, LEASE_1) == replace(LEASE, nonce=None, machine=UNKNOWN_MACHINE)
 
 
 def test_lease_without_a_nonce_is_not_written() -> None:
-    """Version 1 is only read: a program that does not know nonces must not take the next lease."""
+    """Leases of version 1, which have no nonce, are read but never written."""
     with pytest.raises(FormatError):
         encode(replace(LEASE, nonce=None))
 
@@ -199,10 +194,10 @@ def test_lease_without_a_nonce_is_not_written() -> None:
     ],
     ids=str,
 )
-def test_machines_differ_only_if_both_are_known(
+def test_machines_differ_only_by_an_identifier_known_for_both(
     one: MachineMarks, other: MachineMarks, *, is_other: bool
 ) -> None:
-    """One mark that both have and that differs is enough; an unknown one proves nothing."""
+    """Two hosts are different machines if one identifier, known for both, differs."""
     assert one.is_other(other) is is_other
     assert other.is_other(one) is is_other
 
@@ -232,5 +227,4 @@ blake3 1b07b9cf3fc1b61db6b74c75fc541b53d6e36b5088de33c48c09b4b1d4c61b1c
 
 
 def test_leases_of_version_2_can_be_read_forever() -> None:
-    """Existing buckets have such bytes."""
     assert decode(KEY, LEASE_2) == LEASE

@@ -1,4 +1,4 @@
-"""Level objects: names, alignment, fields."""
+"""Level objects, which merge runs of changelogs: names, alignment, fields."""
 
 import json
 import struct
@@ -22,8 +22,7 @@ from tests.damage import flipped
 
 
 @both
-def test_level_round_trips(keyring: Any) -> None:
-    """A level round trips, also without changes."""
+def test_level_object_round_trips(keyring: Any) -> None:
     assert KEY == "level/2/000000000026-000000000050"
     assert LEVEL.first == 26
     for made in (LEVEL, replace(LEVEL, packs=(), forgotten=(), section=NO_CHANGES)):
@@ -35,8 +34,8 @@ def test_level_round_trips(keyring: Any) -> None:
 
 
 @given(st.integers(1, 10**13))
-def test_aligned_runs_have_names(txg: int) -> None:
-    """The name has the first and the last txg of the run."""
+def test_level_object_name_contains_the_txgs_of_an_aligned_run(txg: int) -> None:
+    """The name of a level object contains the first and the last txg of its run of changelogs."""
     for number in ends_at(Txg(txg)):
         key = key_of(number, Txg(txg))
         assert parse_key(key) == (number, txg)
@@ -60,8 +59,7 @@ def test_aligned_runs_have_names(txg: int) -> None:
         "changelog/000000000008",
     ],
 )
-def test_names_of_other_forms_are_refused(key: str) -> None:
-    """A foreign object is never taken for a level."""
+def test_malformed_name_is_not_taken_for_a_level_object(key: str) -> None:
     assert parse_key(key) is None
 
 
@@ -82,8 +80,8 @@ def test_names_of_other_forms_are_refused(key: str) -> None:
     ],
     ids=str,
 )
-def test_inconsistent_fields_are_neither_written_nor_read(wrong: dict[str, Any]) -> None:
-    """An encoded level that contradicts itself or its name is refused on both sides."""
+def test_inconsistent_level_object_is_neither_written_nor_read(wrong: dict[str, Any]) -> None:
+    """A level that contradicts itself or its name is refused when encoded and when decoded."""
     made = replace(LEVEL, **wrong)
     header = level.dump_header(made)
     payload = struct.pack(">I", len(header)) + header + encode_section(SECTION)
@@ -96,8 +94,7 @@ def test_inconsistent_fields_are_neither_written_nor_read(wrong: dict[str, Any])
 
 
 @pytest.mark.parametrize("field", sorted(json.loads(level.dump_header(LEVEL))))
-def test_every_field_is_needed(field: str) -> None:
-    """No field has a value that it takes on by itself."""
+def test_level_object_without_one_of_its_fields_is_refused(field: str) -> None:
     fields = json.loads(level.dump_header(LEVEL))
     del fields[field]
     header = json.dumps(fields).encode()
@@ -106,16 +103,14 @@ def test_every_field_is_needed(field: str) -> None:
         decode(KEY, envelope.encode(b"level", KEY, payload, PLAIN), PLAIN)
 
 
-def test_newer_levels_say_to_upgrade() -> None:
-    """A version that this program does not know is no damage."""
+def test_unknown_version_of_a_level_object_is_not_called_damage() -> None:
     header = json.dumps({**json.loads(level.dump_header(LEVEL)), "version": 2}).encode()
     payload = struct.pack(">I", len(header)) + header + encode_section(SECTION)
     with pytest.raises(NewerFormatError):
         decode(KEY, envelope.encode(b"level", KEY, payload, PLAIN), PLAIN)
 
 
-def test_bounds_are_checked_on_both_sides() -> None:
-    """Memory is bounded before it is allocated."""
+def test_too_large_sections_of_a_level_object_are_neither_written_nor_read() -> None:
     large = SECTION._replace(changeset=bytes(LEVEL_SECTION_BYTES_MAX))
     with pytest.raises(FormatError):
         encode(replace(LEVEL, section=large), PLAIN)
@@ -124,8 +119,7 @@ def test_bounds_are_checked_on_both_sides() -> None:
             decode(KEY, envelope.encode(b"level", KEY, payload, PLAIN), PLAIN)
 
 
-def test_every_flipped_bit_is_found() -> None:
-    """Every flipped bit of a stored level object is found."""
+def test_flipped_bit_in_any_byte_of_a_level_object_is_detected() -> None:
     data = encode(LEVEL, PLAIN)
     for at in range(len(data)):
         with pytest.raises(FormatError):

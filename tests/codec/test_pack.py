@@ -44,7 +44,7 @@ both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "enc
 
 
 def contents(count: int) -> list[bytes]:
-    """Return blocks of which every second one is incompressible."""
+    """Return *count* small blocks, of which every second one is incompressible."""
     noise = random.Random(3)
     return [noise.randbytes(50 + i) if i % 2 else bytes([i]) * (100 + i) for i in range(count)]
 
@@ -64,18 +64,17 @@ def make_pack(keyring: Keyring, blocks: list[bytes], key: ObjectKey = KEY) -> Pa
 
 
 def stored(pack: Pack, entry: PackEntry) -> bytes:
-    """Return the bytes of one record, as a range read would."""
+    """Return the bytes of the record of one block, as a range read would."""
     return bytes(pack.data[entry.offset : entry.offset + entry.stored_bytes])
 
 
 def open_entry(keyring: Keyring, key: ObjectKey, data: bytes, entry: PackEntry) -> bytes:
-    """Open a record with the values of its entry."""
+    """Open the record of one block with the values of its index entry."""
     return open_block(keyring, key, data, entry.offset, entry.plain_bytes, entry.hash)
 
 
 @both
 def test_every_block_can_be_read_from_its_record_alone(keyring: Keyring) -> None:
-    """A range read of one record returns that block."""
     blocks = contents(10)
     pack = make_pack(keyring, blocks)
 
@@ -83,8 +82,8 @@ def test_every_block_can_be_read_from_its_record_alone(keyring: Keyring) -> None
 
 
 @both
-def test_index_lists_the_blocks_of_a_pack(keyring: Keyring) -> None:
-    """The rows can be rebuilt from the object without the database."""
+def test_index_of_a_pack_lists_its_blocks(keyring: Keyring) -> None:
+    """The rows of a pack's blocks can be rebuilt from the pack without the database."""
     pack = make_pack(keyring, contents(10))
 
     entries = read_index(keyring, KEY, pack.data, len(pack.data))
@@ -98,7 +97,6 @@ def test_index_lists_the_blocks_of_a_pack(keyring: Keyring) -> None:
 
 @both
 def test_open_pack_yields_every_block_verified(keyring: Keyring) -> None:
-    """The deep check reads a complete object at once."""
     pack = make_pack(keyring, contents(5))
 
     assert list(open_pack(keyring, KEY, pack.data)) == list(
@@ -107,8 +105,8 @@ def test_open_pack_yields_every_block_verified(keyring: Keyring) -> None:
 
 
 @both
-def test_index_takes_at_most_two_range_reads(keyring: Keyring) -> None:
-    """If the first guess misses the index, it says how much to fetch."""
+def test_index_of_a_pack_takes_at_most_two_range_reads(keyring: Keyring) -> None:
+    """If the first range read misses part of a pack's index, it yields the bytes to read next."""
     pack = make_pack(keyring, [i.to_bytes(4, "big") for i in range(3000)])
     size = len(pack.data)
     first = pack.data[-PACK_TAIL_BYTES:]
@@ -121,8 +119,8 @@ def test_index_takes_at_most_two_range_reads(keyring: Keyring) -> None:
     assert read_index(keyring, KEY, pack.data[-needed:], size) == pack.entries
 
 
-def test_encrypted_pack_reveals_nothing() -> None:
-    """An encrypted pack has no content, hash or number in plain form."""
+def test_encrypted_pack_reveals_neither_content_nor_hashes() -> None:
+    """An encrypted pack contains neither content nor hashes of its blocks in plain form."""
     data = b"a text that an attacker knows is stored here" * 10
     pack = make_pack(ENCRYPTED, [data])
 
@@ -133,15 +131,14 @@ def test_encrypted_pack_reveals_nothing() -> None:
 
 
 def test_packs_with_the_same_name_have_different_keys() -> None:
-    """A caller that reuses a name by mistake does not reuse a key stream."""
+    """A caller that reuses the name of a pack by mistake does not reuse a key stream."""
     first, second = (make_pack(ENCRYPTED, [bytes(100)]) for _ in range(2))
 
     assert stored(first, first.entries[0])[8:] != stored(second, second.entries[0])[8:]
 
 
 @both
-def test_record_is_bound_to_its_filesystem(keyring: Keyring) -> None:
-    """Nothing opens with the keys of another filesystem."""
+def test_keys_of_another_filesystem_open_no_record_of_a_pack(keyring: Keyring) -> None:
     pack = make_pack(keyring, contents(3))
     other = Keyring.from_master(bytes(32)) if keyring.encrypted else Keyring(None, bytes([1]) * 32)
 
@@ -154,7 +151,7 @@ def test_record_is_bound_to_its_filesystem(keyring: Keyring) -> None:
 
 @both
 def test_plain_and_encrypted_packs_are_distinguished(keyring: Keyring) -> None:
-    """A plain pack in an encrypted filesystem is refused, and the reverse."""
+    """A plain pack is refused in an encrypted filesystem, and an encrypted one in a plain one."""
     other = PLAIN if keyring.encrypted else ENCRYPTED
     pack = make_pack(other, contents(3))
 
@@ -162,8 +159,8 @@ def test_plain_and_encrypted_packs_are_distinguished(keyring: Keyring) -> None:
         read_index(keyring, KEY, pack.data, len(pack.data))
 
 
-def test_encrypted_record_is_bound_to_its_object_and_offset() -> None:
-    """A record moved within its pack or to another one does not open, even with equal content."""
+def test_encrypted_record_is_bound_to_its_pack_and_offset() -> None:
+    """The record of a block does not open in another pack or at another offset of its pack."""
     pack = make_pack(ENCRYPTED, [b"same" * 20, b"same" * 20])
     first, second = pack.entries
 
@@ -174,8 +171,7 @@ def test_encrypted_record_is_bound_to_its_object_and_offset() -> None:
 
 
 @both
-def test_index_is_bound_to_its_name(keyring: Keyring) -> None:
-    """A pack renamed in the bucket is noticed."""
+def test_index_of_a_renamed_pack_is_refused(keyring: Keyring) -> None:
     pack = make_pack(keyring, contents(2))
 
     with pytest.raises(FormatError, match="checksum"):
@@ -183,8 +179,7 @@ def test_index_is_bound_to_its_name(keyring: Keyring) -> None:
 
 
 @both
-def test_wrong_hash_or_length_is_an_error(keyring: Keyring) -> None:
-    """A block other than the requested one is never returned."""
+def test_record_of_a_block_with_another_hash_or_length_is_refused(keyring: Keyring) -> None:
     pack = make_pack(keyring, contents(2))
     entry = pack.entries[0]
     data = stored(pack, entry)
@@ -197,8 +192,7 @@ def test_wrong_hash_or_length_is_an_error(keyring: Keyring) -> None:
 
 
 @both
-def test_every_flipped_byte_of_a_pack_is_found(keyring: Keyring) -> None:
-    """Every byte of the object is protected."""
+def test_flipped_bit_in_any_byte_of_a_pack_is_detected(keyring: Keyring) -> None:
     pack = make_pack(keyring, contents(3))
 
     for at in range(len(pack.data)):
@@ -208,8 +202,7 @@ def test_every_flipped_byte_of_a_pack_is_found(keyring: Keyring) -> None:
 
 
 @both
-def test_every_truncation_and_extension_is_found(keyring: Keyring) -> None:
-    """A short or long object, or record, is an error."""
+def test_truncated_or_extended_pack_or_record_is_refused(keyring: Keyring) -> None:
     pack = make_pack(keyring, contents(3))
     entry = pack.entries[0]
 
@@ -230,8 +223,7 @@ def test_every_truncation_and_extension_is_found(keyring: Keyring) -> None:
             open_entry(keyring, KEY, stored(pack, entry)[:cut], entry)
 
 
-def test_newer_packs_say_to_upgrade() -> None:
-    """An unknown version is not damage."""
+def test_error_about_a_newer_pack_version_advises_an_upgrade() -> None:
     data = bytes(make_pack(PLAIN, contents(1)).data)
     index_bytes, entries, _, _ = FIELDS.unpack(data[-TRAILER_BYTES:][: FIELDS.size])
     record = data[-TRAILER_BYTES - index_bytes : -TRAILER_BYTES]
@@ -245,18 +237,19 @@ def test_newer_packs_say_to_upgrade() -> None:
 
 
 @both
-def test_damaged_version_is_no_reason_to_upgrade(keyring: Keyring) -> None:
-    """A damaged version is reported as damage if the rest is authentic."""
+def test_error_about_a_damaged_pack_version_advises_no_upgrade(keyring: Keyring) -> None:
+    """If a pack's trailer is authentic except for its version, the version is damaged."""
     data = bytes(make_pack(keyring, contents(3)).data)
 
-    for at in range(-TRAILER_BYTES + 8, -TRAILER_BYTES + 12):  # version and flags
+    # These bytes of the trailer are the version and the flags.
+    for at in range(-TRAILER_BYTES + 8, -TRAILER_BYTES + 12):
         with pytest.raises(FormatError) as refused:
             read_index(keyring, KEY, flipped(data, at, 3), len(data))
         assert not isinstance(refused.value, NewerFormatError)
 
 
-def test_names_contain_only_the_epoch() -> None:
-    """The epoch can be parsed; the rest is random; every store accepts the key."""
+def test_name_of_a_pack_contains_its_epoch() -> None:
+    """The name of a pack consists of its epoch and a random number."""
     key = new_key(Epoch(12), bytes.fromhex("3f" + "00" * 15))
 
     check_key(key)
@@ -280,13 +273,11 @@ def test_names_contain_only_the_epoch() -> None:
         "x" + KEY,
     ],
 )
-def test_names_of_other_forms_are_refused(key: str) -> None:
-    """A foreign object is never taken for a pack."""
+def test_malformed_name_is_not_taken_for_a_pack(key: str) -> None:
     assert parse_key(key) is None
 
 
-def test_full_writer_accepts_one_more_block() -> None:
-    """The last block may exceed the target size, never the bound."""
+def test_last_block_may_exceed_the_target_size_of_a_pack() -> None:
     writer = PackWriter(KEY, PLAIN, "none")
     data = bytes(BLOCK_BYTES_MAX)
     digest = PLAIN.block_hash(data)
@@ -302,8 +293,7 @@ def test_full_writer_accepts_one_more_block() -> None:
     assert len(writer.finish().data) <= PACK_BYTES_MAX
 
 
-def test_writer_is_full_at_the_largest_number_of_blocks() -> None:
-    """Tiny blocks fill a pack by number."""
+def test_pack_writer_is_full_at_the_largest_number_of_blocks() -> None:
     writer = PackWriter(KEY, PLAIN, "none")
     digest = PLAIN.block_hash(b"x")
     while not writer.full:
@@ -312,13 +302,13 @@ def test_writer_is_full_at_the_largest_number_of_blocks() -> None:
     assert len(writer.finish().entries) == PACK_BLOCKS_MAX
 
 
-def test_writer_refuses_a_wrong_hash() -> None:
-    """A block that changed after it was hashed must not be stored."""
+def test_pack_writer_refuses_a_block_that_does_not_match_its_hash() -> None:
+    """A block that changed after it was hashed must not be put into a pack."""
     with pytest.raises(AssertionError, match="changed"):
         PackWriter(KEY, PLAIN, "none").add(BlockId(1), Ino(1), BlockIndex(0), bytes(32), b"data")
 
 
-def test_writer_refuses_an_empty_pack() -> None:
+def test_pack_writer_refuses_an_empty_pack() -> None:
     """A pack without blocks would never be deleted."""
     with pytest.raises(AssertionError, match="empty"):
         PackWriter(KEY, PLAIN, "none").finish()
@@ -331,10 +321,10 @@ def test_writer_refuses_an_empty_pack() -> None:
     st.sampled_from(COMPRESSION_NAMES[:4]),
     st.tuples(*[st.integers(0, (1 << 63) - 1)] * 3),
 )
-def test_any_blocks_round_trip(
+def test_pack_of_any_blocks_round_trips(
     blocks: list[tuple[bytes, int]], encrypted: bool, name: str, numbers: tuple[int, int, int]
 ) -> None:
-    """Contents and numbers are read back from the object alone."""
+    """The contents and the numbers of blocks are read back from the pack alone."""
     keyring = ENCRYPTED if encrypted else PLAIN
     writer = PackWriter(KEY, keyring, name)
     for data, times in blocks:
@@ -353,10 +343,10 @@ def test_any_blocks_round_trip(
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.binary(max_size=300), st.booleans(), st.booleans(), st.integers(-1, 1 << 40))
-def test_random_bytes_are_refused(
+def test_random_bytes_are_refused_as_a_pack(
     data: bytes, magic: bool, encrypted: bool, object_bytes: int
 ) -> None:
-    """No input makes the parser raise anything but FormatError."""
+    """No bytes make the parsers of packs raise anything but FormatError."""
     keyring = ENCRYPTED if encrypted else PLAIN
     tail = data + b"S3FSPACK" if magic else data
     with pytest.raises(FormatError):
@@ -380,10 +370,10 @@ def test_random_bytes_are_refused(
     st.one_of(st.integers(0, 4), st.integers(0, (1 << 32) - 1)),
     st.integers(0, 100),
 )
-def test_an_intact_index_with_any_numbers_is_refused_or_consistent(
+def test_pack_index_with_any_numbers_is_refused_or_consistent(
     rows: list[tuple[int, int, int, int, int, bytes]], entries: int, record_bytes: int
 ) -> None:
-    """Even with a right checksum no index describes blocks outside its object."""
+    """Even with a right checksum no index of a pack describes blocks outside the pack."""
     index = b"\0" + b"".join(pack_module.ENTRY.pack(*row) for row in rows)
     fields = pack_module.FIELDS.pack(len(index), entries, 1, 0)
     checksum = pack_module.trailer_checksum(PLAIN, KEY, index, fields)
@@ -396,8 +386,7 @@ def test_an_intact_index_with_any_numbers_is_refused_or_consistent(
     assert sum(entry.stored_bytes for entry in read) == record_bytes
 
 
-def test_many_threads_read_blocks_of_one_pack() -> None:
-    """Threads that read blocks of one pack share a keyring."""
+def test_threads_can_read_blocks_of_one_pack_with_one_keyring() -> None:
     blocks = [random.Random(i).randbytes(100) * 50 for i in range(20)]
     pack = make_pack(ENCRYPTED, blocks)
 
@@ -429,7 +418,6 @@ ENCRYPTED_PACK_1 = bytes.fromhex(
     ("keyring", "data"), [(PLAIN, PLAIN_PACK_1), (ENCRYPTED, ENCRYPTED_PACK_1)]
 )
 def test_packs_of_version_1_can_be_read_forever(keyring: Keyring, data: bytes) -> None:
-    """Existing buckets have such bytes."""
     read = list(open_pack(keyring, KEY, data))
 
     assert [content for _, content in read] == [b"a" * 40, b"xyz"]

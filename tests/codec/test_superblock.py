@@ -48,7 +48,7 @@ UUID = "01234567-89ab-cdef-0123-456789abcdef"
 def make(
     passphrase: bytes | None = b"secret", *, label: str = "büro", block_bytes: int = 1 << 20
 ) -> tuple[Superblock, Keyring, str]:
-    """Return a new filesystem with a cheap passphrase hash."""
+    """Return a new superblock with a cheap passphrase hash, its keyring and its recovery key."""
     made, keyring, recovery_key = create(
         UUID, label, block_bytes, 4096, False, passphrase, cost=CHEAPEST_COST
     )
@@ -56,12 +56,11 @@ def make(
 
 
 def same_keys(first: Keyring, second: Keyring) -> bool:
-    """Return whether two keyrings are equal."""
+    """Return whether two keyrings have equal keys."""
     return (first.encrypted, first.block_hash(b"x")) == (second.encrypted, second.block_hash(b"x"))
 
 
 def test_encrypted_superblock_opens_with_passphrase_and_recovery_key() -> None:
-    """Passphrase and recovery key give the same keys, also after storing."""
     made, keyring, recovery_key = make()
     read = decode(KEY, encode(made))
 
@@ -73,7 +72,7 @@ def test_encrypted_superblock_opens_with_passphrase_and_recovery_key() -> None:
 
 
 def test_plain_superblock_opens_without_passphrase() -> None:
-    """A plain filesystem has a random hash key, and no recovery key."""
+    """A plain filesystem has a random hash key and no recovery key."""
     made, keyring, recovery_key = make(None)
     read = decode(KEY, encode(made))
 
@@ -87,8 +86,8 @@ def test_two_filesystems_with_one_passphrase_have_different_keys() -> None:
     assert not same_keys(make()[1], make()[1])
 
 
-def test_master_key_is_stored_in_two_wrapped_forms() -> None:
-    """The master key is stored wrapped by the passphrase and by the recovery key."""
+def test_superblock_has_the_master_key_only_in_two_wrapped_forms() -> None:
+    """The superblock has the master key wrapped by the passphrase and by the recovery key."""
     made, keyring, _ = make()
     text = encode(made)
 
@@ -96,11 +95,12 @@ def test_master_key_is_stored_in_two_wrapped_forms() -> None:
     assert keyring.master_key.hex().encode() not in text
     assert b64encode(keyring.master_key) not in text
     assert (made.hash_key, made.wrapped_by_passphrase is None) == (None, False)
-    assert len(bytes.fromhex(made.wrapped_by_recovery or "")) == 32 + 16  # the key, and a tag
+    # The wrapped key has the 32 bytes of the master key and an authentication tag.
+    assert len(bytes.fromhex(made.wrapped_by_recovery or "")) == 32 + 16
 
 
 def test_old_superblock_opens_the_same_master_key() -> None:
-    """SECURITY.md says so: with its passphrase or recovery key of then, after every change."""
+    """An old superblock opens with its old passphrase or recovery key, as SECURITY.md states."""
     made, keyring, recovery_key = make()
     renewed, _ = renew_recovery_key(rewrap(made, keyring, b"new", cost=CHEAPEST_COST), keyring)
     now = unlock(renewed, b"new")
@@ -110,7 +110,7 @@ def test_old_superblock_opens_the_same_master_key() -> None:
 
 
 def test_objects_of_a_plain_filesystem_can_be_made_from_its_superblock() -> None:
-    """SECURITY.md says so: its keys are in it, and its checksums find damage alone."""
+    """The superblock of a plain filesystem contains all keys, as SECURITY.md states."""
     made, keyring, _ = make(None)
     forger = unlock_plain(decode(KEY, encode(made)))
     name = ObjectKey("changelog/000000000001")
@@ -121,8 +121,7 @@ def test_objects_of_a_plain_filesystem_can_be_made_from_its_superblock() -> None
     )
 
 
-def test_wrong_secrets_are_refused() -> None:
-    """Wrong passphrase, wrong recovery key."""
+def test_superblock_refuses_a_wrong_passphrase_or_recovery_key() -> None:
     made, _, _ = make()
 
     with pytest.raises(PassphraseError, match="the passphrase does not open"):
@@ -132,7 +131,7 @@ def test_wrong_secrets_are_refused() -> None:
 
 
 def test_changed_passphrase_replaces_the_old_one() -> None:
-    """Data and recovery key do not change."""
+    """A change of the passphrase changes neither the master key nor the recovery key."""
     made, keyring, recovery_key = make()
     changed = decode(KEY, encode(rewrap(made, keyring, b"new", cost=CHEAPEST_COST)))
 
@@ -143,7 +142,7 @@ def test_changed_passphrase_replaces_the_old_one() -> None:
 
 
 def test_changed_recovery_key_replaces_the_old_one() -> None:
-    """A leaked recovery key can be replaced."""
+    """A change of the recovery key changes neither the master key nor the passphrase."""
     made, keyring, old = make()
     changed, new = renew_recovery_key(made, keyring)
 
@@ -154,8 +153,7 @@ def test_changed_recovery_key_replaces_the_old_one() -> None:
 
 
 @pytest.mark.parametrize("passphrase", [b"secret", None], ids=["encrypted", "plain"])
-def test_label_and_page_size_can_change(passphrase: bytes | None) -> None:
-    """An amended superblock opens as before."""
+def test_label_and_page_size_of_a_superblock_can_change(passphrase: bytes | None) -> None:
     made, keyring, recovery_key = make(passphrase)
     changed = decode(KEY, encode(amend(made, keyring, label="new", page_size=8192)))
 
@@ -170,8 +168,7 @@ def test_label_and_page_size_can_change(passphrase: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("passphrase", [b"secret", None], ids=["encrypted", "plain"])
-def test_retention_can_change(passphrase: bytes | None) -> None:
-    """The retention can be changed, also of a filesystem that has no such field yet."""
+def test_retention_in_a_superblock_can_change(passphrase: bytes | None) -> None:
     made, keyring, _ = make(passphrase)
     assert made.retention_s == RETENTION_S_DEFAULT
     changed = decode(KEY, encode(amend(made, keyring, retention_s=0)))
@@ -186,10 +183,10 @@ def test_retention_can_change(passphrase: bytes | None) -> None:
     ("data", "version", "retention_s"),
     [("1", 1, RETENTION_S_DEFAULT), ("2", 2, 3600)],
 )
-def test_older_versions_have_generation_0_until_changed(
+def test_superblocks_of_older_versions_have_generation_0_until_changed(
     data: str, version: int, retention_s: int
 ) -> None:
-    """Superblocks of earlier versions stay unchanged; the first change makes version 3."""
+    """Superblocks of versions 1 and 2 stay unchanged until a first change makes version 3."""
     old = decode(KEY, SUPERBLOCKS[data])
     keyring = unlock(old, b"secret")
 
@@ -201,8 +198,8 @@ def test_older_versions_have_generation_0_until_changed(
     assert same_keys(unlock(changed, b"new"), keyring)
 
 
-def test_every_change_raises_the_generation() -> None:
-    """The newer of two copies can be recognised."""
+def test_every_change_raises_the_generation_of_a_superblock() -> None:
+    """The generation shows which of two copies of a superblock is newer."""
     made, keyring, _ = make()
 
     assert made.generation == 1
@@ -213,8 +210,8 @@ def test_every_change_raises_the_generation() -> None:
     assert decode(KEY, encode(last)).generation == INTEGER_MAX
 
 
-def test_forged_superblock_is_noticed_with_the_keys() -> None:
-    """A mount that reads it again accepts only superblocks written by an owner of the keys."""
+def test_forged_superblock_is_detected_with_the_keys() -> None:
+    """A mount that reads its superblock again accepts only one that an owner of the keys wrote."""
     made, keyring, _ = make()
     plain, its_keys, _ = make(None)
 
@@ -223,12 +220,13 @@ def test_forged_superblock_is_noticed_with_the_keys() -> None:
     assert not is_authentic(replace(made, generation=2), keyring)
     assert not is_authentic(plain, keyring)
     assert not is_authentic(made, its_keys)
-    assert is_authentic(replace(plain, retention_s=0), its_keys)  # a plain filesystem has no secret
+    # A plain filesystem has no secret, so any change of its superblock can be forged.
+    assert is_authentic(replace(plain, retention_s=0), its_keys)
     assert not is_authentic(make(None)[0], its_keys)
 
 
 def test_tombstone_is_not_a_superblock() -> None:
-    """A filesystem that is being removed opens nowhere, and a damaged tombstone is not a valid one."""
+    """A tombstone replaces the superblock of a filesystem while the filesystem is removed."""
     data = encode_tombstone("büro")
 
     assert tombstone_label(data) == "büro"
@@ -255,17 +253,18 @@ def test_tombstone_is_not_a_superblock() -> None:
     ],
     ids=str,
 )
-def test_forged_fields_are_noticed_at_unlock(forged: dict[str, object]) -> None:
+def test_forged_fields_of_a_superblock_are_detected_at_unlock(forged: dict[str, object]) -> None:
     """An attacker who can write to the bucket cannot change the settings of the filesystem."""
     made, _, _ = make()
-    changed = decode(KEY, encode(replace(made, **forged)))  # type: ignore[arg-type] # on purpose
+    # type: ignore[arg-type] # mypy cannot check the values of a dict
+    changed = decode(KEY, encode(replace(made, **forged)))  # type: ignore[arg-type]
 
     with pytest.raises(FormatError, match="not authentic"):
         unlock(changed, b"secret")
 
 
-def test_forged_passphrase_slot_is_noticed() -> None:
-    """A changed key slot, or its cost, is detected."""
+def test_exchanged_key_slot_is_detected_at_unlock() -> None:
+    """The authenticator of the superblock protects its key slots, too."""
     made, _, recovery_key = make()
     lock = make()[0].wrapped_by_passphrase
     assert lock is not None
@@ -277,8 +276,7 @@ def test_forged_passphrase_slot_is_noticed() -> None:
         unlock(forged, b"secret")
 
 
-def test_key_slot_of_another_uuid_does_not_open() -> None:
-    """A key slot is bound to one filesystem."""
+def test_key_slot_does_not_open_in_a_superblock_with_another_uuid() -> None:
     made, _, recovery_key = make()
     forged = replace(made, uuid=UUID.replace("0", "1"))
 
@@ -294,7 +292,7 @@ def fields_of(made: Superblock) -> dict[str, object]:
 
 
 def fields_but_signature(made: Superblock) -> dict[str, object]:
-    """Return the independent JSON fields of a superblock."""
+    """Return the JSON fields of a superblock with an empty authenticator."""
     return {**fields_of(made), "authenticator": ""}
 
 
@@ -334,8 +332,7 @@ def fields_but_signature(made: Superblock) -> dict[str, object]:
     ],
     ids=str,
 )
-def test_wrong_fields_are_refused(wrong: dict[str, object]) -> None:
-    """An intact object with a wrong field is damage."""
+def test_superblock_with_an_invalid_field_is_refused(wrong: dict[str, object]) -> None:
     fields = fields_of(make()[0])
 
     assert decode(KEY, text_object.encode("superblock", 3, fields)).uuid == UUID
@@ -344,16 +341,15 @@ def test_wrong_fields_are_refused(wrong: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("name", list(fields_of(make(None)[0])))
-def test_missing_fields_are_refused(name: str) -> None:
-    """No field has a default."""
+def test_superblock_without_one_of_its_fields_is_refused(name: str) -> None:
     fields = {key: value for key, value in fields_of(make()[0]).items() if key != name}
 
     with pytest.raises(FormatError, match=name):
         decode(KEY, text_object.encode("superblock", 3, fields))
 
 
-def test_unknown_versions_and_features_say_to_upgrade() -> None:
-    """A filesystem of a newer program is not touched, and not reported as damaged."""
+def test_error_about_a_newer_superblock_or_feature_advises_an_upgrade() -> None:
+    """A filesystem of a newer program is not reported as damaged."""
     fields = fields_of(make()[0])
 
     with pytest.raises(NewerFormatError, match=r"superblock version 4, .*upgrade"):
@@ -362,8 +358,8 @@ def test_unknown_versions_and_features_say_to_upgrade() -> None:
         decode(KEY, text_object.encode("superblock", 3, {**fields, "features": ["tiers"]}))
 
 
-def test_every_flipped_bit_is_found_before_unlocking() -> None:
-    """Damage is distinguished from a wrong passphrase and from a newer version."""
+def test_flipped_bit_of_a_superblock_is_detected_before_unlocking() -> None:
+    """A damaged superblock is not mistaken for a wrong passphrase or a newer version."""
     data = encode(make()[0])
 
     for at in range(8 * len(data)):
@@ -385,21 +381,20 @@ def test_every_flipped_bit_is_found_before_unlocking() -> None:
         ("", 1 << 20, 3000),
     ],
 )
-def test_wrong_arguments_are_refused(label: str, block_bytes: int, page_size: int) -> None:
-    """A filesystem that could not be read is not made."""
+def test_superblock_is_not_made_with_values_that_could_not_be_read(
+    label: str, block_bytes: int, page_size: int
+) -> None:
     with pytest.raises(UsageError):
         create(UUID, label, block_bytes, page_size, False, None)
 
 
-def test_unreadable_values_are_not_written() -> None:
-    """The bounds are checked on both sides."""
+def test_superblock_with_an_invalid_uuid_is_not_encoded() -> None:
     with pytest.raises(FormatError):
         encode(replace(make()[0], uuid="x"))
 
 
 @pytest.mark.slow
-def test_standard_cost_opens() -> None:
-    """A superblock with the cost of mkfs can be opened."""
+def test_superblock_with_the_standard_cost_of_mkfs_opens() -> None:
     made, keyring, _ = create(UUID, "", 1 << 20, 4096, True, b"secret")
     assert made.wrapped_by_passphrase is not None
 
@@ -413,8 +408,10 @@ LOCK_NAMES = ("kdf", "salt", "iterations", "memory_kib", "lanes", "wrapped", "x"
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.sampled_from(sorted([*SOUND, "x"])), json_values)
-def test_any_value_of_a_field_is_refused_or_returned_unchanged(name: str, value: object) -> None:
-    """No value makes the parser raise anything but FormatError, or is changed."""
+def test_any_value_in_a_superblock_is_refused_or_returned_unchanged(
+    name: str, value: object
+) -> None:
+    """No value makes the parser of superblocks raise anything but FormatError."""
     try:
         read = decode(KEY, text_object.encode("superblock", 3, {**SOUND, name: value}))
     except FormatError:
@@ -432,7 +429,7 @@ def test_any_value_in_a_key_slot_is_refused_or_does_not_open(name: str, value: o
     try:
         read = decode(KEY, text_object.encode("superblock", 3, fields))
         if read.wrapped_by_passphrase and max(read.wrapped_by_passphrase.cost) > 100:
-            return  # valid, but too expensive for a test
+            return  # The key slot is valid, but opening it would take too long for a test.
         unlock(read, b"secret")
     except (FormatError, PassphraseError):
         return
@@ -447,10 +444,9 @@ def test_any_value_in_a_key_slot_is_refused_or_does_not_open(name: str, value: o
     st.booleans(),
     st.none() | st.binary(min_size=1, max_size=100),
 )
-def test_any_superblock_round_trips(
+def test_superblock_with_any_options_of_mkfs_round_trips(
     label: str, block_bits: int, page_bits: int, unsafe: bool, passphrase: bytes | None
 ) -> None:
-    """A superblock with any options of mkfs round trips."""
     made, keyring, _ = create(
         UUID, label, 1 << block_bits, 1 << page_bits, unsafe, passphrase, cost=CHEAPEST_COST
     )
@@ -468,7 +464,7 @@ BLOCK_HASH_1 = "2fe273040873b53b94a5775ebf8daa64f835dff39a765c64a4e2d92cfd9192d3
 
 @pytest.mark.parametrize("version", SUPERBLOCKS)
 def test_superblocks_of_earlier_versions_can_be_read_forever(version: str) -> None:
-    """Existing buckets have such bytes, and users have that recovery key on paper."""
+    """Old superblocks open with their old passphrase and with a recovery key on paper."""
     read = decode(KEY, SUPERBLOCKS[version])
 
     assert (read.uuid, read.label, read.block_bytes) == (UUID, "büro", 1 << 20)

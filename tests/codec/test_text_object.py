@@ -1,4 +1,4 @@
-"""Text objects: every byte is protected."""
+"""Text objects (superblock and lease): a line with kind and version, JSON, a checksum line."""
 
 import pytest
 from hypothesis import given, settings
@@ -13,23 +13,20 @@ from tests.damage import flipped
 DATA = text_object.encode("lease", 1, {"a": 1, "b": "Grüße"})
 
 
-def test_fields_are_read_back_and_readable() -> None:
-    """The object has three kinds of lines."""
+def test_text_object_is_readable_text_and_round_trips() -> None:
     fields = text_object.decode("lease", 1, "lease", DATA)
 
     assert (fields.integer("a"), fields.text("b", 5)) == (1, "Grüße")
     assert DATA.startswith(b's3fs-meta lease 1\n{\n "a": 1,')
 
 
-def test_every_flipped_bit_is_found() -> None:
-    """Every bit of the object is protected."""
+def test_every_flipped_bit_of_a_text_object_is_detected() -> None:
     for at in range(len(DATA) * 8):
         with pytest.raises(FormatError):
             text_object.decode("lease", 1, "lease", flipped(DATA, at // 8, at % 8))
 
 
-def test_every_truncation_and_extension_is_found() -> None:
-    """A short or long object is an error."""
+def test_every_truncation_and_extension_of_a_text_object_is_detected() -> None:
     for cut in range(len(DATA)):
         for damaged in (DATA[:cut], DATA[cut + 1 :]):
             with pytest.raises(FormatError):
@@ -39,8 +36,7 @@ def test_every_truncation_and_extension_is_found() -> None:
             text_object.decode("lease", 1, "lease", DATA + extra)
 
 
-def test_other_kinds_versions_and_sizes_are_refused() -> None:
-    """An intact object of another kind, a newer one, and a huge one."""
+def test_text_object_of_another_kind_a_newer_version_or_huge_is_refused() -> None:
     with pytest.raises(FormatError, match="does not begin with the first line of a superblock"):
         text_object.decode("superblock", 1, "superblock", DATA)
     with pytest.raises(NewerFormatError, match=r"lease version 2, .*upgrade"):
@@ -49,31 +45,30 @@ def test_other_kinds_versions_and_sizes_are_refused() -> None:
         text_object.decode("lease", 1, "lease", bytes(TEXT_OBJECT_BYTES_MAX + 1))
 
 
-def test_damaged_version_is_damage() -> None:
-    """The checksum is compared before the version: no flipped bit requests an upgrade."""
+def test_damaged_version_of_a_text_object_is_reported_as_damage() -> None:
+    """The checksum of a text object is compared before its version."""
     damaged = DATA.replace(b"lease 1", b"lease 3")
     with pytest.raises(FormatError, match="wrong checksum"):
         text_object.decode("lease", 1, "lease", damaged)
 
 
-def test_too_large_objects_are_not_written() -> None:
-    """The bound is checked on both sides."""
+def test_text_object_too_large_to_be_read_back_is_not_written() -> None:
     with pytest.raises(AssertionError):
         text_object.encode("lease", 1, {"a": "x" * TEXT_OBJECT_BYTES_MAX})
 
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.binary(max_size=200), st.integers(0, 30))
-def test_random_bytes_are_no_text_object(data: bytes, prefix_bytes: int) -> None:
-    """No input makes the parser raise anything but FormatError."""
+def test_random_bytes_are_refused_as_a_text_object(data: bytes, prefix_bytes: int) -> None:
+    """No bytes make the parser of text objects raise anything but FormatError."""
     with pytest.raises(FormatError):
         text_object.decode("lease", 1, "lease", DATA[:prefix_bytes] + data)
 
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.binary(max_size=200) | st.text('[]{}:,"019.e-+tfn', max_size=50).map(str.encode))
-def test_intact_objects_with_any_content_are_read_or_refused(body: bytes) -> None:
-    """A correct checksum does not imply JSON."""
+def test_text_object_with_a_correct_checksum_is_read_or_refused(body: bytes) -> None:
+    """A text object with a correct checksum may still contain invalid JSON."""
     text = b"s3fs-meta lease 1\n" + body + b"\n"
     try:
         fields = text_object.decode("lease", 1, "lease", text + text_object.last_line(text))

@@ -27,7 +27,7 @@ INO = Ino(7)
 
 
 class CacheBench:
-    """A cache with its database, files and store."""
+    """A block cache with its database, its block files and a store that can fail."""
 
     def __init__(self, home: Path) -> None:
         self.store = FaultyStore(MemoryStore())
@@ -35,8 +35,9 @@ class CacheBench:
         facts = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
         self.db = Database.create(home / "meta.db", Pragmas(), facts)
         self.files = BlockFiles(home / "blocks", home / "tmp")
-        self.heard: list[tuple[int, bool]] = []  # damage that was reported
-        self.asked: list[int] = []  # blocks for which a second location was looked for
+        # damage that the cache reported: the block, and whether its pack is missing
+        self.heard: list[tuple[int, bool]] = []
+        self.asked: list[int] = []  # blocks whose other locations the cache requested
         self.elsewhere: Found | None = None
         self.cache = self.new_cache()
 
@@ -45,7 +46,7 @@ class CacheBench:
         return self.elsewhere
 
     def new_cache(self, bytes_max: int = 64 * MIB) -> BlockCache:
-        """Return a cache as a mount makes it."""
+        """Return a new cache over the same database, files and store, as a remount makes it."""
         cache = BlockCache(
             self.db,
             self.store,
@@ -62,29 +63,29 @@ class CacheBench:
         return cache
 
     def write(self, index: int, content: bytes) -> BlockId:
-        """Make one dirty block of the file INO."""
+        """Write block *index* of the file INO; return the number of the dirty block."""
         self.db.begin()
         return self.cache.write_new(INO, BlockIndex(index), 0, content)
 
     def located(self, index: int) -> Located:
-        """Return the location of a block of the file."""
+        """Return the location of block *index* of the file INO."""
         found = self.cache.located(INO, BlockIndex(index))
         assert found is not None
         return found
 
     async def upload_content(self, content: bytes) -> BlockId:
-        """Make block 0 of the file, uploaded and clean."""
+        """Write block 0 of the file INO, upload it, and return its number; it is clean then."""
         block = self.write(0, content)
         await self.upload(0)
         return block
 
     async def pack_keys(self) -> AsyncIterator[ObjectKey]:
-        """Yield the keys of all packs."""
+        """Yield the keys of all packs in the store."""
         async for info in self.store.list("pack/"):
             yield info.key
 
     async def upload(self, *indexes: int) -> ObjectKey:
-        """Put blocks into a separate pack, return its key, and let them become clean."""
+        """Upload blocks of the file INO in one pack, and return the key of the pack."""
         found = [self.located(index) for index in indexes]
         random_bytes = found[0].block.to_bytes(16, "big")
         key = pack_codec.new_key(Epoch(1), random_bytes)
@@ -132,7 +133,7 @@ class CacheBench:
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[CacheBench]:
-    """Return an empty cache."""
+    """Yield an empty cache with its database, files and store."""
     made = CacheBench(tmp_path)
     yield made
     made.db.close()

@@ -1,4 +1,4 @@
-"""The block cache: states, and writers that wait for room."""
+"""The block cache: states of blocks, fetching, back-pressure, eviction."""
 
 import os
 import threading
@@ -22,7 +22,6 @@ from tests.damage import flipped
 
 
 async def test_write_in_place_grows_a_dirty_block(bench: CacheBench) -> None:
-    """Rows and file agree on the new length."""
     bench.write(0, b"abc")
     bench.cache.write_in_place(bench.located(0), 5, b"xyz")
 
@@ -33,7 +32,7 @@ async def test_write_in_place_grows_a_dirty_block(bench: CacheBench) -> None:
 
 
 async def test_sealed_block_is_copied_on_write(bench: CacheBench) -> None:
-    """The sealed block keeps its content; the copy gets the new bytes."""
+    """A write to a sealed block changes a copy; the sealed block keeps its content."""
     old = bench.write(0, b"abcdef")
     bench.cache.seal([old])
 
@@ -46,10 +45,10 @@ async def test_sealed_block_is_copied_on_write(bench: CacheBench) -> None:
 
 
 @pytest.mark.parametrize("opened_before", [True, False])
-async def test_clean_block_passes_its_file_to_its_replacement(
+async def test_write_to_a_clean_block_renames_its_file(
     bench: CacheBench, opened_before: bool
 ) -> None:
-    """No byte is copied; the old block counts as evicted, and the store has it."""
+    """A write to a clean block renames its file instead of copying it, since the store has it."""
     old = await bench.upload_content(b"abcdef")
     if not opened_before:
         bench.files.let_go([old])
@@ -71,7 +70,7 @@ async def test_clean_block_passes_its_file_to_its_replacement(
 
 
 async def test_clean_block_that_two_files_share_keeps_its_file(bench: CacheBench) -> None:
-    """The file of a shared clean block stays, so reading the other file needs no store."""
+    """A write through one file copies a shared clean block, so the other file needs no store."""
     old = await bench.upload_content(b"abcdef")
     bench.db.begin()
     blocks.add_refs(bench.db, old)
@@ -83,8 +82,8 @@ async def test_clean_block_that_two_files_share_keeps_its_file(bench: CacheBench
     assert bench.files.read(old, 0, 6) == b"abcdef"
 
 
-async def test_file_renamed_by_an_undone_group_is_fetched_again(bench: CacheBench) -> None:
-    """The rows name the old block, whose file now has another name."""
+async def test_block_whose_file_an_undone_group_renamed_is_fetched_again(bench: CacheBench) -> None:
+    """After a rollback the row names a block whose file has another name."""
     await bench.upload_content(b"abcdef")
     bench.db.begin()
     bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 6)
@@ -97,8 +96,8 @@ async def test_file_renamed_by_an_undone_group_is_fetched_again(bench: CacheBenc
     assert bench.cache.read_local(bench.located(0), 0, 6) == b"abcdef"
 
 
-async def test_clean_block_with_a_short_file_is_not_renamed(bench: CacheBench) -> None:
-    """A clean block whose file is too short is fetched again, as for a read."""
+async def test_write_to_a_clean_block_does_not_reuse_a_short_file(bench: CacheBench) -> None:
+    """A write to a clean block whose file is too short fetches the block first."""
     old = await bench.upload_content(b"abcdef")
     os.truncate(bench.files.root / "xxx" / f"{old:x}", 3)
     bench.db.begin()
@@ -109,8 +108,8 @@ async def test_clean_block_with_a_short_file_is_not_renamed(bench: CacheBench) -
     assert not bench.cache.is_local(bench.located(0))
 
 
-async def test_released_sealed_block_stays_for_its_upload(bench: CacheBench) -> None:
-    """An image may name it: only the uploader may delete it."""
+async def test_sealed_block_that_no_file_uses_is_kept_for_its_upload(bench: CacheBench) -> None:
+    """An image may name a sealed block that no file uses any more, so it is still uploaded."""
     block = bench.write(0, b"abc")
     bench.cache.seal([block])
     block_map.remove(bench.db, INO, BlockIndex(0))
@@ -124,7 +123,6 @@ async def test_released_sealed_block_stays_for_its_upload(bench: CacheBench) -> 
 
 
 async def test_evicted_block_is_fetched_again(bench: CacheBench) -> None:
-    """A clean block may be evicted, and is then fetched from its pack."""
     bench.write(0, b"a" * 1000)
     await bench.upload(0)
     bench.write(1, b"b" * 1000)
@@ -140,11 +138,10 @@ async def test_evicted_block_is_fetched_again(bench: CacheBench) -> None:
 
 
 async def test_one_block_is_fetched_once_for_many_readers(bench: CacheBench) -> None:
-    """Readers of one missing block share one request."""
     bench.write(0, b"a" * 1000)
     await bench.upload(0)
     bench.db.begin()
-    bench.cache.doom(bench.located(0).block)  # clean: goes at once
+    bench.cache.doom(bench.located(0).block)  # A clean block is deleted at once.
     located = bench.located(0)
 
     async with trio.open_nursery() as nursery:
@@ -155,8 +152,8 @@ async def test_one_block_is_fetched_once_for_many_readers(bench: CacheBench) -> 
     assert bench.cache.fetched_blocks == 1
 
 
-async def test_block_without_any_copy_is_an_error(bench: CacheBench) -> None:
-    """The error names the block; it never reads as zeros."""
+async def test_read_of_a_lost_block_is_an_error(bench: CacheBench) -> None:
+    """A read of a block that exists nowhere names the block and never returns zeros."""
     block = bench.write(0, b"abc")
     bench.files.remove(block)
 
@@ -164,8 +161,8 @@ async def test_block_without_any_copy_is_an_error(bench: CacheBench) -> None:
         bench.cache.read_local(bench.located(0), 0, 3)
 
 
-async def test_torn_dirty_block_is_an_error(bench: CacheBench) -> None:
-    """A file shorter than its row says is not padded with zeros."""
+async def test_read_of_a_torn_dirty_block_is_an_error(bench: CacheBench) -> None:
+    """A block file shorter than its row says is not padded with zeros."""
     block = bench.write(0, b"abcdef")
     bench.files.cut_after(block, 4)
 
@@ -173,8 +170,8 @@ async def test_torn_dirty_block_is_an_error(bench: CacheBench) -> None:
         bench.cache.read_local(bench.located(0), 0, 6)
 
 
-async def test_write_after_a_torn_end_is_refused(bench: CacheBench) -> None:
-    """The gap would read as zeros, until the lost bytes are written again."""
+async def test_write_after_the_end_of_a_torn_block_is_refused(bench: CacheBench) -> None:
+    """A write after the end of a torn block file would leave a gap that reads as zeros."""
     block = bench.write(0, b"abcdef")
     bench.files.cut_after(block, 2)
 
@@ -186,8 +183,8 @@ async def test_write_after_a_torn_end_is_refused(bench: CacheBench) -> None:
     assert bench.cache.read_local(bench.located(0), 0, 6) == b"abCDEF"
 
 
-async def test_sync_records_the_size_of_each_file(bench: CacheBench) -> None:
-    """The rows hold the size that survives a power cut; they change only with it."""
+async def test_sync_records_the_synced_size_of_each_block_file(bench: CacheBench) -> None:
+    """The rows of cached blocks change only if the synced sizes of their files changed."""
     block = bench.write(0, b"abcdef")
     assert cached_blocks.unsynced_tails(bench.db) == [(block, 0, 6)]
     await bench.cache.sync_blocks()
@@ -203,16 +200,15 @@ async def test_sync_records_the_size_of_each_file(bench: CacheBench) -> None:
     assert not bench.db.in_group
 
 
-async def test_leading_hole_needs_no_sync(bench: CacheBench) -> None:
-    """Zeros need no data on the disk."""
+async def test_leading_hole_of_a_block_needs_no_sync(bench: CacheBench) -> None:
+    """A hole at the beginning of a block counts as synced."""
     bench.db.begin()
     block = bench.cache.write_new(INO, BlockIndex(0), 100, b"abc")
 
     assert cached_blocks.unsynced_tails(bench.db) == [(block, 100, 103)]
 
 
-async def test_lost_cached_block_is_fetched_again(bench: CacheBench) -> None:
-    """The reader is asked to fetch, and then reads."""
+async def test_clean_block_without_its_file_is_fetched_again(bench: CacheBench) -> None:
     bench.write(0, b"abc")
     await bench.upload(0)
     bench.files.remove(bench.located(0).block)
@@ -224,8 +220,10 @@ async def test_lost_cached_block_is_fetched_again(bench: CacheBench) -> None:
     assert bench.cache.read_local(bench.located(0), 0, 3) == b"abc"
 
 
-async def test_torn_clean_block_is_found_by_its_hash_after_power_loss(bench: CacheBench) -> None:
-    """Content that does not match is fetched again, matching content is kept."""
+async def test_torn_clean_block_is_detected_by_its_hash_after_a_power_loss(
+    bench: CacheBench,
+) -> None:
+    """A clean block whose content does not match its hash is fetched again; others are kept."""
     for index in (0, 1):
         bench.write(index, b"content %d" % index)
         await bench.upload(index)
@@ -242,7 +240,9 @@ async def test_torn_clean_block_is_found_by_its_hash_after_power_loss(bench: Cac
     assert cache.fetched_blocks == 1
 
 
-async def test_torn_uploaded_block_is_found_after_power_loss_too(bench: CacheBench) -> None:
+async def test_torn_uploaded_block_is_detected_by_its_hash_after_a_power_loss(
+    bench: CacheBench,
+) -> None:
     """After a power loss a row may be on the disk although its block file is torn."""
     block = bench.write(0, b"content")
     await bench.upload(0)
@@ -260,7 +260,7 @@ async def test_torn_uploaded_block_is_found_after_power_loss_too(bench: CacheBen
 async def test_suspect_block_is_not_read_before_verification(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread does the hashing; readers that arrive meanwhile wait for the same result."""
+    """One thread hashes a suspect block, and all its readers wait for this result."""
     bench.write(0, b"content")
     await bench.upload(0)
     bench.files.write_within(bench.located(0).block, 0, b"garbage", 0)
@@ -290,7 +290,7 @@ async def test_suspect_block_is_not_read_before_verification(
 
 
 async def test_all_suspect_blocks_are_verified_in_the_background(bench: CacheBench) -> None:
-    """Torn ones are forgotten, evicted ones skipped."""
+    """Verification after a power loss drops torn blocks and skips removed ones."""
     for index in range(4):
         bench.write(index, b"content %d" % index)
         await bench.upload(index)
@@ -309,10 +309,10 @@ async def test_all_suspect_blocks_are_verified_in_the_background(bench: CacheBen
     assert [cache.is_local(bench.located(index)) for index in range(3)] == [True, False, False]
 
 
-async def test_doomed_files_are_removed_in_a_thread(
+async def test_files_of_doomed_blocks_are_removed_in_a_thread(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A removed tree of small files has thousands of them."""
+    """Removing a tree of small files dooms thousands of block files at once."""
     block = bench.write(0, b"abc")
     block_map.remove(bench.db, INO, BlockIndex(0))
     bench.cache.release(block)
@@ -325,8 +325,7 @@ async def test_doomed_files_are_removed_in_a_thread(
     assert cached_blocks.get(bench.db, block) is None
 
 
-async def test_damaged_pack_is_an_error_and_nothing_is_cached(bench: CacheBench) -> None:
-    """A flipped bit in the store is reported; no file appears."""
+async def test_fetch_from_a_damaged_pack_is_an_error_and_caches_nothing(bench: CacheBench) -> None:
     bench.write(0, b"abc" * 100)
     await bench.upload(0)
     located = bench.located(0)
@@ -345,7 +344,7 @@ async def test_damaged_pack_is_an_error_and_nothing_is_cached(bench: CacheBench)
 async def test_reader_of_an_unreachable_store_gets_an_error(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """After read_timeout the reader fails, and a later one may succeed."""
+    """A reader gets an error after read_timeout; a later read succeeds once the store answers."""
     bench.write(0, b"abc")
     await bench.upload(0)
     bench.db.begin()
@@ -361,7 +360,7 @@ async def test_reader_of_an_unreachable_store_gets_an_error(
 
 
 async def test_writer_waits_for_room_until_an_upload(bench: CacheBench) -> None:
-    """Back-pressure: the writer continues when an upload made room."""
+    """A writer that finds the cache full of dirty blocks continues when an upload made room."""
     cache = bench.new_cache(bytes_max=100 * KIB)
     bench.write(0, bytes(90 * KIB))
     async with trio.open_nursery() as nursery:
@@ -377,7 +376,7 @@ async def test_writer_waits_for_room_until_an_upload(bench: CacheBench) -> None:
 async def test_writer_gets_enospc_after_write_timeout(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The cache is full of dirty blocks; nothing is lost."""
+    """A writer that waits for room gets ENOSPC after write_timeout; dirty blocks stay readable."""
     cache = bench.new_cache(bytes_max=100 * KIB)
     bench.write(0, b"x" * 90 * KIB)
 
@@ -387,10 +386,10 @@ async def test_writer_gets_enospc_after_write_timeout(
     assert cache.read_local(bench.located(0), 0, 3) == b"xxx"
 
 
-async def test_number_of_blocks_is_bounded_too(
+async def test_cache_with_too_many_blocks_has_no_room(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write that finds free bytes checks both numbers: of dirty blocks, and of all."""
+    """The cache bounds the number of dirty blocks and of all blocks, besides their bytes."""
     for module in ("block_cache", "index"):
         monkeypatch.setattr(f"s3fs_meta.cache.{module}.DIRTY_BLOCKS_MAX", 2)
     for module in ("block_cache", "eviction"):
@@ -412,8 +411,8 @@ async def test_number_of_blocks_is_bounded_too(
     assert not cache.find_room(1)
 
 
-async def test_index_follows_a_lost_group(bench: CacheBench) -> None:
-    """After a rollback the index has only what is in the rows."""
+async def test_index_of_the_cache_follows_a_rolled_back_group(bench: CacheBench) -> None:
+    """After a rollback the index in memory has exactly the blocks that have rows."""
     bench.write(0, b"kept")
     bench.db.commit()
     bench.write(1, b"lost")
@@ -425,7 +424,7 @@ async def test_index_follows_a_lost_group(bench: CacheBench) -> None:
 
 
 async def test_block_fetched_during_compaction_stays_sealed(bench: CacheBench) -> None:
-    """Compaction sealed it while a reader fetched it: it must still get into its new pack."""
+    """A block that compaction seals while a reader fetches it must still get into its new pack."""
     block = bench.write(0, b"abc")
     await bench.upload(0)
     bench.cache.evictor.evict_bytes(10)
@@ -443,10 +442,10 @@ async def test_block_fetched_during_compaction_stays_sealed(bench: CacheBench) -
     assert list(bench.cache.index.sealed()) == [block]
 
 
-async def test_fetched_block_does_not_use_the_disk_reserve(
+async def test_fetch_that_needs_the_disk_reserve_is_refused(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that fills the disk would lose the writers' open group."""
+    """If a reader filled the disk, the open transaction group could not be committed."""
     bench.write(0, b"abc" * 100)
     await bench.upload(0)
     bench.cache.evictor.evict_bytes(1000)

@@ -1,4 +1,4 @@
-"""Block files on a local disk."""
+"""Block files, the files on the local disk that contain cached blocks."""
 
 import gc
 import os
@@ -35,8 +35,7 @@ def test_gap_before_the_first_byte_reads_as_zeros(files: BlockFiles) -> None:
     assert files.read(ONE, 0, 8) == b"\0\0\0\0\0abc"
 
 
-def test_write_in_place_grows_the_file(files: BlockFiles) -> None:
-    """Bytes past the end are added, earlier bytes replaced."""
+def test_write_in_place_replaces_and_appends_bytes_of_a_block_file(files: BlockFiles) -> None:
     files.create(ONE, 0, b"abcdef")
 
     files.write_within(ONE, 4, b"XYZ", 4)
@@ -45,24 +44,23 @@ def test_write_in_place_grows_the_file(files: BlockFiles) -> None:
     assert files.size(ONE) == 7
 
 
-def test_short_file_is_an_error(files: BlockFiles) -> None:
-    """The error names the byte where the torn file ends; no zeros are returned."""
+def test_read_past_the_end_of_a_block_file_is_an_error(files: BlockFiles) -> None:
+    """The error for a torn block file names the byte at which the file ends."""
     files.create(ONE, 0, b"abc")
 
     with pytest.raises(LostBlockError, match="ends at byte 3"):
         files.read(ONE, 0, 4)
 
 
-def test_missing_file_is_an_error(files: BlockFiles) -> None:
-    """A block without a file is reported as lost."""
+def test_block_without_a_file_is_reported_as_lost(files: BlockFiles) -> None:
     with pytest.raises(LostBlockError):
         files.read(ONE, 0, 1)
     with pytest.raises(LostBlockError):
         files.write_within(ONE, 0, b"x", 0)
 
 
-def test_leftover_file_of_an_undone_group_is_overwritten(files: BlockFiles) -> None:
-    """A block number that is used again after a crash starts with an empty file."""
+def test_leftover_block_file_of_an_undone_group_is_overwritten(files: BlockFiles) -> None:
+    """After a crash a block number is used again, although an old file may have it as its name."""
     files.create(ONE, 0, b"leftover of before")
 
     files.create(ONE, 0, b"new")
@@ -70,8 +68,7 @@ def test_leftover_file_of_an_undone_group_is_overwritten(files: BlockFiles) -> N
     assert files.size(ONE) == 3
 
 
-def test_copy_has_only_the_requested_bytes(files: BlockFiles) -> None:
-    """The source is unchanged."""
+def test_copy_of_a_block_file_has_only_the_requested_bytes(files: BlockFiles) -> None:
     files.create(ONE, 0, b"abcdef")
 
     files.copy(ONE, TWO, 4)
@@ -81,16 +78,17 @@ def test_copy_has_only_the_requested_bytes(files: BlockFiles) -> None:
     assert files.size(ONE) == 6
 
 
-def test_adopted_block_leaves_nothing_in_tmp(files: BlockFiles, tmp_path: Path) -> None:
-    """A fetched block is renamed into place."""
+def test_fetched_block_leaves_nothing_in_the_tmp_directory(
+    files: BlockFiles, tmp_path: Path
+) -> None:
+    """A fetched block is written in the tmp directory and renamed to its path."""
     files.adopt(ONE, b"fetched")
 
     assert files.read(ONE, 0, 7) == b"fetched"
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_removed_blocks_leave_no_directory(files: BlockFiles, tmp_path: Path) -> None:
-    """The root is empty again after the last block is removed."""
+def test_removal_of_all_block_files_leaves_no_directory(files: BlockFiles, tmp_path: Path) -> None:
     for number in range(50):
         files.create(BlockId(number), 0, b"x")
     for number in range(50):
@@ -100,8 +98,8 @@ def test_removed_blocks_leave_no_directory(files: BlockFiles, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("count", [3, SYNCFS_FILES_MIN])
-def test_sync_accepts_few_many_and_missing_files(files: BlockFiles, count: int) -> None:
-    """Both ways of syncing work, and a doomed file in the list is no error."""
+def test_block_files_are_synced_even_if_one_is_missing(files: BlockFiles, count: int) -> None:
+    """A few block files are synced one by one, many with syncfs; a removed file is no error."""
     blocks = [BlockId(number) for number in range(count)]
     for block in blocks:
         files.create(block, 0, b"x")
@@ -112,8 +110,9 @@ def test_sync_accepts_few_many_and_missing_files(files: BlockFiles, count: int) 
     assert files.size(blocks[1]) == 1
 
 
-def test_unfinished_files_of_an_earlier_run_are_cleared(files: BlockFiles, tmp_path: Path) -> None:
-    """Only the tmp directory is searched."""
+def test_files_of_unfinished_fetches_are_removed_from_the_tmp_directory(
+    files: BlockFiles, tmp_path: Path
+) -> None:
     (tmp_path / "tmp" / "fetch-1").write_bytes(b"half")
 
     files.clear_tmp()
@@ -121,18 +120,17 @@ def test_unfinished_files_of_an_earlier_run_are_cleared(files: BlockFiles, tmp_p
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_all_block_numbers_are_listed(files: BlockFiles) -> None:
-    """The walk finds every created block."""
+def test_numbers_of_all_block_files_are_listed(files: BlockFiles) -> None:
     for number in (1, 255, 1 << 40):
         files.create(BlockId(number), 0, b"x")
 
     assert sorted(files.numbers()) == [1, 255, 1 << 40]
 
 
-def test_concurrent_adoptions_of_one_block_work(
+def test_two_threads_can_store_the_same_fetched_block(
     files: BlockFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader and compaction may fetch the same block at once, in two threads."""
+    """A reader and compaction may fetch one block at the same time, in two threads."""
     put_from = files._directory.put_from  # noqa: SLF001 - two threads meet inside of one call
     first = [True]
 
@@ -149,8 +147,8 @@ def test_concurrent_adoptions_of_one_block_work(
     assert files.read(BlockId(1), 0, 7) == b"content"
 
 
-def test_file_deleted_by_another_process_accepts_no_bytes(files: BlockFiles) -> None:
-    """Bytes written to a file that another process deleted would be lost."""
+def test_write_to_a_block_file_that_another_process_deleted_is_refused(files: BlockFiles) -> None:
+    """Bytes written to a block file that another process deleted would be lost."""
     files.create(ONE, 0, b"abc")
     files.root.joinpath("xxx", "1").unlink()
 
@@ -158,8 +156,7 @@ def test_file_deleted_by_another_process_accepts_no_bytes(files: BlockFiles) -> 
         files.write_within(ONE, 0, b"x", 3)
 
 
-def test_file_deleted_by_another_process_is_not_renamed(files: BlockFiles) -> None:
-    """A file that another process deleted has no name to rename."""
+def test_rename_of_a_block_file_that_another_process_deleted_is_refused(files: BlockFiles) -> None:
     files.create(ONE, 0, b"abc")
     files.root.joinpath("xxx", "1").unlink()
 
@@ -168,14 +165,14 @@ def test_file_deleted_by_another_process_is_not_renamed(files: BlockFiles) -> No
 
 
 def open_below(root: Path) -> list[str]:
-    """Return the open files of this process below a directory."""
+    """Return the paths of this process's open files below a directory."""
     held = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
     names = [os.readlink(fd) for fd in held if fd.is_symlink()]
     return [name for name in names if name.startswith(f"{root}/")]
 
 
-def test_space_of_a_removed_file_is_freed(files: BlockFiles) -> None:
-    """A recently used file is not kept open after its removal, in a thread or not."""
+def test_removed_block_file_is_not_kept_open(files: BlockFiles) -> None:
+    """A removed block file is closed, so that its space on the disk is freed."""
     for remove in (files.remove, lambda block: files.remove_all([block])):
         files.create(ONE, 0, b"abc")
         assert open_below(files.root)
@@ -185,8 +182,8 @@ def test_space_of_a_removed_file_is_freed(files: BlockFiles) -> None:
         assert open_below(files.root) == []
 
 
-def test_fetched_block_replaces_an_open_one(files: BlockFiles) -> None:
-    """The loop reads the fetched content, not the replaced file."""
+def test_fetched_block_replaces_an_open_block_file(files: BlockFiles) -> None:
+    """A read after a fetch reads the fetched file, not the replaced one, which was open."""
     files.create(ONE, 0, b"torn")
     assert files.read_on_loop(ONE, 0, 4) == b"torn"
 
@@ -195,8 +192,8 @@ def test_fetched_block_replaces_an_open_one(files: BlockFiles) -> None:
     assert files.read_on_loop(ONE, 0, 4) == b"good"
 
 
-def test_file_is_closed_before_a_thread_removes_it(files: BlockFiles) -> None:
-    """unlink(2) frees the space: a close on the loop would take as long."""
+def test_block_file_is_closed_before_a_thread_removes_it(files: BlockFiles) -> None:
+    """Closing a removed file frees its space, which would stall the event loop."""
     files.create(ONE, 0, b"abc")
 
     files.let_go([ONE, TWO])
@@ -207,7 +204,7 @@ def test_file_is_closed_before_a_thread_removes_it(files: BlockFiles) -> None:
 
 @pytest.mark.mount
 def test_block_on_a_read_only_disk_can_be_read(small_disk: Path) -> None:
-    """On a disk that turned read-only blocks can be read but not written."""
+    """On a disk that turned read-only, blocks can be read but not written."""
     files = BlockFiles(small_disk / "blocks", small_disk / "tmp")
     files.create(ONE, 0, b"abc")
     files.let_go([ONE])
@@ -219,7 +216,7 @@ def test_block_on_a_read_only_disk_can_be_read(small_disk: Path) -> None:
 
 
 def opened(tmp_path: Path) -> int:
-    """Return a descriptor of some file."""
+    """Return a descriptor of a file in *tmp_path*."""
     return os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
 
 
@@ -228,8 +225,10 @@ def is_open(fd: int) -> bool:
     return os.path.exists(f"/proc/self/fd/{fd}")
 
 
-def test_file_opened_first_is_closed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of open files has a bound; the file opened first is closed first."""
+def test_block_file_opened_first_is_closed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most OPEN_BLOCKS_MAX block files are open; the file opened first is closed first."""
     monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 2)
     held = OpenBlocks()
     fds = [opened(tmp_path) for _ in range(3)]
@@ -240,8 +239,8 @@ def test_file_opened_first_is_closed_first(tmp_path: Path, monkeypatch: pytest.M
     assert [is_open(fd) for fd in fds] == [False, True, True]
 
 
-def test_forgotten_file_stays_open_until_the_loop_closes_it(tmp_path: Path) -> None:
-    """A thread that is reading from it reads from the same file to the end."""
+def test_forgotten_block_file_stays_open_until_the_loop_closes_it(tmp_path: Path) -> None:
+    """A thread may still read from a block file that was removed from the table of open files."""
     held = OpenBlocks()
     fd = opened(tmp_path)
     held.put(ONE, fd)
@@ -254,8 +253,8 @@ def test_forgotten_file_stays_open_until_the_loop_closes_it(tmp_path: Path) -> N
     assert not is_open(fd)
 
 
-def test_new_descriptor_of_a_block_replaces_the_old_one(tmp_path: Path) -> None:
-    """A number of an undone group is used again: the old file is not written to."""
+def test_new_descriptor_of_a_block_file_replaces_the_old_one(tmp_path: Path) -> None:
+    """A block number of an undone group is used again; its old file must not be written to."""
     held = OpenBlocks()
     old, new = opened(tmp_path), opened(tmp_path)
     held.put(ONE, old)
@@ -266,8 +265,7 @@ def test_new_descriptor_of_a_block_replaces_the_old_one(tmp_path: Path) -> None:
     assert not is_open(old)
 
 
-def test_all_files_are_closed_at_the_end(tmp_path: Path) -> None:
-    """Kept and forgotten files are closed, even without an explicit close."""
+def test_deleting_the_table_of_open_block_files_closes_all_files(tmp_path: Path) -> None:
     held = OpenBlocks()
     fds = [opened(tmp_path), opened(tmp_path)]
     held.put(ONE, fds[0])
@@ -293,10 +291,10 @@ def _hasty_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_hasty_threads")
 @pytest.mark.parametrize("rounds", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_threads_may_forget_files_while_the_loop_makes_room(
+def test_threads_may_forget_block_files_while_the_loop_closes_others(
     monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
-    """A thread that forgets a file does not disturb the loop's iteration over files."""
+    """Threads remove entries of the table of open files while the loop closes its oldest files."""
     monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 64)
     held = OpenBlocks()
     newest, ended = 0, threading.Event()
@@ -317,8 +315,8 @@ def test_threads_may_forget_files_while_the_loop_makes_room(
             thread.join()
 
 
-def test_process_with_a_low_limit_keeps_fewer_files_open(tmp_path: Path) -> None:
-    """A quarter of the limit: the database, the store and threads need some, too."""
+def test_process_with_a_low_file_limit_keeps_fewer_block_files_open(tmp_path: Path) -> None:
+    """Block files use at most a quarter of RLIMIT_NOFILE."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, limits[1]))
     try:

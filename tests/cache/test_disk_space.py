@@ -1,4 +1,4 @@
-"""The guard of the disk's reserve."""
+"""The guard of the disk reserve, the space that only SQLite may use."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from s3fs_meta.limits import DISK_CHECK_BYTES, DISK_FREE_BYTES, OPERATION_DISK_B
 
 
 class MeasuredDisk(DiskSpace):
-    """A disk whose spare bytes are set by the test."""
+    """A guard of a disk whose number of spare bytes the test sets."""
 
     def __init__(self, path: Path, spare: int, free_some: Callable[[int], None]) -> None:
         super().__init__(path, free_some)
@@ -22,13 +22,13 @@ class MeasuredDisk(DiskSpace):
 
     @override
     def spare_bytes(self) -> int:
-        """Return the number set by the test."""
+        """Return the number that the test set."""
         self.looks += 1
         return self.spare
 
 
 def test_one_check_of_the_disk_allows_many_operations(tmp_path: Path) -> None:
-    """A disk with much space is queried once per granted budget, not once per operation."""
+    """The free space of the disk is requested once per budget, not once per operation."""
     disk = MeasuredDisk(tmp_path, 1 << 40, lambda _wanted: None)
 
     for _ in range(100):
@@ -37,16 +37,14 @@ def test_one_check_of_the_disk_allows_many_operations(tmp_path: Path) -> None:
     assert disk.looks == 1
 
 
-def test_operation_that_needs_the_reserve_is_refused(tmp_path: Path) -> None:
-    """An operation that would use the reserve is refused."""
+def test_operation_that_needs_the_disk_reserve_is_refused(tmp_path: Path) -> None:
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
 
     with pytest.raises(NoSpaceLeftError, match="reserve"):
         disk.spend(101)
 
 
-def test_evicting_makes_room_first(tmp_path: Path) -> None:
-    """Clean blocks are evicted before a write is refused."""
+def test_clean_blocks_are_evicted_before_a_write_is_refused(tmp_path: Path) -> None:
     disk = MeasuredDisk(tmp_path, 0, lambda wanted: setattr(disk, "spare", wanted))
 
     disk.spend(1000)
@@ -54,8 +52,8 @@ def test_evicting_makes_room_first(tmp_path: Path) -> None:
     assert disk.spare >= 1000
 
 
-def test_little_more_is_evicted_than_needed(tmp_path: Path) -> None:
-    """Eviction runs on the loop, and each small file takes as long as a large one."""
+def test_little_more_disk_space_is_evicted_than_needed(tmp_path: Path) -> None:
+    """Eviction removes files on the event loop, so it must not remove many at once."""
     asked: list[int] = []
 
     def free_some(wanted: int) -> None:
@@ -69,8 +67,7 @@ def test_little_more_is_evicted_than_needed(tmp_path: Path) -> None:
     assert max(asked) <= OPERATION_DISK_BYTES + DISK_FREE_BYTES
 
 
-def test_spare_bytes_equal_those_of_statvfs(tmp_path: Path) -> None:
-    """The spare bytes are those of the disk of the cache directory."""
+def test_spare_bytes_are_fewer_than_the_bytes_of_the_disk(tmp_path: Path) -> None:
     figures = os.statvfs(tmp_path)
 
     spare = DiskSpace(tmp_path, lambda _wanted: None).spare_bytes()
@@ -79,7 +76,7 @@ def test_spare_bytes_equal_those_of_statvfs(tmp_path: Path) -> None:
 
 
 def test_space_reserved_for_a_growing_file_is_not_given_to_others(tmp_path: Path) -> None:
-    """Space reserved for a growing file is refused to others; other space is not."""
+    """As a file grows, the space that is still reserved for it shrinks."""
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
     path = tmp_path / "image.db"
 
@@ -91,8 +88,8 @@ def test_space_reserved_for_a_growing_file_is_not_given_to_others(tmp_path: Path
         disk.spend(41)
 
 
-def test_reservation_without_space_is_refused(tmp_path: Path) -> None:
-    """The operation does not begin, and nothing stays reserved."""
+def test_reservation_of_more_space_than_the_disk_has_is_refused(tmp_path: Path) -> None:
+    """A refused reservation of disk space reserves nothing."""
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
 
     with pytest.raises(NoSpaceLeftError), disk.holding(tmp_path / "image.db", 101):

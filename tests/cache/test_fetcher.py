@@ -1,4 +1,4 @@
-"""Fetching small blocks with their neighbours."""
+"""Fetching small blocks together with their neighbours in the pack, and runs of blocks."""
 
 import random
 
@@ -22,7 +22,7 @@ from tests.cache.conftest import CacheBench
 
 
 async def _stored(bench: CacheBench, count: int, size_bytes: int = 2 * KIB) -> list[bytes]:
-    """Make a pack of blocks that are not cached; return their contents."""
+    """Upload blocks in one pack, evict them, and return their contents."""
     rng = random.Random(count)
     contents = [rng.randbytes(size_bytes) for _ in range(count)]
     for index, content in enumerate(contents):
@@ -35,7 +35,7 @@ async def _stored(bench: CacheBench, count: int, size_bytes: int = 2 * KIB) -> l
 
 
 async def _read(bench: CacheBench, index: int) -> bytes:
-    """Read a block as a request does."""
+    """Read a block as the read handler does: fetch it while it is not cached."""
     while not bench.cache.is_local(located := bench.located(index)):
         await bench.cache.fetch(located)
     return bench.cache.read_local(located, 0, located.plain_bytes)
@@ -43,7 +43,7 @@ async def _read(bench: CacheBench, index: int) -> bytes:
 
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
 async def test_small_blocks_of_one_pack_need_few_requests(bench: CacheBench, count: int) -> None:
-    """A thousand small files do not cost a thousand round trips, in any order."""
+    """Reading a thousand small blocks of one pack takes few requests, in any order."""
     contents = await _stored(bench, count)
     bench.store = counting = CountingStore(bench.store)  # type: ignore[assignment]
     bench.new_cache()
@@ -60,8 +60,7 @@ async def test_small_blocks_of_one_pack_need_few_requests(bench: CacheBench, cou
     assert counting.counts["get"].requests == 0
 
 
-async def test_readers_of_neighbours_share_one_request(bench: CacheBench) -> None:
-    """Readers of neighbours that arrive during the request share it."""
+async def test_readers_of_neighbouring_small_blocks_share_one_request(bench: CacheBench) -> None:
     contents = await _stored(bench, 50)
     found: dict[int, bytes] = {}
 
@@ -77,7 +76,7 @@ async def test_readers_of_neighbours_share_one_request(bench: CacheBench) -> Non
 
 
 async def test_large_block_is_fetched_without_neighbours(bench: CacheBench) -> None:
-    """Read-ahead serves large files."""
+    """Neighbours are fetched only with small blocks; read-ahead serves large files."""
     contents = await _stored(bench, 3, 64 * KIB)
 
     assert await _read(bench, 1) == contents[1]
@@ -86,10 +85,11 @@ async def test_large_block_is_fetched_without_neighbours(bench: CacheBench) -> N
     assert not bench.cache.is_local(bench.located(2))
 
 
-async def test_damage_of_a_neighbour_does_not_affect_the_block(bench: CacheBench) -> None:
-    """The block itself is delivered; only the reader of the damaged one gets an error."""
+async def test_damage_of_a_neighbour_does_not_fail_the_fetch_of_a_block(bench: CacheBench) -> None:
+    """Only the reader of a damaged block gets an error, not the reader of its neighbour."""
     contents = await _stored(bench, 3)
-    bench.store.corrupt("get_range", times=3)  # the bit in the middle: block 1
+    # The flipped bit, in the middle of the range, is in block 1.
+    bench.store.corrupt("get_range", times=3)
 
     assert await _read(bench, 0) == contents[0]
     assert await _read(bench, 2) == contents[2]
@@ -101,7 +101,7 @@ async def test_damage_of_a_neighbour_does_not_affect_the_block(bench: CacheBench
 
 
 async def _heard(bench: CacheBench) -> list[tuple[int, bool]]:
-    """Read block 0, which fails; return the damage that was reported."""
+    """Read block 0, which fails; return the damage that the cache reported."""
     bench.heard.clear()
     with pytest.raises((FormatError, ObjectMissingError)):
         await _read(bench, 0)
@@ -109,7 +109,7 @@ async def _heard(bench: CacheBench) -> list[tuple[int, bool]]:
 
 
 async def test_damage_is_reported_after_a_second_wrong_answer(bench: CacheBench) -> None:
-    """A first wrong answer is not reported, because bytes may change in transit."""
+    """A wrong answer is requested once more, because bytes may change in transit."""
     [content] = await _stored(bench, 1)
     block = bench.located(0).block
     bench.store.corrupt("get_range", times=2)
@@ -118,8 +118,8 @@ async def test_damage_is_reported_after_a_second_wrong_answer(bench: CacheBench)
     assert await _read(bench, 0) == content
 
 
-async def test_missing_pack_counts_only_in_an_existing_filesystem(bench: CacheBench) -> None:
-    """A disk that is not mounted, or another bucket, lacks the superblock, too."""
+async def test_missing_pack_is_damage_only_if_the_superblock_exists(bench: CacheBench) -> None:
+    """Without the superblock the bucket may be another one, or its disk may not be mounted."""
     await _stored(bench, 1)
     block = bench.located(0).block
     [key] = [key async for key in bench.pack_keys()]
@@ -131,7 +131,7 @@ async def test_missing_pack_counts_only_in_an_existing_filesystem(bench: CacheBe
 
 
 async def test_damaged_block_is_read_from_a_newer_location(bench: CacheBench) -> None:
-    """If the content is damaged there, too, the error of the first location is raised."""
+    """If the newer location is damaged, too, the reader gets the error of the first location."""
     [content] = await _stored(bench, 1)
     bench.write(7, content)
     other = await bench.upload(7)
@@ -152,8 +152,8 @@ async def test_damaged_block_is_read_from_a_newer_location(bench: CacheBench) ->
         await _read(bench, 0)
 
 
-async def test_block_before_the_end_of_a_truncated_pack_is_readable(bench: CacheBench) -> None:
-    """A range past the end fails, so the block is then requested alone."""
+async def test_block_before_the_end_of_a_truncated_pack_can_be_read(bench: CacheBench) -> None:
+    """A range past the end of a truncated pack fails, so the block is then requested alone."""
     contents = [random.Random(3).randbytes(2 * KIB) for _ in range(3)]
     for index, content in enumerate(contents):
         bench.write(index, content)
@@ -170,8 +170,8 @@ async def test_block_before_the_end_of_a_truncated_pack_is_readable(bench: Cache
     assert await _read(bench, 1) == contents[1]
 
 
-async def test_reader_of_a_neighbour_retries_when_the_first_fails(bench: CacheBench) -> None:
-    """An error about another block is not passed on."""
+async def test_failed_request_is_retried_by_readers_of_neighbours(bench: CacheBench) -> None:
+    """A reader that waits for another reader's request makes its own if that request fails."""
     contents = await _stored(bench, 2)
     gate = bench.store.hold("get_range")
     bench.store.fail("get_range", UnexpectedStoreError("pack", "odd"))
@@ -197,7 +197,7 @@ async def test_reader_of_a_neighbour_retries_when_the_first_fails(bench: CacheBe
 async def test_reader_of_a_neighbour_waits_for_an_outage_only_once(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A second timeout does not follow the first."""
+    """A reader whose shared request timed out gets the error without a second timeout."""
     await _stored(bench, 2)
     bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
     began_s = trio.current_time()
@@ -218,7 +218,7 @@ async def test_reader_of_a_neighbour_waits_for_an_outage_only_once(
 
 
 async def test_neighbours_never_evict_recently_used_blocks(bench: CacheBench) -> None:
-    """Neighbours use free space, or a sixteenth of a full cache."""
+    """Fetched neighbours that no reader has used take at most a sixteenth of a full cache."""
     bench.new_cache(bytes_max=MIB)
     contents = await _stored(bench, 400)
     used = range(400, 900)
@@ -237,8 +237,9 @@ async def test_neighbours_never_evict_recently_used_blocks(bench: CacheBench) ->
     assert kept * 2 * KIB > MIB * 7 // 8
 
 
-async def test_neighbour_removed_during_the_fetch_leaves_nothing(bench: CacheBench) -> None:
-    """A neighbour that is removed or cached during the fetch leaves no file or row."""
+async def test_neighbour_removed_during_its_fetch_leaves_no_file_and_no_row(
+    bench: CacheBench,
+) -> None:
     await _stored(bench, 3)
     gate = bench.store.hold("get_range")
     gone = bench.located(1).block
@@ -261,8 +262,8 @@ async def _fetch_run(bench: CacheBench, *indexes: int) -> None:
     await bench.cache.fetch_run([bench.located(index) for index in indexes])
 
 
-async def test_run_is_fetched_with_one_request(bench: CacheBench) -> None:
-    """A run of blocks of any size is one request, and readers of its blocks wait for it."""
+async def test_run_of_blocks_is_fetched_with_one_request(bench: CacheBench) -> None:
+    """A run of adjacent blocks is one request, and a reader of its last block waits for it."""
     contents = await _stored(bench, 6, 64 * KIB)
     found: list[bytes] = []
 
@@ -282,10 +283,12 @@ async def test_run_is_fetched_with_one_request(bench: CacheBench) -> None:
     assert len(bench.store.calls) == 1
 
 
-async def test_damage_in_a_run_affects_only_its_own_readers(bench: CacheBench) -> None:
-    """In a run with damage only a read of the damaged block fails."""
+async def test_damage_in_a_run_of_blocks_fails_only_readers_of_the_damaged_block(
+    bench: CacheBench,
+) -> None:
     contents = await _stored(bench, 3)
-    bench.store.corrupt("get_range", times=3)  # the bit in the middle: block 1
+    # The flipped bit, in the middle of the range, is in block 1.
+    bench.store.corrupt("get_range", times=3)
 
     await _fetch_run(bench, 0, 1, 2)
 
@@ -296,8 +299,9 @@ async def test_damage_in_a_run_affects_only_its_own_readers(bench: CacheBench) -
     assert await _read(bench, 1) == contents[1]
 
 
-async def test_failed_run_leaves_its_blocks_to_their_readers(bench: CacheBench) -> None:
-    """Waiting readers check again, and request the block themselves."""
+async def test_readers_request_their_blocks_themselves_after_a_run_failed(
+    bench: CacheBench,
+) -> None:
     contents = await _stored(bench, 2, 64 * KIB)
     gate = bench.store.hold("get_range")
     bench.store.fail("get_range", UnexpectedStoreError("pack", "odd"))
@@ -319,7 +323,7 @@ async def test_failed_run_leaves_its_blocks_to_their_readers(bench: CacheBench) 
 async def test_readers_of_a_run_wait_for_an_outage_only_once(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A second timeout does not follow that of the run."""
+    """A reader that waits for a run of blocks gets its timeout without a second timeout."""
     await _stored(bench, 2, 64 * KIB)
     bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
     began_s = trio.current_time()
@@ -334,7 +338,6 @@ async def test_readers_of_a_run_wait_for_an_outage_only_once(
 
 
 async def test_blocks_being_fetched_are_not_requested_again(bench: CacheBench) -> None:
-    """A run whose blocks are all being fetched makes no request."""
     await _stored(bench, 2, 64 * KIB)
     gate = bench.store.hold("get_range")
     async with trio.open_nursery() as nursery:

@@ -12,8 +12,8 @@ def index_of(*blocks: tuple[int, BlockState, int]) -> CacheIndex:
     return index
 
 
-def test_sums_follow_a_block_through_its_states() -> None:
-    """Bytes and counts are those of the present state only."""
+def test_sums_of_the_cache_index_follow_a_block_through_its_states() -> None:
+    """The index counts a block only in its present state."""
     index = index_of((1, BlockState.DIRTY, 10), (2, BlockState.CLEAN, 5))
 
     index.move(BlockId(1), BlockState.SEALED)
@@ -25,8 +25,7 @@ def test_sums_follow_a_block_through_its_states() -> None:
     assert index.total_count == 2
 
 
-def test_dropped_block_leaves_nothing() -> None:
-    """After drop the sums are zero and the block is unknown."""
+def test_block_dropped_from_the_cache_index_is_not_counted() -> None:
     index = index_of((1, BlockState.CLEAN, 10))
 
     index.drop(BlockId(1))
@@ -36,8 +35,7 @@ def test_dropped_block_leaves_nothing() -> None:
     assert index.oldest_clean() is None
 
 
-def test_eviction_order_is_by_last_use() -> None:
-    """A used block is moved to the end."""
+def test_clean_block_used_least_recently_is_evicted_next() -> None:
     index = index_of((1, BlockState.CLEAN, 1), (2, BlockState.CLEAN, 1), (3, BlockState.CLEAN, 1))
 
     index.used(BlockId(1))
@@ -46,7 +44,7 @@ def test_eviction_order_is_by_last_use() -> None:
 
 
 def test_only_clean_blocks_can_be_evicted() -> None:
-    """Dirty, sealed, uploaded and doomed blocks are never offered."""
+    """Dirty, sealed, uploaded and doomed blocks are never offered for eviction."""
     index = index_of(
         (1, BlockState.DIRTY, 1),
         (2, BlockState.SEALED, 1),
@@ -57,8 +55,8 @@ def test_only_clean_blocks_can_be_evicted() -> None:
     assert index.oldest_clean() is None
 
 
-def test_oldest_dirty_blocks_are_offered_within_a_bound() -> None:
-    """A bound on bytes ends the list, but at least one block is offered."""
+def test_oldest_dirty_blocks_are_offered_for_upload_within_bounds() -> None:
+    """The sum of bytes and the number of blocks are bounded, but at least one block is offered."""
     index = index_of(*((number, BlockState.DIRTY, 100) for number in range(1, 6)))
 
     assert index.dirty_before(10.0, 250) == [BlockId(1), BlockId(2)]
@@ -68,8 +66,7 @@ def test_oldest_dirty_blocks_are_offered_within_a_bound() -> None:
     assert index.dirty_before(10.0, 1000, 1) == [BlockId(1)]
 
 
-def test_changed_lengths_are_listed() -> None:
-    """Cached blocks whose length differs from the recorded one."""
+def test_cached_blocks_whose_length_changed_since_their_sync_are_listed() -> None:
     index = index_of((1, BlockState.DIRTY, 10), (2, BlockState.DIRTY, 20))
     both = [BlockId(1), BlockId(2), BlockId(3)]
     assert index.lengths_to_note(both) == [(1, 10), (2, 20)]
@@ -83,8 +80,8 @@ def test_changed_lengths_are_listed() -> None:
     assert index.lengths_to_note(both) == [(1, 15), (2, 20)]
 
 
-def test_unsynced_blocks_are_listed_once() -> None:
-    """A listed block is not listed again until it is written again."""
+def test_unsynced_block_is_listed_once_per_write() -> None:
+    """A block whose sync was requested is listed again only after another write."""
     index = CacheIndex()
     index.note_write(BlockId(1))
     index.note_write(BlockId(2))
@@ -94,8 +91,8 @@ def test_unsynced_blocks_are_listed_once() -> None:
     assert index.take_unsynced() == []
 
 
-def test_unread_blocks_of_read_ahead_are_evicted_first() -> None:
-    """Unread blocks of read-ahead are evicted first, except for a small number of bytes."""
+def test_unread_blocks_that_were_fetched_ahead_are_evicted_first() -> None:
+    """Blocks fetched ahead that no reader used are evicted first while they exceed a bound."""
     index = CacheIndex()
     index.put(BlockId(1), BlockState.CLEAN, 10)
     for block in (2, 3, 4):

@@ -21,7 +21,7 @@ OLD = b"synced long before"
 
 
 async def test_content_after_the_last_sync_is_an_error_after_a_power_cut(bench: CacheBench) -> None:
-    """Content after the last sync is an error, never zeros: the size may be synced before it."""
+    """After a power cut the size of a block file may be on the disk without the bytes."""
     block = bench.write(0, b"synced")
     bench.write(1, b"whole")
     await bench.cache.sync_blocks()
@@ -36,8 +36,7 @@ async def test_content_after_the_last_sync_is_an_error_after_a_power_cut(bench: 
     assert bench.files.size(block) == 6
 
 
-async def test_short_and_missing_files_are_unchanged(bench: CacheBench) -> None:
-    """Files that are short or missing need no truncation."""
+async def test_block_files_shorter_than_their_synced_size_are_unchanged(bench: CacheBench) -> None:
     one, two = bench.write(0, b"short"), bench.write(1, b"gone")
     await bench.cache.sync_blocks()
     bench.cache.write_in_place(bench.located(0), 5, b"er")
@@ -50,8 +49,8 @@ async def test_short_and_missing_files_are_unchanged(bench: CacheBench) -> None:
     assert (bench.files.size(one), bench.files.size(two)) == (3, None)
 
 
-async def test_file_of_an_unknown_block_is_quarantined(bench: CacheBench, tmp_path: Path) -> None:
-    """A crash undid its operation, or the database is older: then the file is the only copy."""
+async def test_block_file_without_a_row_is_quarantined(bench: CacheBench, tmp_path: Path) -> None:
+    """A block file without a row may be the only copy if the database is an older one."""
     kept = bench.write(0, b"kept")
     bench.db.commit()
     unknown = bench.write(1, b"undone")
@@ -72,7 +71,7 @@ async def test_file_of_an_unknown_block_is_quarantined(bench: CacheBench, tmp_pa
 async def test_times_distinguish_a_kill_from_an_old_database(
     bench: CacheBench, tmp_path: Path, changed: int, now: int, quarantined: int
 ) -> None:
-    """An undone group is newer than the database; a restored database is the newest."""
+    """Files of an undone group are newer than the database; a restored database is the newest."""
     unknown = bench.write(1, b"undone")
     bench.db.rollback()
     made_ns = max(bench.files.times_ns(unknown))
@@ -84,8 +83,10 @@ async def test_times_distinguish_a_kill_from_an_old_database(
     assert list(bench.files.numbers()) == []
 
 
-async def test_one_older_file_quarantines_all(bench: CacheBench, tmp_path: Path) -> None:
-    """One file older than the database proves that a kill did not make all of them."""
+async def test_one_stray_file_older_than_the_database_quarantines_all(
+    bench: CacheBench, tmp_path: Path
+) -> None:
+    """One stray file older than the database proves that a kill did not leave all of them."""
     older = bench.write(1, b"older")
     made_ns = max(bench.files.times_ns(older))
     indexes = itertools.count(2)
@@ -96,10 +97,10 @@ async def test_one_older_file_quarantines_all(bench: CacheBench, tmp_path: Path)
     assert _let_go(bench, tmp_path, range(made_ns + 1, FUTURE_NS)) == len({older, newer})
 
 
-async def test_file_whose_content_is_in_a_pack_is_removed(
+async def test_stray_file_whose_content_is_in_a_pack_is_removed(
     bench: CacheBench, tmp_path: Path
 ) -> None:
-    """A stray file whose content is in a pack was being evicted or fetched, and is removed."""
+    """A crash during an eviction or a fetch leaves such a block file without a row."""
     block = await bench.upload_content(b"content")
     bench.db.begin_local()
     bench.db.run("DELETE FROM cached_blocks")
@@ -110,10 +111,10 @@ async def test_file_whose_content_is_in_a_pack_is_removed(
 
 
 @pytest.mark.parametrize("undone_ns", [None, range(FUTURE_NS)], ids=["power cut", "killed"])
-async def test_file_whose_pack_is_damaged_is_quarantined(
+async def test_stray_file_whose_pack_is_damaged_is_quarantined(
     bench: CacheBench, tmp_path: Path, undone_ns: range | None
 ) -> None:
-    """If the pack is marked as damaged, the stray file is the last copy, and is kept."""
+    """If the pack of a block is marked as damaged, a stray file may be the last copy."""
     block = await bench.upload_content(b"content")
     pack, offset = bench.located(0).pack, bench.located(0).pack_offset
     assert pack is not None
@@ -126,10 +127,10 @@ async def test_file_whose_pack_is_damaged_is_quarantined(
 
 
 @pytest.mark.parametrize("content", [b"another", b"content and more", b"cont"])
-async def test_file_with_other_content_than_its_pack_is_quarantined(
+async def test_stray_file_with_other_content_than_its_pack_is_quarantined(
     bench: CacheBench, tmp_path: Path, content: bytes
 ) -> None:
-    """A file whose number another host used for other content is quarantined."""
+    """Another host may have used the number of a stray file for other content."""
     block = await bench.upload_content(b"content")
     bench.db.begin_local()
     bench.db.run("DELETE FROM cached_blocks")
@@ -139,16 +140,18 @@ async def test_file_with_other_content_than_its_pack_is_quarantined(
     assert BlockFiles(tmp_path / "aside", tmp_path).size(block) == len(content)
 
 
-async def test_empty_file_is_removed(bench: CacheBench, tmp_path: Path) -> None:
-    """The process was killed between its creation and its first write."""
+async def test_empty_stray_file_is_removed(bench: CacheBench, tmp_path: Path) -> None:
+    """A kill between the creation of a block file and its first write leaves it empty."""
     bench.files.create(BlockId(77), 0, b"")
 
     assert _let_go(bench, tmp_path) == 0
     assert list(bench.files.numbers()) == []
 
 
-async def test_files_with_smaller_numbers_are_kept(bench: CacheBench, tmp_path: Path) -> None:
-    """A database that was closed cleanly knows which numbers it never used."""
+async def test_stray_files_with_numbers_below_the_first_are_kept(
+    bench: CacheBench, tmp_path: Path
+) -> None:
+    """A cleanly closed database records the number from which on no block was made."""
     for number in (5, 0x1003, 0x1004, 0x2000):
         bench.files.create(BlockId(number), 0, b"unknown")
 
@@ -156,8 +159,8 @@ async def test_files_with_smaller_numbers_are_kept(bench: CacheBench, tmp_path: 
     assert sorted(bench.files.numbers()) == [5, 0x1003]
 
 
-async def test_foreign_names_are_kept(bench: CacheBench, tmp_path: Path) -> None:
-    """Files with foreign names are kept and do not prevent a mount."""
+async def test_files_that_are_not_block_files_are_kept(bench: CacheBench, tmp_path: Path) -> None:
+    """Files that are not block files are kept and do not prevent a mount."""
     (bench.files.root / "xxx").mkdir()
     (bench.files.root / "xxx" / "notes.txt").write_bytes(b"notes")
     (bench.files.root / "photo").write_bytes(b"photo")
@@ -166,8 +169,10 @@ async def test_foreign_names_are_kept(bench: CacheBench, tmp_path: Path) -> None
     assert (bench.files.root / "photo").exists()
 
 
-async def test_file_that_fsck_may_need_is_kept(bench: CacheBench, tmp_path: Path) -> None:
-    """A file is kept if its block is in no pack: fsck may use it."""
+async def test_stray_file_of_a_block_in_no_pack_is_kept_for_fsck(
+    bench: CacheBench, tmp_path: Path
+) -> None:
+    """The block of this file has a row in the database but is in no pack."""
     block = bench.write(0, b"content")
     bench.db.begin_local()
     bench.db.run("DELETE FROM cached_blocks")
@@ -195,7 +200,7 @@ def _let_go(
 
 
 def copy(bench: CacheBench, keep_bytes: int, *, cuts: bool = False) -> BlockId:
-    """Replace block 0 by a copy of its first bytes."""
+    """Replace block 0 by a copy of its first bytes, and return the number of the copy."""
     bench.db.begin()
     located = bench.located(0)
     block = bench.cache.copy_on_write(located, INO, BlockIndex(0), keep_bytes, cuts=cuts)
@@ -205,7 +210,7 @@ def copy(bench: CacheBench, keep_bytes: int, *, cuts: bool = False) -> BlockId:
 
 
 async def cut_power(bench: CacheBench, *lost: BlockId) -> None:
-    """Empty files whose rows exist; then recover as a mount does."""
+    """Empty the files of *lost*, as a power cut may; then recover as a mount does."""
     bench.db.commit()
     for block in lost:
         bench.files.cut_after(block, 0)
@@ -220,8 +225,8 @@ def content(bench: CacheBench) -> bytes:
     return bench.cache.read_local(located, 0, min(size, located.plain_bytes))
 
 
-async def test_synced_copy_is_kept(bench: CacheBench) -> None:
-    """Once it is synced, the content of its origin is not restored."""
+async def test_synced_copy_of_a_block_is_not_replaced_by_its_origin(bench: CacheBench) -> None:
+    """A copied block that was synced keeps its content after a power cut."""
     await bench.upload_content(OLD)
     block = copy(bench, len(OLD))
     bench.cache.write_in_place(bench.located(0), 0, b"NEW")
@@ -237,10 +242,10 @@ async def test_synced_copy_is_kept(bench: CacheBench) -> None:
 async def test_copy_of_an_uploaded_block_gets_the_content_of_its_origin(
     bench: CacheBench, torn: bool
 ) -> None:
-    """A copy gets all bytes of its origin; appended bytes are lost and give an error."""
+    """A power cut loses the bytes written to a copied block; the bytes of its origin survive."""
     old = await bench.upload_content(OLD)
     bench.db.begin()
-    blocks.add_refs(bench.db, old)  # a second reference keeps the file
+    blocks.add_refs(bench.db, old)  # A second reference keeps the block file of the origin.
     new = copy(bench, 5)
     bench.cache.write_in_place(bench.located(0), 5, b"-" * 40)
     if torn:
@@ -254,8 +259,8 @@ async def test_copy_of_an_uploaded_block_gets_the_content_of_its_origin(
     assert block_origins.blocks(bench.db) == []
 
 
-async def test_origin_that_was_removed_is_read_from_its_pack(bench: CacheBench) -> None:
-    """An unreferenced clean block is removed before anything is synced."""
+async def test_removed_origin_of_a_copied_block_is_read_from_its_pack(bench: CacheBench) -> None:
+    """The block file of an unreferenced clean origin is removed before its copy is synced."""
     old = await bench.upload_content(OLD)
     new = copy(bench, len(OLD))
     assert bench.files.size(old) is None
@@ -266,7 +271,7 @@ async def test_origin_that_was_removed_is_read_from_its_pack(bench: CacheBench) 
 
 
 async def test_copy_of_a_dirty_block_gets_the_synced_part_of_its_origin(bench: CacheBench) -> None:
-    """The origin's file stays until the copy was synced."""
+    """The block file of a dirty origin is kept until its copy is synced."""
     bench.write(0, OLD)
     await bench.cache.sync_blocks()
     bench.cache.write_in_place(bench.located(0), len(OLD), b" and more")
@@ -277,8 +282,8 @@ async def test_copy_of_a_dirty_block_gets_the_synced_part_of_its_origin(bench: C
     assert content(bench) == OLD
 
 
-async def test_truncated_content_does_not_reappear(bench: CacheBench) -> None:
-    """A later write after the cut does not show the bytes between them."""
+async def test_truncated_bytes_do_not_reappear_after_a_power_cut(bench: CacheBench) -> None:
+    """Bytes that a truncation removed stay removed after a later write and a power cut."""
     bench.write(0, OLD)
     await bench.cache.sync_blocks()
     new = copy(bench, 6, cuts=True)
@@ -289,8 +294,10 @@ async def test_truncated_content_does_not_reappear(bench: CacheBench) -> None:
     assert content(bench) == OLD[:6]
 
 
-async def test_copy_of_a_copy_gets_the_oldest_content(bench: CacheBench) -> None:
-    """In a chain of copies each is restored before it serves as an origin."""
+async def test_copy_of_a_copied_block_gets_the_content_of_the_first_origin(
+    bench: CacheBench,
+) -> None:
+    """In a chain of copied blocks each copy is restored before it serves as an origin."""
     await bench.upload_content(OLD)
     first = copy(bench, len(OLD))
     bench.cache.seal([first])
@@ -301,8 +308,8 @@ async def test_copy_of_a_copy_gets_the_oldest_content(bench: CacheBench) -> None
     assert content(bench) == OLD[:10]
 
 
-async def test_hole_is_restored_as_a_hole(bench: CacheBench) -> None:
-    """A write into it makes only its own range unreadable."""
+async def test_leading_hole_of_a_block_is_restored_after_a_power_cut(bench: CacheBench) -> None:
+    """A power cut loses the bytes written after a leading hole of a block, not the hole."""
     bench.db.begin()
     block = bench.cache.write_new(INO, BlockIndex(0), 100, b"new")
     bench.db.commit()
@@ -315,8 +322,10 @@ async def test_hole_is_restored_as_a_hole(bench: CacheBench) -> None:
         bench.cache.read_local(bench.located(0), 0, 101)
 
 
-async def test_overwritten_block_gets_its_former_content(bench: CacheBench) -> None:
-    """Old bytes are better than none."""
+async def test_block_overwritten_before_a_power_cut_gets_its_former_content(
+    bench: CacheBench,
+) -> None:
+    """After a power cut, old bytes are better than none."""
     await bench.upload_content(OLD)
     bench.db.begin()
     new = bench.cache.write_new(INO, BlockIndex(0), 0, b"-" * len(OLD), replaced=bench.located(0))
@@ -326,8 +335,7 @@ async def test_overwritten_block_gets_its_former_content(bench: CacheBench) -> N
     assert content(bench) == OLD
 
 
-async def test_uploaded_copy_needs_no_origin(bench: CacheBench) -> None:
-    """A copy that was uploaded needs no origin."""
+async def test_upload_of_a_copied_block_forgets_its_origin(bench: CacheBench) -> None:
     await bench.upload_content(OLD)
     copy(bench, len(OLD))
     await bench.upload(0)
@@ -335,8 +343,10 @@ async def test_uploaded_copy_needs_no_origin(bench: CacheBench) -> None:
     assert block_origins.blocks(bench.db) == []
 
 
-async def test_unreachable_store_delays_the_mount_and_loses_nothing(bench: CacheBench) -> None:
-    """The next attempt finds the same rows."""
+async def test_unreachable_store_fails_the_mount_and_loses_no_copied_block(
+    bench: CacheBench,
+) -> None:
+    """A mount that failed to restore copied blocks can be repeated."""
     await bench.upload_content(OLD)
     new = copy(bench, len(OLD))
     bench.store.fail("get_range", TransientStoreError("pack", "away"))
@@ -348,8 +358,9 @@ async def test_unreachable_store_delays_the_mount_and_loses_nothing(bench: Cache
     assert content(bench) == OLD
 
 
-async def test_missing_origin_gives_an_error_and_no_zeros(bench: CacheBench) -> None:
-    """A user deleted its pack."""
+async def test_copied_block_whose_origin_is_deleted_gives_an_error_and_no_zeros(
+    bench: CacheBench,
+) -> None:
     await bench.upload_content(OLD)
     new = copy(bench, len(OLD))
     for key in [key async for key in bench.pack_keys()]:

@@ -4,6 +4,5 @@ from s3fs_meta.cache.slices import slices
 
 
 def test_every_item_is_in_one_slice_in_order() -> None:
-    """The last slice may be short; without items there is no slice."""
     assert [list(piece) for piece in slices([1, 2, 3, 4, 5], 2)] == [[1, 2], [3, 4], [5]]
     assert list(slices([], 2)) == []

@@ -1,4 +1,4 @@
-"""The signal of writers that wait for room."""
+"""The signal by which writers that wait for room wake the uploader."""
 
 import trio
 import trio.testing
@@ -6,10 +6,10 @@ import trio.testing
 from s3fs_meta.cache.upload_signal import UploadSignal
 
 
-async def test_signal_set_before_the_wait_is_seen_once(
+async def test_upload_signal_set_before_a_wait_ends_one_wait(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A writer may begin to wait while the uploader works."""
+    """A writer may set the signal while the uploader is busy."""
     signal = UploadSignal()
     signal.set()
     began_s = trio.current_time()

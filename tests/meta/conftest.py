@@ -1,4 +1,4 @@
-"""Fixtures: a separate database for every test."""
+"""Fixtures: a separate metadata database for every test."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,17 +17,18 @@ MakeDatabase = Callable[..., Database]
 
 @pytest.fixture
 def properties() -> dict[str, bytes]:
-    """Return the properties that mkfs writes once."""
+    """Return the properties that mkfs stores in a new database."""
     return dict(PROPERTIES)
 
 
 @pytest.fixture
 def make_database(tmp_path: Path) -> Iterator[MakeDatabase]:
-    """Return a function that creates a database; all are closed at the end."""
+    """Return a function that creates a database; all are closed after the test."""
     made: list[Database] = []
 
     def make(name: str = "meta.db", **pragmas: object) -> Database:
-        settings = Pragmas(**{"synchronous": "off", **pragmas})  # type: ignore[arg-type]  # as keywords
+        # type: ignore[arg-type]  # mypy cannot check keyword arguments from a dict
+        settings = Pragmas(**{"synchronous": "off", **pragmas})  # type: ignore[arg-type]
         made.append(Database.create(tmp_path / name, settings, PROPERTIES, now_ns=NOW_NS))
         return made[-1]
 
@@ -38,7 +39,7 @@ def make_database(tmp_path: Path) -> Iterator[MakeDatabase]:
 
 @pytest.fixture
 def db(make_database: MakeDatabase) -> Database:
-    """Return an empty filesystem's database with an open group."""
+    """Return the database of an empty filesystem, with an open group."""
     database = make_database()
     database.begin()
     return database
@@ -46,5 +47,5 @@ def db(make_database: MakeDatabase) -> Database:
 
 @pytest.fixture(params=JOURNAL_MODES)
 def journal_mode(request: pytest.FixtureRequest) -> str:
-    """Return each journal mode in turn."""
+    """Return each journal mode in turn, so the test runs once for each."""
     return str(request.param)

@@ -1,4 +1,4 @@
-"""Settings and limits that every connection has."""
+"""Protective settings that every SQLite connection of this program has."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """Return a database whose schema has a trigger."""
+    """Return the path of a database whose schema has a trigger and a view."""
     path = tmp_path / "hostile.db"
     made = apsw.Connection(str(path))
     made.execute(
@@ -26,8 +26,7 @@ def hostile(tmp_path: Path) -> Path:
     return path
 
 
-def test_triggers_do_not_run(hostile: Path) -> None:
-    """A trigger in the file has no effect on an operation."""
+def test_triggers_in_a_database_file_do_not_run(hostile: Path) -> None:
     connection = connections.connect(hostile, read_only=False)
     connection.execute("INSERT INTO t VALUES (1)")
 
@@ -36,7 +35,7 @@ def test_triggers_do_not_run(hostile: Path) -> None:
 
 
 def test_views_in_the_file_are_refused_and_temporary_views_work(hostile: Path) -> None:
-    """A follower uses temporary views to show a former table in its present form."""
+    """A follower needs temporary views to show a table of an older schema in its present form."""
     connection = connections.connect(hostile, read_only=True)
     with pytest.raises(apsw.SQLError):
         connection.execute("SELECT * FROM v").fetchall()
@@ -46,8 +45,8 @@ def test_views_in_the_file_are_refused_and_temporary_views_work(hostile: Path) -
     connection.close()
 
 
-def test_untrusted_schema_settings_are_on(hostile: Path) -> None:
-    """Functions in the schema are refused, and cells of a page are checked."""
+def test_every_connection_distrusts_the_schema_of_the_file(hostile: Path) -> None:
+    """Functions in the schema are refused, and the cells of every page are checked."""
     for connection in (
         connections.connect(hostile, read_only=False),
         connections.connect(hostile, read_only=True),
@@ -58,10 +57,10 @@ def test_untrusted_schema_settings_are_on(hostile: Path) -> None:
         connection.close()
 
 
-def test_defensive_connection_cannot_write_the_schema_or_switch_the_journal_off(
+def test_defensive_connection_cannot_write_the_schema(
     hostile: Path,
 ) -> None:
-    """In defensive mode ``journal_mode=off`` is ignored, so a mount does not use that mode."""
+    """A mount is not defensive, because a defensive connection ignores journal_mode=off."""
     connection = connections.connect(hostile, read_only=False, defensive=True)
     connection.pragma("writable_schema", 1)
     with pytest.raises(apsw.SQLError, match="may not be modified"):
@@ -74,8 +73,8 @@ def test_defensive_connection_cannot_write_the_schema_or_switch_the_journal_off(
     connection.close()
 
 
-def test_connections_are_made_in_one_place() -> None:
-    """A connection made elsewhere would lack the protective settings."""
+def test_only_one_module_makes_sqlite_connections() -> None:
+    """A connection made in another module would lack the protective settings."""
     makers = [
         path.name
         for path in sorted((ROOT / "s3fs_meta").rglob("*.py"))
@@ -95,8 +94,8 @@ def test_connections_are_made_in_one_place() -> None:
         (apsw.Error(), DatabaseError),
     ],
 )
-def test_each_sqlite_error_has_our_error(theirs: apsw.Error, ours: type) -> None:
-    """The most specific class is used; an unlisted SQLite error is still raised."""
+def test_every_sqlite_error_is_translated(theirs: apsw.Error, ours: type) -> None:
+    """An SQLite error becomes the most specific error class of this program."""
     error = translated(theirs, "meta.db")
     assert type(error) is ours
     assert "meta.db" in str(error)

@@ -1,4 +1,4 @@
-"""Readdir positions from names."""
+"""Cookies, the readdir positions that are computed from names."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,31 +8,31 @@ from s3fs_meta.meta.db.cookies import cookie_hash, name_hash
 
 
 @given(st.binary(min_size=16, max_size=16), st.binary(min_size=1, max_size=255))
-def test_hash_fits_and_is_never_zero(key: bytes, name: bytes) -> None:
-    """Shifted by the collision bits, the hash is a positive 63-bit number of at least 256."""
+def test_name_hash_fits_a_cookie_and_is_never_zero(key: bytes, name: bytes) -> None:
+    """With the collision bits appended, the hash is a positive 63-bit number of at least 256."""
     value = cookie_hash(key, name)
     assert 1 <= value < 1 << COOKIE_HASH_BITS
     assert 256 <= value << 8 < 1 << 63
 
 
 @given(st.binary(min_size=16, max_size=16), st.binary(min_size=1, max_size=255))
-def test_prepared_hash_equals_the_plain_hash(key: bytes, name: bytes) -> None:
-    """The form with a prepared key and the plain form give the same hash."""
+def test_name_hash_with_a_prepared_key_equals_the_plain_hash(key: bytes, name: bytes) -> None:
+    """Hashing with a prepared key gives the same result as hashing with the plain key."""
     assert name_hash(key)(name) == cookie_hash(key, name)
 
 
-def test_hash_depends_on_the_key() -> None:
-    """Colliding names cannot be chosen without the filesystem's secret."""
+def test_name_hash_depends_on_the_key() -> None:
+    """Names with equal hashes cannot be chosen without the secret key of the filesystem."""
     assert cookie_hash(b"a" * 16, b"name") != cookie_hash(b"b" * 16, b"name")
 
 
-def test_hash_never_changes() -> None:
-    """Cookies are stored: the function is part of the format."""
+def test_name_hash_never_changes() -> None:
+    """Cookies are stored, so the hash function is part of the format."""
     assert cookie_hash(bytes(range(16)), b"hello") == 0x38D6B03607F079
 
 
-def test_fast_form_is_correct_after_its_cache_overflows() -> None:
-    """Hashes more names than the cache keeps, each twice."""
+def test_name_hashes_are_correct_after_their_cache_overflows() -> None:
+    """The test hashes more names than the cache of name hashes keeps, each name twice."""
     key = bytes(16)
     fast = name_hash(key)
     names = [b"%d" % number for number in range(2 * RECENT_NAMES_MAX)]

@@ -1,4 +1,4 @@
-"""The counters row in memory."""
+"""The counters of the filesystem, one database row that is kept in memory."""
 
 import pytest
 
@@ -8,27 +8,27 @@ from tests.meta.random_tree import Tree
 
 
 def loaded() -> Counters:
-    """Return counters with 1, 2, 3, … as values."""
+    """Return counters with the values 1, 2, 3, … in column order."""
     counters = Counters()
     counters.load(tuple(range(1, len(COLUMNS) + 1)))
     return counters
 
 
-def test_values_come_back_in_column_order() -> None:
+def test_counters_are_returned_in_column_order() -> None:
     """Counters are written in the order in which they are loaded."""
     assert loaded().values() == tuple(range(1, len(COLUMNS) + 1))
 
 
-def test_every_column_is_written() -> None:
-    """A column that values() omitted would never reach the disk."""
+def test_every_counter_is_written() -> None:
+    """A counter that values() omitted would never be written to the database."""
     counters = loaded()
     for number, name in enumerate(COLUMNS):
         setattr(counters, name, 1000 + number)
     assert counters.values() == tuple(range(1000, 1000 + len(COLUMNS)))
 
 
-def test_every_number_is_given_out_once() -> None:
-    """Each call gives the next number of its kind."""
+def test_inode_block_and_pack_numbers_are_used_once() -> None:
+    """Each call returns the next inode, block or pack number."""
     counters = loaded()
     assert [counters.take_ino(), counters.take_ino()] == [1, 2]
     assert [counters.take_block(), counters.take_block()] == [2, 3]
@@ -36,7 +36,7 @@ def test_every_number_is_given_out_once() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_counters_equal_a_scan(db: Database, seed: int) -> None:
+def test_counters_equal_a_scan_of_all_rows(db: Database, seed: int) -> None:
     """After random operations the counters in memory and in the row equal a full count."""
     tree = Tree(db, seed)
     for _ in range(150):

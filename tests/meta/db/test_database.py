@@ -1,4 +1,4 @@
-"""The connection: groups, errors, journal modes."""
+"""The connection to the metadata database: groups, errors, journal modes, durability."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ MakeDatabase = Callable[..., Database]
 
 
 def create_file(db: Database, name: bytes) -> Ino:
-    """Make an empty file in the root directory, as one operation."""
+    """Create an empty file in the root directory, as one operation of a group."""
     db.begin()
     ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
     dentries.add(db, ROOT_INO, name, ino)
@@ -36,20 +36,20 @@ def create_file(db: Database, name: bytes) -> Ino:
 
 
 def fill_disk(db: Database) -> None:
-    """Limit the database to its present size."""
+    """Limit the database to its present size, as a full disk would."""
     pages = db.one("PRAGMA page_count")
     assert pages is not None
     db.connection.pragma("max_page_count", pages[0])
 
 
 def create_until_full(db: Database) -> None:
-    """Make files with long names until SQLite reports a full disk."""
+    """Create files with long names until SQLite reports a full disk."""
     for number in range(10_000):
         create_file(db, b"%0200d" % number)
 
 
 def read_all_names(path: Path, pragmas: Pragmas) -> list[bytes]:
-    """Open a database, read every dentry, close it."""
+    """Open a database, return the names of all dentries, and close it."""
     db = Database.open(path, pragmas)
     try:
         return [row[0] for row in db.all("SELECT name FROM dentries")]
@@ -60,10 +60,9 @@ def read_all_names(path: Path, pragmas: Pragmas) -> list[bytes]:
 # --- opening -----------------------------------------------------------------------------------
 
 
-def test_committed_rows_are_there_after_reopening(
+def test_committed_rows_exist_after_reopening_the_database(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
-    """Holds in every journal mode."""
     db = make_database(journal_mode=journal_mode)
     ino = create_file(db, b"a")
     db.commit()
@@ -80,7 +79,7 @@ def test_committed_rows_are_there_after_reopening(
 def test_journal_mode_may_change_at_every_mount(
     make_database: MakeDatabase, before: str, journal_mode: str
 ) -> None:
-    """Every switch between two modes keeps the rows."""
+    """Every change from one journal mode to another keeps all rows."""
     db = make_database(journal_mode=before)
     ino = create_file(db, b"a")
     db.commit()
@@ -92,8 +91,7 @@ def test_journal_mode_may_change_at_every_mount(
     again.close()
 
 
-def test_pragmas_take_effect(make_database: MakeDatabase) -> None:
-    """SQLite reports the settings that were requested."""
+def test_requested_pragmas_take_effect(make_database: MakeDatabase) -> None:
     wanted = {"page_size": 8192, "cache_size": 321, "mmap_size": 65536, "synchronous": "extra"}
     db = make_database(**wanted, journal_size_limit=4096, temp_store="file")
     answers = {name: db.one(f"PRAGMA {name}") for name in (*wanted, "temp_store")}
@@ -107,15 +105,15 @@ def test_pragmas_take_effect(make_database: MakeDatabase) -> None:
     assert db.one("PRAGMA journal_size_limit") == (4096,)
 
 
-def test_refused_pragmas_touch_nothing(tmp_path: Path, properties: dict[str, bytes]) -> None:
-    """An option is refused before a file exists."""
+def test_invalid_pragmas_create_no_database(tmp_path: Path, properties: dict[str, bytes]) -> None:
+    """An invalid pragma is refused before a database file exists."""
     with pytest.raises(UsageError, match="page_size=3000"):
         Database.create(tmp_path / "meta.db", Pragmas(page_size=3000), properties)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_creating_over_a_file_is_refused(make_database: MakeDatabase) -> None:
-    """A database is never replaced."""
+def test_database_is_not_created_over_an_existing_file(make_database: MakeDatabase) -> None:
+    """An existing database is never replaced by a new one."""
     db = make_database("one.db")
     create_file(db, b"a")
     db.commit()
@@ -127,7 +125,7 @@ def test_creating_over_a_file_is_refused(make_database: MakeDatabase) -> None:
 def test_root_directory_belongs_to_its_creator(
     tmp_path: Path, properties: dict[str, bytes]
 ) -> None:
-    """The user who makes the filesystem owns its root."""
+    """The user who creates a filesystem owns its root directory."""
     db = Database.create(tmp_path / "m.db", Pragmas(), properties, uid=7, gid=8, now_ns=9)
     root = inodes.get(db, ROOT_INO)
     assert (root.uid, root.gid, root.ctime_ns, root.mtime_ns, root.atime_ns) == (7, 8, 9, 9, 9)
@@ -135,8 +133,8 @@ def test_root_directory_belongs_to_its_creator(
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database" * 500], ids=["empty", "other"])
-def test_foreign_file_is_not_opened(tmp_path: Path, content: bytes) -> None:
-    """A file that is no metadata database gives an error and stays unchanged."""
+def test_file_that_is_not_a_metadata_database_is_not_opened(tmp_path: Path, content: bytes) -> None:
+    """A file that is not a metadata database is refused and not changed."""
     path = tmp_path / "meta.db"
     path.write_bytes(content)
     with pytest.raises(FormatError):
@@ -144,15 +142,14 @@ def test_foreign_file_is_not_opened(tmp_path: Path, content: bytes) -> None:
     assert path.read_bytes() == content
 
 
-def test_missing_file_is_not_created(tmp_path: Path) -> None:
-    """Opening never makes a database."""
+def test_opening_a_missing_database_creates_no_file(tmp_path: Path) -> None:
     with pytest.raises(DatabaseError):
         Database.open(tmp_path / "meta.db", Pragmas())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_newer_schema_is_refused(make_database: MakeDatabase) -> None:
-    """A database of a newer program gives an error that asks for an upgrade."""
+    """A database with a newer schema version is refused with the advice to upgrade."""
     db = make_database()
     db.begin()
     db.run("UPDATE properties SET value = ? WHERE name = 'schema_version'", (b"999",))
@@ -166,7 +163,7 @@ def test_newer_schema_is_refused(make_database: MakeDatabase) -> None:
 def test_database_without_a_property_is_only_opened_for_repair(
     make_database: MakeDatabase, name: str
 ) -> None:
-    """A mount without the hash key or the block size could not read the filesystem."""
+    """A mount that does not know the hash key or block size could not read the filesystem."""
     db = make_database()
     db.begin()
     db.run("UPDATE properties SET value = x'' WHERE name = ?", (name,))
@@ -177,8 +174,8 @@ def test_database_without_a_property_is_only_opened_for_repair(
     Database.open(db.path, db.pragmas, repairing=True).close()
 
 
-def test_reader_beside_the_writer(make_database: MakeDatabase) -> None:
-    """Under WAL another connection reads the last commit while a group is open."""
+def test_reader_beside_a_writer_sees_only_committed_groups(make_database: MakeDatabase) -> None:
+    """In WAL mode another connection reads the last commit while a group is open."""
     db = make_database()
     create_file(db, b"committed")
     db.commit()
@@ -191,8 +188,8 @@ def test_reader_beside_the_writer(make_database: MakeDatabase) -> None:
     reader.close()
 
 
-def test_page_size_of_an_open_database_stays(make_database: MakeDatabase) -> None:
-    """Only a new database takes the pragma; an existing one keeps its page size."""
+def test_existing_database_keeps_its_page_size(make_database: MakeDatabase) -> None:
+    """The page_size pragma affects only new databases."""
     db = make_database(page_size=4096)
     db.close()
     again = Database.open(db.path, Pragmas(page_size=8192, synchronous="off"))
@@ -203,8 +200,8 @@ def test_page_size_of_an_open_database_stays(make_database: MakeDatabase) -> Non
 # --- groups ------------------------------------------------------------------------------------
 
 
-def test_group_gathers_operations(make_database: MakeDatabase) -> None:
-    """Begin opens a group and counts operations, commit ends it; a commit without a group does nothing."""
+def test_group_collects_operations_until_its_commit(make_database: MakeDatabase) -> None:
+    """begin() opens a group or counts one more operation; commit() ends the group."""
     db = make_database()
     opened: list[bool] = []
     db.listeners.when_opened(lambda: opened.append(db.in_group))
@@ -216,8 +213,8 @@ def test_group_gathers_operations(make_database: MakeDatabase) -> None:
     assert (db.in_group, db.group_operations, opened) == (False, 0, [True])
 
 
-def test_local_rows_are_no_operation(make_database: MakeDatabase) -> None:
-    """Changes of local rows open a group, but make no new image due."""
+def test_change_of_local_rows_is_not_counted_as_an_operation(make_database: MakeDatabase) -> None:
+    """A change of rows that only this host uses opens a group but makes no new image due."""
     db = make_database()
     db.begin_local()
     assert (db.in_group, db.group_operations, db.changed) == (True, 0, False)
@@ -226,14 +223,14 @@ def test_local_rows_are_no_operation(make_database: MakeDatabase) -> None:
 
 
 def test_rows_change_only_inside_a_group(make_database: MakeDatabase) -> None:
-    """A change without begin() raises at once."""
+    """A change of a row without an open group raises AssertionError."""
     db = make_database()
     with pytest.raises(AssertionError):
         local_state.put(db, "a", "b")
 
 
 def test_rollback_undoes_rows_and_counters(make_database: MakeDatabase, journal_mode: str) -> None:
-    """Everything since begin is undone and the owner is called back; journal_mode=off cannot undo."""
+    """A rollback restores rows and counters and notifies listeners; journal_mode=off cannot."""
     db = make_database(journal_mode=journal_mode)
     create_file(db, b"kept")
     db.commit()
@@ -256,7 +253,7 @@ def test_rollback_undoes_rows_and_counters(make_database: MakeDatabase, journal_
 
 
 def test_counters_are_written_only_when_changed(make_database: MakeDatabase) -> None:
-    """A group of local rows leaves the replicated counters alone."""
+    """A group that changes only local rows does not write the replicated counters."""
     db = make_database()
     db.begin_local()
     local_state.put(db, "a", "b")
@@ -266,11 +263,14 @@ def test_counters_are_written_only_when_changed(make_database: MakeDatabase) -> 
     create_file(db, b"a")
     before = db.connection.total_changes()
     db.commit()
-    assert db.connection.total_changes() == before + 2  # the counters and the file
+    # Two rows change: the counters and the inode of the file.
+    assert db.connection.total_changes() == before + 2
 
 
-def test_recorder_sees_the_complete_group(make_database: MakeDatabase) -> None:
-    """The recorder is called before the first change, and again after the counters are written."""
+def test_change_recorder_is_called_before_and_after_the_changes_of_a_group(
+    make_database: MakeDatabase,
+) -> None:
+    """The recorder of changes is called when a group opens, and after its counters are written."""
     db = make_database()
     seen: list[tuple[str, int]] = []
 
@@ -295,8 +295,10 @@ def test_recorder_sees_the_complete_group(make_database: MakeDatabase) -> None:
     assert local_state.get(db, "recorded") == "in the same transaction"
 
 
-def test_lost_group_is_reported_in_the_order_of_its_steps(make_database: MakeDatabase) -> None:
-    """Listeners are called in the order of their steps, not of registration."""
+def test_listeners_for_a_lost_group_are_called_in_the_order_of_their_steps(
+    make_database: MakeDatabase,
+) -> None:
+    """Listeners for a lost group are called in the order of their steps, not of registration."""
     db = make_database()
     called: list[LossStep] = []
     for step in (LossStep.REPORT, LossStep.REFUSE, LossStep.RELOAD, LossStep.REFUSE):
@@ -312,8 +314,10 @@ def test_lost_group_is_reported_in_the_order_of_its_steps(make_database: MakeDat
 
 
 @pytest.mark.parametrize("mode", [mode for mode in JOURNAL_MODES if mode != "off"])
-def test_full_disk_undoes_the_whole_group(make_database: MakeDatabase, mode: str) -> None:
-    """Operations of the group are undone, earlier ones stay, and the owner is called back once."""
+def test_full_disk_undoes_the_open_group_and_no_earlier_one(
+    make_database: MakeDatabase, mode: str
+) -> None:
+    """A full disk undoes the open group once; earlier groups stay."""
     db = make_database(journal_mode=mode, cache_size=10)
     create_file(db, b"kept")
     db.commit()
@@ -335,7 +339,7 @@ def test_full_disk_undoes_the_whole_group(make_database: MakeDatabase, mode: str
 def test_full_disk_without_a_journal_refuses_all_further_changes(
     make_database: MakeDatabase,
 ) -> None:
-    """Under journal_mode=off half an operation may remain: reads work, changes are refused."""
+    """With journal_mode=off half an operation may remain, so later changes are refused."""
     db = make_database(journal_mode="off")
     create_file(db, b"kept")
     db.commit()
@@ -350,8 +354,8 @@ def test_full_disk_without_a_journal_refuses_all_further_changes(
         db.begin()
 
 
-def test_failed_statement_leaves_the_group(make_database: MakeDatabase) -> None:
-    """An ordinary error undoes the statement only; the caller decides about the rest."""
+def test_failed_statement_does_not_undo_its_group(make_database: MakeDatabase) -> None:
+    """A failed statement is undone alone; the caller decides about its group."""
     db = make_database()
     create_file(db, b"a")
     with pytest.raises(DatabaseError):
@@ -362,15 +366,15 @@ def test_failed_statement_leaves_the_group(make_database: MakeDatabase) -> None:
 
 
 @pytest.mark.parametrize("method", ["one", "all", "iterate"])
-def test_failed_query_raises_our_error(make_database: MakeDatabase, method: str) -> None:
-    """No exception of SQLite leaves the module."""
+def test_failed_query_raises_a_database_error(make_database: MakeDatabase, method: str) -> None:
+    """No exception class of SQLite leaves the database module."""
     db = make_database()
     with pytest.raises(DatabaseError, match="no such table"):
         list(getattr(db, method)("SELECT * FROM no_such"))
 
 
-def test_damaged_page_is_corruption(make_database: MakeDatabase) -> None:
-    """A damaged page raises the error for corruption, which is not retried."""
+def test_damaged_database_page_is_reported_as_corruption(make_database: MakeDatabase) -> None:
+    """An error about a damaged database page is FormatError, which is not retried."""
     db = make_database(journal_mode="delete")
     for number in range(300):
         create_file(db, b"%0200d" % number)
@@ -389,8 +393,10 @@ def test_damaged_page_is_corruption(make_database: MakeDatabase) -> None:
 # --- durability --------------------------------------------------------------------------------
 
 
-def test_durable_commit_in_every_mode(make_database: MakeDatabase, journal_mode: str) -> None:
-    """Such a commit ends the group, leaves `synchronous` unchanged, and keeps rows and counters."""
+def test_durable_commit_works_in_every_journal_mode(
+    make_database: MakeDatabase, journal_mode: str
+) -> None:
+    """A durable commit ends the group and does not change the synchronous pragma."""
     db = make_database(journal_mode=journal_mode, synchronous="normal")
     create_file(db, b"a")
     db.commit_durable()
@@ -402,7 +408,7 @@ def test_durable_commit_in_every_mode(make_database: MakeDatabase, journal_mode:
 
 
 class RecordingFile(apsw.VFSFile):
-    """Records the operations on one file."""
+    """A database or journal file that records the operations on it."""
 
     def __init__(self, inherit: str, name: apsw.URIFilename | str | None, flags: list[int]) -> None:
         super().__init__(inherit, name, flags)
@@ -426,7 +432,7 @@ class RecordingFile(apsw.VFSFile):
 
 
 class RecordingVfs(apsw.VFS):
-    """Records the operations on all files of a database."""
+    """An SQLite VFS that records the operations on database and journal files."""
 
     def __init__(self) -> None:
         super().__init__("recording", "unix", makedefault=True)
@@ -446,7 +452,7 @@ EVENTS: list[str] = []
 
 @pytest.fixture
 def events() -> Iterator[list[str]]:
-    """Return the list in which every database opened in the test records its operations."""
+    """Return the list in which databases opened by the test record their file operations."""
     vfs = RecordingVfs()
     EVENTS.clear()
     yield EVENTS
@@ -461,10 +467,9 @@ def events() -> Iterator[list[str]]:
         ("persist", ["sync database", "write journal", "sync journal"]),
     ],
 )
-def test_durable_commit_syncs_database_then_the_end_of_the_journal(
+def test_durable_commit_syncs_the_database_before_it_ends_the_journal(
     events: list[str], make_database: MakeDatabase, mode: str, last: list[str]
 ) -> None:
-    """A durable commit syncs the database and then the end of the journal."""
     db = make_database(journal_mode=mode, synchronous="normal")
     create_file(db, b"a")
     events.clear()
@@ -478,8 +483,10 @@ def test_durable_commit_syncs_database_then_the_end_of_the_journal(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["wal", "delete", "truncate", "persist"])
-def test_kill_at_any_time_leaves_a_prefix(make_database: MakeDatabase, mode: str) -> None:
-    """Acknowledged groups are complete; the group under way is complete or absent."""
+def test_kill_of_a_writer_loses_at_most_the_group_being_committed(
+    make_database: MakeDatabase, mode: str
+) -> None:
+    """Acknowledged groups are complete; the last group is complete or absent."""
     for round_number in range(4):
         db = make_database(f"{round_number}.db", journal_mode=mode, cache_size=20)
         db.close()
@@ -512,7 +519,7 @@ for number in range(1, 1_000_000):
 
 
 def run_and_kill(db: Database, lines: int) -> int:
-    """Let another process commit groups of 50, kill it, and return the groups that it acknowledged."""
+    """Kill a process that commits groups of 50 files; return the files that it acknowledged."""
     command = [sys.executable, "-c", WRITER, str(db.path), db.pragmas.journal_mode]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -522,8 +529,8 @@ def run_and_kill(db: Database, lines: int) -> int:
     return max(int(line) for line in seen if line.endswith("\n"))
 
 
-def test_close_with_an_open_group_undoes_it(make_database: MakeDatabase) -> None:
-    """Closing does not commit; closing twice is allowed."""
+def test_closing_a_database_undoes_its_open_group(make_database: MakeDatabase) -> None:
+    """Closing a database does not commit; closing it twice is allowed."""
     db = make_database()
     create_file(db, b"a")
     db.close()
@@ -533,7 +540,7 @@ def test_close_with_an_open_group_undoes_it(make_database: MakeDatabase) -> None
     again.close()
 
 
-def test_properties_are_read_once(make_database: MakeDatabase) -> None:
-    """The key that orders directories is available without a query."""
+def test_cookie_key_is_read_when_the_database_is_opened(make_database: MakeDatabase) -> None:
+    """The cookie key, which orders directories, is available without a query."""
     db = make_database()
     assert db.cookie_key == properties.get(db, "cookie_key")

@@ -1,4 +1,4 @@
-"""Replacing a database file by another one, and undoing it."""
+"""Replacing one database file by another, and undoing the replacement."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from s3fs_meta.meta.db.db_swap import Exchange
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Return a directory with a database, its log, another database, and a place for the first."""
+    """Return a directory with a database, its log, a second database, and an empty directory."""
     for name, content in (("meta.db", "old"), ("meta.db-wal", "log"), ("anew.db", "new")):
         (tmp_path / name).write_text(content)
     (tmp_path / "tmp").mkdir()
@@ -17,18 +17,18 @@ def home(tmp_path: Path) -> Path:
 
 
 def contents(home: Path) -> dict[str, str]:
-    """Return all files by their names."""
+    """Return the contents of all files by their names."""
     return {path.name: path.read_text() for path in home.rglob("*") if path.is_file()}
 
 
 def test_log_of_the_replaced_database_moves_with_it(home: Path) -> None:
-    """The log of the first database is not left beside the second."""
+    """SQLite would apply a log of the replaced database to the new one."""
     Exchange(home / "meta.db", home / "anew.db", home / "tmp").do()
     assert contents(home) == {"meta.db": "new", "gone.db": "old", "gone.db-wal": "log"}
 
 
-def test_undo_restores_the_first_database(home: Path) -> None:
-    """Holds even if the second database has a log by then."""
+def test_undo_of_a_database_swap_restores_the_first_database(home: Path) -> None:
+    """The undo works even if the second database has a log by then."""
     before = contents(home)
     files = Exchange(home / "meta.db", home / "anew.db", home / "tmp")
     files.do()
@@ -39,8 +39,8 @@ def test_undo_restores_the_first_database(home: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["anew.db", "tmp"])
-def test_failed_swap_is_undone(home: Path, missing: str) -> None:
-    """A swap that fails at any rename is undone."""
+def test_failed_database_swap_is_undone(home: Path, missing: str) -> None:
+    """A database swap that fails at one of its renames can be undone."""
     gone = home / missing
     if gone.is_dir():
         gone.rmdir()

@@ -1,8 +1,8 @@
-"""Every statement of the package on the table of inodes is declared: it goes through its owner.
+"""Every SQL statement on the table of inodes goes through the owner of its rows, ``db.inodes``.
 
 Rows that the open group changed are in memory until the owner writes them, so a statement that
-goes past it sees old rows. Here the text of every statement is looked at, also of those that no
-test runs; ``tests.statements`` asks SQLite about those that run.
+bypasses the owner reads old rows. These tests read the text of every statement in the package, even
+of those that no test runs; ``tests.statements`` checks the statements that tests run.
 """
 
 import ast
@@ -25,50 +25,51 @@ RUNS = frozenset({"one", "all", "iterate", "run", "run_many"})
 RAW = frozenset({"execute", "executemany"})
 USES_TABLE = re.compile(r"\binodes\b", re.IGNORECASE)
 
-# Offline tools have statements about everything, and write through: fsck (``check.context``), and
-# databases that are made anew (``finish`` of ``rebuild``, ``adopt`` of ``image_rows``).
+# Offline tools have statements on all tables and write inode rows at once: fsck
+# (``check.context``), and databases that are made anew (``finish`` of ``rebuild``, ``adopt`` of
+# ``image_rows``).
 WRITES_THROUGH = ("check/", "meta/offline/")
 
-# Connections of their own, or tables that no rows in memory belong to yet.
+# These modules use other connections, or tables of which no rows are in memory.
 OTHER_CONNECTIONS = frozenset(
     {
-        "meta/db/schema.py",  # runs before the database is open
-        "meta/trees/tree_paths.py",  # reads a snapshot, or after a commit
+        "meta/db/schema.py",  # It runs before the database is open.
+        "meta/trees/tree_paths.py",  # It reads a snapshot, or runs after a commit.
     }
 )
 
-# Statements that are made of more than constants, none of them with this table.
+# These statements are composed of more than constants; none of them uses the table of inodes.
 COMPOSED = frozenset(
     {
-        ("meta/replica.py", "_touch"),  # temporary tables
-        ("meta/db/database.py", "commit"),  # counters
+        ("meta/replica.py", "_touch"),  # The statement is on temporary tables.
+        ("meta/db/database.py", "commit"),  # The statement writes the counters.
         ("meta/tables/blocks.py", "near_in_pack"),
         ("meta/tables/properties.py", "_keys"),
         ("meta/tables/xattrs.py", "sum_bytes"),
-        ("meta/trees/bulk_records.py", "header"),  # a pragma
+        ("meta/trees/bulk_records.py", "header"),  # The statement is a pragma.
     }
 )
 
 
 class Statement(NamedTuple):
-    """A statement as a module has it."""
+    """An SQL statement in the source of a module."""
 
     file: str
     function: str
-    runs: str  # the method
-    of: str  # whose method
+    runs: str  # name of the method that runs the statement
+    of: str  # source text of the object that has the method
     text: str
-    is_complete: bool  # True if the complete text is known
+    is_complete: bool  # whether the complete text of the statement is known
 
 
 class Source:
-    """One module: its tree and its constants."""
+    """A module of the package: its syntax tree and its constants."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.relative_to(PACKAGE).as_posix()
         self.tree = ast.parse(path.read_text())
         self.constants: dict[str, ast.expr] = {}
-        self.imports: dict[str, str] = {}  # imported name and its module
+        self.imports: dict[str, str] = {}  # each imported name with its module
         for node in self.tree.body:
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -86,7 +87,7 @@ SOURCES = {source.file: source for source in map(Source, sorted(PACKAGE.rglob("*
 
 
 class Text:
-    """The text of an SQL expression, as far as it is made of constants."""
+    """The text of an SQL expression, as far as it consists of constants."""
 
     def __init__(self, source: Source, function: ast.AST | None, expression: ast.expr) -> None:
         self.parts: list[str] = []
@@ -137,7 +138,7 @@ class Text:
         other = SOURCES.get(_file_of(f"{source.imports.get(owner, '')}.{owner}"))
         if other is not None and name in other.constants:
             self._add(other, None, other.constants[name], seen)
-        elif not owner[:1].isupper():  # a member of an enumeration is a number
+        elif not owner[:1].isupper():  # A member of an enumeration is a number.
             self.is_complete = False
 
 
@@ -146,12 +147,12 @@ def _file_of(module: str) -> str:
 
 
 def _is_harmless(node: ast.expr) -> bool:
-    """Return whether an expression is a function of constants: an argument, or columns."""
+    """Return whether an expression is a function call with constant arguments only."""
     return isinstance(node, ast.Call) and all(isinstance(one, ast.Constant) for one in node.args)
 
 
 def _assigned(function: ast.AST, name: str) -> Iterator[ast.expr]:
-    """Yield what a function assigns to a name, and what it goes through with it."""
+    """Yield the values that a function assigns to a name, and the iterables that it loops over."""
     for node in ast.walk(function):
         match node:
             case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
@@ -170,7 +171,7 @@ def _calls(node: ast.AST, function: ast.AST | None) -> Iterator[tuple[ast.Call, 
 
 @functools.cache
 def statements(methods: frozenset[str]) -> tuple[Statement, ...]:
-    """Return what the package runs by methods of these names."""
+    """Return the SQL statements that the package runs by methods of these names."""
     return tuple(_statements(methods))
 
 
@@ -193,12 +194,12 @@ def _statements(methods: frozenset[str]) -> Iterator[Statement]:
 
 
 def shown(found: list[Statement]) -> list[str]:
-    """Return statements for people."""
+    """Return statements as lines for the message of a failed assertion."""
     return [f"{one.file} {one.function}: {one.of}.{one.runs}({one.text[:60]!r}…)" for one in found]
 
 
 def test_statements_on_inodes_go_through_the_owner() -> None:
-    """Statements on inodes run by ``db.inodes``; exceptions are declared."""
+    """Every statement on the table of inodes is run by ``db.inodes``, except in listed modules."""
     ran = [one for one in statements(RUNS) if not one.file.startswith(WRITES_THROUGH)]
     past = [
         one
@@ -209,8 +210,8 @@ def test_statements_on_inodes_go_through_the_owner() -> None:
     assert sum(one.of.endswith(".inodes") for one in ran) > 20, "they are found"
 
 
-def test_statements_are_made_of_constants() -> None:
-    """Statements consist of constants, or are declared."""
+def test_sql_statements_consist_of_constants() -> None:
+    """Every SQL statement consists of constants, or is listed in COMPOSED."""
     of_database = re.compile(r"(?:\b|_)(?:db|database|base)$|^self$")
     hidden = {
         (one.file, one.function)
@@ -223,8 +224,8 @@ def test_statements_are_made_of_constants() -> None:
     assert hidden == COMPOSED, "a new one that does not use inodes is to be listed in COMPOSED"
 
 
-def test_other_connections_to_the_table_are_declared() -> None:
-    """Other connections to the table are declared; they read committed rows."""
+def test_modules_that_read_inodes_by_another_connection_are_listed() -> None:
+    """Modules that read inodes by another connection see only committed rows."""
     past = {
         one.file
         for one in statements(RAW)
@@ -233,8 +234,8 @@ def test_other_connections_to_the_table_are_declared() -> None:
     assert past == OTHER_CONNECTIONS
 
 
-def test_forgotten_statement_is_refused_where_it_runs(db: Database) -> None:
-    """SQLite tells the guard of all tests which tables a statement uses, whatever its text."""
+def test_statement_that_bypasses_the_owner_of_inodes_fails_its_test(db: Database) -> None:
+    """SQLite reports the tables that a statement uses to a guard that is active in all tests."""
     inodes.change_directory(db, ROOT_INO, 5, entries=1)
     namespace = {"db": db, "sql": "SELECT ino FROM INODES"}
     code = compile("found = db.one(sql)", str(PACKAGE / "meta/tables/made_up.py"), "exec")

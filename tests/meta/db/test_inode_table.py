@@ -15,7 +15,7 @@ T0 = 1_760_000_000_000_000_000
 
 
 def make_file(db: Database, name: bytes) -> Attributes:
-    """Make a file of the root directory."""
+    """Create a file in the root directory."""
     db.begin()
     made = inodes.create(db, FILE, 1, 2, ROOT_INO, T0)
     dentries.add(db, ROOT_INO, name, made.ino)
@@ -23,13 +23,13 @@ def make_file(db: Database, name: bytes) -> Attributes:
 
 
 def nlink_in_table(db: Database, ino: Ino) -> int | None:
-    """Return what any other query would find."""
+    """Return the link count of an inode as a query on the table returns it."""
     row = db.inodes.one("SELECT nlink FROM inodes WHERE ino = ?", (ino,))
     return None if row is None else int(row[0])
 
 
-def test_name_of_an_unwritten_inode_is_found(db: Database) -> None:
-    """A lookup and a listing find the name, with its later changes."""
+def test_lookup_and_listing_return_unwritten_inodes(db: Database) -> None:
+    """A lookup and a listing return a new inode, with its later changes, before it is written."""
     made = make_file(db, b"f")
     assert dentries.find_attributes(db, ROOT_INO, b"f") == made
     inodes.add_links(db, made.ino, 1, T0 + 5)
@@ -39,8 +39,8 @@ def test_name_of_an_unwritten_inode_is_found(db: Database) -> None:
     assert [row[2] for row in dentries.page(db, ROOT_INO, 0, 9)] == [found]  # type: ignore[arg-type]
 
 
-def test_other_statements_see_unwritten_inode_rows(db: Database) -> None:
-    """Every statement that mentions the table first writes the waiting rows; its own changes are seen."""
+def test_statements_on_the_table_see_unwritten_inode_rows(db: Database) -> None:
+    """A statement on the table of inodes writes the changed rows first."""
     made = make_file(db, b"f")
     assert nlink_in_table(db, made.ino) == 1
     inodes.add_links(db, made.ino, 1, T0)
@@ -55,8 +55,8 @@ def test_other_statements_see_unwritten_inode_rows(db: Database) -> None:
     assert inodes.get(db, made.ino).nlink == 410
 
 
-def test_rows_of_an_undone_group_are_forgotten(db: Database) -> None:
-    """Rows that the group made, and rows that it changed."""
+def test_inode_rows_of_an_undone_group_are_forgotten(db: Database) -> None:
+    """A rollback forgets inode rows that the group added or changed."""
     kept = make_file(db, b"kept")
     db.commit()
     made = make_file(db, b"made")
@@ -68,8 +68,8 @@ def test_rows_of_an_undone_group_are_forgotten(db: Database) -> None:
     assert dentries.find_attributes(db, ROOT_INO, b"made") is None
 
 
-def test_inode_is_written_once_in_a_group(db: Database) -> None:
-    """The number of changes within the group does not matter."""
+def test_inode_row_is_written_once_in_a_group(db: Database) -> None:
+    """Twenty changes of an inode within a group cost one write."""
     db.commit()
     made = make_file(db, b"f")
     for number in range(20):
@@ -77,14 +77,15 @@ def test_inode_is_written_once_in_a_group(db: Database) -> None:
         inodes.set_size(db, made.ino, number, 0)
     before = db.connection.total_changes()
     db.commit()
-    assert db.connection.total_changes() == before + 3  # the file, the directory, the counters
+    # The written rows are the file, the directory and the counters.
+    assert db.connection.total_changes() == before + 3
     assert inodes.get(db, ROOT_INO).size_bytes == 20
 
 
 def test_inode_created_and_deleted_within_a_group_is_never_written(
     make_database: MakeDatabase,
 ) -> None:
-    """An inode created and deleted within a group is neither written nor recorded."""
+    """Such an inode is neither in the table nor in the recorded changes."""
     db = make_database()
     recorder = recorded(db)
     db.begin()
@@ -99,8 +100,8 @@ def test_inode_created_and_deleted_within_a_group_is_never_written(
     assert db.counters.inodes == 1
 
 
-def test_memory_is_bounded_and_what_was_changed_stays(db: Database) -> None:
-    """Reading more rows than there is room for makes room."""
+def test_inode_rows_in_memory_are_bounded_and_changed_rows_stay(db: Database) -> None:
+    """Reading many inodes removes unchanged rows from memory."""
     db.inodes.run_many(
         "INSERT INTO inodes VALUES (?, 33188, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0)",
         [(ino,) for ino in range(10, INODE_ROWS_MAX + 1000)],
@@ -113,10 +114,10 @@ def test_memory_is_bounded_and_what_was_changed_stays(db: Database) -> None:
     assert (inodes.get(db, made.ino), inodes.get(db, ROOT_INO).nlink) == (made, 3)
 
 
-def test_group_whose_rows_do_not_fit_on_the_disk_is_rolled_back(
+def test_group_whose_inode_rows_do_not_fit_on_the_disk_is_rolled_back(
     make_database: MakeDatabase,
 ) -> None:
-    """A late write loses the same operations as an immediate write."""
+    """A full disk undoes the same operations whether rows are written at once or later."""
     db = make_database()
     kept = make_file(db, b"kept")
     db.commit()
@@ -136,8 +137,8 @@ def test_group_whose_rows_do_not_fit_on_the_disk_is_rolled_back(
     assert db.counters.inodes == 2
 
 
-def test_number_out_of_range_undoes_the_whole_group(db: Database) -> None:
-    """The failing statement changed nothing, but the group already has names without their inodes."""
+def test_inode_value_out_of_range_undoes_the_group(db: Database) -> None:
+    """A row that cannot be written would leave names without their inodes in the group."""
     db.commit()
     made = make_file(db, b"f")
     inodes.add_links(db, made.ino, 1 << 63, T0)
@@ -150,8 +151,7 @@ def test_number_out_of_range_undoes_the_whole_group(db: Database) -> None:
     assert db.counters.inodes == 1
 
 
-def test_change_of_a_missing_row_undoes_the_whole_group(db: Database) -> None:
-    """A change of a missing row undoes the complete group."""
+def test_change_of_a_missing_inode_row_undoes_the_group(db: Database) -> None:
     lost = make_file(db, b"lost")
     db.commit()
     made = make_file(db, b"f")
@@ -166,8 +166,8 @@ def test_change_of_a_missing_row_undoes_the_whole_group(db: Database) -> None:
     assert inodes.get(db, lost.ino) == lost
 
 
-def test_rows_stay_in_memory_when_a_group_commits(db: Database) -> None:
-    """Writing the counters changes no inode row, although a counter is named like the table."""
+def test_inode_rows_stay_in_memory_when_a_group_commits(db: Database) -> None:
+    """Writing the counters changes no inode row, although one counter is named "inodes"."""
     made = make_file(db, b"f")
     db.commit()
     assert db.inodes.get(made.ino) == made

@@ -1,4 +1,4 @@
-"""The disk below the database file."""
+"""The type and the abilities of the disk on which the database file is."""
 
 import os
 from pathlib import Path
@@ -12,25 +12,23 @@ from s3fs_meta.meta.db.local_disk import filesystem_type, refuse_wal_on_network
 from s3fs_meta.meta.db.pragmas import Pragmas
 
 
-def test_type_of_a_known_filesystem() -> None:
-    """The magic number in /proc is the same on every machine."""
+def test_filesystem_type_of_proc_is_known() -> None:
+    """The type of /proc is the same magic number on every machine."""
     assert filesystem_type(Path("/proc")) == 0x9FA0
 
 
-def test_type_of_a_path_that_does_not_exist_yet(tmp_path: Path) -> None:
-    """The nearest existing directory decides."""
+def test_filesystem_type_of_a_missing_path_is_that_of_its_nearest_directory(tmp_path: Path) -> None:
     assert filesystem_type(tmp_path / "not" / "there" / "meta.db") == filesystem_type(tmp_path)
 
 
-def test_local_disk_is_accepted(tmp_path: Path) -> None:
-    """An ordinary disk accepts WAL."""
+def test_wal_mode_is_accepted_on_a_local_disk(tmp_path: Path) -> None:
     refuse_wal_on_network(tmp_path / "meta.db")
 
 
-def test_wal_is_refused_by_name_before_anything_is_touched(
+def test_wal_mode_is_refused_on_a_network_filesystem(
     tmp_path: Path, properties: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a network filesystem nothing is created, and the message names an alternative."""
+    """On a network filesystem no file is created, and the message names an alternative."""
     monkeypatch.setattr(local_disk, "NETWORK_FILESYSTEMS", {filesystem_type(tmp_path): "NFS"})
     path = tmp_path / "meta.db"
     with pytest.raises(UsageError, match=r"journal_mode=wal does not work on NFS.*--cachedir"):
@@ -41,8 +39,8 @@ def test_wal_is_refused_by_name_before_anything_is_touched(
         Database.open(path, Pragmas())
 
 
-def test_new_file_is_empty_and_private(tmp_path: Path) -> None:
-    """Other users cannot read the names of a user's files."""
+def test_new_database_file_is_empty_and_private(tmp_path: Path) -> None:
+    """Other users cannot read the database, which contains the names of a user's files."""
     path = tmp_path / "meta.db"
     local_disk.create_empty(path)
     assert path.stat().st_size == 0
@@ -51,8 +49,8 @@ def test_new_file_is_empty_and_private(tmp_path: Path) -> None:
         local_disk.create_empty(path)
 
 
-def test_nocow_on_other_filesystems_is_no_error(tmp_path: Path) -> None:
-    """Only Btrfs has the flag; on others the function returns False."""
+def test_missing_support_for_nocow_is_no_error(tmp_path: Path) -> None:
+    """Only Btrfs has the flag that disables copy-on-write."""
     fd = os.open(tmp_path, os.O_RDONLY)
     try:
         assert local_disk.set_nocow(fd) in {True, False}

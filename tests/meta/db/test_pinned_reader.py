@@ -1,4 +1,4 @@
-"""A follower's reads while another connection commits."""
+"""A follower's reads of its database while another connection commits to it."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,7 +12,7 @@ MakeDatabase = Callable[..., Database]
 
 
 def make_file(db: Database, name: bytes) -> Ino:
-    """Make an empty file, as one group."""
+    """Create an empty file, as one group."""
     db.begin()
     ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
     dentries.add(db, ROOT_INO, name, ino)
@@ -21,7 +21,7 @@ def make_file(db: Database, name: bytes) -> Ino:
 
 
 def note_copy(db: Database, block: int) -> None:
-    """Add a cached block, as one group."""
+    """Add the row of a cached block, as one group."""
     db.begin_local()
     cached_blocks.put(db, BlockId(block), BlockState.CLEAN, Ino(0), BlockIndex(0))
     db.commit()
@@ -29,7 +29,7 @@ def note_copy(db: Database, block: int) -> None:
 
 @pytest.fixture
 def follower(make_database: MakeDatabase) -> Database:
-    """Return a following database with one cached block."""
+    """Return the database of a follower with one cached block."""
     db = make_database()
     note_copy(db, 7)
     db.follow()
@@ -38,14 +38,14 @@ def follower(make_database: MakeDatabase) -> Database:
 
 @pytest.fixture
 def other(follower: Database) -> Iterator[Database]:
-    """Return another connection to it."""
+    """Yield another connection to the follower's database."""
     db = Database.open(follower.path, follower.pragmas)
     yield db
     db.close()
 
 
-def test_no_change_is_visible_before_advance(follower: Database, other: Database) -> None:
-    """Neither rows nor counters change before; after it all changes are visible."""
+def test_follower_sees_no_commit_before_it_advances(follower: Database, other: Database) -> None:
+    """The follower sees the rows and counters of other connections' commits only after go_on()."""
     make_file(other, b"f")
     assert dentries.find(follower, ROOT_INO, b"f") is None
     assert follower.counters.dentries == 0
@@ -57,8 +57,8 @@ def test_no_change_is_visible_before_advance(follower: Database, other: Database
 
 
 def test_groups_of_a_follower_do_not_wait_for_a_writer(follower: Database, other: Database) -> None:
-    """The follower changes only its own temporary rows, and keeps its view."""
-    other.begin()  # holds the write lock
+    """A follower changes only its own temporary rows, so it needs no write lock."""
+    other.begin()  # This connection has the write lock now.
     note_copy(follower, 8)
     other.commit()
     make_file(other, b"f")
@@ -71,8 +71,10 @@ def test_groups_of_a_follower_do_not_wait_for_a_writer(follower: Database, other
     assert cached_blocks.get(follower, BlockId(8)) is not None
 
 
-def test_cached_blocks_survive_the_end_of_following(follower: Database, other: Database) -> None:
-    """Added and removed rows are in the file, and the follower can write again."""
+def test_rows_of_cached_blocks_survive_the_end_of_following(
+    follower: Database, other: Database
+) -> None:
+    """A follower that becomes the writer writes its rows of cached blocks to the file."""
     note_copy(follower, 8)
     follower.begin_local()
     cached_blocks.delete(follower, BlockId(7))
@@ -85,8 +87,8 @@ def test_cached_blocks_survive_the_end_of_following(follower: Database, other: D
     assert dentries.find(other, ROOT_INO, b"f") is not None
 
 
-def test_nothing_is_recorded_while_it_follows(follower: Database) -> None:
-    """A recorder would write its records into the database that the other connection changes."""
+def test_changes_of_a_follower_are_not_recorded(follower: Database) -> None:
+    """A recorder would write to the database that another connection changes."""
 
     class Recorder:
         def group_opened(self) -> None:
@@ -100,8 +102,8 @@ def test_nothing_is_recorded_while_it_follows(follower: Database) -> None:
     assert cached_blocks.get(follower, BlockId(9)) is not None
 
 
-def test_newly_shared_hash_is_noticed(follower: Database, other: Database) -> None:
-    """The cached fact that no names share a hash is updated together with the names."""
+def test_follower_learns_that_two_names_share_a_hash(follower: Database, other: Database) -> None:
+    """A follower's flag that names share a hash is updated together with the names."""
     other.take_cookie_key(bytes(16))
     assert not follower.shares_hashes
     other.begin()

@@ -1,4 +1,4 @@
-"""Accepted SQLite settings, and what they guarantee."""
+"""Accepted SQLite pragmas, and their guarantees."""
 
 import pytest
 
@@ -7,8 +7,7 @@ from s3fs_meta.limits import KIB, PAGE_CACHE_BYTES_MAX, PAGE_CACHE_BYTES_MIN
 from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, SYNCHRONOUS, Pragmas, default_cache_size
 
 
-def test_defaults_are_valid() -> None:
-    """The defaults need no correction."""
+def test_default_pragmas_are_valid() -> None:
     Pragmas().validate()
 
 
@@ -28,21 +27,21 @@ def test_defaults_are_valid() -> None:
         ("temp_store", "disk"),
     ],
 )
-def test_refusal_names_option_and_value(option: str, value: object) -> None:
-    """A value that SQLite would silently ignore is refused by name."""
+def test_error_about_an_invalid_pragma_names_option_and_value(option: str, value: object) -> None:
+    """The error names an option whose value SQLite would silently ignore."""
     with pytest.raises(UsageError) as caught:
-        Pragmas(**{option: value}).validate()  # type: ignore[arg-type]  # wrong on purpose
+        # type: ignore[arg-type]  # some values have a wrong type on purpose
+        Pragmas(**{option: value}).validate()  # type: ignore[arg-type]
     assert f"{option}={value}" in str(caught.value)
 
 
-def test_checkpoints_without_wal_are_refused() -> None:
-    """An option without effect is a mistake."""
+def test_wal_autocheckpoint_without_wal_mode_is_refused() -> None:
     with pytest.raises(UsageError, match="wal_autocheckpoint=100 needs journal_mode=wal"):
         Pragmas(journal_mode="delete", wal_autocheckpoint=100).validate()
 
 
-def test_page_cache_stays_within_its_bounds() -> None:
-    """The default follows the machine's memory between two bounds."""
+def test_default_page_cache_is_within_its_bounds() -> None:
+    """The default size of the page cache depends on the memory of the host, within two bounds."""
     size = -default_cache_size() * KIB
     assert PAGE_CACHE_BYTES_MIN <= size <= PAGE_CACHE_BYTES_MAX
     assert Pragmas(cache_size=77).effective_cache_size == 77
@@ -50,15 +49,16 @@ def test_page_cache_stays_within_its_bounds() -> None:
 
 @pytest.mark.parametrize("mode", JOURNAL_MODES)
 @pytest.mark.parametrize("level", SYNCHRONOUS)
-def test_journal_end_is_synced_where_the_mode_needs_it(mode: str, level: str) -> None:
-    """Only TRUNCATE needs FULL for it; test_database checks the effect."""
+def test_journal_end_is_synced_by_full_or_by_the_modes_delete_and_persist(
+    mode: str, level: str
+) -> None:
     pragmas = Pragmas(journal_mode=mode, synchronous=level)
     expected = level in {"full", "extra"} or mode in {"delete", "persist"}
     assert pragmas.commit_syncs_journal_end == expected
 
 
-def test_power_loss_safety_of_each_setting() -> None:
-    """Without a journal on disk, or without syncs, fsync guarantees nothing."""
+def test_pragmas_report_whether_they_survive_a_power_loss() -> None:
+    """Without a journal on the disk, or without syncs, a power loss may damage the database."""
     assert Pragmas().survives_power_loss
     assert not Pragmas(synchronous="off").survives_power_loss
     assert not Pragmas(journal_mode="memory").survives_power_loss

@@ -1,4 +1,4 @@
-"""Rules that the schema must keep so that changes can be recorded."""
+"""The schema: rules that recorded changes need, and upgrades from version 1."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -28,27 +28,27 @@ SYNCED = Pragmas()
 
 
 def table_names(db: Database) -> set[str]:
-    """Return all tables of a database."""
+    """Return the names of all tables of a database."""
     return {row[0] for row in db.all("SELECT name FROM sqlite_schema WHERE type = 'table'")}
 
 
-def test_every_table_has_a_kind(db: Database) -> None:
-    """A table in no list would end up in images by accident, or not be replicated."""
+def test_every_table_is_listed_as_replicated_location_or_local(db: Database) -> None:
+    """A table in no list would be in images by accident, or would not be replicated."""
     listed = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES, *schema.LOCAL_TABLES)
     assert table_names(db) == set(listed)
     assert len(listed) == len(set(listed))
 
 
 def test_replicated_tables_have_not_null_primary_keys(db: Database) -> None:
-    """SQLite silently does not record changes of tables without one."""
+    """SQLite silently records no changes of a table without a NOT NULL primary key."""
     for table in schema.REPLICATED_TABLES:
         key = [row for row in db.all(f"PRAGMA table_info({table})") if row[5]]
         assert key, f"{table} has no primary key"
         assert all(row[3] for row in key), f"{table} has a key that may be NULL"
 
 
-def test_there_are_no_triggers_and_no_foreign_keys(db: Database) -> None:
-    """Triggers and foreign keys would act twice when changes are applied, so there are none."""
+def test_schema_has_no_triggers_and_no_foreign_keys(db: Database) -> None:
+    """Triggers and foreign keys would act again when recorded changes are applied."""
     assert db.all("SELECT name FROM sqlite_schema WHERE type = 'trigger'") == []
     for table in table_names(db):
         assert db.all(f"PRAGMA foreign_key_list({table})") == []
@@ -59,8 +59,8 @@ def test_no_table_uses_autoincrement(db: Database) -> None:
     assert not db.all("SELECT name FROM sqlite_schema WHERE sql LIKE '%AUTOINCREMENT%'")
 
 
-def test_root_directory_of_a_new_database(db: Database) -> None:
-    """The first inode is its own parent, a directory without entries."""
+def test_new_database_has_an_empty_root_directory(db: Database) -> None:
+    """The root directory has inode 1, is its own parent and has no entries."""
     row = db.inodes.one("SELECT ino, mode, nlink, size_bytes, parent, flags FROM inodes")
     assert row == (1, 0o40755, 2, 0, 1, 0)
     assert (db.counters.next_ino, db.counters.inodes, db.counters.dentries) == (2, 1, 0)
@@ -68,7 +68,7 @@ def test_root_directory_of_a_new_database(db: Database) -> None:
 
 
 def make_former(db: Database, version: bytes = b"1") -> tuple[Path, Ino]:
-    """Turn a database with a file into one of version 1, and close it."""
+    """Turn a database with a file into one of schema version 1, and close it."""
     db.begin()
     made = inodes.create(db, 0o100644, 1, 2, ROOT_INO, NOW_NS)
     dentries.add(db, ROOT_INO, b"f", made.ino)
@@ -86,15 +86,15 @@ def make_former(db: Database, version: bytes = b"1") -> tuple[Path, Ino]:
 
 
 def raw(path: Path) -> dict[str, list[Any]]:
-    """Return all replicated rows, without an upgrade."""
+    """Return all replicated rows of a database file, without an upgrade."""
     with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
         return contents(connection)
 
 
-def test_former_database_is_upgraded_when_it_is_opened(
+def test_database_of_schema_version_1_is_upgraded_when_it_is_opened(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
-    """Every row is kept, and the birth time of each inode is its ctime."""
+    """An upgrade from schema version 1 keeps every row; ctime becomes the birth time."""
     path, ino = make_former(make_database(journal_mode=journal_mode))
     before = raw(path)
     pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
@@ -116,8 +116,8 @@ def test_former_database_is_upgraded_when_it_is_opened(
         assert inodes.get(db, made.ino) == made
 
 
-def test_upgraded_tables_are_those_of_a_new_database(make_database: MakeDatabase) -> None:
-    """Upgraded tables have the columns, types, defaults and order of new ones."""
+def test_upgraded_tables_equal_those_of_a_new_database(make_database: MakeDatabase) -> None:
+    """Upgraded tables have the same columns, types, defaults and order as new tables."""
     path, _ino = make_former(make_database())
     columns = "SELECT * FROM pragma_table_info('inodes')"
     with closing(Database.open(path, SYNCED)) as db:
@@ -125,10 +125,9 @@ def test_upgraded_tables_are_those_of_a_new_database(make_database: MakeDatabase
         assert db.all("PRAGMA integrity_check") == [("ok",)]
 
 
-def test_failed_upgrade_leaves_the_database_unchanged(
+def test_failed_schema_upgrade_leaves_the_database_unchanged(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
-    """A failed upgrade changes nothing, in any journal mode."""
     path, _ino = make_former(make_database(journal_mode=journal_mode))
     before = raw(path)
     with closing(apsw.Connection(str(path))) as connection:
@@ -145,8 +144,7 @@ def test_failed_upgrade_leaves_the_database_unchanged(
     assert len(raw(path)["inodes"][0]) == len(before["inodes"][0]) + 1
 
 
-def test_two_concurrent_upgrades_upgrade_once(make_database: MakeDatabase) -> None:
-    """The second process finds nothing to do."""
+def test_second_schema_upgrade_of_a_database_does_nothing(make_database: MakeDatabase) -> None:
     path, _ino = make_former(make_database())
     with closing(apsw.Connection(str(path))) as one, closing(apsw.Connection(str(path))) as other:
         schema.upgrade(one)
@@ -155,7 +153,7 @@ def test_two_concurrent_upgrades_upgrade_once(make_database: MakeDatabase) -> No
 
 
 def test_database_in_use_is_not_upgraded(make_database: MakeDatabase) -> None:
-    """The upgrade is refused and changes nothing."""
+    """A schema upgrade is refused while another connection writes to the database."""
     path, _ino = make_former(make_database())
     before = raw(path)
     with closing(apsw.Connection(str(path))) as other, closing(apsw.Connection(str(path))) as one:
@@ -165,10 +163,10 @@ def test_database_in_use_is_not_upgraded(make_database: MakeDatabase) -> None:
     assert raw(path) == before
 
 
-def test_reader_sees_present_tables_of_a_former_database(
+def test_reader_sees_a_database_of_schema_version_1_in_its_present_form(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
-    """The file does not change; names and inodes can be joined both ways."""
+    """A reader of schema version 1 gets the present columns without a change of the file."""
     path, ino = make_former(make_database(journal_mode=journal_mode))
     before = path.read_bytes()
     with closing(Database.open(path, Pragmas(journal_mode=journal_mode), read_only=True)) as db:
@@ -183,10 +181,10 @@ def test_reader_sees_present_tables_of_a_former_database(
 
 @pytest.mark.parametrize("read_only", [True, False])
 @pytest.mark.parametrize(("version", "error"), [(b"0", FormatError), (b"3", NewerFormatError)])
-def test_unknown_versions_are_refused_and_not_touched(
+def test_database_of_an_unknown_schema_version_is_refused_and_not_changed(
     make_database: MakeDatabase, version: bytes, error: type[Exception], *, read_only: bool
 ) -> None:
-    """Versions that never existed, and later ones."""
+    """The schema versions 0 and 3 do not exist; a later one is reported as newer."""
     path, _ino = make_former(make_database(), version)
     before = raw(path)
     with pytest.raises(error, match=f"schema version {version.decode()}"):
@@ -194,8 +192,10 @@ def test_unknown_versions_are_refused_and_not_touched(
     assert raw(path) == before
 
 
-def test_full_disk_refuses_the_upgrade(make_database: MakeDatabase, small_disk: Path) -> None:
-    """The error is clear; the upgrade succeeds once there is room."""
+def test_schema_upgrade_on_a_full_disk_is_refused(
+    make_database: MakeDatabase, small_disk: Path
+) -> None:
+    """The schema upgrade succeeds once the disk has room again."""
     path, ino = make_former(make_database())
     here = small_disk / "meta.db"
     here.write_bytes(path.read_bytes())
@@ -214,7 +214,7 @@ def test_full_disk_refuses_the_upgrade(make_database: MakeDatabase, small_disk: 
 
 @pytest.fixture
 def former() -> Iterator[apsw.Connection]:
-    """Return the tables of version 1, with two inodes."""
+    """Yield a database with the tables of schema version 1 and two inodes."""
     connection = apsw.Connection(":memory:")
     create_tables(connection)
     connection.execute(f"ALTER TABLE inodes DROP COLUMN {COLUMN}")
@@ -225,7 +225,7 @@ def former() -> Iterator[apsw.Connection]:
 
 
 def present_copy(former: apsw.Connection) -> apsw.Connection:
-    """Return the same database with the present tables."""
+    """Return a copy of a version 1 database with the present tables."""
     copy = apsw.Connection(":memory:")
     create_tables(copy)
     for row in former.execute("SELECT * FROM inodes").fetchall():
@@ -234,7 +234,7 @@ def present_copy(former: apsw.Connection) -> apsw.Connection:
 
 
 def changes_of(connection: apsw.Connection, *statements: str) -> bytes:
-    """Return what a session records of some statements."""
+    """Return the changeset that a session records for some statements."""
     session = apsw.Session(connection, "main")
     session.attach("inodes")
     for sql in statements:
@@ -248,7 +248,7 @@ ROW = "0, 1, 0, 0, 0, 0, 9, 0, 0, 0, 1, 0"
 
 
 def test_changes_of_version_1_apply_and_merge_with_later_ones(former: apsw.Connection) -> None:
-    """New, changed, removed and recreated rows; applied one by one, merged, and inverted."""
+    """Changesets of schema version 1 are applied one by one, merged, and inverted."""
     one_by_one, at_once = present_copy(former), present_copy(former)
     before = contents(at_once)
     old = changes_of(
@@ -279,8 +279,8 @@ def test_changes_of_version_1_apply_and_merge_with_later_ones(former: apsw.Conne
     assert contents(one_by_one) == before
 
 
-def test_changes_of_version_1_conflict_as_others_do(former: apsw.Connection) -> None:
-    """A row that differs from the expected one is not changed."""
+def test_changeset_of_version_1_is_refused_if_a_row_differs(former: apsw.Connection) -> None:
+    """A changeset of version 1 is refused if a row has other values than it expects."""
     copy = present_copy(former)
     changeset = changes_of(former, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
     copy.execute("UPDATE inodes SET ctime_ns = 7")
@@ -289,8 +289,8 @@ def test_changes_of_version_1_conflict_as_others_do(former: apsw.Connection) -> 
         changesets.apply(copy, changeset, "changes")
 
 
-def test_unknown_number_of_columns_is_refused(former: apsw.Connection) -> None:
-    """Fewer columns than version 1 had, or present changes for a table of version 1."""
+def test_changeset_with_an_unknown_number_of_columns_is_refused(former: apsw.Connection) -> None:
+    """A changeset must have the columns of version 1 or of the present version."""
     copy = present_copy(former)
     present = changes_of(copy, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
     former.execute("BEGIN")

@@ -16,14 +16,14 @@ MakeDatabase = Callable[..., Database]
 
 
 def create_file(db: Database, name: bytes) -> None:
-    """Make an empty file, as one operation."""
+    """Create an empty file, as one operation of a group."""
     db.begin()
     ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
     dentries.add(db, ROOT_INO, name, ino)
 
 
 def names_in(path: Path) -> set[bytes]:
-    """Return the names in a copy, after checking it."""
+    """Check a copy of a database and return the names in it."""
     copy = Database.open(path, Pragmas(journal_mode="off"))
     assert copy.one("PRAGMA integrity_check") == ("ok",)
     names = {row[0] for row in copy.all("SELECT name FROM dentries")}
@@ -32,10 +32,10 @@ def names_in(path: Path) -> set[bytes]:
     return names
 
 
-def test_copy_is_the_last_commit(
+def test_copy_of_a_snapshot_contains_no_later_group(
     make_database: MakeDatabase, journal_mode: str, tmp_path: Path
 ) -> None:
-    """Later groups are not in it, in any journal mode."""
+    """A copy of a snapshot lacks groups that committed after the snapshot, in any journal mode."""
     db = make_database(journal_mode=journal_mode)
     create_file(db, b"before")
     db.commit()
@@ -50,8 +50,10 @@ def test_copy_is_the_last_commit(
     assert not list(tmp_path.glob("*-snapshot"))
 
 
-def test_open_group_is_not_in_the_copy(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """Under WAL a group may be open before and during the copy."""
+def test_copy_of_a_snapshot_does_not_contain_the_open_group(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """In WAL mode a group may be open before and during the copy of a snapshot."""
     db = make_database()
     create_file(db, b"before")
     db.commit()
@@ -64,10 +66,10 @@ def test_open_group_is_not_in_the_copy(make_database: MakeDatabase, tmp_path: Pa
     assert dentries.find(db, ROOT_INO, b"open") is not None
 
 
-def test_groups_and_checkpoints_run_beside_the_copy(
+def test_groups_commit_while_a_snapshot_is_copied(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The writer neither waits nor changes the copy made in a thread."""
+    """A thread copies the snapshot; the writer neither waits nor changes the copy."""
     db = make_database()
     for number in range(2000):
         create_file(db, b"%0100d" % number)
@@ -87,8 +89,9 @@ def test_groups_and_checkpoints_run_beside_the_copy(
     assert len(names_in(tmp_path / "copy.db")) == 2000
 
 
-def test_copy_over_an_existing_file_is_refused(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """The caller has to remove the file first."""
+def test_snapshot_is_not_copied_over_an_existing_file(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
     db = make_database()
     (tmp_path / "copy.db").write_bytes(b"mine")
     snapshot = db.open_snapshot()
@@ -99,7 +102,7 @@ def test_copy_over_an_existing_file_is_refused(make_database: MakeDatabase, tmp_
 
 
 def test_closed_snapshot_is_not_copied(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """Copying after close() raises: it is a bug of the caller."""
+    """Copying a closed snapshot is a bug of the caller and raises AssertionError."""
     snapshot = make_database().open_snapshot()
     snapshot.close()
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""Statements on all tables but inodes, and the count of rows that changed."""
+"""SQL statements on all tables but inodes, and the count of rows that callers changed."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO
 
 
-def test_statement_about_other_tables_writes_nothing(db: Database) -> None:
-    """Adding and removing names does not write the rows of their directory."""
+def test_statement_on_another_table_does_not_write_changed_inode_rows(db: Database) -> None:
+    """Adding a dentry does not write the changed inode row of its directory."""
     inodes.change_directory(db, ROOT_INO, 5, entries=1)
     before = db.connection.total_changes()
     db.run("INSERT INTO dentries VALUES (1, 256, x'61', 1)")
@@ -17,8 +17,8 @@ def test_statement_about_other_tables_writes_nothing(db: Database) -> None:
     assert db.connection.total_changes() == before + 1
 
 
-def test_rows_change_only_inside_a_group(db: Database) -> None:
-    """One or several rows change only inside a group."""
+def test_statements_change_rows_only_inside_a_group(db: Database) -> None:
+    """A statement that changes rows without an open group raises AssertionError."""
     db.commit()
     with pytest.raises(AssertionError, match="inside a group"):
         db.run("DELETE FROM dentries")
@@ -26,8 +26,8 @@ def test_rows_change_only_inside_a_group(db: Database) -> None:
         db.run_many("DELETE FROM dentries WHERE ino = ?", [(1,)])
 
 
-def test_table_is_reached_only_by_its_name(db: Database) -> None:
-    """A trigger or a view would hide it from the text of a statement: the tests of that look at it."""
+def test_schema_consists_of_tables_and_indexes(db: Database) -> None:
+    """A trigger or a view could use a table that the text of a statement does not name."""
     hidden = db.all("SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index')")
     assert hidden == []
 

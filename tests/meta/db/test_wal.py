@@ -1,4 +1,4 @@
-"""The write-ahead log: length, bound, sync."""
+"""The write-ahead log (WAL) of the database: length, bound, sync."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ MakeDatabase = Callable[..., Database]
 
 
 def commit_some(db: Database, numbers: range) -> None:
-    """Commit one group of long names."""
+    """Commit one group that adds a long name for each number."""
     for number in numbers:
         db.begin()
         dentries.add(db, ROOT_INO, b"%0250d" % number, Ino(2))
@@ -24,12 +24,14 @@ def commit_some(db: Database, numbers: range) -> None:
 
 
 def wal_file(db: Database) -> Path:
-    """Return the path of the log."""
+    """Return the path of the write-ahead log."""
     return db.path.with_name(db.path.name + "-wal")
 
 
-def test_length_grows_with_commits_and_is_copied(make_database: MakeDatabase) -> None:
-    """A checkpoint copies all that is committed, and the writer goes on."""
+def test_wal_grows_with_commits_and_restarts_after_a_checkpoint(
+    make_database: MakeDatabase,
+) -> None:
+    """A checkpoint copies the complete write-ahead log, so the next commit restarts it."""
     db = make_database()
     commit_some(db, range(100))
     length = db.wal_bytes
@@ -43,7 +45,7 @@ def test_length_grows_with_commits_and_is_copied(make_database: MakeDatabase) ->
 
 
 def test_open_group_does_not_stop_a_checkpoint(make_database: MakeDatabase) -> None:
-    """Earlier commits are copied; the group commits afterwards."""
+    """A checkpoint copies earlier commits while a group is open."""
     db = make_database()
     commit_some(db, range(100))
     db.begin()
@@ -55,8 +57,8 @@ def test_open_group_does_not_stop_a_checkpoint(make_database: MakeDatabase) -> N
     assert dentries.find(db, ROOT_INO, b"open") == 2
 
 
-def test_log_is_bounded_under_constant_load(make_database: MakeDatabase) -> None:
-    """Although a group is open during every checkpoint, the log restarts."""
+def test_wal_is_bounded_under_constant_load(make_database: MakeDatabase) -> None:
+    """The write-ahead log restarts although a group is open during every checkpoint."""
     db = make_database(page_size=65536, cache_size=-65536)
     longest = 0
     for round_number in range(60):
@@ -70,8 +72,10 @@ def test_log_is_bounded_under_constant_load(make_database: MakeDatabase) -> None
     assert longest < 4 * WAL_CHECKPOINT_BYTES
 
 
-def test_snapshot_limits_the_checkpoint(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """An open snapshot keeps later frames from being copied; after its end all are copied."""
+def test_checkpoint_does_not_pass_an_open_snapshot(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """A checkpoint copies no later frames while a snapshot is open, and all once it is closed."""
     db = make_database()
     commit_some(db, range(10))
     snapshot = db.open_snapshot()
@@ -86,16 +90,16 @@ def test_snapshot_limits_the_checkpoint(make_database: MakeDatabase, tmp_path: P
     assert done.copied_frames == done.frames
 
 
-def test_automatic_checkpoints_when_requested(make_database: MakeDatabase) -> None:
-    """With the mount option a commit checkpoints after that many pages."""
+def test_wal_autocheckpoint_bounds_the_wal(make_database: MakeDatabase) -> None:
+    """With wal_autocheckpoint=10 a commit that finds ten pages in the log makes a checkpoint."""
     db = make_database(wal_autocheckpoint=10)
     for number in range(20):
         commit_some(db, range(10 * number, 10 * number + 10))
     assert db.wal_bytes < 100 * 4096
 
 
-def test_sync_without_a_log(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """In rollback modes, and before the first write, there is no log to sync."""
+def test_sync_without_a_wal_does_nothing(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """A rollback journal mode has no write-ahead log, and neither has an unused database."""
     db = make_database(journal_mode="delete", synchronous="normal")
     db.sync_wal()
     assert db.checkpoint() is None
@@ -103,10 +107,10 @@ def test_sync_without_a_log(make_database: MakeDatabase, tmp_path: Path) -> None
     Wal(tmp_path / "none.db", 4096, "normal").sync()
 
 
-def test_sync_leaves_the_databases_locks(make_database: MakeDatabase) -> None:
-    """Opening and closing the log by a descriptor of our own keeps SQLite's locks.
+def test_sync_of_the_wal_keeps_the_locks_on_the_database(make_database: MakeDatabase) -> None:
+    """A process that closes a descriptor of a file loses all its POSIX locks on this file.
 
-    Another process that wants the database for itself is still kept out.
+    The sync opens and closes the write-ahead log, not the database file, so SQLite keeps its locks.
     """
     db = make_database(synchronous="normal")
     commit_some(db, range(10))
@@ -118,7 +122,7 @@ def test_sync_leaves_the_databases_locks(make_database: MakeDatabase) -> None:
 
 
 def locks_of(path: Path) -> list[str]:
-    """Return the POSIX locks that the kernel knows for a file."""
+    """Return the POSIX locks on a file, as /proc/locks lists them."""
     inode = f":{path.stat().st_ino} "
     return [
         line.split(": ", 1)[1]
@@ -127,8 +131,8 @@ def locks_of(path: Path) -> list[str]:
     ]
 
 
-def test_journal_size_limit_shortens_the_file(make_database: MakeDatabase) -> None:
-    """The file is truncated when the log restarts."""
+def test_journal_size_limit_shortens_the_wal(make_database: MakeDatabase) -> None:
+    """SQLite truncates the write-ahead log to journal_size_limit when the log restarts."""
     db = make_database(journal_size_limit=65536)
     commit_some(db, range(1000))
     long = wal_file(db).stat().st_size
@@ -137,8 +141,8 @@ def test_journal_size_limit_shortens_the_file(make_database: MakeDatabase) -> No
     assert wal_file(db).stat().st_size <= 65536 < long
 
 
-def test_log_is_removed_after_closing(make_database: MakeDatabase) -> None:
-    """The last connection copies everything and removes it."""
+def test_closing_the_database_removes_the_wal(make_database: MakeDatabase) -> None:
+    """The last connection copies the write-ahead log to the database and removes it."""
     db = make_database()
     commit_some(db, range(100))
     db.close()
@@ -149,8 +153,8 @@ def test_log_is_removed_after_closing(make_database: MakeDatabase) -> None:
 
 
 @pytest.mark.parametrize("frames", [0, 1, 10])
-def test_length_in_bytes(tmp_path: Path, frames: int) -> None:
-    """A header, and a header for each page."""
+def test_wal_size_is_computed_from_its_number_of_frames(tmp_path: Path, frames: int) -> None:
+    """A write-ahead log has a header of 32 bytes, and 24 bytes before each page."""
     wal = Wal(tmp_path / "meta.db", 4096, "normal")
     wal.note_commit(frames)
     assert wal.size_bytes == (32 + frames * 4120 if frames else 0)

@@ -1,11 +1,11 @@
-"""Entries of packs, to rebuild rows from."""
+"""Index entries and keys of packs, from which tests rebuild rows."""
 
 from s3fs_meta.codec.pack import PackEntry
 from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey
 
 
 def entry(block: int, ino: int, index: int, plain_bytes: int = 10) -> PackEntry:
-    """Return one index entry."""
+    """Return one entry of a pack's index."""
     return PackEntry(
         block=BlockId(block),
         hash=bytes([block]) * 32,

@@ -1,4 +1,4 @@
-"""The root directory as it was before the first recorded change."""
+"""The root directory before the first recorded change, computed from recorded changes."""
 
 from collections.abc import Callable
 
@@ -15,15 +15,17 @@ CHANGES = ("gid = 7", "uid = 5, ctime_ns = 99", "uid = 6, mode = 16832", "ctime_
 
 
 def change(db: Database, assignment: str) -> None:
-    """Change the root directory in a group of its own."""
+    """Change the root directory in a separate group."""
     db.begin()
     db.inodes.flush()
     db.run(f"UPDATE inodes SET {assignment} WHERE ino = ?", (ROOT_INO,))
     db.commit()
 
 
-def test_changes_apply_to_another_empty_filesystem(make_database: MakeDatabase) -> None:
-    """Owner, mode and time of the root directory differ there; the first changes of them show them."""
+def test_changesets_apply_to_a_database_with_another_root_directory(
+    make_database: MakeDatabase,
+) -> None:
+    """Each changeset has the old values that it expects, so the root directory can get them."""
     writer, other = make_database("writer.db"), make_database("other.db")
     for db in (writer, other):
         db.inodes.write_through()

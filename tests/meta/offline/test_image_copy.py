@@ -1,4 +1,4 @@
-"""A copy that becomes an image."""
+"""A copy of the database that becomes an image."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ KEY = ObjectKey("pack/00/1-a")
 
 
 class Pack(NamedTuple):
-    """A pack stored after the copy."""
+    """A pack that was stored after the copy was made."""
 
     pack: PackId
     object_key: ObjectKey
@@ -29,7 +29,7 @@ class Pack(NamedTuple):
 
 
 def copy_with_dirty_block(make_database: MakeDatabase, copy: Path) -> tuple[Database, BlockId]:
-    """Return a database with one dirty block, that block, and a copy of the database."""
+    """Copy a database with one dirty block; return the database and the block."""
     db = make_database()
     db.begin()
     made = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5, size_bytes=100)
@@ -43,10 +43,10 @@ def copy_with_dirty_block(make_database: MakeDatabase, copy: Path) -> tuple[Data
     return db, block
 
 
-def test_copied_blocks_get_their_later_locations(
+def test_blocks_of_an_image_get_locations_that_are_newer_than_the_copy(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The copy lists packs stored after it was made, under their numbers."""
+    """The copy gets rows of the packs that were stored after it was made."""
     copy = tmp_path / "copy.db"
     db, block = copy_with_dirty_block(make_database, copy)
     db.begin()
@@ -61,18 +61,20 @@ def test_copied_blocks_get_their_later_locations(
     finished.close()
 
 
-def test_copy_with_an_unplaced_block_is_refused(
+def test_image_with_a_block_in_no_pack_is_refused(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """An image never names content that is not in the store."""
+    """An image never refers to content that is not in the bucket."""
     copy = tmp_path / "copy.db"
     _, block = copy_with_dirty_block(make_database, copy)
     with pytest.raises(MetadataError, match=f"block {block} of an image is in no pack"):
         image_copy.finish(copy, [], [])
 
 
-def test_lost_block_has_no_location(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """A lost block has no location in the image; reads of its range fail."""
+def test_lost_block_has_no_location_in_an_image(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """The image has a row for a lost block without a location, so reads of its range fail."""
     copy = tmp_path / "copy.db"
     db, block = copy_with_dirty_block(make_database, copy)
     with pytest.raises(MetadataError):
@@ -95,16 +97,15 @@ def test_lost_block_has_no_location(make_database: MakeDatabase, tmp_path: Path)
     finished.close()
 
 
-def test_pack_without_live_blocks_in_the_copy_is_dead_in_it(
+def test_pack_without_live_blocks_in_an_image_is_dead_in_it(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """A pack without live blocks in the copy is dead in it."""
     copy = tmp_path / "copy.db"
     db = make_database()
     db.begin()
     block = db.counters.take_block()
     blocks.create_dirty(db, block, ROOT_INO, BlockIndex(0), 100)
-    blocks.drop_ref(db, block)  # removed while it was frozen
+    blocks.drop_ref(db, block)  # The file lost this block while the block was sealed.
     db.commit()
     snapshot = db.open_snapshot()
     snapshot.copy_to(copy)
@@ -120,7 +121,7 @@ def test_pack_without_live_blocks_in_the_copy_is_dead_in_it(
 
 
 def test_image_has_no_local_tables(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """The tables are recreated, empty, where the image is restored."""
+    """The local tables are created again, empty, where the image is restored."""
     copy = tmp_path / "copy.db"
     db = make_database()
     snapshot = db.open_snapshot()
@@ -137,10 +138,10 @@ def test_image_has_no_local_tables(make_database: MakeDatabase, tmp_path: Path) 
     restored.close()
 
 
-def test_manifest_has_the_properties_of_the_database(
+def test_image_copy_is_described_by_its_own_properties(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The manifest's properties are read from the copy itself."""
+    """The properties for the image manifest are read from the copy of the database."""
     copy = tmp_path / "copy.db"
     db = make_database(page_size=8192)
     snapshot = db.open_snapshot()
@@ -151,8 +152,10 @@ def test_manifest_has_the_properties_of_the_database(
     assert facts == ("a-uuid", 2, 8192, copy.stat().st_size, 1, 0)
 
 
-def test_unchanged_copies_are_the_same_bytes(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """The pieces of the last image can be used again."""
+def test_images_of_an_unchanged_database_have_equal_bytes(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """Equal bytes let a new image refer to the pieces of the last one."""
     db = make_database()
     contents = []
     for name in ("one.db", "two.db"):
@@ -164,8 +167,7 @@ def test_unchanged_copies_are_the_same_bytes(make_database: MakeDatabase, tmp_pa
     assert contents[0] == contents[1]
 
 
-def test_removal_includes_sqlites_side_files(tmp_path: Path) -> None:
-    """Missing side files are no error."""
+def test_removal_of_an_image_copy_includes_its_journal_and_log(tmp_path: Path) -> None:
     for suffix in ("", "-wal", "-shm", "-journal"):
         (tmp_path / f"copy.db{suffix}").touch()
     image_copy.remove(tmp_path / "copy.db")

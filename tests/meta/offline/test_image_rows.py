@@ -1,4 +1,4 @@
-"""Rows of a damaged image beside what the indexes of packs say."""
+"""A database rebuilt from the rows of a damaged image and from the indexes of packs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ SIZE = 100
 
 @pytest.fixture
 def image(make_database: MakeDatabase) -> Database:
-    """Return a database with the files 2 and 3, which share block 7; block 8 is of file 2."""
+    """Return a database in which files 2 and 3 share block 7, and block 8 is in file 2."""
     db = make_database("image.db")
     db.begin()
     for name in (b"one", b"two"):
@@ -40,7 +40,7 @@ def image(make_database: MakeDatabase) -> Database:
 
 
 def adopted(image: Database, db: Database, tmp_path: Path) -> image_rows.ImageRows:
-    """Take over an image."""
+    """Put the rows of an image into a new database."""
     path = tmp_path / "damaged.db"
     image.all("VACUUM INTO ?", (str(path),))
     damaged = DamagedDatabase(path, "image/x")
@@ -51,17 +51,17 @@ def adopted(image: Database, db: Database, tmp_path: Path) -> image_rows.ImageRo
 
 
 def places(db: Database) -> dict[tuple[int, int], bytes]:
-    """Return the hash at each place."""
+    """Return the content hash of each block by inode and block index."""
     rows = db.all(
         "SELECT m.ino, m.block_index, b.hash FROM block_map AS m JOIN blocks AS b USING (block)"
     )
     return {(ino, index): content_hash for ino, index, content_hash in rows}
 
 
-def test_shared_content_is_found_and_newer_content_put_aside(
+def test_rebuilt_files_have_the_blocks_of_the_image_and_no_newer_ones(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Files are as the image has them: with what they share, without what came later."""
+    """Rows of the image decide; newer blocks of a pack get a separate file in lost+found."""
     db = make_database("new.db")
     rows = adopted(image, db, tmp_path)
     assert tuple(rows) == (9, True, ())
@@ -88,10 +88,10 @@ def test_shared_content_is_found_and_newer_content_put_aside(
     assert inodes.get(db, Ino(3)).uid == 5
 
 
-def test_block_is_only_where_a_pack_has_its_content(
+def test_rebuilt_file_has_no_block_whose_content_differs_from_its_pack(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Another host that was overtaken had given its number to other content."""
+    """A fenced host may have used the number of a block for other content."""
     db = make_database("new.db")
     rows = adopted(image, db, tmp_path)
     other = entry(8, 2, 1, SIZE)._replace(hash=b"o" * 32)
@@ -104,10 +104,10 @@ def test_block_is_only_where_a_pack_has_its_content(
     assert b"o" * 32 in found.values()
 
 
-def test_packs_fill_in_where_rows_of_the_map_are_lost(
+def test_packs_replace_lost_rows_of_the_block_map(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The inode says how many there were."""
+    """The inode row has the number of blocks, so a rebuild takes no more than these from packs."""
     image.begin()
     image.run("DELETE FROM block_map WHERE ino = 2 AND block_index = 1")
     image.commit()
@@ -122,10 +122,10 @@ def test_packs_fill_in_where_rows_of_the_map_are_lost(
     assert set(places(db)) == {(2, 0), (2, 1), (3, 0)}
 
 
-def test_numbers_that_would_end_the_counters_are_left_out(
+def test_rows_of_an_image_with_the_largest_numbers_are_left_out(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """A hostile image would end the numbers of inodes and blocks."""
+    """With the largest numbers taken by a hostile image, no new inode could be made."""
     image.begin()
     image.run("INSERT INTO block_map VALUES (?, 0, ?)", ((1 << 63) - 1, (1 << 63) - 1))
     image.run("INSERT INTO blocks VALUES (?, 1, 1, x'00', 1, 0, 20)", ((1 << 63) - 1,))

@@ -1,4 +1,4 @@
-"""Random operations through the row modules, for tests of derived rows and counters."""
+"""Random operations on inodes, dentries and blocks, for tests of derived rows and counters."""
 
 import random
 import stat
@@ -9,7 +9,7 @@ from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
 
 
 class Tree:
-    """Random operations on files of the root directory, as the filesystem does them."""
+    """Random operations on files of the root directory, as a mounted filesystem does them."""
 
     def __init__(self, db: Database, seed: int) -> None:
         self.db = db
@@ -18,7 +18,7 @@ class Tree:
         self.now_ns = 1_760_000_000_000_000_000
 
     def step(self) -> None:
-        """Do one random operation."""
+        """Run one random operation."""
         self.now_ns += self.rnd.randrange(1, 10**9)
         self.db.begin()
         if not self.names or self.rnd.random() < 0.3:
@@ -33,18 +33,18 @@ class Tree:
         change(name, ino)
 
     def new_name(self) -> bytes:
-        """Return a name that was not used before, of any bytes."""
+        """Return a name of random bytes that was not used before."""
         return self.rnd.randbytes(self.rnd.randrange(1, 20)).hex().encode() + b"\xff"
 
     def enter(self, ino: Ino) -> None:
-        """Add a name for an inode."""
+        """Add a dentry for an inode."""
         name = self.new_name()
         dentries.add(self.db, ROOT_INO, name, ino)
         inodes.change_directory(self.db, ROOT_INO, self.now_ns, entries=1)
         self.names.append(name)
 
     def create(self) -> None:
-        """Make a file or a symbolic link."""
+        """Create a file or a symbolic link."""
         mode = self.rnd.choice([0o100644, 0o120777])
         made = inodes.create(self.db, mode, 1, 2, ROOT_INO, self.now_ns)
         if mode == 0o120777:
@@ -58,7 +58,7 @@ class Tree:
         self.enter(ino)
 
     def unlink(self, name: bytes, ino: Ino) -> None:
-        """Remove a name, and the inode with its last."""
+        """Remove a name, and with its last name the inode."""
         before = inodes.get(self.db, ino)
         dentries.remove(self.db, ROOT_INO, name)
         self.names.remove(name)
@@ -91,7 +91,7 @@ class Tree:
         inodes.set_size_and_mtime(self.db, ino, size + 1, self.now_ns, mapped)
 
     def punch(self, _name: bytes, ino: Ino) -> None:
-        """Make a hole."""
+        """Remove a block from the map, which makes a hole."""
         if block_map.remove(self.db, ino, BlockIndex(self.rnd.randrange(5))) is not None:
             inodes.add_mapped_blocks(self.db, ino, -1)
 

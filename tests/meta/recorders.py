@@ -1,4 +1,4 @@
-"""Recorders of changes."""
+"""A recorder of the changes of a database, and the application of its changesets."""
 
 import apsw
 
@@ -8,7 +8,7 @@ from s3fs_meta.meta.db.schema import REPLICATED_TABLES
 
 
 class SessionRecorder:
-    """Keeps one changeset per group."""
+    """A recorder that keeps one changeset per group."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -16,13 +16,13 @@ class SessionRecorder:
         self.changesets: list[bytes] = []
 
     def group_opened(self) -> None:
-        """Attach a session to the replicated tables."""
+        """Start a session on the replicated tables."""
         self._session = apsw.Session(self._db.connection, "main")
         for table in REPLICATED_TABLES:
             self._session.attach(table)
 
     def group_committing(self) -> None:
-        """Store the changes of the group."""
+        """Keep the changeset of the group."""
         assert self._session is not None
         self.changesets.append(self._session.changeset())
         self._session.close()
@@ -30,14 +30,14 @@ class SessionRecorder:
 
 
 def recorded(db: Database) -> SessionRecorder:
-    """Attach a recorder to a database."""
+    """Attach a recorder to a database and return the recorder."""
     recorder = SessionRecorder(db)
     db.recorder = recorder
     return recorder
 
 
 def apply_in_transaction(connection: apsw.Connection, *changes: bytes) -> None:
-    """Apply changesets and commit."""
+    """Apply changesets in one transaction and commit it."""
     connection.execute("BEGIN")
     for changeset in changes:
         changesets.apply(connection, changeset, "changes")

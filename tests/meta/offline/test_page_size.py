@@ -1,4 +1,4 @@
-"""Changing the page size offline."""
+"""Changing the page size of a database that no process uses."""
 
 import os
 from collections.abc import Callable
@@ -17,7 +17,7 @@ MakeDatabase = Callable[..., Database]
 
 
 def filled(make_database: MakeDatabase, **pragmas: object) -> Database:
-    """Return a closed database with some files."""
+    """Return a closed database with 200 files."""
     db = make_database(**pragmas)
     db.begin()
     for number in range(200):
@@ -30,10 +30,10 @@ def filled(make_database: MakeDatabase, **pragmas: object) -> Database:
 
 @pytest.mark.parametrize("page_size", [512, 4096, 65536])
 @pytest.mark.parametrize("journal_mode", ["wal", "delete"])
-def test_rows_stay_and_pages_change(
+def test_page_size_changes_and_rows_stay(
     make_database: MakeDatabase, page_size: int, journal_mode: str
 ) -> None:
-    """Under WAL too, where SQLite itself would ignore the pragma."""
+    """SQLite itself ignores a change of the page_size pragma in WAL mode."""
     path = filled(make_database, journal_mode=journal_mode, page_size=2048).path
     change_page_size(path, page_size)
     again = Database.open(path, Pragmas(journal_mode=journal_mode, synchronous="off"))
@@ -46,8 +46,7 @@ def test_rows_stay_and_pages_change(
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_unknown_size_touches_nothing(make_database: MakeDatabase) -> None:
-    """The error names the size."""
+def test_invalid_page_size_is_refused_and_changes_nothing(make_database: MakeDatabase) -> None:
     path = filled(make_database).path
     before = path.read_bytes()
     with pytest.raises(UsageError, match="page_size=3000"):
@@ -55,8 +54,8 @@ def test_unknown_size_touches_nothing(make_database: MakeDatabase) -> None:
     assert path.read_bytes() == before
 
 
-def test_open_database_is_not_converted(make_database: MakeDatabase) -> None:
-    """Another connection uses it: an error is raised, and the file does not change."""
+def test_page_size_of_an_open_database_cannot_be_changed(make_database: MakeDatabase) -> None:
+    """The page size of a database with another connection is not changed."""
     db = make_database(journal_mode="delete")
     db.begin()
     with pytest.raises(DatabaseError):
@@ -66,16 +65,15 @@ def test_open_database_is_not_converted(make_database: MakeDatabase) -> None:
     assert not db.path.with_name("meta.db-resized").exists()
 
 
-def test_unfinished_copy_of_a_crash_is_removed(make_database: MakeDatabase) -> None:
-    """An unfinished copy is thrown away."""
+def test_change_of_the_page_size_removes_an_unfinished_copy(make_database: MakeDatabase) -> None:
+    """A crash during a change of the page size leaves an unfinished copy of the database."""
     path = filled(make_database).path
     path.with_name("meta.db-resized").write_bytes(b"half a copy")
     change_page_size(path, 8192)
     assert not path.with_name("meta.db-resized").exists()
 
 
-def test_missing_database_is_not_created(tmp_path: Path) -> None:
-    """The function raises and creates no file."""
+def test_change_of_the_page_size_creates_no_database(tmp_path: Path) -> None:
     with pytest.raises(DatabaseError):
         change_page_size(tmp_path / "meta.db", 8192)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Pages of a hostile database file."""
+"""Pages of a hostile database file: each belongs to at most one table or index."""
 
 import struct
 from collections.abc import Callable
@@ -17,7 +17,8 @@ from s3fs_meta.meta.offline.salvage import DamagedDatabase
 
 KEY = "image/1/manifest"
 FACTS = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
-_LAST_CHILD_AT = 108  # offset in the header of the first page
+# This is the offset of the last child's page number in the header of the first page.
+_LAST_CHILD_AT = 108
 _FIRST_CELL_AT = 112
 
 
@@ -36,7 +37,7 @@ def image(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def root_of(path: Path, table: str) -> tuple[int, int]:
-    """Return the page size, and the first page of a table."""
+    """Return the page size, and the number of the root page of a table."""
     connection = apsw.Connection(str(path))
     sql = "SELECT rootpage FROM sqlite_schema WHERE name = ?"
     [[root]] = connection.execute(sql, (table,)).fetchall()
@@ -48,14 +49,14 @@ def root_of(path: Path, table: str) -> tuple[int, int]:
 
 
 def put(path: Path, at: int, number: int) -> None:
-    """Write a page number."""
+    """Write a page number at an offset of the file."""
     data = bytearray(path.read_bytes())
     data[at : at + 4] = struct.pack(">I", number)
     path.write_bytes(data)
 
 
-def test_pages_of_an_image_form_trees(image: Path) -> None:
-    """Interior pages of tables and of indexes, with all page sizes."""
+def test_check_of_page_trees_accepts_a_valid_image(image: Path) -> None:
+    """A valid image has interior pages of tables and indexes, and passes with every page size."""
     before = image.read_bytes()
 
     require_ours(image, KEY)
@@ -63,8 +64,8 @@ def test_pages_of_an_image_form_trees(image: Path) -> None:
     assert image.read_bytes() == before
 
 
-def test_page_that_names_itself_is_refused(image: Path) -> None:
-    """SQLite would read a table of such pages repeatedly."""
+def test_database_page_that_refers_to_itself_is_refused(image: Path) -> None:
+    """SQLite would read a table repeatedly if one of its pages refers to itself."""
     page_bytes, root = root_of(image, "xattrs")
     put(image, (root - 1) * page_bytes + 8, root)
 
@@ -73,8 +74,7 @@ def test_page_that_names_itself_is_refused(image: Path) -> None:
     require_ours(image, KEY, authentic=True)
 
 
-def test_page_of_two_tables_is_refused(image: Path) -> None:
-    """Each table has its own pages."""
+def test_database_page_that_belongs_to_two_tables_is_refused(image: Path) -> None:
     page_bytes, root = root_of(image, "xattrs")
     _, other = root_of(image, "symlinks")
     put(image, (root - 1) * page_bytes + 8, other)
@@ -83,14 +83,15 @@ def test_page_of_two_tables_is_refused(image: Path) -> None:
         require_ours(image, KEY)
 
 
-@pytest.mark.parametrize("image", [512, 4096], indirect=True)  # with more than a page of tables
+# Databases with these page sizes need more than one page for their schema.
+@pytest.mark.parametrize("image", [512, 4096], indirect=True)
 @pytest.mark.parametrize(
     "use", [require_ours, DamagedDatabase, require_schema_tree], ids=lambda use: use.__name__
 )
 def test_schema_with_a_repeated_page_is_refused(
     image: Path, use: Callable[[Path, str], object]
 ) -> None:
-    """A schema that repeats a page is refused: reading it would take very long."""
+    """Reading a schema that refers to one page many times would take very long."""
     data = image.read_bytes()
     [cell] = struct.unpack_from(">H", data, _FIRST_CELL_AT)
     [child] = struct.unpack_from(">I", data, cell)
@@ -113,8 +114,10 @@ def test_schema_with_a_repeated_page_is_refused(
         (0, b"?", "does not begin like a database"),
     ],
 )
-def test_impossible_page_is_refused(image: Path, at: int, value: bytes, why: str) -> None:
-    """A page number beyond the file is refused, and nothing outside it is read."""
+def test_database_with_an_impossible_page_number_is_refused(
+    image: Path, at: int, value: bytes, why: str
+) -> None:
+    """A page number outside the file is refused before any page is read."""
     data = image.read_bytes()
     image.write_bytes(data[:at] + value + data[at + len(value) :])
 
@@ -123,8 +126,7 @@ def test_impossible_page_is_refused(image: Path, at: int, value: bytes, why: str
 
 
 @pytest.mark.parametrize("data", [b"", b"SQLite format 3\0", b"SQLite format 3\0" + bytes(84)])
-def test_short_file_is_refused(tmp_path: Path, data: bytes) -> None:
-    """A file without a complete page is refused."""
+def test_database_file_without_a_complete_page_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "short.db"
     path.write_bytes(data)
 

@@ -1,4 +1,4 @@
-"""Rows rebuilt from the indexes of packs."""
+"""Rows of files and blocks, rebuilt from the indexes of packs alone."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ MakeDatabase = Callable[..., Database]
 
 
 def files_of(db: Database) -> dict[bytes, dict[int, bytes]]:
-    """Return the block hash at each index of each file."""
+    """Return the content hash at each block index of each file name."""
     rows = db.all(
         "SELECT d.name, m.block_index, b.hash FROM dentries AS d"
         " JOIN block_map AS m ON m.ino = d.ino JOIN blocks AS b ON b.block = m.block"
@@ -24,8 +24,8 @@ def files_of(db: Database) -> dict[bytes, dict[int, bytes]]:
     return found
 
 
-def test_files_reach_to_their_last_block(make_database: MakeDatabase) -> None:
-    """Missing blocks before it become holes."""
+def test_rebuilt_file_ends_with_its_last_block(make_database: MakeDatabase) -> None:
+    """A rebuilt file ends with its last block, and missing blocks before it become holes."""
     db = make_database()
     rebuilt_rows.add_pack(
         db, key(1), 5000, [entry(1, 7, 0, 100), entry(2, 7, 3, 50), entry(3, 9, 0)]
@@ -42,8 +42,8 @@ def test_files_reach_to_their_last_block(make_database: MakeDatabase) -> None:
     assert (db.counters.next_ino, db.counters.next_block, db.counters.next_pack) == (11, 4, 2)
 
 
-def test_newest_block_at_an_index_wins_in_any_order(make_database: MakeDatabase) -> None:
-    """A pack without live blocks is dead."""
+def test_rebuilt_file_has_the_newest_block_at_each_index(make_database: MakeDatabase) -> None:
+    """Of two blocks at one index of a file the one with the higher number is newer."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(8, 7, 0)])
     rebuilt_rows.add_pack(db, key(2), 5000, [entry(2, 7, 0)])
@@ -55,8 +55,8 @@ def test_newest_block_at_an_index_wins_in_any_order(make_database: MakeDatabase)
     ]
 
 
-def test_block_in_two_packs_is_taken_once(make_database: MakeDatabase) -> None:
-    """Compaction had moved the block."""
+def test_block_in_two_packs_is_rebuilt_once(make_database: MakeDatabase) -> None:
+    """After a compaction one block is in two packs."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(8, 7, 0)])
     rebuilt_rows.add_pack(db, key(2), 5000, [entry(8, 7, 0)])
@@ -65,7 +65,7 @@ def test_block_in_two_packs_is_taken_once(make_database: MakeDatabase) -> None:
 
 
 def test_blocks_of_a_fenced_host_get_separate_files(make_database: MakeDatabase) -> None:
-    """Both hosts used the same inode numbers; an index that only the fenced host wrote stays out of the other's file."""
+    """A fenced host and the next writer may have used the same inode numbers."""
     db = make_database()
     mine, theirs, shared = b"m" * 32, b"t" * 32, b"s" * 32
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(1, 5, 0)._replace(hash=shared)])
@@ -89,10 +89,10 @@ def test_blocks_of_a_fenced_host_get_separate_files(make_database: MakeDatabase)
     assert db.one("SELECT count(*) FROM blocks WHERE refs <> 1") == (0,)
 
 
-def test_block_rewritten_after_a_kill_does_not_damage_its_file(
+def test_reuse_of_a_block_number_after_a_kill_does_not_damage_its_file(
     make_database: MakeDatabase,
 ) -> None:
-    """The pack was not recorded, so the number was used again; only other blocks of that epoch are doubtful."""
+    """A kill before a pack is recorded lets the next epoch use its block numbers again."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(6, 7, 1), entry(7, 8, 0)])
     rebuilt_rows.add_pack(db, key(2), 5000, [entry(5, 7, 0), entry(4, 7, 2)])

@@ -1,4 +1,4 @@
-"""Tables of a database that came from the bucket."""
+"""The schema of a database that was downloaded from the bucket."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ VERSION = "UPDATE properties SET value = {} WHERE name = 'schema_version'"
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """Return the database of an image."""
+    """Return the path of an image's database."""
     path = tmp_path / "image.db"
     Database.create(path, Pragmas(journal_mode="delete"), FACTS).close()
     image_copy.finish(path, (), ())
@@ -26,7 +26,7 @@ def image(tmp_path: Path) -> Path:
 
 
 def change(path: Path, *statements: str) -> None:
-    """Change a database as a foreign program can."""
+    """Change a database as any other program can."""
     connection = apsw.Connection(str(path))
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
     for statement in statements:
@@ -35,15 +35,14 @@ def change(path: Path, *statements: str) -> None:
 
 
 def indexes(path: Path) -> set[str]:
-    """Return the names of the indexes."""
+    """Return the names of all indexes of a database."""
     connection = apsw.Connection(str(path))
     names = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index'").fetchall()
     connection.close()
     return {str(name) for (name,) in names}
 
 
-def test_own_image_is_accepted(image: Path) -> None:
-    """The check changes nothing."""
+def test_schema_of_an_image_by_this_program_is_accepted(image: Path) -> None:
     before = image.read_bytes()
 
     require_ours(image, KEY)
@@ -51,8 +50,8 @@ def test_own_image_is_accepted(image: Path) -> None:
     assert image.read_bytes() == before
 
 
-def test_image_of_an_earlier_version_is_accepted(image: Path) -> None:
-    """Both before and after its upgrade, although the text of its table differs."""
+def test_image_of_an_earlier_schema_version_is_accepted(image: Path) -> None:
+    """An image of schema version 1 is accepted before and after its upgrade."""
     change(image, "ALTER TABLE inodes DROP COLUMN btime_delta_ns", VERSION.format("x'31'"))
     require_ours(image, KEY)
 
@@ -94,32 +93,30 @@ def test_image_of_an_earlier_version_is_accepted(image: Path) -> None:
     ],
     ids=str,
 )
-def test_foreign_schema_is_refused(image: Path, statements: tuple[str, ...]) -> None:
-    """The error names the image."""
+def test_image_with_a_changed_schema_is_refused(image: Path, statements: tuple[str, ...]) -> None:
     change(image, *statements)
 
     with pytest.raises(FormatError, match=KEY):
         require_ours(image, KEY)
 
 
-def test_schema_of_a_newer_version_asks_for_an_upgrade(image: Path) -> None:
-    """A newer version is not reported as damage."""
+def test_error_about_an_image_of_a_newer_schema_advises_an_upgrade(image: Path) -> None:
+    """An image of a newer schema version is not reported as damaged."""
     change(image, VERSION.format("x'39'"))
 
     with pytest.raises(NewerFormatError, match="schema version 9"):
         require_ours(image, KEY)
 
 
-def test_file_that_is_no_database_is_refused(image: Path) -> None:
-    """The error reports the image as damaged."""
+def test_image_that_is_not_a_database_is_refused(image: Path) -> None:
     image.write_bytes(b"x" * 8192)
 
     with pytest.raises(FormatError, match=KEY):
         require_ours(image, KEY)
 
 
-def test_missing_index_is_created(image: Path) -> None:
-    """An index can be computed from the rows."""
+def test_missing_index_of_an_image_is_created(image: Path) -> None:
+    """An index contains nothing that is not in its table."""
     before = indexes(image)
     change(image, "DROP INDEX blocks_by_hash")
 
@@ -128,8 +125,8 @@ def test_missing_index_is_created(image: Path) -> None:
     assert indexes(image) == before
 
 
-def test_foreign_table_is_tolerated(image: Path) -> None:
-    """Fsck reports the table and keeps it."""
+def test_image_with_an_unknown_table_is_accepted(image: Path) -> None:
+    """Fsck reports a table that this program does not know, and keeps it."""
     change(image, "CREATE TABLE notes (a INTEGER)", "CREATE INDEX of_notes ON notes (a)")
 
     require_ours(image, KEY)
@@ -137,8 +134,7 @@ def test_foreign_table_is_tolerated(image: Path) -> None:
     assert "of_notes" in indexes(image)
 
 
-def test_schema_that_is_no_text_is_refused(image: Path) -> None:
-    """A schema that is not text is refused as damage."""
+def test_image_with_a_schema_that_is_not_text_is_refused(image: Path) -> None:
     data = image.read_bytes()
     image.write_bytes(data.replace(b"-- with its namespace", b"-- \xff\xfeth its namespace"))
 

@@ -1,4 +1,7 @@
-"""Preparing an older database to follow the current txg. Complete rollbacks are in tests/sync."""
+"""An older database, prepared to become the current state of the filesystem in a rollback.
+
+``tests/sync/test_rollback.py`` tests complete rollbacks.
+"""
 
 from pathlib import Path
 
@@ -16,21 +19,21 @@ FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
 
 
 def database(path: Path) -> Database:
-    """Return an empty filesystem, in a group."""
+    """Return the database of an empty filesystem, with an open group."""
     made = Database.create(path, Pragmas(), FACTS)
     made.begin()
     return made
 
 
 def pack(db: Database, number: int) -> PackId:
-    """Store a pack."""
+    """Add the row of a stored pack."""
     made = packs.create(db, ObjectKey(f"pack/00/1-{number:032x}"), 1000)
     packs.stored(db, made)
     return made
 
 
 def file_in(db: Database, where: PackId, content_hash: bytes) -> tuple[Ino, BlockId]:
-    """Make a file of one block in a pack."""
+    """Make a file of one block that is in a pack; return its inode and its block."""
     ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 0, size_bytes=100).ino
     block = db.counters.take_block()
     blocks.create_dirty(db, block, ino, BlockIndex(0), 100)
@@ -40,8 +43,8 @@ def file_in(db: Database, where: PackId, content_hash: bytes) -> tuple[Ino, Bloc
     return ino, block
 
 
-def test_numbers_never_decrease(tmp_path: Path) -> None:
-    """Holds whichever of the two databases has the higher numbers."""
+def test_rollback_never_decreases_the_next_numbers(tmp_path: Path) -> None:
+    """The older database gets the higher of both values for each next number and for the txg."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     present.counters.next_ino = 100
     present.counters.next_block = 200
@@ -56,8 +59,8 @@ def test_numbers_never_decrease(tmp_path: Path) -> None:
     assert found.txg == 40
 
 
-def test_pack_dies_with_the_open_txg_or_when_it_did(tmp_path: Path) -> None:
-    """A pack that was dead before keeps its txg of death; a revived one is live."""
+def test_rollback_gives_each_pack_its_txg_of_death(tmp_path: Path) -> None:
+    """A pack that the older database does not use is dead from the current txg on."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     revived, dead, unknown = pack(present, 1), pack(present, 2), pack(present, 3)
     present.run("UPDATE packs SET died_txg = 7 WHERE pack IN (?, ?)", (revived, dead))
@@ -79,7 +82,7 @@ def test_pack_dies_with_the_open_txg_or_when_it_did(tmp_path: Path) -> None:
 
 
 def test_block_of_a_condemned_pack_is_found_by_number_or_content(tmp_path: Path) -> None:
-    """The block gets the location it was moved to, or that of an equal block."""
+    """A rolled-back block gets the location to which it was moved, or that of an equal block."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     assert pack(past, 1) == pack(present, 1)
     _ino, moved = file_in(past, PackId(1), b"m" * 32)
@@ -99,7 +102,7 @@ def test_block_of_a_condemned_pack_is_found_by_number_or_content(tmp_path: Path)
 
 
 def test_damaged_block_gets_the_location_of_equal_content(tmp_path: Path) -> None:
-    """Treated like one of a condemned pack; a block that is intact nowhere is counted and stays an error."""
+    """A rolled-back block that is damaged everywhere stays an error and is counted."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     assert pack(past, 1) == pack(present, 1)
     _ino, healed = file_in(past, PackId(1), b"h" * 32)
@@ -116,8 +119,8 @@ def test_damaged_block_gets_the_location_of_equal_content(tmp_path: Path) -> Non
     assert damage_marks.marks(past) == [Mark(PackId(1), None)]
 
 
-def test_missing_content_names_its_packs(tmp_path: Path) -> None:
-    """The error lists the first of them and the number of the others."""
+def test_rollback_to_deleted_packs_is_refused_with_their_names(tmp_path: Path) -> None:
+    """The error names the first packs whose blocks are missing, and the number of all others."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     for number in range(1, 6):
         file_in(past, pack(past, number), bytes([number]) * 32)

@@ -1,4 +1,4 @@
-"""Reading a database file in which pages are missing."""
+"""Reading rows from a database file of which pages are missing."""
 
 import random
 from collections.abc import Callable
@@ -22,7 +22,7 @@ FILES = 3000
 
 
 def rows_of(path: Path, table: Table) -> tuple[list[tuple[object, ...]], bool]:
-    """Return what can be read of a table, and whether that is all."""
+    """Return the rows of a table that can be read, and whether these are all its rows."""
     damaged = DamagedDatabase(path, "image/x")
     try:
         reader = damaged.reader(table)
@@ -33,7 +33,7 @@ def rows_of(path: Path, table: Table) -> tuple[list[tuple[object, ...]], bool]:
 
 @pytest.fixture
 def filled(make_database: MakeDatabase) -> Database:
-    """Return a database with many names."""
+    """Return a database with thousands of files and extended attributes."""
     db = make_database()
     db.begin()
     for number in range(FILES):
@@ -46,13 +46,13 @@ def filled(make_database: MakeDatabase) -> Database:
 
 
 def copied(db: Database, path: Path) -> Path:
-    """Return the database as one file."""
+    """Copy a database into one file and return its path."""
     db.all("VACUUM INTO ?", (str(path),))
     return path
 
 
 def pages_of(path: Path, table: str, kind: str = "leaf") -> list[int]:
-    """Return the leaf pages of a table, in the order of its keys, counted from 0."""
+    """Return the pages of one kind of a table, in the order of its keys, counted from 0."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         rows = connection.execute(
@@ -65,7 +65,7 @@ def pages_of(path: Path, table: str, kind: str = "leaf") -> list[int]:
 
 
 def lose(path: Path, pages: list[int]) -> None:
-    """Overwrite pages with zeros."""
+    """Overwrite pages of a database file with zeros."""
     with path.open("r+b") as file:
         for page in pages:
             file.seek(page * PAGE)
@@ -76,7 +76,6 @@ def lose(path: Path, pages: list[int]) -> None:
 def test_rows_of_intact_pages_are_read_wherever_pages_are_lost(
     filled: Database, tmp_path: Path, table: Table
 ) -> None:
-    """Rows of intact pages are read wherever pages are missing."""
     path = copied(filled, tmp_path / "copy.db")
     everything, complete = rows_of(path, table)
     assert complete
@@ -95,8 +94,8 @@ def test_rows_of_intact_pages_are_read_wherever_pages_are_lost(
     assert len(rows) > len(everything) * (1 - lost_part) * 0.9
 
 
-def test_values_of_another_type_cost_their_row(filled: Database, tmp_path: Path) -> None:
-    """SQLite keeps any type in any column."""
+def test_row_with_a_value_of_a_wrong_type_is_skipped(filled: Database, tmp_path: Path) -> None:
+    """SQLite stores values of any type in any column, so another program may have done it."""
     path = copied(filled, tmp_path / "copy.db")
     connection = apsw.Connection(str(path))
     connection.execute("UPDATE inodes SET mode = 'many' WHERE ino = 70")
@@ -108,8 +107,8 @@ def test_values_of_another_type_cost_their_row(filled: Database, tmp_path: Path)
     assert {row[0] for row in rows} == set(range(1, FILES + 2)) - {70}
 
 
-def test_pages_that_name_each_other_in_a_circle_end_a_run(filled: Database, tmp_path: Path) -> None:
-    """Pages that form a cycle end a run, so each row is read once."""
+def test_pages_that_form_a_cycle_are_read_once(filled: Database, tmp_path: Path) -> None:
+    """Pages that refer to each other in a cycle are not read forever, and no row is read twice."""
     path = copied(filled, tmp_path / "copy.db")
     leaves = pages_of(path, "inodes")
     with path.open("r+b") as file:
@@ -125,10 +124,10 @@ def test_pages_that_name_each_other_in_a_circle_end_a_run(filled: Database, tmp_
     assert len(rows) < FILES
 
 
-def test_row_with_a_lost_overflow_page_is_left_out(
+def test_row_with_a_lost_overflow_page_is_skipped(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """SQLite reads a missing overflow page as zeros: nothing in it shows that it is one."""
+    """SQLite reads a missing overflow page as zeros and reports no error."""
     db = make_database()
     wanted = {(Ino(2 + number), b"user.long"): b"v" * 1500 for number in range(100)}
     db.begin()
@@ -146,8 +145,8 @@ def test_row_with_a_lost_overflow_page_is_left_out(
     assert found.items() <= wanted.items()
 
 
-def test_row_at_the_end_of_numbers_is_read_once(filled: Database, tmp_path: Path) -> None:
-    """A key that no program of ours writes ends the run after it, and the search there ends, too."""
+def test_row_with_the_largest_key_is_read_once(filled: Database, tmp_path: Path) -> None:
+    """A row whose key is the largest integer ends the search for rows after it."""
     last = (1 << 63) - 1
     filled.begin()
     filled.run("INSERT INTO dentries VALUES (2, ?, x'61', 3)", (last,))
@@ -170,8 +169,9 @@ def test_row_at_the_end_of_numbers_is_read_once(filled: Database, tmp_path: Path
         "CREATE INDEX other ON inodes (abs(ino))",
     ],
 )
-def test_schema_that_is_not_ours_is_refused(filled: Database, tmp_path: Path, sql: str) -> None:
-    """A schema that is not ours is refused before it is used."""
+def test_damaged_database_with_an_unexpected_schema_is_refused(
+    filled: Database, tmp_path: Path, sql: str
+) -> None:
     path = copied(filled, tmp_path / "copy.db")
     connection = apsw.Connection(str(path))
     connection.execute(sql)
@@ -183,8 +183,10 @@ def test_schema_that_is_not_ours_is_refused(filled: Database, tmp_path: Path, sq
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_noise_ends_in_rows_or_in_our_error(filled: Database, tmp_path: Path, seed: int) -> None:
-    """Bytes of the file are changed anywhere behind the schema."""
+def test_random_bytes_in_a_database_give_rows_or_a_format_error(
+    filled: Database, tmp_path: Path, seed: int
+) -> None:
+    """Random bytes after the schema pages never raise anything but FormatError."""
     path = copied(filled, tmp_path / "copy.db")
     noise = random.Random(seed)
     data = bytearray(path.read_bytes())
@@ -199,8 +201,10 @@ def test_noise_ends_in_rows_or_in_our_error(filled: Database, tmp_path: Path, se
         assert all(type(row[0]) is int for row in rows)
 
 
-def test_cookie_key_and_counters(filled: Database, tmp_path: Path) -> None:
-    """A rebuild takes them from an image, too."""
+def test_cookie_key_and_counters_of_a_damaged_database_are_read(
+    filled: Database, tmp_path: Path
+) -> None:
+    """A rebuild takes the cookie key and the next numbers from a damaged image."""
     damaged = DamagedDatabase(copied(filled, tmp_path / "copy.db"), "image/x")
     try:
         assert damaged.cookie_key() == filled.cookie_key
@@ -211,8 +215,8 @@ def test_cookie_key_and_counters(filled: Database, tmp_path: Path) -> None:
     assert inodes.get(filled, Ino(2)).uid == 1
 
 
-def test_only_a_consistent_database_is_intact(filled: Database, tmp_path: Path) -> None:
-    """A page of an earlier or later state makes it inconsistent; its size is in the header."""
+def test_database_with_a_misplaced_page_is_not_intact(filled: Database, tmp_path: Path) -> None:
+    """A page of another state of the database makes it inconsistent."""
     path = copied(filled, tmp_path / "copy.db")
     data = path.read_bytes()
     assert size_in_header(data[:PAGE]) == len(data)
@@ -241,7 +245,7 @@ def test_only_a_consistent_database_is_intact(filled: Database, tmp_path: Path) 
     ],
 )
 def test_size_of_a_database_is_read_from_its_header(start: bytes, size_bytes: int) -> None:
-    """0 if it is none."""
+    """The size is 0 if the bytes are not the header of a database."""
     assert size_in_header(start) == size_bytes
 
 

@@ -17,27 +17,26 @@ FILE = Ino(5)
 
 
 def at(number: int) -> BlockIndex:
-    """Return a block index."""
+    """Return the index of a block in its file."""
     return BlockIndex(number)
 
 
 def map_new_block(db: Database, index: int, ino: Ino = FILE) -> BlockId:
-    """Make a dirty block of 100 bytes and map it."""
+    """Add a dirty block of 100 bytes to a file and return its number."""
     block = db.counters.take_block()
     blocks.create_dirty(db, block, ino, at(index), 100)
     block_map.set(db, ino, at(index), block)
     return block
 
 
-def test_hole_has_no_row(db: Database) -> None:
-    """A lookup returns neither block nor location."""
+def test_lookup_of_a_hole_returns_no_block_and_no_location(db: Database) -> None:
     assert block_map.find(db, FILE, at(0)) is None
     assert block_map.locate(db, FILE, at(0)) is None
     assert block_map.remove(db, FILE, at(0)) is None
 
 
-def test_set_and_remove_return_the_replaced_block(db: Database) -> None:
-    """The caller releases the replaced block and updates the count."""
+def test_changes_of_the_block_map_return_the_replaced_block(db: Database) -> None:
+    """The caller releases the replaced block and updates the block count of the inode."""
     assert block_map.set(db, FILE, at(3), BlockId(7)) is None
     assert block_map.set(db, FILE, at(3), BlockId(8)) == 7
     assert block_map.remove(db, FILE, at(3)) == 8
@@ -45,7 +44,7 @@ def test_set_and_remove_return_the_replaced_block(db: Database) -> None:
 
 
 def test_dirty_block_has_a_state_and_no_location(db: Database) -> None:
-    """The block is cached and not in the bucket."""
+    """A dirty block is cached but in no pack."""
     block = map_new_block(db, 2)
     expected = Located(block, 100, None, None, None, None, BlockState.DIRTY)
     assert block_map.locate(db, FILE, at(2)) == expected
@@ -53,7 +52,7 @@ def test_dirty_block_has_a_state_and_no_location(db: Database) -> None:
 
 @pytest.mark.parametrize("state", [*BlockState, None])
 def test_uploaded_block_has_a_location(db: Database, state: BlockState | None) -> None:
-    """Holds with or without a cached block, in every state."""
+    """A block in a pack has a location, whether it is cached or not."""
     block = map_new_block(db, 0)
     pack = packs.create(db, ObjectKey("pack/00/1-a"), 500)
     blocks.set_location(db, block, b"h" * 32, pack, 17, 60)
@@ -66,8 +65,8 @@ def test_uploaded_block_has_a_location(db: Database, state: BlockState | None) -
     assert located.state is state
 
 
-def test_range_leaves_holes_out(db: Database) -> None:
-    """One query serves a read of a range, both ends included."""
+def test_located_range_of_a_file_contains_no_holes(db: Database) -> None:
+    """One query returns the blocks of a range of a file, both ends included."""
     made = {index: map_new_block(db, index) for index in (0, 1, 3, 4)}
     map_new_block(db, 2, Ino(6))
     found = block_map.locate_range(db, FILE, at(1), at(3))
@@ -76,8 +75,8 @@ def test_range_leaves_holes_out(db: Database) -> None:
     assert list(found) == [1, 3]
 
 
-def test_indexes_from_a_position_are_ascending_and_bounded(db: Database) -> None:
-    """Truncation works through them in pieces."""
+def test_block_indexes_from_a_position_are_ascending_and_bounded(db: Database) -> None:
+    """Truncation removes the blocks of a file in slices."""
     for index in (9, 2, 5, 7):
         block_map.set(db, FILE, at(index), BlockId(100 + index))
     assert block_map.indexes_from(db, FILE, at(3), 2) == [(5, 105), (7, 107)]
@@ -85,16 +84,16 @@ def test_indexes_from_a_position_are_ascending_and_bounded(db: Database) -> None
     assert block_map.indexes_from(db, FILE, at(10), 10) == []
 
 
-def test_last_indexes_are_descending(db: Database) -> None:
-    """Truncation may begin at the end."""
+def test_last_block_indexes_of_a_file_are_descending(db: Database) -> None:
+    """Truncation may begin with the last block of a file."""
     for index in (9, 2, 5, 7):
         block_map.set(db, FILE, at(index), BlockId(100 + index))
     assert block_map.last_indexes(db, FILE, at(3), 2) == [(9, 109), (7, 107)]
     assert block_map.last_indexes(db, FILE, at(10), 2) == []
 
 
-def test_repoint_skips_blocks_that_were_replaced(db: Database) -> None:
-    """An index that has another block by now is unchanged."""
+def test_repoint_keeps_a_block_that_was_written_meanwhile(db: Database) -> None:
+    """A block is replaced by an equal one only where the file still has it."""
     block_map.set(db, FILE, at(0), BlockId(1))
     assert not block_map.repoint(db, FILE, at(0), BlockId(9), BlockId(2))
     assert not block_map.repoint(db, FILE, at(1), BlockId(1), BlockId(2))
@@ -102,8 +101,8 @@ def test_repoint_skips_blocks_that_were_replaced(db: Database) -> None:
     assert block_map.find(db, FILE, at(0)) == 2
 
 
-def test_last_indexes_are_bounded(db: Database) -> None:
-    """Descending, not before the first one wanted, at most as many as requested."""
+def test_last_block_indexes_of_a_file_are_bounded(db: Database) -> None:
+    """At most the requested number of indexes is returned, none before the requested one."""
     ino = Ino(7)
     for index in (0, 3, 4, 9):
         block_map.set(db, ino, BlockIndex(index), BlockId(100 + index))
@@ -112,13 +111,13 @@ def test_last_indexes_are_bounded(db: Database) -> None:
     assert block_map.last_indexes(db, ino, BlockIndex(10), 9) == []
 
 
-def test_locate_answers_from_the_current_rows(db: Database) -> None:
-    """A cached answer is dropped when the row changes or is rolled back."""
+def test_cached_location_follows_the_rows(db: Database) -> None:
+    """A cached location is dropped when a row changes or a group is rolled back."""
     block = map_new_block(db, 0)
     db.commit()
     before = block_map.locate(db, FILE, at(0))
     assert before is not None
-    assert block_map.locate(db, FILE, at(0)) is before  # remembered
+    assert block_map.locate(db, FILE, at(0)) is before  # The location was cached.
 
     db.begin()
     cached_blocks.set_state(db, block, BlockState.SEALED)
@@ -131,10 +130,10 @@ def test_locate_answers_from_the_current_rows(db: Database) -> None:
     assert block_map.locate(db, FILE, at(0)) == before
 
 
-def test_location_changed_by_another_connection_is_not_cached(
+def test_follower_sees_locations_that_another_connection_changed(
     make_database: MakeDatabase,
 ) -> None:
-    """Another connection, which applies changelogs, changes a follower's rows."""
+    """A connection that applies changelogs changes the rows of a follower."""
     follower = make_database("follower.db")
     assert block_map.locate(follower, FILE, at(0)) is None
     follower.follow()
@@ -148,8 +147,7 @@ def test_location_changed_by_another_connection_is_not_cached(
     assert found.block == 7
 
 
-def test_locate_in_a_closed_database_raises_our_error(make_database: MakeDatabase) -> None:
-    """A closed database raises our error, as for any query."""
+def test_locate_in_a_closed_database_raises_a_database_error(make_database: MakeDatabase) -> None:
     closed = make_database("closed.db")
     closed.close()
 
@@ -157,8 +155,7 @@ def test_locate_in_a_closed_database_raises_our_error(make_database: MakeDatabas
         block_map.locate(closed, FILE, at(0))
 
 
-def test_blocks_of_all_files_are_read_in_pieces(db: Database) -> None:
-    """Blocks of all files are read in pieces, each with its location."""
+def test_blocks_of_all_files_are_read_in_bounded_slices(db: Database) -> None:
     made = {
         map_new_block(db, index, ino): FilePart(ino, at(index))
         for ino, index in ((Ino(5), 0), (Ino(5), 3), (Ino(7), 1), (Ino(8), 0))
@@ -175,8 +172,8 @@ def test_blocks_of_all_files_are_read_in_pieces(db: Database) -> None:
     assert pieces == 3
 
 
-def test_block_without_a_row_is_no_hole(db: Database) -> None:
-    """A file must not read as zeros where its rows lost the content."""
+def test_mapped_block_without_a_row_is_an_error(db: Database) -> None:
+    """A file must not read as zeros where the row of its block is lost."""
     block = map_new_block(db, 0)
     db.run("DELETE FROM blocks WHERE block = ?", (block,))
 

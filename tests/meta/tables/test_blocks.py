@@ -25,8 +25,8 @@ def make_pack(db: Database, name: str = "a", object_bytes: int = 1000) -> PackId
     return pack
 
 
-def test_new_block_is_dirty_and_local(db: Database) -> None:
-    """A new block has a dirty row and counts its bytes."""
+def test_new_block_is_dirty_and_in_no_pack(db: Database) -> None:
+    """A new block is cached, and its bytes are counted."""
     block = make_block(db, 100)
     assert blocks.find(db, block) == BlockRow(block, 1, 100, None, None, None, None)
     assert cached_blocks.get(db, block) == (block, BlockState.DIRTY, 5, 6)
@@ -35,7 +35,7 @@ def test_new_block_is_dirty_and_local(db: Database) -> None:
 
 
 def test_dirty_block_can_grow_and_shrink(db: Database) -> None:
-    """The counter of bytes follows."""
+    """The counter of bytes follows the length of a dirty block."""
     block = make_block(db, 100)
     blocks.resize(db, block, 100, 500)
     assert (blocks.get(db, block).plain_bytes, db.counters.block_bytes) == (500, 500)
@@ -43,16 +43,16 @@ def test_dirty_block_can_grow_and_shrink(db: Database) -> None:
     assert (blocks.get(db, block).plain_bytes, db.counters.block_bytes) == (3, 3)
 
 
-def test_block_is_resized_only_from_the_length_that_it_has(db: Database) -> None:
-    """A caller that read an older row would spoil the counter."""
+def test_resize_of_a_block_with_an_outdated_length_is_refused(db: Database) -> None:
+    """A caller with an outdated length of a block would make the counter of bytes wrong."""
     block = make_block(db, 100)
     with pytest.raises(MetadataError):
         blocks.resize(db, block, 99, 500)
     assert (blocks.get(db, block).plain_bytes, db.counters.block_bytes) == (100, 100)
 
 
-def test_reference_count_follows_references(db: Database) -> None:
-    """Each reference is counted; at 0 the row stays until its upload ends."""
+def test_reference_count_of_a_block_follows_its_references(db: Database) -> None:
+    """A block with reference count 0 keeps its row until its upload ends."""
     block = make_block(db)
     blocks.add_refs(db, block)
     assert blocks.drop_ref(db, block) == 1
@@ -61,7 +61,7 @@ def test_reference_count_follows_references(db: Database) -> None:
 
 
 def test_referenced_block_cannot_be_deleted(db: Database) -> None:
-    """The call raises: it is a bug of the caller."""
+    """Deleting a referenced block is a bug of the caller and raises AssertionError."""
     block = make_block(db)
     with pytest.raises(AssertionError):
         blocks.delete(db, block)
@@ -69,7 +69,7 @@ def test_referenced_block_cannot_be_deleted(db: Database) -> None:
 
 @pytest.mark.parametrize("refs", [0, -1])
 def test_block_without_references_cannot_lose_one(db: Database, refs: int) -> None:
-    """Rows contradict each other: those of a plain filesystem are any writer's."""
+    """Rows of a plain filesystem may contradict each other, since anyone can write them."""
     block = make_block(db)
     db.run("UPDATE blocks SET refs = ?", (refs,))
     with pytest.raises(MetadataError, match=f"a file has block 1, whose reference count is {refs}"):
@@ -77,14 +77,14 @@ def test_block_without_references_cannot_lose_one(db: Database, refs: int) -> No
 
 
 @pytest.mark.parametrize("use", [blocks.get, blocks.delete, blocks.drop_ref, blocks.add_refs])
-def test_missing_row_is_damage(db: Database, use: object) -> None:
-    """A reference to a block implies a row."""
+def test_reference_to_a_block_without_a_row_is_damage(db: Database, use: object) -> None:
+    """A reference to a block implies that the block has a row."""
     with pytest.raises(MetadataError, match="block 99 has no row"):
         use(db, BlockId(99))  # type: ignore[operator]  # one of four functions
 
 
-def test_location_makes_the_pack_live(db: Database) -> None:
-    """The block can then be found by its content."""
+def test_location_of_a_block_adds_live_bytes_to_its_pack(db: Database) -> None:
+    """A block with a location can be found by its content hash."""
     block, pack = make_block(db), make_pack(db)
     assert blocks.by_hash(db, HASH) == []
     blocks.set_location(db, block, HASH, pack, 17, 60)
@@ -94,7 +94,7 @@ def test_location_makes_the_pack_live(db: Database) -> None:
 
 
 def test_older_of_two_equal_blocks_is_shared(db: Database) -> None:
-    """Later equal content refers to the older block."""
+    """New content equal to two blocks refers to the older of them."""
     first, second, pack = make_block(db), make_block(db), make_pack(db)
     blocks.set_location(db, second, HASH, pack, 0, 60)
     blocks.set_location(db, first, HASH, pack, 60, 60)
@@ -104,7 +104,7 @@ def test_older_of_two_equal_blocks_is_shared(db: Database) -> None:
 
 
 def test_content_is_not_shared_with_a_damaged_block(db: Database) -> None:
-    """New content is not deduplicated onto a damaged or unreferenced block."""
+    """New content does not refer to a damaged or unreferenced block."""
     first, second, pack = make_block(db), make_block(db), make_pack(db)
     blocks.set_location(db, first, HASH, pack, 0, 60)
     blocks.set_location(db, second, HASH, pack, 60, 60)
@@ -117,8 +117,8 @@ def test_content_is_not_shared_with_a_damaged_block(db: Database) -> None:
     assert blocks.intact(db, HASH) is None
 
 
-def test_pack_is_dead_after_its_last_block(db: Database) -> None:
-    """A pack dies with its last block in the open txg."""
+def test_pack_dies_with_its_last_block(db: Database) -> None:
+    """A pack whose last block is deleted is dead from the open txg on."""
     pack = make_pack(db)
     made = [make_block(db), make_block(db)]
     for number, block in enumerate(made):
@@ -132,8 +132,8 @@ def test_pack_is_dead_after_its_last_block(db: Database) -> None:
     assert db.counters.block_bytes == 0
 
 
-def test_block_moves_to_another_pack(db: Database) -> None:
-    """Compaction: the live bytes move from the old pack to the new one."""
+def test_new_location_of_a_block_moves_its_live_bytes(db: Database) -> None:
+    """Compaction moves the live bytes of a block from the old pack to the new one."""
     block, old, new = make_block(db), make_pack(db, "old"), make_pack(db, "new")
     blocks.set_location(db, block, HASH, old, 0, 60)
     blocks.set_location(db, block, HASH, new, 5, 61)
@@ -143,16 +143,15 @@ def test_block_moves_to_another_pack(db: Database) -> None:
     assert blocks.in_pack(db, old) == []
 
 
-def test_unknown_pack_changes_nothing(db: Database) -> None:
-    """A location in no pack is refused before the row is touched."""
+def test_location_in_an_unknown_pack_is_refused(db: Database) -> None:
     block = make_block(db)
     with pytest.raises(MetadataError, match="pack 77 has no row"):
         blocks.set_location(db, block, HASH, PackId(77), 0, 60)
     assert blocks.get(db, block).pack is None
 
 
-def test_neighbours_of_a_block_in_its_pack(db: Database) -> None:
-    """A number of blocks on each side, independent of blocks of other packs."""
+def test_neighbours_of_a_block_are_in_the_same_pack(db: Database) -> None:
+    """The neighbours are the nearest blocks of the same pack, up to a number on each side."""
     pack, other = make_pack(db), make_pack(db, "b")
     made = [make_block(db) for _ in range(9)]
     for number, block in enumerate(made):

@@ -1,4 +1,4 @@
-"""Rows of cached blocks."""
+"""Rows of cached blocks: states, synced lengths, totals."""
 
 import pytest
 
@@ -19,8 +19,8 @@ def make_block(
     return block
 
 
-def test_cached_block_is_added_changed_and_forgotten(db: Database) -> None:
-    """A missing row reads as None and its state cannot be changed."""
+def test_row_of_a_cached_block_is_added_changed_and_deleted(db: Database) -> None:
+    """The state of a block that has no row in cached_blocks cannot be changed."""
     block = BlockId(7)
     assert cached_blocks.get(db, block) is None
     assert not cached_blocks.set_state(db, block, BlockState.CLEAN)
@@ -35,8 +35,8 @@ def test_cached_block_is_added_changed_and_forgotten(db: Database) -> None:
     assert cached_blocks.get(db, block) is None
 
 
-def test_unsynced_tails_of_dirty_blocks(db: Database) -> None:
-    """A new row has no synced bytes; stored blocks are not listed, even while compaction moves them."""
+def test_unsynced_bytes_of_dirty_and_sealed_blocks_are_listed(db: Database) -> None:
+    """Blocks that are in a pack have no unsynced bytes, even while compaction moves them."""
     one, two = make_block(db, BlockState.DIRTY), make_block(db, BlockState.SEALED)
     make_block(db, BlockState.CLEAN)
     moving = make_block(db, BlockState.SEALED)
@@ -50,15 +50,15 @@ def test_unsynced_tails_of_dirty_blocks(db: Database) -> None:
 
 
 @pytest.mark.parametrize("state", list(BlockState))
-def test_blocks_of_a_state_are_listed(db: Database, state: BlockState) -> None:
-    """The list is ascending, and bounded on request."""
+def test_cached_blocks_in_a_state_are_listed(db: Database, state: BlockState) -> None:
+    """The list of the blocks in a state is ascending and can be bounded."""
     made = {one: [make_block(db, one) for _ in range(3)] for one in BlockState}
     assert cached_blocks.in_state(db, state) == made[state]
     assert cached_blocks.in_state(db, state, 2) == made[state][:2]
 
 
-def test_pending_states_use_their_index(db: Database) -> None:
-    """A few pending blocks are found quickly among 250,000 clean ones."""
+def test_query_for_pending_blocks_uses_its_index(db: Database) -> None:
+    """An SQL index selects the few pending blocks among 250,000 clean ones."""
     plan = db.all(
         "EXPLAIN QUERY PLAN SELECT block FROM cached_blocks"
         " WHERE state <> 4 AND state = ? ORDER BY block LIMIT ?",
@@ -67,8 +67,7 @@ def test_pending_states_use_their_index(db: Database) -> None:
     assert "cached_blocks_pending" in plan[0][3]
 
 
-def test_sealed_blocks_are_ordered_by_file(db: Database) -> None:
-    """Sealed blocks are ordered by inode and index."""
+def test_sealed_blocks_are_ordered_by_inode_and_index(db: Database) -> None:
     third = make_block(db, BlockState.SEALED, 10, ino=9, index=0)
     second = make_block(db, BlockState.SEALED, 20, ino=8, index=5)
     first = make_block(db, BlockState.SEALED, 30, ino=8, index=4)
@@ -80,8 +79,8 @@ def test_sealed_blocks_are_ordered_by_file(db: Database) -> None:
     ]
 
 
-def test_sizes_and_totals_are_loaded(db: Database) -> None:
-    """The cache reads these at mount; a doomed block may have no row in blocks."""
+def test_sizes_and_totals_of_cached_blocks_are_loaded(db: Database) -> None:
+    """A doomed block may have no row in the table of blocks."""
     dirty = make_block(db, BlockState.DIRTY, 10)
     clean = [make_block(db, BlockState.CLEAN, size) for size in (20, 30)]
     doomed = make_block(db, BlockState.DOOMED, 40)
@@ -99,8 +98,8 @@ def test_sizes_and_totals_are_loaded(db: Database) -> None:
     assert totals[BlockState.DOOMED] == StateTotal(1, 0)
 
 
-def test_unsealing_after_a_crash(db: Database) -> None:
-    """Blocks of files become dirty again; unreferenced ones become doomed."""
+def test_sealed_blocks_are_unsealed_after_a_crash(db: Database) -> None:
+    """After a crash sealed blocks of files become dirty again, and unreferenced ones doomed."""
     kept = make_block(db, BlockState.SEALED)
     let_go = make_block(db, BlockState.SEALED)
     clean = make_block(db, BlockState.CLEAN)
@@ -114,17 +113,18 @@ def test_unsealing_after_a_crash(db: Database) -> None:
         kept: BlockState.DIRTY,
         let_go: BlockState.DOOMED,
         clean: BlockState.CLEAN,
-        moving: BlockState.UPLOADED,  # the file at the former path may not be on the disk yet
+        # The location of the block may not be synced yet, so the block is not clean.
+        moving: BlockState.UPLOADED,
     }
     assert blocks.find(db, let_go) is None
     assert db.counters.block_bytes == 300
 
 
 @pytest.mark.parametrize(("offset", "found"), [(None, True), (7, True), (8, False)])
-def test_cached_copies_of_marked_locations_are_found(
+def test_cached_blocks_at_damaged_locations_are_detected(
     db: Database, offset: int | None, found: bool
 ) -> None:
-    """A mark of a record concerns that record alone, and a dirty block is in no pack."""
+    """The mark of a record concerns only this record, and a dirty block is in no pack."""
     key = ObjectKey("pack/00/1-" + "0" * 32)
     packs.create(db, ObjectKey("pack/11/1-" + "1" * 32), 100)
     pack = packs.create(db, key, 100)

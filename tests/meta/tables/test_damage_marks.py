@@ -1,4 +1,4 @@
-"""Marks of damaged packs and records, as rows."""
+"""Marks of damaged packs and of damaged records in packs, as rows."""
 
 import pytest
 
@@ -16,11 +16,10 @@ from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import ObjectKey, PackId
 from tests.meta.conftest import MakeDatabase
 
-ONE, TEN = PackId(1), PackId(10)  # the names of both begin alike
+ONE, TEN = PackId(1), PackId(10)  # The decimal numbers of both packs begin with the same digit.
 
 
-def test_mark_of_a_record_covers_only_that_record(db: Database) -> None:
-    """The mark of a record covers no other record or pack."""
+def test_damage_mark_of_a_record_covers_only_that_record(db: Database) -> None:
     assert not damage_marks.exist(db)
     assert damage_marks.add(db, Mark(ONE, 17))
     assert not damage_marks.add(db, Mark(ONE, 17))
@@ -31,8 +30,7 @@ def test_mark_of_a_record_covers_only_that_record(db: Database) -> None:
     assert damage_marks.marks(db) == [Mark(ONE, 17)]
 
 
-def test_mark_of_a_pack_replaces_marks_of_its_records(db: Database) -> None:
-    """The mark of a pack replaces the marks of its records."""
+def test_damage_mark_of_a_pack_replaces_the_marks_of_its_records(db: Database) -> None:
     for mark in (Mark(ONE, 17), Mark(TEN, 17), Mark(ONE, None)):
         assert damage_marks.add(db, mark)
     assert not damage_marks.add(db, Mark(ONE, 99))
@@ -42,8 +40,8 @@ def test_mark_of_a_pack_replaces_marks_of_its_records(db: Database) -> None:
     assert not damage_marks.covers(db, TEN, 99)
 
 
-def test_many_damaged_records_mark_the_pack(db: Database) -> None:
-    """Many damaged records mark the pack, which bounds the number of rows."""
+def test_pack_with_too_many_damaged_records_is_marked_itself(db: Database) -> None:
+    """A mark of the complete pack bounds the number of rows."""
     for offset in range(DAMAGED_RECORDS_MAX):
         damage_marks.add(db, Mark(ONE, offset))
     assert len(damage_marks.marks(db)) == DAMAGED_RECORDS_MAX
@@ -52,8 +50,8 @@ def test_many_damaged_records_mark_the_pack(db: Database) -> None:
     assert damage_marks.marks(db) == [Mark(ONE, None)]
 
 
-def test_marks_are_removed_singly_or_with_their_pack(db: Database) -> None:
-    """Reclaim removes the marks of a pack that it deletes."""
+def test_damage_marks_are_removed_singly_or_with_their_pack(db: Database) -> None:
+    """Garbage collection removes the marks of each pack that it deletes."""
     gone = packs.create(db, ObjectKey("pack/00/1-" + "0" * 32), 100)
     for mark in (Mark(gone, 5), Mark(TEN, None), Mark(TEN, 8), Mark(PackId(11), 8)):
         damage_marks.add(db, mark)
@@ -65,8 +63,8 @@ def test_marks_are_removed_singly_or_with_their_pack(db: Database) -> None:
 
 
 @pytest.mark.parametrize("alias", ["damaged", "image", "pack"])
-def test_other_properties_are_no_marks(db: Database, alias: str) -> None:
-    """Properties of mkfs, abandoned images and kept packs share the table."""
+def test_other_properties_are_not_taken_for_damage_marks(db: Database, alias: str) -> None:
+    """Damage marks, abandoned images and kept packs share the table of properties."""
     properties.abandon_images(db, [ObjectKey("image/000000000007-1-0123456789abcdef/manifest")])
     properties.keep_packs(db, [ObjectKey("pack/00/1-" + "0" * 32)])
     others = properties.all_of(db)
@@ -82,8 +80,8 @@ def test_other_properties_are_no_marks(db: Database, alias: str) -> None:
     assert len(names[alias]) == 1
 
 
-def test_marks_are_recorded_but_make_no_image_due(db: Database) -> None:
-    """Every later writer learns of them."""
+def test_damage_marks_are_recorded_but_make_no_image_due(db: Database) -> None:
+    """Changelogs ship damage marks to every later writer."""
     db.commit()
     ChangeRecorder(db, lambda: 1)
     db.begin_local()
@@ -94,8 +92,8 @@ def test_marks_are_recorded_but_make_no_image_due(db: Database) -> None:
     assert not changesets.is_news(changeset)
 
 
-def test_sql_condition_equals_the_function(db: Database) -> None:
-    """The SQL form serves queries over many blocks."""
+def test_sql_condition_for_damaged_blocks_agrees_with_the_function(db: Database) -> None:
+    """The SQL condition for damaged blocks and the function covers() agree."""
     marked = (Mark(ONE, 17), Mark(TEN, None))
     for mark in marked:
         damage_marks.add(db, mark)
@@ -105,8 +103,10 @@ def test_sql_condition_equals_the_function(db: Database) -> None:
     assert [row[0] for row in db.all(sql)] == [1, 3]
 
 
-def test_marks_are_copied_to_another_database(db: Database, make_database: MakeDatabase) -> None:
-    """A rollback copies them into the older database."""
+def test_damage_marks_are_copied_to_another_database(
+    db: Database, make_database: MakeDatabase
+) -> None:
+    """A rollback copies the damage marks of the present into the older database."""
     other = make_database("other.db")
     other.begin_local()
     damage_marks.add(db, Mark(ONE, None))

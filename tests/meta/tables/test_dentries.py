@@ -1,4 +1,4 @@
-"""Names in directories and their order."""
+"""Dentries: names in directories, and their readdir order."""
 
 import random
 
@@ -9,18 +9,18 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 
-ONE_HASH = 5  # the hash of every name in the tests of collisions
+ONE_HASH = 5  # the hash of every name in the tests of hash collisions
 
 
 def make_file(db: Database, name: bytes, parent: Ino = ROOT_INO) -> Ino:
-    """Make an inode and a name for it."""
+    """Create an inode with a name and return its number."""
     ino = inodes.create(db, 0o100644, 0, 0, parent, 7).ino
     dentries.add(db, parent, name, ino)
     return ino
 
 
 def walk(db: Database, limit: int = 1000, parent: Ino = ROOT_INO) -> list[bytes]:
-    """Return all names in readdir order."""
+    """Return all names of a directory in readdir order."""
     names: list[bytes] = []
     after = Cookie(0)
     while page := dentries.page(db, parent, after, limit):
@@ -35,7 +35,6 @@ def cookies(db: Database) -> dict[bytes, int]:
 
 
 def test_name_is_found_only_in_its_directory(db: Database) -> None:
-    """A lookup in another directory returns None."""
     ino = make_file(db, b"a")
     assert dentries.find(db, ROOT_INO, b"a") == ino
     assert dentries.find(db, Ino(99), b"a") is None
@@ -43,7 +42,7 @@ def test_name_is_found_only_in_its_directory(db: Database) -> None:
 
 
 def test_lookup_returns_all_attributes(db: Database) -> None:
-    """The join returns the same as two queries."""
+    """A lookup with one joined query returns the same attributes as two queries."""
     ino = make_file(db, b"a")
     assert dentries.find_attributes(db, ROOT_INO, b"a") == inodes.get(db, ino)
     assert dentries.find_attributes(db, ROOT_INO, b"b") is None
@@ -54,14 +53,14 @@ def test_lookup_returns_all_attributes(db: Database) -> None:
     [b"a" * 255, b"\xff\xfe", bytes(range(1, 47)), "ünïcode".encode(), b" ", b"...", b"1", b"\n"],
 )
 def test_name_may_have_any_bytes(db: Database, name: bytes) -> None:
-    """Names are bytes, also if they look like numbers or text."""
+    """A name is bytes, even if it looks like a number or like text."""
     make_file(db, name)
     assert walk(db) == [name]
     assert dentries.find(db, ROOT_INO, name) is not None
 
 
-def test_taken_name_is_refused(db: Database) -> None:
-    """The old entry stays, nothing is counted."""
+def test_existing_name_is_not_added_again(db: Database) -> None:
+    """Adding an existing name keeps its dentry and counts nothing."""
     ino = make_file(db, b"a")
     with pytest.raises(EntryExistsError):
         dentries.add(db, ROOT_INO, b"a", Ino(77))
@@ -69,8 +68,8 @@ def test_taken_name_is_refused(db: Database) -> None:
     assert db.counters.dentries == 1
 
 
-def test_remove_returns_the_inode(db: Database) -> None:
-    """The name is free afterwards."""
+def test_removal_of_a_name_returns_its_inode(db: Database) -> None:
+    """A removed name can be added again."""
     ino = make_file(db, b"a")
     assert dentries.remove(db, ROOT_INO, b"a") == ino
     assert db.counters.dentries == 0
@@ -80,8 +79,8 @@ def test_remove_returns_the_inode(db: Database) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_removal_by_known_cookie_removes_the_name(db: Database, shared: bool) -> None:
-    """The shorter way removes the same row, also among names with equal hashes."""
+def test_name_with_a_known_cookie_is_removed(db: Database, shared: bool) -> None:
+    """A removal without a preceding lookup works among names with equal hashes, too."""
     if shared:
         db.name_hash = lambda _name: ONE_HASH
     for name in (b"a", b"b"):
@@ -103,10 +102,10 @@ def test_removal_by_known_cookie_removes_the_name(db: Database, shared: bool) ->
     ],
     ids=["free", "own position", "taken position", "shared"],
 )
-def test_move_by_known_cookie_moves_the_name(
+def test_name_with_a_known_cookie_is_moved(
     db: Database, hashes: dict[bytes, int], expected: list[tuple[bytes, int]]
 ) -> None:
-    """The old position becomes free, and the lowest free one of the new name is taken."""
+    """The new name gets the lowest free cookie of its hash."""
     db.name_hash = lambda name: hashes[name]
     ino = make_file(db, b"a")
     make_file(db, b"b")
@@ -117,8 +116,8 @@ def test_move_by_known_cookie_moves_the_name(
     assert db.shares_hashes == any(cookie & 0xFF for _, cookie in expected)
 
 
-def test_replace_returns_the_old_inode_and_keeps_the_position(db: Database) -> None:
-    """A rename over a name moves nothing for processes that read the directory."""
+def test_replacing_a_name_returns_its_old_inode_and_keeps_its_cookie(db: Database) -> None:
+    """A rename over an existing name changes no cookie, so running readdirs are not disturbed."""
     old = make_file(db, b"a")
     before = cookies(db)
     other = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 7).ino
@@ -130,7 +129,6 @@ def test_replace_returns_the_old_inode_and_keeps_the_position(db: Database) -> N
 
 
 def test_directory_is_empty_without_names(db: Database) -> None:
-    """Before its first name and after the removal of its last."""
     assert dentries.is_empty(db, ROOT_INO)
     make_file(db, b"a")
     assert not dentries.is_empty(db, ROOT_INO)
@@ -141,8 +139,8 @@ def test_directory_is_empty_without_names(db: Database) -> None:
 # --- order -------------------------------------------------------------------------------------
 
 
-def test_pages_are_ascending_and_complete(db: Database) -> None:
-    """With every page size each name appears once, in the same order."""
+def test_readdir_pages_are_ascending_and_complete(db: Database) -> None:
+    """Whatever the page size, readdir returns each name once and in the same order."""
     expected = {b"%d" % number for number in range(50)}
     for name in expected:
         make_file(db, name)
@@ -156,15 +154,15 @@ def test_pages_are_ascending_and_complete(db: Database) -> None:
     assert min(positions) >= 256
 
 
-def test_page_carries_attributes(db: Database) -> None:
-    """Readdirplus needs no query for each entry."""
+def test_readdir_page_contains_the_attributes_of_each_name(db: Database) -> None:
+    """Readdirplus needs no query for each dentry."""
     ino = make_file(db, b"a")
     assert dentries.page(db, ROOT_INO, Cookie(0), 9)[0][2] == inodes.get(db, ino)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_unchanged_names_appear_once_during_changes(db: Database, seed: int) -> None:
-    """Names are added and removed between pages; unchanged names are listed exactly once."""
+def test_readdir_returns_unchanged_names_once_during_changes(db: Database, seed: int) -> None:
+    """While other names are added and removed, readdir returns each unchanged name exactly once."""
     rnd = random.Random(seed)
     stay = {b"stay-%d" % number for number in range(30)}
     for name in stay:
@@ -190,7 +188,7 @@ def test_unchanged_names_appear_once_during_changes(db: Database, seed: int) -> 
 
 
 def test_names_with_equal_hashes_coexist(db: Database) -> None:
-    """Each takes the lowest free number and is found by its name."""
+    """Names with equal hashes get consecutive cookies, and each is found."""
     db.name_hash = lambda _name: ONE_HASH
     inos = {name: make_file(db, name) for name in (b"a", b"b", b"c")}
     assert cookies(db) == {b"a": 0x500, b"b": 0x501, b"c": 0x502}
@@ -200,8 +198,8 @@ def test_names_with_equal_hashes_coexist(db: Database) -> None:
         make_file(db, b"b")
 
 
-def test_removal_in_the_middle_moves_no_other_name(db: Database) -> None:
-    """The other names keep their positions; the next name takes the free one."""
+def test_removal_of_a_name_keeps_the_cookies_of_names_with_its_hash(db: Database) -> None:
+    """Removing a name changes no cookie of other names; the next name gets the free cookie."""
     db.name_hash = lambda _name: ONE_HASH
     for name in (b"a", b"b", b"c"):
         make_file(db, name)
@@ -214,8 +212,8 @@ def test_removal_in_the_middle_moves_no_other_name(db: Database) -> None:
     assert cookies(db) == {b"d": 0x500, b"c": 0x502}
 
 
-def test_shared_hash_is_noticed_after_reopening(db: Database) -> None:
-    """A free first position proves nothing once any two names share a hash."""
+def test_reopened_database_knows_that_names_share_a_hash(db: Database) -> None:
+    """Once two names share a hash, a free first cookie does not prove that a name is new."""
     db.name_hash = lambda _name: ONE_HASH
     make_file(db, b"a")
     make_file(db, b"b")
@@ -231,8 +229,8 @@ def test_shared_hash_is_noticed_after_reopening(db: Database) -> None:
     again.close()
 
 
-def test_shared_hash_in_another_directory_changes_nothing(db: Database) -> None:
-    """The slower way of adding gives the same positions as the fast one."""
+def test_shared_hash_in_another_directory_changes_no_cookie(db: Database) -> None:
+    """Once names share a hash, adding a name takes a slower path, which gives equal cookies."""
     usual = db.name_hash
     fast = {}
     for number in range(20):
@@ -250,8 +248,8 @@ def test_shared_hash_in_another_directory_changes_nothing(db: Database) -> None:
     assert cookies(db) == fast
 
 
-def test_name_beyond_the_last_position_is_refused(db: Database) -> None:
-    """The 257th name of one hash is refused; it fits after another was removed."""
+def test_name_is_refused_if_256_names_have_its_hash(db: Database) -> None:
+    """The 257th name of one hash is refused until another of them is removed."""
     db.name_hash = lambda _name: ONE_HASH
     for number in range(256):
         dentries.add(db, ROOT_INO, b"%d" % number, Ino(2))
@@ -264,8 +262,8 @@ def test_name_beyond_the_last_position_is_refused(db: Database) -> None:
     assert row == (0x500 + 100,)
 
 
-def test_names_with_neighbouring_hashes_are_distinct(db: Database) -> None:
-    """The positions of a hash end where those of the next hash begin."""
+def test_names_with_neighbouring_hashes_have_distinct_cookies(db: Database) -> None:
+    """The cookies of one hash end where those of the next hash begin."""
     hashes = {b"a": 5, b"b": 6, b"c": 4}
     db.name_hash = lambda name: hashes[name]
     for name in hashes:

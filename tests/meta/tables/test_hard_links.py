@@ -1,4 +1,4 @@
-"""Rows for the directories that name an inode."""
+"""Rows that list the directories in which an inode has names."""
 
 import random
 from collections import Counter
@@ -19,31 +19,30 @@ def make_file(db: Database, parent: Ino = A) -> Ino:
 
 
 def add(db: Database, ino: Ino, parent: Ino) -> None:
-    """Give a file a further name."""
+    """Give a file a further name in *parent*."""
     hard_links.link_added(db, inodes.get(db, ino), parent)
     inodes.add_links(db, ino, 1, NOW)
 
 
 def remove(db: Database, ino: Ino, parent: Ino) -> None:
-    """Remove a name."""
+    """Remove a name of a file from *parent*."""
     hard_links.link_removed(db, inodes.get(db, ino), parent)
     inodes.add_links(db, ino, -1, NOW)
 
 
 def rows(db: Database) -> list[tuple[int, ...]]:
-    """Return all rows of hard_links."""
+    """Return all rows of the table hard_links."""
     return db.all("SELECT parent, names FROM hard_links ORDER BY parent")
 
 
-def test_one_name_has_no_rows(db: Database) -> None:
-    """A file with one name needs no row here."""
+def test_file_with_one_name_has_no_rows_of_hard_links(db: Database) -> None:
     ino = make_file(db)
     assert hard_links.parents(db, ino) == [(A, 1)]
     assert rows(db) == []
 
 
-def test_second_name_adds_rows_for_both(db: Database) -> None:
-    """From the second name on all names are counted."""
+def test_second_name_of_a_file_adds_rows_for_both_directories(db: Database) -> None:
+    """From the second name of a file on, all its names are counted per directory."""
     ino = make_file(db)
     add(db, ino, B)
     add(db, ino, B)
@@ -51,8 +50,7 @@ def test_second_name_adds_rows_for_both(db: Database) -> None:
     assert inodes.get(db, ino).parent == A
 
 
-def test_two_names_in_one_directory(db: Database) -> None:
-    """Two names in one directory share a row."""
+def test_two_names_of_a_file_in_one_directory_share_a_row(db: Database) -> None:
     ino = make_file(db)
     add(db, ino, A)
     assert rows(db) == [(A, 2)]
@@ -61,8 +59,8 @@ def test_two_names_in_one_directory(db: Database) -> None:
     assert hard_links.parents(db, ino) == [(A, 1)]
 
 
-def test_last_name_left_becomes_the_parent(db: Database) -> None:
-    """The rows are removed, and parent is the directory of that name."""
+def test_directory_of_the_only_remaining_name_becomes_the_parent(db: Database) -> None:
+    """If one name is left, the file has no rows of hard links, and its parent is that directory."""
     ino = make_file(db)
     add(db, ino, B)
     remove(db, ino, A)
@@ -70,8 +68,8 @@ def test_last_name_left_becomes_the_parent(db: Database) -> None:
     assert inodes.get(db, ino).parent == B
 
 
-def test_parent_without_the_name_is_replaced(db: Database) -> None:
-    """If other names are left, the parent becomes one of their directories."""
+def test_parent_of_a_file_is_always_a_directory_with_its_name(db: Database) -> None:
+    """A file whose parent directory loses its name gets the directory of another name as parent."""
     ino = make_file(db)
     add(db, ino, B)
     add(db, ino, C)
@@ -81,7 +79,7 @@ def test_parent_without_the_name_is_replaced(db: Database) -> None:
 
 
 def test_orphan_can_be_linked_again(db: Database) -> None:
-    """An open file without a name has no parents."""
+    """An open file without a name has no parent directories until it is linked again."""
     ino = make_file(db)
     remove(db, ino, A)
     assert hard_links.parents(db, ino) == []
@@ -90,21 +88,19 @@ def test_orphan_can_be_linked_again(db: Database) -> None:
 
 
 def test_moved_directory_changes_only_its_parent(db: Database) -> None:
-    """A moved directory changes only its parent."""
     directory = inodes.create(db, 0o040755, 0, 0, A, NOW, nlink=2)
     hard_links.moved(db, directory, A, B)
     assert inodes.get(db, directory.ino).parent == B
     assert rows(db) == []
 
 
-def test_unknown_inode_has_no_parents(db: Database) -> None:
-    """An unknown inode has no parents."""
+def test_unknown_inode_has_no_parent_directories(db: Database) -> None:
     assert hard_links.parents(db, Ino(9999)) == []
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_sequences_keep_the_counts(db: Database, seed: int) -> None:
-    """Links, unlinks and moves in any order agree with a plain count."""
+def test_hard_link_counts_survive_random_operations(db: Database, seed: int) -> None:
+    """Links, unlinks and moves in any order agree with a plain count of names."""
     rnd = random.Random(seed)
     ino = make_file(db)
     names = Counter({A: 1})
@@ -128,7 +124,7 @@ def test_random_sequences_keep_the_counts(db: Database, seed: int) -> None:
 
 
 def check(db: Database, ino: Ino, names: Counter[Ino]) -> None:
-    """Compare the rows with a plain count of names."""
+    """Compare the rows of an inode with a plain count of its names."""
     found = inodes.get(db, ino)
     assert found.nlink == sum(names.values())
     assert hard_links.parents(db, ino) == sorted((+names).items())

@@ -1,4 +1,4 @@
-"""Attributes of inodes, and the totals of them."""
+"""Attributes of inodes, and the totals that the counters keep of them."""
 
 from collections.abc import Callable
 
@@ -17,12 +17,12 @@ T0 = 1_760_000_000_000_000_000
 
 
 def make_file(db: Database, **values: int) -> Attributes:
-    """Make a regular file of the root directory at time T0."""
+    """Make a regular file in the root directory at time T0."""
     return inodes.create(db, FILE, 10, 20, ROOT_INO, T0, **values)
 
 
-def test_new_inode_reads_back_as_returned(db: Database) -> None:
-    """All four times are the time of creation, and the number is new."""
+def test_new_inode_is_stored_as_returned(db: Database) -> None:
+    """All four times of a new inode are its time of creation."""
     made = inodes.create(db, 0o020600, 10, 20, ROOT_INO, T0, rdev=0x501, nlink=1)
     assert inodes.find(db, made.ino) == made
     assert inodes.get(db, made.ino).rdev == 0x501
@@ -30,15 +30,15 @@ def test_new_inode_reads_back_as_returned(db: Database) -> None:
     assert make_file(db).ino == made.ino + 1
 
 
-def test_numbers_are_never_used_again(db: Database) -> None:
-    """Inode numbers are never reused, not even the highest one."""
+def test_inode_numbers_are_never_reused(db: Database) -> None:
+    """Even the highest inode number is not used again after its inode is deleted."""
     gone = make_file(db).ino
     inodes.delete(db, gone)
     assert make_file(db).ino > gone
 
 
-def test_missing_inode_raises(db: Database) -> None:
-    """Only find() returns None."""
+def test_operations_on_a_missing_inode_raise_an_error(db: Database) -> None:
+    """For a missing inode find() returns None; all other functions raise NoInodeError."""
     none = Ino(999)
     assert inodes.find(db, none) is None
     ghost = make_file(db)._replace(ino=none)
@@ -74,10 +74,10 @@ TIMES = st.integers(TIME_NS_MIN, TIME_NS_MAX)
     size_bytes=st.integers(0, 1 << 60),
     times=st.tuples(TIMES, TIMES, TIMES),
 )
-def test_every_column_is_stored(
+def test_every_attribute_of_an_inode_is_stored(
     one_db: Database, mode: int, numbers: list[int], size_bytes: int, times: tuple[int, int, int]
 ) -> None:
-    """find() reads the values that replace() wrote, for all values that stat can show."""
+    """Every value that stat can return is read back as it was written."""
     one_db.begin()
     made = make_file(one_db)
     wanted = made._replace(
@@ -113,13 +113,14 @@ def test_every_column_is_stored(
     ],
     ids=str,
 )
-def test_only_a_plain_orphan_is_removed_at_once(
+def test_only_an_orphan_without_other_rows_is_deleted_at_once(
     db: Database, changes: dict[str, int], is_bare: bool
 ) -> None:
-    """Inodes with other rows or a name are removed in another way."""
+    """An inode with a name or with other rows cannot be deleted by its row alone."""
     db.begin()
     bare = make_file(db)._replace(nlink=0, size_bytes=0)
-    made = bare._replace(**changes)  # type: ignore[arg-type] # by name
+    # type: ignore[arg-type] # mypy cannot check keyword arguments from a dict
+    made = bare._replace(**changes)  # type: ignore[arg-type]
     inodes.replace(db, made)
     before = db.counters.inodes
 
@@ -131,7 +132,7 @@ def test_only_a_plain_orphan_is_removed_at_once(
 
 @pytest.fixture(scope="module")
 def one_db(tmp_path_factory: pytest.TempPathFactory) -> Database:
-    """Return one database for all examples; each rolls its group back."""
+    """Return one database for all examples of a test; each example rolls its group back."""
     from s3fs_meta.meta.db.pragmas import Pragmas
 
     path = tmp_path_factory.mktemp("db") / "meta.db"
@@ -140,8 +141,8 @@ def one_db(tmp_path_factory: pytest.TempPathFactory) -> Database:
 
 
 @pytest.mark.parametrize("far_ns", [-(1 << 63), (1 << 63) - 1, 1 << 80, -(1 << 80)])
-def test_impossible_times_are_clamped(db: Database, far_ns: int) -> None:
-    """A time that does not fit becomes the nearest possible one, and later updates work."""
+def test_impossible_times_of_an_inode_are_clamped(db: Database, far_ns: int) -> None:
+    """A time outside the range of its column becomes the nearest possible time."""
     made = make_file(db)
     inodes.replace(db, made._replace(mtime_ns=far_ns, atime_ns=far_ns))
     clamped = inodes.get(db, made.ino)
@@ -159,8 +160,7 @@ def test_impossible_times_are_clamped(db: Database, far_ns: int) -> None:
 # --- narrow updates ----------------------------------------------------------------------------
 
 
-def test_write_moves_mtime_and_ctime_and_keeps_atime(db: Database) -> None:
-    """A write sets mtime and ctime, keeps atime, and counts the size."""
+def test_write_sets_mtime_and_ctime_and_keeps_atime(db: Database) -> None:
     made = make_file(db)
     inodes.set_size_and_mtime(db, made.ino, 4096, T0 + 5, 1)
     expected = made._replace(size_bytes=4096, mapped_blocks=1, mtime_ns=T0 + 5, ctime_ns=T0 + 5)
@@ -171,8 +171,8 @@ def test_write_moves_mtime_and_ctime_and_keeps_atime(db: Database) -> None:
     assert db.counters.file_bytes == 5000
 
 
-def test_directory_change_keeps_atime(db: Database) -> None:
-    """Names, subdirectories, mtime and ctime change together."""
+def test_change_of_a_directory_keeps_its_atime(db: Database) -> None:
+    """A new name changes the directory's size, link count, mtime and ctime together."""
     before = inodes.get(db, ROOT_INO)
     inodes.change_directory(db, ROOT_INO, T0 + 5, entries=2, subdirectories=1)
     assert inodes.get(db, ROOT_INO) == before._replace(
@@ -182,8 +182,7 @@ def test_directory_change_keeps_atime(db: Database) -> None:
     assert inodes.get(db, ROOT_INO).nlink == 2
 
 
-def test_links_change_only_ctime(db: Database) -> None:
-    """A changed link count changes only ctime."""
+def test_change_of_the_link_count_sets_only_ctime(db: Database) -> None:
     made = make_file(db)
     inodes.add_links(db, made.ino, 2, T0 + 5)
     assert inodes.get(db, made.ino) == made._replace(nlink=3, ctime_ns=T0 + 5)
@@ -192,7 +191,6 @@ def test_links_change_only_ctime(db: Database) -> None:
 
 
 def test_touch_sets_only_the_given_times(db: Database) -> None:
-    """Each of the three times can be set alone."""
     made = make_file(db)
     inodes.touch(db, made.ino, atime_ns=T0 + 1)
     assert inodes.get(db, made.ino) == made._replace(atime_ns=T0 + 1)
@@ -202,8 +200,8 @@ def test_touch_sets_only_the_given_times(db: Database) -> None:
     assert inodes.get(db, made.ino) == made._replace(ctime_ns=T0 + 3, mtime_ns=T0 + 4, atime_ns=0)
 
 
-def test_all_times_are_set_at_once(db: Database) -> None:
-    """No query is needed for the others; impossible times are clamped."""
+def test_set_times_sets_all_times_and_clamps_them(db: Database) -> None:
+    """Impossible times are clamped when all times of an inode are set at once."""
     made = make_file(db)
     inodes.set_times(db, made.ino, ctime_ns=T0 + 1, mtime_ns=T0 + 2, atime_ns=T0 + 3)
     expected = made._replace(ctime_ns=T0 + 1, mtime_ns=T0 + 2, atime_ns=T0 + 3)
@@ -231,7 +229,7 @@ CHANGES: list[Callable[[Database, Ino], object]] = [
 def test_birth_time_never_changes(
     db: Database, change: Callable[[Database, Ino], object], is_new: bool
 ) -> None:
-    """The birth time never changes, in memory or in the row."""
+    """The birth time is stored relative to ctime, so each change of ctime must adapt it."""
     ino = make_file(db).ino
     if not is_new:
         db.commit()
@@ -244,22 +242,21 @@ def test_birth_time_never_changes(
     assert delta == T0 - inodes.get(db, ino).ctime_ns
 
 
-def test_fresh_row_stores_its_birth_time_in_no_bytes(db: Database) -> None:
-    """A time equal to ctime is stored as zero, which needs only SQLite's row header."""
+def test_birth_time_of_a_new_inode_is_stored_as_zero(db: Database) -> None:
+    """A birth time equal to ctime is stored as zero, which needs only a byte of the row header."""
     ino = make_file(db).ino
     assert db.inodes.one("SELECT btime_delta_ns FROM inodes WHERE ino = ?", (ino,)) == (0,)
 
 
-def test_set_size_changes_only_size_and_total(db: Database) -> None:
-    """The caller sets the times; the total of file bytes follows."""
+def test_set_size_changes_size_and_block_count_and_the_total_of_bytes(db: Database) -> None:
     made = make_file(db, size_bytes=10)
     inodes.set_size(db, made.ino, 50, 2)
     assert inodes.get(db, made.ino) == made._replace(size_bytes=50, mapped_blocks=2)
     assert db.counters.file_bytes == 50
 
 
-def test_known_attributes_save_a_query(db: Database) -> None:
-    """Replacing and deleting with attributes just read updates the same totals."""
+def test_replacing_and_deleting_an_inode_updates_the_totals(db: Database) -> None:
+    """Replacing and deleting an inode updates the totals."""
     made = make_file(db, size_bytes=10)
     wanted = made._replace(size_bytes=70)
     inodes.replace(db, wanted)
@@ -268,8 +265,8 @@ def test_known_attributes_save_a_query(db: Database) -> None:
     assert (db.counters.inodes, db.counters.file_bytes) == (1, 0)
 
 
-def test_flags_and_parent_change_no_time(db: Database) -> None:
-    """Flags and parent are internal, so they change no time."""
+def test_flags_and_parent_of_an_inode_change_no_time(db: Database) -> None:
+    """The flags, the parent and the block count of an inode are internal."""
     made = make_file(db)
     inodes.set_flag(db, made.ino, InodeFlag.HAS_XATTRS, on=True)
     inodes.set_parent(db, made.ino, Ino(9))
@@ -283,7 +280,7 @@ def test_flags_and_parent_change_no_time(db: Database) -> None:
 
 
 def test_only_regular_files_count_as_file_bytes(db: Database) -> None:
-    """Sizes of directories and symbolic links are not content."""
+    """The sizes of directories and symbolic links are not counted as content."""
     inodes.create(db, 0o120777, 0, 0, ROOT_INO, T0, size_bytes=11)
     directory = inodes.create(db, 0o040755, 0, 0, ROOT_INO, T0, nlink=2)
     inodes.replace(db, directory._replace(size_bytes=5))
@@ -297,8 +294,7 @@ def test_only_regular_files_count_as_file_bytes(db: Database) -> None:
     assert (db.counters.file_bytes, db.counters.inodes) == (0, 2)
 
 
-def test_orphans_are_found_by_the_index(db: Database) -> None:
-    """Orphans are found by an index, without a scan."""
+def test_orphans_are_found_by_an_index_without_a_scan(db: Database) -> None:
     plan = db.inodes.all("EXPLAIN QUERY PLAN SELECT ino FROM inodes WHERE nlink = 0 ORDER BY ino")
     assert "inodes_orphaned" in plan[0][3]
     orphan = make_file(db, nlink=0)
@@ -306,8 +302,8 @@ def test_orphans_are_found_by_the_index(db: Database) -> None:
     assert inodes.orphans(db) == [orphan.ino]
 
 
-def test_set_times_sets_exactly_three_times(db: Database) -> None:
-    """Each becomes the given value, clamped to the range of the column."""
+def test_set_times_changes_nothing_but_three_times(db: Database) -> None:
+    """The birth time and all other attributes of the inode stay."""
     before = make_file(db, size_bytes=5)
     inodes.set_times(db, before.ino, ctime_ns=T0 + 9, mtime_ns=7, atime_ns=TIME_NS_MAX + 1)
     assert inodes.get(db, before.ino) == before._replace(
@@ -317,8 +313,8 @@ def test_set_times_sets_exactly_three_times(db: Database) -> None:
         inodes.set_times(db, Ino(99), ctime_ns=1, mtime_ns=1, atime_ns=1)
 
 
-def test_set_size_counts_bytes_and_leaves_the_times(db: Database) -> None:
-    """set_size counts bytes and leaves the times to the kernel."""
+def test_set_size_changes_no_time(db: Database) -> None:
+    """The kernel, not set_size(), sets the times of a written file."""
     before = make_file(db, size_bytes=5)
     inodes.set_size(db, before.ino, 12, 3)
     assert inodes.get(db, before.ino) == before._replace(size_bytes=12, mapped_blocks=3)

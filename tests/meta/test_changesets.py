@@ -1,6 +1,6 @@
-"""Operations on recorded changes, on databases that random operations made.
+"""Operations on changesets that a session recorded of random operations.
 
-Each result is compared with the rows before and after.
+Each result is compared with the rows before and after these operations.
 """
 
 import random
@@ -31,7 +31,7 @@ STEPS = 30
 
 
 class Recorded:
-    """A database, the changesets of some groups, and a copy from before the first group."""
+    """A database, the changesets of its groups, and a copy from before the first group."""
 
     def __init__(self, db: Database, copy: apsw.Connection, seed: int) -> None:
         self.db = db
@@ -45,7 +45,7 @@ class Recorded:
         return self.recorder.changesets
 
     def group(self) -> tuple[Tables, Tables, bytes]:
-        """Run a change; return all rows before and after, and the changeset."""
+        """Commit random operations; return all rows before and after, and the changeset."""
         before = rows(self.db.connection)
         for _ in range(STEPS):
             self.tree.step()
@@ -61,7 +61,7 @@ class Recorded:
 
 
 def rows(connection: apsw.Connection) -> Tables:
-    """Return all replicated rows."""
+    """Return all replicated rows, by table."""
     return contents(connection)
 
 
@@ -69,7 +69,7 @@ def rows(connection: apsw.Connection) -> Tables:
 def source(
     request: pytest.FixtureRequest, make_database: MakeDatabase, tmp_path: Path
 ) -> Iterator[Recorded]:
-    """Return a recorded database with some files, and its copy."""
+    """Yield a database that records its changes, with some files, and its copy."""
     db = make_database()
     tree = Tree(db, 100 + request.param)
     for _ in range(STEPS):
@@ -86,7 +86,7 @@ def source(
 
 
 def changeset_of(table: str, insert: str) -> bytes:
-    """Return what a session records in a table of any form."""
+    """Return the changeset of one INSERT into a table of any form."""
     connection = apsw.Connection(":memory:")
     connection.execute(table)
     session = apsw.Session(connection, "main")
@@ -101,8 +101,8 @@ def changeset_of(table: str, insert: str) -> bytes:
 # --- merge and apply ---------------------------------------------------------------------------
 
 
-def test_merged_changesets_equal_the_sequence(source: Recorded) -> None:
-    """Applied at once or one by one, they give the same rows."""
+def test_merged_changesets_equal_their_sequence(source: Recorded) -> None:
+    """A merged changeset gives the same rows as its changesets applied one by one."""
     for _ in range(GROUPS):
         source.group()
     merged = changesets.merge(iter(source.changesets))
@@ -116,8 +116,8 @@ def test_merged_changesets_equal_the_sequence(source: Recorded) -> None:
     assert contents(source.copy) == contents(source.db.connection)
 
 
-def test_short_lived_rows_are_not_in_the_merged_changeset(source: Recorded) -> None:
-    """A file created in one group and removed in a later one leaves at most the counters."""
+def test_merged_changeset_has_no_row_that_was_added_and_removed(source: Recorded) -> None:
+    """A file created in one group and removed in a later one leaves only the changed counters."""
 
     def make(db: Database) -> None:
         made = inodes.create(db, 0o100644, 1, 2, ROOT_INO, 5)
@@ -135,8 +135,8 @@ def test_short_lived_rows_are_not_in_the_merged_changeset(source: Recorded) -> N
     assert not changesets.is_news(merged)
 
 
-def test_inverted_changesets_undo(source: Recorded) -> None:
-    """Created, changed and removed rows; each group alone, and all merged."""
+def test_inverted_changeset_undoes_its_changes(source: Recorded) -> None:
+    """Inverting undoes a single changeset and a merged one."""
     before = contents(source.copy)
     for _ in range(GROUPS):
         source.group()
@@ -152,8 +152,7 @@ def test_inverted_changesets_undo(source: Recorded) -> None:
         changesets.invert(b"nonsense")
 
 
-def test_empty_changesets_merge_and_apply(source: Recorded) -> None:
-    """No changesets at all, empty ones, and every query on an empty one."""
+def test_empty_changeset_can_be_merged_applied_and_queried(source: Recorded) -> None:
     assert changesets.merge([]) == b""
     assert changesets.merge([b"", b""]) == b""
     apply_in_transaction(source.copy, b"")
@@ -164,8 +163,7 @@ def test_empty_changesets_merge_and_apply(source: Recorded) -> None:
     assert changesets.summary(b"") == (0, 0, 0, 0, 0)
 
 
-def test_changesets_of_different_columns_do_not_merge() -> None:
-    """The error names the changeset."""
+def test_changesets_with_different_columns_are_not_merged() -> None:
     table = "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target"
     narrow = changeset_of(f"{table})", "INSERT INTO symlinks VALUES (1, 2)")
     wide = changeset_of(f"{table}, b)", "INSERT INTO symlinks VALUES (1, 2, 3)")
@@ -183,10 +181,10 @@ CONFLICTS = [
 
 
 @pytest.mark.parametrize(("other", "what"), CONFLICTS)
-def test_conflict_undoes_the_changeset_and_nothing_else(
+def test_conflict_undoes_the_changeset_but_not_its_transaction(
     make_database: MakeDatabase, other: str, what: str
 ) -> None:
-    """Earlier changes of the transaction stay, and the transaction can continue."""
+    """A changeset that conflicts with a row is undone; its transaction can continue."""
     db, second = make_database(), make_database("second.db")
     recorder = recorded(db)
     for database in (db, second):
@@ -196,7 +194,7 @@ def test_conflict_undoes_the_changeset_and_nothing_else(
     db.begin()
     db.inodes.run(
         "INSERT INTO inodes SELECT 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0"
-    )  # fits everywhere
+    )  # This row has no conflict.
     db.run("INSERT INTO symlinks VALUES (77, x'01')")
     dentries.remove(db, ROOT_INO, b"a")
     db.commit()
@@ -214,8 +212,8 @@ def test_conflict_undoes_the_changeset_and_nothing_else(
     assert contents(connection) == before
 
 
-def test_constraint_refuses_the_changeset(source: Recorded) -> None:
-    """The changeset has NULL where the column forbids it."""
+def test_changeset_that_violates_a_constraint_is_refused(source: Recorded) -> None:
+    """A changeset may have NULL where the column forbids it."""
     nullable = changeset_of(
         "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target)",
         "INSERT INTO symlinks VALUES (1000, NULL)",
@@ -225,8 +223,8 @@ def test_constraint_refuses_the_changeset(source: Recorded) -> None:
         changesets.apply(source.copy, nullable, "changes")
 
 
-def test_foreign_key_refuses_the_changeset() -> None:
-    """Our tables have no foreign keys; a database that has one is not left half changed."""
+def test_changeset_that_violates_a_foreign_key_is_refused() -> None:
+    """The schema has no foreign keys, but a database from the bucket may have one."""
     connection = apsw.Connection(":memory:")
     create_tables(connection)
     connection.pragma("foreign_keys", True)
@@ -262,8 +260,8 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("strange", STRANGE)
-def test_unknown_table_is_refused_and_not_ignored(source: Recorded, strange: str) -> None:
-    """SQLite ignores an unknown table and reports success."""
+def test_changeset_with_an_unknown_table_is_refused(source: Recorded, strange: str) -> None:
+    """SQLite itself skips an unknown table of a changeset and reports success."""
     table, what = STRANGE[strange]
     columns = table.count(",") + 1
     insert = f"INSERT INTO {table.split()[2]} VALUES ({', '.join('1' * columns)})"
@@ -278,8 +276,8 @@ def test_unknown_table_is_refused_and_not_ignored(source: Recorded, strange: str
             ask(changeset)
 
 
-def test_table_that_the_database_lacks_refuses_the_changeset(source: Recorded) -> None:
-    """The tables of the database decide, not the schema of this program."""
+def test_changeset_for_a_table_that_the_database_lacks_is_refused(source: Recorded) -> None:
+    """A changeset must match the tables of the database, not only those of the program."""
     _, _, changeset = source.group()
     source.copy.execute("BEGIN; ALTER TABLE inodes ADD COLUMN more")
     with pytest.raises(FormatError, match="does not fit table inodes: the columns differ"):
@@ -289,8 +287,8 @@ def test_table_that_the_database_lacks_refuses_the_changeset(source: Recorded) -
         changesets.apply(source.copy, changeset, "changes")
 
 
-def test_full_disk_is_not_reported_as_damage(source: Recorded) -> None:
-    """The changeset is valid: it can be applied once there is room."""
+def test_full_disk_is_not_reported_as_a_damaged_changeset(source: Recorded) -> None:
+    """A changeset that a full disk refused is valid and can be applied later."""
     big = changeset_of(
         "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target)",
         "INSERT INTO symlinks VALUES (100000, zeroblob(1000000))",
@@ -310,7 +308,7 @@ def test_full_disk_is_not_reported_as_damage(source: Recorded) -> None:
 
 
 def names_of(tables: Tables) -> set[tuple[Ino, bytes]]:
-    """Return (parent, name) of all entries."""
+    """Return the parent and the name of all dentries."""
     return {(parent, name) for parent, _, name, _ in tables["dentries"]}
 
 
@@ -319,8 +317,8 @@ def changed_rows(before: Tables, after: Tables, *tables: str) -> list[Any]:
     return [row for table in tables for row in set(before[table]) ^ set(after[table])]
 
 
-def test_block_refs_are_the_difference_of_the_block_map(source: Recorded) -> None:
-    """Changes of reference counts are computed for one or several groups."""
+def test_changes_of_reference_counts_are_computed_from_a_changeset(source: Recorded) -> None:
+    """Changes of reference counts are computed from one changeset or from several merged ones."""
 
     def refs(tables: Tables) -> Counter[BlockId]:
         return Counter(block for _, _, block in tables["block_map"])
@@ -338,8 +336,7 @@ def test_block_refs_are_the_difference_of_the_block_map(source: Recorded) -> Non
     assert changesets.block_refs(merged) == {b: n for b, n in difference.items() if n}
 
 
-def test_block_moved_within_the_map_is_named_but_has_no_count_change(source: Recorded) -> None:
-    """A block moved within the map has an unchanged reference count."""
+def test_block_moved_within_the_map_keeps_its_reference_count(source: Recorded) -> None:
     source.one(lambda db: block_map.set(db, Ino(9), BlockIndex(0), BlockId(500)))
 
     def move(db: Database) -> None:
@@ -352,15 +349,15 @@ def test_block_moved_within_the_map_is_named_but_has_no_count_change(source: Rec
 
 
 def test_named_blocks_are_those_of_new_and_changed_rows(source: Recorded) -> None:
-    """A deleted row names no block."""
+    """A deleted row of the block map names no block."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         new = set(after["block_map"]) - set(before["block_map"])
         assert changesets.named_blocks(changeset) == {block for _, _, block in new}
 
 
-def test_touched_names_are_the_difference_of_the_entries(source: Recorded) -> None:
-    """Names of which only the inode changed are found by their cookies."""
+def test_touched_names_are_those_of_changed_dentries(source: Recorded) -> None:
+    """If only the inode of a dentry changed, the changeset has its cookie but not its name."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         found = changesets.touched(changeset)
@@ -370,8 +367,8 @@ def test_touched_names_are_the_difference_of_the_entries(source: Recorded) -> No
         assert named == {(parent, name) for parent, _, name, _ in changed}
 
 
-def test_touched_inodes_and_contents_are_the_difference_of_their_rows(source: Recorded) -> None:
-    """Attributes, targets and link counts belong to the inode; its size also to the content."""
+def test_touched_inodes_and_contents_are_those_of_changed_rows(source: Recorded) -> None:
+    """A changed size touches the inode and its content; a changed link target only the inode."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         found = changesets.touched(changeset)
@@ -385,8 +382,8 @@ def test_touched_inodes_and_contents_are_the_difference_of_their_rows(source: Re
         assert found.contents == {ino for ino, _ in sizes ^ old_sizes if ino not in new} | mapped
 
 
-def test_replaced_name_is_touched_by_its_cookie(source: Recorded) -> None:
-    """The changeset does not contain an unchanged name."""
+def test_dentry_that_got_another_inode_is_touched_by_its_cookie(source: Recorded) -> None:
+    """The changeset of a rename over an existing name has the cookie of the dentry only."""
     source.one(lambda db: dentries.add(db, ROOT_INO, b"kept", Ino(50)))
     changeset = source.one(lambda db: dentries.replace(db, ROOT_INO, b"kept", Ino(51)))
     found = changesets.touched(changeset)
@@ -396,7 +393,7 @@ def test_replaced_name_is_touched_by_its_cookie(source: Recorded) -> None:
 
 
 def test_reused_cookie_touches_both_names(source: Recorded) -> None:
-    """The second of two names with equal hashes takes the position of the removed first: SQLite records an UPDATE."""
+    """SQLite records one UPDATE if a new name takes the cookie of a removed one."""
     source.db.name_hash = lambda _name: 12345
     source.one(lambda db: dentries.add(db, ROOT_INO, b"first", Ino(50)))
 
@@ -409,8 +406,8 @@ def test_reused_cookie_touches_both_names(source: Recorded) -> None:
     assert found.cookies == set()
 
 
-def test_summary_counts_changed_rows(source: Recorded) -> None:
-    """Added, removed and changed rows of inodes, entries and the block map."""
+def test_summary_of_a_changeset_counts_changed_rows(source: Recorded) -> None:
+    """The summary counts rows of inodes, dentries and the block map."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         old, new = ({row[0]: row for row in tables["inodes"]} for tables in (before, after))
@@ -427,7 +424,7 @@ def test_summary_counts_changed_rows(source: Recorded) -> None:
 
 
 def use_damaged(connection: apsw.Connection, changeset: bytes) -> int:
-    """Call every function with a damaged changeset; return how many refused it."""
+    """Call every function with a damaged changeset; return how many functions refused it."""
     refused = 0
     before = contents(connection)
 
@@ -459,7 +456,7 @@ def use_damaged(connection: apsw.Connection, changeset: bytes) -> int:
 
 
 def small_changeset(source: Recorded) -> bytes:
-    """Return a minimal changeset with all kinds of changes."""
+    """Return a small changeset with all kinds of changes."""
     for _ in range(2):
         source.tree.step()
     source.db.begin()
@@ -469,17 +466,16 @@ def small_changeset(source: Recorded) -> bytes:
 
 
 def test_truncated_changeset_is_refused(source: Recorded) -> None:
-    """A changeset truncated within a change is refused."""
     changeset = small_changeset(source)
     refusals = [use_damaged(source.copy, changeset[:length]) for length in range(len(changeset))]
-    assert set(refusals) <= {0, 6, 7}  # is_news may return before the damaged part
+    assert set(refusals) <= {0, 6, 7}  # is_news() may return before it reads the damaged part.
     assert refusals.count(0) < 20
     assert use_damaged(source.copy, changeset) == 0
 
 
 @pytest.mark.parametrize("flips", [100, pytest.param(3000, marks=pytest.mark.slow)])
-def test_flipped_bits_are_refused_or_harmless(source: Recorded, flips: int) -> None:
-    """Only our own error is raised, and the database does not change."""
+def test_flipped_bits_of_a_changeset_are_refused_or_harmless(source: Recorded, flips: int) -> None:
+    """A changeset with flipped bits never raises another exception than FormatError."""
     rnd = random.Random(flips)
     changeset = small_changeset(source) if flips == 100 else source.group()[2]
     before = contents(source.copy)
@@ -493,8 +489,8 @@ def test_flipped_bits_are_refused_or_harmless(source: Recorded, flips: int) -> N
     assert contents(source.copy) == before
 
 
-def test_wrong_types_are_refused() -> None:
-    """SQLite stores a text in an integer column; we refuse it."""
+def test_changeset_with_a_value_of_a_wrong_type_is_refused() -> None:
+    """SQLite accepts a text in an integer column."""
     table = "(ino INTEGER NOT NULL, i INTEGER NOT NULL, block, PRIMARY KEY (ino, i))"
     text = changeset_of(
         f"CREATE TABLE block_map {table} WITHOUT ROWID", "INSERT INTO block_map VALUES (1, 0, 'a')"
@@ -510,8 +506,10 @@ def test_wrong_types_are_refused() -> None:
         changesets.touched(text)
 
 
-def test_split_changesets_equal_the_original(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """A group that is too large for one object is split into bounded parts."""
+def test_parts_of_a_split_changeset_equal_the_original(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """The changeset of a group that is too large for one object is split into bounded parts."""
     db = make_database()
     snapshot = db.open_snapshot()
     snapshot.copy_to(tmp_path / "copy.db")

@@ -1,4 +1,4 @@
-"""Applying the placements of sealed blocks to rows."""
+"""Placements of sealed blocks, the results of an upload, applied to rows."""
 
 import pytest
 
@@ -15,13 +15,13 @@ FIRST = BlockIndex(0)
 
 @pytest.fixture
 def ino(db: Database) -> Ino:
-    """Return an empty file."""
+    """Return the inode number of an empty file."""
     return inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
 
 
 @pytest.fixture
 def pack(db: Database) -> PackId:
-    """Return a stored pack."""
+    """Return the number of a stored pack."""
     pack = packs.create(db, ObjectKey("pack/00/1-a"), 1000)
     packs.stored(db, pack)
     return pack
@@ -37,7 +37,7 @@ def write_block(db: Database, ino: Ino, index: int = 0) -> BlockId:
 
 
 def let_go(db: Database, ino: Ino, index: int = 0) -> None:
-    """Punch a hole, as truncation does while the block is being uploaded."""
+    """Punch a hole, as a truncation does while the block is being uploaded."""
     block = block_map.remove(db, ino, BlockIndex(index))
     assert block is not None
     blocks.drop_ref(db, block)
@@ -50,12 +50,12 @@ def place(db: Database, block: BlockId, pack: PackId, content: bytes = HASH) -> 
 
 
 def duplicate(block: BlockId, ino: Ino, of: BlockId, pack: PackId, index: int = 0) -> Duplicate:
-    """Return the placement of a block as a duplicate of another."""
+    """Return the placement of a block as a duplicate of another block."""
     return Duplicate(block, ino, BlockIndex(index), of, HASH, pack, 0, 60)
 
 
 def check_counts(db: Database) -> None:
-    """Compare every stored total with a scan."""
+    """Compare every stored total with a scan of the rows."""
     assert (
         db.all(
             "SELECT b.block FROM blocks b WHERE refs <>"
@@ -81,16 +81,15 @@ def check_counts(db: Database) -> None:
     assert row == (db.counters.block_bytes,)
 
 
-def test_placed_block_gets_its_location(db: Database, ino: Ino, pack: PackId) -> None:
-    """No row is removed."""
+def test_uploaded_block_gets_its_location(db: Database, ino: Ino, pack: PackId) -> None:
     block = write_block(db, ino)
     assert place(db, block, pack) == []
     assert blocks.get(db, block) == (block, 1, 100, HASH, pack, 0, 60)
     check_counts(db)
 
 
-def test_zeros_become_a_hole(db: Database, ino: Ino) -> None:
-    """The map row and the block are removed, and the inode has one block less."""
+def test_uploaded_block_of_zeros_becomes_a_hole(db: Database, ino: Ino) -> None:
+    """The rows of a block of zeros are removed, and the inode has one block less."""
     block = write_block(db, ino)
     assert placements.apply(db, [Zero(block, ino, FIRST)]) == [block]
     assert block_map.find(db, ino, FIRST) is None
@@ -99,8 +98,10 @@ def test_zeros_become_a_hole(db: Database, ino: Ino) -> None:
     check_counts(db)
 
 
-def test_duplicate_shares_the_older_block(db: Database, ino: Ino, pack: PackId) -> None:
-    """The file refers to the older block, and the younger one is removed."""
+def test_duplicate_block_is_replaced_by_the_older_block(
+    db: Database, ino: Ino, pack: PackId
+) -> None:
+    """The file refers to the older of two equal blocks, and the younger block is removed."""
     original, double = write_block(db, ino, 0), write_block(db, ino, 1)
     place(db, original, pack)
     assert placements.apply(db, [duplicate(double, ino, original, pack, 1)]) == [double]
@@ -112,15 +113,16 @@ def test_duplicate_shares_the_older_block(db: Database, ino: Ino, pack: PackId) 
 def test_duplicate_of_an_unknown_block_gets_its_location(
     db: Database, ino: Ino, pack: PackId
 ) -> None:
-    """An older copy of the database lacks blocks written after it."""
+    """An older copy of the database may lack the block whose content is shared."""
     block = write_block(db, ino)
     assert placements.apply(db, [duplicate(block, ino, BlockId(99), pack)]) == []
     assert blocks.get(db, block) == (block, 1, 100, HASH, pack, 0, 60)
     check_counts(db)
 
 
-def test_block_without_references_is_removed(db: Database, ino: Ino, pack: PackId) -> None:
-    """A block without references is deleted for every kind of placement."""
+def test_placement_of_an_unreferenced_block_removes_it(
+    db: Database, ino: Ino, pack: PackId
+) -> None:
     for make in (
         lambda block: Placed(block, HASH, pack, 0, 60),
         lambda block: Zero(block, ino, FIRST),
@@ -134,7 +136,7 @@ def test_block_without_references_is_removed(db: Database, ino: Ino, pack: PackI
 
 
 def test_rewritten_range_keeps_its_new_block(db: Database, ino: Ino, pack: PackId) -> None:
-    """The old block lost its reference when the new one replaced it."""
+    """A block that was replaced during its upload has no reference any more."""
     old = write_block(db, ino)
     let_go(db, ino)
     new = write_block(db, ino)
@@ -144,16 +146,16 @@ def test_rewritten_range_keeps_its_new_block(db: Database, ino: Ino, pack: PackI
     check_counts(db)
 
 
-def test_block_without_a_row_is_skipped(db: Database, ino: Ino, pack: PackId) -> None:
-    """A block without a row was deleted meanwhile and is skipped."""
+def test_placement_of_a_deleted_block_is_skipped(db: Database, ino: Ino, pack: PackId) -> None:
+    """A block without a row was deleted during its upload."""
     ghost = BlockId(77)
     many: list[Placement] = [Placed(ghost, HASH, pack, 0, 60), Zero(ghost, ino, FIRST)]
     assert placements.apply(db, [*many, duplicate(ghost, ino, BlockId(78), pack)]) == []
     assert packs.get(db, pack).live_bytes == 0
 
 
-def test_block_referenced_elsewhere_is_damage(db: Database, ino: Ino, pack: PackId) -> None:
-    """A placement that does not fit the rows changes nothing."""
+def test_placement_at_a_wrong_index_is_refused(db: Database, ino: Ino, pack: PackId) -> None:
+    """A placement at an index where the file does not have the block changes nothing."""
     block = write_block(db, ino, 0)
     other = write_block(db, ino, 1)
     place(db, other, pack)
@@ -164,8 +166,8 @@ def test_block_referenced_elsewhere_is_damage(db: Database, ino: Ino, pack: Pack
     check_counts(db)
 
 
-def test_same_content_twice_in_one_batch(db: Database, ino: Ino, pack: PackId) -> None:
-    """Two concurrent uploads may produce it; both blocks stay, later ones share the first."""
+def test_equal_blocks_of_concurrent_uploads_both_stay(db: Database, ino: Ino, pack: PackId) -> None:
+    """Two concurrent uploads may store equal blocks; later uploads refer to the older block."""
     first, second = write_block(db, ino, 0), write_block(db, ino, 1)
     place(db, second, pack)
     place(db, first, pack)
@@ -176,8 +178,8 @@ def test_same_content_twice_in_one_batch(db: Database, ino: Ino, pack: PackId) -
     check_counts(db)
 
 
-def test_local_tables_leave_nothing_behind(db: Database) -> None:
-    """Rows of dropped tables are not left in the file, not even in free pages."""
+def test_dropped_local_tables_leave_no_bytes_in_the_file(db: Database) -> None:
+    """The file of an image contains no rows of dropped tables, not even in free pages."""
     db.begin_local()
     secret = "only this host knows"
     for number in range(200):

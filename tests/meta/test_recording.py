@@ -1,8 +1,8 @@
-"""Recorded changes: a session sees everything that is replicated.
+"""Recording of changes: a session records every change of the replicated tables.
 
-Random operations go through the row modules while a recorder holds an ``apsw.Session`` on exactly
-the replicated tables. What it recorded, applied to a copy of the database from before, must result
-in equal replicated tables, in every journal mode.
+Random operations run while a recorder holds an ``apsw.Session`` on exactly the replicated tables.
+Its changesets, applied to an earlier copy of the database, must give equal replicated tables, in
+every journal mode.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ MakeDatabase = Callable[..., Database]
 
 
 def refuse_conflict(reason: int, change: object) -> int:
-    """Let a conflict fail the test: none may happen."""
+    """Fail the test, because none of its changesets may conflict."""
     raise AssertionError(f"conflict {reason}: {change}")
 
 
@@ -29,7 +29,7 @@ def refuse_conflict(reason: int, change: object) -> int:
 def test_recorded_changes_give_equal_tables(
     make_database: MakeDatabase, journal_mode: str, tmp_path: Path, seed: int
 ) -> None:
-    """Applied group by group to a copy from before the first of them."""
+    """The changesets are applied, group by group, to a copy from before the first of them."""
     db = make_database(journal_mode=journal_mode)
     tree = Tree(db, seed)
     for _ in range(30):
@@ -53,7 +53,7 @@ def test_recorded_changes_give_equal_tables(
 
 
 def test_location_and_local_rows_are_not_recorded(make_database: MakeDatabase) -> None:
-    """Locations are shipped beside the changes; local rows are not shipped."""
+    """Changelogs have separate fields for locations; local rows are not shipped."""
     db = make_database()
     recorder = recorded(db)
     db.begin_local()
@@ -68,7 +68,6 @@ def test_location_and_local_rows_are_not_recorded(make_database: MakeDatabase) -
 
 @pytest.mark.parametrize("mode", ["wal", "delete", "memory"])
 def test_group_that_was_rolled_back_is_not_recorded(make_database: MakeDatabase, mode: str) -> None:
-    """The recorder starts afresh with the next group."""
     db = make_database(journal_mode=mode)
     recorder = recorded(db)
     tree = Tree(db, 3)

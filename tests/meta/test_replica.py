@@ -1,4 +1,4 @@
-"""Changelogs applied to rows."""
+"""Changelogs applied to the rows of a replica."""
 
 import shutil
 from collections.abc import Callable
@@ -24,12 +24,12 @@ KEY = ObjectKey("pack/00/1-" + "0" * 32)
 
 @pytest.fixture
 def pair(make_database: MakeDatabase, tmp_path: Path) -> Pair:
-    """Return a database with one file of two blocks, and its copy."""
+    """Return an empty database that records its changes, and its copy."""
     return Pair(make_database(), tmp_path)
 
 
 def write(db: Database, ino: Ino, index: int) -> BlockId:
-    """Make a block of ten bytes."""
+    """Write a block of ten bytes of a file."""
     db.begin()
     block = db.counters.take_block()
     blocks.create_dirty(db, block, ino, BlockIndex(index), 10)
@@ -44,19 +44,19 @@ def place(block: BlockId, pack: int = 1, offset: int = 0) -> Location:
 
 
 def note(pack: int = 1, state: PackState = PackState.STORED) -> PackNote:
-    """Return the shipped record of a pack."""
+    """Return the record of a pack in a changelog."""
     return PackNote(PackId(pack), KEY, 100, state)
 
 
 def a_file(db: Database) -> Ino:
-    """Make a file."""
+    """Create a file and return its inode number."""
     db.begin()
     return inodes.create(db, 0o100644, 0, 0, Ino(1), 0).ino
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_tables_become_those_of_the_writer(pair: Pair, seed: int) -> None:
-    """After every txg, for all kinds of changes to names and inodes."""
+def test_replica_has_the_rows_of_the_writer_after_each_txg(pair: Pair, seed: int) -> None:
+    """Each txg makes the replicated tables equal, after all kinds of changes."""
     tree = Tree(pair.db, seed)
     for txg in range(1, 6):
         for _ in range(30):
@@ -68,8 +68,8 @@ def test_tables_become_those_of_the_writer(pair: Pair, seed: int) -> None:
         assert local_state.get(pair.copy, "chain") == f"link {txg}"
 
 
-def test_block_gets_its_location_and_is_deleted_with_its_file(pair: Pair) -> None:
-    """Live bytes of a pack are counted; a pack without any has a txg of death."""
+def test_replica_gets_the_location_of_a_block_and_deletes_it_with_its_file(pair: Pair) -> None:
+    """A replica counts the live bytes of packs, and records when a pack dies."""
     ino = a_file(pair.db)
     block = write(pair.db, ino, 0)
     pair.apply_note(1, locations=(place(block),), notes=(note(),))
@@ -85,8 +85,8 @@ def test_block_gets_its_location_and_is_deleted_with_its_file(pair: Pair) -> Non
     assert packs.get(pair.copy, PackId(1))[3:] == (100, 0, 2)
 
 
-def test_moved_block_leaves_its_old_pack(pair: Pair) -> None:
-    """Compaction ships a new location."""
+def test_replica_moves_a_block_to_its_new_pack(pair: Pair) -> None:
+    """Compaction ships the new location of a block."""
     block = write(pair.db, a_file(pair.db), 0)
     pair.apply_note(1, locations=(place(block),), notes=(note(),))
     moved = PackNote(PackId(2), ObjectKey("pack/00/1-" + "1" * 32), 50, PackState.STORED)
@@ -99,15 +99,14 @@ def test_moved_block_leaves_its_old_pack(pair: Pair) -> None:
 
 
 def test_location_of_an_unreferenced_block_is_ignored(pair: Pair) -> None:
-    """The block was deleted before the cut."""
+    """A changelog may have the location of a block that was deleted in the same txg."""
     pair.apply_note(1, locations=(place(BlockId(77)),), notes=(note(),))
 
     assert blocks.find(pair.copy, BlockId(77)) is None
     assert packs.get(pair.copy, PackId(1)).died_txg == 1
 
 
-def test_lost_block_has_no_location(pair: Pair) -> None:
-    """Reading its file gives an error; all other files are intact."""
+def test_replica_has_a_lost_block_without_a_location(pair: Pair) -> None:
     block = write(pair.db, a_file(pair.db), 0)
     pair.apply_note(1, locations=(lost(block, 10),))
 
@@ -116,8 +115,8 @@ def test_lost_block_has_no_location(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["no place", "no pack", "condemned pack", "forgotten pack"])
-def test_mismatching_txg_is_refused_completely(pair: Pair, wrong: str) -> None:
-    """The database does not change."""
+def test_txg_that_does_not_match_the_replica_is_refused_completely(pair: Pair, wrong: str) -> None:
+    """A replica that refuses a txg does not change."""
     block = write(pair.db, a_file(pair.db), 0)
     before = contents(pair.copy.connection)
     with pytest.raises(FormatError):
@@ -135,8 +134,8 @@ def test_mismatching_txg_is_refused_completely(pair: Pair, wrong: str) -> None:
     assert packs.find(pair.copy, PackId(1)) is None
 
 
-def test_forgotten_pack_is_deleted_and_its_number_stays_used(pair: Pair) -> None:
-    """The next writer does not use a number twice either."""
+def test_replica_deletes_a_forgotten_pack_but_does_not_reuse_its_number(pair: Pair) -> None:
+    """The next writer must not use the number of a deleted pack again."""
     pair.apply_note(1, notes=(note(5),))
     pair.apply_note(2, notes=(note(5, PackState.CONDEMNED),))
     pair.apply_note(3, forgotten=(PackId(5),))
@@ -145,8 +144,8 @@ def test_forgotten_pack_is_deleted_and_its_number_stays_used(pair: Pair) -> None
     assert pair.copy.counters.next_pack == 6
 
 
-def test_totals_are_recounted(pair: Pair) -> None:
-    """Totals are not shipped, and a writer needs them."""
+def test_totals_of_a_replica_are_recounted(pair: Pair) -> None:
+    """A replica that becomes the writer needs the totals, which are not shipped."""
     block = write(pair.db, a_file(pair.db), 0)
     pair.apply_note(1, locations=(place(block),), notes=(note(),))
 
@@ -158,8 +157,8 @@ def test_totals_are_recounted(pair: Pair) -> None:
     assert (counters.next_pack, counters.block_bytes, counters.stored_bytes) == (2, 10, 100)
 
 
-def test_changes_for_another_state_are_refused(pair: Pair, tmp_path: Path) -> None:
-    """The database is not at the txg on which the changes are based."""
+def test_replica_refuses_changes_of_another_state(pair: Pair, tmp_path: Path) -> None:
+    """The changes were recorded on another txg than that of the replica."""
     a_file(pair.db)
     changeset = pair.changeset()
     pair.copy.close()
@@ -176,8 +175,8 @@ def test_changes_for_another_state_are_refused(pair: Pair, tmp_path: Path) -> No
     other.close()
 
 
-def test_pack_with_the_number_of_another_is_refused(pair: Pair) -> None:
-    """Blocks would be read from the wrong object."""
+def test_replica_refuses_a_pack_with_the_number_of_another_pack(pair: Pair) -> None:
+    """With two packs of one number, blocks would be read from the wrong object."""
     pair.copy.begin_local()
     packs.create(pair.copy, ObjectKey(f"{KEY[:-1]}f"), 100)
     pair.copy.commit()

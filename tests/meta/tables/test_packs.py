@@ -1,4 +1,4 @@
-"""The objects that hold blocks."""
+"""Rows of packs, the objects that contain blocks."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from s3fs_meta.model import ObjectKey, PackId, PackState, Txg
 
 
 def key(number: int) -> ObjectKey:
-    """Return a key."""
+    """Return the key of a pack."""
     return ObjectKey(f"pack/00/1-{number:032x}")
 
 
@@ -22,8 +22,8 @@ def make_pack(db: Database, number: int, live_bytes: int = 0, *, size: int = 100
     return pack
 
 
-def test_announced_pack_is_not_counted(db: Database) -> None:
-    """A pack that may or may not exist has a row and is not yet counted."""
+def test_pack_being_uploaded_is_not_counted(db: Database) -> None:
+    """A pack that is being uploaded has a row, but its bytes are counted only when it is stored."""
     pack = packs.create(db, key(1), 1000)
     assert packs.get(db, pack) == PackRow(pack, key(1), PackState.UPLOADING, 1000, 0, None)
     assert packs.uploading(db) == [(pack, key(1))]
@@ -35,15 +35,14 @@ def test_announced_pack_is_not_counted(db: Database) -> None:
     assert (packs.object_key(db, pack), packs.object_bytes(db, pack)) == (key(1), 1000)
 
 
-def test_numbers_are_never_used_again(db: Database) -> None:
-    """Pack numbers are never reused, not even that of the last pack."""
+def test_pack_numbers_are_never_reused(db: Database) -> None:
     first = make_pack(db, 1)
     packs.delete(db, first)
     assert packs.create(db, key(2), 1) == first + 1
 
 
-def test_deletion_in_two_phases(db: Database) -> None:
-    """Condemned packs are not counted, and listed until their objects are deleted."""
+def test_pack_is_condemned_before_it_is_deleted(db: Database) -> None:
+    """A condemned pack is not counted, and it is listed until its object is deleted."""
     pack = make_pack(db, 1)
     packs.condemn(db, pack)
     packs.condemn(db, pack)
@@ -56,7 +55,7 @@ def test_deletion_in_two_phases(db: Database) -> None:
 
 
 def test_condemned_pack_that_was_never_stored_is_not_counted(db: Database) -> None:
-    """A crash ended its upload."""
+    """A crash may end the upload of a pack."""
     pack = packs.create(db, key(1), 1000)
     packs.condemn(db, pack)
     packs.delete(db, pack)
@@ -65,14 +64,14 @@ def test_condemned_pack_that_was_never_stored_is_not_counted(db: Database) -> No
 
 @pytest.mark.parametrize("end", [packs.condemn, packs.delete])
 def test_pack_with_live_blocks_cannot_be_deleted(db: Database, end: object) -> None:
-    """The call raises: it is a bug of the caller."""
+    """Deleting a pack with live blocks is a bug of the caller and raises AssertionError."""
     pack = make_pack(db, 1, live_bytes=5)
     with pytest.raises(AssertionError):
         end(db, pack)  # type: ignore[operator]  # one of two functions
 
 
-def test_dead_packs_in_the_order_of_their_death(db: Database) -> None:
-    """Already condemned packs come first; packs that died after the floor are left out."""
+def test_dead_packs_are_listed_in_the_order_of_their_death(db: Database) -> None:
+    """Condemned packs come first; packs that died after the floor of the retention are left out."""
     made = [make_pack(db, number, 10) for number in range(5)]
     for txg, pack in ((7, made[0]), (5, made[1]), (6, made[2]), (5, made[3])):
         db.counters.txg = txg
@@ -87,8 +86,8 @@ def test_dead_packs_in_the_order_of_their_death(db: Database) -> None:
     assert "packs_dead" in plan[0][3]
 
 
-def test_death_is_noted_once_and_taken_back(db: Database) -> None:
-    """A pack that gets a block again is live; the first txg of death counts."""
+def test_pack_that_gets_a_block_again_is_no_longer_dead(db: Database) -> None:
+    """A dead pack keeps its first txg of death until it gets a block again."""
     pack = make_pack(db, 1, 10)
     packs.note_if_dead(db, pack)
     assert packs.get(db, pack).died_txg is None
@@ -101,7 +100,7 @@ def test_death_is_noted_once_and_taken_back(db: Database) -> None:
 
 
 def test_mostly_dead_packs_are_listed(db: Database) -> None:
-    """The deadest come first, up to a bound; completely dead packs are reclaimed instead."""
+    """Packs with the fewest live bytes come first; completely dead packs are not listed."""
     made = {live: make_pack(db, live, live) for live in (0, 1, 250, 500, 501, 1000)}
     found = packs.mostly_dead(db, 0.5, 10)
     assert [row.pack for row in found] == [made[1], made[250], made[500]]
@@ -110,14 +109,13 @@ def test_mostly_dead_packs_are_listed(db: Database) -> None:
 
 
 def test_all_packs_are_listed(db: Database) -> None:
-    """All packs are listed, for a comparison with the bucket."""
     made = [make_pack(db, number) for number in range(3)]
     assert list(packs.all_keys(db)) == [(pack, key(n)) for n, pack in enumerate(made)]
     assert [row.pack for row in packs.iterate(db)] == made
 
 
 def test_pack_is_adopted_under_its_number(db: Database) -> None:
-    """An older copy gets the rows of later packs; adopting twice changes nothing."""
+    """A rollback adds the rows of later packs to an older database, under their numbers."""
     packs.adopt(db, PackId(40), key(1), 700)
     packs.adopt(db, PackId(40), key(1), 700)
     known = packs.create(db, key(2), 50)
@@ -128,8 +126,8 @@ def test_pack_is_adopted_under_its_number(db: Database) -> None:
     assert db.counters.stored_bytes == 750
 
 
-def test_unknown_pack_is_damage(db: Database) -> None:
-    """A reference to a pack implies a row."""
+def test_reference_to_a_pack_without_a_row_is_damage(db: Database) -> None:
+    """A reference to a pack implies that the pack has a row."""
     with pytest.raises(MetadataError, match="pack 9 has no row"):
         packs.drop_live_bytes(db, PackId(9), 1)
     with pytest.raises(MetadataError, match="pack 9 has no row"):

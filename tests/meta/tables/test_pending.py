@@ -21,13 +21,14 @@ def now_ns() -> int:
 
 
 def create(db: Database) -> Ino:
-    """Make an inode."""
+    """Create an inode and return its number."""
     db.begin()
     return inodes.create(db, 0o100644, 0, 0, Ino(1), 0).ino
 
 
-def test_record_is_committed_with_its_group(make_database: MakeDatabase, journal_mode: str) -> None:
-    """A record is committed or rolled back with its group."""
+def test_record_of_changes_is_committed_or_undone_with_its_group(
+    make_database: MakeDatabase, journal_mode: str
+) -> None:
     db = make_database(journal_mode=journal_mode)
     recorder = ChangeRecorder(db, now_ns)
     create(db)
@@ -45,8 +46,8 @@ def test_record_is_committed_with_its_group(make_database: MakeDatabase, journal
     assert recorder.last_seq == 2
 
 
-def test_local_rows_are_not_recorded(make_database: MakeDatabase) -> None:
-    """Changes that concern only this host are never shipped."""
+def test_changes_of_local_rows_are_not_recorded(make_database: MakeDatabase) -> None:
+    """Changes of rows that only this host uses are never shipped."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     db.begin_local()
@@ -57,7 +58,7 @@ def test_local_rows_are_not_recorded(make_database: MakeDatabase) -> None:
 
 
 def test_counters_alone_make_no_txg_due(make_database: MakeDatabase) -> None:
-    """Changes of counters alone are recorded but make no txg due."""
+    """A change of only the counters is recorded, but no changelog is written for it alone."""
     db = make_database()
     ChangeRecorder(db, now_ns)
     db.begin_local()
@@ -70,8 +71,8 @@ def test_counters_alone_make_no_txg_due(make_database: MakeDatabase) -> None:
     assert pending.has_news(db)
 
 
-def test_empty_txg_is_not_written(make_database: MakeDatabase) -> None:
-    """A mount without changes records nothing."""
+def test_new_txg_number_alone_is_not_recorded(make_database: MakeDatabase) -> None:
+    """A new number of the open txg is no change, so an idle mount records nothing."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     db.begin_local()
@@ -80,8 +81,9 @@ def test_empty_txg_is_not_written(make_database: MakeDatabase) -> None:
     assert recorder.last_seq == 0
 
 
-def test_shipped_records_are_ignored_and_removed_in_slices(make_database: MakeDatabase) -> None:
-    """Shipped records are ignored at once and deleted in slices."""
+def test_shipped_records_of_changes_are_ignored_and_deleted_in_slices(
+    make_database: MakeDatabase,
+) -> None:
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     for _ in range(60):
@@ -101,8 +103,7 @@ def test_shipped_records_are_ignored_and_removed_in_slices(make_database: MakeDa
     assert db.all("SELECT seq FROM pending ORDER BY seq") == [(59,), (60,)]
 
 
-def test_number_of_a_record_is_never_used_twice(make_database: MakeDatabase) -> None:
-    """The number of a record is never reused."""
+def test_number_of_a_record_of_changes_is_never_reused(make_database: MakeDatabase) -> None:
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     create(db)
@@ -114,8 +115,8 @@ def test_number_of_a_record_is_never_used_twice(make_database: MakeDatabase) -> 
     assert ChangeRecorder(db, now_ns).last_seq == 1
 
 
-def test_large_group_becomes_several_records(make_database: MakeDatabase) -> None:
-    """No record is too large for one object of the bucket."""
+def test_changes_of_a_large_group_become_several_records(make_database: MakeDatabase) -> None:
+    """A record of changes must fit one object of the bucket."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     db.begin()
@@ -130,8 +131,10 @@ def test_large_group_becomes_several_records(make_database: MakeDatabase) -> Non
 
 
 @pytest.mark.parametrize("bytes_max", [1, 1000, 1 << 20])
-def test_runs_cover_every_record_once(make_database: MakeDatabase, bytes_max: int) -> None:
-    """Each run holds as many records as fit into one object."""
+def test_runs_of_pending_changes_contain_every_record_once(
+    make_database: MakeDatabase, bytes_max: int
+) -> None:
+    """A run merges as many records of changes as fit one object."""
     db = make_database()
     ChangeRecorder(db, now_ns)
     for _ in range(20):
@@ -145,8 +148,8 @@ def test_runs_cover_every_record_once(make_database: MakeDatabase, bytes_max: in
     assert (seq, created) == (18, 18)
 
 
-def test_only_new_and_moved_blocks_are_reported(make_database: MakeDatabase) -> None:
-    """Old blocks in old packs are not shipped again; a pack being uploaded is not shipped yet."""
+def test_changelog_reports_only_new_and_moved_blocks(make_database: MakeDatabase) -> None:
+    """A changelog has no unchanged locations of old blocks, and no pack that is being uploaded."""
     db = make_database()
     ino = create(db)
     numbers = []
@@ -175,8 +178,10 @@ def test_only_new_and_moved_blocks_are_reported(make_database: MakeDatabase) -> 
     assert coming not in {one.pack for one in news.packs}
 
 
-def test_outbox_keeps_the_bytes_until_confirmed(make_database: MakeDatabase) -> None:
-    """A retry sends the same bytes."""
+def test_outbox_keeps_the_bytes_of_a_changelog_until_it_is_confirmed(
+    make_database: MakeDatabase,
+) -> None:
+    """A retry of an upload sends the same bytes."""
     db = make_database()
     db.begin_local()
     pending.put_outbox(db, Txg(7), b"exactly these")
@@ -193,7 +198,7 @@ def test_outbox_keeps_the_bytes_until_confirmed(make_database: MakeDatabase) -> 
 def test_commit_that_fails_while_recording_can_be_retried(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    """The group stays open, and its record must be neither lost nor written twice in part."""
+    """After a failed commit the group stays open; its record is neither lost nor written twice."""
     monkeypatch.setattr(pending, "CHANGELOG_RUN_BYTES", 500)
     db, copy = make_database(), make_database("copy.db")
     recorder = ChangeRecorder(db, now_ns)
@@ -220,8 +225,8 @@ def test_commit_that_fails_while_recording_can_be_retried(
     assert copy.all(query) == db.all(query)
 
 
-def test_inodes_of_many_records_are_read_in_pieces(make_database: MakeDatabase) -> None:
-    """Each piece has a position to continue from; the last one has none."""
+def test_inodes_in_records_of_changes_are_read_in_slices(make_database: MakeDatabase) -> None:
+    """Each slice of the changed inodes has the position at which the next slice continues."""
     db = make_database()
     ChangeRecorder(db, now_ns)
     made = []

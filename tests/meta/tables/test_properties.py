@@ -1,4 +1,4 @@
-"""Properties: facts that never change, abandoned images, kept packs."""
+"""Properties: settings of mkfs, abandoned images, kept packs."""
 
 import pytest
 
@@ -17,18 +17,18 @@ PACK = ObjectKey("pack/00/1-" + "0" * 32)
 
 
 def test_properties_of_mkfs_are_stored(db: Database, properties: dict[str, bytes]) -> None:
-    """The given values and the schema version."""
+    """The properties of a new database are those given and the schema version."""
     assert rows.all_of(db) == {**properties, "schema_version": b"2"}
     assert rows.get(db, "uuid") == properties["uuid"]
 
 
 def test_missing_property_is_damage(db: Database) -> None:
-    """A database without one of them was not made by mkfs."""
+    """All properties are stored by mkfs, so a missing one was lost."""
     with pytest.raises(FormatError, match="'colour' is missing"):
         rows.get(db, "colour")
 
 
-def test_properties_of_mkfs_are_no_abandoned_images(db: Database) -> None:
+def test_abandoned_images_are_listed_without_other_properties(db: Database) -> None:
     """An abandoned image is listed until it is forgotten; other properties stay."""
     facts = rows.all_of(db)
     db.begin_local()
@@ -43,7 +43,7 @@ def test_properties_of_mkfs_are_no_abandoned_images(db: Database) -> None:
 
 
 def test_abandoned_images_are_recorded_but_make_no_image_due(db: Database) -> None:
-    """Every later writer learns of them."""
+    """Changelogs ship the list of abandoned images to every later writer."""
     db.commit()
     ChangeRecorder(db, lambda: 1)
     db.begin_local()
@@ -57,7 +57,7 @@ def test_abandoned_images_are_recorded_but_make_no_image_due(db: Database) -> No
 def test_abandoned_images_are_copied_to_another_database(
     db: Database, make_database: MakeDatabase
 ) -> None:
-    """A rollback copies them into the older database."""
+    """A rollback copies the list of abandoned images into the older database."""
     other = make_database("other.db")
     for one, key in ((db, ONE), (other, TWO)):
         one.begin_local()
@@ -66,8 +66,7 @@ def test_abandoned_images_are_copied_to_another_database(
     assert rows.abandoned_images(db) == {TWO}
 
 
-def test_kept_packs_are_found(db: Database) -> None:
-    """Kept packs are listed without other properties."""
+def test_kept_packs_are_listed_without_other_properties(db: Database) -> None:
     rows.abandon_images(db, [ObjectKey("image/000000000007-1-0123456789abcdef/manifest")])
     assert rows.kept_packs(db) == set()
     rows.keep_packs(db, [PACK])

@@ -1,4 +1,4 @@
-"""Checks of values in rows that came from outside."""
+"""Checks of the types of values in rows that came from the bucket."""
 
 import pytest
 
@@ -10,8 +10,8 @@ LOCAL = (1, 10, None, None, None, None)
 
 
 @pytest.mark.parametrize("value", ["text", 5, 1.5, None])
-def test_only_bytes_are_accepted_as_bytes(value: object) -> None:
-    """bytes() of a number would be that many zeros."""
+def test_value_that_is_not_bytes_is_refused(value: object) -> None:
+    """bytes() of an integer would return that many zeros."""
     assert blob(b"x", "a name", 7) == b"x"
     with pytest.raises(BadRowError, match="a name of inode 7"):
         blob(value, "a name", 7)
@@ -19,8 +19,8 @@ def test_only_bytes_are_accepted_as_bytes(value: object) -> None:
 
 @pytest.mark.parametrize("place", range(6))
 @pytest.mark.parametrize("value", ["text", 1.5, -1])
-def test_location_must_have_integers_and_a_hash(place: int, value: object) -> None:
-    """A location must have integers and a hash, or be that of a local block."""
+def test_location_of_a_block_must_have_integers_and_a_hash(place: int, value: object) -> None:
+    """The location of a block in no pack has no hash and no numbers."""
     require_location(GOOD, 7)
     require_location(LOCAL, 7)
 
@@ -29,15 +29,14 @@ def test_location_must_have_integers_and_a_hash(place: int, value: object) -> No
 
 
 @pytest.mark.parametrize("place", [2, 4, 5])
-def test_half_of_a_location_is_refused(place: int) -> None:
-    """A reader would ask a pack for bytes at no offset."""
+def test_incomplete_location_of_a_block_is_refused(place: int) -> None:
+    """A location must have a pack, an offset and a length, or none of them."""
     with pytest.raises(BadRowError):
         require_location((*GOOD[:place], None, *GOOD[place + 1 :]), 7)
 
 
 @pytest.mark.parametrize("value", ["text", 1.5, b"", None])
-def test_integers_are_required(value: object) -> None:
-    """Checked for every value of every row."""
+def test_row_with_a_value_that_is_not_an_integer_is_refused(value: object) -> None:
     assert require_numbers([(1, 2), (3, 4)], "the map", 7) == [(1, 2), (3, 4)]
     with pytest.raises(BadRowError):
         require_numbers([(1, 2), (3, value)], "the map", 7)

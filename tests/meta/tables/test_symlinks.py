@@ -1,4 +1,4 @@
-"""Targets of symbolic links."""
+"""Rows of the targets of symbolic links."""
 
 import pytest
 
@@ -9,21 +9,20 @@ from s3fs_meta.model import Ino
 
 
 @pytest.mark.parametrize("target", [b"x", b"/" * 4095, bytes(range(1, 256)), b"../a b"])
-def test_target_round_trips_byte_for_byte(db: Database, target: bytes) -> None:
-    """Targets are any bytes."""
+def test_target_of_a_symbolic_link_round_trips(db: Database, target: bytes) -> None:
+    """The target of a symbolic link may have any bytes but zero bytes."""
     symlinks.create(db, Ino(5), target)
     assert symlinks.target(db, Ino(5)) == target
 
 
-def test_inode_without_a_target(db: Database) -> None:
-    """Reading raises, deleting does not."""
+def test_reading_a_missing_target_of_a_symbolic_link_is_an_error(db: Database) -> None:
+    """Deleting a missing target is no error."""
     with pytest.raises(NoInodeError):
         symlinks.target(db, Ino(5))
     symlinks.delete(db, Ino(5))
 
 
-def test_deleted_target_is_not_found(db: Database) -> None:
-    """The target is deleted together with its inode."""
+def test_deleted_target_of_a_symbolic_link_is_not_found(db: Database) -> None:
     symlinks.create(db, Ino(5), b"x")
     symlinks.delete(db, Ino(5))
     with pytest.raises(NoInodeError):

@@ -1,4 +1,4 @@
-"""Extended attributes, and the inode flag that saves a query."""
+"""Extended attributes, and the inode flag that saves a query for them."""
 
 import pytest
 
@@ -10,34 +10,32 @@ from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 
 @pytest.fixture
 def ino(db: Database) -> Ino:
-    """Return a file."""
+    """Return the inode number of a file."""
     return inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
 
 
 def flagged(db: Database, ino: Ino) -> bool:
-    """Return whether the inode says that it has attributes."""
+    """Return whether the inode has the flag for extended attributes."""
     return bool(inodes.get(db, ino).flags & InodeFlag.HAS_XATTRS)
 
 
 @pytest.mark.parametrize("value", [b"", b"x", bytes(range(256)), b"v" * 65536])
-def test_value_round_trips(db: Database, ino: Ino, value: bytes) -> None:
-    """A value of any allowed size reads back, also an empty one."""
+def test_extended_attribute_round_trips(db: Database, ino: Ino, value: bytes) -> None:
     xattrs.set(db, ino, b"user.a", value)
     assert xattrs.get(db, ino, b"user.a") == value
     xattrs.set(db, ino, b"user.a", b"other")
     assert xattrs.items(db, ino) == [(b"user.a", b"other")]
 
 
-def test_names_are_ascending(db: Database, ino: Ino) -> None:
-    """Names are returned in byte order."""
+def test_names_of_extended_attributes_are_in_byte_order(db: Database, ino: Ino) -> None:
     for name in (b"user.b", b"security.x", b"user.a\xff"):
         xattrs.set(db, ino, name, b"")
     assert xattrs.names(db, ino) == [b"security.x", b"user.a\xff", b"user.b"]
     assert xattrs.names(db, ROOT_INO) == []
 
 
-def test_flag_is_set_while_there_are_attributes(db: Database, ino: Ino) -> None:
-    """Set with the first attribute, cleared with the last."""
+def test_flag_is_set_while_an_inode_has_extended_attributes(db: Database, ino: Ino) -> None:
+    """The first extended attribute sets the flag of its inode, and removing the last clears it."""
     assert not flagged(db, ino)
     xattrs.set(db, ino, b"user.a", b"")
     xattrs.set(db, ino, b"user.b", b"")
@@ -48,7 +46,7 @@ def test_flag_is_set_while_there_are_attributes(db: Database, ino: Ino) -> None:
 
 
 def test_setxattr_conditions_are_enforced(db: Database, ino: Ino) -> None:
-    """XATTR_CREATE and XATTR_REPLACE refuse and change nothing."""
+    """setxattr(2) with XATTR_CREATE needs a new attribute, with XATTR_REPLACE an existing one."""
     with pytest.raises(NoAttributeError):
         xattrs.set(db, ino, b"user.a", b"1", must_exist=True)
     assert not flagged(db, ino)
@@ -60,8 +58,10 @@ def test_setxattr_conditions_are_enforced(db: Database, ino: Ino) -> None:
     assert xattrs.get(db, ino, b"user.a") == b"3"
 
 
-def test_remove_of_missing_xattr_keeps_file_of_that_name(db: Database, ino: Ino) -> None:
-    """The error is ENODATA, and a directory entry of that name stays."""
+def test_removal_of_a_missing_attribute_keeps_the_file_with_its_name(
+    db: Database, ino: Ino
+) -> None:
+    """Removing an extended attribute never removes the dentry with the same name."""
     dentries.add(db, ROOT_INO, b"user.a", ino)
     with pytest.raises(NoAttributeError):
         xattrs.remove(db, ROOT_INO, b"user.a")
@@ -70,8 +70,7 @@ def test_remove_of_missing_xattr_keeps_file_of_that_name(db: Database, ino: Ino)
     assert dentries.find(db, ROOT_INO, b"user.a") == ino
 
 
-def test_attributes_are_deleted_with_the_inode(db: Database, ino: Ino) -> None:
-    """Attributes of other inodes stay."""
+def test_all_extended_attributes_of_one_inode_are_deleted(db: Database, ino: Ino) -> None:
     xattrs.set(db, ino, b"user.a", b"1")
     xattrs.set(db, ino, b"user.b", b"1")
     xattrs.set(db, ROOT_INO, b"user.a", b"1")

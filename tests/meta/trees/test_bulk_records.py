@@ -1,4 +1,4 @@
-"""Bulk records: equal to those of the session extension."""
+"""Bulk records of changes: equal to those of SQLite's session extension."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ LENGTHS = (1, 2, 126, 127, 128, 129, 254, 255)
 
 
 def _changes(changesets: list[bytes]) -> list[Change]:
-    """Return the combined changes of changesets, in any order."""
+    """Return the combined changes of changesets, in a fixed order."""
     merged = merge(changesets)
     found = [(each.name, each.op, each.old, each.new) for each in apsw.Changeset.iter(merged)]
     return sorted(found, key=repr)
@@ -35,7 +35,7 @@ def _pending(db: Database) -> list[bytes]:
 
 
 def _fill(db: Database) -> Ino:
-    """Make a tree with names of all lengths and numbers of all sizes."""
+    """Make a directory of files with names of all lengths and numbers of all sizes."""
     db.begin()
     top = inodes.create(db, 0o040755, 1, 2, ROOT_INO, NOW_NS, nlink=2).ino
     dentries.add(db, ROOT_INO, b"top", top)
@@ -59,7 +59,7 @@ def _copy(db: Database, top: Ino) -> None:
     tree_copies.begin(db)
     new = tree_copies.copy_inode(db, inodes.get(db, top), NOW_NS)
     tree_copies.copy_names(db, [Source(top, new, Cookie(0))], NOW_NS, names_max=100, blocks_max=10)
-    # Changed again in the same group.
+    # Some rows change again in the same group.
     db.inodes.run("UPDATE inodes SET mode = 33152 WHERE ino > ?", (new + 3,))
     db.commit()
 
@@ -69,7 +69,6 @@ def _rows(db: Database) -> list[object]:
 
 
 def test_bulk_records_equal_session_records(tmp_path: Path) -> None:
-    """Bulk records equal those of the session extension, for all values."""
     ours, theirs = (Database.create(tmp_path / name, Pragmas(), FACTS) for name in ("a", "b"))
     tops = [_fill(db) for db in (ours, theirs)]
     recorder = ChangeRecorder(ours, lambda: NOW_NS)
@@ -88,7 +87,7 @@ def test_bulk_records_equal_session_records(tmp_path: Path) -> None:
     theirs.close()
 
 
-def test_group_with_a_missing_record_is_undone(db: Database) -> None:
+def test_group_is_undone_if_its_changes_cannot_be_recorded(db: Database) -> None:
     """Changes without a record must not be committed."""
     db.commit()
     top = _fill(db)

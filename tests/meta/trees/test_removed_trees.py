@@ -19,8 +19,8 @@ def _make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Attri
     return made
 
 
-def test_plain_files_are_only_counted(db: Database) -> None:
-    """Further queries are made only for other inodes."""
+def test_plain_files_of_a_removed_directory_are_only_counted(db: Database) -> None:
+    """Only files with several names, blocks or attributes need separate queries."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     plain = [_make(db, top, b"%d" % number).ino for number in range(3)]
     inodes.set_size(db, plain[0], 5, 0)
@@ -35,8 +35,10 @@ def test_plain_files_are_only_counted(db: Database) -> None:
 
 
 @pytest.mark.parametrize(("names", "distance"), [(4, 0), (40, 0), (40, 100)])
-def test_plain_files_of_a_scope_are_removed(db: Database, names: int, distance: int) -> None:
-    """Few and many, with consecutive, interleaved and scattered numbers."""
+def test_plain_files_of_a_removed_directory_are_deleted(
+    db: Database, names: int, distance: int
+) -> None:
+    """The inode numbers of the removed files are consecutive, interleaved or scattered."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     for number in range(2 * names):
         _make(db, top, b"%d" % number)
@@ -53,8 +55,8 @@ def test_plain_files_of_a_scope_are_removed(db: Database, names: int, distance: 
     assert db.counters.dentries == 1 + 2 * names
 
 
-def test_many_small_tops_are_removed_together(db: Database) -> None:
-    """One statement removes their files."""
+def test_files_of_many_removed_directories_are_deleted_together(db: Database) -> None:
+    """One statement deletes the files of many removed directories."""
     tops = [_make(db, ROOT_INO, b"%d" % number, 0o040755).ino for number in range(20)]
     for number, top in enumerate(tops):
         for each in range(number % 3):
@@ -69,8 +71,8 @@ def test_many_small_tops_are_removed_together(db: Database) -> None:
     assert db.counters.dentries == 20
 
 
-def test_scope_has_complete_tops_or_part_of_the_first(db: Database) -> None:
-    """A scope has complete tops, or a part of the first one."""
+def test_removal_slice_has_complete_directories_or_part_of_the_first(db: Database) -> None:
+    """One slice of a removal has complete removed directories, or a part of the first one."""
     tops = [_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2", b"3")]
     for top in tops:
         for number in range(3):
@@ -83,8 +85,8 @@ def test_scope_has_complete_tops_or_part_of_the_first(db: Database) -> None:
     assert len(removed_trees.others(db, tops[0], part.until, plain=True)) == 2
 
 
-def test_tops_are_found_and_marked_with_a_new_ctime(db: Database) -> None:
-    """Tops are found and marked; only their ctime changes."""
+def test_directories_marked_as_removed_are_found(db: Database) -> None:
+    """Marking a directory as removed changes only its ctime, link count and flags."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     removed_trees.mark_removed(db, [top], NOW_NS + 5)
     row = inodes.get(db, top)
@@ -95,7 +97,7 @@ def test_tops_are_found_and_marked_with_a_new_ctime(db: Database) -> None:
 
 
 def test_partly_removed_directory_counts_its_remaining_entries(db: Database) -> None:
-    """A partly deleted directory counts its remaining entries at every commit."""
+    """The size of a partly deleted directory is the number of its remaining entries."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     for number in range(5):
         _make(db, top, b"%d" % number)
@@ -107,8 +109,8 @@ def test_partly_removed_directory_counts_its_remaining_entries(db: Database) -> 
     assert db.counters.dentries == 1
 
 
-def test_remaining_links_are_counted_and_have_a_parent(db: Database) -> None:
-    """Remaining names of an inode are counted, and one is its parent."""
+def test_inode_with_names_outside_a_removed_tree_keeps_these_names(db: Database) -> None:
+    """An inode with names outside a removed tree keeps their count and one of their directories."""
     one, two = (_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2"))
     made = [_make(db, one, name) for name in (b"a", b"b")]
     for parent in (two, ROOT_INO):
@@ -127,8 +129,8 @@ def test_remaining_links_are_counted_and_have_a_parent(db: Database) -> None:
     assert not hard_links.has_rows(db, a)
 
 
-def test_blocks_are_removed_with_their_last_name(db: Database) -> None:
-    """Shared blocks and blocks being uploaded stay; packs and totals are updated."""
+def test_unreferenced_blocks_of_removed_files_are_deleted(db: Database) -> None:
+    """Shared blocks and blocks that are being uploaded keep their rows."""
     file, other = (_make(db, ROOT_INO, name).ino for name in (b"f", b"o"))
     made: list[BlockId] = []
     for index in range(4):

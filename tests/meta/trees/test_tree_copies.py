@@ -28,8 +28,8 @@ def _begin(db: Database, old: Ino) -> Source:
     return Source(old, new, Cookie(0))
 
 
-def test_copy_begins_as_a_top(db: Database) -> None:
-    """An interrupted copy is therefore removed; attributes and times except ctime are copied."""
+def test_copy_of_a_tree_begins_as_a_removed_directory(db: Database) -> None:
+    """An unfinished copy of a tree is marked as removed, so that it is deleted after a crash."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     _make(db, top, b"f")
     xattrs.set(db, top, b"user.a", b"1")
@@ -45,8 +45,8 @@ def test_copy_begins_as_a_top(db: Database) -> None:
     assert inodes.get(db, source.new).flags == InodeFlag.HAS_XATTRS
 
 
-def test_names_are_copied_with_their_inodes(db: Database) -> None:
-    """Directories are copied without their names, which follow in later slices."""
+def test_names_of_a_tree_are_copied_with_their_inodes(db: Database) -> None:
+    """A directory is copied without its names, which later slices copy."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     below = _make(db, top, b"below", 0o040755).ino
     _make(db, below, b"f")
@@ -71,8 +71,8 @@ def test_names_are_copied_with_their_inodes(db: Database) -> None:
     assert {inodes.get(db, ino).btime_ns for ino in (new_below, new_link)} == {LATER_NS}
 
 
-def test_slices_continue_where_the_last_one_ended(db: Database) -> None:
-    """A slice continues in the unfinished directory, then in the others."""
+def test_slices_of_a_tree_copy_continue_where_the_last_one_ended(db: Database) -> None:
+    """A slice of a tree copy continues with the unfinished directory, then with the next ones."""
     first, second = (_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2"))
     for number in range(3):
         _make(db, first, b"%d" % number)
@@ -88,8 +88,8 @@ def test_slices_continue_where_the_last_one_ended(db: Database) -> None:
     assert db.counters.dentries == 2 + 6 + 6
 
 
-def test_hard_links_stay_links_across_slices(db: Database) -> None:
-    """All names within the copy share one inode; names outside it are not counted."""
+def test_hard_links_within_a_copied_tree_stay_hard_links(db: Database) -> None:
+    """All names of a file within the copy share one inode; its names outside are not counted."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     made = _make(db, top, b"0")
     for parent, name in ((top, b"1"), (top, b"2"), (ROOT_INO, b"out")):

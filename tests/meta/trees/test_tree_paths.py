@@ -1,4 +1,4 @@
-"""Paths of inodes and names."""
+"""Paths of inodes and names, and the changes that concern one path."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,15 +19,15 @@ FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
 
 
 def make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
-    """Make an inode with a name."""
+    """Create an inode with a name, as one operation of a group."""
     db.begin()
     ino = inodes.create(db, mode, 0, 0, parent, 0).ino
     dentries.add(db, parent, name, ino)
     return ino
 
 
-def test_paths_lead_to_the_root(make_database: MakeDatabase) -> None:
-    """Paths are found for names and inodes; other bytes than UTF-8 are escaped."""
+def test_paths_of_inodes_and_names_begin_at_the_root(make_database: MakeDatabase) -> None:
+    """Bytes of a name that are not UTF-8 are escaped in its path."""
     db = make_database()
     one = make(db, Ino(1), b"one", 0o040755)
     two = make(db, one, b"t\xffwo", 0o040755)
@@ -41,7 +41,7 @@ def test_paths_lead_to_the_root(make_database: MakeDatabase) -> None:
 
 
 def test_unreachable_inode_has_no_path(make_database: MakeDatabase) -> None:
-    """An inode without a name, below a directory without one, or in a cycle."""
+    """An inode has no path if it, or a directory above it, has no name or is in a cycle."""
     db = make_database()
     db.begin()
     orphan = inodes.create(db, 0o040755, 0, 0, Ino(1), 0).ino
@@ -59,7 +59,7 @@ def test_unreachable_inode_has_no_path(make_database: MakeDatabase) -> None:
 
 @pytest.fixture
 def db(tmp_path: Path) -> Database:
-    """Return a tree with a/b/c/f, a/g and h, where f also has the name h2."""
+    """Return a tree with a/b/c/f, a/g and h, in which h2 is a hard link to f."""
     made = Database.create(tmp_path / "meta.db", Pragmas(), FACTS)
     made.begin()
     a = add(made, ROOT_INO, b"a", 0o40755)
@@ -76,7 +76,7 @@ def db(tmp_path: Path) -> Database:
 
 
 def add(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
-    """Make something with a name."""
+    """Create an inode with a name."""
     ino = inodes.create(db, mode, 0, 0, parent, 0).ino
     dentries.add(db, parent, name, ino)
     return ino
@@ -94,7 +94,7 @@ def touched(
     inodes: tuple[Ino, ...] = (),
     cookies: tuple[tuple[Ino, Cookie], ...] = (),
 ) -> Touched:
-    """Return a changeset of some names and inodes."""
+    """Return the description of a changeset that touches some names, inodes and cookies."""
     return Touched(set(names), set(cookies), set(inodes), set())
 
 
@@ -111,7 +111,7 @@ def touched(
         (b"a/g", b"a/g", True),
     ],
 )
-def test_inode_matches_below_its_names(
+def test_changed_inode_concerns_the_paths_of_its_names_and_above(
     db: Database,
     path: bytes,
     of: bytes,
@@ -119,7 +119,7 @@ def test_inode_matches_below_its_names(
     limit: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Independent of cached directories on the path."""
+    """The result does not depend on the directories that are cached."""
     monkeypatch.setattr(tree_paths, "WATCHED_DIRECTORIES_MAX", limit)
     watch = PathWatch(db, path.split(b"/"))
 
@@ -130,25 +130,25 @@ def test_inode_matches_below_its_names(
 @pytest.mark.parametrize(
     ("path", "parent", "name", "concerned"),
     [
-        (b"a/b", b"a", b"b", True),  # itself
-        (b"a/b/c", b"a", b"b", True),  # a parent directory
+        (b"a/b", b"a", b"b", True),  # The name is that of the path itself.
+        (b"a/b/c", b"a", b"b", True),  # The name is that of a parent directory.
         (b"a/b", b"a/b/c", b"new", True),  # below
         (b"a/b", b"a", b"g", False),  # beside
         (b"a/new", b"a", b"new", True),  # missing in this state
         (b"a/new/x", b"a", b"g", False),
     ],
 )
-def test_name_matches_on_the_path_and_below(
+def test_changed_name_concerns_its_path_and_paths_above_and_below_it(
     db: Database, path: bytes, parent: bytes, name: bytes, concerned: bool
 ) -> None:
-    """The path need not exist now; it may exist before or after."""
+    """The path need not exist now, because it may exist before or after the change."""
     watch = PathWatch(db, path.split(b"/"))
 
     assert watch.is_touched(touched(names=((at(db, parent), name),))) is concerned
 
 
-def test_replaced_name_is_found_by_its_cookie(db: Database) -> None:
-    """Renaming over a name changes only the inode in its row."""
+def test_path_of_a_replaced_name_is_found_by_its_cookie(db: Database) -> None:
+    """A rename over an existing name changes only the inode in its dentry."""
     watch = PathWatch(db, [b"a", b"g"])
     cookies = {
         bytes(name): cookie for name, cookie, _ in dentries.page(db, at(db, b"a"), Cookie(0), 10)
@@ -160,8 +160,8 @@ def test_replaced_name_is_found_by_its_cookie(db: Database) -> None:
     assert PathWatch(db, [b"a"]).is_touched(touched(cookies=((a, cookies[b"b"]),)))
 
 
-def test_deleted_inodes_match_no_path(db: Database) -> None:
-    """Deleted inodes have a path only in the state in which they exist."""
+def test_change_of_a_deleted_inode_concerns_no_path(db: Database) -> None:
+    """A deleted inode has a path only in the state in which it exists."""
     watch = PathWatch(db, [b"a"])
 
     assert not watch.is_touched(touched(inodes=(Ino(999),), names=((Ino(998), b"x"),)))

@@ -98,7 +98,7 @@ def test_image_manifest_round_trips(keyring: Keyring, manifest: Manifest) -> Non
 )
 def test_inconsistent_image_manifest_is_neither_written_nor_read(wrong: dict[str, object]) -> None:
     """A manifest that contradicts itself or its name is refused when encoded and when decoded."""
-    # type: ignore[arg-type] # mypy cannot check the values of a dict
+    # mypy cannot check arguments from a dict.
     manifest = replace(MANIFEST, **wrong)  # type: ignore[arg-type]
     data = envelope.encode(b"manifest", KEY, image.dump_manifest(manifest), PLAIN)
 

@@ -256,7 +256,7 @@ def test_tombstone_is_not_a_superblock() -> None:
 def test_forged_fields_of_a_superblock_are_detected_at_unlock(forged: dict[str, object]) -> None:
     """An attacker who can write to the bucket cannot change the settings of the filesystem."""
     made, _, _ = make()
-    # type: ignore[arg-type] # mypy cannot check the values of a dict
+    # mypy cannot check arguments from a dict.
     changed = decode(KEY, encode(replace(made, **forged)))  # type: ignore[arg-type]
 
     with pytest.raises(FormatError, match="not authentic"):

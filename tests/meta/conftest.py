@@ -27,7 +27,7 @@ def make_database(tmp_path: Path) -> Iterator[MakeDatabase]:
     made: list[Database] = []
 
     def make(name: str = "meta.db", **pragmas: object) -> Database:
-        # type: ignore[arg-type]  # mypy cannot check keyword arguments from a dict
+        # mypy cannot check arguments from a dict.
         settings = Pragmas(**{"synchronous": "off", **pragmas})  # type: ignore[arg-type]
         made.append(Database.create(tmp_path / name, settings, PROPERTIES, now_ns=NOW_NS))
         return made[-1]

@@ -30,7 +30,7 @@ def test_default_pragmas_are_valid() -> None:
 def test_error_about_an_invalid_pragma_names_option_and_value(option: str, value: object) -> None:
     """The error names an option whose value SQLite would silently ignore."""
     with pytest.raises(UsageError) as caught:
-        # type: ignore[arg-type]  # some values have a wrong type on purpose
+        # mypy cannot check arguments from a dict.
         Pragmas(**{option: value}).validate()  # type: ignore[arg-type]
     assert f"{option}={value}" in str(caught.value)
 

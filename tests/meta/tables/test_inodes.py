@@ -119,7 +119,7 @@ def test_only_an_orphan_without_other_rows_is_deleted_at_once(
     """An inode with a name or with other rows cannot be deleted by its row alone."""
     db.begin()
     bare = make_file(db)._replace(nlink=0, size_bytes=0)
-    # type: ignore[arg-type] # mypy cannot check keyword arguments from a dict
+    # mypy cannot check arguments from a dict.
     made = bare._replace(**changes)  # type: ignore[arg-type]
     inodes.replace(db, made)
     before = db.counters.inodes

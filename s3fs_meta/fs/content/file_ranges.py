@@ -299,8 +299,8 @@ class FileRanges:
         """Share blocks that are in the bucket, and holes; return the number of bytes.
 
         Complete blocks, and the last one of *source* if *target* ends with it, too: then no byte
-        of the target stands behind its content. Stop before the first dirty or sealed block: such
-        a block belongs to one file only.
+        of the target stands behind its content. Stop before the first dirty or sealed block, which
+        belongs to one file only, and before damage: the copy would succeed without content.
         """
         before = self._data.regular(target)
         require_changeable(before)
@@ -313,7 +313,7 @@ class FileRanges:
             return 0
         count = min(-(-length // self._block_bytes), self._slices.shared_blocks)
         first, goal = BlockIndex(offset // self._block_bytes), BlockIndex(at // self._block_bytes)
-        pending = block_map.first_not_uploaded(
+        pending = block_map.first_not_shareable(
             self._db, source, first, BlockIndex(first + count - 1)
         )
         if pending is not None:

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import row_types
+from s3fs_meta.meta.tables import damage_marks, row_types
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 
 
@@ -195,13 +195,17 @@ def blocks_of(
     )
 
 
-def first_not_uploaded(
+def first_not_shareable(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
 ) -> BlockIndex | None:
-    """Return the first mapped part from *first* to *last* inclusive whose block is not uploaded."""
+    """Return the first mapped part from *first* to *last* inclusive that no other file may share.
+
+    Its block is not uploaded, or its location is marked as damaged.
+    """
     row = db.one(
         "SELECT m.block_index FROM block_map AS m CROSS JOIN blocks AS b ON b.block = m.block"
-        " WHERE m.ino = ? AND m.block_index BETWEEN ? AND ? AND b.hash IS NULL"
+        " WHERE m.ino = ? AND m.block_index BETWEEN ? AND ?"
+        f" AND (b.hash IS NULL OR {damage_marks.ANY} AND {damage_marks.COVERS_B})"
         " ORDER BY m.block_index LIMIT 1",
         (ino, first, last),
     )

@@ -20,6 +20,7 @@ _PREFIX: Final = "damaged/"
 _OURS: Final = "name >= 'damaged/' AND name < 'damaged0'"  # the character after a slash is a zero
 _RECORDS: Final = "name > ?1 || '/' AND name < ?1 || '0'"  # records of the pack that ?1 names
 
+ANY: Final = f"EXISTS (SELECT 1 FROM properties WHERE {_OURS})"  # is evaluated once in a statement
 # An SQL condition on ``blocks AS b``: the location is marked.
 COVERS_B: Final = (
     "EXISTS (SELECT 1 FROM properties AS d WHERE d.name IN"
@@ -70,7 +71,7 @@ def covers(db: Database, pack: PackId, pack_offset: int | None) -> bool:
 
 def exist(db: Database) -> bool:
     """Return whether there is any mark; takes one step of an index."""
-    return db.one(f"SELECT 1 FROM properties WHERE {_OURS} LIMIT 1") is not None
+    return db.one(f"SELECT 1 WHERE {ANY}") is not None
 
 
 def marks(db: Database) -> list[Mark]:

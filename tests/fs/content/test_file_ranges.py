@@ -12,13 +12,16 @@ from s3fs_meta.errors import (
     NoSpaceLeftError,
     NotPermittedError,
     NotSupportedError,
+    ObjectMissingError,
     TooBigError,
     TransientStoreError,
 )
+from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, SEEK_DATA, SEEK_HOLE, ZERO_RANGE
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import FILE_BYTES_MAX
-from s3fs_meta.meta.tables import inodes
+from s3fs_meta.meta.tables import inodes, packs
+from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_file, sliced
 
@@ -376,6 +379,62 @@ async def test_copy_that_must_wait_is_refused_by_try_copy(fs: Filesystem, volume
     await volume.evict()
     assert fs.ranges.try_copy(ino, 0, other, 0, 5) is None
     assert fs.getattr(other).size_bytes == 0
+
+
+async def test_copy_that_finds_no_room_is_refused_by_try_copy(volume: Volume) -> None:
+    """The cache is full of dirty blocks: a task waits for the upload, and then copies."""
+    async with volume.mounted(cache_bytes=2 * BLOCK_BYTES) as fs:
+        ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
+        other = make_file(fs, b"g")
+
+        assert fs.ranges.try_copy(ino, 0, other, 0, 5) is None
+
+        assert fs.getattr(other).size_bytes == 0
+        assert fs.getattr(other).mapped_blocks == 0
+
+
+async def test_part_of_a_block_is_copied_without_what_is_behind_it(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """A file that grows later has zeros there, not bytes of the source."""
+    ino, content = await filled(fs, b"f", 100)
+    await volume.upload()
+    other = make_file(fs, b"g")
+
+    assert fs.ranges.try_copy(ino, 0, other, 0, 40) == 40
+    await fs.setattr(other, SetAttributes(size_bytes=100), USER)
+
+    assert await whole(fs, other) == content[:40] + bytes(60)
+
+
+@pytest.mark.parametrize("blocks_copied", [1, 3])
+@pytest.mark.parametrize("is_cached", [True, False])
+async def test_damaged_block_is_not_shared(
+    fs: Filesystem, volume: Volume, blocks_copied: int, is_cached: bool
+) -> None:
+    """A copy of cached content gets blocks of its own; one of lost content fails."""
+    size_bytes = (blocks_copied - 1) * BLOCK_BYTES + 5000
+    ino, content = await filled(fs, b"f", size_bytes)
+    await volume.upload()
+    if not is_cached:
+        await volume.evict()
+    db = volume.session.db
+    for pack, key in list(packs.all_keys(db)):
+        volume.session.damage.mark(Mark(pack, None), "is missing")
+        await volume.store.delete([key])
+    other = make_file(fs, b"g")
+
+    if is_cached:
+        done = fs.ranges.try_copy(ino, 0, other, 0, size_bytes)
+        if done is None:
+            done = await fs.ranges.copy(ino, 0, other, 0, size_bytes)
+        assert done == size_bytes
+        await volume.upload()
+        assert await whole(fs, other) == await whole(fs, ino) == content
+    else:
+        with pytest.raises(ObjectMissingError):
+            await fs.ranges.copy(ino, 0, other, 0, size_bytes)
+        assert fs.getattr(other).size_bytes == 0
 
 
 async def test_write_to_one_of_two_sharing_files_does_not_change_the_other(

@@ -1,7 +1,8 @@
-"""Counting the calls of functions of the package, and how often they go from file to file.
+"""Counts calls of functions of the package, and moves between its files.
 
-A *move* is a call of a function that is in another file than its caller; functions outside the
-package do not count, what they call does. Only the calling thread is counted, and what it awaits.
+A *move* is a call of a function in another file than that of its caller. Functions outside the
+package do not count, but the functions of the package that they call do. Only the current thread is
+counted, with all that it awaits.
 """
 
 import dis
@@ -18,7 +19,7 @@ _PACKAGE = f"{Path(s3fs_meta.__file__).parent}/"
 
 
 class Counted:
-    """The recorded calls."""
+    """The recorded calls of functions of the package."""
 
     def __init__(self) -> None:
         self.trip: list[tuple[str, str]] = []  # file and function of each call
@@ -27,16 +28,16 @@ class Counted:
 
     @property
     def files(self) -> int:
-        """Return how many files the functions are in."""
+        """Return the number of files that have a called function."""
         return len({file for file, _function in self.trip})
 
     def note(self, frame: FrameType, event: str, _argument: object) -> None:
-        """Count a call: the function that ``sys.setprofile`` calls."""
+        """Count a call; this is the function for ``sys.setprofile``."""
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(_PACKAGE):
             return
         if frame.f_lasti > _first_instruction(code):
-            return  # a coroutine or a generator resumes
+            return  # A coroutine or a generator resumes.
         self.calls += 1
         self.trip.append((code.co_filename.removeprefix(_PACKAGE), code.co_name))
         caller = frame.f_back
@@ -56,7 +57,7 @@ def _first_instruction(code: CodeType) -> int:
 
 @contextmanager
 def counting() -> Iterator[Counted]:
-    """Count calls inside the block."""
+    """Count calls for the duration of the context."""
     counted = Counted()
     before = sys.getprofile()
     sys.setprofile(counted.note)

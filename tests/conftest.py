@@ -1,4 +1,4 @@
-"""Common fixtures, and the requirements of marked tests."""
+"""Fixtures of all tests, and the requirements of marked tests."""
 
 import os
 import shutil
@@ -10,13 +10,13 @@ from pathlib import Path
 import apsw
 import pytest
 
-# Before any test imports pyfuse3 by itself: the extension must be loaded first.
+# The extension must be loaded before pyfuse3, which a test may import.
 import s3fs_meta.fuse.extension  # noqa: F401
 from tests.fast_folders import FAST_PLACE
 from tests.private_mounts import make_private
 from tests.statements import watch
 
-TEMPORARY_BYTES_MIN = 4 << 30  # two workers at a time have used less than 1 GiB
+TEMPORARY_BYTES_MIN = 4 << 30  # more than four times what two workers use
 REQUIRED = frozenset(filter(None, os.environ.get("S3FS_META_TEST_REQUIRES", "").split(",")))
 
 
@@ -29,9 +29,9 @@ def _why_no_mount() -> str:
 
 
 def pytest_configure() -> None:
-    """Keep mounts to the suite, and let ^C reach the commands that tests start.
+    """Make the mounts of the tests private, and let commands that tests start receive Ctrl-C.
 
-    A shell ignores it for jobs in the background.
+    A shell makes background jobs ignore it.
     """
     make_private()
     apsw.connection_hooks.append(watch)
@@ -41,16 +41,16 @@ def pytest_configure() -> None:
 
 
 def _keep_temporary_files_in_memory() -> None:
-    """Put ``tmp_path`` into memory, where fsync is free: the disk took most of the suite's time.
+    """Put ``tmp_path`` into memory, where fsync is fast; on a disk it takes most of the time.
 
-    ``--basetemp`` and PYTEST_DEBUG_TEMPROOT choose another directory, for example on a disk.
+    The options ``--basetemp`` and PYTEST_DEBUG_TEMPROOT select another directory.
     """
     if FAST_PLACE and shutil.disk_usage(FAST_PLACE).free >= TEMPORARY_BYTES_MIN:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", FAST_PLACE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip mount tests where mounting is impossible, unless they are required."""
+    """Skip tests with a mount where mounting is impossible, unless mounts are required."""
     why = _why_no_mount()
     if not why or "mount" in REQUIRED:
         return
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the directory in $XDG_STATE_HOME, so that no state of the user is touched."""
+    """Set $XDG_STATE_HOME to a directory of the test; return that directory."""
     home = tmp_path / "state-home"
     monkeypatch.setenv("XDG_STATE_HOME", str(home))
     return home
@@ -69,12 +69,12 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a filesystem of one mebibyte, for tests that fill or freeze a disk."""
+    """Return the mountpoint of a filesystem of 1 MiB, which a test can fill."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
-        pytest.skip("no right to mount a small filesystem")
+        pytest.skip("no permission to mount a small filesystem")
     try:
         yield folder
     finally:

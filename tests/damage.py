@@ -1,4 +1,4 @@
-"""Damage to bytes in a store."""
+"""Damage to bytes of objects."""
 
 
 def flipped(data: bytes | memoryview, at: int, bit: int = 0) -> bytes:
@@ -9,9 +9,9 @@ def flipped(data: bytes | memoryview, at: int, bit: int = 0) -> bytes:
 
 
 def claim_newer(data: bytes) -> bytes:
-    """Return an envelope of an unknown version whose claim cannot be verified.
+    """Return an envelope with a version that no program has, and a wrong last bit.
 
-    One bit at its end is flipped, because an envelope that is authentic once it has the present
-    version counts as damaged.
+    Without the wrong bit the envelope would be authentic in the present version, and so count as
+    damaged.
     """
     return data[:9] + b"\7" + data[10:-1] + bytes([data[-1] ^ 1])

@@ -1,4 +1,4 @@
-"""Directories where fsync costs nothing."""
+"""Temporary directories in memory, where fsync is fast."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-# A filesystem in memory, if there is one, makes fsync cheap. None: the default for temporary files.
+# A directory in memory; None selects the default directory of temporary files.
 FAST_PLACE: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 _ENDING_S_MAX: Final = 10.0
@@ -17,9 +17,9 @@ _ENDING_S_MAX: Final = 10.0
 
 @contextlib.contextmanager
 def fast_folder() -> Iterator[Path]:
-    """Provide an empty directory, in memory if possible, and remove it.
+    """Yield an empty directory, in memory if possible, and remove it.
 
-    A write that was cancelled goes on in its thread, and may make a file while that is removed.
+    Removal is repeated, because a cancelled write continues in its thread and may create a file.
     """
     folder = Path(tempfile.mkdtemp(prefix="s3fs-meta-", dir=FAST_PLACE))
     try:

@@ -1,6 +1,6 @@
-"""Commands in processes forked from one that has loaded the program.
+"""Commands in processes that are forked from one that has imported the program.
 
-Loading takes several times as long as most commands do, and the suite runs thousands of them.
+The import takes several times as long as most commands, and the tests run thousands of them.
 """
 
 import multiprocessing
@@ -21,10 +21,9 @@ _CONTEXT.set_forkserver_preload(["tests.loaded_program"])
 def run(
     module: str, words: Sequence[str], environment: Mapping[str, str], text: str, s_max: float
 ) -> "subprocess.CompletedProcess[str]":
-    """Run ``python -m module words…`` in a session of its own; return how it ended.
+    """Run ``python -m module words…`` in a session of its own; return its output and status.
 
-    Raises:
-        TimeoutExpired: it took longer than *s_max*.
+    Raises TimeoutExpired after *s_max* seconds.
     """
     command = [module, *words]
     with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +49,7 @@ def _be(
     streams: Sequence[Path],
     folder: str,
 ) -> None:
-    """Become the process that runs a module."""
+    """Become the process that runs a module; never return."""
     os.setsid()
     os.chdir(folder)
     os.environ.clear()

@@ -1,4 +1,4 @@
-"""Imports of everything that commands load, so that a process has it before it forks."""
+"""Imports of all modules that commands use, so that a process has them before it forks."""
 
 import importlib
 import pkgutil
@@ -7,7 +7,7 @@ import boto3  # noqa: F401
 
 import s3fs_meta
 
-# First, as in the program: it works only if pyfuse3 was not there before.
+# The extension must be imported before pyfuse3.
 import s3fs_meta.fuse.extension
 
 for module in pkgutil.walk_packages(s3fs_meta.__path__, "s3fs_meta."):

@@ -1,4 +1,4 @@
-"""Peak memory of a piece of code."""
+"""The peak memory use of a piece of code."""
 
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def traced() -> Iterator[Callable[[], int]]:
-    """Yield a function that returns, after the block, the peak of Python's allocations in bytes."""
+    """Yield a function that returns, after the context, Python's peak allocations in bytes."""
     peaks: list[int] = []
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Packs that a writer left in the bucket without a row."""
+"""Packs in the bucket that have no row."""
 
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.pack import PackWriter, new_key
@@ -12,7 +12,7 @@ def stray_pack(
     block: int = 1,
     content: bytes = b"stray",
 ) -> tuple[ObjectKey, bytes]:
-    """Return the name and the bytes of a pack with one block."""
+    """Return the key and the bytes of a pack with one block."""
     key = new_key(Epoch(epoch), random)
     writer = PackWriter(key, keyring, "none")
     writer.add(BlockId(block), Ino(2), BlockIndex(0), keyring.block_hash(content), content)

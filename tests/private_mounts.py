@@ -1,9 +1,8 @@
-"""A mount namespace of the suite's own.
+"""A private mount namespace for the tests.
 
-Without it every other program on the machine that makes one (a container, a unit with private
-mounts, another run of the suite) gets a copy of each test's mount, and the daemon of that test goes
-on until that program ends. Where it is not possible, the tests run as they are.
-Source: mount_namespaces(7).
+Otherwise every program that makes a mount namespace meanwhile, such as a container, gets a copy of
+each test's mount, and the daemon of the test runs until that program ends. Without permission the
+tests run in the namespace of the host. Source: mount_namespaces(7).
 """
 
 import ctypes
@@ -19,9 +18,9 @@ are_private = False
 
 
 def make_private() -> None:
-    """Give this process, and all that it starts, mounts that no other sees, if it may.
+    """Make the mounts of this process and of its children private, if that is permitted.
 
-    In the main thread, before there are others that mount something.
+    The call must come before other threads mount anything.
     """
     global are_private  # noqa: PLW0603 - a fact about this process
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""The program, in a process of its own or in this one."""
+"""The command, run in a separate process or in this one."""
 
 import contextlib
 import io
@@ -20,10 +20,10 @@ PROCESS_S_MAX: Final = 50
 
 
 class Program:
-    """Runs ``s3fs-meta`` in a process of its own, with local state under one directory.
+    """Runs ``s3fs-meta`` in separate processes, with its own local state.
 
-    ``executes``: the process begins with execve(2), for tests of what the kernel shows of it: its
-    command line and its first environment. Otherwise it is forked from one that loaded the program.
+    A process is forked from one that has imported the program. If ``executes`` is true, it is
+    started with execve(2), for tests of its command line and of its first environment.
     """
 
     def __init__(self, cachedir: Path) -> None:
@@ -36,7 +36,7 @@ class Program:
     def run(
         self, *words: str | Path, module: str = "s3fs_meta", here: bool = True, text: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run one command; *here* adds --cachedir."""
+        """Run one command; *here* adds the option --cachedir."""
         arguments = [*map(str, words), *(["--cachedir", str(self.cachedir)] if here else [])]
         if not self.executes:
             return forked.run(module, arguments, self.environment, text, PROCESS_S_MAX)
@@ -52,29 +52,30 @@ class Program:
         )
 
     def ok(self, *words: str | Path, here: bool = True) -> str:
-        """Run one command that must succeed; return what it prints."""
+        """Run one command, which must succeed; return its output."""
         done = self.run(*words, here=here)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def status(self, target: str | Path) -> dict[str, Any]:
-        """Return the figures of a mount or bucket."""
+        """Return the figures of a mount or a URL."""
         found = json.loads(self.ok("status", "--json", target))
         assert isinstance(found, dict)
         return found
 
 
 class QuickProgram(Program):
-    """Runs commands in this process, which saves most of their time.
+    """Runs commands in this process, which is faster than a separate one.
 
-    Not mount, which must be a process of its own: it forks before there is any thread.
+    The command mount is run in a separate process, because it forks and must do so before this
+    process has threads.
     """
 
     @override
     def run(
         self, *words: str | Path, module: str = "s3fs_meta", here: bool = True, text: str = ""
     ) -> "subprocess.CompletedProcess[str]":
-        """Run one command; *here* adds --cachedir."""
+        """Run one command; *here* adds the option --cachedir."""
         if words[0] == "mount" or module != "s3fs_meta" or text:
             return super().run(*words, module=module, here=here, text=text)
         arguments = [*map(str, words), *(["--cachedir", str(self.cachedir)] if here else [])]
@@ -88,7 +89,7 @@ class QuickProgram(Program):
         return subprocess.CompletedProcess(arguments, status, printed.getvalue(), said.getvalue())
 
     def begin(self, *words: str | Path) -> "subprocess.Popen[str]":
-        """Start one command in a process of its own."""
+        """Start one command in a separate process."""
         return subprocess.Popen(
             [sys.executable, "-m", "s3fs_meta", *map(str, words)],
             env=self.environment,

@@ -1,4 +1,4 @@
-"""Rows of a database, for comparison with another database."""
+"""Rows of a database, to be compared with those of another database."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +10,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.db.schema import REPLICATED_TABLES
 
-# A writer corrects the counters when it begins.
+# Counters are omitted, because a writer corrects them when it opens the database.
 SETTLED = tuple(table for table in REPLICATED_TABLES if table != "counters")
 ON_ALL_HOSTS = (*REPLICATED_TABLES, "blocks", "packs", "totals")
 
@@ -25,7 +25,7 @@ def contents(
 
 
 def contents_at(path: Path) -> dict[str, list[object]]:
-    """Return every row that is the same on all hosts, of a database at rest."""
+    """Return all rows of a closed database that are equal on all hosts."""
     db = Database.open(path, Pragmas(), read_only=True)
     try:
         return contents(db.connection, ON_ALL_HOSTS)
@@ -34,7 +34,7 @@ def contents_at(path: Path) -> dict[str, list[object]]:
 
 
 def require_equal(merged: dict[str, list[Any]], single: dict[str, list[Any]]) -> None:
-    """Require equal rows, except that a pack may have a later txg of death."""
+    """Require equal rows; only the txg of death of a pack may be later."""
     deaths = [[row[5] for row in one["packs"]] for one in (merged, single)]
     for one in (merged, single):
         one["packs"] = [row[:5] for row in one["packs"]]

@@ -1,11 +1,9 @@
 """Real S3 servers on loopback, for tests.
 
-Owns: finding a server program, starting it on a free port, waiting until it answers, and ending
-it: exactly the processes that it started, by their handles.
-
-versitygw is the first choice (it checks signatures, clocks and checksums), moto's server the
-second (it is in the test requirements); MinIO is the second make for slow tests. See
-``docs/design/testing.md``.
+Owns: the search for a server program, its start on a free port, and its end. Only processes started
+by this module are ended. versitygw is the first choice, because it checks signatures, clocks and
+checksums. moto's server is the second choice, and one of the test requirements. MinIO is another
+implementation for slow tests. See ``docs/design/testing.md``.
 """
 
 import contextlib
@@ -33,7 +31,7 @@ ENDING_S_MAX: Final = 5.0
 
 
 class Certificate(NamedTuple):
-    """Files in PEM for a server on 127.0.0.1, and the authority that clients must trust."""
+    """PEM files of a server on 127.0.0.1, and of the authority that clients must trust."""
 
     certificate: Path
     private_key: Path
@@ -41,17 +39,17 @@ class Certificate(NamedTuple):
 
 
 class S3Server(NamedTuple):
-    """A running server."""
+    """The URL and the credentials of a running server."""
 
     make: str
     endpoint_url: str
-    data: Path | None  # the directory of its objects, if it keeps them in files
+    data: Path | None  # the directory of its objects, if they are files
     certificate: Certificate | None
-    # Process of the server, for tests that stop or end it.
+    # The server's process, for tests that stop it.
     process: "subprocess.Popen[bytes] | None" = None
 
     def environment(self) -> dict[str, str]:
-        """Return the variables with which the standard AWS chain finds the credentials."""
+        """Return variables from which boto3 reads the credentials."""
         variables = {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -80,12 +78,12 @@ class S3Server(NamedTuple):
 
 
 def versitygw_program() -> str | None:
-    """Return the path of versitygw: on PATH, or where ``go install`` puts it."""
+    """Return the path of versitygw on PATH, or in the directory of ``go install``."""
     return _program("versitygw")
 
 
 def minio_program() -> str | None:
-    """Return the path of MinIO's server: on PATH, or where ``go install`` puts it."""
+    """Return the path of MinIO's server on PATH, or in the directory of ``go install``."""
     return _program("minio")
 
 
@@ -110,7 +108,7 @@ def _go_folders() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def running_s3(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
-    """Run the best available server; *folder* takes its data and its log."""
+    """Run the best available server; *folder* receives its data and its log."""
     start = running_moto if versitygw_program() is None else running_versitygw
     with start(folder, certificate) as server:
         print(f"S3 server for tests: {server.make} at {server.endpoint_url}")  # noqa: T201
@@ -121,7 +119,7 @@ def running_s3(folder: Path, certificate: Certificate | None = None) -> Iterator
 def running_versitygw(
     folder: Path, certificate: Certificate | None = None, port: int | None = None
 ) -> Iterator[S3Server]:
-    """Run versitygw on files; a restarted one has the same folder and port."""
+    """Run versitygw, which stores objects as files; a restart keeps its folder and its port."""
     program = versitygw_program()
     assert program is not None, "versitygw is not installed"
     data, versions = folder / "data", folder / "versions"
@@ -139,7 +137,7 @@ def running_versitygw(
 
 @contextlib.contextmanager
 def running_moto(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
-    """Run moto's server: all in memory, no authentication."""
+    """Run moto's server, which stores objects in memory and checks no credentials."""
     port = _free_port()
     options = ["-H", "127.0.0.1", "-p", str(port)]
     if certificate is not None:
@@ -150,16 +148,16 @@ def running_moto(folder: Path, certificate: Certificate | None = None) -> Iterat
 
 @contextlib.contextmanager
 def running_minio(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
-    """Run MinIO as one node over four folders."""
+    """Run MinIO as one node with four folders as disks."""
     program = minio_program()
     assert program is not None, "minio is not installed"
-    assert certificate is None, "not needed so far"
+    assert certificate is None, "MinIO with https is not supported by these tests"
     port = _free_port()
     disks = [str(folder / f"disk{number}") for number in range(1, 5)]
     variables = {
         "MINIO_ROOT_USER": ACCESS_KEY,
         "MINIO_ROOT_PASSWORD": SECRET_KEY,
-        "MINIO_CI_CD": "1",  # accept folders of the root disk as disks
+        "MINIO_CI_CD": "1",  # lets MinIO use folders of the root disk
         "MINIO_BROWSER": "off",
     }
     command = [program, "server", "--quiet", "--address", f"127.0.0.1:{port}", *disks]
@@ -181,7 +179,7 @@ def _free_port() -> int:
 def _running(
     command: Sequence[str], folder: Path, port: int, variables: dict[str, str] | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run *command* while the context lasts; its output goes to ``server.log``."""
+    """Run *command* for the duration of the context; its output is written to ``server.log``."""
     log_path = folder / "server.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
@@ -222,7 +220,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 @pytest.fixture(scope="session")
 def server_folder() -> Iterator[Path]:
-    """Return a directory for servers' data: in memory where files there can have attributes."""
+    """Return a directory for data of servers, in memory if files there can have attributes."""
     base = "/dev/shm" if _takes_attributes(Path("/dev/shm")) else None
     with tempfile.TemporaryDirectory(prefix="s3fs-meta-servers-", dir=base) as folder:
         yield Path(folder)
@@ -243,21 +241,21 @@ def certificate(server_folder: Path) -> Certificate:
 
 @pytest.fixture(scope="session")
 def s3_server(server_folder: Path) -> Iterator[S3Server]:
-    """Return the best available S3 server, over http."""
+    """Return the best available S3 server, with http."""
     with running_s3(_made(server_folder / "http")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def s3_tls_server(server_folder: Path, certificate: Certificate) -> Iterator[S3Server]:
-    """Return the best available S3 server, over https."""
+    """Return the best available S3 server, with https."""
     with running_s3(_made(server_folder / "https"), certificate) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def s3_second_server(server_folder: Path) -> Iterator[S3Server]:
-    """Return a server of another implementation: MinIO if installed, else moto's."""
+    """Return a server of another implementation: MinIO if installed, otherwise moto's."""
     start = running_moto if minio_program() is None else running_minio
     with start(_made(server_folder / "second")) as server:
         yield server

@@ -1,8 +1,8 @@
-"""A guard for every test: only declared modules run statements on the table ``inodes``.
+"""A guard for every test: only certain modules execute statements on the table ``inodes``.
 
-Rows of ``inodes`` may be newer in memory than in the table (``meta.db.inode_table``). SQLite knows
-which tables a statement uses, whatever its text; one on ``inodes`` that neither the owner nor a
-module that merges the rows in memory runs is refused, and its test fails.
+Rows of ``inodes`` may be newer in memory than in the table (``meta.db.inode_table``). SQLite
+reports which tables a statement uses, whatever its text. A statement on ``inodes`` fails its test,
+unless it comes from the owner of the table or from a module that merges the rows in memory.
 """
 
 import sys
@@ -20,35 +20,37 @@ _DOORS = "meta/db/statements.py"
 _CHANGES = frozenset({"run", "run_many"})
 _USES = frozenset({apsw.SQLITE_READ, apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE})
 
-# Modules that may use the table: its owner, and those that merge the rows in memory.
+# The owner of the table, and the modules that merge the rows in memory.
 OWNERS = frozenset({"meta/db/inode_table.py", "meta/tables/inodes.py", "meta/tables/dentries.py"})
 
 
 def watch(connection: apsw.Connection) -> None:
-    """Refuse statements of one connection that are not declared."""
+    """Check all statements of a connection."""
     connection.exec_trace = _check
 
 
 def _check(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
     door = sys._getframe(1)  # noqa: SLF001 - the only way to the caller
     if _file(door) == _DOORS and not _is_declared(door):
-        assert not uses_table(cursor.connection, sql, bindings), f"it goes past db.inodes: {sql}"
+        assert not uses_table(cursor.connection, sql, bindings), (
+            f"the statement bypasses db.inodes: {sql}"
+        )
     return True
 
 
 def _is_declared(door: FrameType) -> bool:
-    """Return whether the running code may use the table.
+    """Return whether the calling code may use the table.
 
-    Tests may read past the owner what they have committed.
+    Tests may read rows that they have committed.
     """
     caller = door.f_back
-    assert caller is not None, "a method has a caller"
+    assert caller is not None, "a method must have a caller"
     file, reads = _file(caller), door.f_code.co_name not in _CHANGES
     return file in OWNERS or (file is None and reads) or door.f_locals["self"].inodes.writes_through
 
 
 def _file(frame: FrameType) -> str | None:
-    """Return the file of the package in which code is, None for other code."""
+    """Return the file of the package that has the code, or None for other code."""
     name = frame.f_code.co_filename
     return name.removeprefix(_PACKAGE) if name.startswith(_PACKAGE) else None
 
@@ -57,7 +59,7 @@ _known: dict[str, bool] = {}
 
 
 def uses_table(connection: apsw.Connection, sql: str, bindings: Any = None) -> bool:
-    """Return whether a statement reads or changes the table of inodes, as SQLite compiles it."""
+    """Return whether a statement reads or changes the table ``inodes``, as SQLite compiles it."""
     if sql in _known:
         return _known[sql]
     uses = False
@@ -72,7 +74,7 @@ def uses_table(connection: apsw.Connection, sql: str, bindings: Any = None) -> b
     connection.authorizer = authorize
     try:
         cursor = connection.cursor()
-        cursor.exec_trace = lambda *_: False  # compiled, not executed
+        cursor.exec_trace = lambda *_: False  # The statement is compiled, and not executed.
         cursor.execute(sql, bindings, can_cache=False)
     except apsw.ExecTraceAbort:
         pass

@@ -10,7 +10,7 @@ from s3fs_meta.clock import SystemClock
 
 
 def test_clock_and_kernel_timestamps_are_monotonic(tmp_path: Path) -> None:
-    """Each reading is at least as late as the one before, also within one tick of the kernel."""
+    """A reading is never before an earlier one, even within one tick of the kernel's clock."""
     clock, file = SystemClock(), tmp_path / "file"
     file.touch()
     seen = []
@@ -37,8 +37,8 @@ os._exit(os.stat("/dev/null").st_ctime_ns != kept)
 """
 
 
-def test_clock_works_after_a_daemon_replaces_its_descriptors() -> None:
-    """The process may start without standard streams, as under some supervisors."""
+def test_clock_works_after_standard_streams_are_replaced() -> None:
+    """A daemon may start without standard streams, as under some supervisors."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", _DAEMON], check=False, env=environment)
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""pruned_tree: files in hashed directories, without empty directories."""
+"""Trees of files in hashed directories, without empty directories."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ CREATE = os.O_CREAT | os.O_WRONLY
 
 @pytest.fixture(params=[PrunedTree, NumberedDir])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> PrunedTree:
-    """Return each kind of directory, empty."""
+    """Return an empty tree of each kind."""
     root = tmp_path / "root"
     root.mkdir()
     kind: type[PrunedTree] = request.param
@@ -27,7 +27,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> PrunedTree:
 
 @pytest.fixture
 def numbered(tmp_path: Path) -> NumberedDir:
-    """Return an empty directory for files named by numbers."""
+    """Return an empty tree for files named by numbers."""
     (tmp_path / "root").mkdir()
     return NumberedDir(tmp_path / "root")
 
@@ -45,7 +45,7 @@ def empty_directories(root: Path) -> list[str]:
 
 
 def test_created_file_is_found_by_its_name(files: PrunedTree) -> None:
-    """A file opens under the name that it was created with, and path() is its location."""
+    """A file is opened by its name, and the method path returns its location."""
     put(files, "17")
 
     fd = files.open("17", os.O_RDONLY)
@@ -55,8 +55,8 @@ def test_created_file_is_found_by_its_name(files: PrunedTree) -> None:
     assert list(files.names()) == ["17"]
 
 
-def test_file_moves_to_another_directory(files: PrunedTree, tmp_path: Path) -> None:
-    """The emptied source directory is removed; an existing file of that name is not replaced."""
+def test_file_is_moved_to_another_tree(files: PrunedTree, tmp_path: Path) -> None:
+    """The empty source directory is removed, and an existing file of the target is not replaced."""
     (tmp_path / "other").mkdir()
     other = type(files)(tmp_path / "other")
     put(files, "17")
@@ -71,7 +71,7 @@ def test_file_moves_to_another_directory(files: PrunedTree, tmp_path: Path) -> N
 
 
 def test_new_file_is_readable_by_its_owner_only(files: PrunedTree) -> None:
-    """The content is private to the user who runs the mount, and so are the directories."""
+    """A file has mode 0600, and directories have mode 0700."""
     put(files, "17")
 
     assert files.path("17").stat().st_mode & 0o777 == 0o600
@@ -79,8 +79,8 @@ def test_new_file_is_readable_by_its_owner_only(files: PrunedTree) -> None:
     assert all(folder.stat().st_mode & 0o777 == 0o700 for folder in folders)
 
 
-def test_opening_a_missing_file_makes_nothing(files: PrunedTree) -> None:
-    """A read of a missing file raises, and leaves no directory behind."""
+def test_opening_a_missing_file_creates_no_directory(files: PrunedTree) -> None:
+    """A read of a missing file raises FileNotFoundError and creates no directory."""
     with pytest.raises(FileNotFoundError):
         files.open("17", os.O_RDONLY)
 
@@ -88,7 +88,7 @@ def test_opening_a_missing_file_makes_nothing(files: PrunedTree) -> None:
 
 
 def test_removing_the_last_file_removes_its_directories(files: PrunedTree) -> None:
-    """The root is empty again, and it is still there."""
+    """The root remains, and is empty."""
     put(files, "17")
 
     assert files.remove("17")
@@ -97,12 +97,10 @@ def test_removing_the_last_file_removes_its_directories(files: PrunedTree) -> No
 
 
 def test_removing_a_missing_file_returns_false(files: PrunedTree) -> None:
-    """Removing a missing file is not an error."""
     assert not files.remove("17")
 
 
 def test_directory_stays_while_it_holds_another_file(numbered: NumberedDir) -> None:
-    """Only an empty directory is removed."""
     other = "18"
     put(numbered, "17")
     put(numbered, other)
@@ -113,7 +111,7 @@ def test_directory_stays_while_it_holds_another_file(numbered: NumberedDir) -> N
 
 
 def test_put_from_moves_and_replaces(files: PrunedTree, tmp_path: Path) -> None:
-    """The source file has only its new name afterwards."""
+    """The source file replaces the target, and no longer exists at its old path."""
     put(files, "17", b"old")
     source = tmp_path / "source"
     source.write_bytes(b"new")
@@ -125,7 +123,7 @@ def test_put_from_moves_and_replaces(files: PrunedTree, tmp_path: Path) -> None:
 
 
 def test_put_from_a_missing_source_leaves_no_directory(files: PrunedTree, tmp_path: Path) -> None:
-    """The call raises, and directories created for the file are removed."""
+    """Directories that were created for the file are removed."""
     with pytest.raises(FileNotFoundError):
         files.put_from(tmp_path / "nothing", "17")
 
@@ -134,7 +132,7 @@ def test_put_from_a_missing_source_leaves_no_directory(files: PrunedTree, tmp_pa
 
 @pytest.mark.parametrize(("new", "left"), [("18", ["xxx"]), ("1018", ["1xxx"])])
 def test_renamed_file_leaves_no_directory(numbered: NumberedDir, new: str, left: list[str]) -> None:
-    """A rename replaces a file in the same or in another directory."""
+    """A rename replaces a file in any directory, and removes the directory that it empties."""
     put(numbered, "17", b"content")
     put(numbered, new, b"replaced")
 
@@ -146,7 +144,7 @@ def test_renamed_file_leaves_no_directory(numbered: NumberedDir, new: str, left:
 
 
 def test_renaming_a_missing_file_makes_no_directory(files: PrunedTree) -> None:
-    """The call raises, and no directory stays."""
+    """A rename of a missing file raises an error and creates no directory."""
     with pytest.raises(FileNotFoundError):
         files.rename("17", "1018")
 
@@ -154,7 +152,7 @@ def test_renaming_a_missing_file_makes_no_directory(files: PrunedTree) -> None:
 
 
 def test_link_new_refuses_a_taken_name(files: PrunedTree, tmp_path: Path) -> None:
-    """The first link wins and its content stays."""
+    """A link to an existing name fails, and the content of that name stays."""
     source = tmp_path / "source"
     source.write_bytes(b"first")
     files.link_new(source, "17")
@@ -166,7 +164,7 @@ def test_link_new_refuses_a_taken_name(files: PrunedTree, tmp_path: Path) -> Non
 
 
 def test_failed_create_leaves_no_directory(numbered: NumberedDir) -> None:
-    """A name that the disk refuses leaves no directory."""
+    """If the disk refuses a name, the directories created for it are removed."""
     with pytest.raises(OSError, match="name too long"):
         numbered.open("n" * 300, CREATE)
 
@@ -174,7 +172,7 @@ def test_failed_create_leaves_no_directory(numbered: NumberedDir) -> None:
 
 
 def test_vanished_root_is_not_made_again(files: PrunedTree, tmp_path: Path) -> None:
-    """If the disk of the root is unmounted, nothing is written to the mountpoint below."""
+    """If the root is missing, nothing is written to the directory in which it was mounted."""
     source = tmp_path / "source"
     source.write_bytes(b"content")
     files.root.rmdir()
@@ -201,8 +199,8 @@ def test_tree_keeps_names_as_paths(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "pack") == ["40"]
 
 
-def test_names_passes_over_links_to_directories(tmp_path: Path) -> None:
-    """A symbolic link does not lead out of the tree."""
+def test_names_ignore_symlinks_to_directories(tmp_path: Path) -> None:
+    """A symlink to a directory is not followed."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").touch()
@@ -214,7 +212,7 @@ def test_names_passes_over_links_to_directories(tmp_path: Path) -> None:
 
 
 def test_prune_all_removes_empty_directories_only(numbered: NumberedDir) -> None:
-    """Empty and nested empty directories are removed; files and their directories stay."""
+    """Files and their directories stay."""
     put(numbered, "17")
     (numbered.root / "zz" / "aa" / "bb").mkdir(parents=True)
     (numbered.root / "zy").mkdir()
@@ -228,7 +226,7 @@ def test_prune_all_removes_empty_directories_only(numbered: NumberedDir) -> None
 def test_removing_many_files_prunes_each_directory_once(
     numbered: NumberedDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after a name that is not there; files and directories of others stay."""
+    """The removal continues after a missing name; other files and directories stay."""
     for number in (0x17, 0x18, 0x1001, 0x1002, 0x2001):
         put(numbered, f"{number:x}")
     tried: list[str] = []
@@ -246,8 +244,8 @@ def test_removing_many_files_prunes_each_directory_once(
     assert empty_directories(numbered.root) == []
 
 
-def test_failing_removal_of_many_files_leaves_no_empty_directory(numbered: NumberedDir) -> None:
-    """Files removed before the failure leave no empty directory."""
+def test_failed_removal_of_many_files_leaves_no_empty_directory(numbered: NumberedDir) -> None:
+    """If a removal fails, the files removed before leave no empty directory."""
     put(numbered, "17")
     numbered.path("1001").mkdir(parents=True)
 
@@ -260,7 +258,7 @@ def test_failing_removal_of_many_files_leaves_no_empty_directory(numbered: Numbe
 def test_root_is_synced_only_after_a_directory_was_made(
     numbered: NumberedDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after one that was pruned meanwhile, and again after a sync that failed."""
+    """The root is synced after a new directory in it, also after a failed sync; never otherwise."""
     synced: list[str] = []
 
     def note(path: str) -> None:
@@ -293,8 +291,8 @@ def test_root_is_synced_only_after_a_directory_was_made(
     assert parents_of("1002") == ["1xxx", root]
 
 
-def test_sync_parents_passes_over_a_pruned_directory(numbered: NumberedDir) -> None:
-    """A file that another thread removed meanwhile needs no syncing."""
+def test_sync_parents_ignores_a_removed_directory(numbered: NumberedDir) -> None:
+    """A directory that another thread has removed needs no sync."""
     put(numbered, "17")
     numbered.remove("17")
 
@@ -303,8 +301,8 @@ def test_sync_parents_passes_over_a_pruned_directory(numbered: NumberedDir) -> N
 
 
 @pytest.mark.parametrize("rounds", [100, pytest.param(5_000, marks=pytest.mark.slow)])
-def test_creating_and_removing_in_one_directory_at_once(numbered: NumberedDir, rounds: int) -> None:
-    """Threads that keep emptying a directory under each other lose no file and leave none empty."""
+def test_threads_in_one_directory_lose_no_file(numbered: NumberedDir, rounds: int) -> None:
+    """Threads that create and remove files in one directory lose no file and leave none empty."""
     names = ["17", "18"]
     failures: list[Exception] = []
 
@@ -327,8 +325,8 @@ def test_creating_and_removing_in_one_directory_at_once(numbered: NumberedDir, r
     assert os.listdir(numbered.root) == []
 
 
-def test_files_of_other_directories_are_gathered(numbered: NumberedDir) -> None:
-    """A file at a hash of its number is found; a foreign file is left."""
+def test_files_in_wrong_directories_are_moved(numbered: NumberedDir) -> None:
+    """A file in the wrong directory is moved to its own; a file with another name stays."""
     put(numbered, "15ab2", b"in its place")
     for place in ["3f/15ab3", "3f/7", "15/15ab4", "notes/read me", "notes/0x8", "zz/15ab2"]:
         path = numbered.root / place
@@ -349,14 +347,14 @@ def test_files_of_other_directories_are_gathered(numbered: NumberedDir) -> None:
 
 @pytest.fixture
 def memory_disk() -> Iterator[Path]:
-    """Return a directory in memory, or wherever temporary files go."""
+    """Return a directory in memory if possible."""
     with fast_folder() as folder:
         yield folder
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_files_leave_nothing(memory_disk: Path) -> None:
-    """Consecutive numbers share few directories, all removed with their last file."""
+def test_removal_of_a_hundred_thousand_files_leaves_nothing(memory_disk: Path) -> None:
+    """The files use few directories, which are removed with their last files."""
     numbered = NumberedDir(memory_disk)
     for number in range(100_000):
         put(numbered, f"{number:x}", b"")
@@ -370,7 +368,7 @@ def test_a_hundred_thousand_files_leave_nothing(memory_disk: Path) -> None:
 
 
 def test_durable_write_is_private_and_follows_no_link(tmp_path: Path) -> None:
-    """An existing file is replaced completely; a symbolic link is refused."""
+    """An existing file is replaced completely, and a symlink is refused."""
     path = tmp_path / "file"
     for data in (b"long" * 1000, b"short", b""):
         write_durably(path, data)

@@ -1,4 +1,4 @@
-"""Identification of the machine and of its boot."""
+"""The identity of the machine and of its boot."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from s3fs_meta.machine import UNKNOWN, Machine, this_machine
 
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Redirect the identity files of the machine to a directory; it is no container."""
+    """Return a directory for the identity files of a machine that is no container."""
     monkeypatch.setattr(machine, "MACHINE_ID", tmp_path / "machine-id")
     monkeypatch.setattr(machine, "PRODUCT_UUID", tmp_path / "product_uuid")
     monkeypatch.setattr(machine, "CONTAINER_MARKS", (tmp_path / "containerenv",))
@@ -19,8 +19,8 @@ def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_both_identities_are_read(files: Path) -> None:
-    """The line end is removed and the UUID lowered: firmware differs in how it writes one."""
+def test_both_identities_of_the_machine_are_read(files: Path) -> None:
+    """The identities are read without their line ends, and the UUID in lower case."""
     (files / "machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     (files / "product_uuid").write_text("4C4C4544-0051-3010-8054-B4C04F4A5931\n")
 
@@ -29,8 +29,8 @@ def test_both_identities_are_read(files: Path) -> None:
     )
 
 
-def test_missing_files_are_unknown(files: Path) -> None:
-    """A missing or unreadable file gives no identity; only root can read the second."""
+def test_missing_identity_files_give_no_identity(files: Path) -> None:
+    """A missing or unreadable identity file gives no identity."""
     assert not list(files.iterdir())
     assert this_machine() == UNKNOWN
 
@@ -47,8 +47,8 @@ def test_missing_files_are_unknown(files: Path) -> None:
     ],
     ids=repr,
 )
-def test_placeholder_values_are_unknown(files: Path, text: bytes) -> None:
-    """Placeholder identities are the same on many machines."""
+def test_placeholder_identities_are_ignored(files: Path, text: bytes) -> None:
+    """Identities that many machines have count as none."""
     (files / "machine-id").write_bytes(text)
     (files / "product_uuid").write_bytes(text)
 
@@ -56,17 +56,17 @@ def test_placeholder_values_are_unknown(files: Path, text: bytes) -> None:
 
 
 def test_size_of_identity_is_bounded(files: Path) -> None:
-    """A huge identity file is not read completely."""
+    """A large identity file is not read completely."""
     (files / "machine-id").write_bytes(b"a" * 1000)
 
     assert len(this_machine().machine_id or "") == 128
 
 
 @pytest.mark.parametrize("mark", ["containerenv", "container", "KUBERNETES_SERVICE_HOST"])
-def test_container_is_an_unknown_machine(
+def test_container_has_no_machine_identity(
     files: Path, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Identity files in a container are of its image or host, and it may move to another host."""
+    """In a container the identity files belong to its image or its host."""
     (files / "machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     assert this_machine() != UNKNOWN
     if mark == "containerenv":
@@ -78,12 +78,12 @@ def test_container_is_an_unknown_machine(
 
 
 def test_boot_id_is_stable() -> None:
-    """The boot ID is one line without its line end."""
+    """The boot id is the same in two calls, and has no line end."""
     assert machine.this_boot() == machine.this_boot() == machine.this_boot().strip() != ""
 
 
 def test_another_boot_has_another_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The file is read at each call, so a changed one is noticed."""
+    """Each call reads the file of the boot id."""
     monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "boot_id")
     machine.BOOT_ID.write_text("another\n")
 

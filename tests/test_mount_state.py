@@ -26,7 +26,7 @@ def _in_state(state: MountState) -> MountStatus:
 
 @pytest.mark.parametrize("before", MountState)
 def test_unlisted_transitions_are_rejected(before: MountState) -> None:
-    """Only transitions in the table are allowed, and staying in a state."""
+    """A transition that is not in the table raises an error, unless the state stays."""
     for after in MountState:
         status = _in_state(before)
         if after is before or after in NEXT[before]:
@@ -37,8 +37,8 @@ def test_unlisted_transitions_are_rejected(before: MountState) -> None:
                 status.enter(after)
 
 
-def test_nothing_returns_to_serving() -> None:
-    """Only a new mount serves again; a promoted follower has not served before."""
+def test_only_starting_and_following_mounts_begin_to_serve() -> None:
+    """No state except starting and following can change to serving."""
     before = {MountState.STARTING, MountState.FOLLOWING}
     reachable = set(
         itertools.chain.from_iterable(NEXT[one] for one in MountState if one not in before)
@@ -60,7 +60,7 @@ def test_changes_are_accepted_only_while_serving(state: MountState) -> None:
 
 
 def test_first_reason_of_degradation_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """Refused changes report the first reason, which is logged once."""
+    """Refused changes name the first reason, which is logged once."""
     status = _in_state(MountState.SERVING)
     status.degrade("the disk failed")
     status.degrade("and again")
@@ -70,8 +70,8 @@ def test_first_reason_of_degradation_is_kept(caplog: pytest.LogCaptureFixture) -
     assert caplog.text.count("degraded") == 1
 
 
-def test_fenced_mount_is_not_called_degraded() -> None:
-    """A fenced mount stays fenced: degraded would be a better state."""
+def test_fenced_mount_does_not_become_degraded() -> None:
+    """A fenced mount stays fenced if it is degraded later."""
     status = _in_state(MountState.FENCED)
     status.degrade("something")
 
@@ -80,7 +80,7 @@ def test_fenced_mount_is_not_called_degraded() -> None:
 
 @pytest.mark.parametrize("state", MountState)
 def test_mount_can_be_fenced_at_any_time(state: MountState) -> None:
-    """A fenced mount ships nothing, whether it was starting, serving or stopping."""
+    """A mount can be fenced while it is starting, serving or stopping."""
     status = _in_state(state)
     status.fence("taken over")
 
@@ -90,7 +90,7 @@ def test_mount_can_be_fenced_at_any_time(state: MountState) -> None:
 
 
 def test_failure_before_serving_degrades_the_mount() -> None:
-    """A background task may fail before the mountpoint is mounted."""
+    """A background task may fail before the filesystem is mounted."""
     status = MountStatus()
 
     status.degrade("the disk failed")
@@ -100,7 +100,7 @@ def test_failure_before_serving_degrades_the_mount() -> None:
 
 
 def test_read_only_remount_refuses_new_changes() -> None:
-    """Writes that the kernel accepted before the remount are still accepted."""
+    """New changes are refused; writes that the kernel accepted before are still written."""
     status = _in_state(MountState.SERVING)
     status.require_kernel_writable()
     status.kernel_read_only = True
@@ -111,7 +111,7 @@ def test_read_only_remount_refuses_new_changes() -> None:
 
 
 def test_promoted_follower_accepts_changes() -> None:
-    """A follower is mounted read-only, and ships only after its promotion."""
+    """A follower is read-only, and accepts changes after its promotion."""
     status = MountStatus(read_only=True)
     status.enter(MountState.FOLLOWING)
     assert not status.ships

@@ -22,19 +22,18 @@ from s3fs_meta.option_syntax import (
     [("0", 0), ("512", 512), ("4K", 4096), ("1.5M", 3 << 19), ("2GiB", 2 << 30), ("1t", 1 << 40)],
 )
 def test_sizes_have_binary_units(text: str, expected: int) -> None:
-    """K, M, G and T are powers of 1024, in either case, with or without iB."""
+    """K, M, G and T stand for powers of 1024, in upper or lower case, with or without iB."""
     assert parse_size("x", text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "-1", "K", "1X", "1 2", "0x10", "1e9"])
 def test_invalid_size_is_refused(text: str) -> None:
-    """A value that is not a size raises an error."""
     with pytest.raises(UsageError, match="is not a size"):
         parse_size("x", text)
 
 
 def test_distant_word_gets_no_suggestion() -> None:
-    """A suggestion that differs much from the input would confuse."""
+    """An unknown word is refused without a suggestion if no known word is similar."""
     assert nearest("qqq", ["journal_mode"]) == ""
     assert nearest("Comit", ["commit"]) == "; did you mean 'commit'?"
 
@@ -47,7 +46,7 @@ NOW_NS = 1_700_000_000 * 10**9
     [("10m ago", 600), ("2h", 7200), ("1h30m", 5400), ("90 s ago", 90), ("1.5 min", 90), ("0s", 0)],
 )
 def test_point_in_time_may_be_relative(text: str, back_s: int) -> None:
-    """A duration counts back from now, with or without "ago", in one unit or several."""
+    """A duration is subtracted from now, with or without "ago", in one unit or several."""
     assert option_syntax.parse_point_in_time(text, NOW_NS) == PointInTime(
         text, NOW_NS - back_s * 10**9, is_ago=True
     )
@@ -59,14 +58,14 @@ def test_point_in_time_may_be_relative(text: str, back_s: int) -> None:
         ("2023-11-14T22:13:20Z", NOW_NS),
         ("2023-11-14 22:13:20.25+00:00", NOW_NS + 250_000_000),
         ("2023-11-15T00:13:20+02:00", NOW_NS),
-        ("2023-11-14T18:13:20", NOW_NS),  # the time zone of this test is four hours west
+        ("2023-11-14T18:13:20", NOW_NS),  # the time zone of this test is UTC-4
         ("2023-11-15", NOW_NS - NOW_NS % (86_400 * 10**9) + 28 * 3600 * 10**9),
     ],
 )
 def test_point_in_time_may_be_a_date_or_time(
     text: str, time_ns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A time is ISO 8601, local without a zone; a date means its midnight."""
+    """A time in ISO 8601 is local unless it has a zone; a date means its midnight."""
     monkeypatch.setenv("TZ", "XXX4")
     time.tzset()
     try:
@@ -77,7 +76,7 @@ def test_point_in_time_may_be_a_date_or_time(
 
 
 def test_fractions_of_a_second_are_exact_to_the_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Txgs are dated in nanoseconds, so rounding could select the wrong one."""
+    """Txgs have times in nanoseconds, so rounding could select another txg."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     try:
@@ -99,7 +98,7 @@ def test_fractions_of_a_second_are_exact_to_the_nanosecond(monkeypatch: pytest.M
 
 
 def test_point_in_time_may_be_a_txg() -> None:
-    """A txg is written as in the log, or as an option of its own."""
+    """A txg is written as txg=N, as in the log, or as the option txg."""
     assert point_in_time("at", "txg=42") == PointInTime("txg=42", txg=Txg(42))
     assert point_of_txg("txg", "42") == PointInTime("txg=42", txg=Txg(42))
     assert point_in_time("at", "newest") == NEWEST
@@ -109,14 +108,14 @@ def test_point_in_time_may_be_a_txg() -> None:
     "text", ["", "then", "10", "10x", "ago", "2023-13-01", "0001-01-01", "txg=", "txg=-1", "-5m"]
 )
 def test_invalid_point_in_time_is_refused_with_an_example(text: str) -> None:
-    """The error shows how a point in time is written."""
+    """The error has an example of a point in time."""
     with pytest.raises(UsageError, match="is not a point in time; write for example at=20"):
         point_in_time("at", text)
 
 
 @pytest.mark.parametrize("time_ns", [NOW_NS, NOW_NS + 1, NOW_NS + 999_999, NOW_NS + 10**9 - 1])
 def test_printed_time_is_not_parsed_as_an_earlier_one(time_ns: int) -> None:
-    """A time copied from the output never selects an earlier state."""
+    """A time copied from the output selects no earlier state."""
     read = point_in_time("at", format_time(time_ns))
 
     assert read.time_ns is not None
@@ -124,12 +123,12 @@ def test_printed_time_is_not_parsed_as_an_earlier_one(time_ns: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["5", "5:", ":abc", "5:abc", "5:" + "g" * 20, "x:" + "a" * 20])
-def test_invalid_mark_is_refused(text: str) -> None:
-    """A mark is TXG:HASH; a few digits of a hash would prove little."""
+def test_invalid_at_least_mark_is_refused(text: str) -> None:
+    """A mark is TXG:HASH; its hash must have a minimum length."""
     with pytest.raises(UsageError, match="must be TXG:HASH"):
         mark("at_least", text)
 
 
-def test_mark_may_be_the_beginning_of_a_hash() -> None:
-    """The hash may be abbreviated, with digits in upper or lower case."""
+def test_at_least_mark_may_have_a_shortened_hash() -> None:
+    """The hash of a mark may be shortened, and have digits in upper or lower case."""
     assert mark("at_least", "7:" + "AB" * 8) == Mark(Txg(7), "ab" * 8)

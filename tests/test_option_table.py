@@ -1,4 +1,4 @@
-"""The table of mount options agrees with the fields of MountOptions."""
+"""The table of mount options and the fields of MountOptions."""
 
 import ast
 import dataclasses
@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.word)
-def test_documented_default_is_the_default(option: Option) -> None:
-    """Rows of one field have one default, that of MountOptions; a default in prose means None."""
+def test_documented_defaults_are_those_of_the_options(option: Option) -> None:
+    """A default in the table is that of MountOptions; a default in words stands for None."""
     actual = getattr(MountOptions(), option.field)
 
     if option.default:
@@ -28,7 +28,7 @@ def test_documented_default_is_the_default(option: Option) -> None:
 
 
 def _defaults(path: Path) -> Iterator[str]:
-    """Yield the defaults that the classes of a module give to fields that are options."""
+    """Yield the defaults of fields that are options, in the classes of a module."""
     words = {field.name for field in dataclasses.fields(MountOptions)}
     for kind in ast.walk(ast.parse(path.read_text())):
         for node in kind.body if isinstance(kind, ast.ClassDef) else ():
@@ -42,32 +42,31 @@ def _defaults(path: Path) -> Iterator[str]:
                 yield f"{path.stem}.{ast.unparse(node)}"
 
 
-def test_table_is_the_only_home_of_defaults() -> None:
-    """Settings take them from it, and other parts from settings. None and False are no choice."""
+def test_defaults_of_options_are_only_in_the_table() -> None:
+    """No other class has a default of its own for an option, except None and False."""
     found = {one for path in (ROOT / "s3fs_meta").rglob("*.py") for one in _defaults(path)}
     taken = re.compile(r"settings\.(\w+): .* = default_of\('\1'\)")
 
     assert {one for one in found if not taken.fullmatch(one)} == {
-        "pragmas.page_size: int = 4096",  # of a new database: the option's default is its own
-        "s3_access.read_timeout_s: float = STORE_READ_TIMEOUT_S",  # of one answer of the server
+        # a new database takes this default; a mount takes that of the option
+        "pragmas.page_size: int = 4096",
+        # the timeout of one answer, which is no option
+        "s3_access.read_timeout_s: float = STORE_READ_TIMEOUT_S",
         "model_fs.uid: int = 0",
         "model_fs.gid: int = 0",
     }
 
 
-def test_every_field_has_an_option_and_every_option_a_field() -> None:
-    """Options and fields of MountOptions correspond one to one."""
+def test_every_option_has_a_field_and_every_field_an_option() -> None:
     assert {option.field for option in OPTIONS} == {
         field.name for field in dataclasses.fields(MountOptions)
     }
 
 
 def test_option_names_are_unique() -> None:
-    """No option has two rows in the table."""
     assert len({option.word for option in OPTIONS}) == len(OPTIONS)
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.word)
 def test_every_option_documents_effect_cost_and_crash_loss(option: Option) -> None:
-    """No column of the documentation is empty."""
     assert all(text.endswith(".") for text in (option.does, option.costs, option.crash))

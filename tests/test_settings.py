@@ -1,4 +1,4 @@
-"""Mount options: syntax, defaults, refusals."""
+"""Parsing of mount options: values, defaults and refusals."""
 
 import dataclasses
 from pathlib import Path
@@ -18,12 +18,12 @@ from s3fs_meta.settings import (
 
 
 def test_no_options_give_the_defaults() -> None:
-    """An empty string, and no string, mean the defaults."""
+    """An empty string, and no string, give the default options."""
     assert parse_mount_options([]) == parse_mount_options([""]) == MountOptions()
 
 
 def test_values_are_parsed_by_their_kind() -> None:
-    """Sizes, times, paths, masks and words are parsed into Python values."""
+    """Sizes, times, paths, masks and words become Python values."""
     options = parse_mount_options(
         ["cachesize=2G,commit=0.5,image_interval=10m,cachedir=/srv/cache", "umask=027,uid=1000"]
     )
@@ -39,19 +39,19 @@ def test_values_are_parsed_by_their_kind() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"), [("-64000", -64000), ("2000", 2000), ("256M", -262144)]
 )
-def test_page_cache_takes_the_notation_of_sqlite_and_sizes(text: str, expected: int) -> None:
-    """A bare number is SQLite's own, a size becomes KiB."""
+def test_page_cache_is_a_number_of_sqlite_or_a_size(text: str, expected: int) -> None:
+    """A number without a unit is SQLite's own; a size is converted to KiB."""
     assert parse_mount_options([f"cache_size={text}"]).cache_size == expected
 
 
 @pytest.mark.parametrize("word", list(AccessTime))
-def test_atime_options_choose_the_policy(word: AccessTime) -> None:
-    """The three atime options of mount(8) choose the atime policy."""
+def test_atime_options_select_the_policy(word: AccessTime) -> None:
+    """The options noatime, relatime and strictatime select when atime is updated."""
     assert parse_mount_options([word.value]).access_time is word
 
 
 def test_last_of_contradicting_options_wins() -> None:
-    """A command line can override fstab, as with mount(8)."""
+    """An option of the command line, which is last, overrides that of fstab."""
     assert parse_mount_options(["ro,nodev", "rw,dev"]) == MountOptions(nodev=False)
 
 
@@ -65,13 +65,13 @@ def test_last_of_contradicting_options_wins() -> None:
         "noatime,atime,nodiratime,diratime,strictatime,atime",
     ],
 )
-def test_options_for_other_readers_of_fstab_are_ignored(text: str) -> None:
-    """Options for mount(8) and systemd have no effect here."""
+def test_options_for_mount_8_and_systemd_are_ignored(text: str) -> None:
+    """Options for mount(8) and systemd are accepted without effect."""
     assert parse_mount_options([text]) == MountOptions()
 
 
 def test_unknown_option_is_refused_with_a_suggestion() -> None:
-    """The error names the misspelt option and the most similar known one."""
+    """The error has the misspelt option and the most similar known option."""
     with pytest.raises(UsageError, match=r"'jornal_mode'; did you mean 'journal_mode'\?"):
         parse_mount_options(["jornal_mode=wal"])
 
@@ -100,7 +100,6 @@ def test_unknown_option_is_refused_with_a_suggestion() -> None:
     ],
 )
 def test_bad_value_is_refused_by_name(text: str) -> None:
-    """The error names the option with the invalid value."""
     with pytest.raises(UsageError, match=text.partition("=")[0]):
         parse_mount_options([text])
 
@@ -120,13 +119,12 @@ def test_bad_value_is_refused_by_name(text: str) -> None:
     ],
 )
 def test_contradicting_options_are_refused(text: str) -> None:
-    """Options that exclude each other are refused before anything is done."""
     with pytest.raises(UsageError):
         parse_mount_options([text])
 
 
 def test_backslash_keeps_a_comma() -> None:
-    """A value may contain commas and backslashes."""
+    """A comma or a backslash in a value is written with a backslash before it."""
     assert split_options(r"cachedir=/a\,b,ro,profile=c\\d") == [
         "cachedir=/a,b",
         "ro",
@@ -134,20 +132,18 @@ def test_backslash_keeps_a_comma() -> None:
     ]
 
 
-def test_options_are_immutable() -> None:
-    """Options are not changed after parsing."""
+def test_parsed_options_are_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         MountOptions().commit_interval_s = 1.0  # type: ignore[misc]  # that is the test
 
 
 @pytest.mark.parametrize("word", sorted(REFUSED_WORDS))
 def test_unsupported_option_is_refused_by_name(word: str) -> None:
-    """A mount that ignored the option would behave differently than requested."""
+    """An option of Linux that is not supported is refused with a reason."""
     with pytest.raises(UsageError, match=f"option '{word}': "):
         parse_mount_options([f"noatime,{word}"])
 
 
-def test_no_option_has_two_meanings() -> None:
-    """An option is ignored, refused or supported, never two of these."""
+def test_no_option_is_in_two_of_ignored_refused_and_supported() -> None:
     words = [*BY_WORD, *REFUSED_WORDS, *IGNORED_WORDS]
     assert len(words) == len(set(words))

@@ -6,7 +6,7 @@ from s3fs_meta.state_paths import default_cachedir, locate, runtime_dir
 
 
 def test_state_location_follows_xdg() -> None:
-    """Root has a fixed path, other users an absolute $XDG_STATE_HOME, else their home."""
+    """Root has a fixed path; other users have $XDG_STATE_HOME if it is absolute, or their home."""
     assert default_cachedir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 0) == Path("/var/lib/s3fs-meta")
     assert default_cachedir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 9) == Path("/s/s3fs-meta")
     for state_home in ("", "relative"):
@@ -16,14 +16,14 @@ def test_state_location_follows_xdg() -> None:
 
 
 def test_mount_notes_are_in_the_runtime_directory() -> None:
-    """A boot clears it; without a runtime directory, as under cron, notes are beside the state."""
+    """A boot removes the runtime directory. Without one, notes are beside the local state."""
     assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 0) == Path("/run/s3fs-meta")
     assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 9) == Path("/r/s3fs-meta")
     assert runtime_dir({"HOME": "/h"}, 9) == Path("/h/.local/state/s3fs-meta/run")
 
 
-def test_two_urls_never_share_a_directory(tmp_path: Path) -> None:
-    """The readable parts of two names may be equal, their hashes differ."""
+def test_two_urls_have_different_state_directories(tmp_path: Path) -> None:
+    """Names of state directories differ in their hash if their readable parts are equal."""
     one = locate("s3://bucket/a-b", tmp_path)
     other = locate("s3://bucket/a/b", tmp_path)
 
@@ -31,13 +31,13 @@ def test_two_urls_never_share_a_directory(tmp_path: Path) -> None:
     assert one.name.startswith("bucket-a-b-")
 
 
-def test_trailing_slash_is_the_same_place(tmp_path: Path) -> None:
-    """A URL with and without its last slash names one filesystem."""
+def test_trailing_slash_does_not_change_the_state_directory(tmp_path: Path) -> None:
+    """A URL with a slash at its end names the filesystem without that slash."""
     assert locate("local:///data/", tmp_path) == locate("local:///data", tmp_path)
 
 
 def test_symlink_in_the_path_of_the_cache_directory_is_followed(tmp_path: Path) -> None:
-    """Both paths to a directory give the same state."""
+    """Two paths to one cache directory give the same state directory."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
 

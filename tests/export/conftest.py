@@ -1,4 +1,4 @@
-"""Fixtures of the program as users run it."""
+"""Fixtures: the command as users run it, and an empty filesystem to copy from."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,16 +19,16 @@ FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
 
 
 class Nothing:
-    """A source without any content."""
+    """A source of content that has no content."""
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
-        """Return nothing for each."""
+        """Return empty content for each block."""
         return [Content(b"", 0) for _ in wanted]
 
 
 @pytest.fixture
 def db(tmp_path: Path) -> Database:
-    """Return an empty filesystem, in a group."""
+    """Return the database of an empty filesystem, with an open group."""
     made = Database.create(tmp_path / "meta.db", Pragmas(), FACTS)
     made.begin()
     return made

@@ -1,4 +1,4 @@
-"""Writing copies of files to a local directory."""
+"""The copier, which writes files and their metadata to a local directory."""
 
 import os
 import stat
@@ -15,12 +15,12 @@ from tests.export.conftest import Nothing
 
 
 def inode(db: Database, mode: int, rdev: int = 0, nlink: int = 1) -> Attributes:
-    """Make an inode without a name."""
+    """Make an inode without a name; return its attributes."""
     return inodes.create(db, mode, 0, 0, ROOT_INO, 10**18 + 5, rdev=rdev, nlink=nlink)
 
 
 async def test_file_has_the_metadata_of_its_inode(db: Database, target: Path) -> None:
-    """A read-only sparse file keeps its attributes, mode bits and a time before 1970."""
+    """A copied file has the mode, extended attributes, size and times of its inode."""
     ino = inode(db, stat.S_IFREG | 0o4555).ino
     db.inodes.run("UPDATE inodes SET size_bytes = 1000000 WHERE ino = ?", (ino,))
     inodes.set_times(db, ino, ctime_ns=1, mtime_ns=-7, atime_ns=2)
@@ -40,7 +40,7 @@ async def test_file_has_the_metadata_of_its_inode(db: Database, target: Path) ->
 
 
 def test_special_files_and_links_are_made(db: Database, target: Path) -> None:
-    """A second name of a file of any type becomes a hard link."""
+    """A second name of a FIFO becomes a hard link."""
     fifo = inode(db, stat.S_IFIFO | 0o640, nlink=2)
     copier = Copier(db, Nothing(), target)
 
@@ -55,7 +55,7 @@ def test_special_files_and_links_are_made(db: Database, target: Path) -> None:
 def test_metadata_that_the_target_refuses_is_counted(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused attributes and device nodes are counted by kind, and the copy continues."""
+    """Attributes and device nodes that the target refuses are counted by kind."""
     folder = inode(db, stat.S_IFDIR | 0o700, nlink=2)
     xattrs.set(db, folder.ino, b"nowhere.x", b"1")
     device = inode(db, stat.S_IFCHR | 0o600, rdev=os.makedev(1, 3))
@@ -76,10 +76,10 @@ def test_metadata_that_the_target_refuses_is_counted(
 
 
 @pytest.mark.parametrize("privileges", [False, True])
-async def test_privileges_can_be_left_out(
+async def test_privileges_can_be_omitted(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch, privileges: bool
 ) -> None:
-    """Set-ID bits, file capabilities and devices are left out; everything else is copied."""
+    """Without privileges, set-ID bits, file capabilities and devices are not copied."""
     capability = b"\1\0\0\2" + bytes(16)
     set_attributes: list[bytes] = []
     monkeypatch.setattr(
@@ -125,7 +125,7 @@ def _touch(place: bytes, made: list[int], mode: int) -> None:
 def test_mode_of_an_inaccessible_directory_is_set_last(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copier may still have to link files in it; only root could do so after the chmod."""
+    """A mode without permission to enter is set when no more entries are made in the directory."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     closed = inode(db, stat.S_IFDIR | 0o300, nlink=2)
     copier = Copier(db, Nothing(), target)
@@ -138,8 +138,8 @@ def test_mode_of_an_inaccessible_directory_is_set_last(
     assert stat.S_IMODE((target / "d").stat().st_mode) == 0o300
 
 
-def test_existing_files_are_not_written_to(db: Database, target: Path, tmp_path: Path) -> None:
-    """The copier neither replaces an existing name nor follows a symbolic link."""
+def test_existing_files_are_not_overwritten(db: Database, target: Path, tmp_path: Path) -> None:
+    """The copier does not replace an existing name, and does not follow a symlink."""
     copier = Copier(db, Nothing(), target)
     (target / "link").symlink_to(tmp_path)
     file = inode(db, stat.S_IFREG | 0o644)
@@ -152,8 +152,7 @@ def test_existing_files_are_not_written_to(db: Database, target: Path, tmp_path:
         copier.finish_directory(inode(db, stat.S_IFDIR | 0o777), b"link")
 
 
-def test_target_must_be_new_or_empty(tmp_path: Path) -> None:
-    """A file or a directory with entries is refused as the target."""
+def test_target_must_be_missing_or_an_empty_directory(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
 
     with pytest.raises(UsageError, match="is not empty"):
@@ -164,12 +163,12 @@ def test_target_must_be_new_or_empty(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"a/b", b"/", b"a\0"])
 def test_invalid_names_are_rejected(name: bytes) -> None:
-    """Rows of a forged bucket may contain invalid names."""
+    """Rows of a forged bucket may have names such as ".."."""
     assert not is_name(name)
 
 
-def test_incomplete_files_are_named_and_the_rest_counted(db: Database, target: Path) -> None:
-    """The first twenty incomplete files are listed by path."""
+def test_report_lists_twenty_incomplete_files_and_counts_all(db: Database, target: Path) -> None:
+    """The report lists the first twenty incomplete files, and counts all of them."""
     tally = Tally()
     for number in range(25):
         tally.add(CopiedFile(b"f%d" % number, 10, [(0, 4), (7, 9)], [(5, 6)]))

@@ -1,4 +1,4 @@
-"""Copying files out of quarantined state."""
+"""Files copied out of quarantined state."""
 
 import os
 import shutil
@@ -49,7 +49,7 @@ def _quarantine_as(home: Path) -> Kept:
 
 
 def _change(session: Session, ino: Ino, keep_bytes: int, more: bytes = b"") -> BlockId:
-    """Put a copy of the only block of a file in its place, with *more* behind what it keeps."""
+    """Replace the only block of a file by a copy of its first bytes, followed by *more*."""
     session.db.begin()
     old = session.cache.located(ino, BlockIndex(0))
     assert old is not None
@@ -65,7 +65,7 @@ def _change(session: Session, ino: Ino, keep_bytes: int, more: bytes = b"") -> B
 
 
 def _cut_power(session: Session, *lost: BlockId) -> None:
-    """Leave rows of another boot, and files that never got their content."""
+    """Make the rows look like those of an earlier boot, and empty the files of some blocks."""
     local_state.put(session.db, "boot_id", "another")
     session.db.commit()
     for block in lost:
@@ -73,7 +73,7 @@ def _cut_power(session: Session, *lost: BlockId) -> None:
 
 
 class _KeepingCopier(Copier):
-    """Remembers all files, not only those that are incomplete."""
+    """A copier that remembers every copied file."""
 
     def __init__(self, db: Database, source: Source, target: Path) -> None:
         super().__init__(db, source, target)
@@ -94,7 +94,7 @@ async def _copy(power: Power, kept: Kept, keyring: Keyring, target: Path) -> lis
 
 
 async def test_file_is_copied_with_its_metadata(power: Power, tmp_path: Path) -> None:
-    """Content that was never uploaded is copied with names, links, mode, times and attributes."""
+    """A copied file has its names, mode, times, extended attributes and unshipped content."""
     async with power.session("a", tasks=False) as session:
         session.db.begin()
         folder = inodes.create(session.db, 0o40750, 0, 0, ROOT_INO, 5 * 10**9, nlink=2).ino
@@ -128,7 +128,7 @@ async def test_file_is_copied_with_its_metadata(power: Power, tmp_path: Path) ->
 async def test_content_that_the_bucket_lost_is_found_by_its_hash(
     power: Power, tmp_path: Path
 ) -> None:
-    """Content lost at its location is found by its hash in another pack."""
+    """A block whose pack is missing is found in another pack by its hash."""
     content = b"written again" * 1000
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, content), b"file")
@@ -157,8 +157,8 @@ async def test_content_that_the_bucket_lost_is_found_by_its_hash(
                 nursery.cancel_scope.cancel()
 
 
-async def test_content_that_was_evicted_comes_from_the_bucket(power: Power, tmp_path: Path) -> None:
-    """Evicted content, or a damaged cached block, is read from a pack that no image names."""
+async def test_evicted_content_is_read_from_the_bucket(power: Power, tmp_path: Path) -> None:
+    """An evicted block, and a block whose cache file is damaged, are read from their pack."""
     async with power.session("a") as session:
         gone = _name(session, write_file(session, b"evicted" * 1000), b"gone")
         rotten = _name(session, write_file(session, b"rotten" * 1000), b"rotten")
@@ -179,10 +179,8 @@ async def test_content_that_was_evicted_comes_from_the_bucket(power: Power, tmp_
     assert gone != rotten
 
 
-async def test_content_that_was_not_synced_before_power_was_lost_is_unsure(
-    power: Power, tmp_path: Path
-) -> None:
-    """Content that may not have been synced is copied and reported as doubtful."""
+async def test_unsynced_content_is_unsure_after_a_power_loss(power: Power, tmp_path: Path) -> None:
+    """After a power loss, content that was not synced is copied and reported as unsure."""
     async with power.session("a", tasks=False) as session:
         _name(session, write_file(session, b"synced"), b"synced")
         await session.durability.sync_all()
@@ -197,10 +195,8 @@ async def test_content_that_was_not_synced_before_power_was_lost_is_unsure(
     assert (tmp_path / "out" / "young").read_bytes() == b"young"
 
 
-async def test_power_loss_that_no_mount_has_acted_upon_is_known(
-    power: Power, tmp_path: Path
-) -> None:
-    """A mount after the power loss may have ended before it checked the cached blocks."""
+async def test_content_is_unsure_until_a_mount_has_checked_it(power: Power, tmp_path: Path) -> None:
+    """The first mount after a power loss may end before it checks the cached blocks."""
     async with power.session("a", tasks=False) as session:
         _name(session, write_file(session, b"young"), b"young")
         local_state.put(session.db, "power_lost", "1")
@@ -212,10 +208,10 @@ async def test_power_loss_that_no_mount_has_acted_upon_is_known(
     assert copied.unsure == [(0, 4)]
 
 
-async def test_frozen_content_that_was_not_synced_before_power_was_lost_is_unsure(
+async def test_unsynced_sealed_content_is_unsure_after_a_power_loss(
     power: Power, tmp_path: Path
 ) -> None:
-    """The block was sealed for upload, and no mount has made it dirty again."""
+    """A sealed block that was not synced before a power loss is copied and reported as unsure."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, b"young"), b"young")
         located = session.cache.located(ino, BlockIndex(0))
@@ -230,17 +226,17 @@ async def test_frozen_content_that_was_not_synced_before_power_was_lost_is_unsur
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["from its file", "from its pack"])
-async def test_change_that_a_power_cut_tore_falls_back_to_the_uploaded_block(
+async def test_torn_change_falls_back_to_the_uploaded_block(
     power: Power, tmp_path: Path, torn: bool
 ) -> None:
-    """Fsynced content is copied; the loss of later appends is reported."""
+    """If a copied block lost its bytes, the uploaded block is used, and later bytes are missing."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, OLD), b"file")
         await session.flush()
         old = session.cache.located(ino, BlockIndex(0))
         assert old is not None
         session.db.begin()
-        blocks.add_refs(session.db, old.block)  # keeps its cache file
+        blocks.add_refs(session.db, old.block)  # keeps the cache file of the old block
         new = _change(session, ino, 6, b"-" * 40)
         if torn:
             session.files.write_within(old.block, 0, b"torn", 0)
@@ -256,7 +252,7 @@ async def test_change_that_a_power_cut_tore_falls_back_to_the_uploaded_block(
 async def test_torn_change_of_a_dirty_block_falls_back_to_synced_content(
     power: Power, tmp_path: Path
 ) -> None:
-    """The synced cache file is copied; later appends are copied and reported as doubtful."""
+    """If a copied block lost its bytes, the synced block is copied; later bytes are unsure."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, OLD), b"file")
         await session.durability.sync_all()
@@ -272,7 +268,7 @@ async def test_torn_change_of_a_dirty_block_falls_back_to_synced_content(
 
 
 async def test_lost_write_into_a_hole_leaves_the_hole(power: Power, tmp_path: Path) -> None:
-    """Zeros of the hole count as content; only the written range is missing."""
+    """Zeros of the hole are content; only the written range is missing."""
     async with power.session("a", tasks=False) as session:
         session.db.begin()
         ino = inodes.create(session.db, 0o100644, 0, 0, ROOT_INO, 0, size_bytes=103).ino
@@ -287,7 +283,7 @@ async def test_lost_write_into_a_hole_leaves_the_hole(power: Power, tmp_path: Pa
 
 
 async def test_change_of_a_deleted_block_is_unsure(power: Power, tmp_path: Path) -> None:
-    """A user deleted the pack: the file of the change is the only copy."""
+    """If the old block's pack is missing, only the file of the changed block has its content."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, OLD), b"file")
         await session.flush()
@@ -304,7 +300,7 @@ async def test_change_of_a_deleted_block_is_unsure(power: Power, tmp_path: Path)
 
 
 async def test_lost_block_becomes_a_reported_hole(power: Power, tmp_path: Path) -> None:
-    """A dirty block is truncated in the cache, another one is missing there."""
+    """A cache file that is short or missing gives a range of missing bytes."""
     async with power.session("a", tasks=False) as session:
         _name(session, write_file(session, b"short" * 100), b"short")
         _name(session, write_file(session, b"gone!" * 100), b"gone")

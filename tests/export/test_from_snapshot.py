@@ -1,4 +1,4 @@
-"""Copying files out of a snapshot."""
+"""Files copied out of a snapshot."""
 
 import os
 import stat
@@ -23,7 +23,7 @@ FILE = stat.S_IFREG | 0o644
 
 
 def add(db: Database, parent: Ino, name: bytes, mode: int = FILE) -> Ino:
-    """Make something with a name."""
+    """Make an inode with a name; return its number."""
     nlink = 2 if stat.S_ISDIR(mode) else 1
     ino = inodes.create(db, mode, 0, 0, parent, 10**18, nlink=nlink).ino
     dentries.add(db, parent, name, ino)
@@ -31,12 +31,12 @@ def add(db: Database, parent: Ino, name: bytes, mode: int = FILE) -> Ino:
 
 
 def root(db: Database) -> Step:
-    """Return the step at which a walk over the complete tree begins."""
+    """Return the first step of a walk over the complete tree."""
     return Step(inodes.get(db, ROOT_INO), b"")
 
 
 def tree(db: Database) -> None:
-    """Make a/b/c/f, a/g, h and a link to a."""
+    """Make the files a/b/c/f, a/g and h, and a symlink to a."""
     a = add(db, ROOT_INO, b"a", DIRECTORY)
     b = add(db, a, b"b", DIRECTORY)
     add(db, add(db, b, b"c", DIRECTORY), b"f")
@@ -47,15 +47,15 @@ def tree(db: Database) -> None:
 
 
 def found(root: Path) -> set[str]:
-    """Return what is below a directory."""
+    """Return the paths of everything below a directory."""
     return {str(path.relative_to(root)) for path in root.rglob("*")}
 
 
 @pytest.mark.parametrize("page", [1, 2, 256])
-def test_walk_sees_each_name_once_and_leaves_each_directory_last(
+def test_walk_visits_each_name_once_and_leaves_directories_last(
     db: Database, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A walk visits each name once and leaves a directory last, for any page size."""
+    """Names are read in pages of any size, and a directory is left after its entries."""
     monkeypatch.setattr(from_snapshot, "_PAGE", page)
     tree(db)
     for number in range(7):
@@ -73,14 +73,14 @@ def test_walk_sees_each_name_once_and_leaves_each_directory_last(
 
 
 async def copy(db: Database, target: Path, *paths: bytes) -> Restoring:
-    """Copy the files at some paths."""
+    """Copy the files at some paths of a snapshot."""
     restoring = Restoring(db, Copier(db, Nothing(), target), no_progress)
     await restoring.copy(paths)
     return restoring
 
 
 async def test_copy_without_paths_copies_everything(db: Database, target: Path) -> None:
-    """The target gets the entries and times of the root."""
+    """The target gets the entries and the times of the root."""
     tree(db)
     inodes.set_times(db, ROOT_INO, ctime_ns=1, mtime_ns=10**18 + 1, atime_ns=2)
 
@@ -105,7 +105,7 @@ async def test_copy_without_paths_copies_everything(db: Database, target: Path) 
 async def test_paths_are_copied_with_their_parents(
     db: Database, target: Path, paths: list[bytes], expected: set[str]
 ) -> None:
-    """Each path is copied once; parent directories get their times, the target keeps its mode."""
+    """Paths that are repeated or contain each other are copied once; their parents get times."""
     tree(db)
 
     await copy(db, target, *paths)
@@ -118,8 +118,10 @@ async def test_paths_are_copied_with_their_parents(
 
 
 @pytest.mark.parametrize("path", [b"nothing", b"h/x", b"link/g", b"a/../h"])
-async def test_missing_path_is_refused(db: Database, target: Path, path: bytes) -> None:
-    """With a missing path nothing is copied; symbolic links are not followed."""
+async def test_missing_path_is_refused_before_anything_is_copied(
+    db: Database, target: Path, path: bytes
+) -> None:
+    """If one path is missing, no path is copied; symlinks are not followed."""
     tree(db)
 
     with pytest.raises(UsageError, match=os.fsdecode(path)):
@@ -128,8 +130,8 @@ async def test_missing_path_is_refused(db: Database, target: Path, path: bytes) 
     assert os.listdir(target) == []
 
 
-async def test_names_outside_the_target_are_left_out(db: Database, target: Path) -> None:
-    """Rows of a forged bucket may have names such as ".."."""
+async def test_names_that_lead_out_of_the_target_are_skipped(db: Database, target: Path) -> None:
+    """Names such as ".." in rows of a forged bucket are skipped."""
     outside = add(db, ROOT_INO, b"..", DIRECTORY)
     add(db, outside, b"evil")
     add(db, ROOT_INO, b"../evil")
@@ -142,7 +144,7 @@ async def test_names_outside_the_target_are_left_out(db: Database, target: Path)
 
 
 async def test_names_of_one_file_are_linked(db: Database, target: Path) -> None:
-    """Names of one file become hard links, also across directories."""
+    """Two names of a file in different directories become hard links."""
     a = add(db, ROOT_INO, b"a", DIRECTORY)
     ino = add(db, a, b"one")
     dentries.add(db, ROOT_INO, b"two", ino)
@@ -155,7 +157,7 @@ async def test_names_of_one_file_are_linked(db: Database, target: Path) -> None:
 
 
 def test_steps_to_a_path_include_all_parents(db: Database) -> None:
-    """Outer directories come first."""
+    """The steps to a file begin with its outermost directory."""
     tree(db)
 
     assert [step.path for step in find(db, b"a/b/c/f")] == [b"a", b"a/b", b"a/b/c", b"a/b/c/f"]

@@ -1,4 +1,4 @@
-"""The list of quarantined states, and their unshipped changes."""
+"""The list of quarantined states and of their unshipped changes."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -23,7 +23,7 @@ def _create(path: Path) -> Database:
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:
-    """Return an empty database in a group."""
+    """Return the database of an empty filesystem, with an open group."""
     with closing(_create(tmp_path / "meta.db")) as made:
         made.begin()
         yield made
@@ -35,8 +35,8 @@ def _make(db: Database, parent: Ino, name: bytes, mode: int = REGULAR) -> Ino:
     return ino
 
 
-def test_directories_are_found_the_oldest_first(tmp_path: Path) -> None:
-    """Names of quarantined directories are timestamps; other directories are ignored."""
+def test_quarantined_directories_are_listed_oldest_first(tmp_path: Path) -> None:
+    """The name of a quarantined directory is its time; other directories are ignored."""
     for name in ("kept-20", "kept-10", "blocks"):
         (tmp_path / name).mkdir()
 
@@ -44,8 +44,8 @@ def test_directories_are_found_the_oldest_first(tmp_path: Path) -> None:
     assert quarantine_list.find_all(tmp_path / "nowhere") == []
 
 
-def test_unreadable_state_is_listed_too(tmp_path: Path) -> None:
-    """The database of a quarantined state may be missing or corrupt."""
+def test_unreadable_quarantined_state_is_listed(tmp_path: Path) -> None:
+    """A state without a database, or with a corrupt one, is listed with the reason."""
     (tmp_path / "kept-1" / "blocks" / "xxx").mkdir(parents=True)
     (tmp_path / "kept-1" / "blocks" / "xxx" / "1f").write_bytes(b"content")
     (tmp_path / "kept-2").mkdir()
@@ -58,8 +58,8 @@ def test_unreadable_state_is_listed_too(tmp_path: Path) -> None:
     assert "1 block files, 7 bytes" in found[0]["why_unreadable"]
 
 
-def test_summary_counts_dirty_bytes(db: Database, tmp_path: Path) -> None:
-    """The summary is computed from the rows alone, without the bucket."""
+def test_summary_needs_only_the_rows(db: Database, tmp_path: Path) -> None:
+    """The summary of a state without dirty blocks says 0 bytes, and needs no bucket."""
     db.commit()
     db.close()
 
@@ -69,7 +69,7 @@ def test_summary_counts_dirty_bytes(db: Database, tmp_path: Path) -> None:
 
 
 def test_only_differences_from_the_base_are_listed(db: Database, tmp_path: Path) -> None:
-    """New or changed files and new directories count; a directory with new entries does not."""
+    """New or changed files and new directories are listed, but not directories with new entries."""
     old = _make(db, ROOT_INO, b"old")
     folder = _make(db, ROOT_INO, b"folder", DIRECTORY)
     changed = _make(db, ROOT_INO, b"changed")
@@ -87,7 +87,7 @@ def test_only_differences_from_the_base_are_listed(db: Database, tmp_path: Path)
 
 
 def test_every_name_of_a_file_has_its_path(db: Database) -> None:
-    """Hard links and nested directories give complete paths."""
+    """A file with two names has two paths."""
     outer = _make(db, ROOT_INO, b"outer", DIRECTORY)
     inner = _make(db, outer, b"inner", DIRECTORY)
     file = _make(db, inner, b"file")
@@ -100,7 +100,7 @@ def test_every_name_of_a_file_has_its_path(db: Database) -> None:
 
 
 def test_inodes_with_damaged_names_are_placed_in_lost_found(db: Database) -> None:
-    """Names in a cycle of directories, below a missing directory or with a slash are damaged."""
+    """Names in a cycle, below a missing directory or with a slash become lost+found/#INO."""
     one = _make(db, ROOT_INO, b"one", DIRECTORY)
     two = _make(db, one, b"two", DIRECTORY)
     db.run("UPDATE dentries SET parent = ? WHERE ino = ?", (two, one))

@@ -1,4 +1,4 @@
-"""A filesystem to copy."""
+"""Fixtures: an empty filesystem to copy."""
 
 from pathlib import Path
 
@@ -11,6 +11,6 @@ from tests.model.machine import make_template
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
-    """Return a store with an empty filesystem; every program begins with a copy."""
+    """Return a store with an empty filesystem, which every program copies."""
     home: Path = tmp_path_factory.mktemp("mkfs")
     return trio.run(make_template, home)

@@ -1,4 +1,4 @@
-"""The filesystem and the model side by side, through commits, crashes, outages and moves."""
+"""A filesystem and its model side by side, through commits, kills, outages and takeovers."""
 
 import enum
 from collections.abc import Awaitable, Callable, Iterator
@@ -41,9 +41,10 @@ from s3fs_meta.testing.sudden_end import kill
 from tests.model.outages import Outages
 
 HOSTS: Final = ("a", "b")
-_PATIENCE: Final = (20, 12, 1, 1)  # failed calls before a flush stops; a retried request makes 8
+# numbers of failed requests after which a flush is cancelled; a retried request makes 8
+_PATIENCE: Final = (20, 12, 1, 1)
 _SESSION: Final = SessionOptions(cache_bytes=64 * MIB, read_timeout_s=1e9, write_timeout_s=1e9)
-_RETRIES: Final = RetryPolicy(total_s_max=1e9)  # never fails on a slow machine
+_RETRIES: Final = RetryPolicy(total_s_max=1e9)  # no retry fails because the machine is slow
 _SILENT: Final = ("get", "get_range", "put", "create", "replace", "delete", "list")
 _UNHEARD: Final = ("create", "replace", "put", "delete")
 
@@ -51,7 +52,7 @@ _Ship = Callable[[], Awaitable[object]]
 
 
 class Event(enum.Enum):
-    """Events of a filesystem other than operations of its users."""
+    """Events other than operations of users."""
 
     COMMIT = "the group commits"
     SYNC = "the background sync runs"
@@ -75,7 +76,7 @@ class Event(enum.Enum):
 
 
 class Happening(NamedTuple):
-    """An event and the random numbers that determine its details."""
+    """An event, and two random numbers that select its details."""
 
     event: Event
     a: int = 0
@@ -86,19 +87,19 @@ Step = Wish | Happening
 
 
 class _Killed(BaseException):
-    """Raised where the simulated process is killed."""
+    """The simulated kill of the daemon."""
 
 
 class Host:
-    """One host: its state directory, and the state of the filesystem in it."""
+    """One host: its name, and the history of the filesystem in its state directory."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.history: History | None = None  # None: it has never mounted the filesystem
+        self.history: History | None = None  # None if the host has never mounted the filesystem
 
 
 class Machine:
-    """Runs programs on the filesystem and on the model."""
+    """Runs programs on the filesystem and on its model, and compares them."""
 
     def __init__(self, home: Path, template: MemoryStore, pragmas: Pragmas | None = None) -> None:
         self._home = home
@@ -113,8 +114,9 @@ class Machine:
         )
         self._keyring = superblock_codec.unlock_plain(superblock)
         self._writers: dict[Epoch, Host] = {}
-        self._cuts: dict[tuple[Epoch, Txg], ModelFilesystem] = {}  # frozen by each host's last cut
-        self._births: dict[Ino, int] = {}  # the creation time of each inode, as first observed
+        # the model at the last cut of each epoch and txg
+        self._cuts: dict[tuple[Epoch, Txg], ModelFilesystem] = {}
+        self._births: dict[Ino, int] = {}  # creation times of inodes, as first observed
         self._kill_at = ""
         self.session: Session
         self.fs: Filesystem
@@ -122,7 +124,7 @@ class Machine:
     # --- programs ------------------------------------------------------------------------------
 
     async def run(self, program: list[Step]) -> None:
-        """Run a program; at its end the state must be consistent, here and on another host."""
+        """Run a program; at its end a remount and a takeover must show the expected state."""
         await self._open()
         for step in program:
             if isinstance(step, Happening):
@@ -137,17 +139,17 @@ class Machine:
 
     @property
     def history(self) -> History:
-        """Return what happened since this host opened the filesystem."""
-        assert self._host.history is not None, "it is open"
+        """Return the history since this host opened the filesystem."""
+        assert self._host.history is not None, "the filesystem must be open"
         return self._host.history
 
     @property
     def model(self) -> ModelFilesystem:
-        """Return the expected state."""
+        """Return the expected state of the filesystem."""
         return self.history.now
 
     async def do(self, operation: Operation) -> None:
-        """Do one operation on both sides, and compare."""
+        """Execute one operation on the filesystem and on the model, and compare the results."""
         after = self.model.copy()
         expected = apply(after, operation)
         actual = await perform(self.fs, operation)
@@ -155,7 +157,7 @@ class Machine:
         if operation.act is Act.CLONE and actual is None:
             self._take_numbers(operation, after)
         self.history.add(operation, after)
-        if operation.act is Act.CLONE:  # consists of several groups
+        if operation.act is Act.CLONE:  # a clone is several groups
             self.session.durability.commit()
         if not self.session.db.in_group:
             self.history.note_commit()
@@ -166,7 +168,7 @@ class Machine:
             assert found == wanted, differences({b"": wanted}, {b"": found})
 
     def _take_numbers(self, operation: Operation, after: ModelFilesystem) -> None:
-        """Give the model's copy of a tree the inode numbers of the real one, all of them new."""
+        """Give the entries of a copied tree in the model the inode numbers of the filesystem."""
         first = self.model.next_ino
         top = after.nodes[operation.new_parent].entries[operation.new_name]
         found = self.fs.lookup(operation.new_parent, operation.new_name)
@@ -174,9 +176,11 @@ class Machine:
         waiting = [(top, found)]
         while waiting:
             ino, real = waiting.pop()
-            assert real is not None, "the copy has every name"
-            assert real.ino >= first, "its inodes are new"
-            assert numbers.setdefault(ino, real.ino) == real.ino, "links are links"
+            assert real is not None, "a name of the copied tree is missing"
+            assert real.ino >= first, "an inode of the copy existed before"
+            assert numbers.setdefault(ino, real.ino) == real.ino, (
+                "hard links of the copy are separate inodes"
+            )
             waiting += [
                 (child, self.fs.lookup(real.ino, name))
                 for name, child in after.nodes[ino].entries.items()
@@ -184,7 +188,7 @@ class Machine:
         after.renumber(numbers, Ino(self.session.db.counters.next_ino))
 
     async def happen(self, happening: Happening) -> None:
-        """Carry out one event, and compare everything."""
+        """Execute one event, and compare the tree with the model."""
         await self._events[happening.event](self, happening)
         assert self.session.status.state is MountState.SERVING, self.session.status.why
         await self._compare(content=False)
@@ -224,7 +228,7 @@ class Machine:
         self._require_all_shipped()
 
     def _require_all_shipped(self) -> None:
-        """Require that every operation is in the bucket."""
+        """Require that the bucket contains all operations."""
         self.history.note_commit()
         expected, found = self.model.tree(), self._in_bucket().tree()
         assert found == expected, differences(expected, found)
@@ -242,14 +246,14 @@ class Machine:
     # --- the store fails -------------------------------------------------------------------------
 
     async def _hiccup(self, happening: Happening) -> None:
-        """A single failed request has no visible effect."""
+        """Flush while one request fails, which must have no visible effect."""
         self._faulty.fail(_SILENT[happening.a % len(_SILENT)])
         await self._flush(happening)
         await self._compare(content=True)
         self._faulty.come_back()
 
     async def _unheard(self, happening: Happening) -> None:
-        """A single lost reply has no visible effect."""
+        """Flush while one reply is lost, which must have no visible effect."""
         self._faulty.lose_reply(_UNHEARD[happening.a % len(_UNHEARD)])
         await self._flush(happening)
         self._faulty.come_back()
@@ -261,7 +265,7 @@ class Machine:
         await self._cancelled(happening, self.session.make_image)
 
     async def _cancelled(self, happening: Happening, ship: _Ship) -> None:
-        """The caller of a flush or an image may be cancelled at any point."""
+        """Cancel a flush or an image after some steps; a second one must ship everything."""
         with trio.CancelScope() as scope:
             steps = CancelAfter(4 * happening.a + happening.b, scope)
             trio.lowlevel.add_instrument(steps)
@@ -279,7 +283,10 @@ class Machine:
         await self._interrupted(happening, self.session.make_image)
 
     async def _interrupted(self, happening: Happening, ship: _Ship) -> None:
-        """Lose the reply of one request, and stop the store; a flush may give up."""
+        """Stop the store during a flush or an image, with a lost reply if selected.
+
+        After the outage a second flush or image must ship everything.
+        """
         with trio.CancelScope() as scope:
             self._faulty.go_away_after(
                 happening.a % 12,
@@ -326,7 +333,7 @@ class Machine:
         await self._open()
 
     async def _move(self, happening: Happening) -> None:
-        """Unmount with or without a flush, or kill the daemon; then another host takes over."""
+        """End the mount with or without a flush, or by a kill; then take over on another host."""
         if happening.a % 3 == 0:
             await self._flush(happening)
         if happening.a % 3 == 2:
@@ -341,7 +348,7 @@ class Machine:
         return self._hosts[HOSTS[(HOSTS.index(self._host.name) + 1) % len(HOSTS)]]
 
     async def _kill_in_takeover(self, happening: Happening) -> None:
-        """Kill the daemon and the one that takes over, on either host; then mount once more."""
+        """Kill the daemon, then the next daemon during its takeover; then mount once more."""
         kill(self.session.volume)
         if happening.a % 2:
             self._host = self._other_host
@@ -351,7 +358,7 @@ class Machine:
         except _Killed:
             lease = await LeaseKeeper(self._memory, SystemClock()).read()
             self._writers[lease.epoch] = self._host
-        assert not self._kill_at, "every takeover has every step"
+        assert not self._kill_at, "the takeover did not reach the step of the kill"
         if happening.a % 4 > 1:
             self._host = self._other_host
         await self._open(force=True)
@@ -366,7 +373,7 @@ class Machine:
     # --- opening ---------------------------------------------------------------------------------
 
     async def _open(self, *, force: bool = False) -> None:
-        """Mount on the present host, find out which state it has, and check everything."""
+        """Mount on the current host, find its state in the history, and run fsck."""
         host, end = self._host, self._end()
         if host.history is None or (end is not None and self._writers[end.epoch] is not host):
             host.history = History(self._in_bucket().crashed())
@@ -389,7 +396,7 @@ class Machine:
             sync_file=self.session.durability.sync_file,
         )
         self._writers[opened.keeper.epoch] = host
-        next_ino = opened.db.counters.next_ino  # lost inodes had numbers from this one on
+        next_ino = opened.db.counters.next_ino  # lost inodes had this number or a higher one
         self._births = {ino: ns for ino, ns in self._births.items() if ino < next_ino}
         await self._purge_orphans()
         await self._adopt_what_is_there()
@@ -404,16 +411,20 @@ class Machine:
             await self.fs.orphans.purge(ino)
 
     async def _adopt_what_is_there(self) -> None:
-        """Find the actual state among the allowed ones; continue from it."""
+        """Find the tree of the filesystem among the allowed states, and continue from it."""
         tree = await tree_of(self.fs)
         state = self.history.find(tree, Ino(self.session.db.counters.next_ino))
         if state is None:
             newest = self.model.crashed().tree()
-            raise AssertionError("\n".join(["no state fits:", *differences(newest, tree)]))
+            raise AssertionError(
+                "\n".join(
+                    ["the tree equals none of the allowed states:", *differences(newest, tree)]
+                )
+            )
         self._host.history = History(state)
 
     async def _check(self) -> None:
-        """Run fsck on rows, cached blocks and bucket: it finds nothing."""
+        """Require that fsck finds no damage in rows, cached blocks and bucket."""
         opened = self.session.volume
         self.session.durability.commit()
         cache = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)
@@ -430,7 +441,7 @@ class Machine:
     # --- the bucket ------------------------------------------------------------------------------
 
     def _links(self) -> Iterator[Changelog]:
-        """Yield the chain, the last link first."""
+        """Yield the changelogs of the chain, the last one first."""
         for key in sorted(self._memory.objects, reverse=True):
             if changelog_codec.parse_key(key) is not None:
                 yield changelog_codec.decode(key, self._memory.objects[key], self._keyring)
@@ -439,7 +450,7 @@ class Machine:
         return next(self._links(), None)
 
     def _in_bucket(self) -> ModelFilesystem:
-        """Return the tree that a restore from the bucket would have now."""
+        """Return the tree that a restore from the bucket would have."""
         for link in self._links():
             if link.kind is not Kind.FENCE:
                 return self._cuts[link.epoch, link.txg]
@@ -469,7 +480,7 @@ class Machine:
 
 
 class CancelAfter(trio.abc.Instrument):
-    """Cancels a scope after a number of steps of any task."""
+    """Cancels a scope after a number of scheduler steps."""
 
     def __init__(self, steps: int, scope: trio.CancelScope) -> None:
         self._left = steps
@@ -484,18 +495,18 @@ class CancelAfter(trio.abc.Instrument):
 
 
 class _CommitNotes:
-    """Watches commits: operations before a commit must survive a kill."""
+    """Notes each commit, because operations before it must survive a kill."""
 
     def __init__(self, recorder: Recorder, history: History) -> None:
         self._recorder = recorder
         self._history = history
 
     def group_opened(self) -> None:
-        """Pass the call on; operations of an open group may still be lost."""
+        """Pass the call on; the operations of an open group may still be lost."""
         self._recorder.group_opened()
 
     def group_committing(self) -> None:
-        """Note that all operations so far are in the group."""
+        """Note that all operations so far survive a kill."""
         self._recorder.group_committing()
         self._history.note_commit()
 

@@ -9,7 +9,7 @@ from s3fs_meta.testing.faulty_store import WRITES, FaultyStore, _Fault, _Kind
 
 
 class Outages(FaultyStore):
-    """A faulty store whose outages are scheduled by the test."""
+    """A faulty store that stops after a number of calls."""
 
     _calls_left = -1
     _lose_reply = False
@@ -19,19 +19,16 @@ class Outages(FaultyStore):
     def go_away_after(
         self, calls: int, *, lose_reply: bool, patience: int, give_up: Callable[[], None]
     ) -> None:
-        """Answer some more calls, then none.
+        """Answer some more calls, and no later ones.
 
-        Args:
-            calls: that are answered.
-            lose_reply: do what the next write asks, too, and do not answer.
-            patience: failed calls after which *give_up* is called.
-            give_up: called by an impatient caller.
+        With *lose_reply*, the first later call is executed if it is a write, but not answered.
+        *give_up* is called after *patience* failed calls.
         """
         self._calls_left, self._lose_reply = calls, lose_reply
         self._patience, self._give_up = patience, give_up
 
     def come_back(self) -> None:
-        """End the outage, and clear every scheduled fault."""
+        """End the outage, and clear all faults."""
         self._calls_left = -1
         self._give_up = None
         self.down = None
@@ -41,7 +38,7 @@ class Outages(FaultyStore):
     async def _enter(self, method: str, key: str) -> _Fault | None:
         if self._calls_left == 0:
             self._calls_left = -1
-            self.down = TransientStoreError(key, "the network is away")
+            self.down = TransientStoreError(key, "the network is unreachable")
             if self._lose_reply and method in WRITES:
                 return _Fault(_Kind.LOSE_REPLY)
         self._calls_left -= self._calls_left > 0

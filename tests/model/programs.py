@@ -1,4 +1,4 @@
-"""Random programs: what hypothesis draws, and how one is run."""
+"""Random programs, drawn by hypothesis."""
 
 import tempfile
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from tests.model.machine import Event, Happening, Machine, Step
 
 _NUMBER: Final = st.integers(0, 15)
 
-# Operations on content and kills find most bugs, so they are drawn more often.
+# Operations on content and kills find most defects, so they are drawn more often.
 _OFTEN: Final[Mapping[Act | Event, int]] = {
     Act.WRITE: 5,
     Act.APPEND: 3,
@@ -30,22 +30,22 @@ _WISHES: Final = st.builds(Wish, st.sampled_from(ACTS), _NUMBER, _NUMBER, _NUMBE
 _HAPPENINGS: Final = st.builds(Happening, st.sampled_from(EVENTS), _NUMBER, _NUMBER)
 
 _RATE: Final = 1e5
-_PROGRAM_S_MAX: Final = 200.0  # a hang fails, a busy machine does not
+_PROGRAM_S_MAX: Final = 200.0  # more than a busy machine needs
 
-# Begin with a file, so that few operations lack a target.
+# A file at the start, so that few operations lack a target.
 FIRST: Final[list[Step]] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 5, 1)]
 
 
 def programs(steps_max: int) -> st.SearchStrategy[list[Step]]:
-    """Return programs of a bounded number of steps, of which a third are events."""
+    """Return a strategy for programs, of which a third of the steps are events."""
     step: st.SearchStrategy[Step] = st.one_of(_WISHES, _WISHES, _HAPPENINGS)
     return st.lists(step, max_size=steps_max).map(lambda steps: FIRST + steps)
 
 
 def run(program: list[Step], template: MemoryStore) -> None:
-    """Run a program on a filesystem of its own.
+    """Run a program on a copy of the filesystem.
 
-    Virtual seconds pass 100,000 times faster, so that pauses between retries cost nothing.
+    Virtual seconds pass 100,000 times faster, so that pauses between retries take no time.
     """
     with tempfile.TemporaryDirectory(dir=FAST_PLACE) as home:
         machine = Machine(Path(home), template)

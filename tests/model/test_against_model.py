@@ -1,4 +1,4 @@
-"""Random operations, crashes, outages and failovers: the filesystem behaves like the model."""
+"""The filesystem and its model agree after random operations, kills, outages and takeovers."""
 
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
@@ -21,15 +21,17 @@ _PATIENT = settings(
 @settings(_PATIENT, max_examples=40, derandomize=True)
 @given(program=programs(30))
 def test_filesystem_agrees_with_the_model(template: MemoryStore, program: list[Step]) -> None:
-    """After every program the tree equals the model's, and fsck finds nothing."""
+    """After every program the trees are equal, and fsck finds no damage."""
     run(program, template)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", range(10))
-def test_filesystem_agrees_with_the_model_for_long(template: MemoryStore, number: int) -> None:
-    """Longer programs from ten seeds agree with the model."""
+def test_filesystem_agrees_with_the_model_in_long_programs(
+    template: MemoryStore, number: int
+) -> None:
+    """Longer programs are drawn with ten seeds."""
 
     @seed(number)
     @settings(_PATIENT, max_examples=100)

@@ -1,4 +1,4 @@
-"""Regression tests for failures found by random programs."""
+"""Failures that random programs have found."""
 
 import pytest
 
@@ -12,25 +12,27 @@ pytestmark = pytest.mark.thorough
 
 @pytest.mark.parametrize("event", [Event.CANCEL, Event.CANCEL_IMAGE])
 @pytest.mark.parametrize("step", sampled(range(1, 40), 3))
-def test_flush_cancelled_at_any_step_is_made_good_by_the_next(
+def test_flush_after_one_cancelled_at_any_step_ships_everything(
     template: MemoryStore, step: int, event: Event
 ) -> None:
-    """A batch that was queued when the flush was cancelled must be uploaded by the next flush."""
+    """The next flush uploads the batch that was queued when a flush was cancelled."""
     run([*FIRST, Happening(event, step // 4, step % 4)], template)
 
 
 @pytest.mark.parametrize("step", range(5))
 @pytest.mark.parametrize("hosts", range(4))
-def test_takeover_killed_at_any_step(template: MemoryStore, step: int, hosts: int) -> None:
-    """Committed content survives a killed takeover, whichever host mounts next."""
+def test_next_mount_after_a_takeover_killed_at_any_step_succeeds(
+    template: MemoryStore, step: int, hosts: int
+) -> None:
+    """Committed content survives, whichever host mounts next."""
     takeover = Happening(Event.KILL_IN_TAKEOVER, hosts, step)
     run([*FIRST, takeover, *FIRST, Happening(Event.FLUSH), takeover], template)
 
 
 @pytest.mark.parametrize("event", [Event.OUTAGE, Event.OUTAGE_IN_IMAGE])
 @pytest.mark.parametrize("calls", range(12))
-def test_outage_after_an_unheard_request_does_not_fence_its_own_mount(
+def test_lost_reply_before_an_outage_does_not_fence_the_mount(
     template: MemoryStore, calls: int, event: Event
 ) -> None:
-    """After a lost reply, the mount must recognise its own move of the head."""
+    """After a lost reply the mount recognises the head that it has written."""
     run([*FIRST, Happening(event, calls, 1)], template)

@@ -1,4 +1,4 @@
-"""Fixtures: a filesystem template, and machines after a power cut."""
+"""Fixtures: a filesystem to copy, and hosts and disks after a power cut."""
 
 import tempfile
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ __all__ = ["empty"]
 
 
 class Boots:
-    """Gives each state a separate directory, on a machine that has rebooted."""
+    """Makes a separate home directory for each state, as on a host that has rebooted."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
         self._count = 0
 
     def next_home(self) -> Path:
-        """Return a new, empty directory; a mount there sees another boot."""
+        """Return a new, empty directory; a mount in it reads a new boot id."""
         self._count += 1
         boot_id = self._home / "boot_id"
         boot_id.write_text(f"boot {self._count}\n")
@@ -40,7 +40,7 @@ class Boots:
 
 @pytest.fixture
 def boots(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boots]:
-    """Return a machine that reboots for each state."""
+    """Return an object that makes home directories on new boots."""
     monkeypatch.setattr(machine, "BOOT_ID", machine.BOOT_ID)
     with tempfile.TemporaryDirectory(dir=FAST_PLACE) as home:
         yield Boots(Path(home))
@@ -48,7 +48,7 @@ def boots(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boots]:
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
-    """Return a store with an empty filesystem; every run begins with a copy."""
+    """Return a store with an empty filesystem, which every run copies."""
     return trio.run(_make_template, tmp_path_factory.mktemp("mkfs"))
 
 
@@ -61,7 +61,7 @@ async def _make_template(home: Path) -> MemoryStore:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[LoopDisk]:
-    """Return a disk whose power can be cut."""
+    """Return a disk whose power a test can cut."""
     why = why_no_loop_disk()
     if why and "loop" not in REQUIRED:
         pytest.skip(why)

@@ -1,7 +1,7 @@
-"""The program in the user-mode Linux of ``test_user_mode_linux``: it runs until it is killed.
+"""The program in the user-mode Linux of ``test_user_mode_linux``, which runs until it is killed.
 
-It reports its progress on its console: a line for each beginning and end of a change.
-Run as a module with the URL of a filesystem, a mount's options and a seed.
+It prints a line on its console at the start and at the end of each change. Run it as a module with
+the URL of a filesystem, mount options and a seed.
 """
 
 import contextlib
@@ -16,23 +16,23 @@ from tests.power.numbered_changes import NumberedChanges
 
 DISK: Final = Path("/run/disk")
 MOUNTPOINT: Final = Path("/run/mnt")
-_FINIT_MODULE: Final = 313  # syscall number on x86_64
+_FINIT_MODULE: Final = 313  # system call number on x86_64
 
 
 def say(text: str) -> None:
-    """Write a line to the console at once."""
+    """Print a line to the console and flush it."""
     os.write(1, f"{text}\n".encode())
 
 
 def load_fuse() -> None:
-    """Load the FUSE module, if FUSE is not in the kernel; there is no kmod to do it."""
+    """Load the FUSE module unless FUSE is built into the kernel; the machine has no kmod."""
     for path in Path("/usr/lib/uml/modules", os.uname().release).rglob("fuse.ko"):
         with path.open("rb") as file:
             ctypes.CDLL(None).syscall(_FINIT_MODULE, file.fileno(), b"", 0)
 
 
 def main(url: str, options: str, seed: int) -> None:
-    """Mount, and make changes forever."""
+    """Mount the filesystem, and make changes until the machine is killed."""
     load_fuse()
     DISK.mkdir()
     MOUNTPOINT.mkdir()

@@ -1,7 +1,7 @@
-"""An ext4 on a loop device, whose power can be cut.
+"""An ext4 on a loop device whose power a test can cut.
 
-Source: fs/ext4/ioctl.c, EXT4_IOC_SHUTDOWN: from then on nothing reaches the disk and every call
-fails with EIO; with LOGFLUSH the journal is written first, with NOLOGFLUSH not even that.
+The cut is EXT4_IOC_SHUTDOWN of fs/ext4/ioctl.c. Afterwards nothing reaches the disk, and every call
+fails with EIO. With LOGFLUSH ext4 writes its journal first, with NOLOGFLUSH it does not.
 """
 
 import fcntl
@@ -17,11 +17,11 @@ from typing import Final
 _SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN
 _LOGFLUSH: Final = 1
 _NOLOGFLUSH: Final = 2
-IMAGE_BYTES: Final = 200 << 20  # sparse
+IMAGE_BYTES: Final = 200 << 20  # a sparse file
 
 
 class LoopDisk:
-    """A sparse file with an ext4, and its mountpoint."""
+    """A sparse file with an ext4, and the mountpoint of that ext4."""
 
     def __init__(self, image: Path, mountpoint: Path) -> None:
         self.image, self.mountpoint = image, mountpoint
@@ -32,11 +32,11 @@ class LoopDisk:
         subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
 
     def mount(self) -> None:
-        """Mount it; after a cut, ext4 replays its journal."""
+        """Mount the disk; after a cut, ext4 replays its journal."""
         subprocess.run(["mount", "-o", "loop", self.image, self.mountpoint], check=True)
 
     def cut(self, *, journal_written: bool) -> None:
-        """Discard everything not written to the disk; optionally keep the journal."""
+        """Discard all that is not on the disk; write the journal first if *journal_written*."""
         fd = os.open(self.mountpoint, os.O_RDONLY)
         try:
             how = _LOGFLUSH if journal_written else _NOLOGFLUSH
@@ -46,10 +46,10 @@ class LoopDisk:
         self._is_cut = True
 
     def unmount(self) -> None:
-        """Unmount it, if it is mounted, and remove the loop device.
+        """Unmount the disk if it is mounted, and remove its loop device.
 
-        After a cut, a copy of the image is used: a mount namespace of another program may hold
-        the old device, and with it an ext4 that refuses everything.
+        After a cut, the image is copied: another program's mount namespace may hold the old device,
+        whose ext4 refuses all requests.
         """
         if self.mountpoint.is_mount():
             subprocess.run(["umount", self.mountpoint], check=True)
@@ -62,7 +62,7 @@ class LoopDisk:
 
 @functools.cache
 def why_no_loop_disk() -> str:
-    """Return why loop devices are impossible here, or an empty string."""
+    """Return why loop devices are unavailable, or an empty string."""
     if os.geteuid() != 0:
         return "loop devices need root"
     if shutil.which("mkfs.ext4") is None:

@@ -1,6 +1,6 @@
-"""The program on a rebooted machine: run as a module, like ``s3fs_meta``.
+"""The command on a host that has rebooted; run it as a module, like ``s3fs_meta``.
 
-The environment names the file that says which boot this is.
+An environment variable names a file with the boot id.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""Changes that follow from a seed, and the states that a power cut may leave.
+"""Changes that follow from a seed, and the trees that a power cut may leave.
 
-Owns: the states after each change, making the changes and reporting progress, the comparison with a
-tree. Does not know how the power was cut. Two numbers describe the progress: the durable changes
-and the begun ones. Any wire can carry them from a machine that is then killed.
+Owns: the tree after each change, the execution of changes, and the comparison with a tree found
+after a cut. Does not know how the power was cut. The progress is two numbers: how many changes are
+durable, and how many have begun. A host that is then killed reports them over any connection.
 """
 
 import errno
@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 
 from tests.power.ordered_load import Act, Change, Choices, Tree
 
-BYTES_MAX: Final = 100_000  # a change is one write request, so no part of it is a hole
-# Share of the changes that are synced; the seed chooses one.
+# A change of at most this size is one write request, so it leaves no hole.
+BYTES_MAX: Final = 100_000
+# The shares of changes that are synced; the seed selects one share.
 SYNCED_SHARES: Final = (0.2, 0.03, 0.01, 0.0)
 PIECE_BYTES: Final = 4096  # the smallest read of the kernel
 _SIZED: Final = frozenset({Act.PUT, Act.APPEND, Act.OVERWRITE})
@@ -26,7 +27,7 @@ Sizes = dict[str, int | None]  # size by path; None for a directory
 
 @dataclass(frozen=True)
 class State:
-    """A tree whose files stay the same when their names change."""
+    """A tree, and an identity of each of its files that survives renames."""
 
     tree: Tree = field(default_factory=dict)
     files: dict[str, FileId] = field(default_factory=dict)
@@ -34,15 +35,15 @@ class State:
 
     @property
     def sizes(self) -> Sizes:
-        """Return sizes by path, without reading."""
+        """Return sizes by path."""
         return {name: None if data is None else len(data) for name, data in self.tree.items()}
 
     def content(self, file: FileId) -> bytes | None:
-        """Return the content of a file, None if there is none."""
+        """Return the content of a file, or None if it is removed."""
         return next((self.tree[name] for name, one in self.files.items() if one == file), None)
 
     def after(self, change: Change) -> "State":
-        """Return the state one change later."""
+        """Return the state after a change."""
         tree, files, next_file = dict(self.tree), dict(self.files), self.next_file
         change.apply(tree)
         if change.act is Act.RENAME:
@@ -54,21 +55,21 @@ class State:
 
 
 class Progress(NamedTuple):
-    """The progress of the changes before the power cut."""
+    """How far the changes had come at the power cut."""
 
     promised: int  # number of durable changes
     begun: int
 
 
 class Verdict(NamedTuple):
-    """The result of a comparison."""
+    """The result of a comparison with the allowed states."""
 
-    number: int  # number of changes whose names and sizes are there
-    lost: set[str]  # files that cannot be read completely
+    number: int  # number of changes whose names and sizes exist
+    lost: set[str]  # files that are partly unreadable
 
 
 class NumberedChanges:
-    """The changes of one seed."""
+    """The changes of one seed, and the states between them."""
 
     def __init__(self, seed: int) -> None:
         self._choices = Choices(0, seed, BYTES_MAX, synced_share=SYNCED_SHARES[seed % 4])
@@ -76,7 +77,7 @@ class NumberedChanges:
         self.changes: list[Change] = []
 
     def change(self, number: int) -> Change:
-        """Return one change."""
+        """Return the change with a number."""
         while len(self.changes) <= number:
             self.changes.append(self._choices.next_change(self.states[-1].tree))
             self.states.append(self.states[-1].after(self.changes[-1]))
@@ -85,7 +86,7 @@ class NumberedChanges:
     def perform(
         self, root: Path, began: Callable[[int], None], ended: Callable[[int], None]
     ) -> None:
-        """Make changes one after another until the filesystem refuses."""
+        """Make changes one after another until the filesystem refuses one."""
         number = 0
         while True:
             change = self.change(number)
@@ -95,7 +96,7 @@ class NumberedChanges:
             number += 1
 
     def progress(self, begun: int, ended: int) -> Progress:
-        """Return the progress for numbers of changes begun and ended."""
+        """Return the progress, from how many changes have begun and ended."""
         synced = [number for number in range(ended) if self.change(number).synced]
         return Progress(max(synced, default=-1) + 1, begun)
 
@@ -104,8 +105,8 @@ class NumberedChanges:
     def judge(self, root: Path, progress: Progress) -> Verdict:
         """Compare a tree with the allowed states.
 
-        Raises:
-            AssertionError: a durable change is missing, the rest is no prefix of the changes, or there are bytes that were never written.
+        Raises AssertionError if a durable change is missing, if the other changes are no prefix, or
+        if the tree has bytes that no change wrote.
         """
         self.change(progress.begun)
         found = _sizes_of(root)
@@ -157,14 +158,15 @@ class NumberedChanges:
 
 
 def _may_be_halfway(change: Change, state: State, found: Sizes) -> bool:
-    """Return whether a change may have been cut between its own steps."""
+    """Return whether the tree shows a change between its own two steps."""
     sizes = state.sizes
     names = {
         name for name in sizes.keys() | found.keys() if sizes.get(name, -1) != found.get(name, -1)
     }
     if change.act not in _SIZED or names != {change.name}:
         return False
-    return change.act is Act.PUT and found.get(change.name) == 0  # created or emptied, not written
+    # created or emptied, and not yet written
+    return change.act is Act.PUT and found.get(change.name) == 0
 
 
 def _judge_file(
@@ -193,7 +195,7 @@ def _read(fd: int, start: int, stop: int) -> bytes | None:
         if exc.errno != errno.EIO:
             raise
         return None
-    assert len(data) == stop - start, "a short read"
+    assert len(data) == stop - start, "the read returned fewer bytes than requested"
     return data
 
 

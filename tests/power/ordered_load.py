@@ -1,10 +1,10 @@
-"""A load of several writers with distinguishable changes, and the check which of them survived.
+"""A load of several writers, and the check which of their changes survived.
 
-Owns: changes to a tree of files, making them by system calls, and finding which changes of each
-writer a tree has. Does not know how the load ends. Each change begins when the one before has
-returned. ``close`` hands everything that was written to the daemon (with its writeback cache the
-kernel keeps ``write`` to itself), so a change that has returned was acknowledged as a whole.
-Contents have no zeros, so that lost bytes show.
+Owns: changes of a tree, their execution by system calls, and the search for each writer's changes
+in a tree. Does not know how the load ends. Each change begins after the previous one has returned.
+With its write-back cache the kernel keeps written data to itself until ``close``, which hands it to
+the daemon. A change that has returned was therefore acknowledged as a whole. Contents have no
+zeros, so that lost bytes are visible.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ from typing_extensions import override
 
 Tree = dict[str, bytes | None]  # content by path below the root; None for a directory
 
-FOLDERS: Final = ("", "d/")  # all writers share them
-_NAMES: Final = 7  # number of names of each writer in each folder
+FOLDERS: Final = ("", "d/")  # The writers share these folders.
+_NAMES: Final = 7  # the number of names of each writer in each folder
 _GONE: Final = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 
 
 class Act(enum.Enum):
     """The kinds of changes."""
 
-    PUT = "put"  # write a whole file, new or not
+    PUT = "put"  # write a complete file, which may exist
     APPEND = "append"
     OVERWRITE = "overwrite"
     TRUNCATE = "truncate"
@@ -42,7 +42,7 @@ class Act(enum.Enum):
     SYNC_FOLDER = "sync folder"
 
 
-# The weight of each kind among the possible ones.
+# The probability weight of each kind of change.
 _WEIGHTS: Final = {
     Act.PUT: 6.0,
     Act.APPEND: 4.0,
@@ -64,16 +64,16 @@ class Change:
     name: str
     new_name: str = ""
     data: bytes = b""
-    at: int = 0  # offset of a write, or new size
+    at: int = 0  # the offset of a write, or the new size
     synced: bool = False
 
     @property
     def names(self) -> set[str]:
-        """Return the names that the change may affect."""
+        """Return the names that the change affects."""
         return {self.name, self.new_name} - {""}
 
     def apply(self, tree: Tree) -> None:
-        """Make the change in a tree in memory."""
+        """Apply the change to a tree in memory."""
         old = tree.get(self.name) or b""
         if self.act is Act.RENAME:
             tree[self.new_name] = tree.pop(self.name)
@@ -93,9 +93,9 @@ class Change:
         return len(old) if self.act is Act.APPEND else self.at
 
     def may_be_halfway(self, before: Tree, found: Tree) -> bool:
-        """Return whether a tree that differs only in its names may be halfway through the change."""
+        """Return whether a tree may show the change between its own steps."""
         if self.act not in {Act.PUT, Act.APPEND, Act.OVERWRITE}:
-            return False  # one step: done or not
+            return False  # The change has one step.
         old, content = before.get(self.name) or b"", found.get(self.name)
         if content is None:
             return False
@@ -108,7 +108,7 @@ class Change:
         return _is_mixture(content, old, new)
 
     def perform(self, root: Path) -> None:
-        """Make the change in a real tree; when this returns, the filesystem has acknowledged it."""
+        """Make the change on the filesystem, which has acknowledged it when this returns."""
         path = root / self.name
         if self.act is Act.RENAME:
             path.rename(root / self.new_name)
@@ -132,7 +132,7 @@ class Change:
         }[self.act]
         with contextlib.ExitStack() as stack:
             fd = os.open(path, flags, 0o644)
-            stack.callback(os.close, fd)  # raises if write-back failed
+            stack.callback(os.close, fd)  # Closing raises if write-back failed.
             if self.act is not Act.SYNC_FOLDER:
                 if self.at:
                     os.lseek(fd, self.at, os.SEEK_SET)
@@ -142,7 +142,7 @@ class Change:
 
 
 def _is_mixture(content: bytes, old: bytes, new: bytes) -> bool:
-    """Return whether every byte is the old or the new one, or a hole where both are missing."""
+    """Return whether every byte is the old or the new one, or zero."""
     if new.startswith(content) or content == old:
         return True
     size = len(content)
@@ -157,7 +157,7 @@ def _sized(data: bytes, size: int) -> bytes:
 
 
 class Choices:
-    """Chooses the changes of one writer by a seed."""
+    """Selects the changes of one writer by a seed."""
 
     def __init__(
         self, writer: int, seed: int, bytes_max: int, *, synced_share: float = 0.2
@@ -166,12 +166,12 @@ class Choices:
         self._synced_share = synced_share
         self._bytes_max = bytes_max
         self._prefix = prefix_of(writer)
-        # Repeated contents, so that some blocks are duplicates.
+        # Some contents are repeated, so that some blocks are duplicates.
         self._common = [self._content() for _ in range(3)]
         self._places = [f"{folder}{self._prefix}{n}" for folder in FOLDERS for n in range(_NAMES)]
 
     def next_change(self, tree: Tree) -> Change:
-        """Return a change that is possible in a tree."""
+        """Return a random change that is possible in a tree."""
         files = sorted(name for name, content in tree.items() if content is not None)
         directories = sorted(tree.keys() - set(files))
         free = [place for place in self._places if place not in tree]
@@ -217,13 +217,13 @@ class Choices:
 
 
 def prefix_of(writer: int) -> str:
-    """Return the prefix of a writer's names."""
+    """Return the prefix of all names of a writer."""
     return f"w{writer}-"
 
 
 @dataclass(slots=True)
 class Step:
-    """A change, and the time when it was made; an unfinished one has no end."""
+    """A change with its start and end time; the end is None if the change did not return."""
 
     change: Change
     began_ns: int
@@ -231,7 +231,7 @@ class Step:
 
 
 class Writer(threading.Thread):
-    """Makes one change after another until it is stopped or the mount is dead."""
+    """A thread that makes changes until it is stopped or the mount is dead."""
 
     def __init__(self, root: Path, tree: Tree, choices: Choices, ending: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -242,7 +242,7 @@ class Writer(threading.Thread):
 
     @override
     def run(self) -> None:
-        """Make changes."""
+        """Make changes until the load ends."""
         try:
             while not self._ending.is_set():
                 self._take_step()
@@ -252,11 +252,12 @@ class Writer(threading.Thread):
                 self._ending.set()
 
     def _is_gone(self) -> bool:
-        """Return whether the mount is dead; write-back in progress then fails with EIO."""
+        """Return whether the mount is dead, in which case write-back fails with EIO."""
         try:
             os.statvfs(
                 self._root
-            )  # the kernel answers nearly everything else from its caches, also listings
+                # The kernel answers most other requests, such as listings, from its caches.
+            )
         except OSError as exc:
             return exc.errno in _GONE
         return False
@@ -271,7 +272,7 @@ class Writer(threading.Thread):
 
 
 class Load:
-    """Writers in one tree, which continue from the state found last."""
+    """Writers in one tree, which continue from the state found after the last kill."""
 
     def __init__(self, root: Path, writers: int, seed: int, bytes_max: int) -> None:
         self.root = root
@@ -281,7 +282,7 @@ class Load:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[threading.Event]:
-        """Run the load while the context lasts; the event is also set after an error."""
+        """Run the writers for the duration of the context; an error sets the event, too."""
         ending = threading.Event()
         writers = [
             Writer(self.root, base, choices, ending)
@@ -295,19 +296,22 @@ class Load:
             ending.set()
             for writer in writers:
                 writer.join(60)
-                assert not writer.is_alive(), "a writer hangs"
+                assert not writer.is_alive(), "a writer did not end in time"
             self.steps = [writer.steps for writer in writers]
         for writer in writers:
             if writer.trouble is not None:
                 raise writer.trouble
 
     def judge(self, found: Tree, killed_ns: int) -> "Verdict":
-        """Raise if a promised change is missing, or the rest is no prefix; continue from the found state."""
+        """Compare a tree with all steps, and continue from it.
+
+        Raises AssertionError if a promised step is missing, or if the existing steps are no prefix.
+        """
         parts = [
             {path: data for path, data in found.items() if _writer_of(path) == number}
             for number in range(len(self.bases))
         ]
-        assert sum(map(len, parts)) + 1 == len(found), "there is an entry that no writer made"
+        assert sum(map(len, parts)) + 1 == len(found), "the tree has an entry that no writer made"
         windows = [
             window_of(base, steps, part)
             for base, steps, part in zip(self.bases, self.steps, parts, strict=True)
@@ -325,7 +329,7 @@ def _writer_of(path: str) -> int:
 
 
 def tree_of(root: Path) -> Tree:
-    """Return all files and directories below a directory."""
+    """Return the content of all files and directories below a directory."""
     return {
         str(path.relative_to(root)): None if path.is_dir() else path.read_bytes()
         for path in root.rglob("*")
@@ -336,17 +340,16 @@ def tree_of(root: Path) -> Tree:
 
 
 class Window(NamedTuple):
-    """The range of steps of a writer that survived: one number, unless it is ambiguous."""
+    """How many steps of a writer survived: a range, if the tree fits several numbers."""
 
-    some: int  # the least number of steps that are there at least in part
-    all: int  # the largest number of steps that are there completely
+    some: int  # the minimum number of steps that exist at least in part
+    all: int  # the maximum number of steps that exist completely
 
 
 def window_of(base: Tree, steps: Sequence[Step], found: Tree) -> Window:
-    """Return how many steps of a writer a tree has.
+    """Return how many steps of a writer exist in a tree.
 
-    Raises:
-        AssertionError: they are no prefix.
+    Raises AssertionError if they are no prefix of the writer's steps.
     """
     tree = dict(base)
     differing = {name for name in tree.keys() | found.keys() if _differ(tree, found, name)}
@@ -419,12 +422,12 @@ def _told(step: Step) -> str:
 
 @dataclass
 class Verdict:
-    """The steps of all writers that survived."""
+    """The steps of all writers that survived a kill."""
 
     steps: Sequence[Sequence[Step]]
     windows: Sequence[Window]
-    ended_ns: int  # time of the kill of the daemon
-    slack_ns: int = 1_000_000_000  # a group lasts up to 50 ms; a busy machine may be late
+    ended_ns: int  # time of the kill
+    slack_ns: int = 1_000_000_000  # A group lasts up to 50 ms, but a busy machine may be late.
 
     @override
     def __str__(self) -> str:
@@ -433,7 +436,7 @@ class Verdict:
 
     @property
     def age_of_lost_ns(self) -> int:
-        """Return the age of the oldest acknowledged step that was lost, 0 without one."""
+        """Return the age of the oldest acknowledged step that was lost, or 0."""
         ends = [
             step.ended_ns
             for steps, window in zip(self.steps, self.windows, strict=True)
@@ -443,7 +446,7 @@ class Verdict:
         return max((self.ended_ns - end for end in ends), default=0)
 
     def check_promises(self) -> None:
-        """Require that everything synced and everything old enough is there."""
+        """Require all steps that were synced, or are older than one group commit."""
         done_ns = max([self.ended_ns - self.slack_ns, *self._synced_ns()])
         for writer, (steps, window) in enumerate(zip(self.steps, self.windows, strict=True)):
             for number, step in enumerate(steps[window.all :], window.all):
@@ -453,14 +456,14 @@ class Verdict:
                 assert not promised, f"step {number} of writer {writer} is lost: {_told(step)}"
 
     def _synced_ns(self) -> Iterator[int]:
-        """Yield the start times of completed syncs: all steps that ended before are promised."""
+        """Yield the start times of completed syncs, which promise all steps that ended before."""
         for steps in self.steps:
             for step in steps:
                 if step.change.synced and step.ended_ns is not None:
                     yield step.began_ns
 
     def check_order(self) -> None:
-        """Require that no step is there that began after the end of a missing one."""
+        """Require that no existing step began after the end of a missing step."""
         missing = [
             step.ended_ns
             for steps, window in zip(self.steps, self.windows, strict=True)
@@ -473,4 +476,4 @@ class Verdict:
             for step in steps[: window.some][-1:]
         ]
         if missing and there:
-            assert max(there) <= min(missing), "a younger change is there, an older one is not"
+            assert max(there) <= min(missing), "a younger change exists, an older change is missing"

@@ -1,4 +1,4 @@
-"""A session whose writes are recorded, and the check of the state after a power cut."""
+"""A recorded session, and the check of the states that a power cut may leave of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,32 +44,32 @@ from tests.model.machine import CancelAfter
 
 HOST: Final = "a"
 _SESSION: Final = SessionOptions(cache_bytes=64 * MIB)
-_READ_BYTES: Final = 512  # the granularity of lost ranges
+_READ_BYTES: Final = 512  # content is lost in units of this size
 _OPTIONS: Final = FilesystemOptions(access_time=AccessTime.NEVER)
 _CONTENT: Final = frozenset({Act.WRITE, Act.APPEND, Act.TRUNCATE})
 
 
 class Stored(NamedTuple):
-    """An object was stored, or deleted (None)."""
+    """The event that an object was stored, or deleted if *data* is None."""
 
     key: ObjectKey
     data: bytes | None
 
 
 class Began(NamedTuple):
-    """An operation began: from here on part of it may be there."""
+    """The event that an operation began, parts of which may exist afterwards."""
 
     number: int
 
 
 class Promised(NamedTuple):
-    """Everything before this operation is durable."""
+    """The event that all operations before this number are durable."""
 
     number: int
 
 
 class _RecordedStore(MemoryStore):
-    """A store that records its content over time."""
+    """A store that records all changes of its objects."""
 
     def __init__(self, recorder: Recorder, template: MemoryStore) -> None:
         super().__init__()
@@ -102,17 +102,17 @@ class _RecordedStore(MemoryStore):
 
 @dataclass
 class Run:
-    """A recorded run: its operations, and the requests that the disk received."""
+    """A recorded run: its operations, and all requests to the disk."""
 
     template: MemoryStore
     pragmas: Pragmas
     events: list[Event] = field(default_factory=list)
     states: list[ModelFilesystem] = field(default_factory=lambda: [ModelFilesystem()])
     operations: list[Operation] = field(default_factory=list)
-    undone: list[range] = field(default_factory=list)  # states that a kill undid
+    undone: list[range] = field(default_factory=list)  # states that a kill has undone
 
     def take_back(self, found: dict[bytes, Seen], next_ino: int) -> None:
-        """After a kill an earlier state is current: record it as the newest."""
+        """Record the earlier state that a kill has restored as the newest state."""
         newest = len(self.operations)
         for number in range(newest, -1, -1):
             state = self.states[number].crashed()
@@ -124,7 +124,7 @@ class Run:
         raise AssertionError("after a kill the tree matches no earlier state")
 
     def versions(self, cut: int, number: int) -> list[ModelFilesystem]:
-        """Return the states whose bytes may be there when the rows are those of state *number*."""
+        """Return the states whose bytes may exist if the rows are those of state *number*."""
         window = range(self.promised(cut), self.begun(cut) + 1)
         gone = {one for taken in self.undone if number >= taken.stop for one in taken}
         return [self.states[one] for one in window if one not in gone and one < len(self.states)]
@@ -158,11 +158,11 @@ class Run:
 
 # --- recording -----------------------------------------------------------------------------------
 
-# Events of a session other than the operations of its users.
+# Steps of a program other than operations of users.
 COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED = (
     "commit",
     "sync",
-    "busy",  # the next operation comes during a sync
+    "busy",  # the next operation begins during a sync
     "upload",
     "flush",
     "evict",
@@ -174,7 +174,7 @@ COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED 
 
 
 class CancelledFlush(NamedTuple):
-    """A flush whose caller is cancelled after some scheduler steps."""
+    """A flush that is cancelled after a number of scheduler steps."""
 
     task_steps: int
 
@@ -185,7 +185,7 @@ Step = Wish | CancelledFlush | str
 async def record(
     program: Sequence[Step], home: Path, template: MemoryStore, pragmas: Pragmas
 ) -> Run:
-    """Run a program and return the recording, after checking that it is complete."""
+    """Run a program and return its recording, after a check that the recording is complete."""
     recorder = Recorder(home)
     run = Run(template, pragmas, recorder.events)
     store = _RecordedStore(recorder, template)
@@ -195,7 +195,9 @@ async def record(
         for step in program:
             await recorded.take(step)
         count = len(run.events)
-        assert replay(run.events) == contents_of(home), "something went past the recorder"
+        assert replay(run.events) == contents_of(home), (
+            "the recorder has missed a request to the disk"
+        )
         recorded.session.volume.db.close()
         recorded.session.volume.state_dir.unlock()
         del run.events[count:]
@@ -203,7 +205,7 @@ async def record(
 
 
 class _Recorded:
-    """The session that is recorded."""
+    """The open session that is recorded."""
 
     def __init__(self, run: Run, recorder: Recorder, store: MemoryStore, home: Path) -> None:
         self._run, self._recorder, self._store, self._home = run, recorder, store, home
@@ -212,13 +214,13 @@ class _Recorded:
         self.fs: Filesystem
 
     async def open(self) -> None:
-        """Mount."""
+        """Mount the filesystem."""
         self.session, self.fs = await open_session(
             self._store, self._home / HOST, self._run.pragmas
         )
 
     async def take(self, step: Step) -> None:
-        """Execute one step."""
+        """Execute one step of a program."""
         if isinstance(step, Wish):
             operation = choose(self._run.states[-1], step)
             if operation is not None:
@@ -233,7 +235,7 @@ class _Recorded:
             self._recorder.note(Promised(done))
 
     async def do(self, operation: Operation) -> None:
-        """Execute one operation."""
+        """Execute one operation of a user."""
         number = len(self._run.operations)
         after = self._run.states[-1].copy()
         expected = apply(after, operation)
@@ -297,12 +299,12 @@ class _Recorded:
         await self.open()
 
     async def _kill(self) -> None:
-        """Kill the daemon right after a commit, and mount again."""
+        """Kill the daemon after a commit, and mount again."""
         await self._commit()
         await self._kill_uncommitted()
 
     async def _kill_uncommitted(self) -> None:
-        """Kill the daemon with an open group; continue from the state found."""
+        """Kill the daemon while a group is open, and continue from the state found."""
         self._recorder.note(Began(len(self._run.operations)))
         self.session.volume.db.close()
         self.session.volume.state_dir.unlock()
@@ -313,7 +315,7 @@ class _Recorded:
 async def open_session(
     store: MemoryStore, state: Path, pragmas: Pragmas
 ) -> tuple[Session, Filesystem]:
-    """Mount without background tasks, taking over if necessary."""
+    """Mount without background tasks, with a takeover if another epoch holds the lease."""
     opened = await open_filesystem(
         store,
         StateDir(state),
@@ -341,12 +343,12 @@ async def open_session(
 
 
 async def judge_choice(run: Run, cut: int, dice: Dice, home: Path) -> None:
-    """Check a random one of the states that a cut may leave."""
+    """Check one random state that a cut may leave."""
     await judge(run, cut, PowerCut(run.events[:cut]).choose(dice), home)
 
 
 async def judge(run: Run, cut: int, state: State, home: Path) -> None:
-    """Mount the state after a cut on the next boot, and compare it with the promises."""
+    """Mount a state after a cut on the next boot, and compare it with the promises."""
     state.write_to(home)
     store = MemoryStore()
     store.objects = run.objects(cut)
@@ -363,7 +365,7 @@ async def judge(run: Run, cut: int, state: State, home: Path) -> None:
 
 
 async def _find(run: Run, cut: int, fs: Filesystem) -> int:
-    """Return the prefix of operations that equals the rows; contents count by size only."""
+    """Return how many operations the rows contain; contents are compared by size only."""
     found = await tree_of(fs, content=False)
     promised, begun = run.promised(cut), min(run.begun(cut), len(run.operations))
     for number in range(begun, promised - 1, -1):
@@ -381,13 +383,16 @@ def _without_contents(model: ModelFilesystem) -> dict[bytes, Seen]:
 
 
 def _changed(run: Run, cut: int) -> set[Ino]:
-    """Return the files whose content may have changed after the promise."""
+    """Return the files whose content may have changed since the last promise."""
     since = run.operations[run.promised(cut) : run.begun(cut)]
     return {operation.ino for operation in since if operation.act in _CONTENT}
 
 
 async def _judge_contents(run: Run, cut: int, number: int, fs: Filesystem) -> None:
-    """Require that every byte is from a state since the promise; only changed files may have lost content."""
+    """Require that every byte is from a state since the last promise.
+
+    Only files changed since then may have lost content.
+    """
     model = run.states[number]
     changed = _changed(run, cut)
     for path, ino in model.crashed().paths():
@@ -431,7 +436,7 @@ async def _judge_piece(
 
 
 async def _judge_fsck(session: Session, store: MemoryStore, changed: set[Ino]) -> None:
-    """Require that fsck finds nothing but lost content in files changed since the promise."""
+    """Require that fsck reports only lost content of files changed since the last promise."""
     session.durability.commit()
     opened = session.volume
     cache = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)
@@ -447,11 +452,11 @@ async def _judge_fsck(session: Session, store: MemoryStore, changed: set[Ino]) -
     assert damage == []
 
 
-LOST: Final = "I43"  # the file of a dirty block is complete
+LOST: Final = "I43"  # the cache file of a dirty block is complete
 
 
 async def _go_on(session: Session, fs: Filesystem, *, may_be_lost: bool) -> None:
-    """Write to the filesystem after a cut, and upload it unless content is lost."""
+    """Write to the filesystem after a cut, and upload the changes unless content is lost."""
     apply_to = Operation(Act.MAKE_FILE, Ino(1), b"after the cut", number=0o100644)
     assert await perform(fs, apply_to) is None
     made = fs.lookup(Ino(1), b"after the cut")

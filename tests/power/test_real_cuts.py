@@ -1,10 +1,10 @@
 """The power of a real disk is cut under a real mount.
 
 The state directory is on an ext4 of its own on a loop device. While changes run, ext4 is shut down
-without writing its caches, the daemon is killed, ext4 is mounted again and replays its journal, and
-the filesystem is mounted on the rest, as on the next boot. The result is judged as in
-``numbered_changes``; then it must be writable, unmount, and pass fsck. The recorded cuts reach
-more states; these show that the recorder's disk is like a real one.
+without writing its caches, and the daemon is killed. Then ext4 is mounted again and replays its
+journal, and the filesystem is mounted as on the next boot. The tree is judged as in
+``numbered_changes``. The filesystem must be writable, unmount and pass fsck. Recorded cuts reach
+more states; these tests show that the recorder's disk behaves like a real one.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ MODES: Final = (
 
 
 class Machine:
-    """A mount whose local state is on a disk whose power can be cut."""
+    """A mount whose state directory is on a disk whose power a test can cut."""
 
     def __init__(self, place: Place, disk: LoopDisk, options: str) -> None:
         self._place, self._disk, self._options = place, disk, options
@@ -56,7 +56,7 @@ class Machine:
         disk.unmount()
 
     def boot(self) -> None:
-        """Mount the disk and the filesystem on a new boot."""
+        """Mount the disk and the filesystem as on a new boot."""
         self._boots += 1
         boot_id = self._place.mountpoint.with_name("boot_id")
         boot_id.write_text(f"boot {self._boots}\n")
@@ -65,7 +65,7 @@ class Machine:
         url, mountpoint = self._place.url, self._place.mountpoint
         module = "tests.power.next_boot"
         done = self._program.run("mount", "-o", self._options, url, mountpoint, module=module)
-        # Block files of operations that the cut undid may be quarantined; the database never.
+        # Block files of undone operations may be quarantined, but never the database.
         quarantined = list(self._disk.mountpoint.glob("state/*/kept-*/meta.db"))
         assert (done.returncode, quarantined) == (0, []), done.stderr + self._log_text()
         self._pid_fd = os.pidfd_open(self._program.status(self._place.mountpoint)["pid"])
@@ -102,7 +102,7 @@ class Machine:
         return changes.progress(begun[-1], ended[-1])
 
     def judge(self, changes: NumberedChanges, progress: Progress) -> Verdict:
-        """Compare the tree with the allowed states; it must be writable and pass fsck."""
+        """Compare the tree with the allowed states; the filesystem must unmount and pass fsck."""
         root = self._place.mountpoint
         verdict = changes.judge(root, progress)
         for name in verdict.lost:
@@ -120,7 +120,7 @@ class Machine:
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pid_fd, signal.SIGKILL)
-        assert select.select([self._pid_fd], [], [], PROCESS_S_MAX)[0], "the daemon did not end"
+        assert select.select([self._pid_fd], [], [], PROCESS_S_MAX)[0], "the daemon did not exit"
         os.close(self._pid_fd)
         self._pid_fd = -1
 
@@ -129,14 +129,14 @@ class Machine:
         self._disk.unmount()
 
     def close(self) -> None:
-        """Unmount and remove everything."""
+        """Kill the daemon if it runs, and unmount everything."""
         if self._pid_fd >= 0:
             self._kill()
             self._unmount_all()
 
 
 def sync_directory(path: Path) -> None:
-    """Make durable what a directory holds."""
+    """Sync a directory."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -145,7 +145,7 @@ def sync_directory(path: Path) -> None:
 
 
 def cut_often(place: Place, disk: LoopDisk, options: str, seeds: range) -> None:
-    """Cut the power once for each seed."""
+    """Cut the power once for each seed, and judge the tree after each cut."""
     with contextlib.closing(Machine(place, disk, options)) as machine:
         for seed in seeds:
             changes = NumberedChanges(seed)
@@ -164,14 +164,15 @@ def cut_often(place: Place, disk: LoopDisk, options: str, seeds: range) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("options", [MODES[0]])
-def test_promises_survive_a_real_power_cut(empty: Place, disk: LoopDisk, options: str) -> None:
-    """Synced data survives one real power cut."""
+def test_synced_data_survives_a_real_power_cut(empty: Place, disk: LoopDisk, options: str) -> None:
     cut_often(empty, disk, f"{options},image_interval=1,commit=0.5", range(1))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", MODES)
-def test_promises_survive_many_real_power_cuts(empty: Place, disk: LoopDisk, options: str) -> None:
-    """Synced data survives many power cuts under each durable journal mode."""
+def test_synced_data_survives_many_real_power_cuts(
+    empty: Place, disk: LoopDisk, options: str
+) -> None:
+    """Several cuts are made with each journal mode that keeps synced data."""
     cut_often(empty, disk, f"{options},image_interval=1", range(100, 107))

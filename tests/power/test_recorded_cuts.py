@@ -1,10 +1,10 @@
 """Every state that a power cut may leave keeps the promises of docs/design/durability.md.
 
 A program runs while all requests to the disk are recorded. Then states are built as a disk may hold
-them after a cut, each is mounted on the next boot, and judged: the database opens, the rows are a
-prefix of the operations that has all that a sync promised, every byte is from a state since then,
-fsck finds nothing but lost content that was never promised, and the filesystem is writable. A seed
-chooses the program and the states; it stands in the name of the test.
+them after a cut. Each is mounted as on the next boot, and judged. The database must open. Its rows
+must be a prefix of the operations, with all that a sync promised. Every byte must be from a state
+since that sync. fsck may find only lost content that no sync promised. The filesystem must be
+writable. A seed selects the program and the states, and is in the name of the test.
 """
 
 import itertools
@@ -56,12 +56,12 @@ MODES: Final = (
 CANCELLED: Final = "cancelled flush"
 EVENTS: Final = (COMMIT, SYNC, BUSY, UPLOAD, FLUSH, CANCELLED, EVICT, READ, REMOUNT, KILL)
 _OFTEN: Final = {Act.WRITE, Act.APPEND, Act.MAKE_FILE, Act.FSYNC}
-# A copy of a tree is several groups, so a state between two operations is expected.
+# A copy of a tree is several groups, so after a cut it may exist in part.
 ACTS: Final = [act for act in Act if act is not Act.CLONE for _ in range(4 if act in _OFTEN else 1)]
 
 
 def make_program(seed: int, steps: int) -> list[Step]:
-    """Return a program; its contents have no zeros, so that lost bytes show."""
+    """Return a random program, whose contents have no zeros, so that lost bytes are visible."""
     dice = random.Random(seed)
     program: list[Step] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 5, 1)]
     for _ in range(steps):
@@ -75,9 +75,9 @@ def make_program(seed: int, steps: int) -> list[Step]:
 
 
 def cuts_worth_trying(run: Run) -> list[int]:
-    """Return the events before each completed sync, and the end.
+    """Return the events at which cuts differ: each completed sync, and the end.
 
-    A cut between two of them may leave nothing that a cut at the later one may not.
+    A cut between two of them leaves no state that a cut at the later one cannot leave.
     """
     syncs = (SyncedFile, SyncedDirectory, SyncedAll)
     found = [cut for cut, event in enumerate(run.events) if isinstance(event, syncs)]
@@ -85,7 +85,7 @@ def cuts_worth_trying(run: Run) -> list[int]:
 
 
 async def judge_some(run: Run, seed: int, states: int, boots: Boots) -> None:
-    """Check states chosen by a seed."""
+    """Check random states of a run."""
     cuts = cuts_worth_trying(run)
     dice = random.Random(seed)
     for number in range(states):
@@ -98,14 +98,14 @@ async def judge_some(run: Run, seed: int, states: int, boots: Boots) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("journal_mode", "synchronous"), MODES)
-async def test_promises_survive_a_power_cut(
+async def test_recorded_power_cuts_keep_all_promises(
     template: MemoryStore,
     boots: Boots,
     journal_mode: str,
     synchronous: str,
     seed: int,
 ) -> None:
-    """Some states of a short program under each journal mode that keeps promises."""
+    """Some states of a short program are judged, with each durable journal mode."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     run = await record(make_program(seed, 12), boots.next_home(), template, pragmas)
 
@@ -116,14 +116,14 @@ async def test_promises_survive_a_power_cut(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(100, 130))
 @pytest.mark.parametrize(("journal_mode", "synchronous"), MODES)
-async def test_promises_survive_many_power_cuts(
+async def test_many_recorded_power_cuts_keep_all_promises(
     template: MemoryStore,
     boots: Boots,
     journal_mode: str,
     synchronous: str,
     seed: int,
 ) -> None:
-    """Many states of longer programs."""
+    """Many states of longer programs are judged."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     run = await record(make_program(seed, 25), boots.next_home(), template, pragmas)
 
@@ -131,7 +131,7 @@ async def test_promises_survive_many_power_cuts(
 
 
 def make_overwrites(seed: int, steps: int) -> list[Step]:
-    """Return a program that overwrites a few bytes repeatedly, with changes of rows in between."""
+    """Return a program of small overwrites, with changes of rows between them."""
     dice = random.Random(seed)
     program: list[Step] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 3, 1)]
     for _ in range(steps):
@@ -143,10 +143,10 @@ def make_overwrites(seed: int, steps: int) -> list[Step]:
 
 @pytest.mark.parametrize("seed", range(200, 204))
 @pytest.mark.parametrize(("journal_mode", "synchronous"), MODES[:3])
-async def test_overwrites_in_place_are_durable_once_promised(
+async def test_overwrites_in_place_are_durable_after_fsync(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str, seed: int
 ) -> None:
-    """Fsync includes overwrites in place, which change no row."""
+    """fsync also makes overwrites in place durable, although they change no row."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     program = [*make_overwrites(seed, 16), Wish(Act.FSYNC)]
     run = await record(program, boots.next_home(), template, pragmas)
@@ -155,14 +155,14 @@ async def test_overwrites_in_place_are_durable_once_promised(
         await judge_choice(run, len(run.events), Dice(number + 10 * seed), boots.next_home())
 
 
-EVERY_MAX: Final = 9  # the number of unsynced changes of which every combination is tried
+EVERY_MAX: Final = 9  # up to so many unsynced changes every combination is tried
 
 
 def combinations(loose: int) -> Iterator[int]:
     """Yield subsets of the unsynced changes, as bits.
 
-    Every combination of few changes; of many, each beginning, each end, each change alone, each
-    missing alone, and each pair.
+    Few changes are tried in every combination. Of many changes, these are tried: each prefix, each
+    suffix, each change alone, all but one, and each pair.
     """
     if loose <= EVERY_MAX:
         yield from range(1 << loose)
@@ -181,7 +181,7 @@ def combinations(loose: int) -> Iterator[int]:
 
 
 def states_of(run: Run) -> Iterator[tuple[int, State]]:
-    """Yield cuts with their possible states, each that differs from those before it."""
+    """Yield cuts with the states that they may leave, each state once."""
     seen: set[tuple[int, int, int]] = set()
     for cut in cuts_worth_trying(run):
         power_cut = PowerCut(run.events[:cut])
@@ -199,7 +199,7 @@ def states_of(run: Run) -> Iterator[tuple[int, State]]:
 async def test_every_state_of_a_short_run(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str
 ) -> None:
-    """Two small files, one fsynced, then both: at every cut, all subsets of the unsynced changes."""
+    """Two files are written and synced; at every cut all subsets of unsynced changes are judged."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     append, other = Wish(Act.APPEND, 0, 0, 1, 1), Wish(Act.APPEND, 1, 0, 1, 2)
     make, make_other, fsync = Wish(Act.MAKE_FILE), Wish(Act.MAKE_FILE, 0, 1), Wish(Act.FSYNC)

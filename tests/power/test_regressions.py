@@ -1,4 +1,4 @@
-"""Regression tests: each power cut that once broke a promise."""
+"""Power cuts that once broke a promise."""
 
 import pytest
 from typing_extensions import override
@@ -40,14 +40,14 @@ WAL = Pragmas()
 
 
 async def test_new_state_directory_is_durable(template: MemoryStore, boots: Boots) -> None:
-    """The names of new directories were never synced, so a new mount could lose all of it."""
+    """The names of new directories must be synced, or a power cut loses a new mount's state."""
     run = await record([*FILE, FSYNC], boots.next_home(), template, WAL)
 
     await judge_choice(run, len(run.events), Exactly(0), boots.next_home())
 
 
 class _WithoutLastSector(Dice):
-    """Everything is there except the last bytes of each page: SQLite's checksum samples few bytes."""
+    """A disk that lost the last bytes of each page, which SQLite's checksum may not cover."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -65,7 +65,7 @@ class _WithoutLastSector(Dice):
 
 
 class _SizesWithoutPages(Dice):
-    """Of block files only the sizes are there, of other files everything: no fsync was needed."""
+    """A disk that has only the sizes of block files, and complete other files."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -88,7 +88,7 @@ class _SizesWithoutPages(Dice):
 
 
 async def _judge_sizes(program: list[Step], template: MemoryStore, boots: Boots) -> None:
-    """Check the states after a program if sizes reach the disk before pages."""
+    """Judge the state after a program on a disk where sizes are written before pages."""
     run = await record(program, boots.next_home(), template, WAL)
 
     await judge_choice(run, len(run.events), _SizesWithoutPages(), boots.next_home())
@@ -97,14 +97,14 @@ async def _judge_sizes(program: list[Step], template: MemoryStore, boots: Boots)
 async def test_size_without_its_pages_is_an_error_not_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """Rows and sizes may reach the disk a second before the content."""
+    """Rows and sizes may be on the disk a second before the content."""
     await _judge_sizes([*FILE, COMMIT], template, boots)
 
 
 async def test_end_of_a_half_synced_page_is_an_error_not_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The page is no hole: its beginning was synced, and the size was increased later."""
+    """The start of the page was synced, and the size was increased later."""
     await _judge_sizes([*FILE[:1], APPEND, FSYNC, APPEND, COMMIT], template, boots)
 
 
@@ -116,7 +116,6 @@ async def test_end_of_a_half_synced_page_is_an_error_not_zeros(
 async def test_change_that_copies_a_block_keeps_synced_content(
     template: MemoryStore, boots: Boots, steps: list[Step]
 ) -> None:
-    """A write that copies a block keeps its synced content after a power cut."""
     program: list[Step] = [FILE[0], APPEND, FSYNC, *steps, COMMIT]
 
     await _judge_sizes(program, template, boots)
@@ -125,7 +124,7 @@ async def test_change_that_copies_a_block_keeps_synced_content(
 async def test_write_into_a_hole_keeps_the_rest_of_it_readable(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The hole was fsynced; the new block begins with a part of it."""
+    """The hole was synced; only the written part of it may become unreadable."""
     program: list[Step] = [FILE[0], Wish(Act.TRUNCATE, 0, 5), FSYNC, APPEND, COMMIT]
     run = await record(program, boots.next_home(), template, WAL)
     state = PowerCut(run.events).choose(_SizesWithoutPages())
@@ -138,25 +137,24 @@ async def test_write_into_a_hole_keeps_the_rest_of_it_readable(
 async def test_append_to_a_dirty_block_keeps_synced_content(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """An append to a dirty block keeps its synced content after a power cut."""
     program: list[Step] = [FILE[0], APPEND, FSYNC, APPEND_OTHER, COMMIT]
 
     await _judge_sizes(program, template, boots)
 
 
-async def test_reused_block_number_does_not_restore_old_bytes(
+async def test_reused_block_number_does_not_restore_undone_bytes(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The file of an undone group was truncated and used again, and the truncation was not synced."""
+    """A block file of an undone group is reused; its truncation may not be on the disk."""
     program: list[Step] = [*FILE, SYNC, APPEND, KILL_UNCOMMITTED, APPEND_OTHER, COMMIT]
 
     await _judge_sizes(program, template, boots)
 
 
-async def test_torn_journal_of_the_switch_to_wal_damages_nothing(
+async def test_cut_during_the_switch_to_wal_damages_nothing(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """A restored database switches to WAL in a transaction with a rollback journal: NORMAL tore it."""
+    """The switch of a restored database to WAL writes a rollback journal, which must be synced."""
     run = await record([], boots.next_home(), template, WAL)
     journal = next(
         event.file
@@ -173,10 +171,10 @@ async def test_torn_journal_of_the_switch_to_wal_damages_nothing(
 
 
 @pytest.mark.parametrize("task_steps", sampled(range(1, 60, 3), 3))
-async def test_resumed_changelog_is_synced_before_it_is_sent(
+async def test_resumed_changelog_is_synced_before_it_is_uploaded(
     template: MemoryStore, boots: Boots, task_steps: int
 ) -> None:
-    """Cancelled before the sync: after a power cut a host took its own changelog for a foreign one."""
+    """Otherwise a host would take its own changelog for that of another host after a cut."""
     program: list[Step] = [*FILE, FSYNC, CancelledFlush(task_steps), FLUSH]
     run = await record(program, boots.next_home(), template, WAL)
     stored = [
@@ -191,8 +189,10 @@ async def test_resumed_changelog_is_synced_before_it_is_sent(
         assert not list(home.glob("*/kept-*"))
 
 
-async def test_host_recovers_its_first_lease(template: MemoryStore, boots: Boots) -> None:
-    """A host whose lease was acquired before a power cut recovers it."""
+async def test_host_recovers_its_first_lease_after_a_power_cut(
+    template: MemoryStore, boots: Boots
+) -> None:
+    """A host recognises its lease after a power cut at any point since it took the lease."""
     run = await record([], boots.next_home(), template, WAL)
     taken = [
         number

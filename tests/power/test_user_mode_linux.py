@@ -1,9 +1,9 @@
-"""A whole machine is switched off: a user-mode Linux with its kernel, page cache and daemon.
+"""A complete machine loses its power: a user-mode Linux with its own kernel and page cache.
 
-It sees the files of this machine (hostfs), and has a disk of its own for the state directory. Its
-process is killed at some change: the disk keeps what that kernel had written, and its memory is
-lost. The disk is then mounted here, and judged as after ``test_real_cuts``. Needs Debian's package
-user-mode-linux.
+The machine reads the files of this host (hostfs), and has a disk of its own for its state
+directory. Its process is killed during some change. The disk keeps what that kernel had written,
+and its memory is lost. The disk is then mounted on this host, and judged as in ``test_real_cuts``.
+The tests need Debian's package user-mode-linux.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ exec {python} -m tests.power.guest {url} {options} {seed}
 
 @pytest.fixture
 def user_mode_linux() -> str:
-    """Return the program."""
+    """Return the path of user-mode Linux, or skip the test."""
     found = shutil.which(LINUX)
     if found is None and "uml" not in REQUIRED:
         pytest.skip(f"{LINUX} is not installed (Debian package user-mode-linux)")
@@ -61,7 +61,7 @@ def user_mode_linux() -> str:
 
 @contextlib.contextmanager
 def running(program: str, home: Path, disk: LoopDisk) -> Iterator["subprocess.Popen[str]"]:
-    """Run a machine that is killed at the end."""
+    """Run a machine, which is killed at the end of the context."""
     command = [program, "mem=512M", f"ubda={disk.image}", f"init={home / 'init'}"]
     command += ["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "quiet"]
     command += ["con=null", "con0=null,fd:1", f"uml_dir={home}", "umid=machine"]
@@ -87,7 +87,7 @@ def running(program: str, home: Path, disk: LoopDisk) -> Iterator["subprocess.Po
 def work_until_the_end(
     process: "subprocess.Popen[str]", changes: NumberedChanges, stop_at: int
 ) -> Progress:
-    """Follow the progress of a machine, and kill it after some change."""
+    """Follow the progress of a machine, and kill it during a change."""
     said = []
     counts = {"began": 0, "ended": 0}
     assert process.stdout is not None
@@ -103,10 +103,9 @@ def work_until_the_end(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", range(4))
-def test_promises_survive_the_loss_of_a_whole_machine(
+def test_synced_data_survives_the_loss_of_a_machine_s_memory(
     user_mode_linux: str, empty: Place, disk: LoopDisk, tmp_path: Path, seed: int
 ) -> None:
-    """Synced data survives the loss of a machine's memory."""
     changes, stop_at = NumberedChanges(seed), random.Random(seed).randrange(1, CHANGES_MAX)
     program = QuickProgram(disk.mountpoint / "state")
     program.ok("mkfs", "--plain", "--block-size", "64K", empty.url, here=False)

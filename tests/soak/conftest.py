@@ -1,4 +1,4 @@
-"""Fixtures of the tests of contrib/soak."""
+"""Fixtures for the tests of contrib/soak."""
 
 from tests.end_to_end.conftest import as_root
 

@@ -1,4 +1,4 @@
-"""A short soak runs, and its comparisons detect errors."""
+"""The soak test: a short run, and the errors that its comparison must detect."""
 
 import os
 import random
@@ -34,7 +34,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def _done(tree: Path) -> History:
-    """Return the history of some operations that succeeded in a directory."""
+    """Execute some operations in a directory; return their history."""
     history = History()
     for operation in _OPERATIONS:
         history.begin(operation)
@@ -44,7 +44,7 @@ def _done(tree: Path) -> History:
 
 
 def test_random_operations_agree_with_a_real_filesystem(tree: Path) -> None:
-    """The model and a local directory have equal content after each operation."""
+    """After 400 random operations the model equals a local directory."""
     history, chooser = History(), Chooser(random.Random(5))
     for _ in range(400):
         operation = chooser.choose(history.now)
@@ -56,7 +56,7 @@ def test_random_operations_agree_with_a_real_filesystem(tree: Path) -> None:
 
 
 def test_tree_full_of_symbolic_links_gets_smaller(tree: Path) -> None:
-    """Such a tree has no file to unlink, and its only directory cannot be removed."""
+    """If every name is a symlink in one directory, the next operation removes one of them."""
     history, chooser = History(), Chooser(random.Random(6))
     links = [Operation("symlink", f"d/{number}", "target") for number in range(NAMES_MAX)]
     for operation in [Operation("mkdir", "d"), *links]:
@@ -81,10 +81,10 @@ def test_tree_full_of_symbolic_links_gets_smaller(tree: Path) -> None:
     ],
     ids=["missing", "new", "mode", "content", "link", "size"],
 )
-def test_difference_from_the_present_is_a_finding(
+def test_difference_from_the_expected_tree_is_a_finding(
     tree: Path, spoil: Callable[[Path], object]
 ) -> None:
-    """Names, attributes, links and bytes are compared with the current state."""
+    """A missing, new or changed entry is a finding."""
     history = _done(tree)
     spoil(tree)
 
@@ -92,8 +92,8 @@ def test_difference_from_the_present_is_a_finding(
         history.require_now(see(str(tree)), "the directory")
 
 
-def test_interrupted_write_may_be_partial_and_nothing_else(tree: Path) -> None:
-    """Bytes of the last operation are old or new; all earlier operations are complete."""
+def test_interrupted_write_may_be_partial(tree: Path) -> None:
+    """Bytes of the interrupted write are old or new; any other byte is a finding."""
     history = _done(tree)
     (tree / "d/file").write_bytes(b"old CONTent")
 
@@ -105,8 +105,8 @@ def test_interrupted_write_may_be_partial_and_nothing_else(tree: Path) -> None:
         history.require(see(str(tree)), "after a kill", 0, history.last)
 
 
-def test_state_before_the_floor_is_a_finding(tree: Path) -> None:
-    """A state that must be durable must not be lost."""
+def test_tree_before_the_last_durable_operation_is_a_finding(tree: Path) -> None:
+    """A tree older than the last durable operation is a finding."""
     history = _done(tree)
     (tree / "d/file").write_bytes(b"old content")
 
@@ -115,8 +115,8 @@ def test_state_before_the_floor_is_a_finding(tree: Path) -> None:
         history.require(see(str(tree)), "after a kill", history.last, history.last)
 
 
-def test_state_that_was_undone_is_a_finding(tree: Path) -> None:
-    """Changes that a takeover dropped must not come back."""
+def test_tree_with_undone_changes_is_a_finding(tree: Path) -> None:
+    """A tree with changes that a takeover has dropped is a finding."""
     history = _done(tree)
     undone = see(str(tree))
     (tree / "d/file").write_bytes(b"old content")
@@ -135,7 +135,7 @@ def _with_failed_block(tree: Path) -> Observed:
 
 
 def test_unreadable_block_is_a_finding_unless_its_pack_was_damaged(tree: Path) -> None:
-    """EIO is allowed for blocks of a damaged pack; the rest of the file must be correct."""
+    """EIO is allowed only for blocks of a pack that the soak test has damaged."""
     history = _done(tree)
     observed = _with_failed_block(tree)
 
@@ -155,7 +155,7 @@ def _command(folder: Path, *words: str) -> list[str]:
 @pytest.mark.mount
 @pytest.mark.timeout(300)
 def test_short_run_finds_nothing_and_leaves_nothing(tmp_path: Path, as_root: None) -> None:
-    """A run of twelve seconds has no findings and leaves no process or mount."""
+    """A run of twelve seconds has no findings, and leaves no process or mount."""
     seed = random.SystemRandom().randrange(1 << 32)
 
     done = subprocess.run(
@@ -173,8 +173,10 @@ def test_short_run_finds_nothing_and_leaves_nothing(tmp_path: Path, as_root: Non
 
 @pytest.mark.mount
 @pytest.mark.timeout(120)
-def test_interrupt_ends_all_that_was_started(tmp_path: Path, as_root: None) -> None:
-    """^C leaves no process, mount or directory."""
+def test_interrupted_run_leaves_no_process_mount_or_directory(
+    tmp_path: Path, as_root: None
+) -> None:
+    """Ctrl-C ends the run without a process, a mount or a directory."""
     command = _command(tmp_path, "--only", "use", "--minutes", "5")
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -183,7 +185,7 @@ def test_interrupt_ends_all_that_was_started(tmp_path: Path, as_root: None) -> N
         while "=== use" not in process.stdout.readline():
             assert process.poll() is None
         os.killpg(process.pid, signal.SIGINT)
-        rest = process.stdout.read()  # ends when no process has it open any more
+        rest = process.stdout.read()  # returns when no process has the pipe open
 
     assert process.returncode == 130, rest
     assert "interrupted" in rest

@@ -1,4 +1,4 @@
-"""testing.faulty_store: it fails as ordered, and only then."""
+"""The faulty store of ``s3fs_meta.testing``."""
 
 import pytest
 import trio
@@ -16,14 +16,14 @@ KEY = ObjectKey("lease")
 
 @pytest.fixture
 def faulty() -> FaultyStore:
-    """Return a store with one object."""
+    """Return a faulty store with one object."""
     memory = MemoryStore()
     memory.objects[KEY] = b"0123456789"
     return FaultyStore(memory)
 
 
-async def test_failure_is_of_the_next_calls_of_one_method(faulty: FaultyStore) -> None:
-    """The failing calls have no effect, and other methods work."""
+async def test_programmed_calls_of_one_method_fail(faulty: FaultyStore) -> None:
+    """A programmed number of calls of one method fail without effect; other methods work."""
     faulty.fail("put", times=2)
 
     for _ in range(2):
@@ -35,7 +35,7 @@ async def test_failure_is_of_the_next_calls_of_one_method(faulty: FaultyStore) -
 
 
 async def test_failure_of_any_method_hits_the_next_call(faulty: FaultyStore) -> None:
-    """The next call of any method raises the programmed error."""
+    """The next call, of whatever method, raises the programmed error."""
     faulty.fail(ANY, StoreAccessError(KEY, "AccessDenied", "ask"))
 
     with pytest.raises(StoreAccessError):
@@ -43,8 +43,8 @@ async def test_failure_of_any_method_hits_the_next_call(faulty: FaultyStore) -> 
     await faulty.get(KEY, PACK_BYTES_MAX)
 
 
-async def test_lost_reply_belongs_to_an_executed_request(faulty: FaultyStore) -> None:
-    """The caller cannot distinguish a lost reply from a failure."""
+async def test_request_with_a_lost_reply_is_executed(faulty: FaultyStore) -> None:
+    """The caller gets an error, although the request was executed."""
     faulty.lose_reply("put")
 
     with pytest.raises(TransientStoreError):
@@ -54,7 +54,7 @@ async def test_lost_reply_belongs_to_an_executed_request(faulty: FaultyStore) ->
 
 
 async def test_corrupt_answer_differs_in_one_bit(faulty: FaultyStore) -> None:
-    """One bit of an object or range is flipped; the length is correct."""
+    """One bit of the object or range is flipped, and its length is right."""
     faulty.corrupt("get")
     faulty.corrupt("get_range")
 
@@ -62,16 +62,15 @@ async def test_corrupt_answer_differs_in_one_bit(faulty: FaultyStore) -> None:
     assert await faulty.get_range(KEY, 0, 1) == b"1"
 
 
-async def test_short_answer_is_half(faulty: FaultyStore) -> None:
-    """One answer has half of its bytes."""
+async def test_short_answer_has_half_of_its_bytes(faulty: FaultyStore) -> None:
     faulty.shorten("get")
 
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"01234"
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"0123456789"
 
 
-async def test_damaged_answers_do_not_pass_the_codec(faulty: FaultyStore) -> None:
-    """The reader of an object finds damage that no store can notice."""
+async def test_damaged_answers_are_refused_by_the_codec(faulty: FaultyStore) -> None:
+    """The codec refuses damaged answers, which the store cannot recognise."""
     keyring = Keyring(None, bytes(32))
     await faulty.put(KEY, encode(b"test", KEY, b"payload", keyring))
     faulty.corrupt("get")
@@ -84,7 +83,7 @@ async def test_damaged_answers_do_not_pass_the_codec(faulty: FaultyStore) -> Non
 
 
 async def test_outage_lasts_until_it_is_ended(faulty: FaultyStore) -> None:
-    """Every method fails with the same error during an outage."""
+    """Every method fails with the same error until the outage is ended."""
     faulty.down = TransientStoreError(KEY, "down")
     for request in (faulty.get(KEY, PACK_BYTES_MAX), faulty.put(KEY, b""), faulty.delete([KEY])):
         with pytest.raises(TransientStoreError, match="down"):
@@ -94,8 +93,8 @@ async def test_outage_lasts_until_it_is_ended(faulty: FaultyStore) -> None:
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"0123456789"
 
 
-async def test_gate_holds_a_call_before_it_does_anything(faulty: FaultyStore) -> None:
-    """A blocked call has no effect until the gate is opened."""
+async def test_gate_blocks_a_call_before_its_effect(faulty: FaultyStore) -> None:
+    """A call at a gate has no effect until the gate is opened."""
     gate = faulty.hold("put")
 
     async with trio.open_nursery() as nursery:
@@ -107,8 +106,8 @@ async def test_gate_holds_a_call_before_it_does_anything(faulty: FaultyStore) ->
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"new"
 
 
-async def test_store_without_conditions_lets_everybody_win(faulty: FaultyStore) -> None:
-    """Conditional writes always succeed, as on some real servers."""
+async def test_store_that_ignores_conditions_accepts_every_write(faulty: FaultyStore) -> None:
+    """With *ignores_conditions* every conditional write succeeds, as on some real servers."""
     faulty.ignores_conditions = True
 
     etag = await faulty.create(KEY, b"1")
@@ -117,8 +116,8 @@ async def test_store_without_conditions_lets_everybody_win(faulty: FaultyStore) 
     assert await faulty.replace(KEY, b"1", "a third") == etag
 
 
-async def test_calls_are_remembered(faulty: FaultyStore) -> None:
-    """Calls are recorded in order with their keys, also failed ones."""
+async def test_calls_are_recorded_in_order(faulty: FaultyStore) -> None:
+    """The list of calls has methods and keys, also of failed calls."""
     faulty.fail("get")
     with pytest.raises(TransientStoreError):
         await faulty.get(KEY, PACK_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""The instruments of the tests: one that fails silently would let every test that uses it pass."""
+"""The tools of the tests: a tool that fails silently would let every test pass that uses it."""
 
 import subprocess
 import sys
@@ -21,8 +21,8 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "S3FS_META_PASS
 
 
 @pytest.mark.parametrize("every", [1, 3, 4])
-def test_slow_cases_are_all_that_are_not_fast(every: int) -> None:
-    """No value is left out of both, and none loses its place or its parts."""
+def test_sampled_values_are_all_either_fast_or_slow(every: int) -> None:
+    """Fast and slow values together are all values, in their order."""
     values = [(number, str(number)) for number in range(10)]
     found = sampled(values, every)
 
@@ -45,7 +45,6 @@ def _run(
 def test_forked_command_has_its_own_streams_environment_and_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A forked command has its own streams, environment and status."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "said_in_a_test.py").write_text(
@@ -66,7 +65,7 @@ def test_forked_command_has_its_own_streams_environment_and_status(
 def test_forked_command_that_raises_or_is_killed_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A traceback on stderr and status 1; the number of the signal; a timeout."""
+    """An exception gives a traceback and status 1; a signal its number; a timeout an error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     raises, dies, hangs = (
@@ -87,7 +86,7 @@ def test_forked_command_that_raises_or_is_killed_fails(
 
 
 def test_calls_and_moves_are_counted() -> None:
-    """Only those of the package; a generator that resumes is not called again."""
+    """Only calls within the package count, and a generator that resumes is not counted again."""
     with counting() as none:
         prose.offences("x", "text")
     assert (none.calls, none.moves, none.trip) == (0, 0, [])
@@ -105,8 +104,8 @@ def test_calls_and_moves_are_counted() -> None:
 # --- contrib.lint ----------------------------------------------------------------------------------
 
 
-def test_wording_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    """In sentences, in names of tests and at the beginning of a summary; not in good ones."""
+def test_lint_finds_words_that_the_project_avoids(capsys: pytest.CaptureFixture[str]) -> None:
+    """Words are found in texts, in names of tests and in summaries, but not in good sentences."""
     bad = {
         "x = 1  # some" + "body else": "the caller",
         "def test_no" + "body_hears_it(): pass": "the passive",
@@ -116,12 +115,12 @@ def test_wording_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     for line, hint in bad.items():
         assert any(hint in found for found in prose.offences("x.py", line)), line
     assert prose.offences("x.py", '"""Return the caller\'s state."""') == []
-    assert prose.main(["no/such/file.md"]) == 1, "a path that names nothing checks nothing"
+    assert prose.main(["no/such/file.md"]) == 1, "a missing path must be an error"
     assert "no/such/file.md" in capsys.readouterr().out
 
 
-def test_rules_about_async_code_are_applied(tmp_path: Path) -> None:
-    """One of each engine: the syntax tree, and the concrete one, which is left out of most files."""
+def test_lint_applies_both_engines_of_flake8_async(tmp_path: Path) -> None:
+    """A rule of each engine of flake8-async is reported: abstract and concrete syntax trees."""
     (tmp_path / "bad.py").write_text(
         "import time\nimport trio\n\n\nasync def f():\n    time.sleep(1)\n    await g()\n\n\n"
         "def h():\n    with trio.fail_after(1):\n        yield 1\n"

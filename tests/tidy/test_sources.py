@@ -1,6 +1,7 @@
-"""Sources stay readable: the budgets of docs/design/testing.md, and what no tool checks.
+"""Sources stay readable: the budgets of docs/design/testing.md, and rules that no linter has.
 
-Each test lists every offender. Imports are import-linter's: the contracts in setup.cfg.
+Each test lists every offender. Imports are checked by import-linter, with the contracts in
+setup.cfg.
 """
 
 import ast
@@ -17,23 +18,24 @@ TEST_FUNCTION_LINES_MAX = 40
 GLOSSARY_LINES_MIN, GLOSSARY_LINES_MAX = 10, 25
 BANNED_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 # CPython before the fix of its issue 77894 (3.10, 3.11, 3.12.1) crashes when the garbage collector
-# clears a memoryview of which an object still holds the buffer. These return such objects, so they
-# get an immutable copy; a call that holds a buffer only until it returns is harmless.
+# clears a memoryview while an object still holds its buffer. The results of these functions hold a
+# buffer, so they must get an immutable copy. A call that holds a buffer only until it returns is
+# safe.
 KEEPS_ITS_BUFFER: Final = {"iter_unpack", "finditer", "from_buffer"}
 
 SOURCES = sorted((ROOT / "s3fs_meta").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-# Modules that no test imports, each with a reason and the place where it is tested.
+# Modules that no test imports, each with the reason.
 TESTED_BY_USE: Final = {
     "__main__": "one line; every test that runs the program in a process goes through it",
 }
 # Attributes of objects of other libraries: replies of pyfuse3, scopes of trio, sessions of apsw,
-# functions and exceptions, values of one thread, the module that the direct request loop replaces.
+# exceptions, functions, thread-local values, and the module that the request loop replaces.
 FOREIGN: Final = re.compile(
     r"st_|f_|(entry|attr)_timeout$|deadline$|shield$|enabled$|__|is_handler$|(de)?compressors?$|trio$"
 )
-# Records that another module edits, all by one task and without a callback: the totals of the open
-# group, findings of fsck, how far an open file was read.
+# Records that another module changes, each by one task and without a callback, such as the totals
+# of the open group and the findings of fsck.
 EDITED_RECORDS: Final = re.compile(
     r"(db\.|^)counters\.|^then\.|^(verdict|future|_note_closed\(.*\))\.|evidence\.surveyed$"
     r"|^exam\.block_hash$|^record\.|^exc\.changed_nothing$|^points\.notices$|^chooser\.left$"
@@ -69,7 +71,7 @@ def _imported(path: Path) -> Iterator[str]:
 
 
 def _kept_buffers(tree: ast.Module) -> Iterator[int]:
-    """Yield the lines where another value than ``bytes(…)`` is passed to what keeps a buffer."""
+    """Yield the lines where an argument of KEEPS_ITS_BUFFER is not ``bytes(…)``."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Call)
@@ -106,7 +108,7 @@ def _is_of(node: ast.Attribute, *names: str) -> bool:
 
 
 def _late_wiring(tree: ast.Module) -> Iterator[str]:
-    """Yield assignments to an attribute of an object that is of no class of the module."""
+    """Yield assignments to attributes that no class of the module declares."""
     declared = _declared(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and _is_stored(node):
@@ -121,22 +123,21 @@ def _late_wiring(tree: ast.Module) -> Iterator[str]:
 
 
 def test_no_module_assigns_an_attribute_of_another_object() -> None:
-    """A part gets what it needs when it is made; changing values have an owner with methods."""
+    """Parts are complete when they are made; later changes are methods of their owner."""
     assert [
         f"{_relative(path)}:{found}" for path in SOURCES for found in _late_wiring(_tree(path))
     ] == []
 
 
-def test_late_wiring_is_found() -> None:
-    """The search finds callbacks and values of neighbours; a module may edit its own records."""
+def test_assignments_to_attributes_of_other_objects_are_found() -> None:
+    """The search finds assigned callbacks; a module may change its own records."""
     for bad in ("x.on_y = f", "self._uploader.cut = cut", "a, self.b.c = 1, 2", "del x.link"):
         assert list(_late_wiring(ast.parse(bad)))
     own = "class Fetch:\n  def __init__(self): self.error = None\nfetch.error = 1"
     assert list(_late_wiring(ast.parse(own))) == []
 
 
-def test_files_have_at_most_600_lines_and_the_name_of_a_noun() -> None:
-    """A file that grows past the limit is split by noun."""
+def test_files_have_at_most_600_lines_and_a_specific_name() -> None:
     paths = SOURCES + TESTS
     assert [
         _relative(path)
@@ -145,8 +146,8 @@ def test_files_have_at_most_600_lines_and_the_name_of_a_noun() -> None:
     ] == []
 
 
-def test_functions_fit_on_a_screen() -> None:
-    """Up to 70 lines in the package; a test shows its steps at a glance, in up to 40."""
+def test_functions_have_a_limited_length() -> None:
+    """A function of the package has at most 70 lines, a test at most 40."""
     assert _long_functions(SOURCES, FUNCTION_LINES_MAX) == []
     assert _long_functions(TESTS, TEST_FUNCTION_LINES_MAX) == []
 
@@ -170,8 +171,8 @@ def test_public_helpers_of_tests_have_docstrings() -> None:
     assert list(_undocumented(ast.parse(code))) == ["helper"]
 
 
-def test_package_init_is_its_glossary() -> None:
-    """A docstring of 10 to 25 lines and nothing else: importing a package imports nothing else."""
+def test_package_init_is_only_a_glossary() -> None:
+    """The file is a docstring of 10 to 25 lines, so importing a package imports no module."""
     wrong = []
     for path in SOURCES:
         if path.name == "__init__.py" and path.parent.name != "s3fs_meta":
@@ -183,13 +184,13 @@ def test_package_init_is_its_glossary() -> None:
 
 
 def _has_tests(path: Path) -> bool:
-    """Return whether a test module of its own is about it: commands run in processes."""
+    """Return whether a test module at the same path runs the module in a process."""
     inner = path.relative_to(ROOT / "s3fs_meta")
     return (ROOT / "tests" / inner).with_name(f"test_{inner.name}").exists()
 
 
-def test_every_module_is_imported_by_a_test() -> None:
-    """Every module is imported by a test, or has an exception with a reason."""
+def test_every_module_is_tested() -> None:
+    """A module is imported by a test, tested in processes, or an exception with a reason."""
     imported = {name for path in TESTS for name in _imported(path)}
     untested = {
         name
@@ -201,22 +202,21 @@ def test_every_module_is_imported_by_a_test() -> None:
     assert untested == {f"s3fs_meta.{name}" for name in TESTED_BY_USE}
 
 
-def test_iterators_over_buffers_get_a_copy() -> None:
-    """The copy of an exact ``bytes`` object costs nothing."""
+def test_functions_that_keep_a_buffer_get_a_copy() -> None:
+    """A copy of an object that is already ``bytes`` costs nothing."""
     assert [
         f"{_relative(path)}:{line}" for path in SOURCES for line in _kept_buffers(_tree(path))
     ] == []
 
 
-def test_memoryview_is_found() -> None:
-    """The search finds the call that crashed."""
+def test_memoryview_passed_to_such_a_function_is_found() -> None:
     bad, good = "rows = ONE.iter_unpack(memoryview(data)[4:end])", "ONE.iter_unpack(bytes(view))"
     assert list(_kept_buffers(ast.parse(bad))) == [1]
     assert list(_kept_buffers(ast.parse(good))) == []
 
 
 def test_tests_import_no_test_module() -> None:
-    """Several tests share fixtures and plain modules: a test module can be moved alone."""
+    """Shared fixtures are in plain modules, so that each test module can be moved alone."""
     assert [
         f"{_relative(path)}: {name}"
         for path in TESTS

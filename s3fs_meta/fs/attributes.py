@@ -147,7 +147,7 @@ class AttributeStore:
             # After rename and unlink the kernel sends the times that it keeps. Those of an orphan
             # are visible only through the kernel, which has them.
             if before.nlink:
-                self._changes.begin(ino)
+                self._changes.begin(ino, times_only=True)
                 inodes.set_times(
                     self._db,
                     ino,
@@ -195,7 +195,7 @@ class AttributeStore:
         if attributes.flags & _KEEPS_TIMES or not access_time_due(self._policy, attributes, now_ns):
             self._not_due, self._not_due_until_s = attributes, monotonic_s + _NOT_DUE_S
             return
-        self._db.begin()
+        self._db.begin(times_only=True)
         try:
             inodes.touch(self._db, attributes.ino, atime_ns=now_ns)
         except NoInodeError:

@@ -9,7 +9,7 @@ Tasks: any handler; one ``run`` per mount.
 
 import stat
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -59,6 +59,13 @@ async def _unknown_state(ino: Ino) -> bytes:  # noqa: RUF029 - it stands for one
     raise NoAttributeError(ino, STATE)
 
 
+class SyncFile(Protocol):
+    """Makes one file and its name durable."""
+
+    def __call__(self, ino: Ino, /, *, data_only: bool = False) -> Awaitable[None]:
+        """Sync the file; with *data_only* its times may be lost."""
+
+
 class Filesystem:
     """Semantics over rows and cache."""
 
@@ -70,7 +77,7 @@ class Filesystem:
         clock: Clock,
         options: FilesystemOptions,
         *,
-        sync_file: Callable[[Ino], Awaitable[None]],
+        sync_file: SyncFile,
         state_of: Callable[[Ino], Awaitable[bytes]] = _unknown_state,
         groups_of: SupplementaryGroups = _no_groups,
         notices: KernelNotices = NO_KERNEL,
@@ -79,7 +86,7 @@ class Filesystem:
         """Build the parts of a filesystem.
 
         Args:
-            sync_file: makes one file and its name durable: fsync(2).
+            sync_file: for fsync(2) and fdatasync(2).
             state_of: returns the value of the attribute ``xattrs.STATE``: how durable a file is.
             groups_of: returns the supplementary groups of a process.
             notices: invalidate the kernel's caches.

@@ -81,11 +81,11 @@ class Changes:
         self._status.require_writable()
         self._disk.spend(size_bytes)
 
-    def begin(self, ino: Ino) -> None:
-        """Begin an operation that changes an inode. Raises as ``require``."""
+    def begin(self, ino: Ino, *, times_only: bool = False) -> None:
+        """Begin an operation that changes an inode, or only its times. Raises as ``require``."""
         self._status.require_writable()
         self._disk.spend()
-        self.open(ino)
+        self.open(ino, times_only=times_only)
 
     def begin_entry(self, parent: Ino, name: bytes) -> None:
         """Begin an operation that adds or changes a name. Raises as ``require``."""
@@ -116,14 +116,14 @@ class Changes:
         """Note a further name that the operation just begun changes."""
         self._names.append((parent, name))
 
-    def open(self, ino: Ino) -> None:
+    def open(self, ino: Ino, *, times_only: bool = False) -> None:
         """Begin an operation that has passed ``require`` in this stretch."""
         if self._db.group_operations >= GROUP_OPERATIONS_MAX:
             self._db.commit()
         if not self._db.in_group or len(self._names) > GROUP_NAMES_MAX:
             self._names.clear()
             self._inodes.clear()
-        self._db.begin()
+        self._db.begin(times_only=times_only)
         self._inodes.append(ino)
 
     def _lost(self) -> None:

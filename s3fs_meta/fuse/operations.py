@@ -367,12 +367,12 @@ class Operations(pyfuse3.Operations):
 
     @override
     @answered
-    async def fsync(self, ino: Ino, _datasync: bool) -> None:
-        """Make a file durable, its attributes and its name too.
+    async def fsync(self, ino: Ino, datasync: bool) -> None:
+        """Make a file durable, its attributes and its name too; with *datasync* not its times.
 
         The kernel requests the number of blocks again after close(2), but not after fsync(2).
         """
-        await self._fs.sync_file(ino)
+        await self._fs.sync_file(ino, data_only=datasync)
         record, blocks = self._fs.open_files.find(ino), self._fs.getattr(ino).mapped_blocks
         if record is not None and record.shows_blocks(blocks):
             invalidate_inode(ino, attr_only=True)
@@ -429,9 +429,9 @@ class Operations(pyfuse3.Operations):
 
     @override
     @answered
-    def fsyncdir(self, ino: Ino, _datasync: bool) -> Awaitable[None]:
+    def fsyncdir(self, ino: Ino, datasync: bool) -> Awaitable[None]:
         """Make the names of a directory durable."""
-        return self._fs.sync_file(ino)
+        return self._fs.sync_file(ino, data_only=datasync)
 
     # --- the filesystem as a whole -------------------------------------------------------------
 

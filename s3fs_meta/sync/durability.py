@@ -58,6 +58,8 @@ class Durability:
         self._last_record = last_record
         self.collect = collect
         self.synced_mark = 0  # number of the last record that is on the disk
+        # Numbers of the last changes and of the last changes of times that are on the disk.
+        self._synced = -1, -1
         self._broken = ""  # why no sync can succeed any more; once set, never cleared
         db.listeners.when_opened(self._group_opened)
         db.listeners.when_lost(LossStep.REFUSE, self._group_lost)
@@ -114,13 +116,16 @@ class Durability:
             except (OSError, DatabaseError) as exc:
                 self._status.degrade(f"background sync failed: {exc}")
 
-    async def sync_file(self, _ino: Ino) -> None:
+    async def sync_file(self, _ino: Ino, *, data_only: bool = False) -> None:
         """Make one file's content and all metadata that names it durable: fsync(2).
+
+        Args:
+            data_only: times may be lost: fdatasync(2).
 
         Raises:
             OSError, DatabaseError: it is not durable; the mount is read-only from now on.
         """
-        await self.sync()
+        await self.sync(data_only=data_only)
 
     async def sync_all(self) -> None:
         """Make every acknowledged operation durable, then settle uploaded and doomed blocks."""
@@ -132,8 +137,13 @@ class Durability:
             if self._db.wal_bytes > WAL_BYTES_MAX:
                 await trio.to_thread.run_sync(self._db.checkpoint)
 
-    async def sync(self) -> None:
+    async def sync(self, *, data_only: bool = False) -> None:
         """Make every operation of before this call durable: contents, then rows.
+
+        Rows that an earlier sync made durable are not synced again.
+
+        Args:
+            data_only: operations that change only times may be lost.
 
         Raises:
             OSError, DatabaseError: it is not durable; the mount is read-only from now on, and
@@ -143,11 +153,20 @@ class Durability:
         try:
             await self._cache.sync_blocks()
             self._require_sound()
+            if self._is_synced(data_only=data_only):
+                return
             self._db.commit_durable()
-            mark = self._last_record()
+            mark, begun = self._last_record(), (self._db.changes_begun, self._db.times_begun)
             await trio.to_thread.run_sync(self._db.sync_wal)
         except (OSError, DatabaseError) as exc:
             self._give_up(f"the disk refused to sync: {exc}")
             raise
         self._require_sound()
         self.synced_mark = max(self.synced_mark, mark)
+        self._synced = max(self._synced, begun)
+
+    def _is_synced(self, *, data_only: bool) -> bool:
+        """Return whether the rows of all operations so far are on the disk."""
+        changes, times = self._synced
+        has_times = data_only or times == self._db.times_begun
+        return has_times and changes == self._db.changes_begun

@@ -391,14 +391,17 @@ class Session:
         except (S3fsError, OSError) as exc:  # no content depends on it; the next flush tries again
             _log.warning("cannot check the superblock: %s", exc)
 
-    async def sync_file(self, ino: Ino) -> None:
+    async def sync_file(self, ino: Ino, *, data_only: bool = False) -> None:
         """Make one file and the metadata that names it durable, as the ``fsync`` option demands.
+
+        Args:
+            data_only: times may be lost: fdatasync(2).
 
         Raises:
             OSError, DatabaseError: the file is not on the disk.
             S3fsError: with fsync=remote: the file is on the disk, but not in the bucket.
         """
-        await self.durability.sync_file(ino)
+        await self.durability.sync_file(ino, data_only=data_only)
         if self.options.fsync == "remote":
             await self.shipper.wait_until_shipped(self.options.write_timeout_s)
 

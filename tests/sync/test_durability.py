@@ -12,7 +12,7 @@ import trio.testing
 
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import GROUP_AGE_S_MAX, GROUP_DELAY_S
-from s3fs_meta.meta.tables import block_map, cached_blocks
+from s3fs_meta.meta.tables import block_map, cached_blocks, inodes
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.session import Session
@@ -255,6 +255,94 @@ def _synced_blocks(session: Session) -> list[BlockId]:
     sync = session.files.sync
     session.files.sync = lambda blocks, named=(): (synced.extend(blocks), sync(blocks, named))[1]  # type: ignore[method-assign,func-returns-value]
     return synced
+
+
+def _count_row_syncs(session: Session) -> list[int]:
+    """Return a list that gets an item with each later sync of rows."""
+    synced: list[int] = []
+    sync = session.db.sync_wal
+    session.db.sync_wal = lambda: (synced.append(1), sync())[1]  # type: ignore[method-assign,func-returns-value]
+    return synced
+
+
+async def _overwrite(session: Session, ino: Ino) -> None:
+    """Write bytes of a dirty block again, and set the times of its file, as the kernel does."""
+    located = block_map.locate(session.db, ino, BlockIndex(0))
+    assert located is not None
+    session.cache.write_in_place(located, 0, b"HELLO")
+    session.db.begin(times_only=True)
+    inodes.touch(session.db, ino, mtime_ns=5)
+    await trio.lowlevel.checkpoint()
+
+
+async def test_fdatasync_of_overwritten_bytes_syncs_only_the_block_file(power: Power) -> None:
+    """A power cut may take the times, which fdatasync does not cover, but not the bytes."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.durability.sync_file(ino)
+        await _overwrite(session, ino)
+        blocks, rows = _synced_blocks(session), _count_row_syncs(session)
+
+        await session.durability.sync_file(ino, data_only=True)
+        assert (len(blocks), rows) == (1, [])
+
+        await session.durability.sync_file(ino)
+        assert (len(blocks), rows) == (1, [1])
+
+
+async def test_fdatasync_syncs_rows_of_other_files_that_changed(power: Power) -> None:
+    """Every fsync makes all earlier changes durable; only times are left out."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.durability.sync_file(ino)
+        await _overwrite(session, ino)
+        write_file(session, CONTENT)
+        rows = _count_row_syncs(session)
+
+        await session.durability.sync_file(ino, data_only=True)
+        assert rows == [1]
+
+
+async def test_unchanged_filesystem_is_not_synced_again(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.durability.sync_all()
+        rows = _count_row_syncs(session)
+
+        await session.durability.sync_file(ino)
+        await session.durability.sync_all()
+        assert rows == []
+
+
+async def test_fdatasync_waits_for_a_sync_of_rows_that_is_running(power: Power) -> None:
+    """Rows that another task is syncing are durable only when that task is done."""
+    order: list[str] = []
+    started, go_on = trio.Event(), threading.Event()
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        sync = session.db.sync_wal
+
+        def slow() -> None:
+            trio.from_thread.run_sync(started.set)
+            go_on.wait()
+            sync()
+            order.append("rows")
+
+        async def fdatasync() -> None:
+            await started.wait()
+            await session.durability.sync_file(ino, data_only=True)
+            order.append("fdatasync")
+
+        session.db.sync_wal = slow  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.durability.sync_all)
+            nursery.start_soon(fdatasync)
+            await started.wait()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert order == []
+            go_on.set()
+
+    assert order == ["rows", "rows", "fdatasync"]
 
 
 async def test_fsync_after_a_failed_one_fails_too(power: Power) -> None:

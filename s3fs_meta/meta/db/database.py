@@ -67,6 +67,8 @@ class Database(Statements):
         self.path = path
         self.pragmas = pragmas
         self.group_operations = 0
+        self.changes_begun = 0  # since the database was opened
+        self.times_begun = 0  # of operations that change only times of inodes
         self.changed = False  # an operation began since the last ``mark_changed(False)``
         self.listeners = GroupListeners()
         self.recorder: Recorder | None = None
@@ -274,8 +276,11 @@ class Database(Statements):
         """
         return self._total_changes() - self._written_late + self.inodes.unwritten_changes
 
-    def begin(self) -> None:
+    def begin(self, *, times_only: bool = False) -> None:
         """Begin an operation: open a group if none is open, and count the operation.
+
+        Args:
+            times_only: it changes only times of inodes, which fdatasync(2) does not cover.
 
         Raises:
             DatabaseError: no group can be opened.
@@ -283,6 +288,10 @@ class Database(Statements):
         if not self.in_group:
             self._open_group()
         self.group_operations += 1
+        if times_only:
+            self.times_begun += 1
+        else:
+            self.changes_begun += 1
         self.changed = True
 
     def mark_changed(self, changed: bool = True) -> None:
@@ -297,6 +306,7 @@ class Database(Statements):
         """Open a group if none is open, for rows that only concern this host."""
         if not self.in_group:
             self._open_group()
+        self.changes_begun += 1
 
     def _open_group(self) -> None:
         if self._refuses:

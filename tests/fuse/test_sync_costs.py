@@ -1,0 +1,42 @@
+"""How often programs make the daemon sync rows, on a real mount."""
+
+import contextlib
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.fuse.conftest import Mounted
+
+INSERTS: Final = 20
+
+pytestmark = pytest.mark.mount
+
+
+def insert(database: Path, journal_mode: str) -> None:
+    """Insert rows into a table, each in a transaction of its own."""
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA journal_mode={journal_mode}")
+        connection.execute("CREATE TABLE IF NOT EXISTS log (line TEXT)")
+        for number in range(INSERTS):
+            connection.execute("INSERT INTO log VALUES (?)", (str(number),))
+
+
+async def test_transaction_of_sqlite_syncs_rows_once(mounted: Mounted) -> None:
+    """Of its four syncs only that of the new journal has changes of rows.
+
+    The directory has not changed since, and the header of the journal and the page of the database
+    are overwritten in place. Before, each of the four synced rows.
+    """
+    session = mounted.handlers.session
+    await mounted.run(insert, mounted.path / "db", "delete")
+    await session.durability.sync_all()
+    row_syncs: list[int] = []
+    sync = session.db.sync_wal
+    session.db.sync_wal = lambda: (row_syncs.append(1), sync())[1]  # type: ignore[method-assign,func-returns-value]
+
+    await mounted.run(insert, mounted.path / "db", "delete")
+
+    # Some more for a new page of the database and for the background sync.
+    assert INSERTS <= len(row_syncs) <= INSERTS + INSERTS // 2

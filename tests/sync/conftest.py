@@ -1,4 +1,4 @@
-"""A filesystem in a memory store, opened without FUSE."""
+"""A filesystem in a memory store, opened by sessions without FUSE."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ _OPTIONS = SessionOptions(cache_bytes=256 * MIB)
 
 
 class Power:
-    """Opens sessions of one filesystem and kills them."""
+    """One filesystem in a memory store: opens sessions of it and kills them."""
 
     def __init__(self, store: MemoryStore, home: Path) -> None:
         self.store = store
@@ -51,11 +51,11 @@ class Power:
         store.clock = self
 
     def now_ns(self) -> int:
-        """Return the time by the store's clock, which is correct."""
+        """Return the store's time, which is correct."""
         return self.clock.now_ns()
 
     async def make(self, hook: Hook = no_hook) -> None:
-        """Run mkfs."""
+        """Make the filesystem, as mkfs does."""
         wanted = NewFilesystem(
             label="test",
             block_bytes=1 * MIB,
@@ -66,7 +66,7 @@ class Power:
         await make_filesystem(self.store, wanted, self.home, self.clock, hook)
 
     async def retain(self, retention_s: int) -> None:
-        """Set the retention."""
+        """Change the retention of the filesystem."""
 
         def amended(superblock: Superblock, keyring: Keyring) -> Superblock:
             return superblock_codec.amend(superblock, keyring, retention_s=retention_s)
@@ -75,7 +75,7 @@ class Power:
 
     @property
     def secret(self) -> Passphrase:
-        """Return the secret of the filesystem."""
+        """Return the passphrase of the filesystem."""
         return Passphrase(lambda: self.passphrase)
 
     def remembered(self, host: str) -> Remembered:
@@ -83,7 +83,7 @@ class Power:
         return Remembered(self.home / host)
 
     async def keys(self, host: str = "-", *, repairing: bool = False) -> Keys:
-        """Open the superblock that a host accepts; host "-" remembers nothing."""
+        """Open the superblock that a host accepts; the host "-" remembers none."""
         return await open_keys(self.store, self.remembered(host), self.secret, repairing=repairing)
 
     @asynccontextmanager
@@ -100,7 +100,7 @@ class Power:
         kernel: Kernel | None = None,
         bounds: UploadBounds = DEFAULT_BOUNDS,
     ) -> AsyncIterator[Session]:
-        """Run a session; leaving the block has the effect of SIGKILL."""
+        """Run a session; leaving the context has the effect of SIGKILL."""
         opened = await open_filesystem(
             store or self.store,
             StateDir(self.home / host),
@@ -129,7 +129,8 @@ class Power:
                 opened.state_dir.unlock()
 
 
-# Encrypted takes every path of plain but the checksum of an envelope, which has tests of its own.
+# An encrypted filesystem uses the same code as a plain one, except for the checksum of an envelope,
+# which has separate tests.
 @pytest.fixture(
     params=[
         pytest.param(False, marks=pytest.mark.slow, id="plain"),
@@ -137,7 +138,7 @@ class Power:
     ]
 )
 async def power(request: pytest.FixtureRequest, tmp_path: Path) -> Power:
-    """Return a new filesystem, encrypted; in the slow tests also a plain one."""
+    """Return a new encrypted filesystem; slow tests also run with a plain one."""
     made = Power(MemoryStore(), tmp_path)
     made.encrypted = request.param
     await made.make()
@@ -146,17 +147,17 @@ async def power(request: pytest.FixtureRequest, tmp_path: Path) -> Power:
 
 @pytest.fixture
 async def plain(tmp_path: Path) -> Power:
-    """Return a new filesystem without encryption, for statements about such ones alone."""
+    """Return a new plain filesystem, for tests of properties that only plain ones have."""
     made = Power(MemoryStore(), tmp_path)
     await made.make()
     return made
 
 
 class HandClock:
-    """A clock that is set by hand; each reading takes a millisecond."""
+    """A clock that the test sets; each reading advances it by a millisecond."""
 
     def __init__(self) -> None:
-        self.ns = 4_000_000_000_000_000_000  # a time after that of mkfs
+        self.ns = 4_000_000_000_000_000_000  # This time is after mkfs.
 
     def now_ns(self) -> int:
         """Return the time."""
@@ -164,12 +165,12 @@ class HandClock:
         return self.ns
 
     def pass_by(self, seconds: float) -> None:
-        """Move the clock forward or back."""
+        """Move the clock forward, or back if *seconds* is negative."""
         self.ns += int(seconds * 1_000_000_000)
 
 
 def write_file(session: Session, content: bytes) -> Ino:
-    """Make an unnamed file of one block, as the fs package would."""
+    """Create an unnamed file of one block and return its inode number."""
     session.db.begin()
     ino = inodes.create(session.db, REGULAR, 0, 0, Ino(1), 0, size_bytes=len(content)).ino
     session.cache.write_new(ino, BlockIndex(0), 0, content)
@@ -178,7 +179,7 @@ def write_file(session: Session, content: bytes) -> Ino:
 
 
 async def read_file(session: Session, ino: Ino) -> bytes:
-    """Read all of such a file."""
+    """Return the content of a file of one block."""
     size = inodes.get(session.db, ino).size_bytes
     while True:
         located = session.cache.located(ino, BlockIndex(0))
@@ -187,12 +188,12 @@ async def read_file(session: Session, ino: Ino) -> bytes:
         if not session.cache.is_local(located):
             await session.cache.fetch(located)
             continue
-        with contextlib.suppress(NotLocalError):  # found torn at this moment
+        with contextlib.suppress(NotLocalError):  # The block turned out to be torn.
             return session.cache.read_local(located, 0, size)
 
 
 def remove_file(session: Session, ino: Ino) -> None:
-    """Remove such a file."""
+    """Remove an unnamed file of one block."""
     session.db.begin()
     block = block_map.remove(session.db, ino, BlockIndex(0))
     if block is not None:
@@ -201,7 +202,7 @@ def remove_file(session: Session, ino: Ino) -> None:
 
 
 def failing_append(faulty: FaultyStore) -> Hook:
-    """Return a hook that makes the store unreachable when a changelog is about to be appended."""
+    """Return a hook that makes the store fail when a changelog is about to be appended."""
 
     def hook(step: str) -> None:
         if step == "txg attempted":

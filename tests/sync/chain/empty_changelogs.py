@@ -1,4 +1,4 @@
-"""Changelogs in which nothing changes."""
+"""Changelogs without changes, appended to a chain for tests."""
 
 import trio
 
@@ -11,7 +11,7 @@ from s3fs_meta.sync.session import Session
 
 
 async def append_empty_changelogs(session: Session, count: int) -> None:
-    """Append links in which nothing changes, so that no row does but the place in the chain."""
+    """Append changelogs without changes; only the position in the chain advances."""
     link, opened = session.link, session.volume
     for _ in range(count):
         made = Changelog(

@@ -1,4 +1,4 @@
-"""The number after which a chain continues, and the report of abandoned txgs."""
+"""Abandoned txgs: the number after which a chain continues, and their descriptions."""
 
 from contextlib import aclosing
 
@@ -19,7 +19,7 @@ from tests.sync.opening.histories import end_at, rot, written
 async def test_abandoned_txgs_are_described_up_to_a_bound(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Damaged, missing and intact ones, each with its known facts."""
+    """An abandoned changelog may be damaged, missing or intact."""
     monkeypatch.setattr(abandoned_txgs, "ABANDONED_SHOWN_MAX", 3)
     await written(power)
     rot(power, 6)
@@ -38,7 +38,7 @@ async def test_abandoned_txgs_are_described_up_to_a_bound(
 
 
 async def test_txgs_of_another_host_are_not_abandoned_by_accident(power: Power) -> None:
-    """The last holder of the lease, if it began the epoch of the last valid txg, wrote all later ones."""
+    """A host may abandon txgs only if all of them are its own, or if the user permits it."""
     await written(power)
     bucket = await bucket_of(power)
     lease = bucket.keeper.lease
@@ -62,7 +62,7 @@ async def test_txgs_of_another_host_are_not_abandoned_by_accident(power: Power) 
 
 
 async def test_history_shows_abandoned_txgs(power: Power) -> None:
-    """Down to the txg before the fence record, which is unchanged."""
+    """The history lists each abandoned txg as a gap with its reason."""
     await written(power)
     rot(power, 7)
     async with power.session("b", options=end_at(6), tasks=False) as session:

@@ -1,4 +1,4 @@
-"""Finding, fetching and appending links."""
+"""Finding, fetching and appending the changelogs of the chain."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ START = Link(Txg(0), NO_HASH, 0)
 
 
 def fence(after: Link, nonce: str = "0" * 32, uuid: str = UUID) -> Changelog:
-    """Return a fence that follows a link."""
+    """Return a fence record that follows a changelog."""
     return Changelog(
         kind=Kind.FENCE,
         txg=after.next_txg,
@@ -37,14 +37,14 @@ def fence(after: Link, nonce: str = "0" * 32, uuid: str = UUID) -> Changelog:
 
 
 async def append(store: MemoryStore, changelog: Changelog) -> bytes:
-    """Put a changelog into the bucket."""
+    """Append a changelog to the chain in the bucket; return its bytes."""
     data = changelog_codec.encode(changelog, KEYRING)
     assert await chain.append(store, changelog.txg, data)
     return data
 
 
-async def test_links_are_followed_in_order() -> None:
-    """Each link leads to the next; after the last there is none."""
+async def test_changelogs_of_a_chain_are_fetched_in_order() -> None:
+    """After the last changelog of the chain fetch_next() raises ObjectMissingError."""
     store, link = MemoryStore(), START
     for _ in range(3):
         await append(store, fence(link))
@@ -56,8 +56,7 @@ async def test_links_are_followed_in_order() -> None:
         await chain.fetch_next(store, KEYRING, UUID, link)
 
 
-async def test_link_that_does_not_follow_is_refused() -> None:
-    """A changelog of another history under the expected name is refused."""
+async def test_changelog_that_does_not_follow_the_one_before_is_refused() -> None:
     store = MemoryStore()
     await append(store, fence(START))
     other = replace(fence(START), previous="1" * 64)
@@ -67,17 +66,14 @@ async def test_link_that_does_not_follow_is_refused() -> None:
 
 
 async def test_changelog_of_another_filesystem_is_refused() -> None:
-    """A changelog of another filesystem is refused, even if its number fits."""
     store = MemoryStore()
     await append(store, fence(START, uuid=UUID.replace("0", "f")))
     with pytest.raises(FormatError, match="another filesystem"):
         await chain.fetch_next(store, KEYRING, UUID, START)
 
 
-async def test_changelog_of_an_unknown_version_is_damaged_if_the_next_one_does_not_follow_it() -> (
-    None
-):
-    """The hash in the next changelog shows that the bytes were changed after it was written."""
+async def test_unknown_changelog_version_is_damage_if_the_next_changelog_shows_it() -> None:
+    """The hash in the next changelog proves that this one was changed after it was written."""
     store = MemoryStore()
     await append(store, fence(START))
     first = (await chain.fetch(store, KEYRING, UUID, Txg(1))).link
@@ -92,10 +88,10 @@ async def test_changelog_of_an_unknown_version_is_damaged_if_the_next_one_does_n
 
 
 @pytest.mark.parametrize("following", ["follows", "missing", "damaged", "of another filesystem"])
-async def test_changelog_of_an_unknown_version_is_of_a_newer_program_without_such_a_proof(
+async def test_unknown_changelog_version_is_newer_unless_damage_is_proven(
     following: str,
 ) -> None:
-    """A newer program may use its own version only for some changelogs."""
+    """A newer program may use a new version for only some changelogs."""
     store = MemoryStore()
     data = claim_newer(changelog_codec.encode(fence(START), KEYRING))
     store.objects[changelog_codec.key_of(Txg(1))] = data
@@ -110,8 +106,8 @@ async def test_changelog_of_an_unknown_version_is_of_a_newer_program_without_suc
         await chain.fetch(store, KEYRING, UUID, Txg(1))
 
 
-async def test_taken_number_is_our_own_only_with_our_bytes() -> None:
-    """An attempt whose reply was lost is recognised; another writer's changelog is not our own."""
+async def test_append_without_a_reply_is_recognised_by_its_bytes() -> None:
+    """An append whose reply was lost has succeeded if the object has the bytes that were sent."""
     store = MemoryStore()
     data = await append(store, fence(START))
     assert await chain.append(store, Txg(1), data)
@@ -120,8 +116,8 @@ async def test_taken_number_is_our_own_only_with_our_bytes() -> None:
     assert store.objects[changelog_codec.key_of(Txg(1))] == data
 
 
-async def test_foreign_objects_are_not_links() -> None:
-    """A user put a file beside the changelogs."""
+async def test_other_objects_beside_changelogs_are_ignored() -> None:
+    """A user may put other files beside the changelogs."""
     store = MemoryStore()
     await append(store, fence(START))
     await store.put(ObjectKey("changelog/readme"), b"hello")
@@ -129,8 +125,7 @@ async def test_foreign_objects_are_not_links() -> None:
     assert await chain.numbers_from(store, KEYRING, Txg(0)) == [1]
 
 
-async def test_link_of_the_local_state_is_read_back(power: Power) -> None:
-    """The link is read back from the local state of a mounted filesystem."""
+async def test_position_in_the_chain_is_stored_in_the_local_state(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         link = Link(Txg(9), content_hash(b"nine"), 99)
         session.db.begin_local()

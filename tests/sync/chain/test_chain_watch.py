@@ -1,4 +1,4 @@
-"""Checks of the last changelog by a running mount, and the report if it is missing."""
+"""Checks of the last changelog by a running mount, and the error if it is missing."""
 
 import pytest
 
@@ -15,8 +15,8 @@ from tests.sync.history.readers import bucket_of
 from tests.sync.opening.histories import written
 
 
-async def test_intact_changelog_costs_one_small_request(power: Power) -> None:
-    """Only the first check of a changelog of an earlier mount reads all of it."""
+async def test_check_of_the_last_changelog_costs_one_small_request(power: Power) -> None:
+    """Only the first check of a changelog from an earlier mount reads the complete object."""
     await written(power)
     last = (await bucket_of(power)).points
     link = await last.newest()
@@ -33,7 +33,7 @@ async def test_intact_changelog_costs_one_small_request(power: Power) -> None:
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
 @pytest.mark.parametrize("harm", ["missing", "short", "another"])
 async def test_missing_changelog_is_requested_twice(power: Power, harm: str, known: bool) -> None:
-    """A missing changelog is an error only after a second request."""
+    """The last changelog is reported as missing or replaced only after a second request."""
     await written(power)
     link = await (await bucket_of(power)).points.newest()
     key = key_of(link.txg)

@@ -1,4 +1,4 @@
-"""The head of the chain as recorded on this host."""
+"""The head of the chain, the newest image, as recorded on this host."""
 
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from s3fs_meta.sync.chain import head as image_head
 HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"), "ab" * 32)
 
 
-def test_confirmed_attempt_becomes_the_head(tmp_path: Path) -> None:
-    """Confirmation removes the attempt; both are stored in rows."""
+def test_confirmed_image_becomes_the_head(tmp_path: Path) -> None:
+    """The head and the attempted image are rows of the local state."""
     facts = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
     db = Database.create(tmp_path / "meta.db", Pragmas(), facts)
     db.begin_local()
@@ -34,8 +34,8 @@ def test_confirmed_attempt_becomes_the_head(tmp_path: Path) -> None:
     db.close()
 
 
-async def test_other_object_under_the_same_name_is_refused() -> None:
-    """A manifest must match the hash in the head before it is parsed."""
+async def test_manifest_that_does_not_match_the_head_is_refused() -> None:
+    """The hash of a manifest is compared with that in the head before the manifest is parsed."""
     store = MemoryStore()
     await store.put(HEAD.manifest_key, b"something else")
 

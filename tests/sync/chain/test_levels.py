@@ -1,4 +1,4 @@
-"""Levels: merged changelogs equal the single ones and shorten a restore."""
+"""Level objects: merged changelogs equal the single ones and shorten a restore."""
 
 import gc
 import itertools
@@ -52,15 +52,15 @@ UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Return a database that records, and one that follows it."""
+    """Yield a database that records its changes, and a copy to which they are applied."""
     db = Database.create(tmp_path / "meta.db", Pragmas(), PROPERTIES)
     yield Pair(db, tmp_path)
     db.close()
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_merged_changes_give_the_same_rows(pair: Pair, tmp_path: Path, seed: int) -> None:
-    """Random operations in random groups, merged level by level."""
+def test_merged_changelogs_give_the_same_rows(pair: Pair, tmp_path: Path, seed: int) -> None:
+    """Random changes are merged level by level and compared with those applied one by one."""
     tree = Tree(pair.db, seed)
     (tmp_path / "other.db").write_bytes((tmp_path / "copy.db").read_bytes())
     other = Database.open(tmp_path / "other.db", Pragmas())
@@ -116,7 +116,7 @@ async def _work(session: Session, seed: int, txgs: int) -> None:
 
 @contextmanager
 def without_levels(store: MemoryStore) -> Iterator[None]:
-    """Remove the level objects temporarily."""
+    """Remove all level objects while the context is active."""
     kept = {key: data for key, data in store.objects.items() if key.startswith("level/")}
     for key in kept:
         del store.objects[key]
@@ -134,7 +134,7 @@ async def _restored(power: Power, session: Session, name: str) -> tuple[Path, Re
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_restore_by_levels_equals_restore_by_changelogs(power: Power, seed: int) -> None:
-    """In every table: files, moved blocks, packs created and deleted within a run."""
+    """The history has moved blocks, and packs that were created and deleted."""
     async with power.session("a", tasks=False) as session:
         await _work(session, seed, (RUN + 1) * RUN + 3)
         await session.leveler.make_due()
@@ -148,8 +148,10 @@ async def test_restore_by_levels_equals_restore_by_changelogs(power: Power, seed
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing", "swapped"])
-async def test_damaged_level_is_replaced_by_changelogs(power: Power, damage: str) -> None:
-    """The restore reports it, and all files are there."""
+async def test_restore_uses_changelogs_instead_of_a_damaged_level_object(
+    power: Power, damage: str
+) -> None:
+    """A restore reports a damaged level object and reads the changelogs instead."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, (RUN + 1) * RUN)
         await session.leveler.make_due()
@@ -174,8 +176,8 @@ async def test_damaged_level_is_replaced_by_changelogs(power: Power, damage: str
         require_equal(contents_at(path), contents_at(single))
 
 
-async def test_level_that_does_not_fit_is_replaced_by_changelogs(power: Power) -> None:
-    """A level that does not apply is dropped, and the restore starts again without levels."""
+async def test_restore_uses_changelogs_instead_of_a_level_that_does_not_fit(power: Power) -> None:
+    """A restore whose level object cannot be applied starts again without level objects."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, RUN)
         await session.leveler.make_due()
@@ -193,8 +195,8 @@ async def test_level_that_does_not_fit_is_replaced_by_changelogs(power: Power) -
         require_equal(contents_at(path), contents_at(single))
 
 
-async def test_error_after_a_level_does_not_keep_its_manifest(power: Power) -> None:
-    """The restore is tried twice, by levels and without: neither error keeps a manifest in memory."""
+async def test_failed_restore_by_levels_keeps_no_manifest_in_memory(power: Power) -> None:
+    """A failed restore is repeated without level objects; no error keeps a manifest in memory."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, RUN)
         await session.leveler.make_due()
@@ -217,10 +219,12 @@ async def test_error_after_a_level_does_not_keep_its_manifest(power: Power) -> N
 
 
 @pytest.mark.parametrize("later", [0, 2])
-async def test_level_of_another_history_is_replaced_by_changelogs(power: Power, later: int) -> None:
-    """A level of another history is found by the changelogs after it."""
+async def test_restore_uses_changelogs_instead_of_levels_of_another_history(
+    power: Power, later: int
+) -> None:
+    """A level object of another history is detected by the changelogs after its run."""
     async with power.session("a", tasks=False) as session:
-        await _work(session, 1, RUN - 2)  # txg 1 is the fence record
+        await _work(session, 1, RUN - 2)  # Txg 1 is the fence record.
         young = dict(power.store.objects)
         await _work(session, 2, 1 + later)
     here = dict(power.store.objects)
@@ -243,17 +247,17 @@ async def test_level_of_another_history_is_replaced_by_changelogs(power: Power, 
 
 
 async def levels_of(power: Power, session: Session, txg: int) -> Section:
-    """Return the content of one changelog."""
+    """Return the changes of one changelog."""
     data = power.store.objects[changelog_codec.key_of(Txg(txg))]
     key = changelog_codec.key_of(Txg(txg))
     return changelog_codec.decode(key, data, session.volume.keyring).section
 
 
-# --- few lead far ------------------------------------------------------------------------------
+# --- number of objects that a restore reads ----------------------------------------------------
 
 
 def steps(start: int, end: int) -> int:
-    """Return how many objects lead from one txg to another if every level exists."""
+    """Return how many objects a restore reads between two txgs if every level object exists."""
     count = 0
     while start < end:
         runs = [n for n in range(LEVELS_MAX + 1) if start % RUN**n == 0]
@@ -262,10 +266,11 @@ def steps(start: int, end: int) -> int:
     return count
 
 
-def test_a_week_of_txgs_takes_at_most_60_objects() -> None:
-    """A txg every five seconds, or fewer, from wherever the image is, to wherever the end is.
+def test_restore_of_a_week_of_txgs_reads_at_most_60_objects() -> None:
+    """A week has a txg every five seconds, and begins and ends at any txg.
 
-    The worst cases begin right after a run and end right before another one.
+    In the worst case it begins right after a run of changelogs and ends right before the end of
+    another run.
     """
     week, fan = 7 * 86_400 // 5, RUN
     firsts = [number * fan**level + 1 for level in range(3, LEVELS_MAX) for number in range(fan)]
@@ -280,8 +285,7 @@ def test_a_week_of_txgs_takes_at_most_60_objects() -> None:
     assert max(steps(first, first + week) for first in range(0, fan**LEVELS_MAX, 89)) <= 60
 
 
-async def test_restore_reads_as_many_objects_as_computed(power: Power) -> None:
-    """A real restore is compared with the arithmetic."""
+async def test_restore_reads_as_many_objects_as_the_arithmetic_predicts(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 5**4 + 5**3 + 5 + 1)
         await session.leveler.make_due()
@@ -297,8 +301,8 @@ async def test_restore_reads_as_many_objects_as_computed(power: Power) -> None:
 
 
 @pytest.mark.slow
-async def test_many_txgs_are_few_objects(power: Power) -> None:
-    """Six thousand txgs in the worst alignment: up and down again through every level."""
+async def test_restore_of_thousands_of_txgs_reads_at_most_60_objects(power: Power) -> None:
+    """The 6,248 txgs have the worst alignment: the restore uses each level twice."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * 5**5 - 2)
         await session.leveler.make_due()
@@ -311,7 +315,7 @@ async def test_many_txgs_are_few_objects(power: Power) -> None:
         assert len([key for key in read if not key.startswith("image/")]) <= 60
 
 
-# --- what is not merged ------------------------------------------------------------------------
+# --- changelogs that are not merged -------------------------------------------------------------
 
 
 def _piece(txg: int, previous: str = NO_HASH, schema_version: int = 1) -> Piece:
@@ -319,8 +323,8 @@ def _piece(txg: int, previous: str = NO_HASH, schema_version: int = 1) -> Piece:
     return Piece(Txg(txg), link, txg, previous, Epoch(1), schema_version, (), (), NO_CHANGES)
 
 
-async def test_level_of_another_chain_is_refused(power: Power) -> None:
-    """A level with changes that were never in this chain is refused."""
+async def test_level_object_of_another_chain_is_refused(power: Power) -> None:
+    """The changes of a level object must follow the changelog before its run."""
     async with power.session("a", tasks=False) as session:
         opened, start = session.volume, session.link
         await append_empty_changelogs(session, 2 * RUN)
@@ -333,8 +337,8 @@ async def test_level_of_another_chain_is_refused(power: Power) -> None:
                 await levels.fetch(power.store, opened.keyring, uuid, key, wrong)
 
 
-def test_gap_or_exchange_is_not_merged() -> None:
-    """The chain is verified before it is merged."""
+def test_changelogs_with_a_gap_are_not_merged() -> None:
+    """Changelogs are merged only if each names the hash of the one before."""
     one = _piece(1)
     with pytest.raises(FormatError, match="does not follow"):
         levels.merge(1, UUID, [one, _piece(2)])
@@ -342,8 +346,7 @@ def test_gap_or_exchange_is_not_merged() -> None:
         levels.merge(1, UUID, [one, _piece(3, one.link.hash)])
 
 
-def test_tables_of_a_newer_program_are_not_merged() -> None:
-    """Tables of a newer schema version are not merged."""
+def test_changelogs_of_a_newer_schema_version_are_not_merged() -> None:
     one = _piece(1)
     with pytest.raises(NotMergedError):
         levels.merge(1, UUID, [one, _piece(2, one.link.hash, schema_version=SCHEMA_VERSION + 1)])
@@ -351,15 +354,15 @@ def test_tables_of_a_newer_program_are_not_merged() -> None:
     assert levels.merge(1, UUID, both).schema_version == SCHEMA_VERSION
 
 
-def test_too_many_changes_are_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restore then reads the changelogs of a large run."""
+def test_changelogs_with_too_many_changes_are_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restore then reads the changelogs of this run one by one."""
     monkeypatch.setattr(levels, "LEVEL_SECTION_BYTES_MAX", 3)
     one = _piece(1)
     with pytest.raises(NotMergedError):
         levels.merge(1, UUID, [one, _piece(2, one.link.hash)])
 
 
-def test_images_and_parts_are_not_merged() -> None:
+def test_images_and_changelogs_in_parts_are_not_merged() -> None:
     """Images have no changes to merge, and changelogs in parts have too many."""
     from tests.codec.changelogs import GROUP, IMAGE
 
@@ -368,8 +371,8 @@ def test_images_and_parts_are_not_merged() -> None:
             levels.piece_of_changelog(Fetched(changelog, Link(Txg(7), NO_HASH, 1), 1))
 
 
-def test_longest_fitting_run_is_taken() -> None:
-    """The longest run between the link and the wanted txg is taken."""
+def test_restore_takes_the_longest_level_object_that_fits() -> None:
+    """The run begins after the present txg and ends not after the wanted one."""
     ends = {Txg(26): [Txg(30), Txg(50)], Txg(1): [Txg(5), Txg(25), Txg(125)]}
     zero, mid = Link(Txg(0), NO_HASH, 0), Link(Txg(25), NO_HASH, 0)
     assert levels.longest(ends, zero, Txg(200)) == ObjectKey("level/3/000000000001-000000000125")

@@ -1,4 +1,4 @@
-"""The txgs in names that the chain can have reached."""
+"""Txgs in the names of objects, which the chain may have reached."""
 
 import pytest
 
@@ -23,7 +23,7 @@ from tests.sync.opening.histories import written
     ],
 )
 async def test_every_object_that_names_a_txg_blocks_its_number(power: Power, key: str) -> None:
-    """An object of any kind that names a txg near the chain prevents its number from being used."""
+    """A txg number is not used if an object of any kind has it in its name."""
     power.store.objects[ObjectKey(key)] = b"?"
     power.store.objects[ObjectKey("pack/00/x")] = b"?"
     keyring = (await power.keys()).keyring
@@ -32,22 +32,22 @@ async def test_every_object_that_names_a_txg_blocks_its_number(power: Power, key
 
 
 async def reached(power: Power, known: int, *txgs: int) -> tuple[int, int]:
-    """Return the last txg that changelogs of these numbers show, and the number of requests."""
+    """Return the last txg that changelogs of these numbers prove, and the number of requests."""
     store = FaultyStore(power.store)
     keyring = (await power.keys()).keyring
     found = [(Txg(txg), key_of(Txg(txg))) for txg in txgs]
     return await names.reached(store, keyring, Txg(known), found), len(store.calls)
 
 
-async def test_names_without_a_gap_cost_no_request(power: Power) -> None:
-    """They count, whatever they hold: lost objects may have been between them."""
+async def test_changelog_names_without_a_large_gap_cost_no_request(power: Power) -> None:
+    """Names near the known txg count without a read, because objects between may be lost."""
     assert await reached(power, 9) == (9, 0)
     assert await reached(power, 9, 3, 10, 11, 11 + TXG_GAP_MAX) == (11 + TXG_GAP_MAX, 0)
 
 
-async def test_names_beyond_a_gap_need_an_authentic_object(power: Power) -> None:
-    """One of the last or first ones of a run proves it, and with it all before it."""
-    await written(power)  # txgs 1 to 9
+async def test_changelog_names_after_a_large_gap_need_an_authentic_object(power: Power) -> None:
+    """One authentic changelog after a large gap proves all numbers before it."""
+    await written(power)  # These files are in txgs 1 to 9.
     ahead = 9 + TXG_GAP_MAX + 1
     power.store.objects[key_of(Txg(ahead))] = power.store.objects[key_of(Txg(9))]
     assert await reached(power, 9, ahead) == (9, 1)
@@ -57,19 +57,18 @@ async def test_names_beyond_a_gap_need_an_authentic_object(power: Power) -> None
     assert await reached(power, before, *range(8, 20)) == (19, 3)
 
 
-async def test_impossible_numbers_are_not_read(power: Power) -> None:
-    """From them no next txg could be counted."""
+async def test_changelog_names_with_impossible_txgs_are_ignored(power: Power) -> None:
+    """After such a txg number the chain could not continue."""
     assert await reached(power, 9, 10 + TXG_LEAP_MAX, (1 << 63) - 2) == (9, 0)
 
 
-async def test_many_foreign_names_cost_a_bounded_number_of_requests(power: Power) -> None:
-    """The number of foreign objects that are read is bounded."""
+async def test_many_forged_changelog_names_cost_a_bounded_number_of_requests(power: Power) -> None:
     far = [txg * 1000 for txg in range(1, 1000)]
     assert await reached(power, 9, *far) == (9, TXG_GAPS_MAX)
 
 
-async def test_unavailable_object_is_not_foreign(power: Power) -> None:
-    """A timeout proves nothing."""
+async def test_unavailable_changelog_is_not_treated_as_forged(power: Power) -> None:
+    """A timeout does not prove that an object is not authentic."""
     store = FaultyStore(power.store)
     keyring = (await power.keys()).keyring
     store.fail("get", StoreUnavailableError("changelog", 1, 0.0, "away"))

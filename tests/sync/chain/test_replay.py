@@ -1,4 +1,4 @@
-"""Applying changelogs from one link to a later one, and possible errors."""
+"""Applying changelogs up to a later txg, and the errors that may occur."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.thorough
 async def a_week(
     power: Power, bounds: UploadBounds = DEFAULT_BOUNDS
 ) -> tuple[dict[int, dict[str, list[object]]], str]:
-    """Ship some txgs; return the rows after each, and the uuid."""
+    """Ship six txgs; return the rows after each of them, and the UUID of the filesystem."""
     states: dict[int, dict[str, list[object]]] = {}
     frozen: dict[str, list[object]] = {}
 
@@ -45,7 +45,7 @@ async def a_week(
 
 
 async def restored(power: Power, path: Path, uuid: str, txg: int) -> dict[str, list[object]]:
-    """Return the rows of a txg as restored from the bucket."""
+    """Restore a txg from the bucket and return its rows."""
     async with power.session("r", options=OpenOptions(read_only=True), tasks=False) as session:
         restorer = Restorer(power.store, session.volume.keyring, uuid, no_progress)
     await restorer.restore(None, path, upto=Txg(txg))
@@ -57,20 +57,20 @@ async def restored(power: Power, path: Path, uuid: str, txg: int) -> dict[str, l
 
 
 async def test_every_txg_can_be_restored_exactly(power: Power, tmp_path: Path) -> None:
-    """The rows are those at its cut, including the counters."""
+    """The restored rows equal those at the cut of the txg, including the counters."""
     states, uuid = await a_week(power)
     for txg, expected in states.items():
         assert await restored(power, tmp_path / f"{txg}.db", uuid, txg) == expected
 
 
 def damaged_keys(power: Power, prefix: str) -> list[ObjectKey]:
-    """Return the objects of one kind."""
+    """Return the keys with a prefix, in order."""
     return sorted(key for key in power.store.objects if key.startswith(prefix))
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "swapped", "doubled"])
-async def test_damaged_changelog_is_named(power: Power, damage: str) -> None:
-    """The mount is refused with the name of the changelog."""
+async def test_mount_error_names_a_damaged_changelog(power: Power, damage: str) -> None:
+    """A mount that needs a damaged changelog is refused, and the error names the changelog."""
     await a_week(power)
     first, second, third = damaged_keys(power, "changelog/")[2:5]
     objects = power.store.objects
@@ -94,8 +94,8 @@ async def test_damaged_changelog_is_named(power: Power, damage: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing", "swapped"])
-async def test_damaged_part_is_named(power: Power, damage: str) -> None:
-    """The changelog that refers to the part is not applied partially."""
+async def test_mount_error_names_a_damaged_part_of_a_changelog(power: Power, damage: str) -> None:
+    """A changelog of which one part is damaged is not applied partially."""
     await a_week(power, UploadBounds(run_bytes=500))
     parts = damaged_keys(power, "changelog-part/")
     objects = power.store.objects
@@ -111,8 +111,8 @@ async def test_damaged_part_is_named(power: Power, damage: str) -> None:
             pass
 
 
-async def test_damaged_newest_image_is_replaced_by_an_older_one(power: Power) -> None:
-    """The mount reports it, and all files are there."""
+async def test_mount_uses_an_older_image_if_the_newest_is_damaged(power: Power) -> None:
+    """A mount reports a damaged image and restores an older one; no file is lost."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, b"first")
         head = await session.make_image()
@@ -127,8 +127,7 @@ async def test_damaged_newest_image_is_replaced_by_an_older_one(power: Power) ->
         assert any("older image" in notice for notice in session.volume.notices)
 
 
-async def test_reordered_changelogs_do_not_open(power: Power) -> None:
-    """A changelog opens only under its own number."""
+async def test_changelog_opens_only_under_its_own_name(power: Power) -> None:
     await a_week(power)
     async with power.session("r", options=OpenOptions(read_only=True), tasks=False) as session:
         keyring = session.volume.keyring

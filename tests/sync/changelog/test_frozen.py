@@ -1,4 +1,4 @@
-"""Locations of blocks and packs in a changelog."""
+"""The locations of blocks and packs in a changelog."""
 
 import pytest
 
@@ -15,13 +15,13 @@ KEY = ObjectKey("pack/00/1-" + "0" * 32)
 
 
 def row(number: int, pack: int | None) -> BlockRow:
-    """Return a block of 100 bytes."""
+    """Return the row of a block of 100 bytes."""
     placed = (None, None, None, None) if pack is None else (HASH, PackId(pack), 8, 50)
     return BlockRow(BlockId(number), 1, 100, *placed)
 
 
-def test_location_comes_from_the_row_or_from_the_cut() -> None:
-    """A block uploaded after the cut has no location in the rows of the cut."""
+def test_changelog_has_the_locations_of_blocks_uploaded_after_its_cut() -> None:
+    """A block that was uploaded after the cut has no location in the rows of the cut."""
     cut = Cut({BlockId(2), BlockId(3)})
     cut.resolve(Placed(BlockId(2), HASH, PackId(7), 16, 60), PackRecord(PackId(7), KEY, 1000))
     cut.give_up([BlockId(3)])
@@ -38,14 +38,14 @@ def test_location_comes_from_the_row_or_from_the_cut() -> None:
     )
 
 
-def test_block_without_a_location_is_an_error() -> None:
-    """A block without a location is an error: other hosts could not read it."""
+def test_changelog_with_a_block_without_a_location_is_refused() -> None:
+    """Other hosts could not read a block without a location."""
     with pytest.raises(MetadataError):
         locations_of(News([row(1, None)], []), Cut(set()))
 
 
-def test_packs_without_a_row_are_reported_deleted() -> None:
-    """A condemned pack is reported as condemned."""
+def test_changelog_reports_packs_without_a_row_as_deleted() -> None:
+    """A condemned pack is reported as condemned until its row is deleted."""
     condemned = PackNews(PackId(4), KEY, 1000, PackState.CONDEMNED)
     news = News([], [condemned, PackNews(PackId(5), None, None, None)])
     assert pack_notes_of(news, Cut(set())) == (

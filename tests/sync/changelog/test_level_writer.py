@@ -1,4 +1,4 @@
-"""Merging changelogs in the background."""
+"""Merging of changelogs into level objects in the background."""
 
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.limits import LEVEL_FAN_OUT
@@ -11,15 +11,14 @@ RUN = LEVEL_FAN_OUT
 
 
 def made(power: Power) -> list[tuple[int, Txg]]:
-    """Return the level objects in the bucket."""
+    """Return the level and the last txg of each level object in the bucket."""
     names = [level_codec.parse_key(key) for key in power.store.objects]
     return sorted(name for name in names if name is not None)
 
 
-async def test_level_appears_once_when_its_run_is_full(power: Power) -> None:
-    """A level object is created exactly when its run is complete."""
+async def test_level_object_is_made_once_its_run_of_changelogs_is_complete(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
-        await append_empty_changelogs(session, RUN - 2)  # txg 1 is the fence record
+        await append_empty_changelogs(session, RUN - 2)  # Txg 1 is the fence record.
         await session.leveler.make_due()
         assert made(power) == []
         await append_empty_changelogs(session, RUN * RUN - RUN + 2)
@@ -27,8 +26,8 @@ async def test_level_appears_once_when_its_run_is_full(power: Power) -> None:
         assert made(power) == [*((1, n * RUN) for n in range(1, RUN + 1)), (2, RUN * RUN)]
 
 
-async def test_next_mount_makes_missing_levels(power: Power) -> None:
-    """The next mount creates level objects that a crash prevented."""
+async def test_next_mount_makes_missing_level_objects(power: Power) -> None:
+    """A crash may prevent the creation of a level object."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * RUN + 1)
         await session.leveler.make_due()
@@ -45,8 +44,8 @@ async def test_next_mount_makes_missing_levels(power: Power) -> None:
     assert [key for key in created if key.startswith("level/")] == [level_codec.key_of(1, Txg(RUN))]
 
 
-async def test_run_with_an_image_in_it_is_not_merged(power: Power) -> None:
-    """A run with an image is not merged: an image has no changes."""
+async def test_run_of_changelogs_that_contains_an_image_is_not_merged(power: Power) -> None:
+    """A changelog of the kind image has no changes to merge."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2)
     async with power.session("b", tasks=False, options=TAKEOVER) as session:
@@ -60,15 +59,15 @@ async def test_run_with_an_image_in_it_is_not_merged(power: Power) -> None:
         assert await read_file(session, ino) == b"x"
 
 
-async def test_merge_is_retried_after_an_outage(power: Power) -> None:
-    """No run is skipped."""
+async def test_merge_of_changelogs_is_retried_after_an_outage(power: Power) -> None:
+    """No run of changelogs is skipped after a failed upload."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         await append_empty_changelogs(session, 4 * RUN - 1)
         store.fail("create")
         try:
             await session.leveler.make_due()
-        except Exception:  # noqa: BLE001 - any: the store is away
+        except Exception:  # noqa: BLE001 - any: the store is unavailable
             assert made(power) == []
         await session.leveler.make_due()
         assert made(power) == [(1, n * RUN) for n in range(1, 5)]

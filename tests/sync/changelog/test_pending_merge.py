@@ -1,4 +1,4 @@
-"""Merging pending records so that they stay few."""
+"""Merging of pending records, which bounds their number."""
 
 import pytest
 
@@ -11,10 +11,10 @@ from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
 
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
-async def test_records_of_an_outage_are_merged(
+async def test_pending_records_of_an_outage_are_merged(
     power: Power, journal_mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that changes repeatedly leaves one record, and other hosts see its last state."""
+    """Many changes of a file during an outage become one record."""
     monkeypatch.setattr(pending, "CONDENSED_RECORDS_MIN", 5)
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", options=options, tasks=False) as session:
@@ -37,10 +37,10 @@ async def test_records_of_an_outage_are_merged(
 
 
 @pytest.mark.parametrize("journal_mode", ["wal", "delete"])
-async def test_records_of_a_cut_are_not_merged(
+async def test_pending_records_of_an_unconfirmed_txg_are_not_merged(
     power: Power, journal_mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The records of an unconfirmed txg must not change."""
+    """The records of a txg that is being shipped must not change."""
     monkeypatch.setattr(pending, "CONDENSED_RECORDS_MIN", 5)
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     condensed: list[bool] = []
@@ -58,7 +58,7 @@ async def test_records_of_a_cut_are_not_merged(
             await put(pack)
 
         await change(0)
-        put = session.uploader._put  # noqa: SLF001 - a point in time inside of an upload
+        put = session.uploader._put  # noqa: SLF001 - the test runs code inside of an upload
         monkeypatch.setattr(session.uploader, "_put", put_slowly)
         await session.flush()
         monkeypatch.undo()

@@ -1,11 +1,11 @@
-"""Changelogs since the last image."""
+"""The size of the changelogs since the last image."""
 
 from s3fs_meta.limits import NEWS_BYTES_MIN
 from s3fs_meta.sync.changelog.since_image import SinceImage
 
 
-def test_earlier_changelogs_count_and_an_image_resets() -> None:
-    """Small ones change locations alone: they are no news."""
+def test_image_resets_the_bytes_of_changelogs_since_the_last_image() -> None:
+    """A small changelog may have changed only locations, which make no new image due."""
     since = SinceImage()
     since.add(10)
     since.add_earlier([1, NEWS_BYTES_MIN])

@@ -16,8 +16,10 @@ JUNK = [b"?", b"S3FSMETA\x00\x63" + bytes(100)]
 
 @pytest.mark.parametrize("content", JUNK, ids=["junk", "newer"])
 @pytest.mark.parametrize("ahead", [1, 3])
-async def test_writer_steps_over_a_taken_name(power: Power, ahead: int, content: bytes) -> None:
-    """An object that is not authentic costs no host the filesystem: an image is the next txg."""
+async def test_writer_continues_after_an_invalid_object_under_the_next_name(
+    power: Power, ahead: int, content: bytes
+) -> None:
+    """If an invalid object has the name of the next changelog, an image becomes the next txg."""
     async with power.session("a", tasks=False) as session:
         inos = {2: write_file(session, b"2")}
         await session.flush()
@@ -26,7 +28,8 @@ async def test_writer_steps_over_a_taken_name(power: Power, ahead: int, content:
         for txg in range(3, 9):
             inos[txg] = write_file(session, b"%d" % txg)
             await session.flush()
-            if key_of(session.link.txg) > taken:  # before, it counts as a damaged changelog
+            # Before this txg the object counts as a damaged changelog.
+            if key_of(session.link.txg) > taken:
                 async with power.session(f"at-{txg}", options=READ_ONLY, tasks=False) as other:
                     await require_files(other, inos, txg)
         assert session.status.state is MountState.SERVING
@@ -37,8 +40,8 @@ async def test_writer_steps_over_a_taken_name(power: Power, ahead: int, content:
         await require_files(session, inos, 9)
 
 
-async def test_authentic_object_under_the_next_name_fences(power: Power) -> None:
-    """Another writer appended it, even if its lease was lost: the mount becomes read-only."""
+async def test_authentic_changelog_under_the_next_name_fences_the_writer(power: Power) -> None:
+    """Only another writer can have appended it, even if that writer's lease was lost."""
     async with power.session("a", tasks=False) as session:
         lease = power.store.objects[ObjectKey("lease")]
         async with power.session("b", options=TAKEOVER, tasks=False) as other:

@@ -1,4 +1,4 @@
-"""Transaction groups shipped from one host to another."""
+"""Transaction groups that one host ships and another host applies."""
 
 import itertools
 import secrets
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.thorough
 
 
 def changelogs(power: Power, session: Session) -> list[changelog_codec.Changelog]:
-    """Return the chain in the bucket."""
+    """Return all changelogs in the bucket, in order."""
     return [
         changelog_codec.decode(key, data, session.volume.keyring)
         for key, data in sorted(power.store.objects.items())
@@ -35,7 +35,7 @@ def changelogs(power: Power, session: Session) -> list[changelog_codec.Changelog
 
 
 async def test_lost_machine_costs_only_unshipped_changes(power: Power) -> None:
-    """Another host restores the first image and the changelogs after it."""
+    """Another host restores the first image and applies the changelogs after it."""
     async with power.session("a", tasks=False) as session:
         kept = [write_file(session, b"%d" % number * 3000) for number in range(20)]
         await session.flush()
@@ -52,8 +52,7 @@ async def test_lost_machine_costs_only_unshipped_changes(power: Power) -> None:
             assert len(await read_file(session, ino)) == inodes.get(session.db, ino).size_bytes
 
 
-async def test_unchanged_filesystem_ships_nothing(power: Power) -> None:
-    """An unchanged filesystem uploads no object."""
+async def test_flush_of_an_unchanged_filesystem_uploads_nothing(power: Power) -> None:
     async with power.session("a") as session:
         write_file(session, b"one")
         await session.flush()
@@ -65,7 +64,7 @@ async def test_unchanged_filesystem_ships_nothing(power: Power) -> None:
 
 
 async def test_chain_has_no_gap_across_epochs(power: Power) -> None:
-    """Each epoch begins with a fence record; each link names the one before."""
+    """Each epoch begins with a fence record; each changelog has the hash of the one before."""
     for host in "aba":
         async with power.session(host) as session:
             write_file(session, host.encode())
@@ -85,7 +84,7 @@ async def test_chain_has_no_gap_across_epochs(power: Power) -> None:
 
 
 async def test_zeros_and_duplicates_after_the_cut_reach_the_other_host(power: Power) -> None:
-    """Rows of a cut name blocks that are holes or doubles by the time they are uploaded."""
+    """Blocks that a cut names may turn out to be zeros or duplicates when they are uploaded."""
     async with power.session("a", tasks=False) as session:
         zeros = [write_file(session, bytes(9000)) for _ in range(3)]
         doubles = [write_file(session, b"same" * 2000) for _ in range(3)]
@@ -93,7 +92,8 @@ async def test_zeros_and_duplicates_after_the_cut_reach_the_other_host(power: Po
         assert all(block_map.find(session.db, ino, BlockIndex(0)) is None for ino in zeros)
         at_first = changelogs(power, session)[-1].txg
         more = write_file(session, b"same" * 2000)
-        await session.shipper.ship(anyway=True)  # their placements after the first cut
+        # These ship the placements that were made after the first cut.
+        await session.shipper.ship(anyway=True)
         await session.shipper.ship(anyway=True)
         assert pending.is_empty(session.db)
         expected = contents(session.db.connection, SETTLED)
@@ -108,7 +108,7 @@ async def test_zeros_and_duplicates_after_the_cut_reach_the_other_host(power: Po
 
 
 async def test_changes_after_a_txg_that_is_an_image_are_shipped(power: Power) -> None:
-    """As after fsck -y: dirty blocks turn out to be duplicates when they are stored."""
+    """fsck -y publishes an image as the next txg; duplicate blocks are found while it is made."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"same" * 2000)
         await session.flush()
@@ -127,8 +127,8 @@ async def test_changes_after_a_txg_that_is_an_image_are_shipped(power: Power) ->
         assert await read_file(session, zeros) == bytes(9000)
 
 
-async def test_log_has_a_bound_while_an_upload_waits(power: Power) -> None:
-    """An outage may last for days: no snapshot of the cut prevents the log from restarting."""
+async def test_wal_is_bounded_while_an_upload_waits_for_the_store(power: Power) -> None:
+    """No snapshot of the cut stays open during an outage, so the WAL can restart."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
         ino = write_file(session, b"waits")
@@ -149,7 +149,7 @@ async def test_log_has_a_bound_while_an_upload_waits(power: Power) -> None:
         assert await read_file(session, ino) == b"waits"
 
 
-async def test_log_has_a_bound_while_an_image_waits_for_an_upload(power: Power) -> None:
+async def test_wal_is_bounded_while_an_image_waits_for_the_store(power: Power) -> None:
     """Blocks are uploaded before the cut of the image, so no snapshot is open during the outage."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
@@ -170,10 +170,10 @@ async def test_log_has_a_bound_while_an_image_waits_for_an_upload(power: Power) 
         assert await read_file(session, ino) == b"waits"
 
 
-async def test_image_is_abandoned_when_the_log_grows_too_much(
+async def test_image_is_abandoned_when_the_wal_grows_too_much(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store becomes unreachable between upload and cut; the next txg ships the same locations."""
+    """The next txg ships the locations of blocks that were uploaded for an abandoned image."""
     monkeypatch.setattr(changelog_writer, "IMAGE_WAL_BYTES_MAX", 1 * MIB)
     faulty, gates, away = FaultyStore(power.store), list[StoreGate](), trio.Event()
 
@@ -204,8 +204,8 @@ async def _expect_abandoned(session: Session) -> None:
         await session.make_image()
 
 
-async def test_other_host_applies_changelogs_instead_of_restoring(power: Power) -> None:
-    """A host after a clean unmount applies later changelogs to its local state."""
+async def test_host_that_mounts_again_applies_changelogs_instead_of_restoring(power: Power) -> None:
+    """A host that unmounted cleanly applies later changelogs to its local state."""
     async with power.session("a") as session:
         ino = write_file(session, b"from a")
         await session.flush_at_end()
@@ -216,14 +216,14 @@ async def test_other_host_applies_changelogs_instead_of_restoring(power: Power) 
         await session.close()
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"from a"
-        assert session.cache.misses == 0  # the cached blocks of the file were kept
+        assert session.cache.misses == 0  # The cached blocks of the file were kept.
         assert await read_file(session, other) == b"from b"
         assert not session.volume.notices
         assert not list(session.volume.state_dir.path.glob("kept-*"))
 
 
-async def test_crash_before_the_attempt_ships_the_same_changes_later(power: Power) -> None:
-    """Recorded, unshipped changes are in the first changelog of the next mount."""
+async def test_changes_recorded_before_a_crash_are_shipped_by_the_next_mount(power: Power) -> None:
+    """The first changelog of the next mount contains changes that were recorded but not shipped."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"recorded")
         session.db.commit()
@@ -236,8 +236,8 @@ async def test_crash_before_the_attempt_ships_the_same_changes_later(power: Powe
         assert await read_file(session, ino) == b"recorded"
 
 
-async def test_outage_at_the_append_sends_the_same_bytes_later(power: Power) -> None:
-    """The bytes of an attempted txg never change."""
+async def test_changelog_that_failed_to_be_appended_is_sent_again_unchanged(power: Power) -> None:
+    """The bytes of an attempted changelog never change."""
     faulty = FaultyStore(power.store)
     async with power.session(
         "a", tasks=False, store=faulty, hook=failing_append(faulty)
@@ -258,7 +258,7 @@ async def test_outage_at_the_append_sends_the_same_bytes_later(power: Power) -> 
 
 
 async def test_paused_writer_that_wakes_after_a_takeover_is_fenced(power: Power) -> None:
-    """A paused writer finds its next number taken and turns read-only."""
+    """The number of the paused writer's next changelog is taken, so the mount turns read-only."""
     async with power.session("a", tasks=False) as old:
         write_file(old, b"before")
         await old.flush()
@@ -277,8 +277,8 @@ async def test_paused_writer_that_wakes_after_a_takeover_is_fenced(power: Power)
         assert await read_file(session, Ino(max(mine, lost))) == b"new epoch"
 
 
-async def test_changes_are_shipped_at_the_interval(power: Power) -> None:
-    """Changes are shipped at the interval without a request."""
+async def test_changes_are_shipped_after_the_sync_interval(power: Power) -> None:
+    """Changes are shipped after sync_interval without a request."""
     shipped = trio.Event()
 
     def hook(step: str) -> None:
@@ -288,7 +288,7 @@ async def test_changes_are_shipped_at_the_interval(power: Power) -> None:
     options = SessionOptions(sync_interval_s=0.01)
     async with power.session("a", session_options=options, hook=hook) as session:
         ino = write_file(session, b"soon")
-        assert session.shipper.oldest_ns == 0  # the change was not even recorded
+        assert session.shipper.oldest_ns == 0  # The change is not even recorded yet.
         session.db.commit()
         assert session.shipper.oldest_ns > 0
         with trio.fail_after(20):
@@ -299,7 +299,7 @@ async def test_changes_are_shipped_at_the_interval(power: Power) -> None:
 
 
 async def test_huge_txg_is_split_into_parts(power: Power) -> None:
-    """Changes and locations that do not fit into one object are stored beside it, and become one txg."""
+    """Changes and locations that exceed one object are stored in parts, which make one txg."""
     bounds = UploadBounds(run_bytes=2000, locations=7)
     async with power.session("a", tasks=False, bounds=bounds) as session:
         expected = {}
@@ -315,8 +315,7 @@ async def test_huge_txg_is_split_into_parts(power: Power) -> None:
             assert await read_file(session, ino) == content
 
 
-async def test_lease_is_kept_while_an_attempt_is_unconfirmed(power: Power) -> None:
-    """The lease is kept while an attempt is unconfirmed."""
+async def test_unmount_keeps_the_lease_while_a_changelog_is_unconfirmed(power: Power) -> None:
     faulty = FaultyStore(power.store)
     async with power.session(
         "a", tasks=False, store=faulty, hook=failing_append(faulty)

@@ -19,11 +19,11 @@ FOLLOWS = SessionOptions(cache_bytes=256 * MIB, follow=True, poll_interval_s=0.0
 
 
 class Listener(NoKernel):
-    """A kernel that hears what turns, and how far the follower was then."""
+    """A kernel that records which changes the follower announces, and wakes waiting tests."""
 
     def __init__(self) -> None:
         self.follower: Follower | None = None
-        # Called before each turn.
+        # The listener calls this before each announcement.
         self.react: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
         self.turns: list[Turned | None] = []
         self._waiting: dict[int, trio.Event] = {}
@@ -36,7 +36,7 @@ class Listener(NoKernel):
 
     @override
     async def after_turn(self, turned: Turned | None) -> None:
-        """Wake the tasks that wait for this txg."""
+        """Wake the tests that wait for a txg up to the follower's."""
         assert turned is self.turns[-1]
         for txg, event in self._waiting.items():
             if self._shown() >= txg:
@@ -59,7 +59,7 @@ class Listener(NoKernel):
 async def following(
     power: Power, host: str = "b", *, tasks: bool = True
 ) -> AsyncIterator[tuple[Session, Listener]]:
-    """Run a session that follows."""
+    """Run a session that follows; yield it and its listener."""
     listener = Listener()
     async with power.session(
         host, options=READS, session_options=FOLLOWS, tasks=tasks, kernel=listener
@@ -70,7 +70,7 @@ async def following(
 
 
 async def ship(session: Session) -> int:
-    """Upload everything; return the txg."""
+    """Upload all changes and return the txg."""
     link = await session.flush()
     assert link is not None
     return link.txg

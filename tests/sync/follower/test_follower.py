@@ -18,8 +18,8 @@ from tests.sync.follower.following import FOLLOWS, READS, following, ship
 LEASE = lease.KEY
 
 
-async def test_follower_shows_txg_after_txg(power: Power) -> None:
-    """Files appear and disappear; the lease is never touched."""
+async def test_follower_shows_each_shipped_txg(power: Power) -> None:
+    """A follower shows new and removed files and never changes the lease."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept"), write_file(writer, b"gone")
         await ship(writer)
@@ -39,8 +39,8 @@ async def test_follower_shows_txg_after_txg(power: Power) -> None:
             assert power.store.objects[LEASE] == before
 
 
-async def test_cached_blocks_of_removed_files_are_deleted(power: Power) -> None:
-    """Rows and files; other cached blocks stay."""
+async def test_follower_deletes_cached_blocks_of_removed_files(power: Power) -> None:
+    """Rows and files of these blocks are deleted; other cached blocks stay."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept" * 20_000), write_file(writer, b"gone" * 20_000)
         await ship(writer)
@@ -53,15 +53,15 @@ async def test_cached_blocks_of_removed_files_are_deleted(power: Power) -> None:
             remove_file(writer, gone)
             await listener.wait_for(await ship(writer))
             async with session.follower.paused():  # type: ignore[union-attr]  # it is a follower
-                pass  # waits until the switch is complete
+                pass  # Entering the context waits until the switch to the new txg is complete.
 
             assert session.cache.index.get(block.block) is None
             assert block.block not in set(session.files.numbers())
             assert session.cache.index.total_count == 1
 
 
-async def test_listener_gets_exactly_the_changes(power: Power) -> None:
-    """Names, inodes and contents of a txg; also of an entry that names another inode."""
+async def test_follower_announces_exactly_the_changes_of_a_txg(power: Power) -> None:
+    """The changes include a name that refers to another inode."""
     async with power.session("a") as writer:
         one, other = write_file(writer, b"one"), write_file(writer, b"other")
         writer.db.begin()
@@ -76,8 +76,8 @@ async def test_listener_gets_exactly_the_changes(power: Power) -> None:
             assert listener.turns == [Turned({(ROOT_INO, b"name")}, {one}, set())]
 
 
-async def test_each_poll_costs_one_small_request(power: Power) -> None:
-    """Independent of the size of the filesystem; sometimes a listing is added."""
+async def test_each_poll_of_a_follower_costs_one_small_request(power: Power) -> None:
+    """After a number of polls one listing is added; the size of the filesystem does not matter."""
     async with power.session("a") as writer:
         write_file(writer, b"x")
         await ship(writer)
@@ -99,8 +99,8 @@ async def test_each_poll_costs_one_small_request(power: Power) -> None:
             assert store.counts["get"].errors == 0
 
 
-async def test_cache_survives_a_remount(power: Power) -> None:
-    """The next mount on this host finds the blocks that a follower fetched."""
+async def test_cache_of_a_follower_survives_a_remount(power: Power) -> None:
+    """The next mount finds the cached blocks that a follower fetched."""
     async with power.session("a") as writer:
         ino = write_file(writer, b"x" * 100_000)
         await ship(writer)
@@ -113,8 +113,8 @@ async def test_cache_survives_a_remount(power: Power) -> None:
             assert session.cache.is_local(located)
 
 
-async def test_killed_follower_continues(power: Power) -> None:
-    """Changes that it applied are kept; unapplied ones are fetched again."""
+async def test_killed_follower_continues_after_its_last_txg(power: Power) -> None:
+    """A follower keeps the changes that it applied before a kill, and fetches all others again."""
     async with power.session("a") as writer:
         async with following(power) as (session, listener):
             ino = write_file(writer, b"x" * 100_000)
@@ -129,8 +129,8 @@ async def test_killed_follower_continues(power: Power) -> None:
             assert session.volume.notices == ()
 
 
-async def test_host_with_changes_of_its_own_cannot_follow(power: Power) -> None:
-    """These changes exist on this host alone, and other hosts' changes would not fit; nothing is deleted."""
+async def test_host_with_unshipped_changes_cannot_follow(power: Power) -> None:
+    """Unshipped changes of a host would conflict with the changes of other hosts."""
     async with power.session("a") as writer:
         write_file(writer, b"unshipped")
         writer.durability.commit()
@@ -142,10 +142,10 @@ async def test_host_with_changes_of_its_own_cannot_follow(power: Power) -> None:
         assert writer.db.counters.inodes == 2
 
 
-async def test_huge_txg_invalidates_all_inodes(
+async def test_huge_txg_makes_a_follower_invalidate_all_inodes(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Touched inodes are not remembered one by one: memory is bounded."""
+    """The number of changed inodes that a follower remembers is bounded."""
     monkeypatch.setattr(follower_module, "FOLLOW_TOUCHED_MAX", 5)
     async with power.session("a") as writer, following(power) as (session, listener):
         small = write_file(writer, b"x")
@@ -159,8 +159,8 @@ async def test_huge_txg_invalidates_all_inodes(
         assert await read_file(session, large[-1]) == b"8"
 
 
-async def test_log_of_a_follower_stays_short(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Independent of the number of applied txgs: the log restarts after a checkpoint."""
+async def test_wal_of_a_follower_is_bounded(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The WAL of a follower restarts after a checkpoint."""
     monkeypatch.setattr(follower_module, "WAL_CHECKPOINT_BYTES", 4096)
     async with power.session("a") as writer, following(power) as (session, listener):
         lengths = []
@@ -174,8 +174,8 @@ async def test_log_of_a_follower_stays_short(power: Power, monkeypatch: pytest.M
         assert max(lengths[4:]) <= max(lengths[:4])
 
 
-async def test_outage_of_the_store_is_reported_and_waited_out(power: Power) -> None:
-    """The follower shows its last state; when the store is back it continues."""
+async def test_follower_reports_an_outage_of_the_store_and_continues_later(power: Power) -> None:
+    """During an outage the follower shows its last state; afterwards it continues."""
     async with power.session("a", tasks=False) as writer:
         store = FaultyStore(power.store)
         async with power.session(

@@ -1,4 +1,4 @@
-"""A follower that cannot apply changes restores an image while it answers requests."""
+"""Resync: a follower that cannot apply changes restores an image while it answers requests."""
 
 from collections.abc import Awaitable, Callable
 
@@ -24,8 +24,8 @@ def follower_of(session: Session) -> Follower:
     return session.follower
 
 
-async def test_txg_that_is_an_image_is_restored(power: Power) -> None:
-    """Rows and cached blocks from before are removed; later txgs are followed as usual."""
+async def test_follower_restores_a_txg_that_is_an_image(power: Power) -> None:
+    """The follower drops its rows and cached blocks, and then follows later txgs as usual."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept" * 20_000), write_file(writer, b"gone" * 20_000)
         await ship(writer)
@@ -37,7 +37,7 @@ async def test_txg_that_is_an_image_is_restored(power: Power) -> None:
             await writer.publish_anew()
             await listener.wait_for(writer.link.txg)
 
-            assert listener.turns == [None]  # everything must be looked up again
+            assert listener.turns == [None]  # The kernel must look up all names again.
             assert inodes.find(session.db, gone) is None
             assert session.cache.index.blocks() == []
             assert await read_file(session, kept) == b"kept" * 20_000
@@ -54,8 +54,8 @@ async def test_txg_that_is_an_image_is_restored(power: Power) -> None:
             assert await read_file(session, late) == b"late"
 
 
-async def test_follower_that_fell_behind_is_restored(power: Power) -> None:
-    """The next changelog is missing, later ones exist: a listing shows it."""
+async def test_follower_whose_next_changelog_is_missing_restores_an_image(power: Power) -> None:
+    """A listing shows that later changelogs exist although the next one is missing."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         async with following(power, tasks=False) as (session, _listener):
@@ -77,14 +77,14 @@ async def test_follower_that_fell_behind_is_restored(power: Power) -> None:
 
 
 async def ship_file(session: Session, content: bytes) -> Ino:
-    """Write a file and upload it; return its inode."""
+    """Write a file and ship it; return its inode number."""
     ino = write_file(session, content)
     await ship(session)
     return ino
 
 
-async def test_damaged_changelog_is_not_applied(power: Power) -> None:
-    """The visible state does not change, and the changelog is not fetched repeatedly."""
+async def test_follower_does_not_apply_a_damaged_changelog(power: Power) -> None:
+    """The follower keeps showing its last state and does not fetch the changelog repeatedly."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         async with following(power, tasks=False) as (session, _listener):
@@ -108,7 +108,7 @@ async def test_damaged_changelog_is_not_applied(power: Power) -> None:
 
 
 async def test_bucket_restored_to_an_older_state_is_not_followed(power: Power) -> None:
-    """A host that remembers a later txg reports it; the visible state stays."""
+    """A host that remembers a later txg reports the older bucket and keeps showing its state."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         before = dict(power.store.objects)
@@ -126,8 +126,8 @@ async def test_bucket_restored_to_an_older_state_is_not_followed(power: Power) -
             assert session.db.counters.inodes == 3
 
 
-async def test_changes_that_do_not_fit_are_undone_and_restored(power: Power) -> None:
-    """A foreign process changed rows: the txg is not applied in part."""
+async def test_follower_restores_an_image_if_changes_do_not_fit_its_rows(power: Power) -> None:
+    """If another process changed rows of the follower, no txg is applied in part."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first")
         async with following(power, tasks=False) as (session, listener):
@@ -146,8 +146,8 @@ async def test_changes_that_do_not_fit_are_undone_and_restored(power: Power) -> 
             assert follower.link == writer.link
 
 
-async def test_block_fetched_during_the_exchange_leaves_no_stray(power: Power) -> None:
-    """A block fetched during the exchange leaves neither row nor file."""
+async def test_block_fetched_during_a_resync_leaves_no_stray_file(power: Power) -> None:
+    """A block that was fetched while the database was exchanged has neither row nor file."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"x" * 100_000)
         async with following(power, tasks=False) as (session, listener):
@@ -168,7 +168,7 @@ async def test_block_fetched_during_the_exchange_leaves_no_stray(power: Power) -
 
 
 def spoiling(spoil: Callable[[], object]) -> Callable[[], Awaitable[object]]:
-    """Return what spoils the exchange at the last moment."""
+    """Return a reaction to an announcement that makes the exchange of databases fail."""
 
     async def react() -> None:
         spoil()
@@ -177,8 +177,8 @@ def spoiling(spoil: Callable[[], object]) -> Callable[[], Awaitable[object]]:
 
 
 @pytest.mark.parametrize("how", ["gone", "damaged"])
-async def test_failed_exchange_leaves_the_visible_state(power: Power, how: str) -> None:
-    """The follower answers requests and reports the reason; the next attempt shows the new state."""
+async def test_failed_resync_leaves_the_visible_state_of_a_follower(power: Power, how: str) -> None:
+    """The follower keeps answering requests, and the next attempt shows the new state."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first" * 1000)
         async with following(power, tasks=False) as (session, listener):
@@ -196,7 +196,7 @@ async def test_failed_exchange_leaves_the_visible_state(power: Power, how: str) 
             assert follower.link == shown
             assert session.status.state is MountState.FOLLOWING
             assert await read_file(session, ino) == b"first" * 1000
-            follower._anew_not_before_s = 0.0  # noqa: SLF001 - the pause would take minutes
+            follower._anew_not_before_s = 0.0  # noqa: SLF001 - the pause between attempts takes minutes
             listener.react = trio.lowlevel.checkpoint
             await follower.poll_once()
             assert follower.last_error == ""
@@ -205,7 +205,7 @@ async def test_failed_exchange_leaves_the_visible_state(power: Power, how: str) 
 
 
 async def test_follower_whose_database_is_lost_is_degraded(power: Power) -> None:
-    """Neither the new database nor the old one can be opened: the status names a remedy."""
+    """If neither the new nor the old database can be opened, the status advises a remount."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first")
         async with following(power, tasks=False) as (session, listener):

@@ -1,4 +1,4 @@
-"""A follower becomes the writer."""
+"""Promotion: a follower becomes the writer."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.thorough
 
 
 class FenceStore(FaultyStore):
-    """A store that runs a hook when a changelog, not a probe, is written."""
+    """A store that runs a hook before it creates a changelog, and that can lose its reply."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -34,7 +34,7 @@ class FenceStore(FaultyStore):
 
     @override
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if the key is free."""
+        """Create an object; run the hook before a changelog is created."""
         if not key.startswith("changelog/"):
             return await super().create(key, data)
         if self.before is not None:
@@ -48,11 +48,11 @@ class FenceStore(FaultyStore):
 
 
 class Killed(BaseException):
-    """Simulates the death of the process."""
+    """The simulated end of the process by SIGKILL."""
 
 
 class KillingStore(FaultyStore):
-    """A store whose client is killed before or after one of its conditional writes."""
+    """A store that simulates a kill before or after one of its conditional writes."""
 
     def __init__(self, inner: ObjectStore, change: int) -> None:
         super().__init__(inner)
@@ -67,7 +67,7 @@ class KillingStore(FaultyStore):
 
     @override
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if the key is free."""
+        """Create an object, unless the kill is due before or after it."""
         self._count_change()
         etag = await super().create(key, data)
         self._count_change()
@@ -75,15 +75,15 @@ class KillingStore(FaultyStore):
 
     @override
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
-        """Store an object only if its present version is *etag*."""
+        """Replace an object, unless the kill is due before or after it."""
         self._count_change()
         new_etag = await super().replace(key, data, etag)
         self._count_change()
         return new_etag
 
 
-async def test_promoted_follower_has_lease_fence_and_rows_of_a_writer(power: Power) -> None:
-    """Nothing is downloaded; the next opening on either host succeeds."""
+async def test_promoted_follower_writes_and_fences_the_former_writer(power: Power) -> None:
+    """The promoted follower has the lease, has written a fence record and can write files."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept"), write_file(writer, b"gone" * 30_000)
         await ship(writer)
@@ -112,8 +112,8 @@ async def test_promoted_follower_has_lease_fence_and_rows_of_a_writer(power: Pow
         assert session.db.counters.inodes == 3
 
 
-async def test_held_filesystem_is_refused_and_followed_further(power: Power) -> None:
-    """The lease is unchanged; the writer continues, and so does the follower."""
+async def test_promotion_is_refused_while_another_host_has_the_lease(power: Power) -> None:
+    """A refused promotion changes nothing: the writer and the follower continue."""
     async with power.session("a") as writer, following(power) as (session, listener):
         before = dict(power.store.objects)
         with pytest.raises(HeldError):
@@ -125,12 +125,12 @@ async def test_held_filesystem_is_refused_and_followed_further(power: Power) -> 
         assert await read_file(session, ino) == b"x"
 
 
-async def test_released_filesystem_is_promoted_without_force(power: Power) -> None:
-    """After an unmount of the writer a promotion needs no force."""
+async def test_promotion_after_an_unmount_of_the_writer_needs_no_force(power: Power) -> None:
     async with following(power) as (session, _listener):
         assert session.follower is not None
         async with session.follower.paused(), power.session("a") as writer:
-            ino = write_file(writer, b"last")  # the follower has not polled when it is promoted
+            # The follower has not polled this txg when it is promoted.
+            ino = write_file(writer, b"last")
             await writer.flush()
             await writer.close()
         await session.promote()
@@ -139,7 +139,6 @@ async def test_released_filesystem_is_promoted_without_force(power: Power) -> No
 
 
 async def test_only_a_follower_can_be_promoted(power: Power) -> None:
-    """A second promotion is refused."""
     async with power.session("a") as writer:
         with pytest.raises(UsageError, match="ro,follow"):
             await writer.promote(force=True)
@@ -150,14 +149,15 @@ async def test_only_a_follower_can_be_promoted(power: Power) -> None:
 
 
 async def test_changelog_appended_during_the_promotion_is_applied(power: Power) -> None:
-    """The old writer appends after the new one took the lease, and before its fence record."""
+    """The old writer may append a changelog before the fence record of the new writer."""
     async with power.session("a", tasks=False) as writer:
         await writer.flush()
         ino = write_file(writer, b"last moment")
         store = FenceStore(power.store)
 
         async def append() -> None:
-            with pytest.raises(FencedError):  # too late to count, but it exists
+            # The flush of the old writer fails, but its changelog exists.
+            with pytest.raises(FencedError):
                 await writer.flush()
 
         store.before = append
@@ -171,7 +171,7 @@ async def test_changelog_appended_during_the_promotion_is_applied(power: Power) 
 
 
 async def test_promotion_that_fails_halfway_can_be_repeated(power: Power) -> None:
-    """The store becomes unreachable between lease and fence; whether the record was stored is unknown."""
+    """The reply to the fence record was lost, so the follower cannot know whether it is stored."""
     async with power.session("a"):
         pass
     store = FenceStore(power.store)
@@ -186,7 +186,7 @@ async def test_promotion_that_fails_halfway_can_be_repeated(power: Power) -> Non
         lost = ObjectKey(changelog_codec.key_of(session.follower.link.next_txg))
         assert lost in power.store.objects
 
-        link = await session.promote()  # the lease is ours already
+        link = await session.promote()  # The first attempt already took the lease.
 
         assert changelog_codec.key_of(link.txg) > lost
         ino = write_file(session, b"x")
@@ -209,12 +209,12 @@ async def _promote_until_killed(
             raise
 
 
-# A probe of four writes, two of them refused; the lease; the fence record.
+# The writes: a probe of four with two refused, the lease, the fence record.
 _CHANGES = 2 + 1 + 2 + 1 + 2 + 2
 
 
 async def _requires_what_was_shipped(power: Power, ino: Ino, goes_on: str) -> None:
-    """Continue with the host that was killed, then with another one."""
+    """Require the shipped file on the killed host, then on another host."""
     if goes_on == "follows":
         async with following(power) as (session, _listener):
             assert await read_file(session, ino) == b"shipped"
@@ -232,8 +232,10 @@ async def _requires_what_was_shipped(power: Power, ino: Ino, goes_on: str) -> No
 
 @pytest.mark.parametrize("goes_on", ["follows", "writes"])
 @pytest.mark.parametrize("step", TAKEOVER_STEPS)
-async def test_kill_after_any_step_of_a_promotion(power: Power, step: str, goes_on: str) -> None:
-    """No shipped data is lost, and no host is stuck."""
+async def test_kill_after_any_step_of_a_promotion_loses_nothing(
+    power: Power, step: str, goes_on: str
+) -> None:
+    """A kill loses no shipped data, and both hosts can continue."""
     kill = KillAt(step)
     kill.armed = True
     async with power.session("a", tasks=False) as writer:
@@ -247,8 +249,10 @@ async def test_kill_after_any_step_of_a_promotion(power: Power, step: str, goes_
 
 @pytest.mark.parametrize("goes_on", ["follows", "writes"])
 @pytest.mark.parametrize("change", range(_CHANGES + 1))
-async def test_kill_at_any_write_of_a_promotion(power: Power, change: int, goes_on: str) -> None:
-    """The next mount of that host follows, or writes; no shipped data is lost, no host is stuck."""
+async def test_kill_at_any_write_of_a_promotion_loses_nothing(
+    power: Power, change: int, goes_on: str
+) -> None:
+    """After the kill the host can follow or write again."""
     async with power.session("a", tasks=False) as writer:
         ino = write_file(writer, b"shipped")
         await ship(writer)
@@ -262,7 +266,6 @@ async def test_kill_at_any_write_of_a_promotion(power: Power, change: int, goes_
 async def test_promoted_writer_ships_in_the_background(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A promoted writer ships in the background."""
     async with power.session("a") as session:
         await session.flush()
         await session.close()
@@ -278,7 +281,7 @@ async def test_promoted_writer_ships_in_the_background(
 
         monkeypatch.setattr(follower, "close", close_slowly)
         await trio.testing.wait_all_tasks_blocked()
-        await follower.poll_once()  # so its task waits for the next one
+        await follower.poll_once()  # Now the task of the follower waits for its next poll.
         await trio.testing.wait_all_tasks_blocked()
         await session.promote()
         write_file(session, b"written after it")

@@ -1,4 +1,4 @@
-"""A follower that resyncs quarantines its cached copies of damaged packs."""
+"""Quarantine of a follower's cached blocks of damaged packs, before a resync."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ CONTENT = b"only cached" * 1000
 
 
 async def _written(power: Power, *contents: bytes) -> list[Ino]:
-    """Write files on host a, each into its own pack, and unmount it."""
+    """Write files on host a, each into a separate pack, and unmount."""
     found = []
     async with power.session("a", tasks=False) as session:
         for content in contents:
@@ -33,7 +33,7 @@ async def _written(power: Power, *contents: bytes) -> list[Ino]:
 
 
 async def _repair(power: Power) -> None:
-    """Run fsck -y on a host without cached blocks; publish the result as an image."""
+    """Run fsck -y on a host without cached blocks, and publish its result as an image."""
     async with power.session("c", options=OpenOptions(repairing=True), tasks=False) as session:
         examined = Examined(session.db, power.store, session.volume.keyring)
         await check_filesystem(examined, Wanted(repair=Mode.ALL), Report(), SystemClock())
@@ -59,7 +59,7 @@ def _block(session: Session, ino: Ino) -> BlockId:
 
 
 async def test_last_copies_are_quarantined_and_can_be_copied_out(power: Power) -> None:
-    """Another host found a pack missing, and fsck -y published a hole; the follower has the content."""
+    """For the missing pack fsck -y publishes a hole, but the follower has the block cached."""
     [sound] = await _written(power, b"sound" * 1000)
     packs = [data for key, data in power.store.objects.items() if key.startswith("pack/")]
     [ino] = await _written(power, CONTENT)
@@ -86,8 +86,8 @@ async def test_last_copies_are_quarantined_and_can_be_copied_out(power: Power) -
         await session.close()
 
 
-async def test_no_quarantine_without_damage(power: Power) -> None:
-    """An image of the writer is no reason to keep cached blocks."""
+async def test_resync_without_damage_quarantines_nothing(power: Power) -> None:
+    """A follower that restores an image of the writer drops its cached blocks."""
     [ino] = await _written(power, CONTENT)
     async with following(power, tasks=False) as (session, listener):
         await read_file(session, ino)
@@ -102,7 +102,7 @@ async def test_no_quarantine_without_damage(power: Power) -> None:
 async def test_follower_keeps_its_cache_if_the_quarantine_fails(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full: the follower shows the txg before the repair, and its content."""
+    """On a full disk the follower keeps showing the txg before the repair."""
     [ino] = await _written(power, CONTENT)
 
     def fail(source: object, target: object, **_options: object) -> None:

@@ -22,17 +22,17 @@ def at(txg: int) -> PointInTime:
 
 
 async def bucket_of(power: Power) -> Bucket:
-    """Return the filesystem as a reader sees it."""
+    """Return the filesystem in the bucket, as a reader opens it."""
     return await read_bucket(power.store, power.remembered("-"), power.secret, SystemClock())
 
 
 async def open_at(power: Power, txg: int, state: Path) -> Volume:
-    """Open a point in time."""
+    """Open the filesystem at the point in time of a txg."""
     return await open_snapshot(await bucket_of(power), StateDir(state), OpenOptions(), at(txg))
 
 
 async def concerning(bucket: Bucket, tmp: Path, path: bytes) -> list[Txg]:
-    """Return the txgs that concern a path, the last one first."""
+    """Return the txgs that changed a path, the newest first."""
     number = 0
 
     async def restore(link: Link) -> Database:

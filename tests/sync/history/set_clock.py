@@ -1,4 +1,4 @@
-"""Sessions whose clock a test sets."""
+"""Sessions and readers whose clock the test sets."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,21 +17,21 @@ SECOND_NS = 10**9
 
 
 class SetClock:
-    """A clock with a fixed time."""
+    """A clock that shows the time that the test sets."""
 
     def __init__(self, now_ns: int) -> None:
         self.time_ns = now_ns
 
     def now_ns(self) -> int:
-        """Return the time."""
+        """Return the time that the test set."""
         return self.time_ns
 
 
 @asynccontextmanager
 async def session_at(power: Power, clock: SetClock, host: str = "a") -> AsyncIterator[Session]:
-    """Run a session without tasks; close it cleanly."""
+    """Run a session without background tasks, and close it cleanly."""
     options = OpenOptions(force_takeover=True)
-    power.store.clock = clock  # correct, whatever the clock of the test shows
+    power.store.clock = clock  # The store has the same time, so no clock is wrong.
     opened = await open_filesystem(
         power.store, StateDir(power.home / host), power.secret, clock, options
     )
@@ -43,10 +43,10 @@ async def session_at(power: Power, clock: SetClock, host: str = "a") -> AsyncIte
 
 
 async def bucket_at(power: Power, now_ns: int = 0, store: ObjectStore | None = None) -> Bucket:
-    """Return the filesystem as a reader has it."""
+    """Return the filesystem in the bucket, read at a given time."""
     return await snapshot_mount.read_bucket(
         store or power.store, power.remembered("-"), power.secret, SetClock(now_ns)
     )
 
 
-FAR = 10**19 // 5  # a time after the real clock, which mkfs used
+FAR = 10**19 // 5  # This time is after that of mkfs, which used the real clock.

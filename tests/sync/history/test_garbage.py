@@ -1,4 +1,4 @@
-"""Finding garbage; test_reclaim tests their deletion."""
+"""Finding garbage in the bucket; ``test_reclaim`` tests its deletion."""
 
 from dataclasses import replace
 
@@ -18,8 +18,8 @@ from tests.packs import stray_pack
 from tests.sync.conftest import Power, write_file
 
 
-async def test_shelf_lists_images_that_can_be_restored(power: Power) -> None:
-    """An image that is damaged or lacks a piece is not listed; one without its own changelog is."""
+async def test_only_images_that_can_be_restored_are_listed(power: Power) -> None:
+    """A damaged or incomplete image is not listed; an image without its changelog is."""
     async with power.session("a", tasks=False) as session:
         for number in range(4):
             write_file(session, b"%d" % number)
@@ -35,7 +35,8 @@ async def test_shelf_lists_images_that_can_be_restored(power: Power) -> None:
         del objects[ObjectKey(images[2].key.replace("manifest", "000000"))]
         del objects[ObjectKey(f"changelog/{images[3].txg:012d}")]
         again = Shelf(power.store, opened.keyring, opened.superblock.uuid)
-        only = images[3]._replace(is_txg=True)  # no changes lead across it any more
+        # No changelogs connect the txgs before and after this image any more.
+        only = images[3]._replace(is_txg=True)
         assert await again.list_images() == [images[0], only, images[4]]
 
         gone, pieces = await again.garbage({images[at].key for at in (0, 3, 4)}, images[4].txg)
@@ -48,10 +49,10 @@ async def test_shelf_lists_images_that_can_be_restored(power: Power) -> None:
         assert {info.key.split("/")[1] for info in pieces} == {images[1].key.split("/")[1]}
 
 
-async def test_manifest_with_another_hash_does_not_count(
+async def test_image_whose_manifest_has_another_hash_does_not_count(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Any writer of a plain bucket can make one that opens: the recorded hash decides."""
+    """Anyone who can write to a plain bucket can forge a manifest, but not its recorded hash."""
     async with power.session("a", tasks=False) as session:
         for number in range(3):
             write_file(session, b"%d" % number)
@@ -59,7 +60,8 @@ async def test_manifest_with_another_hash_does_not_count(
         opened = session.volume
         finder = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
         images = await finder.images()
-        for at in (3, 2):  # the recorded head has its own hash and that of the image before it
+        # The recorded head has the hash of its manifest and of the manifest before it.
+        for at in (3, 2):
             key, honest = images[at].key, power.store.objects[images[at].key]
             manifest = image_codec.decode(key, honest, opened.keyring)
             forged = replace(manifest, created_ns=manifest.created_ns + 1)
@@ -76,8 +78,8 @@ async def test_manifest_with_another_hash_does_not_count(
             power.store.objects[key] = honest
 
 
-async def test_replaced_object_is_read_again(power: Power) -> None:
-    """A manifest never changes, so one of another size or time is another object."""
+async def test_replaced_manifest_is_read_again(power: Power) -> None:
+    """A manifest with another size or time is another object."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         write_file(session, b"x")
@@ -89,8 +91,8 @@ async def test_replaced_object_is_read_again(power: Power) -> None:
         assert await finder.images() == images[:1]
 
 
-async def test_image_with_wrong_total_size_does_not_count(power: Power) -> None:
-    """Also if no other image refers to it."""
+async def test_image_whose_pieces_have_a_wrong_total_size_does_not_count(power: Power) -> None:
+    """An image is incomplete if its pieces have another total size than its database."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         [image] = await Shelf(power.store, opened.keyring, opened.superblock.uuid).list_images()
@@ -105,8 +107,8 @@ async def test_image_with_wrong_total_size_does_not_count(power: Power) -> None:
         assert await shelf.garbage(set(), Txg(99)) == ([], [])
 
 
-async def test_pieces_being_uploaded_are_not_garbage(power: Power) -> None:
-    """Pieces of a txg that is not before the last images may still get a manifest."""
+async def test_image_pieces_being_uploaded_are_not_garbage(power: Power) -> None:
+    """Image pieces of a recent txg may still get a manifest."""
     piece = ObjectKey("image/000000000007-1-0123456789abcdef/000000")
     async with power.session("a", tasks=False) as session:
         opened = session.volume
@@ -118,8 +120,8 @@ async def test_pieces_being_uploaded_are_not_garbage(power: Power) -> None:
         assert [info.key for info in (await shelf.garbage(stay, Txg(8)))[1]] == [piece]
 
 
-async def test_image_that_claims_a_newer_version_stays(power: Power) -> None:
-    """It does not stop the collection, unless an authentic object names it."""
+async def test_image_of_an_unknown_version_is_not_garbage(power: Power) -> None:
+    """An unauthentic manifest of a newer version does not stop garbage collection."""
     manifest = ObjectKey("image/000000000001-1-0123456789abcdef/manifest")
     piece = ObjectKey("image/000000000001-1-0123456789abcdef/000000")
     async with power.session("a", tasks=False) as session:
@@ -137,8 +139,8 @@ async def test_image_that_claims_a_newer_version_stays(power: Power) -> None:
             await shelf.list_images([ManifestRef(manifest, "0" * 64)])
 
 
-async def test_foreign_images_are_not_garbage(power: Power) -> None:
-    """Manifests and pieces that are not authentic stay, whatever their names are."""
+async def test_images_of_other_filesystems_are_not_garbage(power: Power) -> None:
+    """Manifests and pieces that are not authentic stay, even if they have the names of images."""
     stranger = Keyring.from_master(bytes(range(32)))
     name = "image/000000000007-1-0123456789abcdef"
     pieces = [ObjectKey(f"{name}/{number:06d}") for number in range(3)]
@@ -156,10 +158,10 @@ async def test_foreign_images_are_not_garbage(power: Power) -> None:
         assert len(store.calls) == 1, "one piece says whose the image is"
 
 
-async def test_orphans_are_found_in_bounded_memory(
+async def test_orphan_packs_are_found_in_bounded_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows and listing are compared for one part of the names at a time."""
+    """The rows and the listing of packs are compared for one prefix of names at a time."""
     assert list(garbage.groups(10)) == [""]
     assert len(list(garbage.groups(16 * RECLAIM_PACK_ROWS))) == 16
     assert list(garbage.groups(10**9))[-1] == "ff"
@@ -183,8 +185,9 @@ async def test_orphans_are_found_in_bounded_memory(
         for key in strays:
             del power.store.objects[key]
         assert await finder.find_orphans(Epoch(5), 1000) == []
-        power.store.objects[strays[1]] = b"?"  # a foreign object with a name of our form
+        # This object is not a pack, although it has the name of one.
+        power.store.objects[strays[1]] = b"?"
         power.store.objects.update(made[:1])
-        # Already checked objects are not read again.
+        # Objects that were checked before are not read again.
         assert await finder.find_orphans(Epoch(5), 1000) == []
         assert len(await finder.find_orphans(Epoch(6), 1000)) == 1

@@ -1,4 +1,7 @@
-"""Content that an older state has lost, found in the newest state. Mounts are tested in test_healing.py."""
+"""Locations of lost blocks, found by content hash in the newest state of the filesystem.
+
+``test_healing.py`` tests the same in mounts.
+"""
 
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from tests.sync.conftest import Power, write_file
 
 
 async def found(elsewhere: Elsewhere, *wanted: Located) -> list[Found | None]:
-    """Look up blocks, one after the other."""
+    """Search for locations of blocks, one after the other."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(elsewhere.run)
         with trio.fail_after(20):
@@ -25,7 +28,7 @@ async def found(elsewhere: Elsewhere, *wanted: Located) -> list[Found | None]:
 
 
 def newest(session: Session, path: Path) -> Elsewhere:
-    """Return the object under test, with a directory that does not exist."""
+    """Return the search in the newest state, with a directory that does not exist yet."""
     opened = session.volume
     return Elsewhere(
         opened.store,
@@ -36,8 +39,10 @@ def newest(session: Session, path: Path) -> Elsewhere:
     )
 
 
-async def test_equal_content_is_found_by_its_hash(power: Power, tmp_path: Path) -> None:
-    """Equal content is found by its hash, under any block number."""
+async def test_lost_block_is_found_by_its_hash_in_the_newest_state(
+    power: Power, tmp_path: Path
+) -> None:
+    """A block with equal content may have any block number."""
     async with power.session(tasks=False) as session:
         sound = write_file(session, b"sound" * 100)
         await session.flush()
@@ -66,8 +71,8 @@ async def test_equal_content_is_found_by_its_hash(power: Power, tmp_path: Path) 
         assert await found(newest(session, tmp_path), *asked) == [where, None, None, None, None]
 
 
-async def test_unreadable_newest_state_finds_nothing(power: Power, tmp_path: Path) -> None:
-    """The reader gets the error of the requested block."""
+async def test_unreadable_newest_state_yields_no_location(power: Power, tmp_path: Path) -> None:
+    """The reader then gets the error of the requested block."""
     async with power.session(tasks=False) as session:
         ino = write_file(session, b"content" * 100)
         await session.make_image()

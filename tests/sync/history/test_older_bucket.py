@@ -1,4 +1,4 @@
-"""A bucket that is restored from an older copy, under a running writer or between two mounts."""
+"""A bucket that is replaced by its older copy, during a mount or between two mounts."""
 
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -29,7 +29,7 @@ READ_ONLY = OpenOptions(read_only=True)
 
 
 async def ship(session: Session, *numbers: int) -> dict[int, Ino]:
-    """Write a file for each number, and ship it."""
+    """Write a file for each number, and ship each in a txg."""
     inos = {}
     for number in numbers:
         inos[number] = write_file(session, b"%d" % number * 5000)
@@ -38,13 +38,13 @@ async def ship(session: Session, *numbers: int) -> dict[int, Ino]:
 
 
 def put_back(power: Power, older: Mapping[ObjectKey, bytes]) -> None:
-    """Restore the bucket to an earlier content."""
+    """Replace the content of the bucket by its older content."""
     power.store.objects.clear()
     power.store.objects.update(older)
 
 
 async def require_all(power: Power, inos: Mapping[int, Ino], host: str = "c") -> None:
-    """Let a host without local state read everything."""
+    """Require that a host without local state can read all files."""
     async with power.session(host, options=READ_ONLY, tasks=False) as session:
         for number, ino in inos.items():
             assert await read_file(session, ino) == b"%d" % number * 5000
@@ -52,10 +52,10 @@ async def require_all(power: Power, inos: Mapping[int, Ino], host: str = "c") ->
 
 
 @pytest.mark.parametrize("end", ["a change", "nothing", "unmount", "fsync=remote"])
-async def test_restored_bucket_is_noticed_before_the_next_success_and_repaired(
+async def test_running_mount_repairs_a_bucket_that_was_replaced_by_its_older_copy(
     power: Power, end: str
 ) -> None:
-    """The next txg is an image; missing packs are uploaded again from the cache."""
+    """A running mount publishes an image and uploads missing packs from its cache."""
     async with power.session("a", tasks=end == "fsync=remote") as session:
         inos = await ship(session, 1, 2)
         older = dict(power.store.objects)
@@ -83,8 +83,8 @@ async def test_restored_bucket_is_noticed_before_the_next_success_and_repaired(
         assert session.volume.notices == ()
 
 
-async def test_next_link_is_an_image_and_later_ones_are_changelogs(power: Power) -> None:
-    """Changes are shipped as usual."""
+async def test_first_txg_after_an_older_bucket_is_an_image(power: Power) -> None:
+    """After the image, changes are shipped in changelogs as usual."""
     async with power.session("a", tasks=False) as session:
         await ship(session, 1)
         older = dict(power.store.objects)
@@ -101,8 +101,8 @@ async def test_next_link_is_an_image_and_later_ones_are_changelogs(power: Power)
     assert set(kinds[1:]) == {Kind.GROUP}
 
 
-async def test_copy_from_before_the_mount_has_an_older_lease(power: Power) -> None:
-    """No other host can have taken it since: our own lease is written again."""
+async def test_writer_restores_its_own_lease_in_an_older_bucket(power: Power) -> None:
+    """The older lease is this host's own, so no other host has taken it since."""
     async with power.session("a", tasks=False) as session:
         inos = await ship(session, 1)
         await session.close()
@@ -119,8 +119,10 @@ async def test_copy_from_before_the_mount_has_an_older_lease(power: Power) -> No
         assert session.volume.notices == ()
 
 
-async def test_lease_of_another_host_is_not_taken(power: Power) -> None:
-    """The bucket was restored and mounted elsewhere: this mount turns read-only and keeps its state."""
+async def test_writer_does_not_take_the_lease_of_another_host_in_an_older_bucket(
+    power: Power,
+) -> None:
+    """If another host mounted the older bucket, this mount turns read-only and keeps its state."""
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
         await session.close()
@@ -134,10 +136,9 @@ async def test_lease_of_another_host_is_not_taken(power: Power) -> None:
         assert session.status.state is MountState.FENCED
 
 
-async def test_pack_that_is_not_cached_is_reported_and_marked(
+async def test_missing_pack_without_cached_blocks_is_reported_and_marked(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A missing pack without cached copies is reported and marked as damaged."""
     async with power.session("a", tasks=False) as session:
         inos = await ship(session, 1)
         older = dict(power.store.objects)
@@ -157,26 +158,29 @@ async def test_pack_that_is_not_cached_is_reported_and_marked(
     assert mark.pack_offset is None
     assert "is missing since the bucket was put back" in caplog.text
     async with power.session("c", options=READ_ONLY, tasks=False) as session:
-        for ino in (inos[1], inos[3], inos[2], again):  # the lost one is healed by it
+        # Equal content written again healed the lost block.
+        for ino in (inos[1], inos[3], inos[2], again):
             assert len(await read_file(session, ino)) == 5000
 
 
 class _NoImages(FaultyStore):
-    """A store that refuses images for a while."""
+    """A store that refuses to create images while *refuses* is set."""
 
     refuses = False
 
     @override
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store anything else."""
+        """Create an object, unless it belongs to an image."""
         if self.refuses and key.startswith("image/"):
             raise StoreUnavailableError(key, 1, 0.0, "away")
         return await super().create(key, data)
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["goes on", "killed"])
-async def test_failed_repair_is_not_reported_as_success(power: Power, killed: bool) -> None:
-    """The next flush tries it again; after a kill fsck -y does, while a mount refuses."""
+async def test_flush_fails_while_an_older_bucket_cannot_be_repaired(
+    power: Power, killed: bool
+) -> None:
+    """The next flush repeats the repair; after a kill a mount refuses and fsck -y repairs."""
     store = _NoImages(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         inos = await ship(session, 1)
@@ -200,8 +204,8 @@ async def test_failed_repair_is_not_reported_as_success(power: Power, killed: bo
     await require_all(power, inos)
 
 
-async def test_check_costs_at_most_one_request_for_each_txg(power: Power) -> None:
-    """The request is small."""
+async def test_check_for_an_older_bucket_costs_one_request_for_each_txg(power: Power) -> None:
+    """The check that the last changelog still exists is one small range read."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
         await ship(session, 1, 2)
@@ -223,12 +227,12 @@ PUBLISH = OpenOptions(mend=Mend(publish_local=True))
 
 
 def quarantined(power: Power, host: str) -> list[Path]:
-    """Return the local state of a host that was quarantined."""
+    """Return the directories of a host's quarantined states."""
     return list((power.home / host).glob("kept-*"))
 
 
 async def shipped(power: Power, host: str, *numbers: int) -> dict[int, Ino]:
-    """Mount, write a file for each number, unmount."""
+    """Mount, write and ship a file for each number, unmount."""
     async with power.session(host, tasks=False) as session:
         inos = await ship(session, *numbers)
         await session.flush_at_end()
@@ -237,10 +241,10 @@ async def shipped(power: Power, host: str, *numbers: int) -> dict[int, Ino]:
 
 
 @pytest.mark.parametrize("before", ["a", "b"])
-async def test_unmounted_state_is_published_if_no_other_host_wrote(
+async def test_fsck_publishes_the_local_state_if_no_other_host_wrote(
     power: Power, before: str
 ) -> None:
-    """The lease is an earlier one of this host, or the one that this host's own lease replaced."""
+    """The older bucket has an earlier lease of this host, or the lease that it replaced."""
     inos = await shipped(power, before, 1, 2)
     older = dict(power.store.objects)
     inos |= await shipped(power, "a", 3, 4)
@@ -260,8 +264,8 @@ async def test_unmounted_state_is_published_if_no_other_host_wrote(
     await require_all(power, inos)
 
 
-async def test_unmounted_state_needs_an_option_after_another_host(power: Power) -> None:
-    """That host's txgs stay as points in time; the local state becomes the current one."""
+async def test_fsck_needs_publish_local_if_another_host_wrote(power: Power) -> None:
+    """The txgs of the other host stay in the history; the local state becomes the current state."""
     inos = await shipped(power, "a", 1)
     older = dict(power.store.objects)
     inos |= await shipped(power, "a", 2, 3, 4)
@@ -293,8 +297,7 @@ async def test_unmounted_state_needs_an_option_after_another_host(power: Power) 
         assert await read_file(session, inos[4]) == b"4" * 5000
 
 
-async def test_interrupted_publication_never_follows_another_writer(power: Power) -> None:
-    """A publication interrupted by a kill is not continued after another writer."""
+async def test_interrupted_publication_is_not_continued_after_another_writer(power: Power) -> None:
     await shipped(power, "a", 1)
     older = dict(power.store.objects)
     await shipped(power, "a", 2, 3)
@@ -326,7 +329,7 @@ async def test_interrupted_publication_never_follows_another_writer(power: Power
 async def test_next_mount_of_this_host_finishes_an_interrupted_publication(
     power: Power, step: str
 ) -> None:
-    """Killed between the fence record and the image; other hosts see the local state after it."""
+    """A kill between the fence record and the image interrupts the publication of a local state."""
     inos = await shipped(power, "a", 1)
     older = dict(power.store.objects)
     inos |= await shipped(power, "a", 2, 3)

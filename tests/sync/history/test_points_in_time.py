@@ -1,4 +1,4 @@
-"""Finding the transaction group of a point in time."""
+"""Finding the txg of a point in time."""
 
 import itertools
 from collections.abc import AsyncGenerator
@@ -43,8 +43,8 @@ async def txg_at(power: Power, time_ns: int) -> Txg:
     return (await (await bucket_at(power)).find(PointInTime("then", time_ns))).txg
 
 
-async def test_time_finds_the_last_txg_not_after_it(power: Power) -> None:
-    """Exactly at a cut it is that txg, a nanosecond earlier the one before."""
+async def test_time_names_the_last_txg_that_is_not_after_it(power: Power) -> None:
+    """The time of a cut names its txg; a nanosecond earlier names the txg before."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 18)]
@@ -55,8 +55,8 @@ async def test_time_finds_the_last_txg_not_after_it(power: Power) -> None:
     assert await txg_at(power, FAR * 2) == links[-1].txg
 
 
-async def test_search_takes_few_requests(power: Power) -> None:
-    """A search takes one request for each halving."""
+async def test_search_for_a_point_in_time_takes_few_requests(power: Power) -> None:
+    """The binary search reads about log2 of the number of changelogs."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         for number in range(1, 65):
@@ -68,11 +68,12 @@ async def test_search_takes_few_requests(power: Power) -> None:
 
     read = {call.key for call in store.calls if call.method == "get"}
     changelogs = [key for key in read if key.startswith("changelog/")]
-    assert 3 <= len(changelogs) <= 2 + 7  # the ends, and log2 of 64 with one to spare
+    # The search reads both ends, and log2(64) changelogs with one to spare.
+    assert 3 <= len(changelogs) <= 2 + 7
 
 
-async def test_clock_that_jumps_back_keeps_the_order(power: Power) -> None:
-    """A txg that was shipped after the jump has a later time than one shipped before it."""
+async def test_txg_times_increase_although_the_clock_is_set_back(power: Power) -> None:
+    """A txg shipped after the clock was set back still has a later time than the txg before."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         before = await ship_at(session, clock, FAR + 100 * SECOND_NS)
@@ -87,7 +88,7 @@ async def test_clock_that_jumps_back_keeps_the_order(power: Power) -> None:
 
 
 async def test_fence_records_are_points_in_time_without_changes(power: Power) -> None:
-    """The clock of their host is an hour behind: their times are still later than those before them."""
+    """A host whose clock is an hour behind still writes times later than those before."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         first = await ship_at(session, clock, FAR + 3600 * SECOND_NS)
@@ -102,8 +103,8 @@ async def test_fence_records_are_points_in_time_without_changes(power: Power) ->
     assert await txg_at(power, FAR + 4000 * SECOND_NS) == second.txg
 
 
-async def test_time_before_the_filesystem_names_the_oldest(power: Power) -> None:
-    """The oldest is the txg of mkfs."""
+async def test_error_about_a_time_before_mkfs_names_the_oldest_point_in_time(power: Power) -> None:
+    """The oldest point in time is txg 0 of mkfs."""
     async with session_at(power, SetClock(FAR)):
         pass
 
@@ -113,8 +114,8 @@ async def test_time_before_the_filesystem_names_the_oldest(power: Power) -> None
         await (await bucket_at(power)).find(PointInTime("txg=9", txg=Txg(9)))
 
 
-async def test_reclaimed_points_in_time_are_before_the_oldest(power: Power) -> None:
-    """A point in time needs an image, and every changelog after it."""
+async def test_oldest_point_in_time_has_an_image_and_all_later_changelogs(power: Power) -> None:
+    """A point in time needs an image and every changelog after it."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 4)]
@@ -133,7 +134,7 @@ async def test_reclaimed_points_in_time_are_before_the_oldest(power: Power) -> N
 
 
 async def test_retained_history_begins_with_the_floor(power: Power) -> None:
-    """Changelogs before it may exist: packs that they need may not."""
+    """Packs that a txg before the floor needs may be deleted, although its changelog exists."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         first = await ship_at(session, clock, FAR + SECOND_NS)
@@ -150,7 +151,7 @@ async def test_retained_history_begins_with_the_floor(power: Power) -> None:
         await bucket.find(PointInTime("then", first.created_ns))
 
 
-async def test_time_in_the_future_finds_the_newest_with_a_notice(power: Power) -> None:
+async def test_time_in_the_future_names_the_newest_txg_with_a_notice(power: Power) -> None:
     """A time between the newest txg and now is not in the future."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
@@ -164,7 +165,6 @@ async def test_time_in_the_future_finds_the_newest_with_a_notice(power: Power) -
 
 
 async def test_filesystem_that_was_never_mounted_has_one_point_in_time(power: Power) -> None:
-    """A filesystem that was never mounted has one empty point in time."""
     bucket = await bucket_at(power)
 
     link = await bucket.find(PointInTime("txg=0", txg=Txg(0)))
@@ -174,7 +174,7 @@ async def test_filesystem_that_was_never_mounted_has_one_point_in_time(power: Po
 
 
 async def test_older_bucket_is_refused_by_a_host_that_saw_a_newer_one(power: Power) -> None:
-    """A host refuses a bucket that is older than its own state."""
+    """A host compares the bucket with the last txg and hash that it remembers."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         old = dict(power.store.objects)
@@ -194,7 +194,7 @@ async def test_older_bucket_is_refused_by_a_host_that_saw_a_newer_one(power: Pow
 
 
 class HidingStore(MemoryStore):
-    """A store that returns the last changelog a number of times, and then hides the end of the chain."""
+    """A store that returns the last changelog a number of times, and then hides later ones."""
 
     def __init__(self, power: Power, last: Txg, end: Txg, times: int) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class HidingStore(MemoryStore):
 
 
 async def mark_at_end(power: Power) -> Mark:
-    """Ship a few changes and return the line that the last mount printed."""
+    """Ship three changes; return the txg and hash that the last mount printed."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 4)]
@@ -231,10 +231,10 @@ async def mark_at_end(power: Power) -> Mark:
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-async def test_store_that_hides_the_end_after_showing_it_is_refused(
+async def test_store_that_hides_changelogs_after_listing_them_is_refused(
     power: Power, read_only: bool
 ) -> None:
-    """The comparison uses the restored state, not the earlier listing; nothing is written."""
+    """The restored state, not the earlier listing, is compared; nothing is written."""
     mark = await mark_at_end(power)
     before = dict(power.store.objects)
     store = HidingStore(power, Txg(mark.txg - 2), mark.txg, times=1)
@@ -247,8 +247,10 @@ async def test_store_that_hides_the_end_after_showing_it_is_refused(
     assert power.store.objects == before
 
 
-async def test_new_host_without_a_mark_accepts_a_store_that_hides_the_end(power: Power) -> None:
-    """SECURITY.md says so: nothing that is left shows that there was more."""
+async def test_new_host_without_at_least_accepts_a_store_that_hides_changelogs(
+    power: Power,
+) -> None:
+    """Nothing shows a new host that the store hides changelogs, as SECURITY.md states."""
     mark = await mark_at_end(power)
     store = HidingStore(power, Txg(mark.txg - 2), mark.txg, times=0)
 
@@ -256,10 +258,10 @@ async def test_new_host_without_a_mark_accepts_a_store_that_hides_the_end(power:
         assert session.link.txg == mark.txg - 2
 
 
-async def test_point_in_time_of_a_store_that_hides_the_end_is_refused(
+async def test_point_in_time_of_a_store_that_hides_changelogs_is_refused(
     power: Power, tmp_path: Path
 ) -> None:
-    """The chain that the search read must contain the remembered txg."""
+    """The chain that the search for a point in time read must contain the remembered txg."""
     mark = await mark_at_end(power)
     options = OpenOptions(at_least=mark)
     for times in (0, 1):
@@ -277,8 +279,8 @@ async def test_point_in_time_of_a_store_that_hides_the_end_is_refused(
             await snapshot_mount.open_snapshot(bucket, StateDir(tmp_path / "at"), options, point)
 
 
-async def test_served_position_is_compared_by_hash(power: Power) -> None:
-    """A served position is compared by txg and hash."""
+async def test_at_least_compares_the_hash_of_the_served_txg(power: Power) -> None:
+    """A mount with --at-least compares the txg and the hash of the state that it serves."""
     mark = await mark_at_end(power)
     end = await (await bucket_at(power)).points.newest()
     other = Mark(end.txg, "0123456789abcdef")

@@ -1,4 +1,4 @@
-"""Deletion in two phases."""
+"""Deletion of garbage in two phases: packs are condemned, shipped as condemned, and deleted."""
 
 import itertools
 from pathlib import Path
@@ -31,7 +31,7 @@ DAY = 86_400
 
 @pytest.fixture
 def clock(power: Power) -> HandClock:
-    """Return the clock of all hosts."""
+    """Return the clock of all hosts and of the store."""
     power.clock = HandClock()
     return power.clock
 
@@ -48,12 +48,12 @@ def changelogs(power: Power) -> list[Txg]:
 
 
 def packs_in(power: Power) -> list[ObjectKey]:
-    """Return the packs in the bucket."""
+    """Return the keys of the packs in the bucket."""
     return [key for key in power.store.objects if key.startswith("pack/")]
 
 
 async def _txg(session: Session, content: bytes = b"") -> Txg:
-    """Ship a txg; return its number."""
+    """Ship a txg and return its number."""
     write_file(session, content or b"x")
     link = await session.flush()
     assert link is not None
@@ -61,7 +61,7 @@ async def _txg(session: Session, content: bytes = b"") -> Txg:
 
 
 async def test_dead_pack_is_deleted_when_no_retained_image_names_it(power: Power) -> None:
-    """Even without retention a pack that one of the last two images names is kept."""
+    """Without retention the last two images are still kept, with all packs that they name."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -70,7 +70,7 @@ async def test_dead_pack_is_deleted_when_no_retained_image_names_it(power: Power
         remove_file(session, ino)
 
         await session.make_image()
-        assert key in power.store.objects  # the image before still names it
+        assert key in power.store.objects  # The image before the last one still names the pack.
         write_file(session, b"other")
         await session.make_image()
         assert key not in power.store.objects
@@ -81,7 +81,7 @@ async def test_dead_pack_is_deleted_when_no_retained_image_names_it(power: Power
 async def test_retained_points_in_time_can_be_restored_and_others_are_deleted(
     power: Power, clock: HandClock
 ) -> None:
-    """Every txg within the retention, with all its content."""
+    """Every txg within the retention can be restored with all its content."""
     await power.retain(3 * DAY)
     async with power.session("a", tasks=False) as session:
         states: dict[Txg, dict[str, bytes]] = {}
@@ -128,8 +128,9 @@ def _live_packs(path: Path) -> set[str]:
         db.close()
 
 
-async def test_default_retention_keeps_a_week(power: Power, clock: HandClock) -> None:
-    """By default nothing younger than a week is deleted."""
+async def test_default_retention_deletes_nothing_younger_than_a_week(
+    power: Power, clock: HandClock
+) -> None:
     async with power.session("a", tasks=False) as session:
         remove_file(session, write_file(session, CONTENT))
         ino = write_file(session, CONTENT)
@@ -155,7 +156,7 @@ async def test_default_retention_keeps_a_week(power: Power, clock: HandClock) ->
 async def test_clock_ahead_deletes_nothing_that_the_last_images_need(
     power: Power, clock: HandClock
 ) -> None:
-    """With a clock a year ahead everything looks old; the floor is the older of the last two images."""
+    """With a clock a year ahead, the floor is still not after the older of the last two images."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         for _ in range(3):
@@ -172,8 +173,8 @@ async def test_clock_ahead_deletes_nothing_that_the_last_images_need(
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_floor_never_goes_down(power: Power, clock: HandClock) -> None:
-    """The floor never falls, whatever clock, retention or host."""
+async def test_retention_floor_never_falls(power: Power, clock: HandClock) -> None:
+    """Neither an earlier clock, a longer retention nor another host lowers the floor."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(3):
@@ -197,8 +198,8 @@ async def test_floor_never_goes_down(power: Power, clock: HandClock) -> None:
         assert session.link.floor == floor
 
 
-async def test_nothing_is_deleted_before_the_floor_is_shipped(power: Power) -> None:
-    """The changelog that condemns packs and raises the floor is confirmed first."""
+async def test_nothing_is_deleted_before_the_retention_floor_is_shipped(power: Power) -> None:
+    """The changelog that condemns packs and raises the floor is confirmed before any deletion."""
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -223,8 +224,10 @@ async def test_nothing_is_deleted_before_the_floor_is_shipped(power: Power) -> N
         assert len(packs_in(power)) == 1
 
 
-async def test_idle_filesystem_stops_shipping(power: Power, clock: HandClock) -> None:
-    """Reclaiming ships txgs; these must not cause further ones forever."""
+async def test_garbage_collection_of_an_idle_filesystem_ends(
+    power: Power, clock: HandClock
+) -> None:
+    """Garbage collection ships txgs, which must not make further garbage forever."""
     await power.retain(5)
     async with power.session("a", tasks=False) as session:
         for _ in range(4):
@@ -244,10 +247,10 @@ async def test_idle_filesystem_stops_shipping(power: Power, clock: HandClock) ->
         assert (session.link.txg, set(power.store.objects)) == (txg, objects)
 
 
-async def test_orphans_of_past_epochs_are_deleted_and_foreign_objects_stay(
+async def test_orphan_packs_are_deleted_and_other_objects_stay(
     power: Power, clock: HandClock
 ) -> None:
-    """An orphan is a pack without a row, of a writer from before the floor."""
+    """An orphan pack has no row, and its epoch ended before the floor."""
     await power.retain(5)
     foreign = [ObjectKey(f"{kind}/notes.txt") for kind in ("pack", "image", "changelog")]
     foreign.append(ObjectKey("pack/ab/1-ab" + "1" * 30))
@@ -267,8 +270,8 @@ async def test_orphans_of_past_epochs_are_deleted_and_foreign_objects_stay(
         assert all(key != orphan for _pack, key in packs.all_keys(session.db))
 
 
-async def test_orphan_within_the_retention_stays(power: Power, clock: HandClock) -> None:
-    """Quarantined state may name it."""
+async def test_orphan_pack_within_the_retention_stays(power: Power, clock: HandClock) -> None:
+    """A quarantined state may name a pack that has no row."""
     async with power.session("a") as session:
         await _txg(session)
         await session.close()
@@ -283,8 +286,8 @@ async def test_orphan_within_the_retention_stays(power: Power, clock: HandClock)
         assert orphan in power.store.objects
 
 
-async def test_unreferenced_parts_are_deleted(power: Power) -> None:
-    """Parts of a failed attempt; not those that may still be referenced."""
+async def test_unreferenced_parts_of_changelogs_are_deleted(power: Power) -> None:
+    """A changelog that is not appended yet may name a part of a later txg."""
     async with power.session("a", tasks=False) as session:
         txg = await _txg(session)
         prefix = changelog.part_prefix(txg, session.volume.keeper.epoch, bytes(8))
@@ -306,10 +309,10 @@ FORESEEABLE = (
 
 
 @pytest.mark.parametrize("key", FORESEEABLE)
-async def test_foreign_object_under_a_name_of_ours_stays(
+async def test_object_that_is_not_ours_under_a_name_of_ours_is_not_deleted(
     power: Power, key: ObjectKey, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Names of changelogs and levels are predictable, so their content decides; it is reported once."""
+    """Names of changelogs and levels can be predicted, so the content of an object decides."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):
@@ -329,8 +332,8 @@ async def test_foreign_object_under_a_name_of_ours_stays(
         assert not {Txg(1), Txg(3), Txg(4), Txg(5), str(level.key_of(1, Txg(5)))} & others
 
 
-async def test_incomplete_images_do_not_count(power: Power) -> None:
-    """The last two images are the last two that can be restored."""
+async def test_incomplete_image_does_not_count_as_one_of_the_last_images(power: Power) -> None:
+    """The two images that are always kept are the last two that can be restored."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(3):
@@ -354,7 +357,7 @@ async def test_incomplete_images_do_not_count(power: Power) -> None:
 
 
 async def test_old_images_are_thinned_out(power: Power, clock: HandClock) -> None:
-    """Of many images a day some are deleted; every point in time stays reachable."""
+    """Some of many images a day are deleted; every retained point in time can be restored."""
     await power.retain(8 * DAY)
     async with power.session("a", tasks=False) as session:
         for _ in range(40):
@@ -369,7 +372,6 @@ async def test_old_images_are_thinned_out(power: Power, clock: HandClock) -> Non
 async def test_image_that_is_a_txg_stays_while_later_txgs_are_retained(
     power: Power, clock: HandClock
 ) -> None:
-    """An image that is a txg stays while later txgs are retained."""
     await power.retain(8 * DAY)
     async with power.session("a", tasks=False) as session:
         for _ in range(2):
@@ -395,7 +397,7 @@ async def test_image_that_is_a_txg_stays_while_later_txgs_are_retained(
 async def test_fenced_writer_deletes_nothing_even_without_changes(
     power: Power, clock: HandClock
 ) -> None:
-    """Only the next writer may delete: its floor may depend on another image."""
+    """The floor of the next writer may depend on an image that the fenced writer would delete."""
     await power.retain(8 * DAY)
     async with power.session("a", tasks=False) as session:
         for _ in range(4):
@@ -412,7 +414,7 @@ async def test_fenced_writer_deletes_nothing_even_without_changes(
 
 
 async def test_condemning_many_packs_does_not_block_other_tasks(power: Power) -> None:
-    """Rows change in slices, both when packs are condemned and when they are forgotten."""
+    """The rows of condemned and of deleted packs change in slices."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         session.db.begin()
@@ -443,8 +445,8 @@ async def test_condemning_many_packs_does_not_block_other_tasks(power: Power) ->
         assert len(list(packs.all_keys(session.db))) == 1
 
 
-async def test_dry_run_changes_nothing_and_lists_the_next_deletions(power: Power) -> None:
-    """The next run deletes exactly those objects."""
+async def test_dry_run_of_garbage_collection_lists_the_next_deletions(power: Power) -> None:
+    """The next garbage collection deletes exactly the objects that a dry run lists."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -466,8 +468,8 @@ async def test_dry_run_changes_nothing_and_lists_the_next_deletions(power: Power
         )
 
 
-async def test_one_run_is_bounded(power: Power) -> None:
-    """The next run finds the rest."""
+async def test_one_run_of_garbage_collection_is_bounded(power: Power) -> None:
+    """Further runs delete all remaining garbage."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):
@@ -483,7 +485,7 @@ async def test_one_run_is_bounded(power: Power) -> None:
 
 
 async def _restore_at(power: Power, session: Session, txg: Txg) -> list[str]:
-    """Restore a point in time; return the notices."""
+    """Restore a txg and return the notices."""
     opened = session.volume
     restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
     assert (await restorer.restore(None, power.home / f"at-{txg}.db", txg)).txg == txg
@@ -493,7 +495,7 @@ async def _restore_at(power: Power, session: Session, txg: Txg) -> list[str]:
 async def test_late_deletion_of_a_thinned_out_image_costs_no_point_in_time(
     power: Power, clock: HandClock
 ) -> None:
-    """The deletion was announced, so the next writer's floor does not depend on the image."""
+    """A shipped row announces the deletion, so the next writer's floor does not need this image."""
     await power.retain(8 * DAY)
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as slow:
@@ -523,7 +525,7 @@ async def test_late_deletion_of_a_thinned_out_image_costs_no_point_in_time(
 async def test_abandoned_images_are_forgotten_once_they_are_deleted(
     power: Power, clock: HandClock
 ) -> None:
-    """Deleted by this run, or by one that crashed after the deletion."""
+    """The row of an abandoned image is deleted after the image, even if the reply was lost."""
     await power.retain(8 * DAY)
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
@@ -540,8 +542,8 @@ async def test_abandoned_images_are_forgotten_once_they_are_deleted(
         assert len(manifests(power)) == 4
 
 
-async def test_status_reports_why_nothing_is_deleted(power: Power, clock: HandClock) -> None:
-    """Status reports why nothing is deleted, until a run succeeds."""
+async def test_status_reports_why_garbage_collection_failed(power: Power, clock: HandClock) -> None:
+    """The reason is reported until a garbage collection succeeds."""
     async with power.session("a", tasks=False) as session:
         power.store.clock = HandClock()
         power.store.clock.pass_by(DAY)

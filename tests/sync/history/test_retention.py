@@ -1,4 +1,4 @@
-"""Which points in time and which images are retained."""
+"""The points in time and the images that the retention keeps."""
 
 import itertools
 
@@ -31,12 +31,12 @@ UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 
 def image(txg: int, created_ns: int) -> Image:
-    """Return an image."""
+    """Return an image of a txg and a time."""
     return Image(Txg(txg), ObjectKey(f"image/{txg:012d}-1-0123456789abcdef/manifest"), created_ns)
 
 
 async def chain_of(times: dict[int, int]) -> MemoryStore:
-    """Return a store with changelogs, by txg, of given times; each in a separate epoch."""
+    """Return a store with a changelog for each txg and time, each in a separate epoch."""
     store = MemoryStore()
     before = NO_HASH
     for txg, created_ns in times.items():
@@ -58,8 +58,7 @@ async def chain_of(times: dict[int, int]) -> MemoryStore:
 
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.data())
-def test_floor_is_the_newest_txg_that_is_old_enough(data: st.DataObject) -> None:
-    """The floor is the newest txg older than the retention."""
+def test_retention_floor_is_the_newest_txg_that_is_old_enough(data: st.DataObject) -> None:
     steps = data.draw(st.lists(st.integers(1, 50), min_size=1, max_size=40))
     times = {number + 1: sum(steps[: number + 1]) for number in range(len(steps))}
     low = data.draw(st.integers(0, len(times)))
@@ -74,8 +73,8 @@ def test_floor_is_the_newest_txg_that_is_old_enough(data: st.DataObject) -> None
     assert trio.run(find) == max(fitting, default=low)
 
 
-async def test_unreadable_changelogs_retain_more() -> None:
-    """A changelog without a readable time counts as young; its neighbours have their own times."""
+async def test_unreadable_changelogs_lower_the_retention_floor() -> None:
+    """A changelog whose time cannot be read counts as too young to delete."""
     store = await chain_of({txg: txg * 10 for txg in range(1, 21)})
     finder = TxgTimes(store, PLAIN, UUID)
     for txg in (9, 10, 11):
@@ -86,8 +85,8 @@ async def test_unreadable_changelogs_retain_more() -> None:
     assert await finder.stamp(Txg(12)) == TxgStamp(120, Epoch(12))
 
 
-async def test_few_changelogs_are_read() -> None:
-    """A binary search reads each changelog at most once."""
+async def test_search_for_the_retention_floor_reads_few_changelogs() -> None:
+    """A binary search for a time reads each changelog at most once."""
     store = FaultyStore(await chain_of({txg: txg for txg in range(1, 513)}))
     finder = TxgTimes(store, PLAIN, UUID)
     assert await finder.newest_before(300, Txg(0), Txg(512)) == 300
@@ -97,8 +96,10 @@ async def test_few_changelogs_are_read() -> None:
     assert len({call.key for call in store.calls}) == len(store.calls)
 
 
-async def test_newer_changelogs_stop_all_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that does not know the format deletes nothing."""
+async def test_changelog_of_a_newer_version_prevents_garbage_collection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program that does not know the format of a changelog deletes nothing."""
     monkeypatch.setattr("s3fs_meta.codec.changelog.VERSION", 3)
     store = MemoryStore()
     link = Changelog(Kind.FENCE, Txg(1), Epoch(1), "00" * 16, UUID, 1, 5, NO_HASH)
@@ -109,8 +110,8 @@ async def test_newer_changelogs_stop_all_deletion(monkeypatch: pytest.MonkeyPatc
         await TxgTimes(store, PLAIN, UUID).stamp(Txg(1))
 
 
-def test_last_images_and_the_base_stay() -> None:
-    """Without retention all others are deleted."""
+def test_last_images_and_the_base_of_the_retention_are_kept() -> None:
+    """The base is the image from which the oldest retained point in time is restored."""
     images = [image(txg, txg * 100) for txg in (1, 5, 9, 12)]
 
     assert [one.txg for one in newest(images)] == [12, 9]
@@ -125,8 +126,10 @@ def test_last_images_and_the_base_stay() -> None:
 @given(
     st.lists(st.integers(1, 1000), min_size=3, max_size=60), st.integers(0, 60), st.integers(0, 999)
 )
-def test_images_between_are_thinned_out(steps: list[int], floor: int, retention_ns: int) -> None:
-    """A point in time is at most an eighth of the retention, plus one step, after a retained image."""
+def test_images_within_the_retention_are_thinned_out(
+    steps: list[int], floor: int, retention_ns: int
+) -> None:
+    """A point in time is at most an eighth of the retention, and one image, after a kept image."""
     images = [image(number, sum(steps[:number])) for number in range(len(steps))]
     stay = [one for one in images if one.key in kept(images, Txg(floor), retention_ns)]
     base = base_of(images, Txg(floor))
@@ -139,22 +142,22 @@ def test_images_between_are_thinned_out(steps: list[int], floor: int, retention_
         assert other.created_ns - one.created_ns <= retention_ns // 8 + max(steps)
 
 
-def test_image_with_a_wrong_time_does_no_harm() -> None:
-    """A time in the future is far from those before and after it."""
+def test_image_with_a_wrong_time_deletes_no_other_image() -> None:
+    """An image whose time is far in the future does not replace its neighbours."""
     images = [image(1, 100), image(2, 10**9), image(3, 300), image(4, 400), image(5, 500)]
     assert kept(images, Txg(1), 80) == {images[at].key for at in (0, 1, 2, 3, 4)}
 
 
-def test_images_that_are_txgs_stay_after_the_base() -> None:
-    """Images that are txgs stay if they come after the base."""
+def test_images_that_are_txgs_are_kept_within_the_retention() -> None:
+    """An image that is a txg is kept if it is after the base image of the retention."""
     images = [image(txg, txg) for txg in range(1, 8)]
     images[0] = images[0]._replace(is_txg=True)
     images[3] = images[3]._replace(is_txg=True)
     assert kept(images, Txg(2), 1000) == {images[at].key for at in (1, 3, 5, 6)}
 
 
-def test_floor_stays_between_the_present_one_and_the_newest_images() -> None:
-    """The floor is the newest old txg within these bounds; with too few images it stays."""
+def test_retention_floor_is_between_its_present_value_and_the_last_images() -> None:
+    """The floor never falls, and never passes the older of the images that are always kept."""
     images = [image(100 + number, number) for number in range(IMAGES_KEPT + 1)]
     oldest_kept = Txg(101)
     assert floor_of(images, Txg(7), Txg(50)) == 50

@@ -15,8 +15,10 @@ from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.history.readers import open_at
 
 
-async def test_point_in_time_is_unchanged_and_leaves_no_trace(power: Power, tmp_path: Path) -> None:
-    """A file that was removed and overwritten since, before and after an image."""
+async def test_point_in_time_has_the_files_of_its_txg_and_leaves_no_trace(
+    power: Power, tmp_path: Path
+) -> None:
+    """Closing the older state removes its directory; the bucket does not change."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"first")
         first = await session.flush()
@@ -40,7 +42,9 @@ async def test_point_in_time_is_unchanged_and_leaves_no_trace(power: Power, tmp_
     assert power.store.objects == objects
 
 
-async def test_directory_in_use_is_refused_and_untouched(power: Power, tmp_path: Path) -> None:
+async def test_state_directory_of_a_point_in_time_that_is_in_use_is_refused(
+    power: Power, tmp_path: Path
+) -> None:
     """Two mounts never share the state directory of a point in time."""
     first = await open_at(power, 0, tmp_path / "then")
 
@@ -51,8 +55,8 @@ async def test_directory_in_use_is_refused_and_untouched(power: Power, tmp_path:
     await close_filesystem(first, release=False)
 
 
-async def test_unavailable_point_in_time_leaves_nothing(power: Power, tmp_path: Path) -> None:
-    """Neither a txg of the future nor a damaged changelog creates a database."""
+async def test_unavailable_point_in_time_leaves_no_database(power: Power, tmp_path: Path) -> None:
+    """A txg of the future or a damaged changelog is refused."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"x")
         await session.flush()

@@ -1,8 +1,8 @@
-"""A process that ends at one step."""
+"""A simulated kill of the process at one step."""
 
 
 class Killed(BaseException):
-    """The process ended here."""
+    """The process was killed at the step."""
 
 
 class KillAt:
@@ -14,7 +14,7 @@ class KillAt:
         self.reached = False
 
     def __call__(self, step: str) -> None:
-        """Kill the process at the chosen step, once."""
+        """Raise Killed at the chosen step, once."""
         if self.armed and step == self.step:
             self.armed = False
             self.reached = True

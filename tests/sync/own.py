@@ -1,4 +1,4 @@
-"""The objects that belong to a filesystem in its bucket."""
+"""The objects in a bucket that belong to its filesystem."""
 
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.sync import removal
@@ -7,14 +7,14 @@ from tests.sync.conftest import Power, write_file
 
 
 async def own(power: Power) -> list[ObjectKey]:
-    """Return the filesystem's own objects."""
+    """Return the keys of the filesystem's own objects."""
     contents = await removal.list_contents(power.store)
     keys = await power.keys(repairing=True)
     return await own_objects(power.store, keys.keyring, contents.named)
 
 
 async def use(power: Power) -> None:
-    """Write enough for an object of each kind."""
+    """Ship enough changes for an object of each kind."""
     async with power.session("a", tasks=False) as session:
         for number in range(12):
             write_file(session, bytes([number]) * 50_000)

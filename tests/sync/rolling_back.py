@@ -1,4 +1,4 @@
-"""Roll back as the command does."""
+"""Rollback as the command does it."""
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.sync import rollback
@@ -12,7 +12,7 @@ from tests.sync.conftest import Power
 
 
 async def roll_back(power: Power, to: Link, host: str = "a", hook: Hook = no_hook) -> RolledBack:
-    """Open on a host and roll back."""
+    """Open the filesystem on a host and roll it back to a txg."""
     opened = await open_filesystem(
         power.store,
         StateDir(power.home / host),

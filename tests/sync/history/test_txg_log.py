@@ -1,4 +1,4 @@
-"""The history, from its end backwards."""
+"""The history of txgs, read from the newest txg backwards."""
 
 from contextlib import aclosing
 from pathlib import Path
@@ -23,14 +23,14 @@ from tests.sync.history.readers import bucket_of, concerning
 
 
 async def shipped(session: Session) -> Txg:
-    """Ship; return the txg."""
+    """Ship all changes and return the txg."""
     link = await session.flush()
     assert link is not None
     return link.txg
 
 
 def named(session: Session, parent: Ino, name: bytes, *, directory: bool = False) -> Ino:
-    """Make a file with content, or a directory, with a name."""
+    """Create a directory, or a file with content, with a name."""
     if directory:
         session.db.begin()
         ino = inodes.create(session.db, 0o40755, 0, 0, parent, 0, nlink=2).ino
@@ -49,7 +49,7 @@ async def entries(bucket: Bucket) -> list[TxgRecord]:
 
 
 async def test_history_lists_the_changes_of_each_txg(power: Power) -> None:
-    """Fence records, images and groups; sizes of uploads."""
+    """The history has fence records, images and groups, with the sizes of their uploads."""
     async with power.session("a", tasks=False) as session:
         ino = named(session, ROOT_INO, b"f")
         await shipped(session)
@@ -67,10 +67,10 @@ async def test_history_lists_the_changes_of_each_txg(power: Power) -> None:
     assert (made.stored_bytes > 0, removed.stored_bytes, fence.epoch) == (True, 0, 1)
 
 
-async def test_changes_of_newer_tables_are_not_reported_as_damage(
+async def test_changelog_of_a_newer_schema_is_not_reported_as_damage(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither in the history nor by a host that applies them."""
+    """Both the history and a mount report a changelog of a newer schema version as newer."""
     async with power.session("a", tasks=False) as session:
         named(session, ROOT_INO, b"f")
         monkeypatch.setattr(changelog_writer, "SCHEMA_VERSION", 99)
@@ -84,8 +84,8 @@ async def test_changes_of_newer_tables_are_not_reported_as_damage(
     assert not (tmp_path / "b" / "meta.db").exists()
 
 
-async def test_changed_chain_is_noticed(power: Power) -> None:
-    """Each changelog is checked against the hash in its successor."""
+async def test_history_with_a_replaced_changelog_is_refused(power: Power) -> None:
+    """The history compares each changelog with the hash in the next one."""
     async with power.session("a", tasks=False) as session:
         objects = dict(power.store.objects)
         for content in (b"one", b"three"):
@@ -104,8 +104,8 @@ async def test_changed_chain_is_noticed(power: Power) -> None:
         await entries(await bucket_of(power))
 
 
-class Told(NamedTuple):
-    """Numbers of txgs, by their events."""
+class Txgs(NamedTuple):
+    """The txgs in which the directory of the test and its file were changed."""
 
     made: Txg
     written: Txg
@@ -115,8 +115,8 @@ class Told(NamedTuple):
     removed: Txg
 
 
-async def live(session: Session) -> Told:
-    """Make top/sub/file, touch it, rename top to moved, remove file; change other files in between."""
+async def change_a_path(session: Session) -> Txgs:
+    """Create, touch, rename and remove top/sub/file; change other files in between."""
     db = session.db
     top = named(session, ROOT_INO, b"top", directory=True)
     sub = named(session, top, b"sub", directory=True)
@@ -143,15 +143,15 @@ async def live(session: Session) -> Told:
     removed = await shipped(session)
     remove_file(session, other)
     await shipped(session)
-    return Told(made, written, image, changed, moved, removed)
+    return Txgs(made, written, image, changed, moved, removed)
 
 
-async def test_path_is_followed_back_through_removals_and_renames(
+async def test_changes_of_a_path_are_found_across_removals_and_renames(
     power: Power, tmp_path: Path
 ) -> None:
-    """Each txg by the names of its time; also a txg in many parts, and before an image."""
+    """Each txg is compared with the names that the path had then."""
     async with power.session("a", tasks=False, bounds=UploadBounds(run_bytes=1)) as session:
-        reported = await live(session)
+        reported = await change_a_path(session)
     bucket = await bucket_of(power)
 
     now = await concerning(bucket, tmp_path, b"moved/sub/file")

@@ -1,4 +1,4 @@
-"""Restore one manifest of a store."""
+"""Restoring of one example manifest from a store."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ KEY = image_codec.manifest_key(Txg(1), Epoch(1), bytes(8))
 
 
 async def restored(store: ObjectStore, target: Path) -> None:
-    """Restore the image of ``KEY``."""
+    """Restore the image with the manifest ``KEY``."""
     restorer = Restorer(store, PLAIN, UUID, no_progress)
     await restorer.restore(ManifestRef(KEY, ""), target)
 
@@ -25,6 +25,6 @@ PREFIX = image_codec.image_prefix(Txg(1), Epoch(1), bytes(8))
 
 
 def image_of(*pieces: Piece) -> Manifest:
-    """Return a manifest with the given pieces."""
+    """Return a manifest with the given image pieces."""
     size = sum(piece.plain_bytes for piece in pieces)
     return Manifest(Txg(1), Epoch(1), UUID, 1, 4096, size, 1, None, pieces, 1, 1)

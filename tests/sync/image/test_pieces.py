@@ -1,4 +1,4 @@
-"""Writing the objects of an image."""
+"""Upload of the pieces of an image."""
 
 import os
 from pathlib import Path
@@ -16,8 +16,8 @@ from s3fs_meta.sync.progress import no_progress
 KEYRING = Keyring(None, bytes(32))
 
 
-async def test_unchanged_pieces_keep_their_old_names(tmp_path: Path) -> None:
-    """Only the changed piece is stored again."""
+async def test_unchanged_image_pieces_are_not_uploaded_again(tmp_path: Path) -> None:
+    """Only the changed piece of an image is uploaded again."""
     store = MemoryStore()
     copy = tmp_path / "copy.db"
     content = os.urandom(2 * IMAGE_PIECE_BYTES + 100)
@@ -38,8 +38,8 @@ async def test_unchanged_pieces_keep_their_old_names(tmp_path: Path) -> None:
     assert set(store.objects) - before == {second[1].key}
 
 
-async def test_missing_piece_is_uploaded_again(tmp_path: Path) -> None:
-    """An image names only pieces that are in the store, independent of the last manifest."""
+async def test_missing_image_piece_is_detected(tmp_path: Path) -> None:
+    """A new image may refer only to pieces that are still in the store."""
     store = MemoryStore()
     copy = tmp_path / "copy.db"
     copy.write_bytes(os.urandom(2 * IMAGE_PIECE_BYTES))
@@ -51,8 +51,7 @@ async def test_missing_piece_is_uploaded_again(tmp_path: Path) -> None:
         await require_pieces(store, first)
 
 
-async def test_progress_counts_every_piece(tmp_path: Path) -> None:
-    """The last report is 100 %."""
+async def test_progress_counts_every_image_piece(tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     copy.write_bytes(bytes(IMAGE_PIECE_BYTES + 1))
     seen: list[tuple[str, int, int]] = []
@@ -70,7 +69,7 @@ async def test_progress_counts_every_piece(tmp_path: Path) -> None:
 
 
 def test_no_two_images_share_a_name() -> None:
-    """Even two attempts at one txg have different names."""
+    """Two attempts to make an image of one txg have different names."""
     one, other = new_image(Txg(1), Epoch(1)), new_image(Txg(1), Epoch(1))
 
     assert one.prefix != other.prefix
@@ -78,10 +77,11 @@ def test_no_two_images_share_a_name() -> None:
 
 @pytest.mark.slow
 async def test_database_larger_than_one_object_is_split_into_pieces(tmp_path: Path) -> None:
-    """More than S3 accepts in one PUT (5 GB) becomes many pieces, each well below it."""
+    """A database larger than S3 accepts in one PUT (5 GB) becomes many much smaller pieces."""
     copy = tmp_path / "copy.db"
     with copy.open("wb") as file:
-        file.truncate(OBJECT_BYTES_MAX + 1)  # sparse: only sizes are tested, not content
+        # The file is sparse, because the test compares only sizes.
+        file.truncate(OBJECT_BYTES_MAX + 1)
     store = MemoryStore()
 
     pieces = await put_pieces(store, KEYRING, new_image(Txg(1), Epoch(1)), copy, (), no_progress)

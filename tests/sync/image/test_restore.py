@@ -1,4 +1,4 @@
-"""Restoring an image."""
+"""Restoring an image from the bucket."""
 
 import gc
 import subprocess
@@ -32,10 +32,10 @@ from tests.sync.conftest import Power, read_file, write_file
 from tests.sync.image.restoring import KEY, PLAIN, PREFIX, UUID, image_of, restored
 
 
-async def test_pieces_are_fetched_by_a_fixed_number_of_tasks(
+async def test_image_pieces_are_fetched_by_a_fixed_number_of_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For any number of pieces in the manifest, memory holds only a few of them."""
+    """Memory holds only a few image pieces, whatever their number in the manifest."""
     monkeypatch.setattr(restore, "IMAGE_PIECE_BYTES", 4096)
     monkeypatch.setattr(image_codec, "IMAGE_PIECE_BYTES", 4096)
     most = 0
@@ -62,8 +62,8 @@ async def test_pieces_are_fetched_by_a_fixed_number_of_tasks(
     assert most <= FETCHES_MAX + 1
 
 
-async def test_piece_that_leaves_a_gap_is_refused(tmp_path: Path) -> None:
-    """Nothing is fetched: the database would be larger than the manifest claims."""
+async def test_image_piece_that_would_leave_a_gap_is_refused(tmp_path: Path) -> None:
+    """Nothing is downloaded, because the database would be larger than the manifest declares."""
     store = MemoryStore()
     one = Piece(image_codec.piece_key(PREFIX, 0), 4096, image_codec.NO_HASH)
     two = Piece(image_codec.piece_key(PREFIX, 1), 4096, image_codec.NO_HASH)
@@ -73,7 +73,8 @@ async def test_piece_that_leaves_a_gap_is_refused(tmp_path: Path) -> None:
         await restored(store, tmp_path / "meta.db")
 
 
-# The manifest that a hostile filesystem needs 4 KiB for; in a separate process, to measure memory.
+# This program restores a hostile manifest, which takes 4 KiB in the bucket, in a separate process,
+# so that its memory can be measured.
 _LARGEST = """
 import errno, sys, trio
 from pathlib import Path
@@ -96,8 +97,8 @@ trio.run(main)
 
 
 @pytest.mark.slow
-def test_largest_manifest_takes_bounded_memory(tmp_path: Path) -> None:
-    """It names as many missing pieces as a manifest can; 2 TiB took 1.5 GB before."""
+def test_restore_of_the_largest_manifest_takes_bounded_memory(tmp_path: Path) -> None:
+    """The manifest names as many missing pieces as possible, for a database of 2 TiB."""
     keys = (image_codec.piece_key(PREFIX, number) for number in range(IMAGE_PIECES_MAX))
     pieces = [Piece(key, IMAGE_PIECE_BYTES, image_codec.NO_HASH) for key in keys]
     hostile = image_codec.encode(image_of(*pieces), KEY, PLAIN)
@@ -115,7 +116,7 @@ def test_largest_manifest_takes_bounded_memory(tmp_path: Path) -> None:
 async def test_manifest_of_missing_pieces_is_ignored(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It claims more metadata than the disk has room for; the older image leads to the end."""
+    """The manifest declares more metadata than the disk has room for, so an older image is used."""
     async with power.session("a") as session:
         ino = write_file(session, b"hello")
         await session.make_image()
@@ -140,7 +141,7 @@ async def test_manifest_of_missing_pieces_is_ignored(
 
 
 async def test_newer_image_that_the_lease_does_not_name_is_left_out(power: Power) -> None:
-    """One object under the name of an image does not lock everybody out; a named one does."""
+    """An object of a newer version under the name of an image prevents no mount by itself."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"hello")
         head = await session.make_image()
@@ -163,8 +164,8 @@ async def test_newer_image_that_the_lease_does_not_name_is_left_out(power: Power
         await restorer.restore(named, power.home / "restored.db")
 
 
-async def test_newer_image_is_the_error_if_no_other_one_leads_there(power: Power) -> None:
-    """A newer program can restore it, so the metadata do not count as lost."""
+async def test_restore_reports_a_newer_version_if_no_other_image_can_be_used(power: Power) -> None:
+    """Only a newer program can restore the filesystem, so its metadata do not count as lost."""
     for key in [key for key in power.store.objects if key.endswith("/manifest")]:
         power.store.objects[key] = claim_newer(power.store.objects[key])
 
@@ -174,8 +175,8 @@ async def test_newer_image_is_the_error_if_no_other_one_leads_there(power: Power
         await restorer.restore(None, power.home / "restored.db")
 
 
-async def test_piece_that_claims_a_newer_version_is_damaged(power: Power) -> None:
-    """A manifest that this program reads lists it; an older image leads to the same txg."""
+async def test_image_piece_of_a_newer_version_than_its_manifest_is_damaged(power: Power) -> None:
+    """A manifest of this version lists the piece, so its newer version must be damage."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"hello")
         head = await session.make_image()
@@ -188,10 +189,10 @@ async def test_piece_that_claims_a_newer_version_is_damaged(power: Power) -> Non
         assert any("it claims envelope version" in notice for notice in session.volume.notices)
 
 
-async def test_error_of_an_image_does_not_keep_its_manifest(
+async def test_error_of_a_restore_does_not_keep_the_manifest_in_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A log that keeps the error would keep the memory of each hostile manifest."""
+    """A log that keeps the error would keep the memory of every hostile manifest."""
     loaded: list[weakref.ref[Manifest]] = []
     load = image_head.load_manifest
 
@@ -217,12 +218,12 @@ async def test_error_of_an_image_does_not_keep_its_manifest(
 
 
 def pieces_of(power: Power) -> list[str]:
-    """Return the keys of all pieces in the store."""
+    """Return the keys of all image pieces in the store."""
     return [key for key in power.store.objects if parse_piece_key(key) is not None]
 
 
-async def test_damaged_piece_is_named_and_leaves_no_database(power: Power) -> None:
-    """A flipped bit is found before the database is opened; a later attempt may succeed."""
+async def test_damaged_image_piece_is_named_and_leaves_no_database(power: Power) -> None:
+    """A mount can be repeated once the damaged image piece is intact again."""
     [key] = pieces_of(power)
     good = power.store.objects[key]  # type: ignore[index]
     power.store.objects[key] = flipped(good, -1)  # type: ignore[index]
@@ -238,8 +239,8 @@ async def test_damaged_piece_is_named_and_leaves_no_database(power: Power) -> No
         assert session.status.writable
 
 
-async def test_missing_piece_is_named(power: Power) -> None:
-    """The restore fails instead of showing a smaller filesystem; the error says what to do."""
+async def test_error_about_a_missing_image_piece_advises_fsck(power: Power) -> None:
+    """The restore fails, and its error names the fsck commands that may help."""
     [key] = pieces_of(power)
     del power.store.objects[key]  # type: ignore[arg-type]
 
@@ -249,7 +250,7 @@ async def test_missing_piece_is_named(power: Power) -> None:
 
 
 async def test_interrupted_restore_starts_over(power: Power, tmp_path: Path) -> None:
-    """The leftover is no database, and is overwritten."""
+    """A restore that was killed leaves a file, which is not used and is overwritten."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "meta.db.restoring").write_bytes(b"half")
 
@@ -260,7 +261,7 @@ async def test_interrupted_restore_starts_over(power: Power, tmp_path: Path) -> 
 
 
 async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> None:
-    """Publish the newest image again, with a foreign SQL statement in its schema."""
+    """Publish the newest image again after an SQL statement changed its schema."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         write_file(session, b"content")
@@ -300,10 +301,10 @@ async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> Non
     ],
     ids=["trigger", "index"],
 )
-async def test_image_with_a_foreign_schema_is_ignored(
+async def test_image_with_a_changed_schema_is_not_used(
     power: Power, tmp_path: Path, statement: str
 ) -> None:
-    """The image before it and changelogs lead to the same state, in which no trigger runs."""
+    """An older image and the changelogs after it give the same state without the trigger."""
     await put_hostile_image(power, tmp_path, statement)
 
     async with power.session("b", tasks=False) as session:

@@ -1,4 +1,4 @@
-"""Intact pieces of an image that cannot be restored."""
+"""Salvage: intact pieces of an image that cannot be restored completely."""
 
 from contextlib import aclosing
 from dataclasses import replace
@@ -36,7 +36,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 
 
 def put(store: MemoryStore, prefix: str, key: ObjectKey) -> None:
-    """Store an image and pieces of its own."""
+    """Store an image with a separate set of pieces."""
     pieces = []
     for number, content in enumerate(CONTENTS):
         name = image_codec.piece_key(prefix, number)
@@ -46,13 +46,15 @@ def put(store: MemoryStore, prefix: str, key: ObjectKey) -> None:
 
 
 async def laid_out(store: MemoryStore | FaultyStore, path: Path) -> list[Remains]:
-    """Return every image that has its first piece."""
+    """Lay out every image that has its first piece; return what remains of each."""
     async with aclosing(Salvager(store, PLAIN, UUID, no_progress).lay_out(path)) as images:
         return [remains async for remains in images]
 
 
-async def test_intact_pieces_are_at_their_offsets(store: MemoryStore, tmp_path: Path) -> None:
-    """A missing piece reads as zeros."""
+async def test_intact_image_pieces_are_laid_out_at_their_offsets(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    """A missing image piece reads as zeros in the laid-out database."""
     del store.objects[image_codec.piece_key(PREFIX, 2)]
     path = tmp_path / "damaged.db"
     [remains] = await laid_out(store, path)
@@ -60,16 +62,16 @@ async def test_intact_pieces_are_at_their_offsets(store: MemoryStore, tmp_path: 
     assert path.read_bytes() == CONTENTS[0] + CONTENTS[1] + bytes(PIECE) + CONTENTS[3]
 
 
-async def test_image_without_its_first_piece_is_passed_over(
-    store: MemoryStore, tmp_path: Path
-) -> None:
-    """The schema is in it."""
+async def test_image_without_its_first_piece_is_skipped(store: MemoryStore, tmp_path: Path) -> None:
+    """The first piece of an image has the schema of the database."""
     store.objects[image_codec.piece_key(PREFIX, 0)] = b"noise"
     assert await laid_out(store, tmp_path / "damaged.db") == []
 
 
-async def test_same_bytes_of_another_image_fill_a_gap(store: MemoryStore, tmp_path: Path) -> None:
-    """Under another name, so sealed for it."""
+async def test_missing_piece_is_replaced_by_an_equal_piece_of_another_image(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    """The piece of another image has another name, but the same content hash."""
     other = PREFIX[:-1] + ("0" if PREFIX[-1] != "0" else "1")
     put(store, other, ObjectKey(f"{other}/manifest"))
     del store.objects[image_codec.piece_key(PREFIX, 0)]
@@ -81,7 +83,7 @@ async def test_same_bytes_of_another_image_fill_a_gap(store: MemoryStore, tmp_pa
 
 
 async def put_both(store: MemoryStore) -> tuple[ObjectKey, ObjectKey]:
-    """Store two images of 20 pieces that have none in common; return their manifests."""
+    """Store two images without common pieces; return the keys of their manifests."""
     store.objects.clear()
     keys = []
     for txg, prefix in ((1, OLDER), (2, NEWER)):
@@ -98,18 +100,20 @@ async def put_both(store: MemoryStore) -> tuple[ObjectKey, ObjectKey]:
     return keys[0], keys[1]
 
 
-async def test_newest_image_that_lost_little_comes_first(
+async def test_newest_image_with_few_lost_pieces_is_tried_first(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """Newer names are better than a few more names."""
+    """Newer metadata are better than a few more rows."""
     older, newer = await put_both(store)
     for number in (3, 7):
         del store.objects[image_codec.piece_key(NEWER, number)]
     assert [one.key for one in await laid_out(store, tmp_path / "damaged.db")] == [newer, older]
 
 
-async def test_image_that_lost_most_comes_last(store: MemoryStore, tmp_path: Path) -> None:
-    """An older one has more names, although both have their schema."""
+async def test_image_with_most_pieces_lost_is_tried_last(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    """A complete older image has more names than a newer one with most pieces lost."""
     older, newer = await put_both(store)
     for number in range(2, 20):
         del store.objects[image_codec.piece_key(NEWER, number)]
@@ -119,27 +123,29 @@ async def test_image_that_lost_most_comes_last(store: MemoryStore, tmp_path: Pat
     assert path.read_bytes()[: 2 * PIECE + 1][-1:] == b"\0"
 
 
-async def test_bounded_number_of_images_is_read(
+async def test_salvage_reads_a_bounded_number_of_images(
     store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bucket can name any number of them."""
+    """A bucket may contain any number of names of images."""
     _older, newer = await put_both(store)
     monkeypatch.setattr(salvage, "SALVAGE_IMAGES_MAX", 1)
     assert [one.key for one in await laid_out(store, tmp_path / "damaged.db")] == [newer]
 
 
-async def test_unavailable_store_is_not_damage(store: MemoryStore, tmp_path: Path) -> None:
-    """A rebuild without names would be made of it."""
+async def test_unavailable_store_is_not_damage_of_an_image(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    """Treated as damage, an outage would make fsck rebuild the filesystem without names."""
     faulty = FaultyStore(store)
     faulty.fail("get", StoreUnavailableError("image", 1, 0.0, "away"))
     with pytest.raises(StoreUnavailableError):
         await laid_out(faulty, tmp_path / "damaged.db")
 
 
-async def test_image_that_does_not_exist_needs_no_room(
+async def test_image_without_its_last_piece_reserves_no_disk_space(
     store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hostile manifest names any size; one whose last piece is there may be the best image."""
+    """A hostile manifest may declare any size, so its last piece must exist."""
     monkeypatch.setattr(restore, "_free_bytes", lambda _path: 0)
     with pytest.raises(OSError, match="are free"):
         await laid_out(store, tmp_path / "damaged.db")
@@ -148,21 +154,21 @@ async def test_image_that_does_not_exist_needs_no_room(
 
 
 def header(pieces: int) -> bytes:
-    """Return a first piece that begins like a database of so many pieces, with one page each."""
+    """Return a first image piece with a database header that declares *pieces* pages."""
     magic = b"SQLite format 3\0" + PIECE.to_bytes(2, "big")
     return (magic + bytes(10) + pieces.to_bytes(4, "big")).ljust(PIECE, b"\1")
 
 
 def put_piece(store: MemoryStore, prefix: str, number: int, content: bytes) -> None:
-    """Store a piece."""
+    """Store one image piece."""
     name = image_codec.piece_key(prefix, number)
     store.objects[name] = image_codec.encode_piece(name, content, PLAIN)
 
 
-async def test_pieces_without_a_manifest_are_laid_out_by_their_names(
+async def test_image_pieces_without_a_manifest_are_laid_out_by_their_names(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """Each position has the newest piece up to that image; the size is in the header."""
+    """At each position the newest piece up to that image is used; the header has the size."""
     store.objects.clear()
     old = [header(4), *CONTENTS[1:], b"left over" * 9]
     for number, content in enumerate(old):
@@ -179,10 +185,10 @@ async def test_pieces_without_a_manifest_are_laid_out_by_their_names(
 
 
 @pytest.mark.parametrize("lost", ["missing", "damaged", "short", "first"])
-async def test_pieces_without_a_manifest_are_used_only_if_all_are_there(
+async def test_image_pieces_without_a_manifest_are_used_only_if_complete(
     store: MemoryStore, tmp_path: Path, lost: str
 ) -> None:
-    """Without a manifest no object says which bytes belong together."""
+    """Without a manifest no object shows which pieces belong to one image."""
     store.objects.clear()
     for number, content in enumerate([header(4), *CONTENTS[1:]]):
         put_piece(store, OLDER, number, content)
@@ -197,7 +203,7 @@ async def test_pieces_without_a_manifest_are_used_only_if_all_are_there(
     assert await laid_out(store, tmp_path / "damaged.db") == []
 
 
-async def test_images_with_a_manifest_come_first_unless_they_lost_much(
+async def test_image_with_a_manifest_is_tried_first_unless_it_lost_much(
     store: MemoryStore, tmp_path: Path
 ) -> None:
     """A newer image without a manifest is better than an older one with most pieces lost."""
@@ -213,10 +219,10 @@ async def test_images_with_a_manifest_come_first_unless_they_lost_much(
     assert [one.key for one in found] == [newer, older]
 
 
-async def test_piece_that_claims_a_newer_version_counts_as_lost(
+async def test_image_piece_of_a_newer_version_than_its_manifest_counts_as_lost(
     store: MemoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its manifest lists it, so a program of the manifest's version wrote it."""
+    """The manifest that lists a piece has the version of the program that wrote the piece."""
     key = image_codec.piece_key(PREFIX, 2)
     store.objects[key] = claim_newer(store.objects[key])
     [remains] = await laid_out(store, tmp_path / "damaged.db")
@@ -224,10 +230,10 @@ async def test_piece_that_claims_a_newer_version_counts_as_lost(
     assert key in caplog.text
 
 
-async def test_manifest_that_claims_a_newer_version_counts_as_lost(
+async def test_manifest_of_an_unproven_newer_version_counts_as_lost(
     store: MemoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The names of its pieces show where they belong."""
+    """Without the manifest the names of the image pieces show their positions."""
     put_piece(store, PREFIX, 0, header(4))
     store.objects[KEY] = claim_newer(store.objects[KEY])
     [remains] = await laid_out(store, tmp_path / "damaged.db")
@@ -235,10 +241,10 @@ async def test_manifest_that_claims_a_newer_version_counts_as_lost(
     assert f"{KEY} claims envelope version" in caplog.text
 
 
-async def test_image_of_which_all_objects_claim_a_newer_version_is_left_out(
+async def test_image_whose_objects_all_have_a_newer_version_is_not_used(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """The caller learns of the claim, because the bucket may be that of a newer program."""
+    """The newer version is reported, because a newer program may have written the bucket."""
     path = tmp_path / "damaged.db"
     salvager = Salvager(store, PLAIN, UUID, no_progress)
     put(store, OLDER, ObjectKey(f"{OLDER}/manifest"))
@@ -254,7 +260,7 @@ async def test_image_of_which_all_objects_claim_a_newer_version_is_left_out(
 async def test_authentic_image_of_a_newer_program_ends_the_salvage(
     store: MemoryStore, tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older image would become the present of a filesystem that a newer program wrote."""
+    """An older image must not become the current state of a filesystem of a newer program."""
     manifest = image_codec.decode(KEY, store.objects[KEY], PLAIN)
     if version == "schema":
         manifest = replace(manifest, schema_version=SCHEMA_VERSION + 1)

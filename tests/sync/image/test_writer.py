@@ -1,4 +1,4 @@
-"""Images: flushed data is available to every other host."""
+"""Making of images, from which every other host can read flushed data."""
 
 import errno
 from pathlib import Path
@@ -31,7 +31,7 @@ CONTENT = b"hello" * 1000
 
 
 async def test_flushed_file_is_readable_on_another_host(power: Power) -> None:
-    """After flush and clean close a host without local state reads every byte."""
+    """After a flush and a clean unmount a host without local state reads every byte."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         assert await session.make_image() is not None
@@ -41,8 +41,8 @@ async def test_flushed_file_is_readable_on_another_host(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_unchanged_filesystem_ships_nothing(power: Power) -> None:
-    """A flush without changes writes nothing to the store."""
+async def test_flush_of_an_unchanged_filesystem_makes_no_image(power: Power) -> None:
+    """A flush without changes writes nothing to the store, even after a remount."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await session.flush()
@@ -56,8 +56,8 @@ async def test_unchanged_filesystem_ships_nothing(power: Power) -> None:
         assert await session.flush() is None
 
 
-async def test_taken_over_session_turns_read_only(power: Power) -> None:
-    """The old writer's next image is refused; the error is reported and all state is kept."""
+async def test_session_turns_read_only_after_a_takeover(power: Power) -> None:
+    """After a takeover the flush of the former writer fails, and its mount turns read-only."""
     async with power.session("a") as old:
         write_file(old, CONTENT)
         async with power.session("b", options=OpenOptions(force_takeover=True)):
@@ -69,7 +69,7 @@ async def test_taken_over_session_turns_read_only(power: Power) -> None:
 
 
 async def test_failed_image_is_made_again(power: Power) -> None:
-    """The content of a failed attempt counts as unpublished until an attempt succeeds."""
+    """Changes count as unpublished until an image with them succeeds."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
@@ -84,8 +84,8 @@ async def test_failed_image_is_made_again(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_fenced_session_never_reports_complete_upload(power: Power) -> None:
-    """Every later flush is refused like the first."""
+async def test_fenced_session_never_reports_a_complete_upload(power: Power) -> None:
+    """Every flush of a fenced writer fails."""
     async with power.session("a") as old:
         write_file(old, CONTENT)
         async with power.session("b", options=OpenOptions(force_takeover=True)):
@@ -94,8 +94,8 @@ async def test_fenced_session_never_reports_complete_upload(power: Power) -> Non
                     await old.flush()
 
 
-async def test_read_only_session_never_publishes(power: Power) -> None:
-    """It has no lease: changes of a killed writer wait for the next read-write mount."""
+async def test_read_only_session_makes_no_image(power: Power) -> None:
+    """Changes of a killed writer wait for the next read-write mount, which has the lease."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         session.durability.commit()
@@ -112,7 +112,7 @@ async def test_read_only_session_never_publishes(power: Power) -> None:
 async def test_image_that_would_use_the_disk_reserve_is_postponed(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy that fills the disk would lose the open group; the next flush uploads everything."""
+    """A copy of the database that fills the disk would undo the open group."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         monkeypatch.setattr(session.cache.disk, "spare_bytes", lambda: 1000)
@@ -127,7 +127,7 @@ async def test_image_that_would_use_the_disk_reserve_is_postponed(
 
 
 async def test_degraded_session_ships_nothing(power: Power) -> None:
-    """Wrong rows must not get into the bucket: they stay local, and the flush reports the reason."""
+    """Contradictory rows must not get into the bucket."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         before = dict(power.store.objects)
@@ -140,10 +140,10 @@ async def test_degraded_session_ships_nothing(power: Power) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten", "without a piece"])
-async def test_unreadable_head_is_replaced_by_a_full_image(
+async def test_full_image_is_made_if_the_last_one_is_damaged(
     power: Power, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Damage of the last image does not prevent later images."""
+    """A damaged last image does not prevent the next one, which refers to none of its pieces."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         head = await session.make_image()
@@ -164,7 +164,7 @@ async def test_unreadable_head_is_replaced_by_a_full_image(
         assert manifest.previous is None
         assert "full image" in caplog.text
         write_file(session, CONTENT * 3)
-        await session.make_image()  # reclaim sees two complete images again
+        await session.make_image()  # Now garbage collection has two complete images again.
         assert session.reclaimer.last_error == ""
         await session.close()
     async with power.session("b") as session:
@@ -173,7 +173,7 @@ async def test_unreadable_head_is_replaced_by_a_full_image(
 
 
 async def test_image_is_postponed_while_the_last_one_is_unreachable(power: Power) -> None:
-    """An outage is no reason for a full image."""
+    """An outage is no reason to upload a full image."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         write_file(session, CONTENT)
@@ -188,10 +188,10 @@ async def test_image_is_postponed_while_the_last_one_is_unreachable(power: Power
 
 @pytest.mark.parametrize("journal_mode", ["wal", "truncate"])
 @pytest.mark.parametrize("step", ["copy", "pieces"])
-async def test_failed_image_leaves_no_copy(
+async def test_failed_image_leaves_no_copy_of_the_database(
     power: Power, monkeypatch: pytest.MonkeyPatch, journal_mode: str, step: str
 ) -> None:
-    """On a nearly full disk every leftover copy would make it worse."""
+    """A copy that remains would take space on a nearly full disk."""
     faulty = FaultyStore(power.store)
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", store=faulty, options=options, tasks=False) as session:
@@ -220,8 +220,8 @@ async def test_failed_image_leaves_no_copy(
         assert await session.make_image() is not None
 
 
-async def test_copy_left_by_a_crash_is_removed_at_the_next_mount(power: Power) -> None:
-    """Also beside the database, where the rollback journal modes make it."""
+async def test_copy_for_an_image_is_removed_by_the_mount_after_a_crash(power: Power) -> None:
+    """In rollback journal modes the copy of the database is beside it."""
     async with power.session("a", tasks=False) as session:
         path = session.volume.state_dir.path
         (path / "meta.db-snapshot").write_bytes(b"half")
@@ -232,8 +232,8 @@ async def test_copy_left_by_a_crash_is_removed_at_the_next_mount(power: Power) -
         assert list((path / "tmp").iterdir()) == []
 
 
-async def test_objects_shipped_before_the_mount_count(power: Power) -> None:
-    """Changelogs and parts after the head image, as listed in the bucket."""
+async def test_changelogs_from_before_the_mount_count_for_the_next_image(power: Power) -> None:
+    """The bytes since the last image include the changelogs that the bucket lists after it."""
     async with power.session("a", tasks=False) as session:
         assert not await session.imager.is_due()
         for number in range(5):
@@ -258,10 +258,10 @@ async def test_objects_shipped_before_the_mount_count(power: Power) -> None:
         )
 
 
-async def test_image_is_due_at_a_quarter_of_the_last_one(
+async def test_image_is_due_at_a_quarter_of_the_last_image(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By stored bytes: the database itself is much larger."""
+    """The changelogs since the last image are compared with the stored bytes of its pieces."""
     monkeypatch.setattr(imager_module, "IMAGE_SHARE_BYTES_MIN", 0)
     async with power.session("a", tasks=False) as session:
         while not await session.imager.is_due():
@@ -279,8 +279,8 @@ async def test_image_is_due_at_a_quarter_of_the_last_one(
         assert not await session.imager.is_due()
 
 
-async def test_reclaim_alone_makes_no_image_due(power: Power) -> None:
-    """Otherwise an idle filesystem would make one every day."""
+async def test_garbage_collection_alone_makes_no_image_due(power: Power) -> None:
+    """Otherwise an idle filesystem would make an image every day."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for number in range(3):
@@ -296,7 +296,7 @@ async def test_reclaim_alone_makes_no_image_due(power: Power) -> None:
 
 
 async def test_pending_deletion_makes_an_image_due(power: Power) -> None:
-    """A file was removed and nothing else happens: two images later its packs can be deleted."""
+    """The packs of a removed file can be deleted two images later."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"large" * 1000)
@@ -313,7 +313,7 @@ async def test_pending_deletion_makes_an_image_due(power: Power) -> None:
 
 
 async def test_block_lost_by_another_host_does_not_stop_images(power: Power) -> None:
-    """The bucket lists the block as lost; so do the images of the next writer."""
+    """The images of the next writer list the lost block without a location."""
     async with power.session("a", tasks=False) as session:
         lost, good = write_file(session, b"lost"), write_file(session, b"good")
         session.durability.commit()

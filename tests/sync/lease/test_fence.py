@@ -1,4 +1,4 @@
-"""Acquiring the lease, then appending a fence record."""
+"""Takeover: the lease is acquired, and a fence record is appended."""
 
 import contextlib
 
@@ -20,7 +20,7 @@ from tests.sync.conftest import Power
 
 
 async def fencer_beside(session: Session) -> Fencer:
-    """Return the fencer of another host, in the state directory of a session."""
+    """Return the fencer of another host that uses the state directory of a session."""
     opened, clock = session.volume, SystemClock()
     keeper = LeaseKeeper(opened.store, clock)
     await keeper.read()
@@ -29,12 +29,12 @@ async def fencer_beside(session: Session) -> Fencer:
 
 
 async def same(db: Database) -> Database:
-    """Apply nothing."""
+    """Return the database without applying any changelog."""
     return db
 
 
 async def test_held_lease_needs_force_or_its_holder(power: Power) -> None:
-    """A released lease can be acquired by any host."""
+    """A lease that is not released can be acquired by its holder, or with force."""
     async with power.session("a") as session:
         lease = session.volume.keeper.lease
         with pytest.raises(HeldError):
@@ -48,8 +48,8 @@ async def test_held_lease_needs_force_or_its_holder(power: Power) -> None:
         assert session.volume.keeper.epoch == lease.epoch + 1
 
 
-async def test_no_epoch_is_used_twice_after_a_lease_was_restored(power: Power) -> None:
-    """The chain has a later epoch, which a new host finds, too."""
+async def test_no_epoch_is_used_twice_after_an_older_lease_was_put_back(power: Power) -> None:
+    """If an older lease is put back, the chain still has the later epoch."""
     first = power.store.objects[lease_codec.KEY]
     async with power.session("a") as session:
         await session.close()
@@ -63,8 +63,8 @@ async def test_no_epoch_is_used_twice_after_a_lease_was_restored(power: Power) -
         assert session.volume.keeper.epoch == used + 1
 
 
-async def test_fence_follows_the_end_of_the_chain(power: Power) -> None:
-    """The former writer's next txg is refused."""
+async def test_fence_record_follows_the_last_changelog(power: Power) -> None:
+    """The fence record takes the number of the former writer's next txg."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         before = chain.recorded(session.db)
@@ -84,8 +84,8 @@ async def test_fence_follows_the_end_of_the_chain(power: Power) -> None:
             await session.shipper.ship_for_image(lambda *_: None)
 
 
-async def test_chain_that_others_keep_extending_stops_the_attempt(power: Power) -> None:
-    """Each retry catches up; after several it is an error, and nothing stays pending."""
+async def test_takeover_fails_if_another_host_keeps_appending_changelogs(power: Power) -> None:
+    """A takeover fails after a number of retries and leaves nothing pending."""
     async with power.session("a", tasks=False) as session:
         rounds = 0
 
@@ -99,7 +99,7 @@ async def test_chain_that_others_keep_extending_stops_the_attempt(power: Power) 
         await fencer.take_over(session.db, Hold("one", ()), force=True, catch_up=same)
         session.db.begin_local()
         assert before is not None
-        # Simulates a host that does not know the appended changelogs.
+        # The test simulates a host that does not know the appended changelogs.
         chain.record(session.db, before)
         session.db.commit()
 
@@ -113,7 +113,7 @@ async def test_chain_that_others_keep_extending_stops_the_attempt(power: Power) 
 
 @pytest.mark.parametrize("newer", [True, False])
 async def test_changelog_of_a_newer_program_stops_a_takeover(power: Power, newer: bool) -> None:
-    """Nothing is changed then; a damaged changelog has no readable epoch, and is no obstacle."""
+    """A damaged changelog, whose epoch cannot be read, does not prevent a takeover."""
     async with power.session("a", tasks=False) as session:
         fencer = await fencer_beside(session)
         link = chain.recorded(session.db)
@@ -122,7 +122,7 @@ async def test_changelog_of_a_newer_program_stops_a_takeover(power: Power, newer
         damaged = bytearray(power.store.objects[key])
         damaged[-1] ^= 64
         if newer:
-            damaged[9] ^= 64  # the version of its envelope
+            damaged[9] ^= 64  # Byte 9 is in the version of the envelope.
         power.store.objects[key] = bytes(damaged)
         before = dict(power.store.objects)
 

@@ -1,4 +1,4 @@
-"""The lease: one writer, by compare-and-set."""
+"""The lease: compare-and-set allows one writer."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"),
 
 
 class Host:
-    """A keeper with the identity for acquiring."""
+    """A host that can acquire the lease: its keeper and its identity."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Host:
         self.hold = Hold(holder, ())
 
     async def acquire(self, *, force: bool = False) -> LeaseKeeper:
-        """Take the lease; return the keeper that holds it now."""
+        """Acquire the lease and return its keeper."""
         self.hold = self.hold._replace(nonces=(*self.hold.nonces, new_nonce()))
         await self.keeper.acquire(self.hold, force=force)
         return self.keeper
@@ -55,8 +55,8 @@ async def store() -> MemoryStore:
     return memory
 
 
-async def test_every_acquisition_raises_the_epoch(store: MemoryStore) -> None:
-    """A released lease is taken under the next epoch."""
+async def test_every_acquisition_of_the_lease_raises_the_epoch(store: MemoryStore) -> None:
+    """A released lease is acquired with the next epoch."""
     first = await Host(store, "a").acquire()
     await first.release()
     second = await Host(store, "b").acquire()
@@ -64,8 +64,8 @@ async def test_every_acquisition_raises_the_epoch(store: MemoryStore) -> None:
     assert (first.epoch, second.epoch) == (1, 2)
 
 
-async def test_held_lease_is_refused_with_its_holder(store: MemoryStore) -> None:
-    """The error names the host and a remedy, and nothing is changed."""
+async def test_lease_of_another_host_is_not_acquired(store: MemoryStore) -> None:
+    """The error names the holder of the lease and the option --takeover; nothing changes."""
     await Host(store, "a").acquire()
     before = dict(store.objects)
 
@@ -75,8 +75,8 @@ async def test_held_lease_is_refused_with_its_holder(store: MemoryStore) -> None
     assert store.objects == before
 
 
-async def test_own_lease_is_taken_again_without_waiting(store: MemoryStore) -> None:
-    """After a crash the same state directory continues under a new epoch."""
+async def test_own_lease_is_acquired_again_without_waiting(store: MemoryStore) -> None:
+    """After a crash the same state directory acquires its lease again, with a new epoch."""
     first = Host(store, "a")
     await first.acquire()
     again = Host(store, "a")
@@ -85,8 +85,7 @@ async def test_own_lease_is_taken_again_without_waiting(store: MemoryStore) -> N
     assert (await again.acquire()).epoch == 2
 
 
-async def test_every_acquisition_has_its_own_nonce(store: MemoryStore) -> None:
-    """Every acquisition has a separate nonce."""
+async def test_every_acquisition_of_the_lease_has_a_separate_nonce(store: MemoryStore) -> None:
     host = Host(store, "a")
     nonces = {(await host.acquire()).lease.nonce for _ in range(3)}
 
@@ -94,8 +93,8 @@ async def test_every_acquisition_has_its_own_nonce(store: MemoryStore) -> None:
     assert (await host.keeper.read()).nonce == host.hold.nonces[-1]
 
 
-async def test_lease_with_another_nonce_is_not_recognised(store: MemoryStore) -> None:
-    """Every copy of a state directory has the same holder name."""
+async def test_lease_with_another_nonce_is_not_treated_as_own(store: MemoryStore) -> None:
+    """Every copy of a state directory has the same holder name, so the nonce decides."""
     await Host(store, "a").acquire()
     before = dict(store.objects)
 
@@ -115,10 +114,10 @@ async def test_lease_with_another_nonce_is_not_recognised(store: MemoryStore) ->
     ],
     ids=["the same", "unknown", "another"],
 )
-async def test_lease_of_another_machine_is_not_recognised(
+async def test_lease_of_another_machine_is_not_treated_as_own(
     store: MemoryStore, here: MachineMarks, *, refused: bool
 ) -> None:
-    """An unknown machine identity cannot differ."""
+    """An unknown machine identity does not differ from any other."""
     host = Host(store, "a")
     host.hold = host.hold._replace(machine=MachineMarks("aa" * 16, "bb" * 16))
     lease = (await host.acquire()).lease
@@ -133,8 +132,8 @@ async def test_lease_of_another_machine_is_not_recognised(
     refuse_held(replace(lease, released=True), hold, force=False)
 
 
-async def test_taken_over_holder_is_fenced(store: MemoryStore) -> None:
-    """After a takeover the old holder can neither move the head nor release."""
+async def test_holder_of_the_lease_is_fenced_after_a_takeover(store: MemoryStore) -> None:
+    """After a takeover the former holder can neither move the head nor release the lease."""
     old = await Host(store, "a").acquire()
     new = await Host(store, "b").acquire(force=True)
 
@@ -149,7 +148,7 @@ async def test_taken_over_holder_is_fenced(store: MemoryStore) -> None:
 
 
 async def test_head_survives_release_and_acquisition(store: MemoryStore) -> None:
-    """The next holder finds the head that the last one set."""
+    """The next holder of the lease finds the head that the last holder recorded."""
     first = await Host(store, "a").acquire()
     await first.move_head(HEAD)
     await first.release()
@@ -159,11 +158,14 @@ async def test_head_survives_release_and_acquisition(store: MemoryStore) -> None
     assert second.lease.head == HEAD
 
 
-async def test_lost_reply_of_our_own_write_is_recognised(store: MemoryStore) -> None:
-    """A compare-and-set that happened although its reply was lost is ours, not a lost race."""
+async def test_own_write_of_the_lease_is_recognised_although_its_reply_was_lost(
+    store: MemoryStore,
+) -> None:
+    """A compare-and-set whose reply was lost has succeeded if the lease has the bytes sent."""
     keeper = await Host(store, "a").acquire()
     ours = lease_codec.encode(replace(keeper.lease, head=HEAD))
-    store.objects[lease_codec.KEY] = ours  # the write succeeded, so its retry gets 412
+    # The first request succeeded, so its retry gets status 412.
+    store.objects[lease_codec.KEY] = ours
 
     await keeper.move_head(HEAD)
 
@@ -171,8 +173,8 @@ async def test_lost_reply_of_our_own_write_is_recognised(store: MemoryStore) -> 
     await keeper.release()
 
 
-async def test_other_content_at_412_means_a_lost_race(store: MemoryStore) -> None:
-    """The same response with another host's content in the lease is a fence."""
+async def test_status_412_with_another_host_in_the_lease_fences(store: MemoryStore) -> None:
+    """Status 412 with another host's content in the lease means a takeover."""
     keeper = await Host(store, "a").acquire()
     theirs = replace(keeper.lease, epoch=Epoch(9), host="elsewhere")
     store.objects[lease_codec.KEY] = lease_codec.encode(theirs)
@@ -187,8 +189,10 @@ async def test_missing_lease_is_an_interrupted_mkfs() -> None:
         await LeaseKeeper(MemoryStore(), SystemClock()).read()
 
 
-async def test_unconditional_store_is_written_blindly(store: MemoryStore) -> None:
-    """Where the user accepted it, no condition is used."""
+async def test_lease_in_a_store_without_conditional_writes_is_overwritten(
+    store: MemoryStore,
+) -> None:
+    """With --unsafe-single-writer, two hosts may overwrite each other's lease."""
     blind = await Host(store, "a", conditional=False).acquire()
     await Host(store, "b").acquire(force=True)
 
@@ -197,8 +201,8 @@ async def test_unconditional_store_is_written_blindly(store: MemoryStore) -> Non
     assert (await blind.read()).head == HEAD
 
 
-async def test_late_own_write_is_not_foreign(store: MemoryStore) -> None:
-    """The server may execute a request after it timed out: the epoch is still our own."""
+async def test_late_own_write_of_the_lease_does_not_fence(store: MemoryStore) -> None:
+    """The server may execute a request after it timed out; the lease then has our own epoch."""
     keeper = await Host(store, "a").acquire()
     late = replace(keeper.lease, head=HEAD)
     store.objects[lease_codec.KEY] = lease_codec.encode(late)
@@ -209,10 +213,10 @@ async def test_late_own_write_is_not_foreign(store: MemoryStore) -> None:
     assert (await keeper.read()).head == newer
 
 
-async def test_same_holder_in_another_process_means_a_lost_race(
+async def test_lease_of_a_copied_state_directory_in_another_process_fences(
     store: MemoryStore,
 ) -> None:
-    """Two copies of one state directory: the epoch and the holder agree, the process does not."""
+    """Two copies of one state directory have equal holders and epochs, but different processes."""
     second = Host(store, "a").keeper
     await second.read()
     await Host(store, "a").acquire()
@@ -222,10 +226,10 @@ async def test_same_holder_in_another_process_means_a_lost_race(
         await second._write(lease)  # noqa: SLF001 - a process that only races
 
 
-async def test_lease_check_finds_a_takeover(
+async def test_periodic_check_of_the_lease_detects_a_takeover(
     store: MemoryStore, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Once it is due; the result is remembered, so no further request is needed."""
+    """A takeover is remembered, so later checks need no request."""
     faulty = FaultyStore(store)
     old = await Host(faulty, "a").acquire()
     await Host(store, "b").acquire(force=True)
@@ -241,10 +245,10 @@ async def test_lease_check_finds_a_takeover(
     assert [call.method for call in faulty.calls] == ["get"]
 
 
-async def test_lease_checks_are_rare(
+async def test_lease_is_checked_at_most_once_per_interval(
     store: MemoryStore, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Many packs a second do not cause many requests for the lease."""
+    """Many packs a second do not cause as many requests for the lease."""
     faulty = FaultyStore(store)
     keeper = await Host(faulty, "a").acquire()
     faulty.calls.clear()
@@ -257,8 +261,8 @@ async def test_lease_checks_are_rare(
     assert [call.method for call in faulty.calls] == ["get"] * 5
 
 
-async def test_failed_lease_check_stops_no_upload(store: MemoryStore) -> None:
-    """The store decides whether a pack can be stored; the lease is checked again later."""
+async def test_failed_check_of_the_lease_stops_no_upload(store: MemoryStore) -> None:
+    """A damaged or unavailable lease is checked again later; the store decides on each upload."""
     faulty = FaultyStore(store)
     keeper = await Host(faulty, "a", check_s=0).acquire()
     faulty.fail("get", TransientStoreError("lease", "SlowDown"))
@@ -271,7 +275,7 @@ async def test_failed_lease_check_stops_no_upload(store: MemoryStore) -> None:
     assert keeper.fenced is None
 
 
-async def test_older_lease_of_a_store_without_conditions_is_no_takeover(
+async def test_older_lease_from_a_store_without_conditional_writes_is_no_takeover(
     store: MemoryStore,
 ) -> None:
     """A store without conditional writes may return an older lease."""
@@ -288,7 +292,7 @@ async def test_older_lease_of_a_store_without_conditions_is_no_takeover(
 
 
 class DelayedWrite:
-    """A store that accepts its first replacement, does not answer, and executes it on request."""
+    """A store that executes its first replacement only when the test calls arrive()."""
 
     def __init__(self, inner: MemoryStore) -> None:
         self._inner = inner
@@ -298,7 +302,7 @@ class DelayedWrite:
         return getattr(self._inner, name)
 
     async def replace(self, key: ObjectKey, data: bytes, etag: ETag) -> ETag:
-        """Replace an object, except the first time."""
+        """Replace an object, except in the first call."""
         if self._delayed is None:
             self._delayed = key, data, etag
             raise TransientStoreError(key, "timed out")
@@ -312,7 +316,7 @@ class DelayedWrite:
 
 @pytest.mark.parametrize("after", ["another head", "release", "takeover"])
 async def test_late_write_of_the_head_is_refused(store: MemoryStore, after: str) -> None:
-    """A late write of the head is refused by its condition."""
+    """A late request to move the head fails, because its condition is not met any more."""
     keeper = await Host(store, "a").acquire()
     delayed = DelayedWrite(store)
     keeper._store = delayed  # type: ignore[assignment]  # noqa: SLF001 - a process that only races

@@ -1,4 +1,4 @@
-"""A lease object that disappears while held: it is restored, or the reason why not."""
+"""A lease that disappears while a host has it: it is restored, or an error states why not."""
 
 import pytest
 import trio
@@ -41,7 +41,7 @@ def _lose_last_changelog(power: Power, session: Session) -> None:
 @pytest.mark.parametrize("news", [True, False], ids=["news", "nothing new"])
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_lost_lease_is_restored(power: Power, damage: str, news: bool) -> None:
-    """The chain ends with a txg of this host: its flush, its images and its release succeed."""
+    """The last changelog is this host's own, so its flush restores the lease and succeeds."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"before")
         await session.flush()
@@ -62,10 +62,9 @@ async def test_lost_lease_is_restored(power: Power, damage: str, news: bool) -> 
         assert await read_file(session, ino) == (b"after" if news else b"before")
 
 
-async def test_lease_lost_before_an_image_is_restored_by_the_next_txg(
+async def test_image_restores_a_lease_that_was_lost_before(
     power: Power,
 ) -> None:
-    """The image is made again."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content")
         await session.flush()
@@ -78,7 +77,7 @@ async def test_lease_lost_before_an_image_is_restored_by_the_next_txg(
 
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_fenced_host_does_not_restore_its_lease(power: Power, damage: str) -> None:
-    """The other host's fence record is in the chain, even if its lease is lost, too."""
+    """The fence record of the other host is in the chain, even if that host's lease is lost."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"of a")
         await session.flush()
@@ -96,7 +95,7 @@ async def test_fenced_host_does_not_restore_its_lease(power: Power, damage: str)
 async def test_host_that_took_over_without_writing_restores_its_lease(
     power: Power,
 ) -> None:
-    """Between its lease and its fence record the chain does not show the takeover; the host remembers which lease it replaced."""
+    """Before the fence record only the host itself knows which lease it replaced."""
     store = power.store
     first, second = (LeaseKeeper(store, power.clock) for _ in range(2))
     await first.acquire(Hold("one", (new_nonce(),)), force=True)
@@ -114,8 +113,8 @@ async def test_host_that_took_over_without_writing_restores_its_lease(
         await first.require_hold()
 
 
-async def test_lease_is_not_restored_if_the_chain_has_another_end(power: Power) -> None:
-    """The mount is read-only and reports a remedy; its writes are kept for afterwards."""
+async def test_lost_lease_is_not_restored_if_the_last_changelog_is_missing(power: Power) -> None:
+    """The mount turns read-only, names fsck as the remedy and keeps its unshipped changes."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
         await session.flush()

@@ -1,4 +1,4 @@
-"""A copy of a state directory cannot take the lease from the original in use."""
+"""A copy of a state directory cannot take the lease from its original."""
 
 import shutil
 from pathlib import Path
@@ -59,7 +59,7 @@ async def require_refused(power: Power, host: str, why: str) -> None:
 
 
 async def test_backup_from_before_the_last_mount_needs_takeover(power: Power) -> None:
-    """Its nonce differs from that of the lease; the writer continues."""
+    """The nonce in a backup of a state directory differs from that in the lease."""
     async with power.session("a") as session:
         write_file(session, b"before")
         session.durability.commit()
@@ -76,8 +76,10 @@ async def test_backup_from_before_the_last_mount_needs_takeover(power: Power) ->
                 await writer.flush()
 
 
-async def test_copy_of_a_live_writer_needs_takeover_once_it_has_shipped(power: Power) -> None:
-    """The nonce is the same; the chain has a txg that the copy does not have."""
+async def test_copy_of_a_running_writer_needs_takeover_once_the_writer_has_shipped(
+    power: Power,
+) -> None:
+    """The copy has the right nonce, but lacks the last txg of the chain."""
     async with power.session("a", tasks=False) as writer:
         copy_state(power, "a", "copy")
         ino = write_file(writer, b"goes on")
@@ -95,11 +97,12 @@ async def test_copy_of_a_live_writer_needs_takeover_once_it_has_shipped(power: P
 async def test_copy_that_followed_cannot_be_promoted_without_takeover(
     power: Power, *, restored: bool
 ) -> None:
-    """It has read the end of the chain, but did not write it; the same holds for a later mount."""
+    """A copy that follows has read the last txg of the chain, but did not write it."""
     async with power.session("a", tasks=False) as writer:
         copy_state(power, "a", "copy")
         if restored:
-            (power.home / "copy" / "meta.db-wal").unlink()  # an older one
+            # Without its log the copied database is an older one.
+            (power.home / "copy" / "meta.db-wal").unlink()
         write_file(writer, b"goes on")
         txg = await ship(writer)
         async with following(power, "copy") as (session, listener):
@@ -118,7 +121,7 @@ async def test_copy_that_followed_cannot_be_promoted_without_takeover(
 async def test_copy_on_another_machine_needs_takeover(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The nonce and the chain are the same; the machine identity is not."""
+    """The copy has the right nonce and the last txg, but another machine identity."""
     identity = tmp_path / "machine-id"
     monkeypatch.setattr(machine, "MACHINE_ID", identity)
     monkeypatch.setattr(machine, "CONTAINER_MARKS", ())
@@ -137,7 +140,7 @@ async def test_copy_on_another_machine_needs_takeover(
 async def test_unknown_machine_needs_no_takeover(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, then: str
 ) -> None:
-    """A container that restarts elsewhere after a crash, on the same volume."""
+    """A container may restart on another machine after a crash, with the same volume."""
     identity = tmp_path / "machine-id"
     monkeypatch.setattr(machine, "MACHINE_ID", identity)
     monkeypatch.setattr(machine, "CONTAINER_MARKS", ())
@@ -156,10 +159,10 @@ async def test_unknown_machine_needs_no_takeover(
         assert session.status.writable
 
 
-async def test_copy_of_released_state_can_be_mounted_and_then_refuses_the_original(
+async def test_original_cannot_be_mounted_while_its_copy_has_the_lease(
     power: Power,
 ) -> None:
-    """Nothing is lost: both are at a link of the chain. One of them holds the lease at a time."""
+    """The original and the copy are at the same txg; only one has the lease at a time."""
     async with power.session("a") as session:
         first = write_file(session, b"first")
         await session.flush()
@@ -177,10 +180,10 @@ async def test_copy_of_released_state_can_be_mounted_and_then_refuses_the_origin
         assert await read_file(session, second) == b"second"
 
 
-async def test_copy_at_the_same_point_on_the_same_machine_is_found_by_the_chain(
+async def test_copy_at_the_same_txg_on_the_same_machine_fences_the_original(
     power: Power,
 ) -> None:
-    """SECURITY.md says that it is not found earlier: then one of the two is fenced."""
+    """The copy takes the lease, as SECURITY.md states; the writer that ships later is fenced."""
     async with power.session("a", tasks=False) as original:
         copy_state(power, "a", "copy")
         async with power.session("copy", tasks=False) as copy:
@@ -192,8 +195,8 @@ async def test_copy_at_the_same_point_on_the_same_machine_is_found_by_the_chain(
             assert await read_file(copy, ino) == b"of the copy"
 
 
-async def test_older_database_beside_the_present_file_needs_takeover(power: Power) -> None:
-    """If there are rows, they decide."""
+async def test_older_database_beside_a_present_holder_file_needs_takeover(power: Power) -> None:
+    """The nonces in the rows of the database count, not those in the holder file."""
     async with power.session("a", tasks=False):
         pass
     database = (power.home / "a" / "meta.db").read_bytes()
@@ -214,7 +217,7 @@ async def test_older_database_beside_the_present_file_needs_takeover(power: Powe
 async def test_host_killed_during_acquisition_recovers_its_lease(
     power: Power, step: str, *, held: bool, lost: bool
 ) -> None:
-    """The nonce is on its disk before it is in the lease, so both outcomes work."""
+    """The nonce is on the host's disk before it is in the lease."""
     async with power.session("a") as session:
         ino = write_file(session, b"kept")
         await session.flush()
@@ -234,8 +237,10 @@ async def test_host_killed_during_acquisition_recovers_its_lease(
         assert await read_file(session, ino) == b"kept"
 
 
-async def test_writes_of_an_older_epoch_are_not_those_of_a_copy(power: Power) -> None:
-    """A fenced writer appends late; the host that took over continues."""
+async def test_late_changelog_of_a_fenced_writer_does_not_refuse_the_new_writer(
+    power: Power,
+) -> None:
+    """A fenced writer may append a changelog after the takeover; the new writer continues."""
     kill = KillAt("lease taken")
     kill.armed = True
     async with power.session("a", tasks=False) as old:
@@ -252,8 +257,8 @@ async def test_writes_of_an_older_epoch_are_not_those_of_a_copy(power: Power) ->
         assert session.status.writable
 
 
-async def test_rows_that_may_be_stale_do_not_decide(power: Power) -> None:
-    """After a crash without a journal the separate file has the identity of the acquisition."""
+async def test_possibly_stale_rows_do_not_prove_the_lease(power: Power) -> None:
+    """After a crash without a journal the holder file has the nonces, not the database."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options) as session:
         session.db.begin_local()
@@ -266,7 +271,7 @@ async def test_rows_that_may_be_stale_do_not_decide(power: Power) -> None:
 
 
 async def test_chain_is_not_compared_if_rows_may_be_stale(power: Power) -> None:
-    """SECURITY.md says so: a copy that other pragmas would refuse takes the lease from the writer."""
+    """As SECURITY.md states, a copy with journal_mode=memory takes the lease from the writer."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as writer:
         copy_state(power, "a", "copy")
@@ -283,7 +288,7 @@ async def test_chain_is_not_compared_if_rows_may_be_stale(power: Power) -> None:
 async def test_last_txg_of_a_killed_writer_is_recognised_after_a_read_only_command(
     power: Power,
 ) -> None:
-    """It was in the bucket, and not confirmed on this host; a command that only reads finds it there."""
+    """The last txg is in the bucket but was not confirmed on this host before the kill."""
     kill = KillAt("changelog put")
     async with power.session("a", tasks=False, hook=kill) as session:
         ino = write_file(session, b"just in time")
@@ -298,8 +303,8 @@ async def test_last_txg_of_a_killed_writer_is_recognised_after_a_read_only_comma
         assert await read_file(session, ino) == b"just in time"
 
 
-async def test_follower_of_a_crashed_writer_s_state_is_promoted(power: Power) -> None:
-    """No txg came after its own last one."""
+async def test_crashed_writer_that_mounts_as_a_follower_can_be_promoted(power: Power) -> None:
+    """No txg follows the last txg of the crashed writer."""
     async with power.session("a") as session:
         ino = write_file(session, b"shipped")
         await session.flush()
@@ -313,7 +318,7 @@ async def test_follower_of_a_crashed_writer_s_state_is_promoted(power: Power) ->
 
 
 def as_version_1(lease: Lease) -> bytes:
-    """Return a lease as earlier programs wrote it."""
+    """Return a lease in version 1, as earlier programs wrote it."""
     fields = {
         "epoch": lease.epoch,
         "holder": lease.holder,
@@ -327,7 +332,7 @@ def as_version_1(lease: Lease) -> bytes:
 
 
 async def test_lease_of_version_1_is_upgraded_by_the_next_mount_for_writing(power: Power) -> None:
-    """The name decides as before; afterwards earlier programs refuse with "upgrade"."""
+    """A lease of version 1 has no nonce, so the name of the holder decides."""
     async with power.session("a") as session:
         session.db.begin_local()
         local_state.delete(session.db, "nonces")
@@ -349,12 +354,12 @@ async def test_lease_of_version_1_is_upgraded_by_the_next_mount_for_writing(powe
 
 
 def lease_with(nonce: str) -> Lease:
-    """Return a held lease."""
+    """Return a held lease with a nonce."""
     return Lease(Epoch(1), "h", "h", 1, 1, released=False, head=None, nonce=nonce)
 
 
-def test_nonces_are_few_and_include_that_of_the_lease() -> None:
-    """However often an acquisition fails with an unknown outcome."""
+def test_list_of_nonces_is_bounded_and_includes_that_of_the_lease() -> None:
+    """Acquisitions with an unknown outcome do not make the list of nonces grow without bound."""
     held = lease_proof.with_new_nonce(Hold("h", ()), lease_with("of another"))
     [first] = held.nonces
     for _ in range(3 * LEASE_NONCES_MAX):
@@ -365,10 +370,10 @@ def test_nonces_are_few_and_include_that_of_the_lease() -> None:
     assert "of another" not in held.nonces
 
 
-def test_marks_reveal_nothing_and_differ_between_filesystems(
+def test_hashed_machine_identifiers_differ_between_filesystems(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """They are hashed with a key of the filesystem, a different one for each kind."""
+    """Each kind of machine identifier is hashed with a separate key of the filesystem."""
     for name in ("MACHINE_ID", "PRODUCT_UUID"):
         path = tmp_path / name
         path.write_text("0123456789abcdef0123456789abcdef\n")

@@ -1,4 +1,4 @@
-"""Repair of a lost lease: which image the new one names, and which host may write."""
+"""Repair of a lost lease: the image that the new lease names, and the host that may write."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ CONTENT = b"hello" * 1000
 
 
 async def mend(power: Power) -> str | None:
-    """Repair the lease as fsck does."""
+    """Repair the lease as fsck -y does."""
     return await mend_lease(power.store, (await power.keys()).keyring, SystemClock())
 
 
@@ -41,7 +41,7 @@ def lease_in(store: MemoryStore) -> Lease:
 
 
 def damage_lease(power: Power, damage: str) -> None:
-    """Lose or damage the lease in one of three ways."""
+    """Remove the lease, or replace it by garbage of one byte or of too many bytes."""
     if damage == "missing":
         del power.store.objects[lease_codec.KEY]
     else:
@@ -50,13 +50,12 @@ def damage_lease(power: Power, damage: str) -> None:
 
 
 async def open_here(power: Power) -> None:
-    """Open for writing."""
+    """Open the filesystem for writing on host c."""
     async with power.session("c", tasks=False):
         pass
 
 
-async def test_intact_lease_is_unchanged(power: Power) -> None:
-    """An intact lease is not written."""
+async def test_repair_does_not_write_an_intact_lease(power: Power) -> None:
     before = dict(power.store.objects)
 
     assert await mend(power) is None
@@ -65,8 +64,8 @@ async def test_intact_lease_is_unchanged(power: Power) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten", "huge"])
-async def test_new_lease_names_the_newest_complete_image(power: Power, damage: str) -> None:
-    """Another host restores the last published state."""
+async def test_repaired_lease_names_the_newest_complete_image(power: Power, damage: str) -> None:
+    """Another host restores the last published state after the repair of the lease."""
     async with power.session("a") as session:
         write_file(session, CONTENT + b"!")
         await session.make_image()
@@ -87,8 +86,8 @@ async def test_new_lease_names_the_newest_complete_image(power: Power, damage: s
 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten", "huge"])
-async def test_reading_needs_no_lease(power: Power, damage: str) -> None:
-    """Neither the newest state nor a point in time needs it, and nothing is written; writing needs it."""
+async def test_reading_needs_no_intact_lease(power: Power, damage: str) -> None:
+    """Without a lease the newest state and points in time can be read, but not written."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -114,8 +113,7 @@ async def test_reading_needs_no_lease(power: Power, damage: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["manifest", "piece"])
-async def test_incomplete_image_is_ignored(power: Power, damage: str) -> None:
-    """The image before it is used."""
+async def test_repaired_lease_does_not_name_an_incomplete_image(power: Power, damage: str) -> None:
     async with power.session("a") as session:
         write_file(session, CONTENT)
         first = await session.make_image()
@@ -135,8 +133,7 @@ async def test_incomplete_image_is_ignored(power: Power, damage: str) -> None:
     assert lease_in(power.store).head == first
 
 
-async def test_holder_of_the_lost_lease_is_fenced(power: Power) -> None:
-    """The holder of a lost lease is fenced by the new one."""
+async def test_repair_of_the_lease_fences_its_former_holder(power: Power) -> None:
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await session.make_image()
@@ -149,7 +146,7 @@ async def test_holder_of_the_lost_lease_is_fenced(power: Power) -> None:
 
 
 async def test_no_lease_is_made_without_an_image(power: Power) -> None:
-    """A superblock alone is an interrupted mkfs."""
+    """A superblock without an image is the result of an interrupted mkfs."""
     for key in list(power.store.objects):
         if key == lease_codec.KEY or image_codec.parse_manifest_key(key) is not None:
             del power.store.objects[key]
@@ -161,8 +158,8 @@ async def test_no_lease_is_made_without_an_image(power: Power) -> None:
     assert power.store.objects == before
 
 
-async def test_image_that_claims_a_newer_version_is_left_out(power: Power) -> None:
-    """Nothing names it; a changelog far ahead that claims that is foreign, too."""
+async def test_repaired_lease_does_not_name_an_unproven_newer_image(power: Power) -> None:
+    """No authentic object names the image or the changelog of a newer version."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         head = await session.make_image()
@@ -188,8 +185,8 @@ async def test_image_that_claims_a_newer_version_is_left_out(power: Power) -> No
         await mend(power)
 
 
-async def test_newer_lease_is_not_replaced(power: Power) -> None:
-    """A newer program may be able to read it."""
+async def test_repair_does_not_replace_a_lease_of_a_newer_version(power: Power) -> None:
+    """A newer program may be able to read the lease."""
     power.store.objects[lease_codec.KEY] = text_object.encode("lease", 9, {})
 
     with pytest.raises(NewerFormatError):
@@ -197,7 +194,7 @@ async def test_newer_lease_is_not_replaced(power: Power) -> None:
 
 
 async def test_epoch_known_only_from_changelogs_is_not_used_again(power: Power) -> None:
-    """After a mount and unmount without a change only a fence record shows the epoch."""
+    """After a mount without a change only the fence record has the epoch."""
     for host in "ab":
         async with power.session(host) as session:
             await session.close()
@@ -211,7 +208,7 @@ async def test_epoch_known_only_from_changelogs_is_not_used_again(power: Power) 
 
 
 async def test_unreadable_changelog_may_have_a_later_epoch(power: Power) -> None:
-    """The new epoch is higher than that of an unreadable changelog."""
+    """The epoch of a repaired lease allows for one in a changelog that cannot be read."""
     for host in "ab":
         async with power.session(host) as session:
             await session.close()
@@ -224,7 +221,7 @@ async def test_unreadable_changelog_may_have_a_later_epoch(power: Power) -> None
 
 
 async def test_parts_of_a_missing_changelog_show_its_epoch(power: Power) -> None:
-    """Parts of a missing changelog show its epoch."""
+    """The names of the parts of a changelog contain its epoch."""
     prefix = changelog_codec.part_prefix(Txg(9), Epoch(7), bytes(changelog_codec.RANDOM_BYTES))
     power.store.objects[changelog_codec.part_key(prefix, 0)] = b"whatever"
     del power.store.objects[lease_codec.KEY]
@@ -239,7 +236,7 @@ async def test_parts_of_a_missing_changelog_show_its_epoch(power: Power) -> None
 async def test_lease_with_an_impossible_epoch_is_recreated(
     power: Power, epoch: int, *, beside: bool
 ) -> None:
-    """No host could take the next epoch; object names with such epochs, which any host can make, are ignored."""
+    """After such an epoch no host could use the next one; forged names with it are ignored."""
     async with power.session("a") as session:
         await session.make_image()
         ino = write_file(session, CONTENT)
@@ -271,8 +268,7 @@ async def test_lease_with_an_impossible_epoch_is_recreated(
         assert session.volume.keeper.epoch == before.epoch + 1
 
 
-async def test_large_epoch_in_the_chain_is_accepted(power: Power) -> None:
-    """A large epoch is accepted if the chain has it."""
+async def test_lease_with_a_large_epoch_that_the_chain_has_is_accepted(power: Power) -> None:
     lease = lease_in(power.store)
     power.store.objects[lease_codec.KEY] = lease_codec.encode(replace(lease, epoch=Epoch(1 << 32)))
     for host in ("a", "b", "a"):

@@ -1,4 +1,4 @@
-"""The source of the database at opening; local state is kept until another has replaced it."""
+"""The choice of the database at mount; local state is kept until another state replaced it."""
 
 import contextlib
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ def require_untouched(power: Power, before: Mapping[ObjectKey, bytes]) -> None:
 
 
 def kept(power: Power, host: str) -> list[Path]:
-    """Return the directories of quarantined state."""
+    """Return the directories of quarantined states."""
     return list((power.home / host).glob("kept-*"))
 
 
@@ -58,7 +58,7 @@ def kept(power: Power, host: str) -> list[Path]:
 
 
 async def test_writer_continues_although_its_last_changelog_is_damaged(power: Power) -> None:
-    """The local state becomes the next txg, as an image; another host restores from it."""
+    """The local state is published as an image, from which another host restores."""
     inos = await written(power)
     rot(power, 9)
     before = dict(power.store.objects)
@@ -84,8 +84,8 @@ async def test_writer_continues_although_its_last_changelog_is_damaged(power: Po
         assert session.volume.notices == ()
 
 
-async def test_unmount_without_a_change_repairs_as_well(power: Power) -> None:
-    """The lease is not released before."""
+async def test_unmount_without_a_change_repairs_a_damaged_changelog(power: Power) -> None:
+    """The lease is released only after the chain is repaired."""
     inos = await written(power)
     rot(power, 9)
     faulty = FaultyStore(power.store)
@@ -104,7 +104,7 @@ async def test_unmount_without_a_change_repairs_as_well(power: Power) -> None:
 async def test_background_task_repairs_the_chain(
     power: Power, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A background task repairs the chain within one sync_interval."""
+    """The repair is made within one sync_interval."""
     inos = await written(power)
     rot(power, 9)
     options, mended = SessionOptions(sync_interval_s=1), trio.Event()
@@ -118,8 +118,8 @@ async def test_background_task_repairs_the_chain(
     await require_healthy(power, inos, 9, "c")
 
 
-async def test_damaged_attempt_is_recognised_as_our_own(power: Power) -> None:
-    """The process was killed after the changelog was stored and before that was recorded."""
+async def test_damaged_unconfirmed_changelog_is_recognised_as_own(power: Power) -> None:
+    """The process was killed between the upload of a changelog and the record of its success."""
 
     def die(step: str) -> None:
         if step == "changelog put":
@@ -142,7 +142,7 @@ async def test_damaged_attempt_is_recognised_as_our_own(power: Power) -> None:
 
 @pytest.mark.parametrize("damage", ["rotten", "missing"])
 async def test_follower_continues_from_its_local_state(power: Power, damage: str) -> None:
-    """A follower continues from its last txg and reports the damage."""
+    """A follower whose last changelog is damaged keeps its state; a missing one needs fsck -y."""
     inos = await written(power)
     follow = OpenOptions(read_only=True, follow=True)
     followed = SessionOptions(follow=True)
@@ -161,16 +161,16 @@ async def test_follower_continues_from_its_local_state(power: Power, damage: str
         await session.close()
     async with power.session(
         "f", tasks=False
-    ) as session:  # a follower's state is as good as the writer's own
+    ) as session:  # The state of a follower is as good as that of the writer.
         await session.flush_at_end()
         await session.close()
     await require_healthy(power, inos, 9, "c")
 
 
-async def test_missing_end_is_published_only_by_fsck_and_only_by_the_last_writer(
+async def test_fsck_of_the_last_writer_publishes_missing_last_changelogs(
     power: Power,
 ) -> None:
-    """A bucket that was restored on purpose looks the same: a mount refuses it."""
+    """A mount refuses, because a bucket that was put back on purpose looks the same."""
     inos = await written(power)
     before = dict(power.store.objects)
     del power.store.objects[key_of(Txg(9))]
@@ -187,8 +187,8 @@ async def test_missing_end_is_published_only_by_fsck_and_only_by_the_last_writer
     await require_healthy(power, inos, 9, "c")
 
 
-async def test_missing_end_is_not_published_after_another_writer(power: Power) -> None:
-    """A missing end is not published if another host may have written it."""
+async def test_missing_last_changelogs_are_not_published_after_another_writer(power: Power) -> None:
+    """Another host may have written the missing changelogs."""
     await written(power)
     async with power.session("b", tasks=False) as session:
         await session.close()
@@ -200,8 +200,8 @@ async def test_missing_end_is_not_published_after_another_writer(power: Power) -
     assert kept(power, "a") == []
 
 
-async def test_exchanged_changelog_is_not_damage(power: Power) -> None:
-    """A changelog of another history is not treated as damage."""
+async def test_last_changelog_of_another_history_is_not_treated_as_damage(power: Power) -> None:
+    """The chain in the bucket is another history, which other hosts may use."""
     await written(power, last=8)
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
@@ -221,8 +221,8 @@ async def test_exchanged_changelog_is_not_damage(power: Power) -> None:
     assert kept(power, "a") == []
 
 
-async def test_changelog_without_predecessor_is_damage(power: Power) -> None:
-    """A changelog with another predecessor is treated as damage."""
+async def test_last_changelog_that_does_not_follow_the_chain_is_damage(power: Power) -> None:
+    """A last changelog that does not follow the one before is treated as damage."""
     inos = await written(power, last=8)
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
@@ -257,8 +257,10 @@ async def test_changelog_without_predecessor_is_damage(power: Power) -> None:
     [StoreUnavailableError("x", 1, 0.0, "away"), StoreAccessError("x", "AccessDenied", "ask")],
     ids=["away", "refused"],
 )
-async def test_unreachable_store_is_not_damage(power: Power, error: StoreError) -> None:
-    """An unreachable store abandons or quarantines nothing."""
+async def test_unreachable_changelog_is_not_treated_as_damage(
+    power: Power, error: StoreError
+) -> None:
+    """An outage or a missing permission abandons no txg and quarantines no state."""
     await written(power)
     before = dict(power.store.objects)
     for host, options in (("a", FSCK), ("new", end_at(8)), ("new", FSCK)):
@@ -271,7 +273,7 @@ async def test_unreachable_store_is_not_damage(power: Power, error: StoreError) 
 
 
 class _Refusing(FaultyStore):
-    """A store that refuses to return one object."""
+    """A store that fails to return one object."""
 
     def __init__(self, inner: ObjectStore, key: ObjectKey, error: StoreError) -> None:
         super().__init__(inner)
@@ -279,7 +281,7 @@ class _Refusing(FaultyStore):
 
     @override
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
-        """Return any other object."""
+        """Return an object, except the refused one."""
         if key == self._key:
             raise self._error
         return await super().get(key, max_bytes)
@@ -289,10 +291,10 @@ class _Refusing(FaultyStore):
 
 
 @pytest.mark.parametrize("lost", [[9], [8], [8, 9], [5, 7]], ids=str)
-async def test_end_of_the_chain_is_abandoned_only_with_end_at(
+async def test_last_txgs_of_another_host_are_abandoned_only_with_end_at(
     power: Power, lost: list[int]
 ) -> None:
-    """The end of a chain written by another host is abandoned only with --end-at."""
+    """Without --end-at, fsck -y does not abandon txgs that another host may have written."""
     inos = await written(power)
     rot(power, *lost)
     before = dict(power.store.objects)
@@ -327,8 +329,9 @@ async def test_end_of_the_chain_is_abandoned_only_with_end_at(
         assert (await bucket.find(PointInTime("then", txg=Txg(txg)))).txg == txg
 
 
-async def test_only_writer_of_the_chain_needs_no_option(power: Power) -> None:
-    """The only writer of the chain may abandon its end without an option."""
+async def test_only_writer_of_a_chain_may_abandon_its_last_txgs_without_end_at(
+    power: Power,
+) -> None:
     inos = await written(power)
     rot(power, 9)
     for path in (power.home / "a").glob("meta.db*"):
@@ -341,8 +344,8 @@ async def test_only_writer_of_the_chain_needs_no_option(power: Power) -> None:
     await require_healthy(power, inos, 8, "c")
 
 
-async def test_state_that_cannot_follow_is_kept(power: Power) -> None:
-    """State that cannot follow the chain is quarantined, not deleted."""
+async def test_failed_mount_keeps_a_state_that_cannot_follow_the_chain(power: Power) -> None:
+    """A local state that cannot follow the chain is not deleted by a failed mount."""
     inos = await written(power)
     async with power.session("b", tasks=False) as session:
         await session.close()
@@ -369,7 +372,7 @@ async def test_state_that_cannot_follow_is_kept(power: Power) -> None:
 
 
 async def test_state_with_abandoned_txgs_is_quarantined(power: Power) -> None:
-    """The host with these txgs returns: they are not in the chain, and not lost."""
+    """A host that still has abandoned txgs keeps them in quarantine."""
     inos = await written(power)
     rot(power, 9)
     async with power.session("b", options=end_at(8), tasks=False) as session:
@@ -383,7 +386,7 @@ async def test_state_with_abandoned_txgs_is_quarantined(power: Power) -> None:
 
 
 async def published(power: Power, options: OpenOptions, hook: Hook) -> None:
-    """Repair, as fsck does."""
+    """Repair the chain as fsck -y does."""
     async with power.session("b", options=options, hook=hook, tasks=False) as session:
         await session.publish_anew()
 
@@ -399,8 +402,8 @@ async def published(power: Power, options: OpenOptions, hook: Hook) -> None:
         "txg confirmed",
     ],
 )
-async def test_interrupted_repair_can_be_repeated(power: Power, step: str) -> None:
-    """Killed at any step: nothing is lost, and the second run has the same result."""
+async def test_interrupted_repair_of_the_chain_can_be_repeated(power: Power, step: str) -> None:
+    """A kill at any step of the repair loses nothing."""
     inos = await written(power)
     rot(power, 9)
     before = dict(power.store.objects)

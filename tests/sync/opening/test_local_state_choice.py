@@ -1,4 +1,4 @@
-"""The choice between local state and a bucket with a different history."""
+"""The choice between the local state and a bucket with another history."""
 
 import os
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.thorough
 
 
 async def two_rounds(power: Power) -> dict[str, bytes]:
-    """Ship twice from host a; return the bucket's content after the first time."""
+    """Ship twice from host a; return the content of the bucket between."""
     async with power.session("a") as session:
         write_file(session, b"one")
         await session.flush()
@@ -36,8 +36,8 @@ async def two_rounds(power: Power) -> dict[str, bytes]:
     return {str(key): data for key, data in before.items()}
 
 
-async def test_rolled_back_bucket_is_noticed(power: Power) -> None:
-    """A host that remembers a later txg detects a restored older bucket."""
+async def test_older_copy_of_the_bucket_is_refused(power: Power) -> None:
+    """A host that remembers a later txg refuses an older copy of the bucket."""
     before = await two_rounds(power)
     power.store.objects.clear()
     power.store.objects.update(before)  # type: ignore[arg-type]  # keys are text
@@ -52,7 +52,7 @@ async def test_rolled_back_bucket_is_noticed(power: Power) -> None:
 
 @pytest.mark.parametrize("size", [0, 4096 * 3 + 7])
 async def test_truncated_database_is_refused_with_advice(power: Power, size: int) -> None:
-    """The message refers to fsck; nothing is moved."""
+    """The error advises fsck -y, and no file is moved."""
     await two_rounds(power)
     os.truncate(power.home / "a" / "meta.db", size)
 
@@ -65,8 +65,10 @@ async def test_truncated_database_is_refused_with_advice(power: Power, size: int
 
 
 @pytest.mark.parametrize("table", ["cached_blocks", "properties"])
-async def test_damage_found_late_is_refused_with_advice(power: Power, table: str) -> None:
-    """The database opens, and rows read later are damaged."""
+async def test_damaged_rows_of_the_local_database_are_refused_with_advice(
+    power: Power, table: str
+) -> None:
+    """The database opens, but rows that are read later are damaged."""
     await two_rounds(power)
     path = power.home / "a" / "meta.db"
     db = Database.open(path, Pragmas())
@@ -84,8 +86,8 @@ async def test_damage_found_late_is_refused_with_advice(power: Power, table: str
             pass
 
 
-async def test_bucket_with_another_history_is_noticed(power: Power) -> None:
-    """The bucket was rolled back, and then another host wrote to it."""
+async def test_bucket_with_another_history_is_refused(power: Power) -> None:
+    """The bucket was replaced by an older copy, and another host wrote to it."""
     before = await two_rounds(power)
     power.store.objects.clear()
     power.store.objects.update(before)  # type: ignore[arg-type]  # keys are text
@@ -100,8 +102,9 @@ async def test_bucket_with_another_history_is_noticed(power: Power) -> None:
             pass
 
 
-async def test_host_that_was_offline_for_long_restores(power: Power) -> None:
-    """A host that was offline for longer than the chain reaches restores."""
+async def test_host_restores_an_image_if_changelogs_since_its_last_mount_are_deleted(
+    power: Power,
+) -> None:
     await two_rounds(power)
     async with power.session("b") as session:
         ino = write_file(session, b"from b")
@@ -122,7 +125,7 @@ async def test_host_that_was_offline_for_long_restores(power: Power) -> None:
 async def test_host_that_was_offline_longer_than_the_retention_restores(
     power: Power, unshipped: bool
 ) -> None:
-    """The changelogs after its txg were reclaimed: it restores, and quarantines unshipped state."""
+    """The host quarantines its state only if the state has unshipped changes."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
@@ -145,8 +148,8 @@ async def test_host_that_was_offline_longer_than_the_retention_restores(
         assert len(reported) == unshipped
 
 
-async def test_unshipped_change_is_quarantined_and_named(power: Power) -> None:
-    """Another host has written since; the notice names the command that recovers the files."""
+async def test_unshipped_change_is_quarantined_after_writes_of_another_host(power: Power) -> None:
+    """The notice names the command that recovers files from the quarantined state."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
         await session.flush()
@@ -181,7 +184,7 @@ async def test_killed_host_without_unshipped_changes_applies_changelogs(power: P
 
 
 async def test_cached_block_that_another_host_removed_is_deleted(power: Power) -> None:
-    """An unreferenced cached block takes no space, and does not count as the only copy of a block."""
+    """A cached block that no file uses takes no space, and is not the only copy of a block."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"shipped")
         await session.flush_at_end()
@@ -198,8 +201,10 @@ async def test_cached_block_that_another_host_removed_is_deleted(power: Power) -
         assert not session.volume.notices
 
 
-async def test_interrupted_catching_up_is_finished_by_the_next_mount(power: Power) -> None:
-    """Killed when all changes were applied and the totals were not computed."""
+async def test_interrupted_application_of_changelogs_is_finished_by_the_next_mount(
+    power: Power,
+) -> None:
+    """A kill between the last changelog and the totals leaves the totals to the next mount."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"from a")
         await session.flush_at_end()
@@ -222,7 +227,7 @@ async def test_interrupted_catching_up_is_finished_by_the_next_mount(power: Powe
 
 
 async def test_unshipped_pack_is_not_mistaken_for_a_pack_of_another_host(power: Power) -> None:
-    """Killed after compaction and before the next txg: its pack numbers are used by others."""
+    """After a kill, other hosts use the pack numbers of an unshipped compaction."""
     async with power.session("a") as session:
         kept = write_file(session, b"kept" * 500)
         gone = write_file(session, os.urandom(50_000))
@@ -246,7 +251,7 @@ async def test_unshipped_pack_is_not_mistaken_for_a_pack_of_another_host(power: 
 
 
 async def test_last_copies_of_a_damaged_pack_are_quarantined(power: Power) -> None:
-    """Another host found a pack missing, and fsck -y published holes; this host has the content."""
+    """Another host's fsck -y published a hole for a block that this host has cached."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"only cached")
         block = block_map.find(session.db, ino, BlockIndex(0))

@@ -37,7 +37,7 @@ WHY = "there is no network"
 
 
 async def offline(power: Power, host: str = "a", mark: Mark | None = None) -> Volume:
-    """Open the local state of a host, with a store that always fails."""
+    """Open the local state of a host with a store that always fails."""
     store = FaultyStore(power.store)
     store.fail(ANY, times=1000)
     return await open_offline(
@@ -64,8 +64,8 @@ async def reading(power: Power) -> AsyncIterator[Session]:
             await close_filesystem(opened, release=True)
 
 
-async def test_clean_state_is_read_with_a_notice(power: Power) -> None:
-    """Cached content can be read; nothing is written to the bucket."""
+async def test_offline_mount_reads_cached_content_and_reports_why(power: Power) -> None:
+    """Cached content can be read, and the bucket does not change."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -79,12 +79,12 @@ async def test_clean_state_is_read_with_a_notice(power: Power) -> None:
         with pytest.raises(ReadOnlyStateError):
             session.status.require_writable()
     assert power.store.objects == before
-    async with power.session("b") as session:  # the lease was not touched
+    async with power.session("b") as session:  # The lease was not changed.
         assert session.status.writable
 
 
-async def test_unshipped_changes_are_shown(power: Power) -> None:
-    """After a kill, too; the next mount with a reachable bucket ships them."""
+async def test_offline_mount_shows_unshipped_changes(power: Power) -> None:
+    """The next mount with a reachable bucket ships these changes, even after a kill."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -99,10 +99,10 @@ async def test_unshipped_changes_are_shown(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_uncached_content_is_an_error_until_the_bucket_answers(
+async def test_offline_read_of_uncached_content_fails_until_the_bucket_answers(
     power: Power,
 ) -> None:
-    """Names are shown; content is read from the bucket once it is reachable, and verified."""
+    """Names are shown at once; content is read from the bucket as soon as it answers."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -149,8 +149,8 @@ async def following(power: Power, store: FaultyStore, host: str = "b") -> AsyncI
 
 
 @pytest.mark.parametrize("killed", [False, True])
-async def test_follower_starts_with_local_state_and_catches_up(power: Power, killed: bool) -> None:
-    """A follower starts with local state and catches up later."""
+async def test_follower_starts_offline_and_catches_up_later(power: Power, killed: bool) -> None:
+    """A follower that starts offline applies the missed changelogs once the bucket answers."""
     async with power.session("a", tasks=False) as writer:
         before = write_file(writer, CONTENT)
         await writer.flush()
@@ -174,7 +174,7 @@ async def test_follower_starts_with_local_state_and_catches_up(power: Power, kil
             assert session.link == shown
             assert session.status.state is MountState.FOLLOWING
             assert figures.figures(session, "", "")["offline"] == WHY
-            if not killed:  # after a clean close the cached blocks are recorded
+            if not killed:  # After a clean unmount the rows of cached blocks are on the disk.
                 assert await read_file(session, before) == CONTENT
             assert inodes.get(session.db, missed).size_bytes == len(b"of the first day")
             assert session.follower is not None
@@ -189,8 +189,8 @@ async def test_follower_starts_with_local_state_and_catches_up(power: Power, kil
             assert await read_file(session, after) == b"written meanwhile"
 
 
-async def test_state_of_a_follower_is_read_without_the_bucket(power: Power) -> None:
-    """State of a follower is read offline, also without totals."""
+async def test_local_state_of_a_follower_is_read_offline(power: Power) -> None:
+    """The local state of a follower has no totals."""
     async with (
         power.session("a", tasks=False) as writer,
         power.session("b", options=READS, session_options=FOLLOWS, tasks=False) as session,
@@ -207,8 +207,8 @@ async def test_state_of_a_follower_is_read_without_the_bucket(power: Power) -> N
             await close_filesystem(opened, release=True)
 
 
-async def test_state_with_changes_cannot_follow_offline(power: Power) -> None:
-    """Txgs of other hosts would not apply to it; it can be read."""
+async def test_local_state_with_unshipped_changes_cannot_follow_offline(power: Power) -> None:
+    """Txgs of other hosts would not apply to a state with unshipped changes."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         session.durability.commit()
@@ -222,8 +222,8 @@ async def test_state_with_changes_cannot_follow_offline(power: Power) -> None:
         pass
 
 
-async def test_incomplete_state_is_refused(power: Power) -> None:
-    """Without a superblock, without a database, or after a crash that the journal mode does not survive."""
+async def test_offline_mount_of_an_incomplete_state_is_refused(power: Power) -> None:
+    """An offline mount needs a copy of the superblock, a database and the right passphrase."""
     async with power.session("a") as session:
         await session.close()
     path = power.home / "a"
@@ -240,10 +240,10 @@ async def test_incomplete_state_is_refused(power: Power) -> None:
             await offline(power)
 
 
-async def test_power_loss_that_needs_the_bucket_is_refused(
+async def test_offline_mount_after_a_power_loss_that_needs_the_bucket_is_refused(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Power loss that needs content from the bucket refuses an offline mount."""
+    """Blocks whose origin is only in the bucket cannot be restored offline."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -262,8 +262,8 @@ async def test_power_loss_that_needs_the_bucket_is_refused(
     assert not StateDir(power.home / "a").is_locked_by_other
 
 
-async def test_state_older_than_required_is_refused(power: Power) -> None:
-    """The caller gives a later txg than this host has."""
+async def test_offline_mount_of_a_state_older_than_at_least_is_refused(power: Power) -> None:
+    """The option --at-least gives a later txg than this host has."""
     async with power.session("a") as session:
         link = session.link
         await session.close()
@@ -275,10 +275,9 @@ async def test_state_older_than_required_is_refused(power: Power) -> None:
             await offline(power, mark=mark)
 
 
-async def test_answering_bucket_is_reachable(
+async def test_bucket_that_answers_is_reachable_even_without_a_lease(
     power: Power, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A bucket that answers is reachable, even without a lease."""
     store = FaultyStore(power.store)
     assert await why_unreachable(store) == ""
     store.fail("get", times=1000)
@@ -294,8 +293,8 @@ async def test_answering_bucket_is_reachable(
     assert await why_unreachable(power.store) == ""
 
 
-async def test_keys_must_be_those_of_the_local_state(power: Power) -> None:
-    """A given passphrase requires an encrypted filesystem; other keys belong to another filesystem."""
+async def test_offline_mount_with_keys_of_another_filesystem_is_refused(power: Power) -> None:
+    """The keys must be those of the local state, and a given passphrase needs an encrypted one."""
     async with power.session("a") as session:
         session.db.begin_local()
         local_state.put(session.db, "key_check", "00")

@@ -1,4 +1,4 @@
-"""The choice at mount between local state and the bucket."""
+"""The choice at mount between the local state and the bucket."""
 
 import shutil
 from pathlib import Path
@@ -23,8 +23,8 @@ from tests.sync.conftest import Power, read_file, write_file
 CONTENT = b"hello" * 1000
 
 
-async def test_second_host_is_refused_until_release(power: Power) -> None:
-    """The lease of a crashed holder stays; the same host acquires it again at once."""
+async def test_second_host_is_refused_until_the_first_releases_the_lease(power: Power) -> None:
+    """The lease of a crashed holder is not released; only the same host acquires it again."""
     async with power.session("a"):
         pass
 
@@ -39,7 +39,7 @@ async def test_second_host_is_refused_until_release(power: Power) -> None:
 
 
 async def test_killed_session_loses_nothing_committed(power: Power) -> None:
-    """A block that was never uploaded is dirty again after a kill, and readable."""
+    """A block that was not uploaded before the kill is dirty again, and can be read."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -53,8 +53,8 @@ async def test_killed_session_loses_nothing_committed(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_local_changes_are_quarantined_if_both_sides_moved(power: Power) -> None:
-    """After a takeover the old host restores the bucket, keeps its state, and prints the directory."""
+async def test_unshipped_changes_are_quarantined_after_a_takeover(power: Power) -> None:
+    """After a takeover the former writer restores the bucket and names its quarantined state."""
     async with power.session("a") as session:
         write_file(session, b"only on a")
         session.durability.commit()
@@ -73,7 +73,7 @@ async def test_local_changes_are_quarantined_if_both_sides_moved(power: Power) -
 
 
 async def test_wrong_passphrase_is_refused(power: Power) -> None:
-    """An encrypted filesystem opens only with its passphrase; nothing is changed."""
+    """A mount with a wrong passphrase changes nothing in the bucket."""
     if not power.encrypted:
         pytest.skip("a plain filesystem asks for none")
     before = dict(power.store.objects)
@@ -88,7 +88,7 @@ async def test_wrong_passphrase_is_refused(power: Power) -> None:
 
 @pytest.mark.parametrize("journal_mode", ["off", "memory"])
 async def test_crash_without_a_journal_restores_the_bucket(power: Power, journal_mode: str) -> None:
-    """The rows are not trusted; they are quarantined, and the lease is still our own."""
+    """Rows that may be torn are quarantined; the host acquires its own lease again."""
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", options=options) as session:
         ino = write_file(session, CONTENT)
@@ -103,7 +103,7 @@ async def test_crash_without_a_journal_restores_the_bucket(power: Power, journal
 async def test_verification_after_power_loss_outlives_a_clean_mount(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A torn clean block is found by its hash even at the second mount after the power cut."""
+    """A clean block torn by a power cut is detected by its hash even at the second mount."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -113,7 +113,8 @@ async def test_verification_after_power_loss_outlives_a_clean_mount(
     another_boot.write_text("another")
     monkeypatch.setattr(machine, "BOOT_ID", another_boot)
     async with power.session("a", tasks=False) as session:
-        session.files.write_within(block, 0, b"\0" * 100, 0)  # torn, and not read yet
+        # The block is torn now, and was not read yet.
+        session.files.write_within(block, 0, b"\0" * 100, 0)
         await session.flush()
         await session.close()
 
@@ -124,7 +125,7 @@ async def test_verification_after_power_loss_outlives_a_clean_mount(
 async def test_power_loss_is_remembered_until_it_was_handled(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A mount that is killed before it verified the files leaves the flag for the next one."""
+    """A mount that is killed before it verified the block files leaves this to the next mount."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         session.db.commit()
@@ -151,7 +152,6 @@ async def test_power_loss_is_remembered_until_it_was_handled(
 async def test_verification_ends_when_every_cached_block_was_checked(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Verification ends when every cached block was checked."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -170,8 +170,8 @@ async def test_verification_ends_when_every_cached_block_was_checked(
         assert not session.cache.has_suspects
 
 
-async def test_log_without_its_database_is_quarantined_and_not_replayed(power: Power) -> None:
-    """SQLite would apply it to the restored database, which it does not belong to."""
+async def test_wal_without_its_database_is_quarantined_and_not_replayed(power: Power) -> None:
+    """SQLite would apply the log to the restored database, to which it does not belong."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -194,12 +194,13 @@ async def test_log_without_its_database_is_quarantined_and_not_replayed(power: P
 async def test_interrupted_drop_of_outdated_state_leaves_no_stray_block(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database is removed last: as long as it exists, the next mount removes the rest."""
+    """The database is removed last, so that the next mount can continue the removal."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await session.flush()
         session.db.begin_local()
-        session.db.counters.capacity_bytes = 1 << 40  # worthless, and different from the bucket
+        # The change has no value, but the state differs from the bucket.
+        session.db.counters.capacity_bytes = 1 << 40
         await session.close()
     async with power.session("b") as session:
         write_file(session, b"from b")
@@ -221,7 +222,7 @@ async def test_interrupted_drop_of_outdated_state_leaves_no_stray_block(
 
 @pytest.mark.parametrize("left", ["doubtful", "remains"])
 async def test_refused_mount_moves_nothing(power: Power, left: str) -> None:
-    """The local state stays in place while another host holds the filesystem."""
+    """The local state stays in its directory while another host has the lease."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, CONTENT)
@@ -246,7 +247,7 @@ async def test_refused_mount_moves_nothing(power: Power, left: str) -> None:
 async def test_mount_refused_late_reports_the_moved_directories(
     power: Power, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another host took the lease between our check and our write."""
+    """Another host took the lease after the mount had quarantined its state."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, CONTENT)
@@ -263,7 +264,7 @@ async def test_mount_refused_late_reports_the_moved_directories(
 
 
 async def test_host_killed_during_restore_recovers_its_lease(power: Power) -> None:
-    """A host killed during a restore recovers its lease from the holder file."""
+    """The holder file identifies the host while it has no database."""
     async with power.session("a") as session:
         ino = write_file(session, b"shipped")
         await session.flush()

@@ -42,8 +42,10 @@ async def _write_and_kill(power: Power) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["unmounted", "killed"])
-async def test_blocks_of_a_newer_database_are_quarantined(power: Power, clean: bool) -> None:
-    """The database is restored from a backup; new blocks get the numbers of the unknown ones."""
+async def test_block_files_newer_than_the_database_are_quarantined(
+    power: Power, clean: bool
+) -> None:
+    """After a backup of the database was restored, new blocks get the numbers of unknown ones."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -62,8 +64,8 @@ async def test_blocks_of_a_newer_database_are_quarantined(power: Power, clean: b
     assert _quarantined(power) == [DIRTY]
 
 
-async def test_blocks_of_a_newer_database_outlive_a_restore(power: Power) -> None:
-    """The older database cannot be continued and has no unshipped changes: it is dropped, the block files are kept."""
+async def test_block_files_newer_than_a_dropped_database_are_quarantined(power: Power) -> None:
+    """An older database without unshipped changes is dropped, but unknown block files are kept."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -82,7 +84,7 @@ async def test_blocks_of_a_newer_database_outlive_a_restore(power: Power) -> Non
 
 
 async def test_block_number_used_by_two_hosts_proves_no_content(power: Power) -> None:
-    """Two hosts continued from the same txg and used one number for different content."""
+    """Two hosts continued from the same txg and used one block number for different content."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -101,8 +103,8 @@ async def test_block_number_used_by_two_hosts_proves_no_content(power: Power) ->
     assert _quarantined(power) == [DIRTY]
 
 
-async def test_crash_without_unknown_files_quarantines_nothing(power: Power) -> None:
-    """Every block file has a row."""
+async def test_crash_without_unknown_block_files_quarantines_nothing(power: Power) -> None:
+    """After a crash every block file with a row is kept in place."""
     await _write_and_kill(power)
 
     async with power.session("a") as session:
@@ -112,17 +114,16 @@ async def test_crash_without_unknown_files_quarantines_nothing(power: Power) -> 
 
 
 def _leave_stray(power: Power, content: bytes) -> None:
-    """Make a block file of an operation that was not committed before the kill.
+    """Create the block file of an operation that was not committed before the kill.
 
-    A process that is killed leaves the log, too; leaving a session here removes it.
+    A killed process leaves the log, too, but leaving a session in a test removes it.
     """
     (power.home / "a" / "meta.db-wal").touch()
     files = BlockFiles(power.home / "a" / "blocks", power.home / "a" / "tmp")
     files.create(BlockId(0x1000), 0, content)
 
 
-async def test_files_of_uncommitted_operations_are_removed(power: Power) -> None:
-    """Files of operations that were never committed are removed."""
+async def test_block_files_of_uncommitted_operations_are_removed(power: Power) -> None:
     await _write_and_kill(power)
     _leave_stray(power, DIRTY)
 
@@ -133,8 +134,8 @@ async def test_files_of_uncommitted_operations_are_removed(power: Power) -> None
     assert _quarantined(power) == []
 
 
-async def test_files_are_quarantined_if_the_log_is_missing(power: Power) -> None:
-    """The rows of their blocks may have been in the log."""
+async def test_unknown_block_files_are_quarantined_if_the_wal_is_missing(power: Power) -> None:
+    """The rows of unknown block files may have been in the lost log."""
     await _write_and_kill(power)
     _leave_stray(power, DIRTY)
     (power.home / "a" / "meta.db-wal").unlink()
@@ -145,8 +146,8 @@ async def test_files_are_quarantined_if_the_log_is_missing(power: Power) -> None
     assert DIRTY in _quarantined(power)
 
 
-async def test_newer_ctimes_of_old_files_prove_nothing(power: Power) -> None:
-    """After the database was put back, the owner or mode of all files was changed."""
+async def test_newer_ctimes_of_block_files_do_not_prove_an_undone_group(power: Power) -> None:
+    """A change of owner or mode gives old block files a ctime after the restored database."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -163,10 +164,10 @@ async def test_newer_ctimes_of_old_files_prove_nothing(power: Power) -> None:
     assert _quarantined(power) == [DIRTY]
 
 
-async def test_files_are_quarantined_after_a_power_cut(
+async def test_unknown_block_files_are_quarantined_after_a_power_cut(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The disk may have lost the last commits and kept their block files."""
+    """The disk may have lost the last commits but kept their block files."""
     await _write_and_kill(power)
     _leave_stray(power, DIRTY)
     another_boot = tmp_path / "boot_id"

@@ -1,4 +1,4 @@
-"""Changing the superblock, and restoring copies of it."""
+"""Changing the superblock, and restoring its copies."""
 
 from functools import partial
 
@@ -35,8 +35,8 @@ async def _change(power: Power, host: str = "a") -> list[str]:
     return (await change(power.store, power.remembered(host), power.secret, _labelled)).unreached
 
 
-async def test_change_reaches_every_copy(power: Power) -> None:
-    """A change reaches both objects and this host's copy."""
+async def test_change_of_the_superblock_reaches_every_copy(power: Power) -> None:
+    """A change of the superblock is written to both objects and to this host's copy."""
     async with power.session("a", tasks=False) as session:
         await session.close()
 
@@ -54,7 +54,7 @@ async def test_change_reaches_every_copy(power: Power) -> None:
 async def test_change_replaces_missing_or_damaged_superblocks(
     power: Power, key: ObjectKey, damage: str
 ) -> None:
-    """A change replaces missing or damaged superblocks by the next generation."""
+    """The replaced superblock gets the next generation."""
     if damage == "missing":
         del power.store.objects[key]
     else:
@@ -66,8 +66,8 @@ async def test_change_replaces_missing_or_damaged_superblocks(
     assert _decoded(power, key).generation == 2
 
 
-async def test_unreachable_copy_is_named(power: Power) -> None:
-    """The change is valid all the same, on every host."""
+async def test_change_names_a_copy_of_the_superblock_that_it_could_not_write(power: Power) -> None:
+    """A change of the superblock is valid even if its copy cannot be written."""
     store = _Guarded(power.store)
 
     changed = await change(store, power.remembered("a"), power.secret, _labelled)
@@ -79,8 +79,8 @@ async def test_unreachable_copy_is_named(power: Power) -> None:
     assert power.store.objects[COPY_KEY] == power.store.objects[KEY]
 
 
-async def test_one_of_two_concurrent_changes_fails(power: Power) -> None:
-    """The failed one changes nothing."""
+async def test_one_of_two_concurrent_changes_of_the_superblock_fails(power: Power) -> None:
+    """The change that fails does not alter the superblock."""
     keys = await power.keys()
 
     def meanwhile(superblock: Superblock, keyring: Keyring) -> Superblock:
@@ -94,8 +94,8 @@ async def test_one_of_two_concurrent_changes_fails(power: Power) -> None:
 
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
-async def test_only_missing_objects_are_restored(power: Power, key: ObjectKey) -> None:
-    """An object that another process created meanwhile stays, and so does a damaged one."""
+async def test_mount_restores_only_missing_superblock_objects(power: Power, key: ObjectKey) -> None:
+    """A damaged superblock, and one that another process created meanwhile, are not replaced."""
     healthy = dict(power.store.objects)
     power.store.objects[key] = b"damaged"
     assert await put_back(power.store, await power.keys()) == []
@@ -112,8 +112,8 @@ async def test_only_missing_objects_are_restored(power: Power, key: ObjectKey) -
     assert power.store.objects == healthy
 
 
-async def test_older_first_object_is_not_replaced_by_a_mount(power: Power) -> None:
-    """A mount does not replace an older first object; fsck -y does."""
+async def test_mount_does_not_replace_an_older_superblock(power: Power) -> None:
+    """Only fsck -y replaces an older first superblock object by its newer copy."""
     old = power.store.objects[KEY]
     await _change(power)
     power.store.objects[KEY] = old
@@ -124,8 +124,10 @@ async def test_older_first_object_is_not_replaced_by_a_mount(power: Power) -> No
 
 
 @pytest.mark.parametrize("damage", [b"", b"torn", None])
-async def test_repair_makes_both_objects_equal(power: Power, damage: bytes | None) -> None:
-    """The replaced object is kept on this host; a second repair finds no difference."""
+async def test_repair_makes_the_superblock_and_its_copy_equal(
+    power: Power, damage: bytes | None
+) -> None:
+    """A damaged superblock that fsck -y replaces is kept on this host."""
     await _change(power)
     state = power.home / "a"
     state.mkdir()
@@ -145,8 +147,8 @@ async def test_repair_makes_both_objects_equal(power: Power, damage: bytes | Non
     assert await mend(power.store, power.remembered("a"), keys, SystemClock()) == []
 
 
-async def test_repair_restores_the_newest(power: Power) -> None:
-    """Fsck -y restores the newest superblock from this host."""
+async def test_repair_restores_the_newest_superblock_from_this_host(power: Power) -> None:
+    """With fsck -y this host writes its newer copy of the superblock to the bucket."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     old = dict(power.store.objects)
@@ -160,7 +162,7 @@ async def test_repair_restores_the_newest(power: Power) -> None:
 
 
 async def test_accepted_superblock_is_valid_on_all_hosts(power: Power) -> None:
-    """An accepted superblock has the highest generation."""
+    """An accepted superblock gets a higher generation than any that a host remembers."""
     for host in "ab":
         async with power.session(host, tasks=False) as session:
             await session.close()
@@ -180,10 +182,10 @@ async def test_accepted_superblock_is_valid_on_all_hosts(power: Power) -> None:
 
 
 @pytest.mark.parametrize("lost", [None, "image/", "changelog/", "pack/"])
-async def test_foreign_superblock_is_neither_changed_nor_copied(
+async def test_superblock_of_another_filesystem_is_neither_changed_nor_copied(
     power: Power, lost: str | None
 ) -> None:
-    """Both objects belong to another filesystem, which opens; at most one kind of object is missing."""
+    """Both superblock objects of the bucket belong to another filesystem."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content" * 1000)
         await session.flush()
@@ -211,8 +213,8 @@ async def test_foreign_superblock_is_neither_changed_nor_copied(
     assert remembered.read() is None
 
 
-async def test_host_that_has_mounted_it_repairs_it_among_damaged_objects(power: Power) -> None:
-    """A host with an earlier mount needs no other object as proof."""
+async def test_host_with_an_earlier_mount_repairs_the_superblock_among_damage(power: Power) -> None:
+    """A host that mounted the filesystem before needs no other intact object as proof."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     for key in power.store.objects:
@@ -226,8 +228,9 @@ async def test_host_that_has_mounted_it_repairs_it_among_damaged_objects(power: 
     assert power.store.objects[COPY_KEY] == power.store.objects[KEY]
 
 
-async def test_damaged_superblock_cannot_be_accepted(power: Power) -> None:
-    """The message names the damage."""
+async def test_damaged_superblock_is_not_accepted_and_the_error_names_the_damage(
+    power: Power,
+) -> None:
     power.store.objects[KEY] = b"torn"
 
     with pytest.raises(
@@ -237,7 +240,7 @@ async def test_damaged_superblock_cannot_be_accepted(power: Power) -> None:
 
 
 class _Guarded(MemoryStore):
-    """A store with one object that can be read but not written."""
+    """A store in which the copy of the superblock can be read but not written."""
 
     def __init__(self, inner: MemoryStore) -> None:
         super().__init__()

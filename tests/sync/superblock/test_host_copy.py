@@ -12,7 +12,7 @@ from s3fs_meta.sync.superblock.host_copy import Remembered
 
 
 def generations(number: int) -> list[bytes]:
-    """Return that many superblocks of one filesystem, the oldest first."""
+    """Return superblocks of one filesystem in consecutive generations."""
     made, keyring, _key = superblock_codec.create(
         "01234567-89ab-cdef-0123-456789abcdef", "", 1 << 20, 4096, False, None
     )
@@ -22,8 +22,8 @@ def generations(number: int) -> list[bytes]:
     return [superblock_codec.encode(one) for one in found]
 
 
-def test_newest_is_kept(tmp_path: Path) -> None:
-    """An older one, or another of the same generation, replaces it only on request."""
+def test_host_keeps_the_newest_superblock(tmp_path: Path) -> None:
+    """An older superblock, or another of the same generation, replaces the copy only on request."""
     remembered = Remembered(tmp_path)
     [first, second] = generations(2)
     assert remembered.read() is None
@@ -41,8 +41,8 @@ def test_newest_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damaged", [b"", b"torn", bytes(2 * TEXT_OBJECT_BYTES_MAX)])
-def test_damaged_copy_is_replaced(tmp_path: Path, damaged: bytes) -> None:
-    """A damaged host copy is replaced, and never read beyond its size limit."""
+def test_damaged_host_copy_of_the_superblock_is_replaced(tmp_path: Path, damaged: bytes) -> None:
+    """A damaged copy is never read beyond the size limit of a superblock."""
     remembered = Remembered(tmp_path)
     remembered.path.write_bytes(damaged)
 
@@ -52,8 +52,7 @@ def test_damaged_copy_is_replaced(tmp_path: Path, damaged: bytes) -> None:
     assert remembered.read() == first
 
 
-def test_copy_is_private_and_leaves_no_other_file(tmp_path: Path) -> None:
-    """The host's copy is private and leaves no temporary file."""
+def test_host_copy_of_the_superblock_is_private(tmp_path: Path) -> None:
     remembered = Remembered(tmp_path)
     remembered.keep(generations(1)[0])
 
@@ -61,7 +60,7 @@ def test_copy_is_private_and_leaves_no_other_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [remembered.path]
 
 
-def test_without_a_state_directory_nothing_is_remembered(tmp_path: Path) -> None:
+def test_superblock_is_not_remembered_without_a_state_directory(tmp_path: Path) -> None:
     """A command that only reads creates no state directory."""
     remembered = Remembered(tmp_path / "none")
     remembered.keep(generations(1)[0])
@@ -70,8 +69,8 @@ def test_without_a_state_directory_nothing_is_remembered(tmp_path: Path) -> None
     assert not (tmp_path / "none").exists()
 
 
-def test_symlink_is_not_followed(tmp_path: Path) -> None:
-    """A symbolic link is followed neither for reading nor for writing."""
+def test_symbolic_link_to_a_superblock_is_not_followed(tmp_path: Path) -> None:
+    """A symbolic link in place of the copy is followed neither for reading nor for writing."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"not ours")
     remembered = Remembered(tmp_path)
@@ -82,8 +81,8 @@ def test_symlink_is_not_followed(tmp_path: Path) -> None:
     assert elsewhere.read_bytes() == b"not ours"
 
 
-def test_replaced_object_is_kept(tmp_path: Path) -> None:
-    """A replaced object is kept under a separate name."""
+def test_replaced_superblock_is_kept_on_this_host(tmp_path: Path) -> None:
+    """A superblock that was replaced is kept under a separate name."""
     path = Remembered(tmp_path).keep_replaced(KEY, b"whatever it was", "1")
 
     assert path.read_bytes() == b"whatever it was"

@@ -1,4 +1,4 @@
-"""The proof that keys are those of the filesystem in the bucket."""
+"""The proof that keys belong to the filesystem in the bucket."""
 
 import pytest
 
@@ -15,7 +15,7 @@ async def _require(power: Power) -> None:
     await require_own_keys(power.store, keys.keyring, keys.superblock.uuid)
 
 
-async def test_keys_of_another_filesystem_open_nothing(power: Power) -> None:
+async def test_keys_of_another_filesystem_open_no_object(power: Power) -> None:
     """The error names an object that did not open, and a remedy."""
     foreign = superblock_codec.decode(KEY, foreign_superblock())
     keyring = superblock_codec.unlock_plain(foreign)
@@ -26,8 +26,8 @@ async def test_keys_of_another_filesystem_open_nothing(power: Power) -> None:
     await _require(power)
 
 
-async def test_uuid_of_another_filesystem_is_refused(power: Power) -> None:
-    """A superblock with another uuid is refused, even if its keys fit."""
+async def test_superblock_with_another_uuid_is_refused(power: Power) -> None:
+    """The UUID must be that of the objects, even if the keys open them."""
     keyring = (await power.keys()).keyring
 
     assert not await opens_an_image(power.store, keyring, "01234567-89ab-cdef-0123-456789abcdef")
@@ -35,7 +35,7 @@ async def test_uuid_of_another_filesystem_is_refused(power: Power) -> None:
 
 @pytest.mark.parametrize("left", ["image/", "changelog/", "pack/"])
 async def test_one_kind_of_intact_object_proves_the_superblock(power: Power, left: str) -> None:
-    """One intact object of any kind proves the superblock."""
+    """All objects but those of one kind are damaged."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content" * 1000)
         await session.flush()
@@ -47,8 +47,8 @@ async def test_one_kind_of_intact_object_proves_the_superblock(power: Power, lef
     await _require(power)
 
 
-async def test_pieces_prove_the_superblock_where_every_manifest_is_damaged(power: Power) -> None:
-    """A filesystem that has only the image of mkfs has no other objects."""
+async def test_image_pieces_prove_the_superblock_if_every_manifest_is_damaged(power: Power) -> None:
+    """A new filesystem has no other objects than the image of mkfs."""
     for key in power.store.objects:
         if key.endswith("/manifest"):
             power.store.objects[key] = b"damaged"
@@ -56,15 +56,16 @@ async def test_pieces_prove_the_superblock_where_every_manifest_is_damaged(power
     await _require(power)
 
 
-async def test_superblock_of_an_interrupted_mkfs_passes(power: Power) -> None:
-    """No object contradicts it."""
+async def test_superblock_of_an_interrupted_mkfs_is_accepted(power: Power) -> None:
+    """Without other objects nothing contradicts the superblock."""
     power.store.objects = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
 
     await _require(power)
 
 
-async def test_objects_of_a_newer_program_are_not_reported_as_foreign(power: Power) -> None:
-    """The error asks for an upgrade."""
+async def test_objects_of_a_newer_program_are_not_taken_for_another_filesystem(
+    power: Power,
+) -> None:
     for key, data in power.store.objects.items():
         if "/" in key:
             power.store.objects[key] = data[:8] + b"\0\7" + data[10:-1] + b"?"

@@ -67,9 +67,17 @@ SALVAGE_IMAGES_MAX: Final = 64  # damaged images that are read; the retention ke
 SALVAGE_PROBES_MAX: Final = 2_000_000  # searches for readable rows in one table: a minute, not days
 SALVAGE_PROBES_OF_GAP: Final = 64  # probes, evenly between two readable runs of rows
 SALVAGE_ROWS_AT_ONCE: Final = 1000  # rows in memory while they are salvaged from a damaged image
-SALVAGE_VALUE_BYTES_MAX: Final = 1 * MIB  # maximum length of a row; a longer one is damage
+# Length of a value or row in an image or a change; the longest, an attribute, has 64 KiB, so a longer
+# one is damage.
+IMAGE_VALUE_BYTES_MAX: Final = 1 * MIB
 # Larger than any metadata object; parsing is refused beyond it.
 ENVELOPE_BYTES_MAX: Final = 64 * MIB
+# Length of a value or row of a database on this host: the longest is an attempted changelog, which is
+# one object. SQLite would read and allocate up to 1 GB.
+DATABASE_VALUE_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + 1 * MIB
+# Length of an SQL statement: those of this program have a few KiB; definitions in a hostile file are
+# not parsed beyond it.
+DATABASE_SQL_BYTES_MAX: Final = 1 * MIB
 
 # --- changelogs --------------------------------------------------------------------------------
 SYNC_BYTES_MAX: Final = 16 * MIB  # size of recorded changes at which a changelog is due at once

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import apsw
 
 from s3fs_meta.errors import FormatError
+from s3fs_meta.limits import IMAGE_VALUE_BYTES_MAX
 from s3fs_meta.meta.db import connections, schema
 from s3fs_meta.meta.db.connections import translated
 from s3fs_meta.model import BlockId, Cookie, Ino
@@ -180,7 +181,8 @@ def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
     with _errors(where, connection.filename):
         for _ in _changes(changeset, where, _shapes(connection)):
             pass  # a damaged or foreign one is refused before the first change
-        apsw.Changeset.apply(_pieces(changeset), connection, conflict=refuse)
+        with connections.short_values(connection, IMAGE_VALUE_BYTES_MAX):
+            apsw.Changeset.apply(_pieces(changeset), connection, conflict=refuse)
 
 
 def invert(changeset: bytes) -> bytes:

@@ -13,6 +13,7 @@ import apsw
 import pytest
 
 from s3fs_meta.errors import DatabaseFullError, FormatError
+from s3fs_meta.limits import IMAGE_VALUE_BYTES_MAX
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.schema import create_tables
@@ -533,3 +534,16 @@ def test_parts_of_a_split_changeset_equal_the_original(
     copy.execute("COMMIT")
     assert contents(copy) == contents(db.connection)
     assert changesets.split(whole, len(whole)) == [whole]
+
+
+def test_value_longer_than_any_of_ours_is_refused(make_database: MakeDatabase) -> None:
+    """A level object of some kilobytes can hold a name of megabytes."""
+    db = make_database()
+    changeset = changeset_of(
+        "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target BLOB NOT NULL)",
+        f"INSERT INTO symlinks VALUES (9, zeroblob({IMAGE_VALUE_BYTES_MAX + 1}))",
+    )
+    db.begin()
+    with pytest.raises(FormatError, match="changelog/1"):
+        changesets.apply(db.connection, changeset, "changelog/1")
+    assert db.all("SELECT * FROM symlinks") == []

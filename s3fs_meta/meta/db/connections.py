@@ -4,11 +4,14 @@ Owns: the translation of errors, the settings of every connection. They assume a
 because the schema of an image comes from the bucket.
 Does not know: pragmas that users choose (``pragmas``), groups, tables.
 Keeps: no trigger or view of a database runs, its schema calls only functions without side effects,
-and a page with inconsistent cells raises an error and never causes a read past its memory.
+a page with inconsistent cells raises an error and never causes a read past its memory, and a value or
+definition longer than any of ours raises an error before memory is allocated for it.
 Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files". Our own temporary
 views still work (since SQLite 3.35).
 """
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -16,15 +19,27 @@ from urllib.parse import quote
 import apsw
 
 from s3fs_meta.errors import DatabaseError, DatabaseFullError, FormatError, S3fsError
-from s3fs_meta.limits import DATABASE_BUSY_MS, STATEMENTS_CACHED_MAX
+from s3fs_meta.limits import (
+    DATABASE_BUSY_MS,
+    DATABASE_SQL_BYTES_MAX,
+    DATABASE_VALUE_BYTES_MAX,
+    STATEMENTS_CACHED_MAX,
+)
 
-_DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError)
+_DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
 
 
-def connect(path: Path | str, *, read_only: bool, defensive: bool = False) -> apsw.Connection:
+def connect(
+    path: Path | str,
+    *,
+    read_only: bool,
+    defensive: bool = False,
+    value_bytes_max: int = DATABASE_VALUE_BYTES_MAX,
+) -> apsw.Connection:
     """Open an existing database file.
 
     Args:
+        value_bytes_max: a longer row or value raises an error before memory is allocated for it.
         defensive: the file is not verified yet, so SQL in it cannot change or damage it. Not for a
         database in use, because it makes ``journal_mode=off`` ineffective.
 
@@ -35,7 +50,7 @@ def connect(path: Path | str, *, read_only: bool, defensive: bool = False) -> ap
     connection = apsw.Connection(str(path), flags=flags, statementcachesize=STATEMENTS_CACHED_MAX)
     try:
         connection.set_busy_timeout(DATABASE_BUSY_MS)
-        _distrust(connection, defensive=defensive)
+        _distrust(connection, value_bytes_max, defensive=defensive)
     except BaseException:
         connection.close()
         raise
@@ -54,8 +69,7 @@ def connect_damaged(path: Path, value_bytes_max: int) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags)
     try:
-        _distrust(connection, defensive=True)
-        connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes_max)
+        _distrust(connection, value_bytes_max, defensive=True)
     except BaseException:
         connection.close()
         raise
@@ -65,11 +79,23 @@ def connect_damaged(path: Path, value_bytes_max: int) -> apsw.Connection:
 def in_memory() -> apsw.Connection:
     """Return an empty database in memory; the caller closes it."""
     connection = apsw.Connection(":memory:")
-    _distrust(connection, defensive=False)
+    _distrust(connection, DATABASE_VALUE_BYTES_MAX, defensive=False)
     return connection
 
 
-def _distrust(connection: apsw.Connection, *, defensive: bool) -> None:
+@contextlib.contextmanager
+def short_values(connection: apsw.Connection, value_bytes_max: int) -> Iterator[None]:
+    """Refuse longer rows and values in a ``with`` block, with apsw.TooBigError."""
+    before = connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes_max)
+    try:
+        yield
+    finally:
+        connection.limit(apsw.SQLITE_LIMIT_LENGTH, before)
+
+
+def _distrust(connection: apsw.Connection, value_bytes_max: int, *, defensive: bool) -> None:
+    connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes_max)
+    connection.limit(apsw.SQLITE_LIMIT_SQL_LENGTH, DATABASE_SQL_BYTES_MAX)
     for setting, value in (
         (apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0),
         (apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0),

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import apsw
 
 from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import IMAGE_VALUE_BYTES_MAX
 from s3fs_meta.meta.db import connections, schema
 from s3fs_meta.meta.db.connections import translated
 from s3fs_meta.meta.offline.page_trees import SCHEMA_ROOT, PageTrees
@@ -30,13 +31,15 @@ _ROOTS: Final = (
 )
 _KIND: Final = "SELECT type, wr FROM pragma_table_list(?) WHERE schema = 'main'"
 _COLUMNS: Final = 'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)'
-_VERSION: Final = "SELECT value FROM properties WHERE name = 'schema_version'"
+# "+" makes it a scan: a search would load complete rows, however long they are, on its path.
+_VERSION: Final = "SELECT value FROM properties WHERE +name = 'schema_version'"
 _NOT_IN_COLUMNS: Final = re.compile(
     r"\b(?:CHECK|COLLATE|GENERATED|AS|REFERENCES|CONSTRAINT|UNIQUE|CONFLICT|STRICT)\b",
     re.IGNORECASE,
 )
 _TABLES: Final = frozenset((*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES))
 _FORMER_VERSION: Final = 1
+_INTEGER: Final = "INTEGER"  # the type of a column
 
 
 class _Table(NamedTuple):
@@ -61,7 +64,8 @@ def require_ours(path: Path, key: str, *, authentic: bool = False) -> None:
     Args:
         path: of the file; nothing is changed but a missing index.
         key: of the object that it came from, for the error.
-        authentic: a writer of this filesystem made the file; if not, its pages must form trees.
+        authentic: a writer of this filesystem made the file; if not, its pages must form trees, and
+            no value may be longer than ours.
 
     Raises:
         NewerFormatError: of a version that this program does not know.
@@ -103,11 +107,40 @@ def require_ours_damaged(connection: apsw.Connection, key: str) -> int:
 def _require(path: Path, key: str, *, authentic: bool) -> None:
     if not authentic:
         _require_trees(path, key)
-    connection = connections.connect(path, read_only=False, defensive=True)
+    connection = connections.connect(
+        path, read_only=False, defensive=True, value_bytes_max=IMAGE_VALUE_BYTES_MAX
+    )
     try:
-        _compare(connection, key)
+        found = _schema_of(connection, key)
+        wanted = _wanted(_version(connection, key))
+        _require_same(found, wanted, key)
+        if not authentic:
+            _require_short_values(connection, wanted, key)
+        for name in sorted(wanted.indexes.keys() - found.indexes.keys()):
+            connection.execute(wanted.indexes[name])
     finally:
         connection.close()
+
+
+def _require_short_values(connection: apsw.Connection, wanted: _Schema, key: str) -> None:
+    """Refuse values that are longer than any of ours: a request would read many of them.
+
+    This reads each row once, and no long value: SQLite takes the length of a BLOB from the head of
+    its row, and raises TooBigError before it loads a value as text or as a number.
+    """
+    for name, table in wanted.tables.items():
+        numbers = [str(column[0]) for column in table.columns if column[1] == _INTEGER]
+        others = [str(column[0]) for column in table.columns if column[1] != _INTEGER]
+        sums = [f"count({' | '.join(numbers)})"] if numbers else []
+        lengths = [f"max(length({column}))" for column in others]
+        try:
+            [row] = connection.execute(f"SELECT {', '.join((*lengths, *sums))} FROM {name}")
+            longest = max((bytes_ or 0 for bytes_ in row[: len(lengths)]), default=0)
+        except apsw.TooBigError:
+            longest = IMAGE_VALUE_BYTES_MAX + 1
+        if longest > IMAGE_VALUE_BYTES_MAX:
+            what = f"its table {name} has a value of more than {IMAGE_VALUE_BYTES_MAX} bytes"
+            raise FormatError(key, what)
 
 
 def _require_trees(path: Path, key: str) -> None:
@@ -115,7 +148,9 @@ def _require_trees(path: Path, key: str) -> None:
     trees = PageTrees(path, key)
     try:
         trees.require_trees([SCHEMA_ROOT])  # before SQLite reads the schema
-        connection = connections.connect(path, read_only=True, defensive=True)
+        connection = connections.connect(
+            path, read_only=True, defensive=True, value_bytes_max=IMAGE_VALUE_BYTES_MAX
+        )
         try:
             roots = connection.execute(_ROOTS).fetchall()
         finally:
@@ -123,14 +158,6 @@ def _require_trees(path: Path, key: str) -> None:
         trees.require_trees(row[0] for row in roots if isinstance(row[0], int))
     finally:
         trees.close()
-
-
-def _compare(connection: apsw.Connection, key: str) -> None:
-    found = _schema_of(connection, key)
-    wanted = _wanted(_version(connection, key))
-    _require_same(found, wanted, key)
-    for name in sorted(wanted.indexes.keys() - found.indexes.keys()):
-        connection.execute(wanted.indexes[name])
 
 
 def _wanted(version: int) -> _Schema:

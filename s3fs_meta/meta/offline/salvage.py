@@ -5,7 +5,8 @@ Does not know: where the file came from, what the rows are used for.
 Keeps: the file is only read, as immutable, after a check of its schema, and no SQL in it runs. A
 row is accepted only if its key follows that of the previous row, so pages that form a cycle end a
 run instead of looping forever. The number of searches is bounded. SQLite does not verify overflow
-pages, so a long row that ends in zeros is skipped: its last page may be missing.
+pages, so a long row that ends in zeros is skipped: its last page may be missing. A row longer than
+any of ours ends the run, and no search follows in its table, because a search would load the row.
 Tasks: everything blocks; in a thread.
 
 A table is read upwards until SQLite finds an invalid page, then downwards from its end. In the gap
@@ -22,9 +23,9 @@ import apsw
 
 from s3fs_meta.errors import BadRowError, FormatError, NewerFormatError
 from s3fs_meta.limits import (
+    IMAGE_VALUE_BYTES_MAX,
     SALVAGE_PROBES_MAX,
     SALVAGE_PROBES_OF_GAP,
-    SALVAGE_VALUE_BYTES_MAX,
 )
 from s3fs_meta.meta.db import connections
 from s3fs_meta.meta.db.schema import SCHEMA_VERSION
@@ -77,7 +78,8 @@ NAMING: Final = (
     Table("block_map", ("ino", "block_index", "block"), 2),
 )
 _COUNTERS: Final = Table("counters", ("id", "next_ino", "next_block", "capacity_bytes"), 1)
-_PROPERTY: Final = "SELECT value FROM properties WHERE name = ?"
+# "+" makes it a scan: a search would load complete rows, however long they are, on its path.
+_PROPERTY: Final = "SELECT value FROM properties WHERE +name = ?"
 
 _VERSION: Final = re.compile(rb"[1-9][0-9]{0,8}")
 _MAGIC: Final = b"SQLite format 3\0"
@@ -112,7 +114,7 @@ class DamagedDatabase:
         """
         require_schema_tree(path, key)
         try:
-            self._connection = connections.connect_damaged(path, SALVAGE_VALUE_BYTES_MAX)
+            self._connection = connections.connect_damaged(path, IMAGE_VALUE_BYTES_MAX)
         except apsw.Error as exc:
             raise connections.translated(exc, key) from exc
         try:
@@ -179,6 +181,7 @@ class TableReader:
         self._broke = False
         self._probes = 0
         self._reached = 0
+        self._has_long_rows = False  # a search would load them completely
         self.is_complete = True  # rows() has met no unreadable page
 
     def rows(self) -> Iterator[Row]:
@@ -189,7 +192,7 @@ class TableReader:
             return
         low = max(low, self._reached)
         yield from self._run(low, high, " DESC")
-        gaps = [(low, self._reached)] if self._broke else []
+        gaps = [(low, self._reached)] if self._broke and not self._has_long_rows else []
         while gaps and self._probes < SALVAGE_PROBES_MAX:
             yield from self._search(*gaps.pop(), gaps)
 
@@ -251,6 +254,8 @@ class TableReader:
                     yield row
             else:
                 return
+        except apsw.TooBigError:
+            self._has_long_rows = True
         except _UNREADABLE:
             pass
         self._broke = True

@@ -6,6 +6,7 @@ import apsw
 import pytest
 
 from s3fs_meta.errors import DatabaseError, DatabaseFullError, FormatError
+from s3fs_meta.limits import DATABASE_VALUE_BYTES_MAX
 from s3fs_meta.meta.db import connections
 from s3fs_meta.meta.db.connections import translated
 
@@ -55,6 +56,30 @@ def test_every_connection_distrusts_the_schema_of_the_file(hostile: Path) -> Non
         assert connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, -1) == 0
         assert connection.pragma("cell_size_check") == 1
         connection.close()
+
+
+def test_value_longer_than_any_of_ours_is_damage(tmp_path: Path) -> None:
+    """No memory is allocated for it; SQLite alone would read up to 1 GB."""
+    path = tmp_path / "long.db"
+    made = apsw.Connection(str(path))
+    made.execute("CREATE TABLE t (a)")
+    made.execute("INSERT INTO t VALUES (zeroblob(?))", (DATABASE_VALUE_BYTES_MAX + 1,))
+    made.close()
+    for read_only in (True, False):
+        connection = connections.connect(path, read_only=read_only)
+        with pytest.raises(apsw.TooBigError) as caught:
+            connection.execute("SELECT a FROM t").fetchall()
+        connection.close()
+        assert isinstance(translated(caught.value, "meta.db"), FormatError)
+
+
+def test_short_values_are_required_only_within_the_block(hostile: Path) -> None:
+    """The limit before it is restored."""
+    connection = connections.connect(hostile, read_only=False)
+    with pytest.raises(apsw.TooBigError), connections.short_values(connection, 10_000):
+        connection.execute("SELECT zeroblob(10001)").fetchall()
+    assert len(connection.execute("SELECT zeroblob(10001)").fetchall()) == 1
+    connection.close()
 
 
 def test_defensive_connection_cannot_write_the_schema(

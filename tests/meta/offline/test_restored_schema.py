@@ -6,6 +6,13 @@ import apsw
 import pytest
 
 from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import (
+    DATABASE_SQL_BYTES_MAX,
+    IMAGE_VALUE_BYTES_MAX,
+    MIB,
+    XATTR_VALUE_BYTES_MAX,
+)
+from s3fs_meta.meta.db import schema
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.offline import image_copy
@@ -140,3 +147,74 @@ def test_image_with_a_schema_that_is_not_text_is_refused(image: Path) -> None:
 
     with pytest.raises(FormatError):
         require_ours(image, KEY)
+
+
+_TABLES = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES)
+
+
+@pytest.mark.parametrize("kind", ["BLOB", "TEXT"])
+@pytest.mark.parametrize("table", _TABLES)
+def test_value_longer_than_any_of_ours_is_refused(image: Path, table: str, kind: str) -> None:
+    """A directory with a thousand such names would need gigabytes of memory."""
+    connection = apsw.Connection(str(image))
+    columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+    connection.close()
+    healthy = image.read_bytes()
+    wide = f"CAST(zeroblob({IMAGE_VALUE_BYTES_MAX + 1}) AS {kind})"
+    for changed in range(len(columns)):
+        values = [wide if at == changed else "1" for at in range(len(columns))]
+        row = f"INSERT OR REPLACE INTO {table} VALUES ({', '.join(values)})"
+        try:
+            change(image, row)
+        except (
+            apsw.MismatchError,
+            apsw.ConstraintError,
+        ):  # SQLite itself refuses it in this column
+            continue
+        with pytest.raises(
+            FormatError, match=f"its table {table} has a value of more than|too big"
+        ):
+            require_ours(image, KEY)
+        image.write_bytes(healthy)
+
+
+def test_longest_values_of_ours_are_accepted(image: Path) -> None:
+    """The longest attribute, name and target of a link."""
+    change(
+        image,
+        f"INSERT INTO xattrs VALUES (1, zeroblob(255), zeroblob({XATTR_VALUE_BYTES_MAX}))",
+        "INSERT INTO dentries VALUES (1, 256, zeroblob(255), 1)",
+        "INSERT INTO symlinks VALUES (1, zeroblob(4095))",
+    )
+    require_ours(image, KEY)
+
+
+def test_definition_longer_than_any_of_ours_is_refused(image: Path) -> None:
+    """SQLite parses every definition in the file when it first reads it."""
+    spaces = " " * DATABASE_SQL_BYTES_MAX
+    change(image, f"CREATE TABLE foreign_table (a,{spaces} b)")
+    with pytest.raises(FormatError):
+        require_ours(image, KEY)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "dentries VALUES (1, 256, {0}, 1)",
+        "properties VALUES ('damaged/9', {0})",
+        "properties VALUES (CAST({0} AS TEXT), x'31')",
+        "inodes VALUES (77, {0}, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0)",
+        "xattrs VALUES (1, x'61', {0})",
+    ],
+    ids=["dentries", "properties", "names of properties", "inodes", "xattrs"],
+)
+def test_long_value_takes_no_memory(image: Path, row: str) -> None:
+    """Not even by a search, which would load complete rows."""
+    change(image, f"INSERT INTO {row.format(f'zeroblob({64 * MIB})')}")
+    apsw.memory_high_water(True)
+    before = apsw.memory_used()
+
+    with pytest.raises(FormatError):
+        require_ours(image, KEY)
+
+    assert apsw.memory_high_water() - before < 16 * MIB

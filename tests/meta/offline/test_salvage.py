@@ -8,6 +8,7 @@ import apsw
 import pytest
 
 from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import MIB
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline.salvage import INODES, NAMING, DamagedDatabase, Table, size_in_header
 from s3fs_meta.meta.tables import dentries, inodes, xattrs
@@ -257,3 +258,30 @@ def test_rows_of_a_newer_schema_are_refused(filled: Database, tmp_path: Path) ->
     path = copied(filled, tmp_path / "copy.db")
     with pytest.raises(NewerFormatError, match="schema version 999"):
         DamagedDatabase(path, "image/x")
+
+
+@pytest.mark.parametrize("table", [INODES, DENTRIES, XATTRS], ids=lambda table: table.name)
+def test_row_longer_than_any_of_ours_costs_only_itself_and_no_memory(
+    filled: Database, tmp_path: Path, table: Table
+) -> None:
+    """All rows before and after it are read; no search loads it."""
+    path = copied(filled, tmp_path / "copy.db")
+    connection = apsw.Connection(str(path))
+    wide = f"zeroblob({64 * MIB})"
+    [(middle,)] = connection.execute("SELECT max(ino) / 2 FROM inodes").fetchall()
+    change = {
+        "inodes": f"UPDATE inodes SET mode = {wide} WHERE ino = {middle}",
+        "dentries": f"INSERT INTO dentries VALUES (1, 1 << 62, {wide}, 1)",
+        "xattrs": f"INSERT INTO xattrs VALUES ({middle}, x'00', {wide})",
+    }
+    connection.execute(change[table.name])
+    [(count,)] = connection.execute(f"SELECT count(*) FROM {table.name}").fetchall()
+    connection.close()
+    apsw.memory_high_water(True)
+    before = apsw.memory_used()
+
+    rows, complete = rows_of(path, table)
+
+    assert apsw.memory_high_water() - before < 16 * MIB
+    assert not complete
+    assert len(rows) == int(str(count)) - 1

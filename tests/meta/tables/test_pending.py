@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from s3fs_meta.codec import envelope
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import CHANGELOG_RUN_BYTES, KIB
 from s3fs_meta.meta import changesets
@@ -192,6 +193,16 @@ def test_outbox_keeps_the_bytes_of_a_changelog_until_it_is_confirmed(
     pending.clear_outbox(db)
     db.commit()
     assert pending.outbox(db) is None
+
+
+def test_outbox_keeps_the_longest_changelog(make_database: MakeDatabase) -> None:
+    """It is the longest value of a database on this host."""
+    db = make_database()
+    longest = bytes(envelope.ENCODED_BYTES_MAX)
+    db.begin_local()
+    pending.put_outbox(db, Txg(7), longest)
+    db.commit()
+    assert pending.outbox(db) == (7, longest)
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])

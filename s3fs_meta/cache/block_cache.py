@@ -459,7 +459,7 @@ class BlockCache:
         """Make the files of all unsynced blocks durable: content, names, directories.
 
         Raises:
-            OSError: the sync failed; the blocks stay marked as unsynced.
+            OSError: the sync failed; the blocks stay marked as unsynced, as after a cancellation.
 
         Schedule point: always.  Locks: waits for a running sync, which may include blocks written
         before this call.  Transaction: must be outside one.
@@ -471,11 +471,11 @@ class BlockCache:
             named = {block for block in unsynced if self.index.was_synced(block)}
             try:
                 await trio.to_thread.run_sync(self._files.sync, unsynced, named)
+                await self._note_synced(lengths)
             except BaseException:
                 for block in unsynced:
                     self.index.note_write(block)
                 raise
-            await self._note_synced(lengths)
 
     async def _note_synced(self, lengths: Sequence[tuple[BlockId, int]]) -> None:
         """Record in the rows how many bytes of each file are durable."""

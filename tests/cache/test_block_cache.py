@@ -1,7 +1,9 @@
 """The block cache: states of blocks, fetching, back-pressure, eviction."""
 
+import errno
 import os
 import threading
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -14,9 +16,9 @@ from s3fs_meta.errors import (
     NotLocalError,
     StoreUnavailableError,
 )
-from s3fs_meta.limits import KIB
+from s3fs_meta.limits import KIB, LOOP_SLICE_ROWS
 from s3fs_meta.meta.tables import block_map, block_origins, blocks, cached_blocks
-from s3fs_meta.model import BlockIndex, BlockState, Ino
+from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from tests.cache.conftest import INO, CacheBench
 from tests.damage import flipped
 
@@ -198,6 +200,54 @@ async def test_sync_records_the_synced_size_of_each_block_file(bench: CacheBench
     await bench.cache.sync_blocks()
 
     assert not bench.db.in_group
+
+
+def _synced_lengths(bench: CacheBench) -> list[int]:
+    return [row[0] for row in bench.db.all("SELECT synced_bytes FROM cached_blocks")]
+
+
+async def test_failed_sync_leaves_its_blocks_unsynced(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later sync must not report success for blocks that no sync has made durable."""
+    bench.write(0, b"content")
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.files, "sync", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            await bench.cache.sync_blocks()
+    assert _synced_lengths(bench) == [0]
+
+    await bench.cache.sync_blocks()
+
+    assert _synced_lengths(bench) == [7]
+
+
+async def test_sync_cancelled_while_it_records_lengths_is_repeated(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut a block is truncated to its recorded length, so the next sync records it."""
+    count = 2 * LOOP_SLICE_ROWS
+    for index in range(count):
+        bench.write(index, b"content")
+    sync = bench.files.sync
+    with trio.CancelScope() as scope, monkeypatch.context() as patched:
+
+        def cancel(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
+            sync(blocks, named)
+            trio.from_thread.run_sync(scope.cancel)
+
+        patched.setattr(bench.files, "sync", cancel)
+        await bench.cache.sync_blocks()
+    assert scope.cancelled_caught
+    assert 0 in _synced_lengths(bench)
+
+    await bench.cache.sync_blocks()
+
+    assert _synced_lengths(bench) == [7] * count
 
 
 async def test_leading_hole_of_a_block_needs_no_sync(bench: CacheBench) -> None:

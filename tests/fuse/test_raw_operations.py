@@ -3,18 +3,20 @@
 import ctypes
 import fcntl
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from s3fs_meta.errors import NoInodeError, NoSpaceLeftError
 from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.fuse import raw_operations
-from s3fs_meta.fuse.raw_operations import GETXATTR, RawOperations
+from s3fs_meta.fuse.raw_operations import COPY_FILE_RANGE, GETXATTR, RawOperations
 from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino
 from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 
@@ -202,6 +204,38 @@ async def test_only_requests_for_missing_attributes_are_answered_at_once(mounted
             assert not raw.getxattr(NONE, ino, 0, capability)
         fs.xattrs.set(ino, b"user.a", b"value", Caller(0, 0, 0, 0))
         assert [ask(NONE, ino, 0, capability) for ask in quick] == [False, False]
+        fs.db.inodes.run("UPDATE inodes SET mode = x'00' WHERE ino = ?", (ino,))
+        assert [ask(NONE, ino, 0, capability) for ask in quick] == [False, False]
+
+
+def size_of_list(path: Path) -> int:
+    """Return the size that listxattr(2) reports to a caller without a buffer."""
+    return int(_libc.listxattr(os.fsencode(path), None, 0))
+
+
+async def test_size_of_the_list_of_attributes_is_reported(mounted: Mounted) -> None:
+    """A program first asks for the size, with an empty buffer: 0 if there is no attribute."""
+    path = mounted.path / "f"
+    await mounted.run(path.touch)
+    assert await mounted.run(size_of_list, path) == 0
+    await mounted.run(os.setxattr, path, "user.a", b"value")
+    assert await mounted.run(size_of_list, path) == len(b"user.a\0")
+
+
+async def test_copy_into_a_frozen_tree_clears_no_privileges(mounted: Mounted) -> None:
+    """The request of another user waits for the end of the freeze, and changes nothing before."""
+    fs, path = mounted.handlers.fs, mounted.path
+    for name in ("f", "g"):
+        await mounted.run((path / name).write_bytes, b"content")
+    source, target = [Ino((await mounted.run(os.stat, path / name)).st_ino) for name in ("f", "g")]
+    await mounted.run(os.chmod, path / "g", 0o4755)
+    with fs.freeze.hold(ROOT_INO, 60):
+        async with trio.open_nursery() as nursery:
+            raw = RawOperations(mounted.handlers.operations, nursery, 0)
+            raw.copy_file_range(NONE, source, 1000, COPY_FILE_RANGE.pack(0, target, 0, 7))
+            await trio.testing.wait_all_tasks_blocked()
+            assert fs.getattr(target).mode & stat.S_ISUID
+            nursery.cancel_scope.cancel()
 
 
 def listed(folder: Path) -> list[str]:

@@ -1,11 +1,12 @@
-"""The metadata database. Synchronous; the only package that uses SQLite.
+"""The metadata database. Every call blocks; no other package uses SQLite.
 
 db/               the connection: groups, statements, write-ahead log, schema, snapshots
 tables/           one module per table, with every statement about it
 trees/            statements about complete trees of directories
-offline/          databases that no mount uses: images, restored and rolled back ones
+offline/          databases that no mount uses: images, restored or rolled-back databases
 changesets        recorded changes as values: merge, apply, list the rows they change
-replica           rows brought to the end of another txg; ``placements``: locations of uploaded blocks
+replica           applies a writer's changelogs to the rows of another host
+placements        records where uploaded blocks are stored
 
 Start at ``schema.sql``, then ``db.database`` and ``tables.inodes``.
 Below: codec (bytes of changelogs), model.

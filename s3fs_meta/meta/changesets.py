@@ -1,18 +1,18 @@
 """Recorded changes of the replicated tables: merge them, apply them, list the rows they change.
 
 Owns: the reading of SQLite session changesets, and the handling of conflicts.
-Does not know: who recorded them, where they are stored, groups and counters.
+Does not know: who recorded a changeset, where it is stored, groups, counters.
 Keeps: a changeset is applied completely or not at all.
 Tasks: any thread. apsw takes a changeset given as bytes in one call that holds the interpreter
-lock (100,000 changes: 165 ms without an event loop); ``apply`` and ``merge`` hand it over in pieces
-of 1 KiB from a Python function instead, during which other threads can run (after 6 ms at most).
-That costs 30 ns of the 1.2 us that a change takes; the check before it in ``apply``, 0.4 us.
+lock (100,000 changes stall the event loop for 165 ms). ``apply`` and ``merge`` instead pass it in
+parts of 1 KiB from a Python function, so another thread waits for 6 ms at most. A change takes
+1.2 us, of which the streaming costs 30 ns, and the check that ``apply`` makes first, 0.4 us.
 
 A changeset lists for each row an INSERT with its new values, a DELETE with its old ones, or an
 UPDATE: ``old`` has the primary key and the previous values of the changed columns, ``new`` their
-new values; all else is ``apsw.no_change``. So only ``old`` identifies the row of an UPDATE and its
-changed columns. The bytes are not trusted: the columns of every table, and the types of all values
-that are used, are checked first.
+new values; every other value is ``apsw.no_change``. So only ``old`` identifies the row of an UPDATE
+and its changed columns. The bytes are not trusted: the columns of every table, and the types of all
+values that are used, are checked first.
 Source: https://www.sqlite.org/sessionintro.html, chapter 2; apsw, "Session extension".
 """
 
@@ -31,16 +31,17 @@ from s3fs_meta.model import BlockId, Cookie, Ino
 
 _Row = tuple[Any, ...]
 
-# Name of an argument in errors; the caller knows more.
+# How an error names a changeset whose source is unknown.
 _CHANGESET: Final = "changeset"
 
-# Columns by position; the tables' first columns are (part of) the primary key.
+# Positions of columns. The first column of each table is its primary key, or a part of it.
 _SIZE_BYTES: Final = 5  # inodes
 _NAME: Final = 2  # dentries
 _BLOCK: Final = 2  # block_map
 _NEXT_BLOCK: Final = 2  # counters
 
-_BOOKKEEPING: Final = frozenset({"counters", "properties"})  # no file's name, state or content
+# Tables without names, attributes or content of files.
+_BOOKKEEPING: Final = frozenset({"counters", "properties"})
 _OF_INODES: Final = frozenset({"inodes", "hard_links", "symlinks", "xattrs"})
 
 # The columns that name the inode of a row.
@@ -54,7 +55,7 @@ _CONFLICTS: Final = {
     apsw.SQLITE_CHANGESET_FOREIGN_KEY: "a foreign key forbids it",
 }
 
-# SQLite's errors for damaged changes; all others concern the disk, memory or a lock.
+# SQLite's errors for a damaged changeset. Its other errors concern the disk, memory or a lock.
 _DAMAGE: Final = (
     apsw.CorruptError,
     apsw.SQLError,
@@ -76,7 +77,7 @@ class Touched(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """The number of rows that a changeset changes; only shown to users."""
+    """How many rows a changeset changes, for display to users."""
 
     created: int  # inodes
     removed: int
@@ -88,7 +89,7 @@ class Summary(NamedTuple):
 class _Shape(NamedTuple):
     """The expected shape of a table in a changeset."""
 
-    # Allowed numbers of columns: of the current version and of earlier ones.
+    # How many columns the table has in the current schema version and in earlier ones.
     columns: frozenset[int]
     key: set[int]  # positions of the primary key
 
@@ -99,7 +100,8 @@ class _Shape(NamedTuple):
 def merge(changesets: Iterable[bytes]) -> bytes:
     """Return one changeset with the net effect of several, given in their order.
 
-    A row that was inserted and deleted is not in it. Without any change the result is ``b""``.
+    A row that one changeset inserts and a later one deletes is left out. The result of no changes
+    is ``b""``.
     Changes of earlier schema versions are converted to the current one: missing columns get their
     defaults, as in a database that was upgraded.
 
@@ -115,7 +117,7 @@ def merge(changesets: Iterable[bytes]) -> bytes:
                 builder.add(_pieces(changeset))
         parts: list[bytes] = []
 
-        def keep(part: memoryview) -> None:  # list.append would not let another thread run
+        def keep(part: memoryview) -> None:  # unlike list.append, lets other threads run
             parts.append(bytes(part))
 
         with _errors("merged changeset"):
@@ -132,7 +134,7 @@ def split(changeset: bytes, bytes_max: int) -> list[bytes]:
     A single change is never split.
 
     Raises:
-        FormatError: it is damaged.
+        FormatError: the changeset is damaged.
     """
     if len(changeset) <= bytes_max:
         return [changeset]
@@ -156,19 +158,19 @@ def split(changeset: bytes, bytes_max: int) -> list[bytes]:
 
 
 def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
-    """Apply a changeset. Transaction: inside one; its earlier changes stay, also after an error.
+    """Apply a changeset. Transaction: inside one, whose earlier changes stay, even after an error.
 
     Every table must have the primary key and the columns of the changeset. The changeset may lack
-    columns that a later schema version added: new rows get their defaults. SQLite itself would skip
-    all changes of a table that differs, and report success. Each row must be as it was when the
-    changes were recorded.
+    columns that a later schema version added; in new rows they get their defaults. SQLite itself
+    would skip all changes of a table with other columns, and report success. Each row must be as it
+    was when the changes were recorded.
 
     Args:
         where: the source of the changeset, for errors.
 
     Raises:
-        FormatError: it is damaged or does not fit the rows; none of its changes was made. (Under
-        journal_mode=off nothing can be undone, and the database is unusable.)
+        FormatError: the changeset is damaged or does not fit the rows; none of its changes was
+        made. (Under journal_mode=off nothing can be undone, and the database is unusable.)
         DatabaseError: SQLite failed; it may have rolled back the transaction.
     """
     assert connection.in_transaction, "changes are applied inside a transaction"
@@ -180,7 +182,7 @@ def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
 
     with _errors(where, connection.filename):
         for _ in _changes(changeset, where, _shapes(connection)):
-            pass  # a damaged or foreign one is refused before the first change
+            pass  # refuses a damaged or unknown changeset before the first row changes
         with connections.short_values(connection, IMAGE_VALUE_BYTES_MAX):
             apsw.Changeset.apply(_pieces(changeset), connection, conflict=refuse)
 
@@ -189,7 +191,7 @@ def invert(changeset: bytes) -> bytes:
     """Return the changes that undo a changeset.
 
     Raises:
-        FormatError: it is damaged.
+        FormatError: the changeset is damaged.
     """
     with _errors(_CHANGESET):
         return apsw.Changeset.invert(changeset)
@@ -199,9 +201,9 @@ def invert(changeset: bytes) -> bytes:
 
 
 def is_news(changeset: bytes) -> bool:
-    """Return whether a table changes other than those about the bucket and the counters.
+    """Return whether a changeset changes any table other than ``counters`` and ``properties``.
 
-    Cheap, because it stops at the first such change.
+    Reads the changeset only up to the first such change.
 
     Raises:
         FormatError: the part that was read is corrupt.
@@ -211,12 +213,13 @@ def is_news(changeset: bytes) -> bool:
 
 
 def former_values(changeset: bytes, table: str, number: int) -> dict[int, Any]:
-    """Return the values before the change of the row with this number, by position of the column.
+    """Return the values that an UPDATE of one row replaces, by position of their columns.
 
-    Only of columns that an UPDATE changes, without the primary key, which is the first column.
+    *number* is the row's primary key, its first column. Other columns that the UPDATE does not
+    change are left out.
 
     Raises:
-        FormatError: it is damaged.
+        FormatError: the changeset is damaged.
     """
     found: dict[int, Any] = {}
     with _errors(_CHANGESET):
@@ -228,10 +231,12 @@ def former_values(changeset: bytes, table: str, number: int) -> dict[int, Any]:
 
 
 def block_refs(changeset: bytes) -> dict[BlockId, int]:
-    """Return the change of each block's reference count by rows of block_map; none is zero.
+    """Return by how much the changed rows of block_map change each block's reference count.
+
+    Blocks whose count stays the same are left out.
 
     Raises:
-        FormatError: it is damaged.
+        FormatError: the changeset is damaged.
     """
     refs: dict[BlockId, int] = {}
     with _errors(_CHANGESET):
@@ -251,7 +256,7 @@ def named_blocks(changeset: bytes) -> set[BlockId]:
     """Return the blocks to which new and changed rows of block_map refer.
 
     Raises:
-        FormatError: it is damaged.
+        FormatError: the changeset is damaged.
     """
     blocks: set[BlockId] = set()
     with _errors(_CHANGESET):
@@ -271,7 +276,7 @@ def first_new_block(changeset: bytes) -> BlockId | None:
         None if the changes created no block.
 
     Raises:
-        FormatError: it is damaged.
+        FormatError: the changeset is damaged.
     """
     with _errors(_CHANGESET):
         for table, change in _changes(changeset):
@@ -289,7 +294,7 @@ def inodes_of(changeset: bytes) -> set[Ino]:
     """Return the inodes with a changed row, block or name.
 
     Raises:
-        FormatError: it is damaged.
+        FormatError: the changeset is damaged.
     """
     found: set[Ino] = set()
     with _errors(_CHANGESET):
@@ -307,10 +312,10 @@ def inodes_of(changeset: bytes) -> set[Ino]:
 
 
 def summary(changeset: bytes) -> Summary:
-    """Count the changes.
+    """Count the changed inodes, dentries and block_map rows of a changeset.
 
     Raises:
-        FormatError: it is damaged.
+        FormatError: the changeset is damaged.
     """
     names = blocks = 0
     inodes = {apsw.SQLITE_INSERT: 0, apsw.SQLITE_DELETE: 0, apsw.SQLITE_UPDATE: 0}
@@ -338,7 +343,7 @@ def touched(changeset: bytes) -> Touched:
     ``cookies``, by which the database finds the name.
 
     Raises:
-        FormatError: it is damaged.
+        FormatError: the changeset is damaged.
     """
     found = Touched(set(), set(), set(), set())
     names, _, inodes, contents = found
@@ -370,7 +375,7 @@ def _touch_changed_entry(found: Touched, old: _Row, new: _Row | None) -> None:
     assert new is not None, "an UPDATE has new values"
     if old[_NAME] is apsw.no_change:
         found.cookies.add((old[0], old[1]))
-    else:  # another name of the same hash replaced a removed one
+    else:  # a new name took the cookie of a removed name
         found.names.update(((old[0], old[_NAME]), (old[0], new[_NAME])))
 
 
@@ -417,7 +422,7 @@ def _empty_tables() -> apsw.Connection:
 
 
 def _shapes(connection: apsw.Connection) -> dict[str, _Shape]:
-    """Return the replicated tables of a database."""
+    """Return the shape of each replicated table of a database."""
     shapes: dict[str, _Shape] = {}
     for table in schema.REPLICATED_TABLES:
         query = "SELECT cid, pk FROM pragma_table_info(?, 'main')"
@@ -429,7 +434,7 @@ def _shapes(connection: apsw.Connection) -> dict[str, _Shape]:
 
 
 def _pieces(changeset: bytes) -> Callable[[int], memoryview]:
-    """Return a function that returns the next bytes, up to a given number, at each call."""
+    """Return a function that reads a changeset in parts, each of up to a given number of bytes."""
     rest = memoryview(changeset)
 
     def read(count: int) -> memoryview:
@@ -441,9 +446,9 @@ def _pieces(changeset: bytes) -> Callable[[int], memoryview]:
 
 
 def _require_numbers(values: Iterable[object]) -> None:
-    """Refuse anything but integers; checking all at once takes a third of the time of a loop."""
+    """Refuse values that are not integers. A set of all types is three times as fast as a loop."""
     if not {*map(type, values)} <= {int}:
-        raise FormatError(_CHANGESET, "a column of a number has another type")
+        raise FormatError(_CHANGESET, "a column of numbers has a value of another type")
 
 
 def _require_pairs(values: Iterable[tuple[object, object]], types: tuple[type, type]) -> None:

@@ -1,12 +1,12 @@
 """Applying the placements of sealed blocks to the rows of the live database or of a copy.
 
 Owns: the changes to the rows of a block that was placed in a pack, is all zeros, or is a
-duplicate. Does not know: uploads, the cache (``cached_blocks`` is never used here, so that a copy
-may lack it).
-Keeps: refs, live_bytes, mapped_blocks and the counters.
+duplicate. Does not know: uploads, the cache. ``cached_blocks`` is not used, because a copy of the
+database may lack that table.
+Keeps: refs, live_bytes, mapped_blocks and the counters are correct.
 
-Rows may change between sealing and applying, and a copy may be *older* than the placements that are
-applied to it. So every case is decided by the current rows.
+Rows may change between the sealing of a block and its placement, and a copy of the database may be
+*older* than the placements. So every case is decided by the current rows.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino, PackId
 
 
 class Placed(NamedTuple):
-    """A block is in a pack, which has a row."""
+    """A block was placed in a pack; the pack has a row."""
 
     block: BlockId
     hash: bytes
@@ -38,9 +38,9 @@ class Zero(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A block has the same content as another, which is at the given location.
+    """A block has the same content as the block *of*, whose location is given.
 
-    If the other block was deleted meanwhile, this block gets the location itself.
+    If *of* was deleted meanwhile, the duplicate gets the location.
     """
 
     block: BlockId
@@ -57,7 +57,7 @@ Placement = Placed | Zero | Duplicate
 
 
 def apply(db: Database, placements: Sequence[Placement]) -> list[BlockId]:
-    """Apply placements in order; skip those of deleted blocks. Inside a group.
+    """Apply placements in order; skip placements of deleted blocks. Transaction: inside a group.
 
     Returns:
         The blocks whose rows were deleted, in order: their cached copies may be deleted.
@@ -112,12 +112,12 @@ def _apply_one(db: Database, placement: Placement, row: BlockRow) -> bool:
 
 def _end(db: Database, block: BlockId) -> None:
     remaining = blocks.drop_ref(db, block)
-    assert remaining == 0, "checked before anything changed"
+    assert remaining == 0, "a placed block that is removed has one reference"
     blocks.delete(db, block)
 
 
 def drop_local_tables(db: Database) -> None:
-    """Drop the local tables of a copy; freed pages become zeros. Inside a group."""
+    """Drop the local tables of a copy and zero the freed pages. Transaction: inside a group."""
     db.run("PRAGMA secure_delete = ON")
     for table in LOCAL_TABLES:
         db.run(f"DROP TABLE IF EXISTS {table}")

@@ -1,10 +1,10 @@
-"""Replica: rows of a database, changed to the writer's by the contents of one changelog.
+"""Applying the changelogs of the writer to another host's database.
 
 Owns: one txg as one transaction; the effect of recorded changes on the rows of blocks and packs.
-Does not know: where changelogs come from and their order (``sync.chain.replay``).
+Does not know: the source of changelogs and their order (``sync.chain.replay``).
 Keeps: the replicated tables become exactly those of the writer at the end of the txg; after
 ``settle`` the rows of blocks and packs allow a writer to continue.
-Tasks: everything here blocks; in a thread, on a ``Database`` that no other task uses meanwhile.
+Tasks: all calls block; they belong in a thread, on a ``Database`` that no other task uses meanwhile.
 """
 
 from collections.abc import Iterable, Sequence
@@ -90,16 +90,16 @@ class Replica:
         """Commit the txg: all its changes become visible at once.
 
         Args:
-            txg: its number.
-            packs: new or condemned packs.
-            forgotten: packs whose objects are deleted.
+            txg: the number of the txg.
+            packs: packs that the txg made or condemned.
+            forgotten: packs whose objects were deleted.
             link: the value for ``chain`` in ``local_state``.
             where: the source of the changes, for errors.
             merged: the changes are those of several txgs up to *txg*, so the txg in which a pack
             died is unknown.
 
         Returns:
-            The deleted blocks.
+            The blocks whose rows were deleted.
 
         Raises:
             FormatError: the changes do not fit the rows; call ``abandon``.
@@ -127,7 +127,7 @@ class Replica:
             if db.one("SELECT 1 FROM blocks WHERE pack = ? LIMIT 1", (pack,)) is not None:
                 raise FormatError(where, f"it forgets pack {pack}, which still has blocks of files")
             db.run("DELETE FROM packs WHERE pack = ?", (pack,))
-        db.run("DELETE FROM pack_news")  # the writer of the changelog has listed these packs in it
+        db.run("DELETE FROM pack_news")  # the changelog lists these packs
         local_state.put(db, "chain", link)
         local_state.put(db, _UNSETTLED, "1")
         db.load_counters()
@@ -172,13 +172,13 @@ def is_unsettled(db: Database) -> bool:
 
 
 def settle(db: Database) -> None:
-    """Update what no changelog contains: totals and cached blocks. Inside a group."""
+    """Update totals and states of cached blocks, which no changelog has. Inside a group."""
     row = db.one(
         "SELECT (SELECT coalesce(max(pack), 0) FROM packs),"
         " (SELECT coalesce(sum(plain_bytes), 0) FROM blocks),"
         f" (SELECT coalesce(sum(object_bytes), 0) FROM packs WHERE state = {PackState.STORED:d})"
     )
-    assert row is not None, "an aggregate has a row"
+    assert row is not None, "a query of aggregates returns one row"
     counters = db.counters
     counters.next_pack = max(counters.next_pack, row[0] + 1)
     counters.block_bytes, counters.stored_bytes = row[1], row[2]

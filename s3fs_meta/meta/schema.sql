@@ -1,22 +1,22 @@
 -- The metadata database. This file is the authority on rows; docs/design/format.md explains it.
 --
 -- Three kinds of tables:
---   replicated  what the filesystem is; recorded by SQLite's session extension, so: a NOT NULL
---               primary key, no triggers, no foreign-key actions
---   location    where blocks and packs are; carried beside the recorded changes, never recorded
---   local       what only this host knows; dropped from every image (local.sql)
+--   replicated  names, attributes and block maps. SQLite's session extension records their changes,
+--               which requires a NOT NULL primary key, no triggers and no foreign-key actions
+--   location    where blocks and packs are stored. Changelogs list these rows; they are not recorded
+--   local       facts about this host; dropped from every image (local.sql)
 --
 -- Numbers (ino, block, pack) come from `counters` and are never reused.
 -- Times are nanoseconds since 1970 UTC; sizes are bytes.
 
 -- ================================================================================ replicated ===
 
--- One row per inode. Times other than ctime are differences to it, so that the four equal times
--- of a new file cost eight bytes instead of thirty-two.
+-- One row per inode. The other times are stored as differences to ctime, so that the four equal
+-- times of a new file take eight bytes instead of thirty-two.
 CREATE TABLE inodes (
     ino            INTEGER PRIMARY KEY NOT NULL,
     mode           INTEGER NOT NULL,             -- st_mode: type and permission bits
-    nlink          INTEGER NOT NULL,             -- files: dentries that name it; directories: 2 + subdirectories
+    nlink          INTEGER NOT NULL,             -- files: number of dentries; directories: 2 + subdirectories
                                                  --   0: unlinked but still in use (orphan)
     uid            INTEGER NOT NULL,
     gid            INTEGER NOT NULL,
@@ -26,18 +26,18 @@ CREATE TABLE inodes (
     mtime_delta_ns INTEGER NOT NULL,             -- mtime - ctime; limits.TIME_NS_MIN and _MAX bound the times
     atime_delta_ns INTEGER NOT NULL,             -- atime - ctime
     rdev           INTEGER NOT NULL,             -- device number of block and character devices, else 0
-    parent         INTEGER NOT NULL,             -- directories: the one that names it (root: itself);
-                                                 --   nlink = 1: the directory that names it;
-                                                 --   nlink > 1: one of them (all are in hard_links)
+    parent         INTEGER NOT NULL,             -- directories: the parent directory (root: itself);
+                                                 --   files, nlink = 1: the directory with the name;
+                                                 --   files, nlink > 1: one such directory (hard_links has all)
     flags          INTEGER NOT NULL,             -- model.InodeFlag
-    btime_delta_ns INTEGER NOT NULL DEFAULT 0    -- birth time - ctime; since version 2, before that 0 (db/schema.py)
+    btime_delta_ns INTEGER NOT NULL DEFAULT 0    -- birth time - ctime; added by schema version 2 (db/schema.py)
 );
 
--- Orphans are found without a scan; the index is empty on a healthy unmounted filesystem.
+-- Finds orphans without a scan. The index is empty after a clean unmount.
 CREATE INDEX inodes_orphaned ON inodes (ino) WHERE nlink = 0;
 
 -- One row per name. `cookie` is the readdir position: the upper 55 bits are a keyed hash of the
--- name, the lower 8 tell apart names of one hash (the lowest free number is taken). Always >= 256.
+-- name, the lower 8 distinguish names with equal hashes (the lowest free number). Always >= 256.
 CREATE TABLE dentries (
     parent INTEGER NOT NULL,
     cookie INTEGER NOT NULL,
@@ -46,8 +46,8 @@ CREATE TABLE dentries (
     PRIMARY KEY (parent, cookie)
 ) WITHOUT ROWID;
 
--- Empty but for an attack: tells in one step whether any hash is shared, so that adding a name
--- need not look for its like first (a quarter of the cost of a dentry).
+-- Names whose hash another name of the directory has, too; empty unless names are chosen to collide.
+-- While it is empty, a name is added without a search for equal hashes (a quarter of the cost).
 CREATE INDEX dentries_collided ON dentries (parent) WHERE cookie & 255 <> 0;
 
 -- Only for non-directories with nlink > 1: how many names each directory has for the inode.
@@ -92,32 +92,31 @@ CREATE TABLE counters (
     capacity_bytes INTEGER NOT NULL              -- what statfs reports as size; 0 = unlimited
 );
 
--- One row per fact that never changes after mkfs, but for the schema version, which an upgrade of
--- this database raises. Key is a word, value text or blob. Rows named damaged/<pack> and
--- damaged/<pack>/<offset> mark packs and records that the bucket does not give back (damaged.py).
+-- One row per fact. The facts of mkfs never change; an upgrade raises the schema version. Rows with an
+-- empty value name abandoned images, unreadable packs that must be kept (tables/properties.py), and
+-- missing or damaged packs and records: damaged/<pack>, damaged/<pack>/<offset> (tables/damage_marks.py).
 CREATE TABLE properties (
-    name  TEXT PRIMARY KEY NOT NULL,             -- uuid, schema_version, block_bytes, cookie_key (16 bytes); and the
-                                                 --   manifests of abandoned images and the packs that stay
-                                                 --   though they were unreadable: the value is empty
+    name  TEXT PRIMARY KEY NOT NULL,             -- uuid, schema_version, block_bytes, cookie_key (16 bytes), or an
+                                                 --   object key or damage mark with an empty value
     value BLOB NOT NULL
 ) WITHOUT ROWID;
 
 -- ================================================================================== location ===
 
 -- One row per block: a run of at most block-size bytes of file content.
--- Until it is uploaded, hash and the three pack columns are NULL, all four.
+-- The columns from hash on are NULL, all four, until the block is uploaded.
 CREATE TABLE blocks (
     block        INTEGER PRIMARY KEY NOT NULL,
     refs         INTEGER NOT NULL,               -- = rows in block_map with this block; 0 only while it is sealed
-    plain_bytes  INTEGER NOT NULL,               -- length of the content; bytes past it within the block are a hole
+    plain_bytes  INTEGER NOT NULL,               -- length of the content; the rest of the block reads as zeros
     hash         BLOB,                           -- keyed BLAKE3 of the content, 32 bytes
     pack         INTEGER,                        -- -> packs.pack
     pack_offset  INTEGER,                        -- first byte within the object
     stored_bytes INTEGER                         -- length within the object (compressed, encrypted)
 );
 
--- Not unique: two uploads at once may bring the same content, and a copy of an earlier moment may
--- hold a block that has gone since. Deduplication takes the block with the lowest number.
+-- Not unique: two concurrent uploads may have equal content, and an older snapshot may contain a
+-- block that was deleted since. Deduplication uses the block with the lowest number.
 CREATE INDEX blocks_by_hash ON blocks (hash) WHERE hash IS NOT NULL;
 CREATE INDEX blocks_by_pack ON blocks (pack) WHERE pack IS NOT NULL;
 
@@ -131,11 +130,11 @@ CREATE TABLE packs (
     died_txg     INTEGER                         -- the open txg when live_bytes became 0; NULL while alive
 );
 
--- What reclaim looks for; nearly empty at all times.
+-- Finds packs without live blocks, for garbage collection; usually nearly empty.
 CREATE INDEX packs_dead ON packs (died_txg) WHERE died_txg IS NOT NULL;
 
--- One row (id = 1): the counters of these two tables. Not recorded, like them; a host that follows
--- makes them anew before it writes.
+-- One row (id = 1): the counters of blocks and packs. Like those tables, it is not recorded; a follower
+-- recomputes it before it becomes the writer.
 CREATE TABLE totals (
     id             INTEGER PRIMARY KEY NOT NULL CHECK (id = 1),
     next_pack      INTEGER NOT NULL,             -- greater than every pack ever given

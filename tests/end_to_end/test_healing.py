@@ -160,7 +160,7 @@ def test_exchanged_packs_are_repaired_from_the_cache(
 
     done = program.run("fsck", "-y", place.url)
     assert done.returncode == EXIT_CORRECTED, done.stdout + done.stderr
-    assert "another object, or torn" in done.stdout
+    assert "another object, or truncated" in done.stdout
 
     assert (first.read_bytes(), second.read_bytes()) == (stored[1], stored[0])
     program.ok("fsck", "-n", place.url)

@@ -8,8 +8,8 @@ wal          the write-ahead log: length, sync, checkpoint
 snapshot     a consistent copy while the writer continues
 pinned_reader   the read transaction of a follower's mount
 
-Start at ``database``. Only ``connections`` opens connections, and translates SQLite's exceptions;
-``pragmas`` are the mount options for SQLite, ``db_swap`` replaces database files.
+Start at ``database``. Only ``connections`` opens connections; it also translates SQLite's
+exceptions. ``pragmas`` are the mount options for SQLite; ``db_swap`` replaces database files.
 Below: model, limits, errors.
 Above: tables, trees, offline.
 """

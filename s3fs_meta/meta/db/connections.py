@@ -85,7 +85,7 @@ def in_memory() -> apsw.Connection:
 
 @contextlib.contextmanager
 def short_values(connection: apsw.Connection, value_bytes_max: int) -> Iterator[None]:
-    """Refuse longer rows and values in a ``with`` block, with apsw.TooBigError."""
+    """In a ``with`` block, let longer rows and values raise apsw.TooBigError."""
     before = connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes_max)
     try:
         yield

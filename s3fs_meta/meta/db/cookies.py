@@ -1,7 +1,7 @@
-"""Readdir positions from names.
+"""Hashes of names, from which readdir positions are made.
 
-Owns: the keyed hash. ``dentries`` assigns different positions to names with the same hash.
-The hash is keyed with a secret of the filesystem, so that a user cannot choose names that collide.
+Owns: the keyed hash. ``dentries`` assigns different positions to names with equal hashes.
+The key is a secret of the filesystem, so that a user cannot choose names that collide.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ def cookie_hash(key: bytes, name: bytes) -> int:
 
 
 def name_hash(key: bytes) -> NameHash:
-    """Return a faster function ``cookie_hash`` for one key.
+    """Return ``cookie_hash`` for one key, as a faster function.
 
-    Copying a keyed hash state takes 0.4 us instead of 0.6. The last few results are cached, because
+    Copying a keyed hash state takes 0.4 us, making one 0.6. The last few results are cached, because
     a create looks a name up and then inserts it, and a removal looks it up and then deletes it.
     """
     keyed = hashlib.blake2b(digest_size=_DIGEST_BYTES, key=key)

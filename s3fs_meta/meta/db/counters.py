@@ -1,6 +1,6 @@
 """The single rows of ``counters`` and ``totals``, in memory.
 
-Owns: numbers that are never reused, and totals that would take a scan to count.
+Owns: the next unused numbers, and totals that otherwise require a scan.
 Does not know: when groups begin and end (``database`` loads and writes them).
 Keeps: at every commit the columns equal the result of a scan.
 """
@@ -53,8 +53,8 @@ class Counters:
 
     __slots__ = (*COLUMNS, "xattr_bytes")
 
-    # Names and values of all extended attributes; None before they were added up
-    # (``xattrs.count_bytes``). It has no column: only a capacity needs it.
+    # Bytes of names and values of all extended attributes; None until ``xattrs.count_bytes`` has
+    # added them up. There is no column for it, because only a capacity limit needs it.
     xattr_bytes: int | None
 
     next_ino: int
@@ -76,8 +76,8 @@ class Counters:
         self.xattr_bytes = None
 
     def put(self, name: str, value: int) -> None:
-        """Set one column by its name, for repairs by fsck."""
-        assert name in COLUMNS, "only a column has a name"
+        """Set the counter of one column, for repairs by fsck."""
+        assert name in COLUMNS, "the name of a column"
         setattr(self, name, value)
 
     def values(self) -> tuple[int, ...]:

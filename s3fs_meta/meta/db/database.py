@@ -1,18 +1,18 @@
 """The connection to the metadata database: statements, groups, counters.
 
 Owns: the one writing connection, its pragmas, group begin and end, the counters row.
-Does not know: rows (the other modules of ``meta``), files, tasks.
+Does not know: rows (the other modules of ``meta`` do), files, tasks.
 Keeps: the counters equal the rows at every commit.
-Tasks: everything on the event loop, except ``sync_wal``, ``checkpoint`` and a snapshot's copy,
-which belong in a thread. Never a schedule point. Never open and close the database file or its
-``-shm`` by another descriptor in this process: that drops SQLite's POSIX locks.
+Tasks: the event loop, except ``sync_wal``, ``checkpoint`` and the copying of a snapshot, which
+belong in a thread. No method is a schedule point. No other descriptor of this process may open and
+close the database file or its ``-shm`` file: that drops SQLite's POSIX locks.
 
-A *group* gathers operations in one transaction. An operation checks first and changes after;
-there are no savepoints. When SQLite loses the group (a full disk, an I/O error), all changes
-since ``begin`` are undone: the counters are read again, listeners are called in the order of
-``LossStep``, and the caller gets the error. Under ``journal_mode=off`` nothing can be undone: after
-any failed change the database refuses further groups, and the owner turns the mount read-only and
-later restores.
+A *group* gathers operations in one transaction. An operation checks everything before its first
+change; there are no savepoints. When SQLite loses the group (a full disk, an I/O error), all its
+changes are undone, the counters are read again, listeners are called in the order of ``LossStep``,
+and the caller gets the error. Under ``journal_mode=off`` nothing can be undone. After a failed
+change the database then refuses further groups, and the owner turns the mount read-only; a later
+mount restores the database.
 """
 
 import contextlib
@@ -67,9 +67,9 @@ class Database(Statements):
         self.path = path
         self.pragmas = pragmas
         self.group_operations = 0
-        self.changes_begun = 0  # since the database was opened
-        self.times_begun = 0  # of operations that change only times of inodes
-        self.changed = False  # an operation began since the last ``mark_changed(False)``
+        self.changes_begun = 0  # operations and local changes begun since the database was opened
+        self.times_begun = 0  # operations among them that change only times of inodes
+        self.changed = False  # whether an operation began since the last ``mark_changed(False)``
         self.listeners = GroupListeners()
         self.recorder: Recorder | None = None
         self.bulk_recorder: BulkRecorder | None = None
@@ -77,15 +77,15 @@ class Database(Statements):
         self.cookie_key = b""
         self.name_hash: NameHash = len
         self.shares_hashes = True  # False while every name has the first cookie of its hash
-        # Schema of an earlier version, shown through views of the current schema.
+        # The file has an earlier schema version; views show it in the current one.
         self.is_former = False
         self._written: tuple[int, ...] = ()
-        self._written_late = 0  # rows that a commit wrote by itself
+        self._written_late = 0  # rows that commits wrote, not operations
         self._refuses = False
         self._closed = False
-        self._snapshots: set[Snapshot] = set()  # a set: threads discard from it
+        self._snapshots: set[Snapshot] = set()  # open snapshots; threads remove theirs on close
         self._wal: Wal | None = None
-        self._view: View | None = None  # set for a follower: its groups change nothing in the file
+        self._view: View | None = None  # set on a follower, whose groups do not change the file
 
     # --- opening -------------------------------------------------------------------------------
 
@@ -103,14 +103,14 @@ class Database(Statements):
         """Make a database with an empty root directory and open it.
 
         Args:
-            properties: facts that never change; ``cookie_key`` (16 bytes) must be among them.
+            properties: facts that never change, including ``cookie_key`` (16 bytes).
             uid: owner of the root directory.
             gid: group of the root directory.
 
         Raises:
             UsageError: the pragmas are invalid, or the disk does not support them; nothing was
             changed.
-            DatabaseError: the file exists, or it cannot be created.
+            DatabaseError: the file exists already, or cannot be created.
         """
         assert len(properties["cookie_key"]) == COOKIE_KEY_BYTES, "cookie_key has 16 bytes"
         pragmas.validate()
@@ -144,19 +144,19 @@ class Database(Statements):
     def open(
         cls, path: Path, pragmas: Pragmas, *, read_only: bool = False, repairing: bool = False
     ) -> "Database":
-        """Open an existing database; recovers by itself from a crash.
+        """Open an existing database; SQLite recovers it if it was not closed.
 
-        A database of an earlier schema version is upgraded first, durably.
+        A database of an earlier schema version is first upgraded, durably.
 
         Args:
-            read_only: change nothing, and do not upgrade; also works beside a writer under WAL.
-            repairing: accept missing properties of mkfs, which fsck finds and repairs.
+            read_only: change and upgrade nothing; under WAL possible while another process writes.
+            repairing: accept missing properties of mkfs, because fsck repairs them.
 
         Raises:
             UsageError: the pragmas are invalid, or the disk does not support them; nothing was
             changed.
-            FormatError: not a metadata database of this program.
-            DatabaseError: missing, locked, unreadable.
+            FormatError: the file is not a metadata database of this program.
+            DatabaseError: the file is missing, locked or unreadable.
         """
         pragmas.validate()
         if pragmas.is_wal and not read_only:
@@ -187,8 +187,8 @@ class Database(Statements):
             return
         if not self.pragmas.is_wal:
             pragma("locking_mode", "exclusive")
-        # The switch is a transaction in the former mode, where NORMAL syncs a journal's head
-        # together with its pages: such a journal, if torn, can damage the database.
+        # Changing journal_mode is a transaction in the former mode. With NORMAL it syncs the header
+        # of its journal together with the pages, and a torn journal can damage the database.
         pragma("synchronous", "extra" if self.pragmas.survives_power_loss else "off")
         mode = pragma("journal_mode", self.pragmas.journal_mode)
         pragma("synchronous", self.pragmas.synchronous)
@@ -204,10 +204,8 @@ class Database(Statements):
 
     def _load(self, *, repairing: bool) -> None:
         named = ", ".join(f"'{name}'" for name in ("schema_version", *FACTS))
-        sql = (
-            # The table may have many other rows.
-            f"SELECT name, value FROM properties WHERE name IN ({named})"
-        )
+        # Only these names, because the table may have many other rows.
+        sql = f"SELECT name, value FROM properties WHERE name IN ({named})"
         rows: list[Row] = self.connection.execute(sql).fetchall()
         facts = {name: bytes(value) for name, value in rows}
         version = int(facts.get("schema_version", b"0"))
@@ -227,18 +225,18 @@ class Database(Statements):
         self.load_counters(repairing=repairing)
 
     def take_cookie_key(self, key: bytes) -> None:
-        """Use another key for the positions of names; the caller updates the rows."""
+        """Use another key for the cookies of names; the caller updates the dentries."""
         self.cookie_key = key
         self.name_hash = name_hash(key)
 
     def load_counters(self, *, repairing: bool = False) -> None:
-        """Reload the counters from their rows, after other code has changed them.
+        """Read the counters from their rows again, after those were changed directly.
 
         Args:
-            repairing: treat a value that is not a number as 0; fsck finds and repairs it.
+            repairing: treat a value that is not a number as 0, because fsck repairs it.
 
         Raises:
-            FormatError: the row is missing, or contains a value that is not a number.
+            FormatError: the row of the counters is missing, or a value in it is not a number.
         """
         self.inodes.forget()
         shared = "SELECT 1 FROM dentries WHERE cookie & 255 <> 0 LIMIT 1"
@@ -270,9 +268,9 @@ class Database(Statements):
     # --- groups --------------------------------------------------------------------------------
 
     def rows_changed(self) -> int:
-        """Return a number that grows with each change of a row by a caller.
+        """Return a number that grows with every row that an operation changes.
 
-        Rows that a commit writes, and inodes that were changed in memory before, are not counted.
+        Rows that a commit writes do not count: an inode counted when it was changed in memory.
         """
         return self._total_changes() - self._written_late + self.inodes.unwritten_changes
 
@@ -303,7 +301,7 @@ class Database(Statements):
         self.shares_hashes = True
 
     def begin_local(self) -> None:
-        """Open a group if none is open, for rows that only concern this host."""
+        """Open a group if none is open, to change only rows of local tables."""
         if not self.in_group:
             self._open_group()
         self.changes_begun += 1
@@ -311,7 +309,8 @@ class Database(Statements):
     def _open_group(self) -> None:
         if self._refuses:
             raise DatabaseError(
-                "a change failed under journal_mode=off: the database may contain a part of it"
+                "an earlier change failed under journal_mode=off: the database may contain a part of"
+                " it; unmount and mount again, which restores the database from the bucket"
             )
         if self._view is None:
             try:
@@ -328,8 +327,7 @@ class Database(Statements):
         """Commit the open group, if there is one.
 
         Raises:
-            DatabaseError: the complete group is lost (with journal_mode=off, perhaps only a part of
-            it).
+            DatabaseError: the group is lost, or, under journal_mode=off, a part of it.
         """
         if not self.in_group:
             return
@@ -355,10 +353,10 @@ class Database(Statements):
             self._restart_wal(self._wal)
 
     def commit_durable(self) -> None:
-        """Commit the group so that it survives a power cut; under WAL only after ``sync_wal`` too.
+        """Commit the group so that it survives a power cut; under WAL ``sync_wal`` must follow.
 
-        In the rollback journal modes it blocks the event loop for some fsyncs. Under settings that
-        do not survive power loss (``Pragmas.survives_power_loss``) it is a normal commit.
+        In the rollback journal modes this blocks the event loop for several fsyncs. Under settings
+        that do not survive power loss (``Pragmas.survives_power_loss``) it is a normal commit.
         """
         self.commit()
         if (
@@ -367,10 +365,9 @@ class Database(Statements):
             or not self.pragmas.survives_power_loss
         ):
             return
-        # `synchronous` cannot change inside a transaction, so a second, tiny one follows at the
-        # higher level. The first has synced the database, but not the end of its journal;
-        # the second syncs that. It must change something: an UPDATE that writes
-        # the same bytes dirties no page, and then COMMIT does nothing.
+        # The first commit synced the database, but not the end of its journal. A second, tiny
+        # commit syncs that at a higher level of `synchronous`, which cannot change inside a
+        # transaction. It must change a row: if an UPDATE writes equal bytes, COMMIT does nothing.
         self._set_synchronous("full")
         try:
             self.begin_local()
@@ -384,7 +381,7 @@ class Database(Statements):
 
     @override
     def rollback(self) -> None:
-        """Undo the open group, if there is one, with all its operations, also acknowledged ones.
+        """Undo the open group, if there is one, including operations that callers saw succeed.
 
         Under journal_mode=off nothing is undone and the database refuses further groups.
         """
@@ -423,27 +420,27 @@ class Database(Statements):
     # --- following -----------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Pin the committed state: read it even if another connection commits later.
+        """Pin the committed state: keep reading it while another connection commits.
 
-        Until ``lead``, groups change only rows of fetched blocks, which are stored outside the
+        Until ``lead``, groups change only rows of fetched blocks, in temporary tables outside the
         file.
         """
-        assert self.pragmas.is_wal, "only under WAL a reader sees one moment beside a writer"
-        assert not self.in_group, "what a group changed belongs into the file"
+        assert self.pragmas.is_wal, "only WAL allows consistent reads beside a writer"
+        assert not self.in_group, "the changes of an open group belong into the file"
         self.remembers = False
         self._forget_recent()
         with self._translating():
             self._view = View(self)
 
     def go_on(self) -> None:
-        """Switch to the state that is committed now; called between two requests."""
-        assert self._view is not None, "only a follower has something to go on to"
+        """Let a follower read the newest committed state; called between two requests."""
+        assert self._view is not None, "the database of a follower"
         with self._translating():
             self._view.pin()
 
     def lead(self) -> None:
-        """Undo ``follow``: write to the file again, first the rows that were stored outside it."""
-        assert self._view is not None, "a database that does not follow leads already"
+        """Undo ``follow``: move the rows of fetched blocks into the file, and write to it again."""
+        assert self._view is not None, "the database of a follower"
         self.commit()
         with self._translating():
             self._view.end()
@@ -451,23 +448,24 @@ class Database(Statements):
         self.remembers = True
 
     def exchange(self, other: Path, aside: Path) -> None:
-        """Replace the file of this database by another database, and read from that.
+        """Replace the file of a follower's database by another database, and open the new file.
 
-        Rows that only the view had are lost, also after an error. A kill during the replacement
-        leaves a log without a database, or no file; the next opening restores the database.
+        The rows of fetched blocks, which are outside the file, are lost, even after an error. A kill
+        during the replacement leaves a log without a database, or no file; the next mount then
+        restores the database.
 
         Args:
             other: a database with the pragmas of this one, which no process has open.
             aside: a directory on the same disk, to which this database's file is moved.
 
         Raises:
-            DatabaseError, FormatError: the replacement failed and the old file is in use again; if
-            reopening it failed, too, ``is_closed`` is true.
+            DatabaseError, FormatError: the replacement failed. The old file is in use again, or
+            ``is_closed`` is true because it could not be reopened.
         """
-        assert self._view is not None, "only a follower has nothing to lose"
+        assert self._view is not None, "the database of a follower, which has no changes to lose"
         self.commit()
         with self._translating():
-            # The old file is replaced, so a checkpoint into it would be wasted.
+            # A checkpoint into the old file is useless.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.connection.set_wal_hook(None)
             self.connection.close()
@@ -528,19 +526,19 @@ class Database(Statements):
     def _restart_wal(self, wal: Wal) -> None:
         try:
             wal.checkpoint_with(self.connection)
-        except apsw.Error as exc:  # the group is committed, so only the log stays longer
+        except apsw.Error as exc:  # the group is committed; only the log stays longer
             _log.warning("checkpoint of %s failed: %s", self.path, exc)
 
     @property
     def size_bytes(self) -> int:
         """Return the length of a copy of the database, in bytes."""
         row = self.one("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
-        assert row is not None, "SQLite always answers"
+        assert row is not None, "a pragma returns a row"
         return int(row[0])
 
     @property
     def wal_bytes(self) -> int:
-        """Return the length of the write-ahead log; 0 without one."""
+        """Return the length of the write-ahead log in bytes; 0 without a log."""
         return 0 if self._wal is None else self._wal.size_bytes
 
     @property
@@ -549,7 +547,7 @@ class Database(Statements):
         return 0 if self._wal is None else self._wal.uncopied_bytes
 
     def sync_wal(self) -> None:
-        """Make all commits durable. Blocking: in a thread. Without WAL nothing happens.
+        """Make all commits durable; does nothing without WAL. Blocking: in a thread.
 
         Raises:
             OSError: the disk failed; it is unknown which commits are durable.
@@ -558,23 +556,23 @@ class Database(Statements):
             self._wal.sync()
 
     def checkpoint(self) -> Checkpoint | None:
-        """Copy the log into the database beside the writer. Blocking: in a thread.
+        """Copy the write-ahead log into the database while the writer continues. In a thread.
 
-        A later commit restarts the log from its beginning. Without WAL nothing happens.
+        A later commit restarts the log from its beginning. Without WAL this does nothing.
 
         Raises:
-            DatabaseError: nothing is lost; the log only stays longer.
+            DatabaseError: the checkpoint failed. Nothing is lost; the log only stays longer.
         """
         return None if self._wal is None else self._wal.checkpoint()
 
     def open_snapshot(self) -> Snapshot:
         """Return a snapshot of the last commit, to be copied in a thread while groups continue.
 
-        Under WAL it takes a fraction of a millisecond. In the other journal modes the complete
-        database is first copied to a file beside it, which stalls the event loop.
+        Under WAL this takes a fraction of a millisecond. In the other journal modes it copies the
+        complete database to a file beside it, which stalls the event loop.
 
         Raises:
-            DatabaseError: no snapshot was opened.
+            DatabaseError: the snapshot cannot be opened.
         """
         try:
             if self._wal is not None:
@@ -590,7 +588,7 @@ class Database(Statements):
 
 
 def _require_tables(connection: apsw.Connection, path: Path) -> None:
-    """Refuse an empty file: SQLite takes one for a database without tables."""
+    """Refuse an empty file, which SQLite opens as a database without tables."""
     sql = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'properties'"
     if connection.execute(sql).fetchone() is None:
         raise FormatError(str(path), "it has no table 'properties'")

@@ -1,8 +1,8 @@
-"""Replacing a database file by another one, and undoing the replacement.
+"""Replacing a database file by another database, and undoing the replacement.
 
 Owns: the order of renaming SQLite's files. Does not know: connections; none is open.
-Keeps: a kill never leaves a database next to the log of another one. At worst it leaves a log
-without a database, or no file, and the next opening restores the database.
+Keeps: a kill never leaves a database next to the log of another database. At worst it leaves a log
+without a database, or no file, and the next mount restores the database.
 Source: https://www.sqlite.org/howtocorrupt.html, chapters 1.4 and 2.5.
 """
 
@@ -20,8 +20,8 @@ class Exchange:
 
         Args:
             path: path of the database to be replaced.
-            other: the database that replaces it, without a log.
-            aside: a directory on the same disk, where the replaced database becomes ``gone.db``.
+            other: path of the new database, which has no log.
+            aside: a directory on the same disk, where the old database becomes ``gone.db``.
         """
         self._path = path
         self._other = other
@@ -47,7 +47,7 @@ class Exchange:
             self._done.pop()
             for suffix in _LOGS:  # file names in the current directory
                 _beside(self._path, suffix).unlink(missing_ok=True)
-        while self._done:  # the database is restored last
+        while self._done:  # the database comes last, after its logs
             source, target = self._done.pop()
             target.rename(source)
 

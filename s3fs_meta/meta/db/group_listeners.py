@@ -1,4 +1,4 @@
-"""Recorders of changes and listeners: the code that a database calls for its groups.
+"""Recorders and listeners, which a database calls when a group begins, commits or is lost.
 
 Owns: the order in which listeners are notified of a lost group. Does not know: groups, rows.
 """
@@ -12,28 +12,28 @@ from typing import Protocol
 class LossStep(enum.IntEnum):
     """The order in which listeners are notified of a lost group."""
 
-    REFUSE = 1  # no further change or sync: it is unknown which operations are durable
+    REFUSE = 1  # refuse further changes and syncs: it is unknown which operations are durable
     RELOAD = 2  # read copies of rows in memory again
-    REPORT = 3  # make the kernel ask again
+    REPORT = 3  # invalidate the kernel's caches
 
 
 class Recorder(Protocol):
-    """A recorder of changes; it is notified when a group begins and before its COMMIT."""
+    """An object that records the changes of each group, from its begin to its COMMIT."""
 
     def group_opened(self) -> None:
         """React to a new group, before its first change."""
         ...
 
     def group_committing(self) -> None:
-        """React to the end of a group, after its last change; may still write rows of the recorder."""
+        """Store the changes of a group, after its last change and before its COMMIT."""
         ...
 
 
 class BulkRecorder(Recorder, Protocol):
-    """A recorder of changes that also accepts a changeset made by its caller."""
+    """A recorder that also accepts a changeset which its caller has made."""
 
     def pause(self) -> None:
-        """Stop recording, because the caller records the next changes."""
+        """Stop recording; the caller makes the changeset of the next changes itself."""
         ...
 
     def go_on(self, changeset: bytes) -> None:

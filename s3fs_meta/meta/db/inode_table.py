@@ -2,18 +2,19 @@
 
 Owns: which rows are newer in memory than in the table, writing them, and every statement on the
 table.
-Does not know: what a change means (``tables.inodes``), when groups begin and end (``database``).
-Keeps: a row that the open group changed or made stays in memory until it is written, and it is
-written before any other statement on the table, and before the group commits.
+Does not know: the meaning of a change (``tables.inodes``), the begin and end of groups
+(``database``).
+Keeps: a row that the open group changed or made stays in memory until it is written. It is written
+before any other statement on the table, and before the group commits.
 
-A statement that reads or changes the table is run by the methods of ``Database.inodes``; the same
+Use the methods of ``Database.inodes`` for every statement that reads or changes the table: the
 methods of ``Database`` ignore the rows in memory. Exceptions are ``tables.inodes`` and
-``tables.dentries``, which merge these rows themselves, and offline tools, after ``write_through``.
-Why: docs/decisions/0016-owner-of-the-inode-cache.md
+``tables.dentries``, which merge the rows in memory themselves, and offline tools, after
+``write_through``. Why: docs/decisions/0016-owner-of-the-inode-cache.md
 
-Most inodes change several times within a group: a directory with each of its names, a new file
-with its first bytes and then its times. So the group writes each of them with one statement. A
-statement for each change would take 3 to 5 us of a request; a tuple takes a tenth of that.
+Most inodes change several times within a group: a directory with each new name, a new file with its
+first bytes and then its times. The group writes each inode with one statement. A statement for each
+change takes 3 to 5 us of a request; changing a tuple in memory takes a tenth of that.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,14 +35,14 @@ _Row = tuple[int, ...]
 
 
 class InodeTable:
-    """The table, and some of its rows in memory, each as the inode's attributes."""
+    """The table ``inodes``, with some of its rows in memory as ``Attributes``."""
 
     def __init__(self, db: Statements) -> None:
         self._db = db
         self._rows: dict[Ino, Attributes] = {}
-        self._changed: dict[Ino, bool] = {}  # rows to be written; true: the table has no such row
+        self._changed: dict[Ino, bool] = {}  # inodes to be written; true: the table lacks the row
         self.writes_through = False
-        self.unwritten_changes = 0  # how many changes of rows the table has not counted
+        self.unwritten_changes = 0  # changes in memory that SQLite's total_changes lacks
         self.get = self._rows.get
 
     def __len__(self) -> int:
@@ -76,7 +77,7 @@ class InodeTable:
             self.settle()
 
     def has_row(self, ino: Ino) -> bool:
-        """Return whether an existing inode has a row in the table, perhaps an outdated one."""
+        """Return whether the table has a row, perhaps outdated, of an existing inode."""
         return not self._changed.get(ino, False)
 
     def drop(self, ino: Ino) -> None:
@@ -107,14 +108,14 @@ class InodeTable:
             self._db.run_many(_INSERT, made)
             self._db.run_many(_UPDATE, changed)
             written = total_changes() - before
-            assert written == len(made) + len(changed), "whatever was changed is a row of the table"
-        except BaseException:  # also a number that no column can hold
-            self._db.rollback()  # else names would be there without their inodes
+            assert written == len(made) + len(changed), "every changed inode has a row in the table"
+        except BaseException:  # including a number that no column can hold
+            self._db.rollback()  # otherwise names would exist without their inodes
             raise
         self.unwritten_changes -= written
 
     def settle(self) -> None:
-        """Write all changes and empty the cache, before a statement that changes rows of the table."""
+        """Write all changes and empty the cache, before a statement changes rows of the table."""
         self.flush()
         self.forget()
 

@@ -1,6 +1,6 @@
-"""The filesystem on which the database file lies: its type, and copy-on-write.
+"""The local filesystem that contains the database file: its type, and copy-on-write.
 
-Owns: refusing WAL where its shared memory does not work, and NOCOW on Btrfs.
+Owns: refusing WAL on filesystems where its shared memory does not work, and NOCOW on Btrfs.
 Does not know: SQLite.
 Source: statfs(2), ioctl_iflags(2), https://www.sqlite.org/wal.html ("all processes using a
 database must be on the same host computer").
@@ -16,7 +16,7 @@ from typing import Final
 
 from s3fs_meta.errors import UsageError
 
-# f_type of filesystems whose files another host may change, or whose mmap is not coherent.
+# f_type of filesystems whose files another host can change, or whose mmap is not coherent.
 NETWORK_FILESYSTEMS: Final[Mapping[int, str]] = {
     0x6969: "NFS",
     0x517B: "SMB",
@@ -58,10 +58,10 @@ def filesystem_type(path: Path) -> int:
 
 
 def refuse_wal_on_network(path: Path) -> None:
-    """Refuse a directory on a filesystem where a write-ahead log is not safe; changes nothing.
+    """Refuse a database path on a filesystem where a write-ahead log is not safe.
 
     Raises:
-        UsageError: the log is not safe; the message names the filesystem and an alternative.
+        UsageError: the filesystem is a network filesystem; the message names it and an alternative.
     """
     name = NETWORK_FILESYSTEMS.get(filesystem_type(path))
     if name is not None:
@@ -74,7 +74,7 @@ def refuse_wal_on_network(path: Path) -> None:
 def create_empty(path: Path) -> None:
     """Create the database file, with NOCOW where the filesystem supports it.
 
-    Called before SQLite opens the file: closing another descriptor later would drop SQLite's locks.
+    Must run before SQLite opens the file: closing another descriptor later drops SQLite's locks.
 
     Raises:
         FileExistsError: the file exists already.
@@ -89,15 +89,17 @@ def create_empty(path: Path) -> None:
 def set_nocow(fd: int) -> bool:
     """Disable copy-on-write for an empty file; return whether that was possible.
 
-    Only Btrfs accepts the flag. The database is then rewritten in place, not fragmented into a
-    million extents, but loses the checksums of Btrfs; packs and images have checksums of their own.
+    Only Btrfs accepts the flag. The database is then overwritten in place instead of fragmented into
+    a million extents. It loses the checksums of Btrfs; packs and images have their own.
     """
-    flags = array.array("i", [0, 0])  # the kernel uses an int although the number says long
+    flags = array.array(
+        "i", [0, 0]
+    )  # the kernel uses an int, although the ioctl's number says long
     try:
         fcntl.ioctl(fd, _FS_IOC_GETFLAGS, flags)
         flags[0] |= _FS_NOCOW_FL
         fcntl.ioctl(fd, _FS_IOC_SETFLAGS, flags)
-    except OSError:  # ENOTTY, EOPNOTSUPP: no such flags here
+    except OSError:  # ENOTTY, EOPNOTSUPP: the filesystem has no such flags
         return False
     return True
 

@@ -1,12 +1,12 @@
-"""The read view of a follower's mount: one txg, until the mount switches to the next.
+"""The read view of a follower's mount: one txg, until the mount switches to the next txg.
 
 Owns: a read transaction that stays open, and temporary tables that replace the local tables which
-a read-only mount writes. Does not know: where txgs come from (``replica`` applies them
-through a second connection, in a thread).
-Keeps: no statement of the mount's connection sees half a txg, and none takes the write lock of the
-database. SQLite resolves a name to a temporary table first, so rows of fetched blocks are written
-there, and a group begins no transaction of its own.
-Tasks: the event loop. Never a schedule point.
+a read-only mount writes. Does not know: the source of txgs (``replica`` applies them through a
+second connection, in a thread).
+Keeps: no statement of the mount's connection reads half a txg, and none takes the write lock of the
+database. SQLite resolves a table name to a temporary table first, so rows of fetched blocks are
+written to temporary tables. A group begins no transaction of its own.
+Tasks: the event loop; no method is a schedule point.
 Source: https://www.sqlite.org/wal.html, "Concurrency"; lang_naming.html.
 """
 
@@ -20,7 +20,7 @@ _TABLES: Final = ("cached_blocks", "copies")
 
 
 class Viewed(Protocol):
-    """The part of the database that its view uses."""
+    """The part of ``Database`` that a ``View`` uses."""
 
     connection: apsw.Connection
 
@@ -30,7 +30,7 @@ class Viewed(Protocol):
 
 
 class View:
-    """The txg that one connection sees."""
+    """The read view of one connection: every query returns the state of one txg."""
 
     def __init__(self, db: Viewed) -> None:
         """Pin the state that is committed now, and copy the local rows of the file."""
@@ -51,7 +51,7 @@ class View:
         self.pin()
 
     def pin(self) -> None:
-        """Switch to the state that is committed now; rows that groups of the view wrote stay."""
+        """Switch to the newest committed state; keep the rows in temporary tables."""
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
         self._connection.execute("BEGIN")
@@ -61,9 +61,9 @@ class View:
         self._db.load_counters()
 
     def end(self) -> None:
-        """End the view: see every later commit, and write the local rows to the file.
+        """End the view: read every later commit again, and write the local rows to the file.
 
-        Takes a few hundred milliseconds for the largest cache. Equal rows are not written.
+        Takes a few hundred milliseconds for the largest cache. Unchanged rows are not written.
         """
         execute = self._connection.execute
         execute("COMMIT")

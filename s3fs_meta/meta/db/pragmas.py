@@ -1,8 +1,8 @@
 """The pragmas of SQLite that are mount options.
 
-Owns: the values that they can have, which combinations are refused, what a new database gets.
+Owns: the valid values, the refused combinations, and the settings of a new database.
 Does not know: option strings and their defaults (``settings``), connections (``database``).
-Design: docs/guide/tuning.md says what a crash costs under each.
+Design: docs/guide/tuning.md lists what a crash costs under each setting.
 """
 
 import os
@@ -14,7 +14,7 @@ from s3fs_meta.limits import KIB, PAGE_CACHE_BYTES_MAX, PAGE_CACHE_BYTES_MIN
 from s3fs_meta.settings import SqliteOptions
 
 JOURNAL_MODES: Final = ("wal", "delete", "truncate", "persist", "memory", "off")
-# The position of a word is its number in SQLite.
+# SQLite's number of each level is its position.
 SYNCHRONOUS: Final = ("off", "normal", "full", "extra")
 TEMP_STORES: Final = ("default", "file", "memory")
 PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
@@ -27,11 +27,11 @@ class Pragmas(SqliteOptions):
     """One set of SQLite settings.
 
     Attributes:
-        cache_size: pages if positive, KiB if negative, None: from the machine's memory.
-        wal_autocheckpoint: pages after which a commit checkpoints by itself; 0: never, the owner
-            of the database checkpoints in a thread.
-        page_size: of a new database; an existing one keeps its own.
-        journal_size_limit: bytes of journal or WAL kept after use; -1: no limit.
+        cache_size: pages if positive, KiB if negative; None: a share of the machine's memory.
+        wal_autocheckpoint: pages in the log after which a commit also checkpoints; 0: never, because
+            the owner of the database checkpoints in a thread.
+        page_size: bytes per page of a new database; an existing database keeps its page size.
+        journal_size_limit: a longer journal or WAL is truncated after use; bytes, -1: no limit.
     """
 
     page_size: int = 4096
@@ -64,7 +64,7 @@ class Pragmas(SqliteOptions):
 
     @property
     def can_undo(self) -> bool:
-        """Return whether a group can be rolled back; without a journal it cannot."""
+        """Return whether a group can be rolled back, which requires a journal."""
         return self.journal_mode != "off"
 
     @property
@@ -74,24 +74,23 @@ class Pragmas(SqliteOptions):
 
     @property
     def effective_cache_size(self) -> int:
-        """Return the page cache in SQLite's form: pages, or KiB if negative."""
+        """Return the size of the page cache as SQLite expects it: pages, or KiB if negative."""
         return default_cache_size() if self.cache_size is None else self.cache_size
 
     @property
     def commit_syncs_journal_end(self) -> bool:
         """Return whether the end of a rollback journal is on disk when COMMIT returns.
 
-        Otherwise a journal that reappears after a power cut undoes the commit. Our lock is
-        exclusive,
-        so DELETE, like PERSIST, keeps the journal and overwrites its header, and syncs it at every
-        level except off. TRUNCATE syncs it only at FULL and above.
+        Otherwise a journal that reappears after a power cut undoes the commit. Because our lock is
+        exclusive, DELETE keeps the journal and overwrites its header, like PERSIST, and syncs that
+        at every level except off. TRUNCATE syncs the journal only at FULL and above.
         Source: pager_end_transaction and zeroJournalHdr in SQLite's pager.c.
         """
         return self.journal_mode in {"delete", "persist"} or self.synchronous in {"full", "extra"}
 
 
 def default_cache_size() -> int:
-    """Return the default page cache for this machine, in KiB, negative as SQLite expects it."""
+    """Return the default page cache size for this machine, as negative KiB."""
     ram_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     wanted = min(max(ram_bytes // _RAM_SHARE, PAGE_CACHE_BYTES_MIN), PAGE_CACHE_BYTES_MAX)
     return -(wanted // KIB)

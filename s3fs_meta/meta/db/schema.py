@@ -1,18 +1,17 @@
-"""The tables of the database: the kind of each, how they are created, and their upgrade.
+"""The tables of the database: their kinds, creation and upgrade.
 
 Owns: reading schema.sql and local.sql (the authority on rows), the lists of tables, the steps from an
 earlier schema version. Does not know: who opens a database, the recording of changes.
 
-Every database is upgraded when it is opened: local ones, images, and copies of the past. The
-upgrade
-is not recorded as a change, so all hosts that follow one chain must get the same rows. Therefore a
-new column has its default until the first change that contains it. So it does not matter how many
-changes of the earlier version are applied before the upgrade, and how many after.
+Every database is upgraded when it is opened: local databases, images, and copies of earlier points
+in time. The upgrade is not recorded as a change, so all hosts that follow one chain must get equal
+rows. Therefore a new column keeps its default until the first change that contains it. So changes
+of the earlier version can be applied before or after the upgrade, with the same result.
 
-    version 2 inodes.btime_delta_ns; default 0: the birth time of an inode of version 1 is the ctime
-                that it has at the first change by a program of version 2
+    version 2 inodes.btime_delta_ns, default 0: the birth time of an inode of version 1 is its ctime
+                at the first change by a program of version 2
 
-Source: https://www.sqlite.org/lang_altertable.html, chapter 6: no row is touched.
+Source: https://www.sqlite.org/lang_altertable.html, chapter 6: ADD COLUMN rewrites no row.
 """
 
 import functools
@@ -26,11 +25,11 @@ from s3fs_meta.model import ROOT_INO
 
 SCHEMA_VERSION: Final = 2
 
-# Numbers of columns in earlier versions of tables. Later columns are the last ones, with
-# defaults, which SQLite uses for changesets that do not have them.
+# How many columns a table had in earlier schema versions. Newer columns follow with defaults,
+# which SQLite uses for changesets without these columns.
 FORMER_COLUMNS: Final = {"inodes": frozenset({13})}
 
-# In the order of comparing and copying.
+# In the order in which tables are compared and copied.
 REPLICATED_TABLES: Final = (
     "inodes",
     "dentries",
@@ -53,7 +52,7 @@ LOCAL_TABLES: Final = (
 
 _ROOT_MODE: Final = stat.S_IFDIR | 0o755
 _FORMER_VERSION: Final = 1
-assert SCHEMA_VERSION == _FORMER_VERSION + 1, "another version needs another step here"
+assert SCHEMA_VERSION == _FORMER_VERSION + 1, "each version needs an upgrade step in this module"
 _FORMER: Final = b"%d" % _FORMER_VERSION
 _PRESENT: Final = b"%d" % SCHEMA_VERSION
 _VERSION: Final = "SELECT value FROM properties WHERE name = 'schema_version'"
@@ -89,11 +88,10 @@ def script(name: str) -> str:
 
 
 def upgrade(connection: apsw.Connection) -> None:
-    """Upgrade a database of an earlier schema version; a current one stays unchanged.
+    """Upgrade a database of an earlier schema version; a current database stays unchanged.
 
-    Atomic, even if power is lost: before any pragma is set, a database has a journal that survives
-    a
-    power cut. Transaction: its own. Blocks; called before any other use of the connection.
+    Atomic even under power loss, because before any pragma is set, the journal of a database
+    survives a power cut. Transaction: its own. Blocks. Must be the first use of the connection.
 
     Raises:
         apsw.Error: the database is unchanged.
@@ -113,13 +111,13 @@ def upgrade(connection: apsw.Connection) -> None:
 
 
 def show_as_present(connection: apsw.Connection) -> bool:
-    """Give a read-only connection temporary views of an older database in the current schema.
+    """Show an older database in the current schema, by temporary views of a read-only connection.
 
-    A temporary view hides the table; only ``main.inodes`` is the table itself. The view is dropped
-    together with the temporary storage.
+    The temporary view ``inodes`` hides the table, which remains ``main.inodes``. SQLite drops the
+    view when the connection is closed.
 
     Returns:
-        Whether the database has an older schema version.
+        Whether the database has an earlier schema version.
     """
     if not _is_former(connection):
         return False

@@ -1,7 +1,7 @@
 """A consistent snapshot of the database, to be copied while the writer continues.
 
 Owns: the read transaction (WAL) or the immediate copy (other journal modes).
-Does not know: images, which rows are dropped from the copy.
+Does not know: images, and which rows are dropped from the copy.
 Tasks: opened on the event loop; ``copy_to`` and ``close`` belong in a thread.
 """
 
@@ -18,7 +18,7 @@ from s3fs_meta.meta.db.connections import translated
 
 
 class Snapshot:
-    """A database state that stays readable until ``close``; until then the WAL only grows."""
+    """A state of the database that stays readable until ``close``. Until then the WAL only grows."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Snapshot:
 
     @property
     def connection(self) -> apsw.Connection:
-        """Return the connection that sees the snapshot, for queries in a thread."""
+        """Return the connection that reads the snapshot, for queries in a thread."""
         assert self._connection is not None, "a closed snapshot cannot be read"
         return self._connection
 
@@ -43,7 +43,7 @@ class Snapshot:
         The file is not synced.
 
         Raises:
-            DatabaseError: the copy is incomplete; remove it.
+            DatabaseError: the copy is incomplete; the caller removes it.
         """
         assert self._connection is not None, "a closed snapshot cannot be copied"
         try:
@@ -65,7 +65,7 @@ class Snapshot:
 
 
 def open_in_wal(path: Path, closed: Callable[[Snapshot], None]) -> Snapshot:
-    """Return a snapshot of the last commit, by a read transaction on a second connection."""
+    """Open a second connection and return its read transaction, a snapshot of the last commit."""
     connection = connections.connect(path, read_only=True)
     connection.execute("BEGIN")
     connection.execute("SELECT txg FROM counters").fetchall()  # only a read starts the snapshot
@@ -73,9 +73,9 @@ def open_in_wal(path: Path, closed: Callable[[Snapshot], None]) -> Snapshot:
 
 
 def spool(connection: apsw.Connection, path: Path, closed: Callable[[Snapshot], None]) -> Snapshot:
-    """Return a snapshot by copying the database to *path* now; it is removed on close.
+    """Copy the database to *path* now and return the copy as a snapshot, which is removed on close.
 
-    Only the writer's own connection can read the database when its lock is exclusive.
+    Outside WAL the writer's lock is exclusive, so only its own connection can read the database.
     """
     path.unlink(missing_ok=True)
     try:
@@ -88,7 +88,7 @@ def spool(connection: apsw.Connection, path: Path, closed: Callable[[Snapshot], 
 
 
 def copy_database(source: apsw.Connection, path: Path) -> None:
-    """Copy all pages into a new file, and leave it in journal_mode=delete."""
+    """Copy all pages of a database into a new file in journal_mode=delete."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.close(fd)
     target = connections.connect(path, read_only=False)

@@ -1,8 +1,8 @@
 """Running statements on the writing connection.
 
 Owns: the cursor, the translation of SQLite's errors, and results cached until a row changes.
-Does not know: when groups begin and end (``database``); rows of inodes in memory (``inode_table``,
-whose methods run the statements on that table).
+Does not know: when groups begin and end (``database``); rows of inodes in memory (``inode_table``
+runs the statements on the table ``inodes``).
 """
 
 import abc
@@ -25,13 +25,13 @@ class Statements(abc.ABC):
         self._use(connection)
         self.in_group = False
         self._recent: dict[Any, Any] = {}
-        self.remembers = True  # false if another connection changes rows
+        self.remembers = True  # cache results; false while another connection changes rows
 
     def _use(self, connection: apsw.Connection) -> None:
         self.connection = connection  # only for recorders; rows are changed through run()
         self._cursor = connection.cursor()
         self._total_changes = connection.total_changes
-        self._recent_at = -1  # value of total_changes() when the first row was cached
+        self._recent_at = -1  # value of total_changes() for which the cached results are valid
 
     @abc.abstractmethod
     def rollback(self) -> None:
@@ -44,7 +44,7 @@ class Statements(abc.ABC):
         """Find out whether the group survived an error; return our error for it."""
 
     def one(self, sql: str, arguments: Arguments = ()) -> Row | None:
-        """Return the first row, None without one. For queries with few rows."""
+        """Return the first row of a query with few rows, None if it has no row."""
         try:
             rows = self._cursor.execute(sql, arguments).fetchall()
         except apsw.Error as exc:
@@ -52,9 +52,9 @@ class Statements(abc.ABC):
         return rows[0] if rows else None
 
     def recent(self) -> dict[Any, Any]:
-        """Return the results cached since the last change of a row; the caller may add to them.
+        """Return the cached results, empty after a row changed; the caller may add results.
 
-        If another connection changes rows, nothing is cached.
+        While another connection changes rows, results are not kept.
         """
         try:
             total = self._total_changes()
@@ -66,18 +66,18 @@ class Statements(abc.ABC):
         return self._recent
 
     def _forget_recent(self) -> None:
-        """Drop all cached results, which may be older than changes that were counted already."""
+        """Drop all cached results, because rows changed without a change of total_changes()."""
         self._recent_at = -1
 
     def all(self, sql: str, arguments: Arguments = ()) -> list[Row]:
-        """Return all rows; the query bounds their number."""
+        """Return all rows of a query that bounds their number."""
         try:
             return self._cursor.execute(sql, arguments).fetchall()
         except apsw.Error as exc:
             raise self._failed(exc) from exc
 
     def iterate(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
-        """Yield rows one by one. Exhaust or close it before the next schedule point."""
+        """Yield rows one by one. Exhaust or close the iterator before the next schedule point."""
         try:
             cursor = self.connection.cursor()
             try:
@@ -91,10 +91,9 @@ class Statements(abc.ABC):
         """Change rows and return how many. Transaction: inside a group.
 
         Raises:
-            DatabaseFullError: the complete group is lost.
-            DatabaseError: this statement changed nothing; if ``in_group`` is now false, the group
-            is
-            lost, too.
+            DatabaseFullError: the disk is full, and the complete group is lost.
+            DatabaseError: the statement changed nothing. If ``in_group`` is now false, the complete
+            group is lost.
         """
         assert self.in_group, "rows change only inside a group: call begin() first"
         try:

@@ -6,9 +6,9 @@ Tasks: the event loop, except ``sync`` and ``checkpoint``, which belong in a thr
 
 How the log stays bounded: a checkpoint in a thread copies frames into the database while the
 writer continues, so it never reaches the end of the log. SQLite restarts the log only when a
-transaction begins after all of it was copied. So the thread repeats the checkpoint until only a
-short rest remains. Then ``nearly_copied`` is true, and the database copies the rest between two
-groups, on the event loop: two fsyncs and a few pages.
+transaction begins after all frames were copied. So the thread repeats the checkpoint until few
+frames remain. Then ``nearly_copied`` is true, and the database copies the remaining frames between
+two groups, on the event loop. That takes two fsyncs and writes a few pages.
 Source: https://www.sqlite.org/wal.html, "Avoiding Excessively Large WAL Files".
 """
 
@@ -42,7 +42,7 @@ class Checkpoint(NamedTuple):
 
 
 class Wal:
-    """The log of one open database."""
+    """The write-ahead log of one open database."""
 
     def __init__(self, database: Path, page_size: int, synchronous: str) -> None:
         self._database = str(database)
@@ -52,7 +52,9 @@ class Wal:
         self._directory_synced = False
         self._frames = 0
         self._copied_frames = 0
-        self._in_thread = False  # two concurrent checkpoints would only disturb each other
+        self._in_thread = (
+            False  # whether a checkpoint runs in a thread; the event loop runs none then
+        )
 
     def note_commit(self, frames: int) -> None:
         """Store the length of the log after a commit, as reported by SQLite's hook."""
@@ -72,9 +74,9 @@ class Wal:
 
     @property
     def nearly_copied(self) -> bool:
-        """Return whether the log is long enough to restart and only a short rest is not yet copied.
+        """Return whether the log is long enough to restart, and few of its frames are not copied.
 
-        The longer the log, the longer a rest is accepted, which bounds the log under any load.
+        The longer the log, the more frames may be left, which bounds the log under any load.
         """
         return (
             self._copied_frames > 0
@@ -104,10 +106,10 @@ class Wal:
             self._directory_synced = True
 
     def checkpoint(self) -> Checkpoint:
-        """Copy the log into the database, beside the writer. Blocking: in a thread.
+        """Copy the log into the database while the writer continues. Blocking: in a thread.
 
         Raises:
-            DatabaseError: nothing is lost; the log only stays longer.
+            DatabaseError: the checkpoint failed. Nothing is lost; the log only stays longer.
         """
         self._in_thread = True
         try:
@@ -128,12 +130,12 @@ class Wal:
             if self.uncopied_bytes <= WAL_REST_BYTES_MAX:
                 break
             before, done = done, self.checkpoint_with(connection)
-            if done.copied_frames <= before.copied_frames:  # a reader prevents copying the rest
+            if done.copied_frames <= before.copied_frames:  # a reader blocks copying more frames
                 break
         return done
 
     def checkpoint_with(self, connection: apsw.Connection) -> Checkpoint:
-        """Copy through a given connection; never wait for readers, the writer or a checkpoint."""
+        """Copy the log through a given connection, without waiting for readers or the writer."""
         try:
             done = Checkpoint(*connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE))
         except apsw.BusyError:
@@ -144,14 +146,13 @@ class Wal:
 
 
 def last_change_ns(database: Path) -> int | None:
-    """Return the newest ctime of a database that no process has open, and of its log (ns).
+    """Return the newest ctime, in ns, of a database that no process has open and of its log.
 
-    A file that was restored from a backup has a new ctime, whatever its mtime is: see inode(7). So
-    a file with an older ctime was made before the last commit of the killed process, or the
-    database was restored.
+    The caller compares it with the time of a file beside the database. Restoring a file from a
+    backup gives it a new ctime, even if its mtime is old: see inode(7).
 
     Returns:
-        None if there is no database, or its log is missing.
+        None if the database or its log is missing.
     """
     try:
         with database.open("rb") as file:

@@ -1,8 +1,8 @@
-"""The root directory as mkfs made it, from the changes of it that were recorded later.
+"""The root directory that mkfs made, reconstructed from later changes of it.
 
-Owns: which values of the root directory are known. Does not know: where changesets come from.
-Keeps: a value is only corrected before the first change of it is applied, since that change lists the
-value before it. Owner and mode that no change ever touched keep the values of the empty database.
+Owns: which values of the root directory are known. Does not know: the source of changesets.
+Keeps: a value is corrected only before its first change is applied, because that change records the
+former value. An owner and a mode that no change replaced keep the values of the empty database.
 Tasks: any thread, inside a transaction.
 """
 
@@ -20,15 +20,15 @@ class FirstRoot:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        db.inodes.write_through()  # a statement here uses the table
+        db.inodes.write_through()  # ``hear`` updates the table directly
         self._columns = [str(name) for (name,) in db.all(_COLUMNS)]
-        self._known: set[int] = set()  # columns whose first change was met
+        self._known: set[int] = set()  # columns that were corrected
 
     def hear(self, changeset: bytes) -> None:
-        """Give the root directory the values that a changeset found in it; then apply that.
+        """Set the former values of the root directory in a changeset, before the caller applies it.
 
         Raises:
-            FormatError: it is damaged.
+            FormatError: the changeset is damaged.
         """
         for column, value in changesets.former_values(changeset, "inodes", ROOT_INO).items():
             if column not in self._known:

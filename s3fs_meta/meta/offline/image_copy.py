@@ -1,8 +1,8 @@
 """Preparing a copy of the database as an image.
 
-Owns: changing a snapshot's copy so that any host can start from it: it gets the locations of blocks
-that were being uploaded, and loses the local tables. Does not know: pieces, manifests, the store.
-Tasks: everything here blocks and belongs in a thread; the copy has no other user.
+Owns: adding the locations of blocks that were being uploaded, and dropping the local tables, so that
+any host can start from the copy. Does not know: image pieces, manifests, the store.
+Tasks: all calls block and belong in a thread; no other task uses the copy.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -18,7 +18,7 @@ from s3fs_meta.meta.tables import blocks, packs
 from s3fs_meta.meta.tables.properties import all_of
 from s3fs_meta.model import BlockId, ObjectKey, PackId, Txg
 
-# A copy is made again after any failure, so it need not be durable.
+# After any failure a new copy is made, so the copy need not be durable.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 _SUFFIXES: Final = ("", "-journal", "-wal", "-shm")
@@ -62,18 +62,18 @@ def finish(
     *,
     txg: Txg | None = None,
 ) -> None:
-    """Prepare a copy for an image: apply locations, drop tables that only concern this host.
+    """Prepare a database copy as an image: set locations of blocks, drop the local tables.
 
     Args:
         path: path of the copy.
         stored: packs that may be newer than the copy.
         resolved: new locations of blocks in the copy.
-        lost: blocks whose last copy is lost: in the image they have no location.
-        txg: the txg of the image, in which emptied packs die; the row of counters may have an
-            earlier number, which is not changed.
+        lost: blocks whose last copy is lost; in the image they have no location.
+        txg: the txg of the image, recorded as died_txg of packs without live blocks. The row of
+            counters may have an earlier txg, which stays.
 
     Raises:
-        MetadataError: a block of the copy has no location; the copy is unusable.
+        MetadataError: a cached block of the copy has no location; the copy is unusable.
         DatabaseError: SQLite failed, for example because the disk is full.
     """
     db = Database.open(path, _THROWAWAY)
@@ -88,7 +88,7 @@ def finish(
             packs.note_if_dead(db, pack.pack)
         _drop_unnamed(db, lost)
         db.counters.txg = recorded
-        # An uncached block was lost by an earlier host: in the bucket it has no location.
+        # A block without location that is not cached was lost by an earlier host.
         sql = (
             "SELECT b.block FROM blocks AS b JOIN cached_blocks AS c ON c.block = b.block"
             " WHERE b.pack IS NULL LIMIT ?"
@@ -111,7 +111,7 @@ def _drop_unnamed(db: Database, lost: Collection[BlockId]) -> None:
 
 
 def describe(path: Path) -> ImageFacts:
-    """Return the facts about a prepared copy."""
+    """Return the facts about a prepared copy that its manifest contains."""
     db = Database.open(path, _THROWAWAY, read_only=True)
     try:
         facts = all_of(db)
@@ -130,6 +130,6 @@ def describe(path: Path) -> ImageFacts:
 
 
 def remove(path: Path) -> None:
-    """Remove a copy and SQLite's files beside it; missing files are not an error."""
+    """Remove a database copy and SQLite's files beside it, as far as they exist."""
     for suffix in _SUFFIXES:
         path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -1,12 +1,12 @@
 """Rows of a damaged image, adopted into a database that is rebuilt from packs.
 
-Owns: which rows are valid beside the indexes of packs (``temp.claims`` of ``rebuild``).
+Owns: deciding which rows agree with the indexes of packs (``temp.claims`` of ``rebuild``).
 Does not know: how the rows were read, packs as objects.
-Keeps: a block has only a location that the index of a pack confirms. A file whose inode was read
-has its blocks as of the image; newer content of the file goes to a separate file. Blocks of the
-file whose rows could not be read come from packs. Contradictions between rows (names, links,
-counts) are left to fsck.
-Tasks: everything blocks; in a thread, on a database that no other task uses.
+Keeps: a block gets a location only if the index of a pack confirms it. A file whose inode was read
+gets its blocks as of the image; newer content of the file becomes a separate file. If rows of the
+file's block map could not be read, these blocks are taken from packs. fsck repairs contradictions
+between rows (names, links, counts).
+Tasks: all calls block; they belong in a thread, on a database that no other task uses.
 """
 
 import stat
@@ -21,7 +21,7 @@ from s3fs_meta.meta.offline.salvage import BLOCKS, NAMING, DamagedDatabase, Tabl
 from s3fs_meta.model import ROOT_INO
 
 LOST_FOUND: Final = b"lost+found"
-_NEXT_MAX: Final = 1 << 62  # a larger counter is damage, and would leave no numbers
+_NEXT_MAX: Final = 1 << 62  # a larger counter is damaged, and would exhaust the numbers
 _NUMBERED: Final[Mapping[str, tuple[str, ...]]] = {  # columns with numbers of inodes and blocks
     "inodes": ("ino",),
     "blocks": ("block",),
@@ -36,7 +36,8 @@ _IMAGE_BLOCKS: Final = (
     "CREATE TEMP TABLE image_blocks (block INTEGER PRIMARY KEY, plain_bytes INTEGER, hash BLOB)"
 )
 
-# The location of each block's content; an entry with the same number is the most likely one.
+# Gives each block of the image a location with its content; an index entry with the block's own
+# number is preferred.
 _LOCATE: Final = (
     "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, s.hash, c.pack, c.pack_offset,"
     " c.stored_bytes FROM temp.image_blocks AS s JOIN temp.claims AS c"
@@ -44,13 +45,13 @@ _LOCATE: Final = (
     " ORDER BY c.block = s.block DESC, c.epoch DESC, c.pack ON CONFLICT DO NOTHING"
 )
 
-# An entry with a block's number but other content is from a fenced host.
+# Marks index entries that have a block's number but other content: a fenced host wrote them.
 _OTHER_CONTENT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE EXISTS (SELECT 1 FROM temp.image_blocks AS s"
     " WHERE s.block = claims.block AND s.hash <> claims.hash)"
 )
 
-# Blocks that did not exist when the image was made.
+# Removes entries of blocks that were already deleted when the image was made.
 _FREED: Final = (
     "DELETE FROM temp.claims WHERE NOT doubted AND block < ?"
     " AND block NOT IN (SELECT block FROM temp.image_blocks)"
@@ -60,7 +61,8 @@ _NEWER: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE block >= ? AND ino IN (SELECT ino FROM inodes)"
 )
 
-# Positions of files as in the image: a hole, or its row was read.
+# Finds files whose block map was not read completely. The claims of all other positions of adopted
+# files are removed: there the image has a hole, or a row that was read.
 _UNSETTLED: Final = (
     "CREATE TEMP TABLE unsettled AS SELECT i.ino AS ino, i.size_bytes AS size_bytes"
     " FROM inodes AS i LEFT JOIN (SELECT ino, count(*) AS rows FROM block_map GROUP BY ino) AS m"
@@ -72,7 +74,7 @@ _SETTLED: Final = (
     " AND claims.block_index * ? < u.size_bytes)"
 )
 
-# Of files without an inode the newest block at an index is used, as without an image.
+# For a file without an inode, the newest block at each position is used, as without an image.
 _REWRITTEN: Final = (
     "DELETE FROM block_map WHERE ino NOT IN (SELECT ino FROM inodes) AND EXISTS (SELECT 1"
     " FROM temp.claims AS c WHERE NOT c.doubted AND c.ino = block_map.ino"
@@ -83,19 +85,19 @@ _REWRITTEN: Final = (
 class ImageRows(NamedTuple):
     """Facts about the rows that were read from an image."""
 
-    next_block: int  # blocks from this number on are newer
-    knows_blocks: bool  # each row of blocks was read
-    incomplete: tuple[str, ...]  # tables in which pages are missing
+    next_block: int  # blocks from this number on are newer than the image
+    knows_blocks: bool  # whether all rows of the table blocks were read
+    incomplete: tuple[str, ...]  # tables of the image in which pages are missing
 
 
 def adopt(db: Database, damaged: DamagedDatabase) -> ImageRows:
-    """Insert all readable rows into a database that has only a root directory; commits.
+    """Insert all readable rows of a damaged image into a new database, and commit.
 
     Raises:
         DatabaseError: the disk failed.
     """
     incomplete = []
-    db.inodes.write_through()  # statements here use every table
+    db.inodes.write_through()  # the statements of this module use every table directly
     db.begin()
     db.run(_IMAGE_BLOCKS)
     inodes = damaged.inodes
@@ -117,7 +119,7 @@ def adopt(db: Database, damaged: DamagedDatabase) -> ImageRows:
 
 
 def _insert(db: Database, table: Table, target: str, rows: Iterator[Row]) -> None:
-    """Insert rows; a row replaces an earlier one with the same key, so the root is that of the image."""
+    """Insert rows, replacing rows with equal keys; so the root directory is that of the image."""
     columns, places = ", ".join(table.columns), ", ".join("?" * len(table.columns))
     sql = f"INSERT OR REPLACE INTO {target} ({columns}) VALUES ({places})"
     while batch := list(islice(rows, SALVAGE_ROWS_AT_ONCE)):
@@ -125,7 +127,7 @@ def _insert(db: Database, table: Table, target: str, rows: Iterator[Row]) -> Non
 
 
 def _fitting(table: Table, batch: list[Row]) -> Iterable[Row]:
-    """Delete rows with numbers of inodes and blocks that our program never assigns."""
+    """Return a batch without rows whose inode or block numbers no program assigns."""
     numbered = [table.columns.index(name) for name in _NUMBERED[table.name]]
     least = ROOT_INO + 1 if table.name == "block_map" else 1
     return [
@@ -136,22 +138,23 @@ def _fitting(table: Table, batch: list[Row]) -> Iterable[Row]:
 
 
 def _pass_given_numbers(db: Database) -> None:
-    """Raise the counters above every number that was read."""
+    """Raise the counters above every inode and block number that was read."""
     row = db.one(
         "SELECT (SELECT max(ino) FROM inodes), (SELECT coalesce(max(ino), 0) FROM block_map),"
         " (SELECT coalesce(max(block), 0) FROM temp.image_blocks),"
         " (SELECT coalesce(max(block), 0) FROM block_map)"
     )
-    assert row is not None, "an aggregate has a row"
+    assert row is not None, "a query of aggregates returns one row"
     counters = db.counters
     counters.next_ino = max(counters.next_ino, row[0] + 1, row[1] + 1)
     counters.next_block = max(counters.next_block, row[2] + 1, row[3] + 1)
 
 
 def locate(db: Database) -> None:
-    """Create rows of the blocks that both the image and a pack have.
+    """Create rows of the blocks that are in the image and in the index of a pack.
 
-    Transaction: inside a group; ``temp.claims`` is complete, with claims of fenced hosts doubted.
+    ``temp.claims`` must be complete, with the claims of fenced hosts marked as doubted.
+    Transaction: inside a group.
     """
     db.run("CREATE INDEX temp.claims_by_hash ON claims (hash)")
     db.run(_LOCATE)
@@ -159,7 +162,7 @@ def locate(db: Database) -> None:
 
 
 def settle(db: Database, image: ImageRows, block_bytes: int) -> None:
-    """Delete entries of packs that need no further file position. Transaction: inside a group."""
+    """Delete the claims of packs that the rows of the image make useless. Inside a group."""
     if image.knows_blocks:
         db.run(_FREED, (image.next_block,))
     db.run(_NEWER, (image.next_block,))
@@ -170,11 +173,11 @@ def settle(db: Database, image: ImageRows, block_bytes: int) -> None:
 
 
 def count_files(db: Database) -> tuple[int, int]:
-    """Return the number of regular files, and the number of those outside lost+found."""
+    """Return the number of regular files, and how many of them are outside lost+found."""
     row = db.one(
         "SELECT count(*), coalesce(sum(parent IS NOT (SELECT ino FROM dentries WHERE parent = ?1"
         " AND name = ?2)), 0) FROM inodes WHERE mode & ?3 = ?4",
         (ROOT_INO, LOST_FOUND, stat.S_IFMT(0xFFFF), stat.S_IFREG),
     )
-    assert row is not None, "an aggregate has a row"
+    assert row is not None, "a query of aggregates returns one row"
     return row[0], row[1]

@@ -1,8 +1,8 @@
 """Changing the page size of a database that no process has open.
 
-Owns: the procedure. Under WAL SQLite ignores the pragma, and a VACUUM in place needs temporary
-space in another directory; so a new file is written next to the database and replaces it.
-A crash leaves the complete old or new database, and perhaps a leftover file.
+Owns: the procedure. Under WAL SQLite ignores the pragma page_size, and a VACUUM in place needs
+temporary space in another directory. So a new file is written beside the database and replaces it.
+A crash leaves the complete old or new database, and perhaps an unused file.
 Source: https://www.sqlite.org/lang_vacuum.html, "VACUUM INTO".
 """
 
@@ -23,16 +23,16 @@ _SUFFIX: Final = "-resized"
 
 
 def change_page_size(path: Path, page_size: int, *, busy_ms: int = DATABASE_BUSY_MS) -> None:
-    """Rewrite a database with another page size; needs free space of the same size.
+    """Rewrite a database with another page size; needs as much free space as the database.
 
-    The journal mode is DELETE afterwards; opening it sets the wanted one. Blocks for a long time.
+    The new file has journal_mode=delete; the next opening sets the configured mode. Blocks for long.
 
     Args:
-        busy_ms: longest wait for other processes that use the database.
+        busy_ms: longest wait, in ms, for other processes that use the database.
 
     Raises:
-        UsageError: SQLite does not support the size; nothing was changed.
-        DatabaseError: the disk is full, or the database is in use; it is unchanged.
+        UsageError: SQLite does not support the page size; nothing was changed.
+        DatabaseError: the disk is full, or another process uses the database; it is unchanged.
     """
     Pragmas(page_size=page_size).validate()
     resized = path.with_name(path.name + _SUFFIX)
@@ -52,7 +52,7 @@ def _write_resized(path: Path, resized: Path, page_size: int, busy_ms: int) -> N
     try:
         old.set_busy_timeout(busy_ms)
         old.pragma("locking_mode", "exclusive")
-        old.pragma("journal_mode", "delete")  # the WAL must not outlive its database file
+        old.pragma("journal_mode", "delete")  # no log of the old file must stay beside the new file
         before = old.execute(counters.SELECT).fetchall()
         create_empty(resized)
         old.pragma("page_size", page_size)

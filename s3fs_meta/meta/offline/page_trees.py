@@ -1,11 +1,11 @@
-"""A check that the pages of a database file form trees, before SQLite reads it.
+"""A check that the pages of a database file form trees, before SQLite reads the file.
 
-On a plain filesystem any writer of the bucket can make an image. SQLite bounds the depth of a tree,
-but not how often a page occurs in it: a few pages that name each other three hundred times make a
-scan that never ends, and the first scan is that of the schema, when the file is opened.
+In an unencrypted filesystem any process that can write to the bucket can make an image. SQLite
+bounds the depth of a tree, but not how often a page occurs in it. A few pages that name each other
+three hundred times make a scan endless, even the scan of the schema when the file is opened.
 
-Owns: reading the child pages of B-trees. Does not know: rows, schemas, where the file came from.
-Keeps: each page of the file is looked at once at most, so the time is linear in its size.
+Owns: reading the child pages of B-trees. Does not know: rows, schemas, the source of the file.
+Keeps: each page of the file is read at most once, so the time is linear in the file's size.
 Source: https://www.sqlite.org/fileformat2.html, "B-tree Pages".
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 
 from s3fs_meta.errors import FormatError
 
-SCHEMA_ROOT: Final = 1  # the tree that names the roots of all others
+SCHEMA_ROOT: Final = 1  # root page of the schema, which lists the root pages of all other trees
 _MAGIC: Final = b"SQLite format 3\0"
 _FILE_HEADER_BYTES: Final = 100
 _PAGE_SIZE_AT: Final = 16
@@ -30,7 +30,7 @@ _NUMBER: Final = struct.Struct(">I")
 
 
 def require_schema_tree(path: Path, key: str) -> None:
-    """Refuse a file whose schema SQLite may read for ever. Raises as ``PageTrees``."""
+    """Refuse a file whose schema pages form no tree, or are no pages. Raises as ``PageTrees``."""
     trees = PageTrees(path, key)
     try:
         trees.require_trees([SCHEMA_ROOT])
@@ -39,29 +39,29 @@ def require_schema_tree(path: Path, key: str) -> None:
 
 
 class PageTrees:
-    """The trees of one file; blocking."""
+    """The B-trees of one database file; all calls block."""
 
     def __init__(self, path: Path, key: str) -> None:
         """Map a file that no process changes.
 
         Args:
-            path: of the file.
-            key: of the object that it came from, for errors.
+            path: path of the file.
+            key: key of the object from which it was downloaded, for errors.
 
         Raises:
-            FormatError: it does not begin like a database.
+            FormatError: the file has no valid header of an SQLite database.
         """
         self._key = key
         with path.open("rb") as file:
             begin = file.read(_FILE_HEADER_BYTES)
             if len(begin) < _FILE_HEADER_BYTES or not begin.startswith(_MAGIC):
-                raise FormatError(key, "it does not begin like a database")
+                raise FormatError(key, "it does not begin with the header of an SQLite database")
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         page_bytes = int.from_bytes(begin[_PAGE_SIZE_AT : _PAGE_SIZE_AT + 2], "big")
         self._page_bytes = _PAGE_BYTES_MAX if page_bytes == 1 else page_bytes
         if self._page_bytes < _PAGE_BYTES_MIN or self._page_bytes & (self._page_bytes - 1):
             self._map.close()
-            raise FormatError(key, f"pages of {page_bytes} bytes")
+            raise FormatError(key, f"its header has the invalid page size {page_bytes}")
         self._pages = len(self._map) // self._page_bytes
         self._seen = bytearray(self._pages // 8 + 1)
 
@@ -70,18 +70,19 @@ class PageTrees:
         self._map.close()
 
     def require_trees(self, roots: Iterable[int]) -> None:
-        """Refuse a page that occurs twice below these roots or in earlier calls.
+        """Refuse a page that occurs twice below these roots or those of earlier calls.
 
         Raises:
-            FormatError: it does, or a page is none of a tree.
+            FormatError: a page occurs twice, is outside the file, or is not a page of a tree.
         """
         waiting = list(roots)
         while waiting:
             page = waiting.pop()
             if not 0 < page <= self._pages:
-                raise FormatError(self._key, f"it names page {page} of {self._pages}")
+                text = f"it refers to page {page}, but has {self._pages} pages"
+                raise FormatError(self._key, text)
             if self._seen[page >> 3] & 1 << (page & 7):
-                raise FormatError(self._key, f"its page {page} is named twice")
+                raise FormatError(self._key, f"two pages refer to its page {page}")
             self._seen[page >> 3] |= 1 << (page & 7)
             waiting.extend(self._children(page))
 
@@ -92,13 +93,15 @@ class PageTrees:
         if kind in _LEAVES:
             return
         if kind not in _INTERIORS:
-            raise FormatError(self._key, f"its page {page} is none of a tree")
+            raise FormatError(self._key, f"its page {page} is not a page of a tree")
         _, _, cells, _, _, last = _HEADER.unpack_from(self._map, at)
         if at + _HEADER.size + 2 * cells > begin + self._page_bytes:
-            raise FormatError(self._key, f"its page {page} has {cells} cells")
+            text = f"its page {page} claims {cells} cells, more than fit into a page"
+            raise FormatError(self._key, text)
         yield last
         places = self._map[at + _HEADER.size : at + _HEADER.size + 2 * cells]
         for (place,) in struct.iter_unpack(">H", bytes(places)):
             if place + _NUMBER.size > self._page_bytes:
-                raise FormatError(self._key, f"its page {page} has a cell at byte {place}")
+                text = f"its page {page} has a cell at byte {place}, outside the page"
+                raise FormatError(self._key, text)
             yield _NUMBER.unpack_from(self._map, begin + place)[0]

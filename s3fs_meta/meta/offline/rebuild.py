@@ -1,11 +1,11 @@
-"""Rebuilding rows from the indexes of packs alone, after all metadata was lost.
+"""Rebuilding rows from the indexes of packs, after all other metadata was lost.
 
-Owns: the use of each index entry, and the inodes and names of the recovered content.
+Owns: which entries of the indexes are used, and the inodes and names of the recovered content.
 Does not know: packs as objects, the store.
-Keeps: the result passes fsck. Of several blocks for one position of a file the newest counts: it
-has the highest number. Content that several files shared is restored in the first of them only.
-Content that a host wrote after it was fenced gets separate files.
-Tasks: everything blocks; in a thread, on a database that no other task uses.
+Keeps: the result passes fsck. If several blocks have one position in a file, the block with the
+highest number is used, because it is the newest. Content that several files shared is restored only
+in the first file. Content that a host wrote after it was fenced gets separate files.
+Tasks: all calls block; they belong in a thread, on a database that no other task uses.
 """
 
 import stat
@@ -25,7 +25,7 @@ _DIRECTORY_MODE: Final = stat.S_IFDIR | 0o700
 _FILE_MODE: Final = stat.S_IFREG | 0o600
 _NAMES_AT_ONCE: Final = 1000
 
-# One row per entry of an index.
+# A claim is an entry in the index of a pack: a block, its content hash, and its position in a file.
 _CLAIMS: Final = (
     "CREATE TEMP TABLE IF NOT EXISTS claims (block INTEGER, epoch INTEGER, pack INTEGER,"
     " pack_offset INTEGER, hash BLOB, plain_bytes INTEGER, stored_bytes INTEGER, ino INTEGER,"
@@ -33,8 +33,9 @@ _CLAIMS: Final = (
     " PRIMARY KEY (block, epoch, pack, pack_offset)) WITHOUT ROWID"
 )
 
-# Numbers of blocks that a later epoch used for other content. At the same position both may be of
-# one host, killed before it recorded the pack; otherwise one is another host's.
+# Block numbers that a later epoch used for other content. If both blocks have the same position, one
+# host may have written both, because it was killed before it recorded the first pack. Otherwise
+# (another = 1) two hosts wrote them.
 _CONFLICTS: Final = (
     "CREATE TEMP TABLE conflicts AS SELECT a.block, a.epoch, a.pack,"
     " max(a.ino <> b.ino OR a.block_index <> b.block_index) AS another"
@@ -48,8 +49,8 @@ _ENDS: Final = (
     " GROUP BY epoch"
 )
 
-# A pack with such a block was never shipped; neither was anything that its epoch numbered
-# after a block of another host.
+# No changelog contains a pack with such a block, or a block that the epoch numbered after a block
+# with another host's number.
 _DOUBT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE pack IN (SELECT pack FROM temp.conflicts)"
     " OR block >= (SELECT e.first_block FROM temp.ends AS e WHERE e.epoch = claims.epoch)"
@@ -57,9 +58,9 @@ _DOUBT: Final = (
 
 
 def add_pack(db: Database, key: ObjectKey, object_bytes: int, entries: Sequence[PackEntry]) -> None:
-    """Add the claims of one pack; packs may come in any order."""
+    """Add the claims of one pack, in any order of packs."""
     epoch = pack_codec.parse_key(key)
-    assert epoch is not None, "only such objects count as packs"
+    assert epoch is not None, "the key of a pack has an epoch"
     db.begin()
     db.run(_CLAIMS)
     pack = packs.create(db, key, object_bytes)
@@ -91,14 +92,14 @@ def finish(
     unreadable: Collection[ObjectKey] = (),
     image: ImageRows | None = None,
 ) -> int:
-    """Give every file an inode and a name; return the number of files.
+    """Give every file of the claims an inode and a name; return the number of files.
 
     Args:
-        unreadable: packs that are kept although their indexes cannot be read.
-        image: facts about adopted rows of an image; with it fsck makes the missing names and
-        inodes.
+        unreadable: packs that must be kept although their indexes cannot be read.
+        image: facts about adopted rows of an image. If given, only files with doubted content get
+            inodes and names; fsck makes the other missing inodes and names.
     """
-    db.inodes.write_through()  # statements here use every table
+    db.inodes.write_through()  # the statements of this module use every table directly
     db.begin()
     properties.keep_packs(db, unreadable)
     db.run(_CLAIMS)
@@ -113,8 +114,8 @@ def finish(
     _place_apart(db, counters.next_ino, counters.next_block)
     row = db.one("SELECT coalesce(max(ino), 0) FROM block_map")
     found = db.one("SELECT coalesce(max(block), 0) FROM blocks")
-    assert row is not None, "an aggregate has a row"
-    assert found is not None, "an aggregate has a row"
+    assert row is not None, "a query of aggregates returns one row"
+    assert found is not None, "a query of aggregates returns one row"
     counters.next_ino = max(counters.next_ino, row[0] + 1)
     counters.next_block = max(counters.next_block, found[0] + 1)
     db.run("DELETE FROM blocks WHERE block NOT IN (SELECT block FROM block_map)")
@@ -134,7 +135,10 @@ def finish(
 
 
 def _doubt_overtaken(db: Database) -> None:
-    """Mark claims of fenced or killed writers as doubted; delete those that another pack confirms."""
+    """Mark claims of fenced or killed writers as doubted.
+
+    A doubted claim is deleted if an undoubted claim has the same block and content.
+    """
     db.run(_CONFLICTS)
     db.run("CREATE TEMP TABLE ends (epoch INTEGER PRIMARY KEY, first_block INTEGER)")
     db.run(_ENDS)
@@ -146,7 +150,7 @@ def _doubt_overtaken(db: Database) -> None:
 
 
 def _place_blocks(db: Database) -> None:
-    """Create rows of the blocks that are not doubted, at their location of the latest epoch."""
+    """Create rows of the blocks that are not doubted, with their location in the latest epoch."""
     db.run(
         "INSERT INTO blocks SELECT block, 0, plain_bytes, hash, pack, pack_offset, stored_bytes"
         " FROM temp.claims WHERE NOT doubted ORDER BY epoch DESC, pack ON CONFLICT DO NOTHING"
@@ -162,7 +166,7 @@ def _place_map(db: Database) -> None:
 
 
 def _place_apart(db: Database, next_ino: int, next_block: int) -> None:
-    """Create rows of doubted blocks: a new inode for each file and epoch, with new block numbers."""
+    """Create rows of doubted blocks with new numbers, in a new inode for each file and epoch."""
     db.run(
         "CREATE TEMP TABLE aside AS SELECT c.*,"
         " dense_rank() OVER (ORDER BY c.epoch, c.ino)"
@@ -184,7 +188,7 @@ def _place_apart(db: Database, next_ino: int, next_block: int) -> None:
 
 
 def _home(db: Database, now_ns: int) -> Ino | None:
-    """Return lost+found, created if missing; None if the name belongs to a non-directory."""
+    """Return the directory lost+found, created if missing; None if that name is not a directory."""
     found = dentries.find(db, ROOT_INO, LOST_FOUND)
     if found is not None:
         row = inodes.find(db, found)
@@ -214,7 +218,7 @@ def _make_files(db: Database, block_bytes: int, now_ns: int, *, apart_only: bool
         " AND ino <> ?1 AND mode = ?2",
         (home, _FILE_MODE),
     )
-    assert totals is not None, "an aggregate has a row"
+    assert totals is not None, "a query of aggregates returns one row"
     files, file_bytes = totals
     db.counters.inodes += files
     db.counters.file_bytes += file_bytes

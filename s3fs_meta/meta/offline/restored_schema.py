@@ -1,15 +1,15 @@
 """A check of the schema of a database that came from the bucket.
 
 Owns: comparing tables, columns and indexes with those of schema.sql, per schema version.
-Does not know: where the file came from, rows.
+Does not know: the source of the file, rows.
 Keeps: SQL from the file is used only as definitions of tables and indexes, by a connection in
-defensive mode; the only change to the file is making missing indexes.
+defensive mode; the only change to the file is the creation of missing indexes.
 
 Columns are compared as SQLite parses them (``table_xinfo``), because the text of an upgraded table
 differs. Clauses that ``table_xinfo`` does not show (CHECK, COLLATE, generated columns) must occur
 as often as in schema.sql. Additional tables are harmless, and fsck reports them. A missing index is
-created. An additional index of our tables, or one with another definition, is refused, because
-SQLite evaluates indexes at every change.
+created. An index of our tables that is not in the schema, or has another definition, is refused,
+because SQLite evaluates indexes at every change.
 """
 
 import re
@@ -54,27 +54,27 @@ class _Table(NamedTuple):
 class _Schema(NamedTuple):
     """The tables and indexes that a database file defines."""
 
-    tables: dict[str, _Table]  # tables of the schema only
-    indexes: dict[str, str]  # definition of each index of these tables
+    tables: dict[str, _Table]  # replicated and location tables, without additional ones
+    indexes: dict[str, str]  # definition of each index of *tables*
 
 
 def require_ours(path: Path, key: str, *, authentic: bool = False) -> None:
     """Refuse a database whose tables are not those of its schema version; in a thread.
 
     Args:
-        path: of the file; nothing is changed but a missing index.
-        key: of the object that it came from, for the error.
+        path: path of the file; only missing indexes are created in it.
+        key: key of the object from which the file was downloaded, for the error.
         authentic: a writer of this filesystem made the file; if not, its pages must form trees, and
-            no value may be longer than ours.
+            no value may be longer than IMAGE_VALUE_BYTES_MAX.
 
     Raises:
-        NewerFormatError: of a version that this program does not know.
-        FormatError: its schema is not ours, or SQLite cannot read it.
+        NewerFormatError: the file has a schema version that this program does not know.
+        FormatError: the file's schema is not ours, or SQLite cannot read it.
         DatabaseError: the disk failed.
     """
     try:
         _require(path, key, authentic=authentic)
-    except (apsw.SQLError, UnicodeDecodeError) as exc:  # no such table, or no definition
+    except (apsw.SQLError, UnicodeDecodeError) as exc:  # a missing table, or an invalid definition
         raise FormatError(key, str(exc)) from exc
     except apsw.Error as exc:
         error = translated(exc, str(path))
@@ -84,11 +84,11 @@ def require_ours(path: Path, key: str, *, authentic: bool = False) -> None:
 def require_ours_damaged(connection: apsw.Connection, key: str) -> int:
     """Check a database with missing pages as ``require_ours`` does; return its schema version.
 
-    The row with the version may be missing, so the version is derived from the tables. No index is
-    created.
+    The row with the version may be missing, so the version is derived from the tables. Missing
+    indexes are not created.
 
     Raises:
-        FormatError: its schema is not ours, or cannot be read.
+        FormatError: the database's schema is not ours, or cannot be read.
     """
     try:
         found = _schema_of(connection, key)
@@ -123,10 +123,11 @@ def _require(path: Path, key: str, *, authentic: bool) -> None:
 
 
 def _require_short_values(connection: apsw.Connection, wanted: _Schema, key: str) -> None:
-    """Refuse values that are longer than any of ours: a request would read many of them.
+    """Refuse a database with a value longer than IMAGE_VALUE_BYTES_MAX.
 
-    This reads each row once, and no long value: SQLite takes the length of a BLOB from the head of
-    its row, and raises TooBigError before it loads a value as text or as a number.
+    Otherwise a request could load many long values. The check itself loads none of them: SQLite reads
+    the length of a BLOB from the header of its row, and raises TooBigError before it loads a long
+    text or number.
     """
     for name, table in wanted.tables.items():
         numbers = [str(column[0]) for column in table.columns if column[1] == _INTEGER]
@@ -144,7 +145,7 @@ def _require_short_values(connection: apsw.Connection, wanted: _Schema, key: str
 
 
 def _require_trees(path: Path, key: str) -> None:
-    """Refuse a file in which a page occurs twice: SQLite would read it repeatedly."""
+    """Refuse a file in which a page occurs twice, because SQLite would read it repeatedly."""
     trees = PageTrees(path, key)
     try:
         trees.require_trees([SCHEMA_ROOT])  # before SQLite reads the schema
@@ -186,8 +187,8 @@ def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
     """Return the schema of a database.
 
     Raises:
-        FormatError: it defines an object that is neither a table nor an index, or has an internal
-        table of SQLite, whose statistics would influence query plans.
+        FormatError: the database defines an object that is neither a table nor an index, or an
+        internal table of SQLite, whose statistics would influence query plans.
     """
     found = _Schema({}, {})
     for kind, name, of_table, sql in connection.execute(_OBJECTS):

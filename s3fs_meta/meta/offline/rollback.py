@@ -1,11 +1,11 @@
-"""Preparing a database of a past txg to become the next state of the filesystem.
+"""Preparing a database of an earlier txg to become the next state of the filesystem.
 
-Owns: the data taken from the present database: numbers that must never be reused, the packs,
-abandoned images, damage marks, and new locations of content. Does not know: how the past database
-is restored, how it replaces the present one.
-Keeps: the files of the past, exactly. Packs that only later states need count as dead from now on:
-these states stay available for the retention time, and reclaim deletes the packs after it.
-Tasks: everything here blocks; in a thread, on databases that no other task uses meanwhile.
+Owns: the data taken from the current database: numbers that must never be reused, the packs,
+abandoned images, damage marks, and new locations of content. Does not know: how the earlier database
+is restored, and how it replaces the current one.
+Keeps: the files are exactly those of the earlier txg. Packs that only later states need count as
+dead from now on: these states stay available for the retention time, then the packs are deleted.
+Tasks: all calls block; they belong in a thread, on databases that no other task uses meanwhile.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import blocks, damage_marks, packs, properties
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackState
 
-_NAMED_MAX: Final = 3  # number of packs in an error message
+_NAMED_MAX: Final = 3  # an error message lists at most this many packs
 
 # Blocks whose packs are condemned or missing, or whose location is marked as damaged.
 _HOMELESS: Final = (
@@ -29,17 +29,17 @@ _HOMELESS: Final = (
 
 
 def take_over(past: Database, present: Database) -> int:
-    """Update a database of the past with facts from the present one; commits.
+    """Update a database of an earlier txg with facts from the current database; commit.
 
     Args:
-        past: a restored database, without local rows.
-        present: a later database of the same filesystem; all its changes are in the bucket.
+        past: a restored database of the earlier txg, without local rows.
+        present: the current database of the filesystem; all its changes are in the bucket.
 
     Returns:
-        The number of blocks of the past that are damaged in the bucket and have no intact copy.
+        The number of blocks of *past* that are damaged in the bucket and have no intact copy.
 
     Raises:
-        SettingsError: content of the past was deleted; *past* is unusable, *present* is unchanged.
+        SettingsError: content of *past* was deleted; *past* is unusable, *present* is unchanged.
     """
     past.begin_local()
     now, then = present.counters, past.counters
@@ -72,7 +72,7 @@ def _list_present(past: Database, present: Database) -> None:
 
 
 def _find_content(past: Database, present: Database) -> int:
-    """Set the present location of blocks whose old location is unreadable.
+    """Set the current location of blocks that are unreadable at their old location.
 
     Returns:
         The number of blocks that are damaged in the bucket and have no other location.
@@ -104,7 +104,7 @@ def _find_content(past: Database, present: Database) -> int:
 def _elsewhere(
     present: Database, block: BlockId, content_hash: bytes, plain_bytes: int
 ) -> BlockRow | None:
-    """Return a block of the present with the same content in a retained, intact pack."""
+    """Return a block of the current database with equal content in a retained, intact pack."""
     for row in (blocks.find(present, block), *blocks.by_hash(present, content_hash)):
         if row is None or row.pack is None or blocks.is_damaged(present, row):
             continue
@@ -116,9 +116,9 @@ def _elsewhere(
 
 
 def _exchange_packs(past: Database) -> None:
-    """Adopt the packs of the present, and recount their live bytes for the blocks of the past.
+    """Adopt the packs of the current database; recount their live bytes for the earlier blocks.
 
-    A pack that has no live bytes any more dies with the open txg, because earlier txgs need it.
+    A pack without live bytes dies in the open txg, not before, because earlier txgs need it.
     """
     past.run("DELETE FROM packs")
     past.run(

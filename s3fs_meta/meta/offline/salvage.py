@@ -1,13 +1,14 @@
 """Reading all readable rows of a database file in which pages are missing.
 
 Owns: finding the readable runs of a table, and checking that a row fits its columns.
-Does not know: where the file came from, what the rows are used for.
-Keeps: the file is only read, as immutable, after a check of its schema, and no SQL in it runs. A
-row is accepted only if its key follows that of the previous row, so pages that form a cycle end a
-run instead of looping forever. The number of searches is bounded. SQLite does not verify overflow
-pages, so a long row that ends in zeros is skipped: its last page may be missing. A row longer than
-any of ours ends the run, and no search follows in its table, because a search would load the row.
-Tasks: everything blocks; in a thread.
+Does not know: the source of the file, the use of its rows.
+Keeps: the file is opened read-only and immutable, after a check of its schema, and no SQL in it
+runs. A row is accepted only if its key follows that of the previous row, so pages that form a cycle
+end a run instead of looping forever. The number of searches is bounded. SQLite does not verify
+overflow pages, so a long row that ends in zeros is skipped: its last page may be missing. A row that
+is longer than any valid row ends the run. No search follows in its table, because a search would load
+the row.
+Tasks: all calls block; they belong in a thread.
 
 A table is read upwards until SQLite finds an invalid page, then downwards from its end. In the gap
 between, searches start near both ends at growing distances, and at even distances. If a search
@@ -36,8 +37,8 @@ from s3fs_meta.meta.tables import row_types
 
 _NUMBER_MAX: Final = (1 << 63) - 1
 _NUMBER_BYTES: Final = 8
-_NAME_BYTES: Final = 24  # bytes of a name in a key; names of ACLs differ within them
-_LOCAL_BYTES: Final = 80  # a shorter row has no overflow page, for any page size
+_NAME_BYTES: Final = 24  # leading bytes of an xattr name used as key; names of ACLs differ in them
+_LOCAL_BYTES: Final = 80  # up to this length a row has no overflow page, for any page size
 _UNREADABLE: Final = (apsw.CorruptError, apsw.TooBigError, apsw.NotADBError, apsw.FormatError)
 
 
@@ -45,8 +46,9 @@ class Table(NamedTuple):
     """A table that is read by its primary key.
 
     Attributes:
-        columns: columns of the key first; ``key`` is their number.
-        blobs: columns with bytes; all others have integers.
+        columns: all columns, those of the primary key first.
+        key: number of columns of the primary key.
+        blobs: columns with bytes; all other columns have integers.
         optional: columns that may be NULL.
     """
 
@@ -83,13 +85,13 @@ _PROPERTY: Final = "SELECT value FROM properties WHERE +name = ?"
 
 _VERSION: Final = re.compile(rb"[1-9][0-9]{0,8}")
 _MAGIC: Final = b"SQLite format 3\0"
-_PAGE_SIZE: Final = slice(16, 18)  # of the header of a database
+_PAGE_SIZE: Final = slice(16, 18)  # bytes in the header of a database
 _PAGES: Final = slice(28, 32)
-_LARGEST_PAGE: Final = (1, 1 << 16)  # how the header writes it, and what it means
+_LARGEST_PAGE: Final = (1, 1 << 16)  # the header stores 1 for a page size of 64 KiB
 
 
 def size_in_header(start: bytes) -> int:
-    """Return the size of a database from its first bytes, 0 if they are of no database."""
+    """Return the size of a database according to its header, 0 if the header is invalid."""
     if not start.startswith(_MAGIC) or len(start) < _PAGES.stop:
         return 0
     page_bytes = int.from_bytes(start[_PAGE_SIZE], "big")
@@ -109,8 +111,8 @@ class DamagedDatabase:
             key: key of the object from which it was restored, for errors.
 
         Raises:
-            FormatError: its schema cannot be read, or is not ours.
-            NewerFormatError: a row says that its schema is of a newer program.
+            FormatError: the file's schema cannot be read, or is not ours.
+            NewerFormatError: the file's row schema_version names a version of a newer program.
         """
         require_schema_tree(path, key)
         try:
@@ -137,10 +139,10 @@ class DamagedDatabase:
         except apsw.Error as exc:
             raise connections.translated(exc, self._key) from exc
         if found != "ok":
-            raise FormatError(self._key, f"its pieces are no consistent database: {found}")
+            raise FormatError(self._key, f"its image pieces are no consistent database: {found}")
 
     def cookie_key(self) -> bytes | None:
-        """Return the key of the hash that gives readdir positions, if it can be read."""
+        """Return the key of the hash for readdir positions, None if it cannot be read."""
         return self._property("cookie_key")
 
     def _property(self, name: str) -> bytes | None:
@@ -156,7 +158,7 @@ class DamagedDatabase:
             raise NewerFormatError(key, f"schema version {int(version)}")
 
     def counters(self) -> tuple[int, int, int] | None:
-        """Return next_ino, next_block and the capacity, if they can be read."""
+        """Return next_ino, next_block and capacity_bytes, None if they cannot be read."""
         for row in self.reader(_COUNTERS).rows():
             return row[1], row[2], row[3]
         return None
@@ -167,7 +169,7 @@ class DamagedDatabase:
 
 
 class TableReader:
-    """Reads one table; used once."""
+    """Reads the readable rows of one table; used once."""
 
     def __init__(self, connection: apsw.Connection, table: Table) -> None:
         self._connection = connection
@@ -181,11 +183,11 @@ class TableReader:
         self._broke = False
         self._probes = 0
         self._reached = 0
-        self._has_long_rows = False  # a search would load them completely
-        self.is_complete = True  # rows() has met no unreadable page
+        self._has_long_rows = False  # whether a row is too long; a search would load it completely
+        self.is_complete = True  # false after ``rows`` found an unreadable page
 
     def rows(self) -> Iterator[Row]:
-        """Yield the readable rows, each once, in no order; all values have the types of their columns."""
+        """Yield each readable row once, in no order; its values have the types of their columns."""
         low, high = -1, self._bound()
         yield from self._run(low, high, "")
         if self.is_complete:
@@ -197,12 +199,11 @@ class TableReader:
             yield from self._search(*gaps.pop(), gaps)
 
     def _search(self, low: int, high: int, gaps: list[tuple[int, int]]) -> Iterator[Row]:
-        """Yield the first run between two keys, and add the gaps on both sides."""
+        """Yield the rows of a run between two keys; add the gaps before and after it to *gaps*."""
         for place in self._between(low, high):
             found = self._probe(place)
-            if (
-                found is None or found <= low
-            ):  # a position between two keys belongs to the lower one
+            # A position between two keys belongs to the lower key.
+            if found is None or found <= low:
                 continue
             if found >= high or self._probes > SALVAGE_PROBES_MAX:
                 return  # there are no rows after that position
@@ -215,7 +216,7 @@ class TableReader:
             return
 
     def _probe(self, place: int) -> int | None:
-        """Return the first key at or after a position; None if a page on the way is unreadable."""
+        """Return the first key at or after a position, None if a page of the search is unreadable."""
         self._probes += 1
         sql = (
             f"SELECT {self._columns()} FROM {self._table.name} WHERE {self._key} >= {self._places}"
@@ -228,7 +229,7 @@ class TableReader:
         return self._bound() if not rows else self._packed(rows[0])
 
     def _run(self, low: int, high: int, way: str) -> Iterator[Row]:
-        """Yield rows between two keys up to the first unreadable one; ``_reached`` is the last key."""
+        """Yield rows between two keys up to an unreadable page; set ``_reached`` to the last key."""
         self._probes += 1
         self._broke = False
         self._reached = high if way else low
@@ -236,14 +237,14 @@ class TableReader:
         last: Row | None = None
         where = f" WHERE {self._key} {'<' if way else '>='} {self._places}"
         bound = self._parts(start)
-        if start in {0, self._bound()}:  # a search would read the long rows on its path
+        if start in {0, self._bound()}:  # a scan does not read the long rows that a search reads
             where, bound = "", ()
         sql = f"SELECT {self._columns()} FROM {self._table.name}{where} ORDER BY {self._order[way]}"
         try:
             for row in self._connection.execute(sql, bound):
                 key = self._packed(row)
                 if key is None:
-                    break  # no writer of ours made it, and pages in a cycle would repeat it forever
+                    break  # an invalid key; in a cycle of pages it would recur forever
                 if key >= high or key <= low:
                     return
                 names = row[: self._table.key]
@@ -262,12 +263,12 @@ class TableReader:
         self.is_complete = False
 
     def _between(self, low: int, high: int) -> list[int]:
-        """Return positions to search between two keys, ascending: close to both, and evenly spread."""
+        """Return positions to search between two keys, ascending: near both keys, and evenly spread."""
         width = high - low
         steps = [1 << bits for bits in range(width.bit_length())]
         places = {low + step for step in steps} | {high - step for step in steps}
         places.update(_evenly(low, high))
-        if self._table.key > 1:  # most keys with one first part are adjacent
+        if self._table.key > 1:  # rows with an equal first part of the key are often adjacent
             first, last = low // self._part, high // self._part
             for one in {first, first + 1, first + 2, last}:
                 places.update(_evenly(one * self._part, (one + 1) * self._part))
@@ -275,7 +276,7 @@ class TableReader:
         return sorted(place for place in places if low < place < high)
 
     def _columns(self) -> str:
-        """Return the selected expressions; text, which may not even be valid UTF-8, is read as NULL."""
+        """Return the SQL for all columns; text, which may be invalid UTF-8, is read as NULL."""
         value = "CASE typeof({0}) WHEN 'text' THEN NULL ELSE {0} END"
         return ", ".join(value.format(name) for name in self._table.columns)
 
@@ -307,7 +308,7 @@ class TableReader:
         return first * self._part + second
 
     def _is_intact(self, row: Row) -> bool:
-        """Return whether each value has the type of its column and no part of it is missing."""
+        """Return whether each value has the type of its column, and no overflow page is missing."""
         table = self._table
         try:
             for name, value in zip(table.columns, row, strict=True):

@@ -4,8 +4,8 @@ inodes, dentries, hard_links, symlinks, xattrs    the tree and its attributes
 block_map, blocks, packs                          content: file to block, block to pack
 cached_blocks, block_origins                      the cache of this host
 pending                                           changes that are not in the bucket yet
-properties                                        facts of mkfs, abandoned images, kept packs;
-                                                  damage_marks: other rows of the same table
+properties                                        facts of mkfs, abandoned images, kept packs
+damage_marks                                      rows of ``properties`` that mark damaged packs
 local_state                                       facts about this host's copy of the database
 
 Start at ``inodes``. ``row_types`` refuses values with a wrong type.

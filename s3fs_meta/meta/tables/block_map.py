@@ -1,7 +1,7 @@
 """Rows of ``block_map``: the block of each part of a file. A hole has no row.
 
-Owns: the map. Does not know: reference counts (``blocks``), ``inodes.mapped_blocks``: callers
-update both from the results of these functions.
+Owns: the block map. Does not know: reference counts (``blocks``) and ``inodes.mapped_blocks``, which
+callers update from the results of these functions.
 """
 
 from collections.abc import Generator
@@ -13,7 +13,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, Pack
 
 
 class Located(NamedTuple):
-    """A block of a file with its location; the pack fields are None until it is uploaded."""
+    """A block of a file with its location; the pack fields are None until the block is uploaded."""
 
     block: BlockId
     plain_bytes: int
@@ -25,7 +25,7 @@ class Located(NamedTuple):
 
 
 class FilePart(NamedTuple):
-    """A part of a file."""
+    """A part of a file, as long as a block: the key of a row of ``block_map``."""
 
     ino: Ino
     block_index: BlockIndex
@@ -43,7 +43,7 @@ _LOCATE_RANGE: Final = (
     " ORDER BY m.block_index"
 )
 
-# Indexed by number: calling the enumeration costs more than the rest of the row.
+# States by number, because calling BlockState takes longer than reading the row.
 _STATES: Final[tuple[BlockState | None, ...]] = (None, *BlockState)
 assert all(state is None or _STATES[state] is state for state in _STATES), "states count from 1"
 
@@ -54,7 +54,7 @@ def _located(ino: Ino, row: tuple[Any, ...], state: int | None) -> Located:
 
 
 def of_row(row: BlockRow) -> Located:
-    """Return a block with its location in the bucket, without its state in the cache."""
+    """Return a block with its location in the bucket; its state in the cache is left out."""
     return Located(
         row.block, row.plain_bytes, row.hash, row.pack, row.pack_offset, row.stored_bytes, None
     )
@@ -74,7 +74,10 @@ def locate(db: Database, ino: Ino, index: BlockIndex) -> Located | None:
 def locate_range(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
 ) -> dict[BlockIndex, Located]:
-    """Return the blocks of the parts *first* to *last* inclusive with locations, without holes."""
+    """Return the blocks, with locations, of the parts *first* to *last* inclusive of a file.
+
+    Holes are left out.
+    """
     rows = db.all(_LOCATE_RANGE, (ino, first, last))
     return {row[0]: _located(ino, row[1:-1], row[-1]) for row in rows}
 
@@ -100,12 +103,16 @@ def set(  # noqa: A001 - used with the module's name
 def replace(
     db: Database, ino: Ino, index: BlockIndex, before: BlockId | None, block: BlockId
 ) -> None:
-    """Map a part of a file to a block; the caller names the former block, None for a hole. In a group."""
+    """Map a part of a file to another block. Transaction: inside a group.
+
+    Args:
+        before: the block to which the part is mapped now, None for a hole.
+    """
     if before is None:
         db.run("INSERT INTO block_map VALUES (?, ?, ?)", (ino, index, block))
     else:
         is_there = repoint(db, ino, index, before, block)
-        assert is_there, "the caller has looked, and nothing came in between"
+        assert is_there, "the part is mapped to the block that the caller found"
 
 
 def remove(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
@@ -122,7 +129,7 @@ def remove(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
 def indexes_from(
     db: Database, ino: Ino, index_from: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, BlockId]]:
-    """Return the mapped parts at or after *index_from*, ascending, at most *limit*."""
+    """Return the mapped parts of a file at or after *index_from*, ascending, at most *limit*."""
     rows = db.all(
         "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
         " ORDER BY block_index LIMIT ?",
@@ -134,7 +141,7 @@ def indexes_from(
 def indexes_between(
     db: Database, ino: Ino, index_from: BlockIndex, index_to: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, BlockId]]:
-    """Return the mapped parts from *index_from* to before *index_to*, at most *limit*."""
+    """Return the mapped parts of a file from *index_from* to before *index_to*, at most *limit*."""
     rows = db.all(
         "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
         " AND block_index < ? ORDER BY block_index LIMIT ?",
@@ -146,7 +153,7 @@ def indexes_between(
 def lengths_from(
     db: Database, ino: Ino, index_from: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, int]]:
-    """Return the mapped parts at or after *index_from* with their lengths, ascending."""
+    """Return the mapped parts of a file at or after *index_from* with their lengths, ascending."""
     rows = db.all(
         "SELECT m.block_index, b.plain_bytes FROM block_map AS m JOIN blocks AS b"
         " ON b.block = m.block WHERE m.ino = ? AND m.block_index >= ?"
@@ -159,7 +166,7 @@ def lengths_from(
 def last_indexes(
     db: Database, ino: Ino, index_from: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, BlockId]]:
-    """Return the last mapped parts at or after *index_from*, descending, at most *limit*."""
+    """Return the last mapped parts of a file at or after *index_from*, descending, up to *limit*."""
     rows = db.all(
         "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
         " ORDER BY block_index DESC LIMIT ?",
@@ -171,9 +178,10 @@ def last_indexes(
 def blocks_after(
     db: Database, after: FilePart, limit: int
 ) -> tuple[FilePart | None, list[tuple[BlockId, FilePart]]]:
-    """Return the blocks of the next parts of all files, and the last of these parts.
+    """Return the next *limit* rows of the block map, of all files, and where to continue.
 
-    The last part is None if there are no more.
+    Returns:
+        The last part that was read, None after the last row of the map; the blocks with their parts.
     """
     rows = db.all(
         "SELECT ino, block_index, block FROM block_map WHERE (ino, block_index) > (?, ?)"
@@ -198,9 +206,9 @@ def blocks_of(
 def first_not_shareable(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
 ) -> BlockIndex | None:
-    """Return the first mapped part from *first* to *last* inclusive that no other file may share.
+    """Return the first part, from *first* to *last* inclusive, whose block must not be shared.
 
-    Its block is not uploaded, or its location is marked as damaged.
+    Such a block is not uploaded, or its location is marked as damaged.
     """
     row = db.one(
         "SELECT m.block_index FROM block_map AS m CROSS JOIN blocks AS b ON b.block = m.block"
@@ -215,9 +223,10 @@ def first_not_shareable(
 def copy_range(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex, target: Ino, shift: int
 ) -> int:
-    """Map parts of *target* to the blocks of a range, shifted by *shift*; return their number.
+    """Map parts of file *target* to the blocks of a range of another file; return their number.
 
-    These parts of *target* must be holes. Transaction: inside a group.
+    The parts are those of the range, shifted by *shift*, and must be holes. Transaction: inside a
+    group.
     """
     return db.run(
         "INSERT INTO block_map SELECT ?, block_index + ?, block FROM block_map"
@@ -227,7 +236,7 @@ def copy_range(
 
 
 def repoint(db: Database, ino: Ino, index: BlockIndex, old: BlockId, new: BlockId) -> bool:
-    """Replace a block by another if the part is still mapped to it; return whether it was.
+    """Map a part of a file to block *new* if it is mapped to block *old*; return whether it was.
 
     Transaction: inside a group.
     """

@@ -1,8 +1,8 @@
-"""Rows of ``copies``: the origin of each block whose cache file was not synced yet.
+"""Rows of ``copies``: the origin of each copied block whose cache file was not synced yet.
 
-Owns: these rows. Does not know: files; when a copy was synced (``cache``).
+Owns: the rows of ``copies``. Does not know: files; when a copy was synced (``cache``).
 Keeps: a row is inserted in the group that creates the block, and deleted in the group that records
-its sync, so it exists exactly while a power cut may leave the block without content.
+the sync of its file. So the row exists exactly while a power cut may lose the block's content.
 """
 
 import json
@@ -13,25 +13,25 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockState, PackId
 
-HOLE: Final = BlockId(0)  # instead of a block; no block has this number
+HOLE: Final = BlockId(0)  # the origin of a copied hole; no block has this number
 
 
 class Copy(NamedTuple):
-    """A block that replaced another one, and the location of that origin."""
+    """A block that replaced another block (its origin), and the location of the origin."""
 
     block: BlockId
-    origin: BlockId  # or HOLE
+    origin: BlockId  # the replaced block, or HOLE
     keep_bytes: int  # number of leading bytes of the origin that still belong to the file
     plain_bytes: int  # length of the origin
-    holds_bytes: int | None  # bytes of the block itself; None if no file refers to it any more
-    hash: bytes | None  # None if the origin was not yet in the bucket, as are the pack fields
+    holds_bytes: int | None  # length of the new block; None if no file refers to it any more
+    hash: bytes | None  # hash and pack fields are None if the origin was not yet in the bucket
     pack: PackId | None
     pack_offset: int | None
     stored_bytes: int | None
 
 
 def note(db: Database, block: BlockId, origin: Located, keep_bytes: int) -> None:
-    """Record that a new block replaces another one. Inside a group."""
+    """Record the origin of a block that replaces another block. Transaction: inside a group."""
     db.run(
         "INSERT INTO copies VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -48,7 +48,7 @@ def note(db: Database, block: BlockId, origin: Located, keep_bytes: int) -> None
 
 
 def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
-    """Record that a new block begins with *hole_bytes* zeros of a hole. Inside a group."""
+    """Record that a new block begins with *hole_bytes* zeros of a hole. Transaction: inside a group."""
     db.run(
         f"INSERT INTO copies VALUES (?1, {HOLE:d}, ?2, ?2, NULL, NULL, NULL, NULL)",
         (block, hole_bytes),
@@ -56,7 +56,7 @@ def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
 
 
 def forget(db: Database, blocks: Iterable[BlockId]) -> None:
-    """Delete the origins of blocks. Inside a group."""
+    """Delete the recorded origins of blocks. Transaction: inside a group."""
     db.run(
         "DELETE FROM copies WHERE block IN (SELECT value FROM json_each(?))",
         (json.dumps(list(blocks)),),
@@ -64,12 +64,12 @@ def forget(db: Database, blocks: Iterable[BlockId]) -> None:
 
 
 def blocks(db: Database) -> list[BlockId]:
-    """Return all blocks with a row."""
+    """Return all blocks whose origin is recorded."""
     return [BlockId(row[0]) for row in db.all("SELECT block FROM copies")]
 
 
 def not_uploaded(db: Database) -> list[Copy]:
-    """Return the copies that are not uploaded, ascending, so that a copy of a copy comes later."""
+    """Return the copied blocks that are not in the bucket; a copy of a copy comes after its origin."""
     rows = db.all(
         "SELECT c.block, c.origin, c.keep_bytes, c.plain_bytes, b.plain_bytes,"
         " c.hash, c.pack, c.pack_offset, c.stored_bytes FROM copies AS c"

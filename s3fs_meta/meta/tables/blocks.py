@@ -2,9 +2,8 @@
 
 Owns: reference counts, hashes, locations, the counter of block bytes, and the effect of a deleted
 block on its pack. Does not know: files on the local disk, the store.
-Keeps: refs equals the number of rows of block_map with the block; packs.live_bytes equals the
-stored
-bytes of its blocks; hash and location are either all set or all NULL.
+Keeps: refs equals the number of rows of block_map with the block. packs.live_bytes equals the stored
+bytes of the blocks in the pack. Hash and location of a block are either all set or all NULL.
 """
 
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, Pack
 
 _COLUMNS: Final = "block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes"
 
-# Each is one call: most writes into a new block need nothing else of the tables.
+# Several statements in one call: most writes into a new block run nothing else.
 _CREATE_DIRTY: Final = (
     "INSERT INTO blocks VALUES (?, 1, ?, NULL, NULL, NULL, NULL);"
     f"INSERT INTO cached_blocks VALUES (?, {BlockState.DIRTY:d}, ?, ?, ?)"
@@ -30,7 +29,7 @@ _new = tuple.__new__
 
 
 def _row(row: Row) -> BlockRow:
-    """Return the block of a row. Raises BadRowError."""
+    """Return the block that a row of ``blocks`` describes. Raises BadRowError."""
     row_types.require_location((row[0], *row[2:]), 0)
     if type(row[1]) is not int:
         raise BadRowError("a block", 0)
@@ -49,13 +48,13 @@ def create_dirty(
     """Insert the rows of a new dirty block, with one reference.
 
     Args:
-        block: from ``counters.take_block``; its cache file may exist before the row.
-        ino: the file to which it belongs.
-        index: its position in the file.
-        plain_bytes: length of its content.
-        hole_bytes: number of zeros with which it begins; these need not be synced.
+        block: a number from ``counters.take_block``; the cache file may exist before the row.
+        ino: the file to which the block belongs.
+        index: the block's position in the file.
+        plain_bytes: length of the block's content.
+        hole_bytes: number of zeros at the block's start; they need not be synced.
 
-    Transaction: inside a group; the caller maps the block in the same one.
+    Transaction: inside a group, in which the caller also maps the block.
     """
     db.run(_CREATE_DIRTY, (block, plain_bytes, block, ino, index, hole_bytes))
     db.counters.block_bytes += plain_bytes
@@ -64,22 +63,22 @@ def create_dirty(
 def fill_hole(
     db: Database, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int, *, hole_bytes: int
 ) -> None:
-    """Insert a block as ``create_dirty`` does, and map it where the file has a hole. Inside a group."""
+    """Insert a block as ``create_dirty`` does, and map a hole of the file to it. Inside a group."""
     db.run(_FILL_HOLE, (block, plain_bytes, block, ino, index, hole_bytes, ino, index, block))
     db.counters.block_bytes += plain_bytes
 
 
 def find(db: Database, block: BlockId) -> BlockRow | None:
-    """Return one block, None if there is none."""
+    """Return the row of a block, None if it has no row."""
     row = db.one(f"SELECT {_COLUMNS} FROM blocks WHERE block = ?", (block,))
     return None if row is None else _row(row)
 
 
 def get(db: Database, block: BlockId) -> BlockRow:
-    """Return a block to which rows refer.
+    """Return the row of a block that must exist.
 
     Raises:
-        MetadataError: it has no row.
+        MetadataError: the block has no row.
     """
     row = find(db, block)
     if row is None:
@@ -88,15 +87,15 @@ def get(db: Database, block: BlockId) -> BlockRow:
 
 
 def has_hash(db: Database, block: BlockId, content_hash: bytes | None) -> bool:
-    """Return whether a block exists and has this content."""
+    """Return whether a block exists and has a given content hash."""
     sql = "SELECT 1 FROM blocks WHERE block = ? AND hash = ?"
     return db.one(sql, (block, content_hash)) is not None
 
 
 def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
-    """Return blocks with this content, the oldest first; at most EQUAL_BLOCKS_MAX.
+    """Return the blocks with a content hash, the oldest first; at most EQUAL_BLOCKS_MAX.
 
-    Usually there is only one, but hashes may occur several times.
+    Usually at most one block has a hash, but concurrent uploads may store equal content twice.
     """
     rows = db.all(
         f"SELECT {_COLUMNS} FROM blocks WHERE hash = ? ORDER BY block LIMIT {EQUAL_BLOCKS_MAX}",
@@ -106,10 +105,10 @@ def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
 
 
 def intact(db: Database, content_hash: bytes) -> BlockRow | None:
-    """Return the oldest block with this content to deduplicate onto, None without one.
+    """Return the oldest block with a content hash to deduplicate onto, None without one.
 
-    A block without references is skipped, because a changelog reported its deletion. So is a block
-    whose location is marked as damaged.
+    Blocks without references are skipped, because a changelog reported their deletion. Blocks whose
+    location is marked as damaged are skipped, too.
     """
     for row in by_hash(db, content_hash):
         if row.refs > 0 and row.pack is not None and not is_damaged(db, row):
@@ -131,7 +130,7 @@ def in_pack(db: Database, pack: PackId) -> list[BlockRow]:
 def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list[BlockRow]:
     """Return a block and the blocks of its pack that were created shortly before and after it.
 
-    Files that were written together are stored together. At most *limit* on each side, in no order.
+    Their files were probably written together. At most *limit* blocks on each side, in no order.
     """
     sides = ("block >= ? ORDER BY block", "block < ? ORDER BY block DESC")
     return [
@@ -145,7 +144,7 @@ def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list
 
 
 def iterate(db: Database) -> Iterator[BlockRow]:
-    """Yield all blocks, ascending. Exhaust or close it before the next schedule point."""
+    """Yield all blocks, ascending. Exhaust or close the iterator before the next schedule point."""
     for row in db.iterate(f"SELECT {_COLUMNS} FROM blocks ORDER BY block"):
         yield _row(row)
 
@@ -154,7 +153,7 @@ def resize(db: Database, block: BlockId, before_bytes: int, plain_bytes: int) ->
     """Record the new length of a dirty block. Transaction: inside a group.
 
     Raises:
-        MetadataError: it has no row, or its recorded length is not *before_bytes*.
+        MetadataError: the block has no row, or its recorded length is not *before_bytes*.
     """
     sql = "UPDATE blocks SET plain_bytes = ? WHERE block = ? AND plain_bytes = ?"
     if not db.run(sql, (plain_bytes, block, before_bytes)):
@@ -185,7 +184,7 @@ def drop_ref(db: Database, block: BlockId) -> int:
     Transaction: inside a group.
 
     Raises:
-        MetadataError: its reference count is not positive.
+        MetadataError: the block has no row, or its reference count is not positive.
     """
     row = get(db, block)
     if row.refs <= 0:
@@ -216,10 +215,10 @@ def set_location(
 def delete(db: Database, block: BlockId) -> None:
     """Delete the row of a block without references. Transaction: inside a group.
 
-    The caller deletes its cached copy and the row in cached_blocks.
+    The caller deletes the block's cache file and its row in cached_blocks.
     """
     row = get(db, block)
-    assert row.refs == 0, "a block that a file names cannot go"
+    assert row.refs == 0, "a block with references is not deleted"
     db.run("DELETE FROM blocks WHERE block = ?", (block,))
     db.counters.block_bytes -= row.plain_bytes
     if row.pack is not None:

@@ -1,6 +1,6 @@
 """Rows of ``cached_blocks``: the blocks cached on this host, and their states.
 
-Owns: the stored states. Does not know: files; which change of state is allowed (``cache``).
+Owns: the stored states. Does not know: block files; which state changes are allowed (``cache``).
 """
 
 import json
@@ -26,7 +26,7 @@ class StateTotal(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """A dirty or sealed block that is not completely synced."""
+    """A dirty or sealed block whose file is not completely synced."""
 
     block: BlockId
     synced_bytes: int
@@ -51,7 +51,7 @@ def put(db: Database, block: BlockId, state: BlockState, ino: Ino, index: BlockI
 
 
 def get(db: Database, block: BlockId) -> CachedRow | None:
-    """Return the row of a cached block, None without one."""
+    """Return the row of a cached block, None if it is not cached."""
     row = db.one(
         "SELECT block, state, ino, block_index FROM cached_blocks WHERE block = ?", (block,)
     )
@@ -90,7 +90,7 @@ def note_synced(db: Database, lengths: Iterable[tuple[BlockId, int]]) -> None:
 
 
 def synced_bytes(db: Database, block: BlockId) -> int:
-    """Return the number of synced bytes of a block's file, 0 without a row."""
+    """Return the number of synced bytes of a block's file, 0 if it is not cached."""
     row = db.one("SELECT synced_bytes FROM cached_blocks WHERE block = ?", (block,))
     return 0 if row is None else int(row[0])
 
@@ -111,18 +111,18 @@ def in_state(db: Database, state: BlockState, limit: int = -1) -> list[BlockId]:
     """Return cached blocks in a state, ascending.
 
     Args:
-        limit: -1 for all.
+        limit: at most this many blocks; -1 for all.
     """
-    # The index has only rows that are not clean, and SQLite uses it only for the same expression.
+    # The partial index has only rows with state <> 4; SQLite uses it only for that expression.
     partial = "" if state is BlockState.CLEAN else f"state <> {BlockState.CLEAN:d} AND"
     sql = f"SELECT block FROM cached_blocks WHERE {partial} state = ? ORDER BY block LIMIT ?"
     return [row[0] for row in db.all(sql, (int(state), limit))]
 
 
 def sealed_rows(db: Database, wanted: Sequence[BlockId] | None = None) -> list[SealedRow]:
-    """Return sealed blocks, ascending by inode and index, so that packs keep files together.
+    """Return sealed blocks, ascending by inode and index, so that a pack has a file's blocks in order.
 
-    Includes blocks that no file refers to any more.
+    Sealed blocks to which no file refers any more are included.
 
     Args:
         wanted: the blocks to return; None for all.
@@ -139,13 +139,12 @@ def sealed_rows(db: Database, wanted: Sequence[BlockId] | None = None) -> list[S
 
 
 def unseal_all(db: Database) -> None:
-    """Undo sealing after a crash: referenced blocks become dirty, the others are deleted and doomed.
+    """Undo sealing after a crash: make referenced blocks dirty, delete and doom all others.
 
-    A block that compaction was moving keeps its old location and becomes uploaded, not clean,
-    because its location may not be synced yet: the next sync makes it clean.
+    A block that compaction was moving keeps its old location. It becomes UPLOADED, because its
+    location may not be synced yet; the next sync makes it CLEAN.
 
-    Whether a pack with these blocks was stored is unknown and irrelevant: they get into another
-    one.
+    It is unknown whether a pack with the blocks was stored; they are uploaded again in another pack.
     Transaction: inside a group.
     """
     for row in sealed_rows(db):
@@ -159,9 +158,9 @@ def unseal_all(db: Database) -> None:
 
 
 def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:
-    """Yield all cached blocks with their bytes, ascending by block.
+    """Yield all cached blocks with state and length, ascending by block.
 
-    A doomed block without a row in ``blocks`` has 0 bytes. Exhaust or close the iterator before the
+    A doomed block without a row in ``blocks`` has length 0. Exhaust or close the iterator before the
     next schedule point.
     """
     for row in db.iterate(
@@ -172,7 +171,7 @@ def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:
 
 
 def totals(db: Database) -> dict[BlockState, StateTotal]:
-    """Return number and bytes of cached blocks per state, by a scan; for mount and fsck."""
+    """Count cached blocks and their bytes by state, in a scan of the table; for mount and fsck."""
     found = dict.fromkeys(BlockState, StateTotal(0, 0))
     for state, count, plain_bytes in db.all(
         "SELECT c.state, count(*), coalesce(sum(b.plain_bytes), 0) FROM cached_blocks c"
@@ -183,11 +182,11 @@ def totals(db: Database) -> dict[BlockState, StateTotal]:
 
 
 def are_marked(db: Database, marked: Database) -> bool:
-    """Return whether a cached block is at a location that *marked* marks as damaged.
+    """Return whether a block cached in *db* has a location that *marked* marks as damaged.
 
     Args:
-        db: has the cached blocks.
-        marked: another database of the filesystem, or the same one.
+        db: the database with the cached blocks.
+        marked: the database with the damage marks; may be *db*.
     """
     return any(
         None in offsets or row[0] in offsets
@@ -200,9 +199,9 @@ def marked_among(db: Database, marked: Database, held: Set[BlockId]) -> list[Blo
     """Return the blocks of *held* at locations that *marked* marks as damaged.
 
     Args:
-        db: has the locations of the blocks.
-        marked: another database of the filesystem, or the same one.
-        held: cached blocks, for a caller whose rows of ``cached_blocks`` are not in *db*.
+        db: the database with the locations of the blocks.
+        marked: the database with the damage marks; may be *db*.
+        held: cached blocks, whose rows in ``cached_blocks`` may be in another database.
     """
     return [
         row.block
@@ -213,9 +212,9 @@ def marked_among(db: Database, marked: Database, held: Set[BlockId]) -> list[Blo
 
 
 def _marked_packs(db: Database, marked: Database) -> Iterator[tuple[PackId, set[int | None]]]:
-    """Yield packs of *db* and their damaged offsets; None among these means the whole pack.
+    """Yield packs of *db* with their damaged offsets; an offset None means the complete pack.
 
-    The two databases may be of different histories, so packs are compared by their object keys.
+    Pack numbers of the two databases may differ, so packs are compared by their object keys.
     """
     offsets: dict[str, set[int | None]] = {}
     for mark in damage_marks.marks(marked):

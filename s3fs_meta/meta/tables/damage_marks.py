@@ -1,10 +1,10 @@
-"""Rows of ``properties`` that mark damage in the bucket: no content is deduplicated onto it.
+"""Rows of ``properties`` that mark damaged packs and records: no content is deduplicated onto them.
 
 Owns: marking a pack, or one record in it, and the extent of a mark. Does not know: how damage is
 proven, or healed (``sync.upload.healing``).
-Keeps: a mark names a location, and locations are never reused, so it stays correct when the block
-moves to another pack. Marks are rows of a replicated table, so every host and every later writer
-has them. At most DAMAGED_RECORDS_MAX records of a pack are marked; one more marks the pack.
+Keeps: a mark names a location, and locations are never reused. So the mark stays correct when the
+block moves to another pack. The table is replicated, so every host and every later writer has the
+marks. At most DAMAGED_RECORDS_MAX records of a pack are marked; one more marks the complete pack.
 
 A row is named ``damaged/<pack>``, or ``damaged/<pack>/<offset>`` for one record; its value is empty.
 """
@@ -17,16 +17,17 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import PackId
 
 _PREFIX: Final = "damaged/"
-_OURS: Final = "name >= 'damaged/' AND name < 'damaged0'"  # the character after a slash is a zero
+_OURS: Final = "name >= 'damaged/' AND name < 'damaged0'"  # in ASCII, 0 follows the slash
 _RECORDS: Final = "name > ?1 || '/' AND name < ?1 || '0'"  # records of the pack that ?1 names
 
-ANY: Final = f"EXISTS (SELECT 1 FROM properties WHERE {_OURS})"  # is evaluated once in a statement
-# An SQL condition on ``blocks AS b``: the location is marked.
+# An SQL condition: the database has any damage mark. SQLite evaluates it once per statement.
+ANY: Final = f"EXISTS (SELECT 1 FROM properties WHERE {_OURS})"
+# An SQL condition on ``blocks AS b``: the location of the block is marked.
 COVERS_B: Final = (
     "EXISTS (SELECT 1 FROM properties AS d WHERE d.name IN"
     f" ('{_PREFIX}' || b.pack, '{_PREFIX}' || b.pack || '/' || b.pack_offset))"
 )
-# The same for ``packs``: the whole pack is marked.
+# An SQL condition on ``packs``: the complete pack is marked.
 COVERS_PACK: Final = (
     f"EXISTS (SELECT 1 FROM properties AS d WHERE d.name = '{_PREFIX}' || packs.pack)"
 )
@@ -40,7 +41,7 @@ class Mark(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the name of the row."""
+        """Return the name of the mark's row in ``properties``."""
         whole = f"{_PREFIX}{self.pack}"
         return whole if self.pack_offset is None else f"{whole}/{self.pack_offset}"
 
@@ -64,40 +65,44 @@ def _records(db: Database, whole: Mark) -> int:
 
 
 def covers(db: Database, pack: PackId, pack_offset: int | None) -> bool:
-    """Return whether a record, or without an offset a complete pack, is marked."""
+    """Return whether a record is marked, by its own mark or that of its pack.
+
+    Args:
+        pack_offset: offset of the record; None for the complete pack.
+    """
     whole, record = Mark(pack, None).name, Mark(pack, pack_offset).name
     return db.one("SELECT 1 FROM properties WHERE name IN (?, ?)", (whole, record)) is not None
 
 
 def exist(db: Database) -> bool:
-    """Return whether there is any mark; takes one step of an index."""
+    """Return whether the database has any damage mark, by one lookup in an index."""
     return db.one(f"SELECT 1 WHERE {ANY}") is not None
 
 
 def marks(db: Database) -> list[Mark]:
-    """Return all marks."""
+    """Return all damage marks."""
     return [_mark(row[0]) for row in db.all(f"SELECT name FROM properties WHERE {_OURS}")]
 
 
 def marks_of(db: Database, pack: PackId) -> list[Mark]:
-    """Return the marks of one pack and of its records."""
+    """Return the damage marks of one pack and of its records."""
     sql = f"SELECT name FROM properties WHERE name = ?1 OR {_RECORDS}"
     return [_mark(row[0]) for row in db.all(sql, (Mark(pack, None).name,))]
 
 
 def remove(db: Database, gone: Iterable[Mark]) -> None:
-    """Remove marks of locations that are intact again. Transaction: inside a group."""
+    """Remove damage marks, because their locations are intact. Transaction: inside a group."""
     db.run_many("DELETE FROM properties WHERE name = ?", [(mark.name,) for mark in gone])
 
 
 def forget_pack(db: Database, pack: PackId) -> None:
-    """Remove the marks of a deleted pack. Transaction: inside a group."""
+    """Remove the damage marks of a deleted pack. Transaction: inside a group."""
     name = Mark(pack, None).name
     db.run(f"DELETE FROM properties WHERE name = ?1 OR {_RECORDS}", (name,))
 
 
 def take_over(db: Database, other: Database) -> None:
-    """Replace the marks by those of another database. Transaction: inside a group."""
+    """Replace all damage marks by those of another database. Transaction: inside a group."""
     db.run(f"DELETE FROM properties WHERE {_OURS}")
     db.run_many("INSERT INTO properties VALUES (?, x'')", [(one.name,) for one in marks(other)])
 

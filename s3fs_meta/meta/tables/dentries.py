@@ -2,11 +2,11 @@
 
 Owns: names, their cookies, the counter of dentries.
 Does not know: link counts, times, directory sizes (the caller updates them with ``inodes``).
-Keeps: a name occurs at most once in a directory; its cookie never changes while it exists, so a
-position in a directory stays valid whatever is added or removed around it.
+Keeps: a name occurs at most once in a directory. Its cookie never changes while the name exists, so
+a readdir position stays valid when other names are added or removed.
 
-A cookie is the hash of the name, shifted, plus the lowest number that is free among names with
-that hash in that directory. Two names with one hash occur only in attacks and in tests.
+A cookie is the shifted hash of the name plus the lowest number that no other name of the directory
+with that hash has. Two names with equal hashes occur only in attacks and in tests.
 """
 
 import logging
@@ -57,7 +57,7 @@ def find(db: Database, parent: Ino, name: bytes) -> Ino | None:
 
 
 def name_at(db: Database, parent: Ino, cookie: Cookie) -> bytes | None:
-    """Return the name at a position, None if there is none."""
+    """Return the name with a cookie in a directory, None if there is none."""
     row = db.one("SELECT name FROM dentries WHERE parent = ? AND cookie = ?", (parent, cookie))
     return None if row is None else row_types.blob(row[0], "a name", parent)
 
@@ -72,12 +72,12 @@ def add(db: Database, parent: Ino, name: bytes, ino: Ino) -> None:
     """Add a name. Transaction: inside a group.
 
     Raises:
-        EntryExistsError: the name is taken; nothing was changed.
+        EntryExistsError: the directory already has the name; nothing was changed.
         NoSpaceLeftError: 256 other names in the directory have the same hash.
     """
     first = db.name_hash(name) << _SHIFT
-    # While no name in the whole filesystem shares its hash with another in its directory, a free
-    # first position proves that the name is not there.
+    # While no two names of any directory have equal hashes, a free first cookie proves that the
+    # directory does not have the name.
     if db.shares_hashes or not db.run(_ADD_IF_FREE, (parent, first, name, ino)):
         cookie = _free_cookie(db, parent, name, first)
         db.run(_ADD, (parent, cookie, name, ino))
@@ -111,7 +111,7 @@ def remove(db: Database, parent: Ino, name: bytes) -> Ino:
 
 
 def remove_found(db: Database, parent: Ino, name: bytes) -> None:
-    """Remove a name that the caller just found; saves ``remove``'s query. Inside a group.
+    """Remove a name that the caller has just found, without a lookup. Transaction: inside a group.
 
     Raises:
         NoEntryError: the name does not exist.
@@ -127,13 +127,13 @@ def remove_found(db: Database, parent: Ino, name: bytes) -> None:
 def move_found(
     db: Database, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, ino: Ino
 ) -> None:
-    """Rename an entry that the caller just found to a name that it found free. Inside a group.
+    """Rename an entry to a name that the caller has just found unused. Transaction: inside a group.
 
     Args:
-        ino: inode of the name.
+        ino: inode of the entry.
 
     Raises:
-        NoSpaceLeftError: 256 other names in the directory have the hash of the new one.
+        NoSpaceLeftError: 256 other names in the new directory have the hash of the new name.
     """
     if not db.shares_hashes:
         first, new_first = db.name_hash(name) << _SHIFT, db.name_hash(new_name) << _SHIFT
@@ -144,7 +144,7 @@ def move_found(
 
 
 def replace(db: Database, parent: Ino, name: bytes, ino: Ino) -> Ino:
-    """Give a name another inode and return the old one. Transaction: inside a group.
+    """Give a name another inode and return its old inode. Transaction: inside a group.
 
     Raises:
         NoEntryError: there is no such name.
@@ -164,18 +164,18 @@ def is_empty(db: Database, parent: Ino) -> bool:
 def page(
     db: Database, parent: Ino, after: Cookie, limit: int
 ) -> list[tuple[bytes, Cookie, Attributes]]:
-    """Return the names that follow a position, ascending by cookie, at most *limit*.
+    """Return the names of a directory after a cookie, ascending by cookie, at most *limit*.
 
-    Names that stay in the directory appear exactly once in a listing from 0, whatever is added or
-    removed between the pages. An inode whose row cannot be read has the attributes of
-    ``inodes.unreadable``.
+    A listing that begins at 0 returns each name that stays in the directory exactly once, even if
+    other names are added or removed between its pages. An inode whose row cannot be read gets the
+    attributes of ``inodes.unreadable``.
     """
     rows = db.inodes.all(_PAGE, (parent, after, limit))
     return [_listed(parent, row) for row in rows]
 
 
 def _listed(parent: Ino, row: Row) -> tuple[bytes, Cookie, Attributes]:
-    """Return one name of a page; an unreadable inode is listed without attributes."""
+    """Return one name of a listing; an unreadable inode is listed without attributes."""
     name, cookie = row[0], row[1]
     if type(cookie) is not int:
         raise BadRowError("a name", parent)

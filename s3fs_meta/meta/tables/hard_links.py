@@ -1,10 +1,10 @@
 """Rows of ``hard_links`` and the parent of an inode: the directories that contain its names.
 
 Owns: ``hard_links`` and ``inodes.parent``. Does not know: names; the caller updates nlink.
-Keeps: with nlink >= 2 the rows of an inode add up to nlink and ``parent`` is one of them; with
-nlink <= 1 it has none. Directories never have rows.
+Keeps: if nlink >= 2, the rows of an inode add up to nlink and one of them has ``inodes.parent``. If
+nlink <= 1, the inode has no rows. Directories never have rows.
 
-The functions take the attributes as they were *before* the link count changes.
+The functions take the inode's attributes from *before* the link count changes.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import Attributes, Ino
 
-_SHARED: Final = 2  # number of links from which hard_links has rows of an inode
+_SHARED: Final = 2  # an inode with at least this many links has rows in hard_links
 
 _ADD: Final = "INSERT INTO hard_links VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET names = names + 1"
 
@@ -55,9 +55,9 @@ def moved(db: Database, before: Attributes, old_parent: Ino, new_parent: Ino) ->
 
 
 def parents(db: Database, ino: Ino) -> list[tuple[Ino, int]]:
-    """Return the directories with names of an inode and the number of names, ascending by directory.
+    """Return each directory with names of an inode and how many, ascending by directory.
 
-    Empty for an orphan and for an inode that does not exist.
+    An orphan and a missing inode have none.
     """
     rows = db.all("SELECT parent, names FROM hard_links WHERE ino = ? ORDER BY parent", (ino,))
     if rows:
@@ -67,7 +67,7 @@ def parents(db: Database, ino: Ino) -> list[tuple[Ino, int]]:
 
 
 def has_rows(db: Database, ino: Ino) -> bool:
-    """Return whether an inode has more than one name; false for directories."""
+    """Return whether an inode, not a directory, has more than one name."""
     return db.one("SELECT 1 FROM hard_links WHERE ino = ? LIMIT 1", (ino,)) is not None
 
 

@@ -1,4 +1,4 @@
-"""Rows of ``inodes``.
+"""Rows of ``inodes``: the attributes of files and directories.
 
 Owns: attributes, and the counters of inodes and of file bytes.
 Does not know: names, blocks, permissions; the caller decides when ctime changes.
@@ -20,18 +20,21 @@ from s3fs_meta.model import Attributes, Ino
 
 
 def _time(delta: str) -> str:
-    """Return the expression of a time; NULL where the difference is text or a blob: SQLite adds 0."""
+    """Return an SQL expression for a time, which is NULL if the stored difference is not a number.
+
+    Without the condition SQLite adds text and blobs as 0.
+    """
     return f"CASE WHEN i.{delta} <= {TIME_NS_MAX - TIME_NS_MIN} THEN i.ctime_ns + i.{delta} END"
 
 
-# The columns of Attributes, in its order; other modules join them in.
+# SQL for the fields of Attributes, in their order; other modules use it in joins.
 COLUMNS: Final = (
     "i.ino, i.mode, i.nlink, i.uid, i.gid, i.size_bytes, i.mapped_blocks,"
     f" i.ctime_ns, {_time('mtime_delta_ns')}, {_time('atime_delta_ns')},"
     f" i.rdev, i.parent, i.flags, {_time('btime_delta_ns')}"
 )
 
-# The same for a LEFT JOIN with a name, because the row may be only in memory yet.
+# COLUMNS for a LEFT JOIN of dentries with inodes, because a new inode may have no row yet.
 COLUMNS_OF_NAMED: Final = COLUMNS.replace("i.ino", "d.ino", 1)
 
 _FIND: Final = f"SELECT {COLUMNS} FROM inodes i WHERE i.ino = ?"
@@ -51,9 +54,9 @@ def attributes_of(row: Row) -> Attributes:
     """Return the attributes in a row with the columns of COLUMNS.
 
     Raises:
-        BadRowError: a value is not a number, or does not fit into an answer.
+        BadRowError: a value is not a number, or too large for a reply to the kernel.
     """
-    # Only integers can be joined this way, in a quarter of a microsecond.
+    # The operator | accepts only integers; this check takes a quarter of a microsecond.
     ino, mode, nlink, uid, gid, size, mapped, ctime, mtime, atime, rdev, parent, flags, btime = row
     try:
         words, numbers = mode | nlink | uid | gid | rdev, size | mapped | parent | flags
@@ -66,12 +69,16 @@ def attributes_of(row: Row) -> Attributes:
 
 
 def unreadable(ino: Ino) -> Attributes:
-    """Return the attributes that a listing shows for an unreadable row: without a type."""
+    """Return the attributes that a directory listing shows for an unreadable row: no type, all 0."""
     return _new(Attributes, (ino, *(0 for _ in Attributes._fields[1:])))
 
 
 def newest(db: Database, row: Row) -> Attributes | None:
-    """Return the current attributes of a row with COLUMNS_OF_NAMED; None if there is no inode."""
+    """Return the attributes of a row with COLUMNS_OF_NAMED, or newer ones in memory.
+
+    Returns:
+        None if the inode does not exist.
+    """
     kept = db.inodes.get(row[0])
     if kept is not None:
         return kept
@@ -83,7 +90,7 @@ def newest(db: Database, row: Row) -> Attributes | None:
 
 
 def find(db: Database, ino: Ino) -> Attributes | None:
-    """Return one inode, None if there is none."""
+    """Return the attributes of an inode, None if it does not exist."""
     kept = db.inodes.get(ino)
     if kept is not None:
         return kept
@@ -96,7 +103,7 @@ def find(db: Database, ino: Ino) -> Attributes | None:
 
 
 def get(db: Database, ino: Ino) -> Attributes:
-    """Return one inode.
+    """Return the attributes of an inode.
 
     Raises:
         NoInodeError: the inode does not exist.
@@ -122,8 +129,8 @@ def create(  # noqa: PLR0913 - the columns of a new row
     """Create an inode with a new number; all four times are *now_ns*. Transaction: inside a group.
 
     Args:
-        parent: the directory of its name; the caller creates the dentry.
-        nlink: 1, for directories 2.
+        parent: the directory that contains the inode's name; the caller creates the dentry.
+        nlink: the link count: 1, or 2 for a directory.
     """
     counters = db.counters
     ino = counters.take_ino()
@@ -175,11 +182,11 @@ def set_size_and_mtime(
 def change_directory(
     db: Database, ino: Ino, now_ns: int, *, entries: int = 0, subdirectories: int = 0
 ) -> None:
-    """Record added or removed names of a directory: changes size, nlink, mtime and ctime.
+    """Record added or removed names of a directory: change its size, nlink, mtime and ctime.
 
     Args:
         entries: number of names added, minus names removed.
-        subdirectories: number of directories among them, counted the same way.
+        subdirectories: number of directories added, minus directories removed.
 
     Raises:
         NoInodeError: the inode does not exist; nothing was changed.
@@ -191,7 +198,7 @@ def change_directory(
 
 
 def add_links(db: Database, ino: Ino, links: int, now_ns: int) -> None:
-    """Change nlink by *links* (may be negative) and ctime; the other times stay.
+    """Add *links*, perhaps negative, to nlink and set ctime; the other times stay.
 
     Raises:
         NoInodeError: the inode does not exist; nothing was changed.
@@ -209,7 +216,7 @@ def touch(
     mtime_ns: int | None = None,
     atime_ns: int | None = None,
 ) -> None:
-    """Set the given times; the others stay.
+    """Set the given times of an inode; a time that is not given stays.
 
     Raises:
         NoInodeError: the inode does not exist; nothing was changed.
@@ -225,7 +232,7 @@ def touch(
 
 
 def set_times(db: Database, ino: Ino, *, ctime_ns: int, mtime_ns: int, atime_ns: int) -> None:
-    """Set ctime, mtime and atime.
+    """Set ctime, mtime and atime of an inode.
 
     Raises:
         NoInodeError: the inode does not exist; nothing was changed.
@@ -256,14 +263,14 @@ def set_parent(db: Database, ino: Ino, parent: Ino) -> None:
 
 
 def add_mapped_blocks(db: Database, ino: Ino, blocks: int) -> None:
-    """Change the number of mapped blocks; no time changes."""
+    """Add *blocks*, perhaps negative, to an inode's number of mapped blocks; no time changes."""
     before = find(db, ino)
     if before is not None:
         _amend(db, ino, mapped_blocks=before.mapped_blocks + blocks)
 
 
 def set_flag(db: Database, ino: Ino, flag: int, *, on: bool) -> None:
-    """Set or clear one bit of ``flags``; no time changes."""
+    """Set or clear one bit of an inode's ``flags``; no time changes."""
     before = find(db, ino)
     if before is not None:
         _amend(db, ino, flags=before.flags | flag if on else before.flags & ~flag)
@@ -277,13 +284,13 @@ def _amend(db: Database, ino: Ino, **columns: int) -> None:
 
 
 def delete(db: Database, ino: Ino) -> None:
-    """Delete the row; the caller deletes names, blocks and attributes. Transaction: inside a group.
+    """Delete an inode's row; the caller deletes its names, blocks and attributes. Inside a group.
 
     Raises:
         NoInodeError: the inode does not exist.
     """
     before = get(db, ino)
-    # The row leaves memory last: a DELETE that SQLite refuses has changed nothing.
+    # The row in memory is dropped last, because a DELETE that fails must change nothing.
     if db.inodes.has_row(ino) and not db.run(_DELETE, (ino,)):
         raise NoInodeError(ino)
     db.inodes.drop(ino)
@@ -293,12 +300,12 @@ def delete(db: Database, ino: Ino) -> None:
 
 
 def delete_bare_orphan(db: Database, ino: Ino) -> bool:
-    """Delete the row of an inode if it has no name, content, target and attributes.
+    """Delete the row of an inode that has no name, content, target or extended attributes.
 
-    Takes at most one statement for most empty inodes.
+    Runs at most one statement. Transaction: inside a group.
 
     Returns:
-        Whether the row was deleted. Transaction: inside a group.
+        Whether the row was deleted.
     """
     kept = db.inodes.get(ino)
     if kept is None:
@@ -314,7 +321,7 @@ def delete_bare_orphan(db: Database, ino: Ino) -> bool:
 
 
 def orphans(db: Database) -> list[Ino]:
-    """Return the inodes without a name, ascending; there are few."""
+    """Return the few inodes without a name, ascending."""
     return [row[0] for row in db.inodes.all("SELECT ino FROM inodes WHERE nlink = 0 ORDER BY ino")]
 
 

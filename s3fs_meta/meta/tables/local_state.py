@@ -4,7 +4,7 @@ from typing import Final
 
 from s3fs_meta.meta.db.database import Database
 
-# Facts about this host, not about the rows; local.sql explains them.
+# Facts about this host that stay true when other rows replace the database; see local.sql.
 OF_HOST: Final = (
     "holder",
     "nonces",
@@ -18,7 +18,7 @@ OF_HOST: Final = (
 
 
 def get(db: Database, name: str) -> str | None:
-    """Return one fact, None if it is not known."""
+    """Return the value of one fact, None if it is not recorded."""
     row = db.one("SELECT value FROM local_state WHERE name = ?", (name,))
     return None if row is None else str(row[0])
 
@@ -29,7 +29,7 @@ def put(db: Database, name: str, value: str) -> None:
 
 
 def delete(db: Database, name: str) -> None:
-    """Delete one fact; an unknown one is not an error. Transaction: inside a group."""
+    """Delete one fact, if it is recorded. Transaction: inside a group."""
     db.run("DELETE FROM local_state WHERE name = ?", (name,))
 
 

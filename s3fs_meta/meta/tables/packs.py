@@ -1,10 +1,10 @@
-"""Rows of ``packs``: the objects that hold blocks.
+"""Rows of ``packs``: the objects that contain blocks.
 
-Owns: states, sizes, the live bytes of a pack, and the txg in which they became 0 (died_txg).
+Owns: states, sizes, the live bytes of a pack, and the txg in which the live bytes became 0
+(died_txg).
 Does not know: the store, which images still need a pack (``sync.history.reclaim``).
 Keeps: counters.stored_bytes equals the sum of object_bytes over packs in state STORED;
-died_txg is set exactly when live_bytes is 0 after the rows of the pack's blocks got their
-locations.
+died_txg is set exactly when live_bytes is 0, except before the pack's blocks get their locations.
 """
 
 from collections.abc import Iterator
@@ -44,10 +44,9 @@ def create(db: Database, key: ObjectKey, object_bytes: int) -> PackId:
 
 
 def adopt(db: Database, pack: PackId, key: ObjectKey, object_bytes: int) -> None:
-    """Record a stored pack under its number in another database; a known pack becomes stored.
+    """Record a stored pack in an older copy of the database, under its number in the newer one.
 
-    For copies of an earlier state, which lack later packs.
-    Transaction: inside a group.
+    If the copy already has a row of the pack, its state becomes STORED. Transaction: inside a group.
     """
     if find(db, pack) is None:
         db.run(
@@ -59,16 +58,16 @@ def adopt(db: Database, pack: PackId, key: ObjectKey, object_bytes: int) -> None
 
 
 def find(db: Database, pack: PackId) -> PackRow | None:
-    """Return one pack, None if there is none."""
+    """Return the row of a pack, None if it has no row."""
     row = db.one(f"SELECT {_COLUMNS} FROM packs WHERE pack = ?", (pack,))
     return None if row is None else _row(row)
 
 
 def get(db: Database, pack: PackId) -> PackRow:
-    """Return a pack to which rows refer.
+    """Return the row of a pack that must exist.
 
     Raises:
-        MetadataError: it has no row.
+        MetadataError: the pack has no row.
     """
     row = find(db, pack)
     if row is None:
@@ -77,7 +76,7 @@ def get(db: Database, pack: PackId) -> PackRow:
 
 
 def object_key(db: Database, pack: PackId) -> ObjectKey:
-    """Return the key of a pack to which rows refer. Raises MetadataError, BadRowError."""
+    """Return the object key of a pack. Raises MetadataError without a row, BadRowError."""
     row = db.one("SELECT object_key FROM packs WHERE pack = ?", (pack,))
     if row is None:
         raise _missing(pack)
@@ -87,12 +86,12 @@ def object_key(db: Database, pack: PackId) -> ObjectKey:
 
 
 def object_bytes(db: Database, pack: PackId) -> int:
-    """Return the size of a pack to which rows refer. Raises MetadataError."""
+    """Return the size of a pack's object. Raises MetadataError if the pack has no row."""
     return get(db, pack).object_bytes
 
 
 def stored(db: Database, pack: PackId) -> None:
-    """Record that the store confirmed a pack; may be repeated. Transaction: inside a group."""
+    """Record that the store confirmed a pack; repeating it is harmless. Transaction: inside a group."""
     row = get(db, pack)
     _report(db, pack)
     if row.state is PackState.UPLOADING:
@@ -101,7 +100,7 @@ def stored(db: Database, pack: PackId) -> None:
 
 
 def condemn(db: Database, pack: PackId) -> None:
-    """Condemn a pack without references: no new reference is allowed. Transaction: inside a group."""
+    """Condemn a pack without live blocks: no block may refer to it again. Transaction: inside a group."""
     row = get(db, pack)
     assert row.live_bytes == 0, "a pack with live blocks cannot be condemned"
     if row.state is PackState.STORED:
@@ -113,7 +112,7 @@ def condemn(db: Database, pack: PackId) -> None:
 def delete(db: Database, pack: PackId) -> None:
     """Delete the row of a pack whose object is deleted. Transaction: inside a group."""
     row = get(db, pack)
-    assert row.live_bytes == 0, "a pack with live blocks cannot go"
+    assert row.live_bytes == 0, "a pack with live blocks is not deleted"
     if row.state is PackState.STORED:
         db.counters.stored_bytes -= row.object_bytes
     db.run("DELETE FROM packs WHERE pack = ?", (pack,))
@@ -137,7 +136,7 @@ def drop_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
 
 
 def note_if_dead(db: Database, pack: PackId) -> None:
-    """Set died_txg of a pack without live bytes to the open txg. Inside a group."""
+    """If a pack has no live bytes, set its died_txg to the open txg. Transaction: inside a group."""
     db.run(
         "UPDATE packs SET died_txg = ? WHERE pack = ? AND live_bytes = 0 AND died_txg IS NULL",
         (db.counters.txg, pack),
@@ -145,7 +144,7 @@ def note_if_dead(db: Database, pack: PackId) -> None:
 
 
 def find_dead(db: Database, floor: Txg, limit: int) -> list[PackRow]:
-    """Return packs that no txg at or after *floor* needs: condemned ones, then those dead longest."""
+    """Return packs that no txg from *floor* on needs: condemned packs, then the longest dead."""
     rows = db.all(
         f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.CONDEMNED:d} UNION ALL"
         f" SELECT {_COLUMNS} FROM packs WHERE died_txg IS NOT NULL AND died_txg <= ?1"
@@ -157,7 +156,7 @@ def find_dead(db: Database, floor: Txg, limit: int) -> list[PackRow]:
 
 
 def has_dead(db: Database, after: Txg, upto: Txg) -> bool:
-    """Return whether a stored pack died after one txg and up to another."""
+    """Return whether the last block of a stored pack died after txg *after*, up to txg *upto*."""
     row = db.one(
         "SELECT 1 FROM packs WHERE died_txg > ? AND died_txg <= ?"
         f" AND state = {PackState.STORED:d} AND live_bytes = 0 LIMIT 1",
@@ -173,7 +172,7 @@ def count(db: Database) -> int:
 
 
 def keys_after(db: Database, pack: PackId, limit: int) -> list[tuple[PackId, ObjectKey]]:
-    """Return the keys of the next packs after a number, ascending."""
+    """Return the keys of the next *limit* packs after a pack number, ascending."""
     sql = "SELECT pack, object_key FROM packs WHERE pack > ? ORDER BY pack LIMIT ?"
     return [(row[0], row[1]) for row in db.all(sql, (pack, limit))]
 
@@ -189,21 +188,21 @@ def uploading(db: Database) -> list[tuple[PackId, ObjectKey]]:
 
 
 def iterate(db: Database) -> Iterator[PackRow]:
-    """Yield all packs, ascending. Exhaust or close it before the next schedule point."""
+    """Yield all packs, ascending. Exhaust or close the iterator before the next schedule point."""
     for row in db.iterate(f"SELECT {_COLUMNS} FROM packs ORDER BY pack"):
         yield _row(row)
 
 
 def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:
-    """Yield the keys of all packs, ascending by number, as ``iterate`` does."""
+    """Yield the keys of all packs, ascending. Exhaust or close the iterator as with ``iterate``."""
     for row in db.iterate("SELECT pack, object_key FROM packs ORDER BY pack"):
         yield row[0], row[1]
 
 
 def mostly_dead(db: Database, fraction: float, limit: int) -> list[PackRow]:
-    """Return stored packs of whose bytes more than none and at most *fraction* are live.
+    """Return stored packs in which at most *fraction* of the bytes, but not 0, are live.
 
-    Those with the most dead bytes come first; those that are marked as damaged are left out.
+    Packs with the most dead bytes come first. Packs that are marked as damaged are left out.
     """
     rows = db.all(
         f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.STORED:d} AND live_bytes > 0"
@@ -233,7 +232,7 @@ def _set_state(db: Database, pack: PackId, state: PackState) -> None:
 
 
 def _row(row: Row) -> PackRow:
-    """Return the pack of a row. Raises BadRowError."""
+    """Return the pack that a row of ``packs`` describes. Raises BadRowError."""
     pack, key, state, size, live, died = row
     numbers = (state, size, live, 0 if died is None else died)
     if type(key) is not str or any(type(one) is not int for one in numbers) or state not in _STATES:

@@ -2,8 +2,8 @@
 
 Owns: recording the changes of each group with its COMMIT, and the blocks and packs that the next
 changelog must report. Does not know: the content of a changeset (``changesets``), the store.
-Keeps: a group and its record are committed together, so a crash loses neither or both; the bytes of
-an attempted changelog never change.
+Keeps: a group and its record are committed together, so a crash loses neither or both. The bytes of
+a changelog never change after its first upload attempt.
 Tasks: the event loop, except ``read_news`` and ``merged_run``, which take a connection and may
 run in a thread.
 Source: https://www.sqlite.org/sessionintro.html
@@ -34,18 +34,18 @@ _SHIPPED_SEQ: Final = "shipped_seq"
 
 
 class ChangeRecorder:
-    """Records the changes of every group in the replicated tables of one database."""
+    """Records the changes of every group to the replicated tables of one database."""
 
     def __init__(self, db: Database, now_ns: Callable[[], int]) -> None:
         self._db = db
         self._now_ns = now_ns
         self._session: apsw.Session | None = None
-        self._sizes: deque[tuple[int, int]] = deque()  # (seq, bytes); one per group
-        self._given: list[bytes] = []  # records of the open group that other code made
-        self._is_partly_recorded = False  # the open group contains pieces of a failed attempt
-        self.bytes = 0  # bytes recorded that are in no changelog yet
+        self._sizes: deque[tuple[int, int]] = deque()  # (seq, bytes) of each pending record
+        self._given: list[bytes] = []  # changesets of the open group that callers made
+        self._is_partly_recorded = False  # whether a failed attempt left records in the open group
+        self.bytes = 0  # total bytes of records that no changelog contains yet
         self.last_seq = 0
-        self.oldest_ns = 0  # when the oldest pending record was made, 0 if there is none
+        self.oldest_ns = 0  # when the oldest pending record was made; 0 without records
         self._listeners: list[Callable[[], None]] = []
         self._load()
         db.record_with(self, self)
@@ -56,15 +56,16 @@ class ChangeRecorder:
         self._listeners.append(listener)
 
     def begin_txg(self) -> int:
-        """Count records for the next txg from now on; return the time of the oldest earlier record.
+        """Count records from now on for the next txg.
 
-        0 if there is none.
+        Returns:
+            The time of the oldest earlier record, 0 if there is none.
         """
         oldest_ns, self.oldest_ns = self.oldest_ns, 0
         return oldest_ns
 
     def resume_txg(self, oldest_ns: int) -> None:
-        """Undo ``begin_txg``: the records before it were not shipped."""
+        """Undo ``begin_txg``, because the records before it were not shipped."""
         self.oldest_ns = oldest_ns
 
     def _load(self) -> None:
@@ -78,16 +79,16 @@ class ChangeRecorder:
         self.oldest_ns = self._now_ns() if self._sizes else 0
 
     def group_opened(self) -> None:
-        """Watch the replicated tables; discard the records of a lost group."""
+        """Begin to record the changes of a new group; discard unwritten records of a lost group."""
         self._given = []
         self._session = apsw.Session(self._db.connection, "main")
         for table in REPLICATED_TABLES:
             self._session.attach(table)
 
     def group_committing(self) -> None:
-        """Write the record of the group's changes as a row of the same group.
+        """Write the changes of the group as rows of ``pending``, inside the group.
 
-        If that fails, the group stays open and recorded, and the next attempt writes everything.
+        If that fails, the group stays open and recorded, and the next attempt writes all changes.
         """
         if self._session is None:  # the group was open before there was a recorder
             return
@@ -105,15 +106,15 @@ class ChangeRecorder:
                 listener()
 
     def pause(self) -> None:
-        """Pause recording: the caller records rows that this group has not changed before."""
+        """Pause recording; the caller records the changes of rows that the group has not changed yet."""
         if self._session is not None:
             self._session.enabled = False
 
     def go_on(self, changeset: bytes) -> None:
         """Resume recording; *changeset* has the changes that the caller recorded meanwhile.
 
-        It is merged before the changes of the session, of any time: the two have no row in common,
-        except rows that the session changed later.
+        The changeset is written before all changes that the session recorded. That is correct,
+        because the session has none of its rows, except rows that changed again later.
         """
         if self._session is not None:
             self._session.enabled = True
@@ -133,9 +134,9 @@ class ChangeRecorder:
         self.bytes += sum(size for _seq, size in sizes)
 
     def shipped(self, seq_max: int) -> None:
-        """Record that a changelog contains the records up to one. Inside a group.
+        """Record that a changelog contains the records up to *seq_max*. Inside a group.
 
-        ``purge`` deletes their rows later, in slices.
+        ``purge`` deletes the records later, in several groups.
         """
         local_state.put(self._db, _SHIPPED_SEQ, str(seq_max))
         while self._sizes and self._sizes[0][0] <= seq_max:
@@ -143,9 +144,10 @@ class ChangeRecorder:
         self.oldest_ns = self._now_ns() if self._sizes else 0
 
     def small_run(self, seq_after: int) -> tuple[int, int] | None:
-        """Return the first and last number of a run of records that should be merged on this host.
+        """Return the first and last number of a run of small records to merge on this host.
 
-        The run has many records after the given number, and fits into one section.
+        The run consists of many records after *seq_after* that together fit into one section of a
+        changelog. None if there is no such run.
         """
         first, last, total, count = 0, 0, 0, 0
         for seq, size in self._sizes:
@@ -163,7 +165,7 @@ class ChangeRecorder:
         return (first, last) if count >= CONDENSED_RECORDS_MIN else None
 
     def replace_run(self, first: int, last: int, merged: bytes) -> None:
-        """Replace several consecutive records by one. Inside a group."""
+        """Replace several consecutive records by one merged record. Transaction: inside a group."""
         self._db.run("DELETE FROM pending WHERE seq BETWEEN ? AND ?", (first, last))
         if merged:
             self._db.run("INSERT INTO pending VALUES (?, ?)", (last, merged))
@@ -173,7 +175,11 @@ class ChangeRecorder:
         self.bytes = sum(size for _seq, size in self._sizes)
 
     def purge(self) -> bool:
-        """Delete some records that a changelog contains; return whether there may be more. In a group."""
+        """Delete some records that a changelog contains. Transaction: inside a group.
+
+        Returns:
+            Whether there may be more such records.
+        """
         return bool(
             self._db.run(
                 "DELETE FROM pending WHERE seq IN"
@@ -184,7 +190,7 @@ class ChangeRecorder:
 
 
 def _ignore() -> None:
-    """Do nothing when a record is made."""
+    """Ignore a new record."""
 
 
 def _shipped_seq(db: Database) -> int:
@@ -192,7 +198,7 @@ def _shipped_seq(db: Database) -> int:
 
 
 class PackNews(NamedTuple):
-    """A pack to report in a changelog, with its state; None if its row is deleted."""
+    """A pack to report in a changelog; all other fields are None if the pack's row is deleted."""
 
     pack: PackId
     object_key: str | None
@@ -201,19 +207,19 @@ class PackNews(NamedTuple):
 
 
 class News(NamedTuple):
-    """Changed locations that are not yet in a changelog, as one consistent snapshot."""
+    """Changed locations that no changelog contains yet, from one consistent snapshot."""
 
-    blocks: list[BlockRow]  # used by files, new or moved; pack None: not yet in the bucket
+    blocks: list[BlockRow]  # new and moved blocks of files; pack is None before the upload
     packs: list[PackNews]
 
 
 def read_news(connection: apsw.Connection, floor: BlockId, waiting: Sequence[BlockId] = ()) -> News:
-    """Return the blocks at or after *floor*, moved blocks, and changed packs.
+    """Return the new and moved blocks, and the changed packs, for the next changelog.
 
     Args:
-        connection: a connection to the snapshot.
+        connection: a connection that reads a snapshot.
         floor: the lowest number of a new block.
-        waiting: blocks that are about to get a location; also returned if they are older.
+        waiting: blocks that are about to get a location; older blocks among them are returned, too.
     """
     new = connection.execute(
         "SELECT block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes FROM blocks"
@@ -250,7 +256,9 @@ class Run(NamedTuple):
 def merged_run(
     connection: apsw.Connection, seq_after: int, seq_max: int, bytes_max: int
 ) -> Run | None:
-    """Merge the records after one number up to another, at most *bytes_max*, but at least one.
+    """Merge the records after *seq_after* up to *seq_max*, as many as fit into *bytes_max*.
+
+    The first record is merged even if it is larger.
 
     Returns:
         None if there are no such records.
@@ -278,7 +286,7 @@ def merged_run(
 
 
 def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[tuple[int, bytes]]:
-    """Return the records from one number to another; ``small_run`` bounds their size."""
+    """Return the records of a run that ``small_run`` found, which bounds their size."""
     rows = connection.execute(
         "SELECT seq, changeset FROM pending WHERE seq BETWEEN ? AND ? ORDER BY seq", (first, last)
     ).fetchall()
@@ -286,17 +294,17 @@ def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[t
 
 
 class ChangedInodes(NamedTuple):
-    """The inodes that some records change."""
+    """The inodes that a run of records changes."""
 
-    last: dict[Ino, int]  # the last record of each inode
+    last: dict[Ino, int]  # for each inode, the number of the last record that changes it
     last_seq: int  # number of the last record that was read
-    complete: bool  # False if there are more
+    complete: bool  # False if later records were not read
 
 
 def inodes_changed(connection: apsw.Connection, seq_after: int, count_max: int) -> ChangedInodes:
-    """Return the inodes that the records after a number change, until *count_max* are found.
+    """Return the inodes that the records after *seq_after* change, until *count_max* are found.
 
-    At least one complete record is read, so there may be more inodes.
+    Records are read completely, so the result may have more than *count_max* inodes.
     """
     last: dict[Ino, int] = {}
     last_seq = seq_after
@@ -309,7 +317,7 @@ def inodes_changed(connection: apsw.Connection, seq_after: int, count_max: int) 
 
 
 def records(connection: apsw.Connection, seq_after: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the records after a number, in order."""
+    """Yield the records after *seq_after* with their numbers, in order."""
     for seq, changeset in connection.execute(
         "SELECT seq, changeset FROM pending WHERE seq > ? ORDER BY seq", (seq_after,)
     ):
@@ -351,13 +359,13 @@ def forget_pack_news(db: Database, reported: Collection[PackId]) -> None:
 
 
 def pack_news(connection: apsw.Connection) -> list[PackId]:
-    """Return the packs to report in a changelog, as a connection sees them."""
+    """Return the packs to report in the next changelog, read from a given connection."""
     rows = connection.execute("SELECT pack FROM pack_news").fetchall()
     return [PackId(int(str(row[0]))) for row in rows]
 
 
 def forget(db: Database, seq_max: int) -> None:
-    """Delete the records up to one, which an image contains. Transaction: inside a group."""
+    """Delete the records up to *seq_max*, which an image contains. Transaction: inside a group."""
     db.run("DELETE FROM pending WHERE seq <= ?", (seq_max,))
 
 
@@ -367,24 +375,27 @@ def put_outbox(db: Database, txg: Txg, data: bytes) -> None:
 
 
 def outbox(db: Database) -> tuple[Txg, bytes] | None:
-    """Return the attempted changelog that is not confirmed yet."""
+    """Return the changelog whose upload was attempted and is not confirmed, None without one."""
     row = db.one("SELECT txg, data FROM outbox")
     return None if row is None else (Txg(row[0]), bytes(row[1]))
 
 
 def clear_outbox(db: Database) -> None:
-    """Delete the attempted changelog: it is confirmed, or another writer has its number. In a group."""
+    """Delete the changelog in the outbox: it is confirmed, or another writer has its number.
+
+    Transaction: inside a group.
+    """
     db.run("DELETE FROM outbox")
 
 
 def has_news(db: Database) -> bool:
-    """Return whether changes other than counters were recorded that no changelog contains."""
+    """Return whether a record that no changelog contains changes more than counters and properties."""
     rows = db.iterate("SELECT changeset FROM pending WHERE seq > ?", (_shipped_seq(db),))
     return any(changesets.is_news(row[0]) for row in rows)
 
 
 def is_empty(db: Database) -> bool:
-    """Return whether every recorded change is in a changelog."""
+    """Return whether a confirmed changelog contains every recorded change."""
     return (
         db.one("SELECT 1 FROM pending WHERE seq > ? LIMIT 1", (_shipped_seq(db),)) is None
         and db.one("SELECT 1 FROM outbox LIMIT 1") is None

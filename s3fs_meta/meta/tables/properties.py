@@ -2,10 +2,10 @@
 
 A fact never changes after mkfs, except the schema version, which an upgrade raises.
 
-The name of any other row has a slash, unlike names of facts: it is the key of an object. The
-table is replicated, so every later writer gets these rows from a changelog or an image: no host
-uses an abandoned image, and none treats a kept pack as an orphan. ``damage_marks`` has the other
-rows.
+Every other row is named by the key of an object, which has a slash, unlike the names of facts. The
+table is replicated, so every later writer gets these rows from a changelog or an image. Therefore no
+host uses an abandoned image or treats a kept pack as an orphan. ``damage_marks`` has its own rows in
+the table.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import ObjectKey
 
-# Conditions on name prefixes; the character after a slash is a zero.
+# Conditions on name prefixes; in ASCII, 0 follows the slash.
 _IMAGES: Final = "name >= 'image/' AND name < 'image0'"
 _PACKS: Final = "name >= 'pack/' AND name < 'pack0'"
 
@@ -24,7 +24,7 @@ def get(db: Database, name: str) -> bytes:
     """Return one fact.
 
     Raises:
-        FormatError: the database lacks it.
+        FormatError: the database lacks the fact.
     """
     row = db.one("SELECT value FROM properties WHERE name = ?", (name,))
     if row is None:
@@ -33,7 +33,7 @@ def get(db: Database, name: str) -> bytes:
 
 
 def all_of(db: Database) -> dict[str, bytes]:
-    """Return all facts by name."""
+    """Return the values of all rows by name."""
     return {row[0]: bytes(row[1]) for row in db.all("SELECT name, value FROM properties")}
 
 
@@ -48,12 +48,15 @@ def abandoned_images(db: Database) -> set[ObjectKey]:
 
 
 def forget_images(db: Database, manifests: Iterable[ObjectKey]) -> None:
-    """Delete the rows of deleted manifests; names are never reused. Transaction: inside a group."""
+    """Delete the rows of abandoned images whose manifests are deleted. Transaction: inside a group.
+
+    That is safe, because names of images are never reused.
+    """
     db.run_many("DELETE FROM properties WHERE name = ?", [(key,) for key in manifests])
 
 
 def take_over_images(db: Database, other: Database) -> None:
-    """Replace abandoned images by those of another database. Transaction: inside a group."""
+    """Replace the abandoned images by those of another database. Transaction: inside a group."""
     db.run(f"DELETE FROM properties WHERE {_IMAGES}")
     abandon_images(db, sorted(abandoned_images(other)))
 
@@ -64,7 +67,7 @@ def keep_packs(db: Database, packs: Iterable[ObjectKey]) -> None:
 
 
 def kept_packs(db: Database) -> set[ObjectKey]:
-    """Return the packs that must be kept."""
+    """Return the unreadable packs that must be kept."""
     return _keys(db, _PACKS)
 
 

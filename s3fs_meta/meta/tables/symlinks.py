@@ -1,4 +1,4 @@
-"""Rows of ``symlinks``: targets of symbolic links, any bytes but NUL."""
+"""Rows of ``symlinks``: the targets of symbolic links, which are bytes without NUL."""
 
 from s3fs_meta.errors import NoInodeError
 from s3fs_meta.meta.db.database import Database

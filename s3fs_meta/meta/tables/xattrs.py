@@ -1,6 +1,6 @@
-"""Rows of ``xattrs``: extended attributes, POSIX ACLs among them.
+"""Rows of ``xattrs``: extended attributes, including POSIX ACLs.
 
-Owns: names and values, and the flag HAS_XATTRS of the inode, which saves callers a query.
+Owns: names and values, and the inode's flag HAS_XATTRS, which saves callers a query.
 Does not know: namespaces, permissions, size limits, ctime.
 Keeps: the flag is set exactly when the inode has rows; ``Counters.xattr_bytes``, once computed, is
 the sum over all rows.
@@ -17,28 +17,28 @@ _SET: Final = "INSERT INTO xattrs VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET val
 
 
 def count_bytes(db: Database) -> None:
-    """Compute the sum over all rows; later changes update it."""
+    """Compute the total bytes of all extended attributes; later changes update the total."""
     db.counters.xattr_bytes = sum_bytes(db, "?", 1)
 
 
 def add_bytes(db: Database, added_bytes: int) -> None:
-    """Add a number of bytes, perhaps negative, to the sum. Inside a group."""
+    """Add *added_bytes*, perhaps negative, to the total of all extended attributes. Inside a group."""
     if db.counters.xattr_bytes is not None:
         db.counters.xattr_bytes += added_bytes
 
 
 def sum_bytes(db: Database, which: str, value: int | str) -> int:
-    """Return the sum of the bytes of some rows.
+    """Return the bytes of the names and values of the rows that satisfy a condition.
 
     Args:
         db: the database.
         which: an SQL condition with one parameter.
-        value: value of the parameter.
+        value: the value of the parameter.
     """
     row = db.one(
         f"SELECT coalesce(sum(length(name) + length(value)), 0) FROM xattrs WHERE {which}", (value,)
     )
-    assert row is not None, "an aggregate has one row"
+    assert row is not None, "a query of aggregates returns one row"
     return int(row[0])
 
 
@@ -75,14 +75,15 @@ def set(  # noqa: A001 - the verb of setxattr(2), always used with the module's 
     must_be_new: bool = False,
     must_exist: bool = False,
 ) -> None:
-    """Set one attribute. Transaction: inside a group.
+    """Set one attribute of an inode. Transaction: inside a group.
 
     Args:
-        must_be_new: XATTR_CREATE.
-        must_exist: XATTR_REPLACE.
+        must_be_new: XATTR_CREATE was given.
+        must_exist: XATTR_REPLACE was given.
 
     Raises:
-        AttributeExistsError, NoAttributeError: a condition failed; nothing was changed.
+        AttributeExistsError: *must_be_new*, and the inode has the attribute; nothing was changed.
+        NoAttributeError: *must_exist*, and the inode lacks the attribute; nothing was changed.
     """
     if must_be_new or must_exist:
         exists = find(db, ino, name) is not None
@@ -97,7 +98,7 @@ def set(  # noqa: A001 - the verb of setxattr(2), always used with the module's 
 
 
 def remove(db: Database, ino: Ino, name: bytes) -> None:
-    """Remove one attribute. Transaction: inside a group.
+    """Remove one attribute of an inode. Transaction: inside a group.
 
     Raises:
         NoAttributeError: the inode does not have it; nothing was changed.

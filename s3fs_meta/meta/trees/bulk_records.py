@@ -1,12 +1,12 @@
-"""Records of many rows at once, in the form of SQLite's changesets.
+"""Changesets of many inserted rows, encoded by one SQL statement.
 
-Owns: recording the rows that one statement inserted, with one more statement, in the form that the
-session extension uses. Does not know: where records are stored (``pending``).
+Owns: encoding the rows that one statement inserted, in the format of SQLite's session extension.
+Does not know: where changesets are stored (``pending``).
 The extension reads each new row twice: when it is inserted, and by its key at the end of the group.
-For the two rows of a name this is half of the time of copying them; reading and encoding them here
-saves a quarter of the total. For deleted rows there is nothing to gain.
-Keeps: applying the record gives the same rows. All columns here are integers, except names; a value
-of another type, which fsck finds, is recorded as the integer to which SQLite converts it.
+When a tree is copied, this takes half of the time of the two rows of a name. Encoding the rows with
+a statement saves a quarter of the total time. For deleted rows it saves nothing.
+Keeps: applying the changeset gives equal rows. All columns are integers, except names. A value of
+another type, which fsck finds, is recorded as the integer to which SQLite converts it.
 Source: sqlite3session.c, "CHANGESET BLOB FORMAT".
 """
 
@@ -51,7 +51,12 @@ def new_inode(of: str) -> str:
 
 
 def new_dentry(of: str, ino: str) -> str:
-    """Return an SQL expression for the hexadecimal record of a name; *of* has the other columns."""
+    """Return an SQL expression for the hexadecimal record of a row of ``dentries``.
+
+    Args:
+        of: the SQL name of the row with parent, cookie and name.
+        ino: an SQL expression for the inode.
+    """
     length = _LENGTH.format(name=f"{of}.name")
     return (
         f"printf('{_INSERT}{_INTEGER}{_INTEGER}04%s%s{_INTEGER}', {of}.parent, {of}.cookie,"
@@ -60,13 +65,13 @@ def new_dentry(of: str, ino: str) -> str:
 
 
 def header(db: Database, table: str) -> bytes:
-    """Return the header before the records of a table."""
+    """Return the header that precedes the records of a table in a changeset."""
     columns = db.all(f"SELECT pk FROM pragma_table_info('{table}') ORDER BY cid")
     return b"T" + bytes([len(columns), *(row[0] for row in columns)]) + table.encode() + b"\0"
 
 
 def records(db: Database, table: str, expression: str, source: str, bound: Bound) -> bytes:
-    """Return a changeset of one table: one record for each row of a source, in ``recorded``."""
+    """Return a changeset with one record per row of *source*; called inside ``recorded``."""
     row = db.inodes.one(f"SELECT unhex(group_concat({expression}, '')) {source}", bound)
     found = None if row is None else row[0]
     return header(db, table) + found if found else b""
@@ -74,16 +79,16 @@ def records(db: Database, table: str, expression: str, source: str, bound: Bound
 
 @contextlib.contextmanager
 def recorded(db: Database) -> Iterator[list[bytes]]:
-    """Replace the recorder in a ``with`` block: the block appends its records to the list, in order.
+    """Pause the recorder in a ``with`` block, which appends its own changesets to a list, in order.
 
-    If the block fails, the complete group is undone, because its changes are not recorded.
+    If the block fails, the complete group is undone, because the changes of the block have no record.
     """
     made: list[bytes] = []
     recorder = db.bulk_recorder
     if recorder is None:
         yield made
         return
-    db.inodes.settle()  # inside the block these rows would be written without a record
+    db.inodes.settle()  # otherwise the block would write these rows without a record
     recorder.pause()
     try:
         yield made

@@ -3,11 +3,11 @@
 Owns: the rows of a removed tree, and deleting them. Does not know: whether an inode is in use,
 cached blocks, the size of a slice.
 A directory that was removed together with its content has no name, nlink 0 and the flag REMOVED; it
-is called a top. Everything below it is still reachable through its dentries. When a part of it is
-deleted, its subdirectories become tops themselves, so that at every commit all remaining inodes are
-below tops, which the index of orphans finds.
-Keeps: size_bytes of a top is the number of its entries; the counters; link counts of inodes that
-have names outside the tree.
+is called a top. All inodes below it are still reachable through its dentries. When a top is deleted,
+its subdirectories become tops. So at every commit all remaining inodes are below tops, and the index
+of orphans finds the tops.
+Keeps: size_bytes of a top is the number of its entries. The counters, and the link counts of inodes
+that have names outside the tree, are correct.
 """
 
 import json
@@ -21,7 +21,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes, packs, xattrs
 from s3fs_meta.model import BlockId, Cookie, Ino, InodeFlag, PackId
 
-# A regular file with one name and no other rows: most files of trees.
+# A plain file: a regular file with one name and no rows in other tables, like most files of a tree.
 _IS_PLAIN: Final = (
     "(i.mode & 61440) = 32768 AND i.nlink = 1 AND i.mapped_blocks = 0"
     f" AND (i.flags & ~{InodeFlag.PROTECTED:d}) = 0"
@@ -42,7 +42,7 @@ _OTHER: Final = (
     f" FROM {_NAMES} WHERE d.parent = ?1"
 )
 _UNTIL: Final = " AND d.cookie <= ?2"
-# If the numbers of a directory's files are consecutive, it is faster to read the whole range.
+# If a directory's files have nearly consecutive numbers, reading the whole range is faster.
 _DELETE_RANGE: Final = (
     f"DELETE FROM inodes AS i WHERE i.ino BETWEEN ? AND ? AND i.parent = ? AND {_IS_PLAIN}"
 )
@@ -55,8 +55,8 @@ _DELETE_MANY: Final = (
     f" CROSS JOIN dentries AS d ON d.parent = j.value) AND {_IS_PLAIN}"
 )
 _RANGE_FACTOR: Final = 4
-_RANGE_MIN: Final = 32  # number of files in a directory from which a separate statement is faster
-_MANY: Final = 40  # number of directories from which one statement for all is faster
+_RANGE_MIN: Final = 32  # from this number of files a statement per directory is faster
+_MANY: Final = 40  # from this number of directories one statement for all is faster
 _GIVEN: Final = "(SELECT value FROM json_each(?))"
 _MOVED_CTIME: Final = (
     "mtime_delta_ns = mtime_delta_ns + ctime_ns - ?1,"
@@ -67,22 +67,22 @@ _LOSE_LINKS: Final = f"UPDATE inodes SET nlink = nlink - ?2, {_MOVED_CTIME} WHER
 
 
 class Scope(NamedTuple):
-    """The names that one slice handles: all names of several tops, or the first names of one."""
+    """The names that one slice deletes: all names of several tops, or the first names of one top."""
 
     parents: list[Ino]
-    until: Cookie | None  # the last position, if there is only one parent
+    until: Cookie | None  # the last cookie of the slice; None: all names of the parents
 
 
 class Tally(NamedTuple):
-    """Counts of the inodes with names of a scope in one top."""
+    """Counts of the names of one top that are in a scope, and of their plain files."""
 
     parent: Ino
-    first: Ino | None  # the lowest number of a plain file
-    last: Ino | None
+    first: Ino | None  # the lowest inode number of a plain file
+    last: Ino | None  # the highest
     plain: int  # number of plain files
     plain_bytes: int
-    names: int  # in all
-    until: Cookie | None  # only names up to this position
+    names: int  # number of names of all types
+    until: Cookie | None  # only names up to this cookie are counted; None: all names
 
 
 class Name(NamedTuple):
@@ -99,7 +99,7 @@ class Name(NamedTuple):
 
 
 class Freed(NamedTuple):
-    """A block without references, and the location where it was stored."""
+    """A block that was deleted because it had no references, and its location."""
 
     block: BlockId
     plain_bytes: int
@@ -117,7 +117,7 @@ def mark_removed(db: Database, inos: Collection[Ino], now_ns: int) -> None:
 
 
 def tops(db: Database) -> dict[Ino, int]:
-    """Return the tops of removed trees with their number of names, ascending."""
+    """Return the tops of removed trees, ascending, each with its number of names."""
     sql = (
         "SELECT ino, size_bytes FROM inodes"
         f" WHERE nlink = 0 AND flags & {InodeFlag.REMOVED:d} ORDER BY ino"
@@ -144,7 +144,7 @@ def scope(db: Database, parents: Sequence[Ino], names_max: int) -> Scope:
 
 
 def _position(db: Database, parent: Ino, number: int) -> Cookie | None:
-    """Return the position of the name with a number, None if there are fewer names."""
+    """Return the cookie of the name number *number* of a directory, None if it has fewer names."""
     sql = "SELECT cookie FROM dentries WHERE parent = ? ORDER BY cookie LIMIT 1 OFFSET ?"
     row = db.one(sql, (parent, number - 1))
     return None if row is None else Cookie(row[0])
@@ -167,8 +167,8 @@ def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = Fal
     Args:
         db: the database.
         parent: the top.
-        until: names up to this position, None for all.
-        plain: also return names of plain files.
+        until: the last cookie to return, None for all names.
+        plain: also return the names of plain files.
     """
     which = "" if plain else f" AND ({_IS_PLAIN}) IS NOT TRUE"
     if until is None:
@@ -179,7 +179,7 @@ def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = Fal
 
 
 def delete_plain(db: Database, tallies: Iterable[Tally]) -> None:
-    """Delete the inode rows of all plain files of tallies, before their names. Inside a group."""
+    """Delete the inodes of the plain files in tallies, whose names still exist. Inside a group."""
     counters = db.counters
     small: list[Ino] = []
     for of in tallies:
@@ -197,7 +197,7 @@ def delete_plain(db: Database, tallies: Iterable[Tally]) -> None:
 
 
 def remove_names(db: Database, within: Scope) -> None:
-    """Delete the names of a scope, and correct the size of a top that keeps some. Inside a group."""
+    """Delete the names of a scope; update the size of a top that keeps names. Inside a group."""
     if within.until is None:
         sql = f"DELETE FROM dentries WHERE parent IN {_GIVEN}"
         db.counters.dentries -= db.run(sql, (json.dumps(within.parents),))
@@ -210,7 +210,7 @@ def remove_names(db: Database, within: Scope) -> None:
 
 
 def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
-    """Make tops without names, which are still in use, ordinary orphans. Inside a group."""
+    """Make empty tops ordinary orphans, because a process still uses them. Inside a group."""
     db.inodes.run(
         f"UPDATE inodes SET size_bytes = 0, flags = flags & ~{InodeFlag.REMOVED:d}"
         f" WHERE ino IN {_GIVEN}",
@@ -219,7 +219,7 @@ def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
 
 
 def orphan(db: Database, inos: Collection[Ino], now_ns: int) -> None:
-    """Make inodes that are still in use orphans, without names. Inside a group."""
+    """Make inodes orphans, because a process still uses them. Inside a group."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = 0, {_MOVED_CTIME}"
         " WHERE ino IN (SELECT value FROM json_each(?2))",
@@ -228,11 +228,11 @@ def orphan(db: Database, inos: Collection[Ino], now_ns: int) -> None:
 
 
 def delete(db: Database, inos: Collection[Ino], file_bytes: int) -> None:
-    """Delete rows of inodes without names. Transaction: inside a group.
+    """Delete the rows of inodes. Transaction: inside a group.
 
     Args:
         inos: inodes whose names, blocks, attributes and targets the caller deletes.
-        file_bytes: sum of the sizes of the regular files among them.
+        file_bytes: total size of the regular files among *inos*.
     """
     if inos:
         sql = f"DELETE FROM inodes WHERE ino IN {_GIVEN}"
@@ -241,7 +241,7 @@ def delete(db: Database, inos: Collection[Ino], file_bytes: int) -> None:
 
 
 def delete_xattrs(db: Database, inos: Collection[Ino]) -> None:
-    """Delete all attributes of inodes that are deleted themselves. Inside a group."""
+    """Delete all extended attributes of inodes that the caller deletes. Inside a group."""
     if inos:
         given = json.dumps(list(inos))
         if db.counters.xattr_bytes is not None:
@@ -250,7 +250,7 @@ def delete_xattrs(db: Database, inos: Collection[Ino]) -> None:
 
 
 def delete_targets(db: Database, inos: Collection[Ino]) -> None:
-    """Delete the targets of symbolic links that are deleted themselves. Inside a group."""
+    """Delete the targets of symbolic links that the caller deletes. Inside a group."""
     if inos:
         db.run(f"DELETE FROM symlinks WHERE ino IN {_GIVEN}", (json.dumps(list(inos)),))
 
@@ -262,8 +262,7 @@ def drop_links(db: Database, lost: Mapping[tuple[Ino, Ino], int]) -> None:
     """Subtract removed names of inodes with several names from hard_links. Transaction: inside a group.
 
     Args:
-        lost: number of removed names by inode and directory. ``lose_names`` updates nlink and
-        parent.
+        lost: number of removed names by (inode, directory). ``lose_names`` updates nlink and parent.
     """
     rows = [(ino, parent, count) for (ino, parent), count in lost.items()]
     db.run_many("DELETE FROM hard_links WHERE ino = ? AND parent = ? AND names <= ?", rows)
@@ -311,10 +310,10 @@ def drop_refs(db: Database, named: Mapping[BlockId, int], kept: Collection[Block
 
     Args:
         named: number of references to subtract, by block.
-        kept: blocks whose rows stay, because they are being uploaded.
+        kept: blocks that are being uploaded; their rows stay.
 
     Returns:
-        The deleted blocks; the caller deletes their cached copies.
+        The deleted blocks; the caller deletes their cache files.
     """
     rows = db.all(
         f"SELECT block, refs, plain_bytes, pack, stored_bytes FROM blocks WHERE block IN {_GIVEN}",
@@ -355,11 +354,15 @@ class Child(NamedTuple):
     parent: Ino
     cookie: Cookie
     ino: Ino
-    names: int  # number of names in it, if it is a directory
+    names: int  # number of names in the child, 0 if it is not a directory
 
 
 def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list[Child]:
-    """Return names in directories, each after a given position, in the given order."""
+    """Return the next names of directories, at most *limit*.
+
+    Args:
+        of: directories, in the order of the result, each with the last cookie to skip.
+    """
     rows = db.inodes.all(
         "SELECT d.parent, d.cookie, d.ino,"
         " CASE WHEN (i.mode & 61440) = 16384 THEN i.size_bytes ELSE 0 END"
@@ -372,7 +375,7 @@ def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list
 
 
 def lock(db: Database, inos: Collection[Ino]) -> None:
-    """Set the flag LOCKED; no time changes. Inside a group."""
+    """Set the flag LOCKED on inodes; no time changes. Inside a group."""
     locked = InodeFlag.LOCKED
     db.inodes.run(
         f"UPDATE inodes SET flags = flags | {locked} WHERE ino IN {_GIVEN} AND NOT flags & {locked}",
@@ -381,11 +384,11 @@ def lock(db: Database, inos: Collection[Ino]) -> None:
 
 
 def note_locked_below(db: Database, directory: Ino) -> None:
-    """Set the flag of a locked descendant on a directory and all its parents. Inside a group."""
+    """Set the flag HOLDS_LOCKED on a directory and all directories above it. Inside a group."""
     for _ in range(DIRECTORY_DEPTH_MAX):
         row = inodes.get(db, directory)
         if row.flags & InodeFlag.HOLDS_LOCKED:
             return
         inodes.set_flag(db, directory, InodeFlag.HOLDS_LOCKED, on=True)
         directory = row.parent
-    raise MetadataError("its parent directories form a loop", directory)
+    raise MetadataError("the directories above it form a loop; run fsck -y", directory)

@@ -1,16 +1,16 @@
-"""Copies of whole trees: many rows with one statement.
+"""Copies of complete trees: many rows with one statement.
 
-Owns: the temporary tables of one running copy, and the rows that are made from them.
-Does not know: cached blocks, the size of a slice, where the copy will get its name.
-A copy is built below a top (see ``removed_trees``): until it has a name it counts as a removed
-tree,
-so an interrupted copy is deleted like one.
-Keeps: at every commit sizes and link counts of the copy, except nlink of the top; the counters.
+Owns: the temporary tables of a running copy, and the rows that are made from them.
+Does not know: cached blocks, the size of a slice, the later name of the copy.
+A copy is built below a top (see ``removed_trees``): until it has a name, it counts as a removed
+tree, and an interrupted copy is deleted like a removed tree.
+Keeps: at every commit the counters are correct, and the sizes and link counts in the copy, except
+nlink of the top.
 
-    copied_names   the names of the current slice, in order; place gives the number of the new inode
-    copied_links   inodes with several names in the copy: number, names copied so far, parent
+    copied_names   the names of the current slice; place, counted from 1, gives the new inode's number
+    copied_links   inodes with several names: old and new number, names copied so far, first parent
 
-The first name of an inode in the copy creates its row; ``new`` is set only for inodes that may have
+The first copied name of an inode creates its row. ``new`` is set only for inodes that may have
 several names.
 """
 
@@ -48,7 +48,7 @@ _CUT: Final = (
     "SELECT min(place) FROM (SELECT place, sum(CASE WHEN blocks <= ?1 THEN blocks ELSE 0 END)"
     " OVER (ORDER BY place) AS blocks FROM temp.copied_names) WHERE blocks > ?1"
 )
-# Content that cannot be shared, or is too much for one slice.
+# Files whose blocks are not copied: a block is not uploaded, or they are too many for one slice.
 _LEAVE: Final = (
     "UPDATE temp.copied_names SET is_left = 1 WHERE blocks > ? OR (blocks AND EXISTS"
     " (SELECT 1 FROM block_map AS m CROSS JOIN blocks AS b ON b.block = m.block"
@@ -93,7 +93,7 @@ _LINKS: Final = (
 )
 _SHARED: Final = "(SELECT old FROM temp.copied_names WHERE is_shared)"
 _COUNT_LINKS: Final = (
-    # The first name of an inode has no row until there is a second.
+    # The first name of an inode gets a row in hard_links only when the second name is copied.
     "INSERT INTO hard_links SELECT l.new, l.parent, 1 FROM temp.copied_links AS l"
     f" WHERE l.names = 1 AND l.old IN {_SHARED}",
     "UPDATE temp.copied_links SET names = names + (SELECT count(*) FROM temp.copied_names AS p"
@@ -111,18 +111,17 @@ class Source(NamedTuple):
 
     old: Ino
     new: Ino
-    after: Cookie  # names up to this position were copied
+    after: Cookie  # names up to this cookie are already copied
 
 
 class CopiedSlice(NamedTuple):
     """The result of copying one slice."""
 
     names: int
-    left: list[Source]  # directories that have more names to copy
-    names_below: int  # number of names in the directories of the slice
-    # Copied directories, whose names are not copied yet: old and new inode.
-    directories: list[Source]
-    files: list[tuple[Ino, Ino]]  # copied files, whose content is not yet shared: old and new inode
+    left: list[Source]  # given directories that have more names to copy
+    names_below: int  # total number of names in *directories*
+    directories: list[Source]  # directories that the slice created, whose names are not copied yet
+    files: list[tuple[Ino, Ino]]  # (old, new) inode of files that were copied without their blocks
 
 
 class _Sums(NamedTuple):
@@ -136,7 +135,7 @@ class _Sums(NamedTuple):
 
 
 def begin(db: Database) -> None:
-    """Create the empty temporary tables. Inside a group."""
+    """Create or empty the temporary tables. Transaction: inside a group."""
     for statement in _TABLES:
         db.all(statement)
     db.run("DELETE FROM temp.copied_names")
@@ -144,9 +143,9 @@ def begin(db: Database) -> None:
 
 
 def copy_inode(db: Database, source: Attributes, now_ns: int) -> Ino:
-    """Copy an inode with its attributes; a directory without its names, a file without its blocks.
+    """Copy an inode with its attributes, but without names below it and without blocks.
 
-    The copy has no name: a directory is a top, anything else an orphan. Inside a group.
+    The copy has no name: a directory becomes a top, any other inode an orphan. Inside a group.
     """
     counters = db.counters
     new = counters.take_ino()
@@ -178,9 +177,8 @@ def copy_names(
         db: the database; ``begin`` created the temporary tables.
         sources: directories, in the order of copying.
         now_ns: ctime and birth time of the copies.
-        names_max: maximum number of names.
-        blocks_max: maximum number of blocks of all files; a file with more is copied without
-        blocks.
+        names_max: at most this many names are copied.
+        blocks_max: at most this many blocks are shared; a file with more is copied without blocks.
     """
     before = db.counters.next_ino - 1
     db.run("DELETE FROM temp.copied_names")
@@ -203,7 +201,7 @@ def copy_names(
 
 
 def _has_too_much(db: Database, blocks_max: int) -> bool:
-    """Return whether the chosen files have too many blocks; ten times faster than finding the cut."""
+    """Return whether the chosen files have too many blocks; ten times as fast as ``_CUT``."""
     row = db.one(
         "SELECT total(CASE WHEN blocks <= ?1 THEN blocks END) > ?1 FROM temp.copied_names",
         (blocks_max,),
@@ -212,7 +210,7 @@ def _has_too_much(db: Database, blocks_max: int) -> bool:
 
 
 def _copy_rows(db: Database, before: int, now_ns: int, blocks_max: int) -> None:
-    """Create the rows of a slice whose inodes have their numbers."""
+    """Create the rows of a slice, after new inode numbers were assigned."""
     sums = _sums(db, before)
     if sums.blocks:
         db.run(_LEAVE, (blocks_max,))
@@ -251,12 +249,12 @@ def _sums(db: Database, before: int) -> _Sums:
         f" FROM temp.copied_names AS p WHERE {_IS_FIRST}",
         (before,),
     )
-    assert row is not None, "an aggregate has one row"
+    assert row is not None, "a query of aggregates returns one row"
     return _Sums._make(row)
 
 
 def _share_blocks(db: Database, before: int) -> None:
-    """Share the blocks of the originals with the copies."""
+    """Map the copied files to the blocks of the originals."""
     db.run(
         f"INSERT INTO block_map SELECT p.place + ?1, m.block_index, m.block{_SHARED_MAP}", (before,)
     )
@@ -269,9 +267,9 @@ def _share_blocks(db: Database, before: int) -> None:
 
 
 def _left(db: Database, sources: Sequence[Source]) -> list[Source]:
-    """Return the directories of which the slice did not copy all names."""
+    """Return the directories that have names which the slice did not copy."""
     last = db.one("SELECT parent, cookie FROM temp.copied_names ORDER BY place DESC LIMIT 1")
-    assert last is not None, "a slice that is full has a name"
+    assert last is not None, "a full slice has a name"
     at = [source.new for source in sources].index(last[0])
     return [sources[at]._replace(after=last[1]), *sources[at + 1 :]]
 
@@ -299,12 +297,12 @@ def directories_in(db: Database, parent: Ino) -> int:
         f"SELECT count(*) FROM temp.copied_names WHERE parent = ? AND kind = {_DIRECTORY}",
         (parent,),
     )
-    assert row is not None, "an aggregate has one row"
+    assert row is not None, "a query of aggregates returns one row"
     return int(row[0])
 
 
 def give_place(db: Database, ino: Ino, parent: Ino, nlink: int) -> None:
-    """Make a top or an orphan an ordinary inode; the caller creates its name. Inside a group."""
+    """Set nlink and parent of a top or orphan, which gets a name from the caller. Inside a group."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = ?, parent = ?, flags = flags & ~{InodeFlag.REMOVED:d}"
         " WHERE ino = ?",

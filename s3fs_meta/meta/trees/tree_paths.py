@@ -1,10 +1,10 @@
-"""Paths of inodes and names, for messages, as one connection sees them.
+"""Paths of inodes and names in one state of the database, for messages.
 
-Owns: walking up to the root; the paths that recorded changes concern; whether they concern one
-path.
+Owns: walking up to the root; the paths that recorded changes concern; whether changes concern a
+given path.
 Does not know: the caller, whether a change is uploaded, the time of a state of the tree.
-There is no index from inodes to names: the name of an inode is found by a scan of its parent
-directory. In a thread.
+Tasks: in a thread, because an inode's name is found by a scan of its parent directory: no index
+leads from inodes to names.
 """
 
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ _NAME_AT: Final = "SELECT name FROM dentries WHERE parent = ? AND cookie = ?"
 
 
 class TreePaths:
-    """Paths in one state of a database; each directory is looked up once."""
+    """Finds paths in one state of a database; looks up each directory once."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._directories: dict[Ino, str | None] = {ROOT_INO: ""}
 
     def of_name(self, parent: Ino, name: bytes) -> str | None:
-        """Return the path of a name, which may be deleted; None if its directory has no path."""
+        """Return the path of a name, even of a deleted name; None if its directory has no path."""
         above = self._directory(parent)
         return None if above is None else f"{above}/{_text(name)}"
 
@@ -65,18 +65,17 @@ class TreePaths:
         ).fetchall()
         for (parent,) in rows:
             for (name,) in self._connection.execute(_NAME, (parent, ino)):
-                assert isinstance(parent, int), "the schema says so"
-                assert isinstance(name, bytes), "the schema says so"
+                assert isinstance(parent, int), "inodes.parent is an integer"
+                assert isinstance(name, bytes), "dentries.name is a blob"
                 return Ino(parent), name
         return None
 
 
 def unshipped(connection: apsw.Connection, seq_after: int, limit: int) -> list[str]:
-    """Return the paths that the records after a number change, at most *limit*, in order.
+    """Return the paths that the records after *seq_after* change, at most *limit*, in order.
 
-    These are names that were added, removed or changed, and files with changed content or
-    attributes,
-    but not directories of which only the entries changed.
+    A path is listed if its name was added, removed or changed, or if its content or attributes
+    changed. A directory in which only entries changed is left out.
     """
     paths = TreePaths(connection)
     found: set[str] = set()
@@ -105,19 +104,19 @@ def _text(name: bytes) -> str:
 
 
 class PathWatch:
-    """One path in one state of a database; create it anew when rows change.
+    """Checks whether changes concern one path, in one state of a database.
 
-    Memory is bounded: only the most recently checked directories are cached.
+    Make a new watch when rows change. At most WATCHED_DIRECTORIES_MAX directories are cached.
     """
 
     def __init__(self, db: Database, names: list[bytes]) -> None:
-        """Look the path up.
+        """Find the inode at a path.
 
         Args:
-            names: names on the path, from the root.
+            names: the names of the path, from the root.
         """
         self._db = db
-        self._way: set[tuple[Ino, bytes]] = set()  # names on the path, up to the first missing one
+        self._way: set[tuple[Ino, bytes]] = set()  # names of the path, up to the first missing name
         self._below: dict[Ino, bool] = {}
         at: Ino | None = ROOT_INO
         for name in names:

@@ -69,7 +69,7 @@ def test_database_page_that_refers_to_itself_is_refused(image: Path) -> None:
     page_bytes, root = root_of(image, "xattrs")
     put(image, (root - 1) * page_bytes + 8, root)
 
-    with pytest.raises(FormatError, match=f"{KEY}.*page {root} is named twice"):
+    with pytest.raises(FormatError, match=f"{KEY}.*two pages refer to its page {root}"):
         require_ours(image, KEY)
     require_ours(image, KEY, authentic=True)
 
@@ -79,7 +79,7 @@ def test_database_page_that_belongs_to_two_tables_is_refused(image: Path) -> Non
     _, other = root_of(image, "symlinks")
     put(image, (root - 1) * page_bytes + 8, other)
 
-    with pytest.raises(FormatError, match=f"page {other} is named twice"):
+    with pytest.raises(FormatError, match=f"two pages refer to its page {other}"):
         require_ours(image, KEY)
 
 
@@ -97,7 +97,7 @@ def test_schema_with_a_repeated_page_is_refused(
     [child] = struct.unpack_from(">I", data, cell)
     put(image, _LAST_CHILD_AT, child)
 
-    with pytest.raises(FormatError, match=f"page {child} is named twice"):
+    with pytest.raises(FormatError, match=f"two pages refer to its page {child}"):
         use(image, KEY)
 
 
@@ -109,9 +109,9 @@ def test_schema_with_a_repeated_page_is_refused(
         (_LAST_CHILD_AT, b"\0\0\0\0", "names page 0"),
         (103, b"\xff\xff", "65535 cells"),
         (_FIRST_CELL_AT, b"\xff\xff", "a cell at byte 65535"),
-        (100, b"\0", "page 1 is none of a tree"),
-        (16, b"\0\7", "pages of 7 bytes"),
-        (0, b"?", "does not begin like a database"),
+        (100, b"\0", "page 1 is not a page of a tree"),
+        (16, b"\0\7", "invalid page size 7"),
+        (0, b"?", "does not begin with the header of an SQLite database"),
     ],
 )
 def test_database_with_an_impossible_page_number_is_refused(

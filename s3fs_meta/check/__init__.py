@@ -4,11 +4,12 @@ invariant      a sentence that always holds, a query for the rows that break it,
 rules/         the invariants, by the table that they are about
 observations   the results of surveys, as temporary rows beside the database
 survey/        reading the bucket, packs, the cache and the chain of changelogs
-lost_found     the directory for inodes without a name; ``lost_data``: the record of parts of files
-               whose bytes are lost
-from_packs     a filesystem rebuilt from its packs and the intact pieces of an image (--rebuild)
-marks          damage marks: set and removed after fsck has read the packs
-report         findings, and the exit status that they mean
+lost_found     the directory for inodes without a name
+lost_data      the record of lost bytes, in an extended attribute of each file
+from_packs     rebuilds a filesystem without images from packs, the chain and image pieces (--rebuild)
+offered        restores lost objects from copies that the user offers
+marks          sets and removes damage marks after fsck has read the packs
+report         findings, and the exit status that follows from them
 
 Start at ``run``, then ``context`` (the form of an invariant) and ``rules.names``.
 ``fsck`` judges all invariants in one transaction; ``sums`` counts names, links and references first.

@@ -1,13 +1,13 @@
 """One run of fsck over one database, and the form of the invariants that it judges.
 
 Owns: the form of an invariant; the order *derive, count, list*; whether derived sums are up to date.
-Does not know: which invariants there are.
+Does not know: any single invariant.
 Transaction: reading needs a stable view (a read transaction, or no other user of the database);
 repairs need a group. Schedule point: never.
 
-An invariant is a query over the complete database that yields the rows that break it. It has two
-parts, ``source`` (the rows it is about) and ``damaged`` (the condition of those that break it), so
-that one scan of a source serves all invariants about it.
+An invariant is a query over the complete database that yields the rows that break it. The query has
+two parts: ``source``, the rows to check, and ``damaged``, the condition of the rows that break the
+invariant. So one scan of a source checks all invariants with that source.
 """
 
 from collections import defaultdict
@@ -37,14 +37,14 @@ class Invariant:
     """One numbered sentence that always holds, the query for rows that break it, and the repair.
 
     Attributes:
-        title: the sentence.
-        source: an SQL FROM clause.
+        title: the sentence that always holds.
+        source: an SQL FROM clause with the rows to check.
         damaged: the SQL condition of the rows that break the invariant.
-        columns: the values of ``text``; the first is an inode number if ``about_inode``.
-        text: of a finding; ``{0}`` is the first column.
-        repair: corrects every damaged row, or leaves it; None: only the user can.
-        safe: the repair computes rows from other rows, or removes garbage: -p may do it.
-        listing: a query for the findings if they are not the damaged rows themselves.
+        columns: the columns of a finding; the first is an inode number if ``about_inode``.
+        text: the text of a finding; ``{0}`` is the value of the first column.
+        repair: corrects damaged rows as far as possible; None: the program cannot repair them.
+        safe: -p may run the repair, because it recomputes rows from other rows or removes garbage.
+        listing: a query for the findings if they are not the damaged rows.
         scan: finds the damaged rows if SQL alone cannot.
         advice: what the user can do about findings that were not repaired.
     """
@@ -66,7 +66,7 @@ class Invariant:
 
     @property
     def name(self) -> str:
-        """Return the name used in reports and documents."""
+        """Return the invariant's name in reports and documents."""
         return f"I{self.number}"
 
     @property
@@ -80,7 +80,7 @@ class Invariant:
         return "temp.check_" in self.source + self.query
 
     def select(self, columns: str) -> str:
-        """Return a query for other columns of the damaged rows."""
+        """Return a query for the given columns of the damaged rows."""
         return f"SELECT {columns} FROM {self.source} WHERE ({self.damaged})"
 
 
@@ -100,24 +100,23 @@ class Examination:
         """Prepare to examine; nothing is read yet.
 
         Args:
-            db: open; its counters in memory equal their row.
+            db: an open database, without unwritten counters.
             evidence: the observations of surveys.
-            report: takes findings and the notes of repairs.
+            report: receives findings and the notes of repairs.
             now_ns: the time of new rows.
             mounted: processes may have files open, so inodes without a name are valid.
-            facts: the settings of mkfs as the superblock has them.
+            facts: the settings of mkfs according to the superblock.
         """
         self.facts = facts or {}
-        db.inodes.write_through()  # queries and repairs use every table
+        db.inodes.write_through()  # queries and repairs use every table directly
         self.db = db
         self.evidence = evidence
         self.report = report
         self.now_ns = now_ns
-        self.files: BlockFiles | None = None  # repairs that need local copies work only with it
-        # None if local files cannot be compared with packs.
-        self.block_hash: BlockHash | None = None
+        self.files: BlockFiles | None = None  # the cache directory; None: repairs cannot use it
+        self.block_hash: BlockHash | None = None  # None: cache files cannot be compared with packs
         self.mounted = mounted
-        self.changed = False  # a repair changed something
+        self.changed = False  # whether a repair changed a row
         self._new_files: list[BlockId] = []
         self._derived = False
         self._paths: Paths | None = None
@@ -129,13 +128,13 @@ class Examination:
         return int(properties.get(self.db, "block_bytes"))
 
     def note_new_files(self, made: Iterable[tuple[BlockId, int]]) -> None:
-        """Note block files that this run has made: they are evidence, and ``commit`` syncs them."""
+        """Add block files that a repair has made to the evidence; ``commit`` syncs them."""
         rows = list(made)
         self.evidence.note_files(rows)
         self._new_files.extend(block for block, _ in rows)
 
     def commit(self) -> None:
-        """Make all repairs durable: first new files, then the rows that name them.
+        """Make all repairs durable: first new block files, then the rows that refer to them.
 
         Raises:
             OSError, DatabaseError: the disk failed; the rows are unchanged.
@@ -146,7 +145,7 @@ class Examination:
         self.db.sync_wal()
 
     def can_judge(self, invariant: Invariant) -> bool:
-        """Return whether all surveys were made that an invariant needs."""
+        """Return whether the surveys that an invariant needs were made."""
         available = self.evidence.surveyed
         if not self.mounted:
             available |= Need.UNMOUNTED
@@ -154,19 +153,19 @@ class Examination:
 
     @property
     def quarantine(self) -> Path:
-        """Return the directory for unknown files of this host; it may not exist."""
+        """Return the directory to which unknown files of the cache are moved; it may not exist."""
         assert self.files is not None, "only files of the cache directory are quarantined"
         return self.files.root.parent / f"kept-{self.now_ns}"
 
     def use_files(self, files: BlockFiles) -> None:
-        """Allow repairs to use the cache directory, whose files were noted as evidence."""
+        """Let repairs use the cache directory, after its files were added to the evidence."""
         self.files = files
         self.evidence.surveyed |= Need.FILES
 
     # --- queries -------------------------------------------------------------------------------
 
     def derive(self) -> None:
-        """Compute the sums that invariants join, unless they are up to date."""
+        """Compute the tables of ``sums``, unless they are up to date."""
         if not self._derived:
             sums.make_tables(self.db)
             sums.fill_tables(self.db)
@@ -174,9 +173,9 @@ class Examination:
             self._paths = None
 
     def broken(self, invariants: Iterable[Invariant]) -> dict[int, int]:
-        """Count the damaged rows of each invariant; leave out invariants without damaged rows.
+        """Return the number of damaged rows of each invariant that has some, by its number.
 
-        One scan serves all invariants about the same source.
+        One scan serves all invariants with the same source.
         """
         by_source: defaultdict[str, list[Invariant]] = defaultdict(list)
         for one in invariants:
@@ -186,7 +185,7 @@ class Examination:
         scans = by_source.pop("", [])
         for source, group in by_source.items():
             counts.update(self._count(source, group))
-        # Checked last, because a thread hashes the names while the other queries run.
+        # These invariants come last, because a thread hashes names while the other queries run.
         counts.update((one.number, sum(1 for _ in self.rows(one))) for one in scans)
         return {number: count for number, count in sorted(counts.items()) if count}
 
@@ -195,14 +194,14 @@ class Examination:
             self.derive()
         counts = ", ".join(f"count(*) FILTER (WHERE {one.damaged})" for one in group)
         row = self.db.one(f"SELECT {counts} FROM {source}")
-        assert row is not None, "an aggregate has one row"
+        assert row is not None, "a query of aggregates returns one row"
         for one, count in zip(group, row, strict=True):
             listed = count and one.listing
             yield one.number, sum(1 for _ in self.rows(one)) if listed else count
 
     @contextmanager
     def hashing_names(self) -> Iterator[None]:
-        """Hash names in a thread while the context runs queries; it must change no rows."""
+        """Hash names in a thread while the caller runs queries; the caller must not change rows."""
         self._name_hashes = NameHashes(self.db, beside=not self.changed)
         try:
             yield
@@ -211,7 +210,7 @@ class Examination:
             self._name_hashes = None
 
     def any_name_misplaced(self) -> bool:
-        """Return whether a name has another position than its hash gives."""
+        """Return whether a dentry has a cookie that does not match the hash of its name."""
         if self._name_hashes is None:
             return any_misplaced(self.db)
         return self._name_hashes.any_misplaced()
@@ -225,9 +224,9 @@ class Examination:
         return self.db.iterate(invariant.query)
 
     def collected(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
-        """Yield the rows of a query from a copy, so that the tables may change meanwhile.
+        """Yield the rows of a query from a temporary copy, so that its tables may change meanwhile.
 
-        Calls must not be nested: there is only one copy, which the next call replaces.
+        Calls must not be nested, because the next call replaces the copy.
         """
         self.db.all("DROP TABLE IF EXISTS temp.check_collected")
         self.db.all(f"CREATE TEMP TABLE check_collected AS {sql}", arguments)
@@ -236,9 +235,9 @@ class Examination:
     # --- changes -------------------------------------------------------------------------------
 
     def run(self, sql: str, arguments: Arguments = ()) -> int:
-        """Change rows; return their number. The sums are out of date then. Inside a group.
+        """Change rows for a repair; return their number. Transaction: inside a group.
 
-        The sums are not computed again until the repair ends.
+        The tables of ``sums`` are computed again only when the next query needs them.
         """
         count = self.db.run(sql, arguments)
         if count:
@@ -246,23 +245,23 @@ class Examination:
         return count
 
     def touched(self) -> None:
-        """Note that a row module changed rows: the sums are out of date."""
+        """Note that rows were changed without ``run``, so the tables of ``sums`` are out of date."""
         self._derived = False
         self.changed = True
 
     def set_counter(self, name: str, value: int) -> None:
-        """Change one column of the counters' row. Inside a group."""
+        """Set one counter, in memory and in its row. Transaction: inside a group."""
         self.db.counters.put(name, value)
         self.flush_counters()
         self.touched()
 
     def flush_counters(self) -> None:
-        """Write the counters' row, so that queries see the values in memory. Inside a group."""
+        """Write the counters from memory to their row, for queries. Transaction: inside a group."""
         for sql, row in counters.updates(self.db.counters.values(), ()):
             self.db.run(sql, row)
 
     def owner(self) -> tuple[int, int]:
-        """Return uid and gid for new inodes: those of the root directory."""
+        """Return uid and gid of the root directory, which new inodes get."""
         row = self.db.one("SELECT uid, gid FROM inodes WHERE ino = 1")
         return (0, 0) if row is None else (row[0], row[1])
 
@@ -290,11 +289,11 @@ class Examination:
         return self._paths
 
     def close(self) -> None:
-        """Remove the derived tables."""
+        """Drop the temporary tables of the run."""
         sums.drop_tables(self.db)
         self.forget()
 
     def forget(self) -> None:
-        """Note that the derived tables were rolled back with their transaction."""
+        """Note that the tables of ``sums`` were rolled back with their transaction."""
         self._derived = False
         self._paths = None

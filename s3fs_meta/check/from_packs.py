@@ -1,13 +1,12 @@
-"""Rebuilding a filesystem whose images are lost from its chain, its packs and the rest of an image.
+"""Rebuilding a filesystem without images from its chain, its packs and intact image pieces.
 
 Owns: which objects are used, and the order in which the new image and lease are stored. Only
-``fsck --rebuild`` does this, and only if no image can be restored. The newest image whose first
-piece is intact gives the rows that its other intact pieces hold, unless the chain leads as far from
-its start (``from_chain``).
+``fsck --rebuild`` does this, and only if no image can be restored. Rows come from the intact pieces
+of the newest image whose first piece is intact, or from the chain if it can be replayed from its
+first changelog to the image's txg or a later one (``from_chain``).
 Does not know: rows (``meta.offline.rebuild``).
-Keeps: no object is deleted; only the lease that was read at the beginning is replaced, so a host that
-took the filesystem meanwhile keeps it; the new epoch is higher than any
-possible one that an object's name shows.
+Keeps: no object is deleted. The lease is replaced only if it has not changed meanwhile, so another
+host that acquired it keeps it. The new epoch is higher than any plausible epoch in an object's name.
 """
 
 import logging
@@ -74,18 +73,18 @@ class Rebuilt(NamedTuple):
     unreadable: list[ObjectKey]  # packs whose indexes cannot be read
     # Source of the names: the manifest of a damaged image, or the last changelog that was applied.
     source: ObjectKey | None = None
-    txg: Txg | None = None  # txg of the source; names created later are lost
-    named: int = 0  # files outside lost+found
-    missing_pieces: int = 0  # unreadable pieces of the salvaged image
+    txg: Txg | None = None  # txg of *source*; names created later are lost
+    named: int = 0  # number of files outside lost+found
+    missing_pieces: int = 0  # number of unreadable pieces of the salvaged image
 
 
 class _Traces(NamedTuple):
-    """The packs, and the latest epoch and txg, that a listing shows."""
+    """The packs, the latest epoch and the next txg, according to the names in the bucket."""
 
     packs: list[ObjectInfo]  # sorted by epoch, the latest first
     epoch: Epoch
     txg: Txg
-    lease: ETag | None  # of the lease as it was read; None: it is missing
+    lease: ETag | None  # ETag of the lease when it was read; None: the lease is missing
 
 
 async def rebuild(
@@ -99,14 +98,14 @@ async def rebuild(
 ) -> Rebuilt:
     """Rebuild a filesystem from the packs in the bucket, and publish it.
 
-    Files that no image names are in lost+found, by inode number.
+    Files whose names are lost are put into lost+found, named by inode number.
 
     Args:
-        quarantine: moves local state away; called just before the new image is published.
+        quarantine: quarantines the local state; called just before the new image is published.
 
     Raises:
-        NewerFormatError: the lease, the end of the chain or an image is of a newer program, or no
-            rows were found and an image claims to be; nothing was changed.
+        NewerFormatError: a newer program wrote the lease, the end of the chain or an image, or no
+            rows were found and an image claims a newer version; nothing was changed.
         FormatError: no pack can be read with these keys; nothing in the bucket was changed.
         StoreError: the store is unavailable; nothing was changed.
         PreconditionError: another process stored a lease meanwhile; it is unchanged.
@@ -152,7 +151,7 @@ async def _list_traces(store: ObjectStore) -> _Traces:
     async with aclosing(store.list("")) as listing:
         async for info in listing:
             epoch, txg = _epoch_of(info.key), names.txg_of(info.key)
-            # A name is no proof: from an impossible number no later ones could be counted.
+            # Names are not authenticated, and a huge number would exhaust the later numbers.
             if epoch <= EPOCH_LEAP_MAX:
                 last_epoch = max(last_epoch, epoch)
             if txg <= TXG_LEAP_MAX:
@@ -175,7 +174,7 @@ def _epoch_of(key: ObjectKey) -> Epoch:
 
 
 async def _lease(store: ObjectStore) -> tuple[Epoch, ETag | None]:
-    """Return the epoch of the lease, 0 if it cannot be read, and what a replacement compares."""
+    """Return the epoch of the lease, 0 if it cannot be read, and its ETag, None if it is missing."""
     try:
         fetched = await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
     except ObjectMissingError:
@@ -193,10 +192,12 @@ async def _lease(store: ObjectStore) -> tuple[Epoch, ETag | None]:
 async def _make_from_metadata(
     store: ObjectStore, keyring: Keyring, new: "_New", old_path: Path, chain_path: Path
 ) -> Rebuilt | None:
-    """Make the database with the best rows of an image or of the chain; None: there are none.
+    """Make the database from an image or the chain, whichever has newer rows.
+
+    None if neither has usable rows.
 
     Raises:
-        NewerFormatError: there are none, and an image claims to be of a newer program.
+        NewerFormatError: no rows are usable, and an image claims to be of a newer program.
     """
     uuid = new.superblock.uuid
     reader = ChainReader(store, keyring, uuid, partial(_create_empty, new), new.progress)
@@ -249,7 +250,7 @@ async def _make_from_image(
 
 
 class _New(NamedTuple):
-    """The sources of a new database, and its path."""
+    """The path of the new database, and the objects from which it is made."""
 
     path: Path
     superblock: Superblock
@@ -308,7 +309,7 @@ def _create(new: _New, damaged: DamagedDatabase | None) -> Database:
 
 
 def _create_empty(new: _New, path: Path, cookie_key: bytes | None = None) -> Database:
-    """Make the database of an empty filesystem, with another key of the names if it is lost."""
+    """Make the database of an empty filesystem; draw a new cookie key if the old one is lost."""
     if cookie_key is None or len(cookie_key) != COOKIE_KEY_BYTES:
         cookie_key = secrets.token_bytes(COOKIE_KEY_BYTES)
     facts = {**superblock_facts(new.superblock), "cookie_key": cookie_key}
@@ -317,12 +318,12 @@ def _create_empty(new: _New, path: Path, cookie_key: bytes | None = None) -> Dat
 
 
 def _mend(db: Database, clock: Clock) -> None:
-    """Let fsck repair the restored rows, so that they form a tree.
+    """Repair the rebuilt rows with fsck, so that they form a tree.
 
     Raises:
-        FormatError: fsck cannot repair them; the rebuilt database is unusable.
+        FormatError: fsck cannot repair the rows; the rebuilt database is unusable.
     """
     report = check_database(db, repair=Mode.ALL, report=Report(), clock=clock)
     left = [verdict.invariant for verdict in report.verdicts if verdict.left]
     if left:
-        raise FormatError(str(db.path), f"fsck cannot mend {', '.join(left)} of what was read")
+        raise FormatError(str(db.path), f"fsck cannot repair {', '.join(left)} in the rebuilt rows")

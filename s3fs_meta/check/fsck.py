@@ -1,10 +1,10 @@
 """fsck: judge every invariant, and repair as far as the mode allows, in one transaction.
 
 Owns: the order of a run and its transaction. Does not know: single invariants.
-Keeps: nothing changes under Mode.REPORT; otherwise either all repairs are committed or none, so a
-run that is killed leaves the database as it was.
-Transaction: ``judge`` opens and ends its own; must be outside one. Schedule point: never; a
-million files take seconds.
+Keeps: Mode.REPORT changes nothing. The other modes commit all repairs or none, so a killed run
+leaves the database unchanged.
+Transaction: ``judge`` opens and ends its own, and is called outside a group. Schedule point: never;
+a million files take seconds.
 Design: docs/design/invariants.md, docs/guide/checking.md.
 """
 
@@ -34,15 +34,16 @@ def check_database(
     """Check and repair the rows of one database, but not the cache directory or the bucket.
 
     Args:
-        db: outside a group. May be open read-only (also beside a writer) under Mode.REPORT.
+        db: a database without an open group. For Mode.REPORT it may be open read-only, even while
+            another process writes.
         repair: how much may be changed.
-        report: takes the findings; it is returned.
+        report: receives the findings, and is returned.
         mounted: processes may have files open, so inodes without a name are valid.
-        clock: for the times of new rows.
+        clock: gives the times of new rows.
 
     Raises:
         CorruptionError: SQLite cannot read the database; nothing was changed.
-        DatabaseError: nothing was changed.
+        DatabaseError: SQLite failed; nothing was changed.
     """
     now_ns = (clock or SystemClock()).now_ns()
     exam = Examination(db, Evidence(db), report, now_ns=now_ns, mounted=mounted)
@@ -61,7 +62,7 @@ def judge(exam: Examination, repair: Mode) -> bool:
 
 
 def _judge_only(exam: Examination) -> bool:
-    exam.db.all("BEGIN")  # one snapshot for all queries, also beside a writer
+    exam.db.all("BEGIN")  # one snapshot for all queries, even while another process writes
     try:
         holds = _foundation_holds(exam, Mode.REPORT)
         if holds:
@@ -87,12 +88,12 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
             db.commit()
             db.mark_changed(changed_before)
     finally:
-        db.rollback()  # undoes nothing after a commit
+        db.rollback()  # has no effect after a commit
     return holds
 
 
 def _foundation_holds(exam: Examination, mode: Mode) -> bool:
-    """Judge and repair the FOUNDATION, one by one; stop at an invariant that stays broken."""
+    """Judge and repair the invariants of FOUNDATION, one by one; stop at one that stays broken."""
     for invariant in FOUNDATION:
         if not _find(exam, [invariant]):
             continue
@@ -101,7 +102,7 @@ def _foundation_holds(exam: Examination, mode: Mode) -> bool:
         left = exam.broken([invariant])
         exam.report.settle(invariant.name, left.get(invariant.number, 0))
         if left:
-            exam.report.note(f"not checked further: the rest relies on {invariant.name}")
+            exam.report.note(f"stopped: all other invariants rely on {invariant.name}")
             return False
     return True
 
@@ -112,7 +113,7 @@ def _find_all(exam: Examination) -> bool:
 
 
 def _find(exam: Examination, invariants: Sequence[Invariant]) -> bool:
-    exam.report.note("looking")
+    exam.report.note("checking the invariants")
     broken = exam.broken(invariants)
     for number in broken:
         _list(exam, _BY_NUMBER[number])
@@ -143,7 +144,7 @@ def _may_repair(invariant: Invariant, mode: Mode) -> bool:
 
 
 def _repair(exam: Examination, mode: Mode) -> None:
-    """Repair in the order of the table, until every invariant that the mode may repair holds."""
+    """Repair in the order of INVARIANTS until every invariant that the mode may repair holds."""
     allowed = [one for one in INVARIANTS if _may_repair(one, mode)]
     for _ in range(FSCK_ROUNDS_MAX):
         for invariant in allowed:
@@ -154,9 +155,9 @@ def _repair(exam: Examination, mode: Mode) -> None:
     left = exam.broken(INVARIANTS)
     for verdict in exam.report.verdicts:
         if not verdict.invariant[1:].isdigit():
-            continue  # not about rows; the code that reported it decides about repair
+            continue  # not a numbered invariant; the code that reported the finding settles it
         exam.report.settle(verdict.invariant, left.pop(int(verdict.invariant[1:]), 0))
-    for number in left:  # found during the repairs, and could not be repaired
+    for number in left:  # invariants that were broken only during the repairs
         _list(exam, _BY_NUMBER[number])
 
 
@@ -167,5 +168,5 @@ def _repair_one(exam: Examination, invariant: Invariant) -> None:
     exam.report.note(f"repairing {invariant.name}: {invariant.title}")
     if invariant.uses_sums:
         exam.derive()
-    assert invariant.repair is not None, "only those with a repair are allowed"
+    assert invariant.repair is not None, "an allowed invariant has a repair"
     invariant.repair(exam, invariant)

@@ -1,7 +1,7 @@
 """Paths of inodes for reports, computed from dentries.
 
 Owns: temporary tables ``path_*``: the names of all directories, and of the inodes in the report.
-Does not know: which inodes are reported. Needs the directories of ``sums``.
+Does not know: which inodes are reported. Requires the table ``check_dirs`` of ``sums``.
 """
 
 from typing import Final
@@ -19,10 +19,11 @@ _DIRECTORIES: Final = (
 
 
 class Paths:
-    """The paths of inodes at the time of construction. Needs the tables of sums.
+    """The paths of inodes at the time of construction. Requires the tables of ``sums``.
 
-    One scan of the dentries each for directories and for the inodes in the report, so that a report of
-    many files costs no more than one of few. ``inodes.parent`` may be wrong, and is not used.
+    Dentries are scanned once for all directories and once for the inodes of a report, so a report of
+    many files takes no more scans than a report of few. ``inodes.parent`` may be wrong and is not
+    used.
     """
 
     def __init__(self, db: Database) -> None:
@@ -33,7 +34,7 @@ class Paths:
         db.all(_DIRECTORIES)
 
     def look_up(self, inodes_query: str) -> None:
-        """Read the names of the inodes that a query yields in its only column."""
+        """Read the names of the inodes that a query with one column returns."""
         self._db.all("DELETE FROM temp.path_others")
         self._db.all(
             "INSERT OR IGNORE INTO temp.path_others SELECT d.ino, d.parent, d.name"
@@ -41,9 +42,9 @@ class Paths:
         )
 
     def of(self, ino: int) -> str | None:
-        """Return one path of an inode, None if it has none that begins at the root.
+        """Return one path of a directory or of an inode that was given to ``look_up``.
 
-        For directories and the inodes given to ``look_up``. Bytes that are not UTF-8 become escapes.
+        None if it has no path from the root. Bytes that are not UTF-8 become escapes.
         """
         parts: list[str] = []
         while ino != ROOT_INO:

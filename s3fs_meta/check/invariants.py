@@ -1,12 +1,12 @@
 """The table of invariants, in the order of their repairs; those of FOUNDATION come before all others.
 
 Owns: the order. The invariants and their repairs are in the modules of ``rules``, by subject.
-docs/design/invariants.md explains each: the code that keeps it, and the tests that check or attack it.
+docs/design/invariants.md lists for each the code that maintains it, and the tests that attack it.
 
-Order: first the invariants that others rely on (pages, tables, numbers), then repairs that give lost
-rows a place in the tree, then data, then values that are computed from other rows. The last groups
-depend on no order. A repair should break later invariants only; ``fsck`` repeats all repairs until
-none of these invariants is broken.
+Order: first the invariants that others rely on (pages, tables, numbers), then repairs that put lost
+rows into the tree, then data, then values that are computed from other rows. The order of the last
+groups is arbitrary. A repair should break only later invariants; ``fsck`` repeats all repairs until
+none of the repairable invariants is broken.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ from s3fs_meta.check.rules.link_counts import LINK_COUNTS
 from s3fs_meta.check.rules.names import NAMES
 from s3fs_meta.check.rules.packs import LIVES, PACKS
 
-# The other queries would fail or give wrong results without these.
+# If one of these invariants is broken, the queries of the others fail or return wrong rows.
 FOUNDATION: Final[tuple[Invariant, ...]] = (*SQLITE, *NUMBERS[:1], *TYPES)
 
 INVARIANTS: Final[tuple[Invariant, ...]] = (

@@ -2,8 +2,8 @@
 
 Owns: the extended attribute that lists the lost ranges of a file.
 Does not know: why the bytes are lost.
-Keeps: no silent zeros: a part becomes a hole only with an entry in the attribute, and the path is
-reported; the rest of the file is unchanged.
+Keeps: lost bytes are never silently replaced by zeros. A part of a file becomes a hole only with an
+entry in the attribute and a report of the path. All other parts of the file are unchanged.
 """
 
 from itertools import groupby
@@ -15,15 +15,15 @@ from s3fs_meta.meta.tables import inodes, lost_ranges, xattrs
 from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE, MORE
 from s3fs_meta.model import Ino
 
-_RANGES_MAX: Final = XATTR_VALUE_BYTES_MAX // len(b"0-1\n")  # no value has more lines
+_RANGES_MAX: Final = XATTR_VALUE_BYTES_MAX // len(b"0-1\n")  # more lines fit into no value
 
 
 def record_holes(exam: Examination, places_query: str) -> None:
-    """Turn parts of files into holes, and record these as lost. Transaction: inside a group.
+    """Turn parts of files into holes, and record the holes as lost. Transaction: inside a group.
 
     Args:
         exam: the run.
-        places_query: yields (ino, block_index).
+        places_query: a query for the parts: (ino, block_index).
     """
     size = exam.block_bytes
     rows = exam.collected(f"SELECT * FROM ({places_query}) ORDER BY 1, 2")
@@ -40,7 +40,7 @@ def record_tails(exam: Examination, places_query: str) -> None:
 
     Args:
         exam: the run.
-        places_query: yields (ino, block_index, number of available bytes).
+        places_query: a query for the blocks: (ino, block_index, number of available bytes).
     """
     size = exam.block_bytes
     rows = exam.collected(f"SELECT * FROM ({places_query}) ORDER BY 1, 2")
@@ -52,7 +52,7 @@ def record_tails(exam: Examination, places_query: str) -> None:
 
 
 class _Ranges:
-    """Half-open ranges of bytes, ascending; neighbours are merged, surplus ones become *more*."""
+    """Half-open byte ranges, ascending. Adjacent ranges are merged; too many are cut to *more*."""
 
     def __init__(self) -> None:
         self.blocks = 0
@@ -60,7 +60,7 @@ class _Ranges:
         self._more = False
 
     def add(self, start: int, stop: int) -> None:
-        """Append one range."""
+        """Append the range of one block."""
         self.blocks += 1
         if self._ranges and self._ranges[-1].stop == start:
             self._ranges[-1] = range(self._ranges[-1].start, stop)
@@ -70,7 +70,7 @@ class _Ranges:
             self._more = True
 
     def lines(self) -> bytes:
-        """Return one line ``first-last`` for each range."""
+        """Return the text of the attribute: one line ``first-last`` for each range."""
         return lost_ranges.lines(self._ranges) + (MORE if self._more else b"")
 
 

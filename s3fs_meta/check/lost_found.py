@@ -1,8 +1,8 @@
-"""lost+found: the directory for inodes that have lost their name.
+"""lost+found: the directory for inodes that have lost their names.
 
-Owns: the directory, the names in it, and giving content without an inode a new inode number.
+Owns: the directory, the names in it, and new inode numbers for content without an inode.
 Does not know: why a name or an inode is lost.
-Keeps: an inode gets one name, ``#`` and its number, which no other inode ever has.
+Keeps: an inode gets one name, ``#`` and its number, which is never reused.
 """
 
 import stat
@@ -32,9 +32,9 @@ _INODE_COLUMNS: Final = (
 
 
 def directory(exam: Examination) -> Ino:
-    """Return the inode of lost+found; make it if there is none. Transaction: inside a group.
+    """Return the inode of lost+found, created if missing. Transaction: inside a group.
 
-    If that name is not a directory, use the first free one of ``lost+found~1`` and so on.
+    If that name is not a directory, use ``lost+found~1`` or the next name that is one or is unused.
     """
     for name in _names(NAME):
         ino = dentries.find(exam.db, ROOT_INO, name)
@@ -43,7 +43,7 @@ def directory(exam: Examination) -> Ino:
         found = inodes.find(exam.db, ino)
         if found is not None and stat.S_ISDIR(found.mode):
             return ino
-    raise MetadataError("no name for lost+found is free", ROOT_INO)
+    raise MetadataError("every name for the directory lost+found is in use", ROOT_INO)
 
 
 def _make(exam: Examination, name: bytes) -> Ino:
@@ -58,7 +58,7 @@ def _make(exam: Examination, name: bytes) -> Ino:
 def place(exam: Examination, home: Ino, ino: Ino) -> None:
     """Give an inode a name in lost+found. Transaction: inside a group.
 
-    Link counts, sizes and parents are left to the repairs that compute them.
+    Later repairs compute link counts, sizes and parents.
 
     Args:
         exam: the run.
@@ -69,7 +69,7 @@ def place(exam: Examination, home: Ino, ino: Ino) -> None:
 
 
 def add_under_free_name(exam: Examination, parent: Ino, wanted: bytes, ino: Ino) -> bytes:
-    """Add a dentry under the wanted name, or the first free one that resembles it; return it."""
+    """Add a dentry with the wanted name, or with its first unused variant; return the name."""
     for name in _names(wanted):
         try:
             dentries.add(exam.db, parent, name, ino)
@@ -77,11 +77,11 @@ def add_under_free_name(exam: Examination, parent: Ino, wanted: bytes, ino: Ino)
             continue
         exam.touched()
         return name
-    raise MetadataError(f"no name like {wanted!r} is free in directory {parent}", ino)
+    raise MetadataError(f"every name like {wanted!r} is in use in directory {parent}", ino)
 
 
 def _names(wanted: bytes) -> Iterator[bytes]:
-    """Yield a name and variants of it, none longer than NAME_BYTES_MAX."""
+    """Yield a name and variants ``name~1``, ``name~2``; none is longer than NAME_BYTES_MAX."""
     yield wanted[:NAME_BYTES_MAX]
     for number in range(1, LOST_NAME_ATTEMPTS_MAX):
         ending = b"~%d" % number
@@ -89,27 +89,27 @@ def _names(wanted: bytes) -> Iterator[bytes]:
 
 
 def renumber(exam: Examination, ino: Ino) -> None:
-    """Replace an impossible inode number by a new one, in every table."""
+    """Replace an invalid inode number by a new number in every table. Transaction: inside a group."""
     new = _new_number(exam, ino, "everything")
     for table, column in _INODE_COLUMNS:
         exam.run(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (new, ino))
 
 
-# --- content that cannot stay where it is ------------------------------------------------------
-# It gets a new inode number. The inode itself is made by the repair for content without one, and
-# named by the repair for inodes without a name.
+# --- content that an inode cannot have ---------------------------------------------------------
+# Such content gets a new inode number. Other repairs then make an inode for that number, and give
+# the inode a name in lost+found.
 
 
 def move_map(exam: Examination, ino: Ino) -> None:
-    """Move the block map of an inode to a new number. Transaction: inside a group."""
+    """Move the block map of an inode to a new inode number. Transaction: inside a group."""
     new = _new_number(exam, ino, "blocks")
     exam.run("UPDATE block_map SET ino = ? WHERE ino = ?", (new, ino))
     _follow(exam, ino, new)
 
 
 def move_block(exam: Examination, ino: Ino, index: int) -> None:
-    """Move one block of an inode to index 0 of a new number."""
-    new = _new_number(exam, ino, f"the block at place {index}")
+    """Move one block of an inode to index 0 of a new inode number. Transaction: inside a group."""
+    new = _new_number(exam, ino, f"the block at index {index}")
     exam.run(
         "UPDATE block_map SET ino = ?, block_index = 0 WHERE ino = ? AND block_index = ?",
         (new, ino, index),
@@ -121,13 +121,13 @@ def move_block(exam: Examination, ino: Ino, index: int) -> None:
 
 
 def move_entries(exam: Examination, ino: Ino) -> None:
-    """Move the entries of a directory to a new number."""
+    """Move the entries of a directory to a new inode number. Transaction: inside a group."""
     new = _new_number(exam, ino, "directory entries")
     exam.run("UPDATE dentries SET parent = ? WHERE parent = ?", (new, ino))
 
 
 def move_target(exam: Examination, ino: Ino) -> None:
-    """Move the target of an inode to a new number."""
+    """Move the symlink target of an inode to a new inode number. Transaction: inside a group."""
     new = _new_number(exam, ino, "the target of a symbolic link")
     exam.run("UPDATE symlinks SET ino = ? WHERE ino = ?", (new, ino))
 

@@ -1,6 +1,6 @@
-"""Damage marks in the bucket, set and removed after fsck has read packs.
+"""Setting and removing damage marks after fsck has read packs.
 
-Owns: which marks the content of a pack refutes, and which it requires.
+Owns: which marks the content of a pack disproves, and which marks damage requires.
 Does not know: how packs are read (``survey.packs``), the use of marks (``sync.upload.healing``).
 Transaction: ``settle`` opens its own, after all repairs.
 """
@@ -16,7 +16,7 @@ from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import PackId
 
 _SEEN: Final = "SELECT pack, pack_offset FROM temp.seen_damage ORDER BY pack, pack_offset"
-# A mark of a missing pack is useless.
+# A mark is removed if its location was read, or if its pack has no row any more.
 _IS_REFUTED: Final = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM temp.seen_false_marks WHERE name = ?)"
     " OR NOT EXISTS (SELECT 1 FROM packs WHERE pack = ?)"
@@ -24,12 +24,12 @@ _IS_REFUTED: Final = (
 
 
 def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_whole: bool) -> list[str]:
-    """Return the names of marks that are wrong, because the marked bytes were read.
+    """Return the names of the marks of a pack that are wrong, because the marked bytes were read.
 
     Args:
         marked: all marks of one pack.
         readable: offsets of the records that were read.
-        is_whole: the index and every record in it were read.
+        is_whole: whether the index and every record in it were read.
     """
     return [
         mark.name
@@ -39,7 +39,7 @@ def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_whole: bool
 
 
 def note_packs(exam: Examination) -> None:
-    """Note packs that are missing or torn, before a repair moves their blocks to other packs."""
+    """Note missing and torn packs as damaged, before a repair moves their blocks to other packs."""
     exam.evidence.note_damage(f"SELECT pack, -1 FROM ({MISSING_PACKS})")
     exam.evidence.note_damage(f"SELECT pack, -1 FROM ({TORN_PACKS})")
 
@@ -62,14 +62,16 @@ def settle(exam: Examination) -> None:
         added = sum(damage_marks.add(exam.db, mark) for mark in found)
         exam.commit()
     finally:
-        exam.db.rollback()  # undoes nothing after a commit
+        exam.db.rollback()  # has no effect after a commit
     if added:
         exam.report.remember(
-            f"{added} damaged locations in the bucket are marked: no content is deduplicated onto"
-            " them, and equal content that is written again heals them"
+            f"marked {added} damaged locations in the bucket: no content is deduplicated onto them;"
+            " writing equal content again heals them"
         )
     if gone:
-        exam.report.remember(f"{len(gone)} marks of damage are removed: it can be read again")
+        exam.report.remember(
+            f"removed {len(gone)} damage marks: their locations are readable again"
+        )
 
 
 def _refuted_marks(exam: Examination) -> list[Mark]:

@@ -1,12 +1,12 @@
-"""Checking that every name has the position that its hash gives, which SQL alone cannot check.
+"""Checking that every name has the cookie of its hash, which SQL alone cannot check.
 
-Owns: hashing every name, in a separate thread with a separate connection, during the other queries:
-Python hashes while SQLite scans without the interpreter lock. With two cores a check takes a third
-less time. Does not know: the repair of a misplaced name.
+Owns: hashing every name during the other queries, in a thread with its own connection. Python
+hashes while SQLite scans without the interpreter lock, so with two cores a check takes a third less
+time. Does not know: the repair of a misplaced name.
 Tasks: one thread; ``close`` ends it.
 
-The separate connection may see a later state than the check. Each name is judged independently of
-all others, so only the set of names can differ.
+The thread's connection may read a later state than the check. Each name is judged independently, so
+the only difference is which names are checked.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _NAMES: Final = f"SELECT cookie >> {COOKIE_COLLISION_BITS}, name FROM dentries W
 
 
 def any_misplaced(db: Database) -> bool:
-    """Return whether a name is misplaced. The hottest loop of a check: about 1 us a name."""
+    """Return whether a name has another cookie than its hash gives; takes about 1 us per name."""
     name_hash = db.name_hash
     for place, name in db.iterate(_NAMES):  # noqa: SIM110 - any() costs a fifth more
         if name_hash(name) != place:
@@ -31,14 +31,14 @@ def any_misplaced(db: Database) -> bool:
 
 
 class NameHashes:
-    """The result of a check that runs in a thread; it is requested at most once."""
+    """A check of all names that runs in a thread."""
 
     def __init__(self, db: Database, *, beside: bool) -> None:
-        """Start the thread, if the journal mode lets a second connection read.
+        """Start the thread, if a second connection can read the database.
 
         Args:
-            db: the connection of the check.
-            beside: a second connection sees the same rows: there are no uncommitted changes.
+            db: the database of the check.
+            beside: the database has no uncommitted changes, so a second connection reads equal rows.
         """
         self._db = db
         self._other: Database | None = None
@@ -50,18 +50,18 @@ class NameHashes:
             self._answer = self._executor.submit(any_misplaced, self._other)
 
     def any_misplaced(self) -> bool:
-        """Wait for the result; return whether a name is misplaced."""
+        """Wait for the thread; return whether a name has another cookie than its hash gives."""
         if self._answer is None:
             return any_misplaced(self._db)
         return self._answer.result()
 
     def close(self) -> None:
-        """End the thread, even without a result."""
+        """End the thread, even if it has no result yet."""
         if self._executor is None or self._other is None or self._answer is None:
             return
         if not self._answer.done():
             self._other.connection.interrupt()
-        with contextlib.suppress(S3fsError):  # the closed connection stops the thread early
+        with contextlib.suppress(S3fsError):  # the interrupted query fails
             self._answer.result()
         self._executor.shutdown()
         self._other.close()

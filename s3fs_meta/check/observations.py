@@ -1,7 +1,7 @@
 """Observations of the cache directory and the bucket, as temporary rows beside the database.
 
-Owns: temporary tables with listings of the cache directory and the bucket, and the results of
-reading packs; so that invariants about them are queries like the others, in bounded memory.
+Owns: temporary tables with listings of the cache directory and the bucket, and with the results of
+reading packs. So invariants about files and objects are SQL queries, too, in bounded memory.
 Does not know: how observations are made (``survey``), which of them are faults (``invariants``).
 """
 
@@ -16,50 +16,50 @@ from s3fs_meta.meta.db.statements import Arguments
 from s3fs_meta.model import BlockId, PackState
 
 _TABLES: Final = """
--- Files in the cache directory that are named like blocks.
+-- Files in the cache directory whose names are block numbers.
 CREATE TEMP TABLE IF NOT EXISTS seen_files (
     block INTEGER PRIMARY KEY NOT NULL, size_bytes INTEGER NOT NULL);
--- Other files there, and unfinished ones; by path.
+-- Other files in the cache directory, and unfinished block files.
 CREATE TEMP TABLE IF NOT EXISTS seen_strays (path TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
 -- The listing of the bucket.
 CREATE TEMP TABLE IF NOT EXISTS seen_objects (
     object_key TEXT PRIMARY KEY NOT NULL, size_bytes INTEGER NOT NULL) WITHOUT ROWID;
--- The packs that were there before the listing began; later ones are not in it.
+-- Packs that the listing must contain, because they were stored before it began.
 CREATE TEMP TABLE IF NOT EXISTS seen_packs (pack INTEGER PRIMARY KEY NOT NULL);
--- Packs that are authentic, of a writer that can name nothing more, and that no row has.
+-- Authentic packs without a row, from an epoch whose writer is fenced and cannot refer to them any more.
 CREATE TEMP TABLE IF NOT EXISTS seen_unnamed (object_key TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
--- Objects that are not of this filesystem, or cannot be shown to be; they stay whatever happens.
+-- Objects that do not provably belong to this filesystem; no repair deletes them.
 CREATE TEMP TABLE IF NOT EXISTS seen_foreign (object_key TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
 -- Objects of kept images that are missing or damaged.
 CREATE TEMP TABLE IF NOT EXISTS seen_image_faults (
     object_key TEXT PRIMARY KEY NOT NULL, why TEXT NOT NULL) WITHOUT ROWID;
--- Changelogs, or parts of them, that are missing or damaged; past: only past moments need them.
+-- Missing or damaged changelogs, or their parts; past = 1: only earlier points in time need them.
 CREATE TEMP TABLE IF NOT EXISTS seen_chain_faults (
     object_key TEXT PRIMARY KEY NOT NULL, past INTEGER NOT NULL, why TEXT NOT NULL) WITHOUT ROWID;
--- Where the index of a pack says that a block of ours is, for blocks whose row is wrong.
+-- Locations, from the indexes of packs, of blocks whose row is wrong.
 CREATE TEMP TABLE IF NOT EXISTS seen_locations (
     block INTEGER PRIMARY KEY NOT NULL, object_key TEXT NOT NULL, object_bytes INTEGER NOT NULL,
     hash BLOB NOT NULL, plain_bytes INTEGER NOT NULL,
     pack_offset INTEGER NOT NULL, stored_bytes INTEGER NOT NULL);
--- Blocks that are not where the index of a pack says: they were read.
+-- Blocks that could not be read at the location in the index of a pack.
 CREATE TEMP TABLE IF NOT EXISTS seen_not_there (
     object_key TEXT NOT NULL, block INTEGER NOT NULL, PRIMARY KEY (object_key, block))
     WITHOUT ROWID;
--- Blocks that were looked for in the index of every pack.
+-- Blocks that were searched for in the index of every pack.
 CREATE TEMP TABLE IF NOT EXISTS seen_searched (block INTEGER PRIMARY KEY NOT NULL);
--- Blocks that were fetched and are not what their rows say.
+-- Blocks that were fetched and do not match the hash or length in their rows.
 CREATE TEMP TABLE IF NOT EXISTS seen_unreadable (
     block INTEGER PRIMARY KEY NOT NULL, why TEXT NOT NULL);
--- Locations that the bucket does not give back; an offset of -1 is the whole pack.
+-- Locations that are missing or damaged in the bucket; an offset of -1 means the complete pack.
 CREATE TEMP TABLE IF NOT EXISTS seen_damage (
     pack INTEGER NOT NULL, pack_offset INTEGER NOT NULL, PRIMARY KEY (pack, pack_offset))
     WITHOUT ROWID;
--- Marks of damage that are not true any more.
+-- Damage marks whose locations were read without error.
 CREATE TEMP TABLE IF NOT EXISTS seen_false_marks (name TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
--- Packs that were fetched whose index is not readable or not complete.
+-- Fetched packs whose index is unreadable or incomplete.
 CREATE TEMP TABLE IF NOT EXISTS seen_bad_indexes (
     pack INTEGER PRIMARY KEY NOT NULL, why TEXT NOT NULL);
--- Local copies whose content was hashed and is what the row says.
+-- Cached blocks whose content matches the hash in the row.
 CREATE TEMP TABLE IF NOT EXISTS seen_sound_copies (block INTEGER PRIMARY KEY NOT NULL);
 """
 
@@ -68,18 +68,18 @@ _NAMES: Final = tuple(re.findall(r"seen_\w+(?= \()", _TABLES))
 
 
 class Need(enum.Flag):
-    """The surveys that were made, or that an invariant needs before it can be judged."""
+    """The surveys that were made, or the surveys that an invariant needs."""
 
-    ROWS = 0  # the database alone
-    UNMOUNTED = enum.auto()  # no process has files open
-    FILES = enum.auto()  # the cache directory: survey.cache
-    OBJECTS = enum.auto()  # the listing of the bucket: survey.bucket
-    CONTENT = enum.auto()  # every byte of every pack: survey.packs
-    CHAIN = enum.auto()  # the changelogs: survey.chain
+    ROWS = 0  # none: the database suffices
+    UNMOUNTED = enum.auto()  # not a survey: no process has files open
+    FILES = enum.auto()  # of the cache directory (survey.cache)
+    OBJECTS = enum.auto()  # the listing of the bucket (survey.bucket)
+    CONTENT = enum.auto()  # the complete content of all packs (survey.packs)
+    CHAIN = enum.auto()  # of the changelogs (survey.chain)
 
 
 class SeenLocation(NamedTuple):
-    """One row of ``seen_locations``."""
+    """One row of ``seen_locations``: the location of a block in the index of a pack."""
 
     block: BlockId
     object_key: str
@@ -91,14 +91,14 @@ class SeenLocation(NamedTuple):
 
 
 class Evidence:
-    """The tables of one run, and which of the surveys were made."""
+    """The temporary tables of observations of one run, and which surveys were made."""
 
     def __init__(self, db: Database) -> None:
-        """Make empty tables in *db*. Transaction: outside a group."""
-        assert not db.in_group, "temporary storage is chosen outside a transaction"
+        """Create the empty tables in *db*. Transaction: outside a group."""
+        assert not db.in_group, "SQLite changes temp_store only outside a transaction"
         self._db = db
         self.surveyed = Need.ROWS
-        # On disk, even if the mount prefers memory: these tables grow with the filesystem.
+        # On disk, even if the mount option is memory, because the tables grow with the filesystem.
         db.all("PRAGMA temp_store = FILE")
         db.all(f"PRAGMA temp.cache_size = -{FSCK_SUMS_CACHE_KIB}")
         db.all(_TABLES)
@@ -110,21 +110,22 @@ class Evidence:
         self._add("INSERT OR REPLACE INTO temp.seen_files VALUES (?, ?)", files)
 
     def note_strays(self, paths: Iterable[str]) -> None:
-        """Add files that are no block files."""
+        """Add files of the cache directory that are not block files."""
         rows = ((path,) for path in paths)
         self._add("INSERT OR IGNORE INTO temp.seen_strays VALUES (?)", rows)
 
     def note_packs(self, *, mounted: bool) -> None:
-        """Note the packs of which a missing object will count as a fault.
+        """Note the packs whose objects must be in the listing of the bucket.
 
-        Beside a mount these are the packs that are STORED before the listing begins: the mount may
-        upload others while it goes on. Otherwise all packs: a repair may make any of them STORED.
+        Beside a mount these are the packs that are STORED before the listing begins, because the
+        mount may upload more packs meanwhile. Otherwise all packs, because a repair may make any
+        pack STORED.
         """
         where = f" WHERE state = {PackState.STORED:d}" if mounted else ""
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_packs SELECT pack FROM packs{where}")
 
     def note_objects(self, objects: Iterable[tuple[str, int]]) -> None:
-        """Add a part of a listing; a key that a store lists twice counts once."""
+        """Add a part of the bucket's listing; a key that a store lists twice counts once."""
         self._add("INSERT OR REPLACE INTO temp.seen_objects VALUES (?, ?)", objects)
 
     def note_foreign(self, keys: Iterable[str]) -> None:
@@ -146,10 +147,11 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_chain_faults VALUES (?, ?, ?)", faults)
 
     def note_locations(self, locations: Iterable[SeenLocation]) -> None:
-        """Add locations, from pack indexes, of blocks with a wrong row, unless found unreadable.
+        """Add locations, from pack indexes, of blocks with a wrong row.
 
-        Of several locations keep the one with the hash of the row: another history may have used the
-        block's number for other content.
+        Locations that ``forget_locations`` refused are left out. Of several locations of a block the
+        one with the hash in the block's row is kept, because a fenced host may have used the number
+        for other content.
         """
         self._add(
             "INSERT OR REPLACE INTO temp.seen_locations SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"
@@ -161,21 +163,21 @@ class Evidence:
         )
 
     def forget_locations(self, object_key: str, blocks: Iterable[BlockId]) -> None:
-        """Remove and refuse locations from the index of a pack: its blocks cannot be read there."""
+        """Remove and refuse locations of blocks in a pack, because they are unreadable there."""
         rows = [(object_key, block) for block in blocks]
         self._add("DELETE FROM temp.seen_locations WHERE object_key = ? AND block = ?", rows)
         self._add("INSERT OR IGNORE INTO temp.seen_not_there VALUES (?, ?)", rows)
 
     def note_searched(self, blocks_query: str) -> None:
-        """Add blocks that packs are searched for."""
+        """Add the blocks of a query to those that were searched for in all packs."""
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_searched {blocks_query}")
 
     def note_unreadable(self, blocks: Iterable[tuple[BlockId, str]]) -> None:
-        """Add blocks that cannot be read from the store."""
+        """Add blocks that cannot be read from the store, each with the reason."""
         self._add("INSERT OR IGNORE INTO temp.seen_unreadable VALUES (?, ?)", blocks)
 
     def note_damage(self, query: str) -> None:
-        """Add locations that cannot be read from the bucket."""
+        """Add the locations of a query to those that are missing or damaged in the bucket."""
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_damage {query}")
 
     def note_damaged_records(self, pack: int, offsets: Iterable[int]) -> None:
@@ -189,16 +191,16 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_false_marks VALUES (?)", rows)
 
     def note_bad_indexes(self, packs: Iterable[tuple[int, str]]) -> None:
-        """Add packs with a damaged index."""
+        """Add packs with a damaged index, each with the reason."""
         self._add("INSERT OR IGNORE INTO temp.seen_bad_indexes VALUES (?, ?)", packs)
 
     def note_sound_copies(self, blocks: Iterable[BlockId]) -> None:
-        """Add local copies that were verified."""
+        """Add cached blocks whose content was verified."""
         rows = ((block,) for block in blocks)
         self._add("INSERT OR IGNORE INTO temp.seen_sound_copies VALUES (?)", rows)
 
     def _add(self, sql: str, rows: Iterable[Arguments]) -> None:
-        self._db.all("SAVEPOINT evidence")  # one for many rows: half the time
+        self._db.all("SAVEPOINT evidence")  # a savepoint for all rows halves the time
         for row in rows:
             self._db.all(sql, row)
         self._db.all("RELEASE evidence")

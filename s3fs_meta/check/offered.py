@@ -3,10 +3,10 @@
 Owns: which objects are compared, and the proof that a copy is the lost object.
 Does not know: the origin of the copies, repairs without copies.
 Keeps: no object of the bucket is deleted. A missing object is created. A damaged object is replaced by
-compare-and-set, after its bytes were saved in the state directory, and only by the original: a pack,
-a part or an object of an image has random digits in its name, so any authentic copy under that name
-is the original; a changelog or a level must be named by its neighbours, or share random bytes with
-the damaged object.
+compare-and-set, after its bytes were saved in the state directory, and only by its original. The name
+of a pack, a changelog part or an object of an image has random digits, so an authentic copy with that
+name is the original. A copy of a changelog or level is the original if its neighbours in the chain
+record its hash, or if it shares random bytes with the damaged object.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -42,7 +42,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.garbage import groups
 
 _END_BYTES: Final = 16  # length of the checksum or tag at the end of an envelope
-_BEGIN_BYTES_MIN: Final = 128  # plus header and times of a changelog or a level
+_BEGIN_BYTES_MIN: Final = 128  # so many bytes include the header and times of a changelog or level
 _IMAGES: Final = "image/"
 
 _T = TypeVar("_T")
@@ -51,15 +51,15 @@ Decode = Callable[[bytes], _T]
 
 
 class _Found(NamedTuple):
-    """The object under a name."""
+    """The object with a given name in the bucket."""
 
-    data: bytes | None  # None: nothing
+    data: bytes | None  # None: the object is missing
     etag: str
-    why: str  # the reason why it is invalid; empty if it is valid
+    why: str  # why the object is invalid; empty if it is valid
 
 
 class Offer:
-    """The copies in one store, offered for one bucket."""
+    """The store with copies that the user offers for one bucket."""
 
     def __init__(
         self, store: ObjectStore, copies: ObjectStore, keyring: Keyring, uuid: str, keep: Keep
@@ -69,9 +69,9 @@ class Offer:
         Args:
             store: the bucket.
             copies: the store with the copies; it is only read.
-            keyring: of the filesystem.
-            uuid: of the filesystem.
-            keep: saves the bytes of an object before it is replaced; returns where it saved them.
+            keyring: the keys of the filesystem.
+            uuid: the uuid of the filesystem.
+            keep: saves the bytes of an object before it is replaced; returns the path of the bytes.
         """
         self._store = store
         self._copies = copies
@@ -79,7 +79,7 @@ class Offer:
         self._uuid = uuid
         self._keep = keep
         self._hashes: dict[Txg, str] = {}  # hash of each intact changelog
-        # The hash that the next changelog records for each changelog.
+        # For each changelog, the hash that the next changelog records.
         self._named: dict[Txg, str] = {}
         self.done: list[str] = []  # one line for each restored object
 
@@ -88,7 +88,7 @@ class Offer:
     async def _fetch(
         self, key: ObjectKey, decode: Decode[_T], max_bytes: int
     ) -> tuple[_Found, _T | None]:
-        """Return the object of the bucket under a name, and its decoded content if it is valid."""
+        """Return the object with a name in the bucket, and its decoded content if it is valid."""
         try:
             fetched = await self._store.get(key, max_bytes)
         except ObjectMissingError:
@@ -107,7 +107,7 @@ class Offer:
     async def _copy(
         self, key: ObjectKey, decode: Decode[_T], max_bytes: int
     ) -> tuple[bytes, _T] | None:
-        """Return the copy of an object if it is authentic."""
+        """Return the copy of an object and its decoded content, None without an authentic copy."""
         try:
             data = (await self._copies.get(key, max_bytes)).data
             return data, await trio.to_thread.run_sync(decode, data)
@@ -124,16 +124,19 @@ class Offer:
                 await self._store.create(key, data)
             else:
                 if found.data:
-                    kept = f"; the replaced object is kept in {await self._keep(key, found.data)}"
+                    kept = f"; the damaged object is saved in {await self._keep(key, found.data)}"
                 await self._store.replace(key, data, found.etag)
             self.done.append(
-                f"{key}: {found.why}; the copy in {self._copies.url} was put there{kept}"
+                f"{key}: {found.why}; it is restored from the copy in {self._copies.url}{kept}"
             )
 
     async def _mend(
         self, key: ObjectKey, decode: Decode[_T], max_bytes: int = ENCODED_BYTES_MAX
     ) -> _T | None:
-        """Return the content of an object with random digits in its name; restore it if needed."""
+        """Return the content of an object with random digits in its name, restored if needed.
+
+        None if neither the object nor its copy is valid.
+        """
         found, decoded = await self._fetch(key, decode, max_bytes)
         if decoded is not None:
             return decoded
@@ -149,7 +152,7 @@ class Offer:
         """Restore changelogs, levels and images, before the filesystem is opened.
 
         Args:
-            lease: None if it is lost.
+            lease: the lease of the filesystem, None if it is lost.
 
         Raises:
             StoreError: one of the two stores is unavailable.
@@ -166,7 +169,7 @@ class Offer:
         return await chain.numbers_from(store, self._keyring, Txg(0))
 
     async def _first_retained(self) -> Txg:
-        """Return the txg of the oldest retained image; 0 if the complete history is retained."""
+        """Return the txg of the oldest retained image, 0 if the complete history is retained."""
         floor = NO_FLOOR
         for store in (self._store, self._copies):
             for txg in reversed(await self._txgs(store)):
@@ -187,7 +190,7 @@ class Offer:
         return max(bases, default=Txg(0))
 
     async def _mend_changelogs(self, numbers: Sequence[Txg]) -> list[ObjectKey]:
-        """Restore changelogs and their parts; return the manifests that changelogs name."""
+        """Restore changelogs and their parts; return the image manifests that changelogs name."""
         waiting: list[Txg] = []
         named: list[ObjectKey] = []
         for txg in reversed(numbers):
@@ -195,13 +198,13 @@ class Offer:
             if changelog is None:
                 waiting.insert(0, txg)
             named += await self._note(changelog)
-        # If no object records the hash, the changelog must follow its predecessor.
+        # If no object records a copy's hash, the copy must record the hash of its predecessor.
         for txg in waiting:
             named += await self._note(await self._changelog(txg, follows=True))
         return named
 
     async def _note(self, changelog: Changelog | None) -> list[ObjectKey]:
-        """Restore the parts of a valid changelog; return the manifest that it names."""
+        """Restore the parts of a valid changelog; return the image manifest that it names, if any."""
         if changelog is None:
             return []
         for part in changelog.parts:
@@ -212,7 +215,11 @@ class Offer:
         return lambda data: changelog_codec.decode_part(part, data, self._keyring)
 
     async def _changelog(self, txg: Txg, *, follows: bool) -> Changelog | None:
-        """Return a valid changelog; restore it from its copy if that is proven to be the original."""
+        """Return a changelog, restored if its copy is the original; None if it is lost.
+
+        Args:
+            follows: accept a copy of a missing changelog if it records its predecessor's hash.
+        """
         key = changelog_codec.key_of(txg)
 
         def decode(data: bytes) -> Changelog:
@@ -227,7 +234,7 @@ class Offer:
             digest = content_hash(found.data)
             if wanted in {None, digest}:
                 return self._in_order(changelog, digest)
-            found = found._replace(why=f"changelog {txg + 1} names another")
+            found = found._replace(why=f"changelog {txg + 1} records another hash for it")
         copy = await self._copy(key, decode, ENCODED_BYTES_MAX)
         if copy is None:
             return None
@@ -247,9 +254,8 @@ class Offer:
 
     def _in_order(self, changelog: Changelog, digest: str) -> Changelog:
         self._hashes[changelog.txg] = digest
-        if (
-            changelog.kind is not Kind.FENCE
-        ):  # a fence record may refer to an earlier changelog than its predecessor
+        # A fence record may refer to an earlier changelog than its predecessor.
+        if changelog.kind is not Kind.FENCE:
             self._named[Txg(changelog.txg - 1)] = changelog.previous
         return changelog
 
@@ -276,9 +282,9 @@ class Offer:
     async def _mend_images(
         self, first: Txg, lease: Lease | None, named: Iterable[ObjectKey]
     ) -> None:
-        """Restore the images that the bucket should have; if it has none, all that are offered.
+        """Restore the images that the bucket should have: listed, named, and the oldest retained.
 
-        These are the images that are listed or named, and the oldest retained one.
+        If none of them is valid, restore all offered images.
         """
         wanted = {*named, *await _keys(self._store, _IMAGES)}
         if lease is not None and lease.head is not None:
@@ -293,7 +299,7 @@ class Offer:
             await self._mend_manifests(first, offered)
 
     async def _mend_manifests(self, first: Txg, keys: Iterable[ObjectKey]) -> int:
-        """Restore images; return the number of valid manifests."""
+        """Restore the images with these manifests; return the number of valid manifests."""
         count = 0
         anywhere = set(await self._union(_IMAGES))
         for key in sorted(keys):
@@ -305,7 +311,7 @@ class Offer:
                 count += 1
                 for piece in manifest.pieces:
                     if piece.key not in anywhere:
-                        continue  # a hostile manifest could name thousands of pieces
+                        continue  # a hostile manifest could name many pieces that do not exist
                     await self._mend(
                         piece.key,
                         self._piece(piece),
@@ -334,8 +340,8 @@ class Offer:
         """Restore the packs that rows name, after the filesystem was opened.
 
         Args:
-            db: the rows of the filesystem.
-            deep: read each pack; otherwise only a missing or wrong-sized pack counts as damaged.
+            db: the database of the filesystem.
+            deep: read every pack; otherwise only a missing or wrong-sized pack counts as damaged.
 
         Raises:
             As ``mend_metadata``.
@@ -369,10 +375,10 @@ async def _keys(store: ObjectStore, prefix: str) -> list[ObjectKey]:
 
 
 def _shares_random_bytes(damaged: bytes | None, copy: bytes) -> bool:
-    """Return whether a damaged object still has the salt, the beginning or the end of a copy.
+    """Return whether a damaged object has the salt, the beginning or the end of a copy.
 
-    The salt is random, the end is a tag or a checksum, and the beginning has the time of the cut in
-    nanoseconds. So equal bytes prove that the copy is the original.
+    The salt is random, the end is a tag or a checksum, and the beginning contains the time of the
+    cut in nanoseconds. So if one of them is equal, the copy is the original.
     """
     if not damaged:
         return False

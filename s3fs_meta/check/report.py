@@ -2,8 +2,8 @@
 
 Owns: the modes, findings, their sums, the JSON form and the exit status of fsck(8).
 Does not know: SQL, stores, terminals.
-Bounds: of each invariant at most EXAMPLES_MAX findings are kept; all are counted, and all are
-handed to ``on_finding`` as they are found.
+Bounds: at most FSCK_EXAMPLES_MAX findings of each invariant are kept. All findings are counted and
+passed to ``on_finding``.
 """
 
 import enum
@@ -23,24 +23,24 @@ EXIT_LEFT: Final = 4
 class Mode(enum.Enum):
     """How much fsck may change."""
 
-    REPORT = "n"  # nothing
-    SAFE = "p"  # values computed from other rows, and leftovers of a crash
-    ALL = "y"  # every possible repair
+    REPORT = "n"  # change nothing
+    SAFE = "p"  # recompute values from other rows, and remove leftovers of a crash
+    ALL = "y"  # make every possible repair
 
 
 class Severity(enum.Enum):
     """The severity of a broken invariant."""
 
-    DAMAGE = "damage"  # an error
-    LEFTOVER = "leftover"  # a leftover of a crash; harmless, does not change the exit status
+    DAMAGE = "damage"  # an error, which changes the exit status
+    LEFTOVER = "leftover"  # a harmless leftover of a crash, which does not change the exit status
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One damaged row, file or object."""
 
-    invariant: str  # I12
-    what: str  # one line, lower case, without a full stop
+    invariant: str  # name of the broken invariant, for example I12
+    what: str  # description: one line, lower case, without a full stop
     ino: int | None = None
     path: str | None = None  # path of the inode, if it has a name
 
@@ -56,7 +56,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Verdict:
-    """The findings about one invariant, counted; some are kept as examples."""
+    """The number of findings about one invariant, and some of them as examples."""
 
     invariant: str
     title: str
@@ -86,15 +86,15 @@ class Verdict:
 
 
 def _ignore_finding(finding: Finding) -> None:
-    """Take a finding and do nothing."""
+    """Ignore a finding."""
 
 
 def _ignore_note(text: str) -> None:
-    """Take a note and do nothing."""
+    """Ignore a note."""
 
 
 class Report:
-    """Collects findings; one per run."""
+    """Collects the findings of one run."""
 
     def __init__(
         self,
@@ -105,8 +105,8 @@ class Report:
         """Make an empty report.
 
         Args:
-            on_finding: called for every single finding, also those that are only counted.
-            on_note: called with one line at the start of each step and for each repair.
+            on_finding: called for every finding, even if it is only counted.
+            on_note: called with one line of text at the start of each step and for each repair.
         """
         self._on_finding = on_finding
         self._on_note = on_note
@@ -116,17 +116,17 @@ class Report:
         self.foreign_keys: list[str] = []
 
     def note(self, text: str) -> None:
-        """Pass on a line about the progress of the run."""
+        """Pass a line about the progress of the run to ``on_note``."""
         self._on_note(text)
 
     def remember(self, text: str) -> None:
-        """Add a line to the result: an effect of a repair that the user must know."""
+        """Add a line to the report about an effect of a repair that the user must know."""
         if len(self.notes) < FSCK_EXAMPLES_MAX:
             self.notes.append(text)
         self._on_note(text)
 
     def foreign(self, count: int, keys: list[str]) -> None:
-        """Note objects that are not of this filesystem: how many, and some of them."""
+        """Note how many objects do not belong to this filesystem, and the keys of some."""
         self.foreign_count, self.foreign_keys = count, keys
         if count:
             shown = ", ".join(repr(key) for key in keys) + (", …" if count > len(keys) else "")
@@ -137,7 +137,7 @@ class Report:
         return self._verdicts.setdefault(verdict.invariant, verdict)
 
     def add(self, verdict: Verdict, finding: Finding) -> None:
-        """Count a finding; keep it as an example if fewer than EXAMPLES_MAX are kept."""
+        """Count a finding; keep it as an example unless FSCK_EXAMPLES_MAX are kept already."""
         verdict.found += 1
         verdict.left += 1
         if len(verdict.examples) < FSCK_EXAMPLES_MAX:
@@ -145,7 +145,7 @@ class Report:
         self._on_finding(finding)
 
     def forget_all_but(self, invariant: str) -> None:
-        """Forget the findings about a database that was replaced."""
+        """Forget the findings about all other invariants, because the database was replaced."""
         self._verdicts = {
             name: verdict for name, verdict in self._verdicts.items() if name == invariant
         }
@@ -173,7 +173,7 @@ class Report:
         return left + (EXIT_CORRECTED if any(one.corrected for one in damage) else EXIT_CLEAN)
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything for --json."""
+        """Return the complete report for --json."""
         return {
             "exit_status": self.exit_status,
             "invariants": [verdict.as_json() for verdict in self.verdicts],
@@ -182,7 +182,7 @@ class Report:
         }
 
     def lines(self) -> list[str]:
-        """Return the result as text: a line per broken invariant, or one line if all invariants hold."""
+        """Return the report as text: a line per broken invariant, or the line ``clean``."""
         lines = [_line(verdict) for verdict in self.verdicts]
         return lines or ["clean"]
 

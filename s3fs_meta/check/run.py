@@ -1,7 +1,7 @@
 """A complete check of one filesystem: fsck without its command line.
 
 Owns: the order of surveys. Does not know: how a filesystem is opened, terminals.
-Tasks: one. Schedule point: always, except while rows are judged.
+Tasks: one. Surveys have schedule points; judging the rows has none.
 """
 
 from collections.abc import Mapping
@@ -52,11 +52,11 @@ class Examined:
     """One filesystem that is open for a check.
 
     Attributes:
-        db: no other process changes it; or it is open read-only and no repair is wanted.
-        cache: None: this host has no cached blocks, or a mount is using them now.
+        db: the database. No other process changes it, or it is open read-only for a report.
+        cache: the cached blocks of this host; None if there are none, or if a mount uses them.
         mounted: processes may have files open, so inodes without a name are valid.
-        epoch: the writers of earlier epochs are fenced.
-        facts: uuid and block_bytes as the superblock has them, in the form of ``properties``.
+        epoch: the current epoch; the writers of earlier epochs are fenced.
+        facts: uuid and block_bytes according to the superblock, in the form of ``properties``.
     """
 
     db: Database
@@ -80,14 +80,14 @@ async def check_filesystem(
     Args:
         examined: the filesystem.
         wanted: the options that the user chose.
-        report: takes the findings; it is returned.
-        clock: for the times of new rows.
-        progress: of listings and downloads.
+        report: receives the findings, and is returned.
+        clock: gives the times of new rows.
+        progress: receives the progress of listings and downloads.
 
     Raises:
         StoreError: the bucket cannot be read; nothing was changed.
         CorruptionError: SQLite cannot read the database; nothing was changed.
-        DatabaseError: nothing was changed.
+        DatabaseError: SQLite failed; nothing was changed.
     """
     db, store, keyring, cache = examined.db, examined.store, examined.keyring, examined.cache
     exam = Examination(

@@ -3,15 +3,16 @@
 Owns: temporary tables with one row per inode, directory or block, and the FROM clauses that join
 them. Does not know: which rows are damaged.
 
-    check_names    how many dentries name an inode, and from where
-    check_links    the same by directory, only where there is more than one name
-    check_edges    names of directories
-    check_dirs     every directory and everything that has dentries: how many, of what kind
-    check_tops     the starts of the search for directories: the root, and those without a name
-    check_reached  every directory that the search finds
-    check_mapped   number of blocks of a file, the first, the last, and the end of their content
-    check_refs     how many map rows name a block
-    check_live     how many stored bytes of a pack are in use
+    check_names    per inode: the number of its names, and the lowest and highest parent
+    check_links    per inode with several names, and per directory: the number of names
+    check_edges    per directory that has names, and per parent: the number of names
+    check_dirs     per directory, and per other inode with dentries: the number of dentries
+    check_tops     the inodes from which directories are searched: the root, directories without a
+                   name, and inodes with dentries that are not directories
+    check_reached  the directories that the search from check_tops finds
+    check_mapped   per file: the number of blocks, the first and last index, the end of the content
+    check_refs     per block: the number of rows of block_map
+    check_live     per pack: the stored bytes of its blocks
 
 The tables are in temporary files; only a page cache of FSCK_SUMS_CACHE_KIB is in memory.
 """
@@ -30,7 +31,7 @@ IS_SYMLINK: Final = f"{TYPE_OF_MODE} = {stat.S_IFLNK}"
 
 BLOCK_BYTES: Final = "(SELECT CAST(value AS INTEGER) FROM properties WHERE name = 'block_bytes')"
 
-# check_dirs.kind: the type of the inode that has dentries.
+# Values of check_dirs.kind: whether the inode with dentries exists and is a directory.
 MISSING: Final = 0
 NO_DIRECTORY: Final = 1
 DIRECTORY: Final = 2
@@ -68,10 +69,10 @@ _TABLES: Final = {
     "check_live": "(pack INTEGER PRIMARY KEY, stored_bytes INTEGER)",
 }
 
-# The two tables that need an order that no index has. While they fit into the page cache,
-# inserting rows as they come is twice as fast (inodes of a directory are neighbours); beyond
-# that, random pages would be read and written, so they are sorted. Both give the same table.
-# Rows of other types are found before these tables are used (I70); a survey may make them earlier.
+# check_names and check_refs need an order that no index has. While such a table fits into the page
+# cache, inserting unsorted rows is twice as fast, because inodes of one directory have similar
+# numbers. A larger table is filled in order, because unsorted rows would read and write random pages.
+# Rows with values of other types are left out: I70 reports them, but a survey may run before that.
 _SOUND_ENTRY: Final = "typeof(ino) = 'integer' AND typeof(parent) = 'integer'"
 _SOUND_BLOCK: Final = "typeof(block) = 'integer'"
 NAMES_AS_THEY_COME: Final = (
@@ -115,8 +116,7 @@ _FILL: Final = (
     " WHERE typeof(m.ino) = 'integer' AND typeof(m.block_index) = 'integer' GROUP BY m.ino",
     "INSERT INTO temp.check_live SELECT pack, sum(stored_bytes) FROM blocks"
     " WHERE typeof(pack) = 'integer' GROUP BY pack",
-    # Below a directory without a name, or below a non-directory, only the top is wrong:
-    # only cycles are left unreached.
+    # The search begins at every inode that no directory names, so it misses only cycles.
     "INSERT INTO temp.check_tops SELECT d.ino FROM temp.check_dirs AS d"
     f" LEFT JOIN temp.check_names AS n ON n.ino = d.ino WHERE d.ino = {ROOT_INO}"
     f" OR d.kind <> {DIRECTORY} OR n.ino IS NULL",
@@ -128,13 +128,13 @@ _FILL: Final = (
 
 
 def make_tables(db: Database) -> None:
-    """Make the tables, empty."""
+    """Create the tables, empty."""
     for name, columns in _TABLES.items():
         db.all(f"CREATE TEMP TABLE IF NOT EXISTS {name} {columns}")
 
 
 def fill_tables(db: Database) -> None:
-    """Compute the tables from the present rows."""
+    """Compute the tables from the current rows."""
     for name in _TABLES:
         db.all(f"DELETE FROM temp.{name}")
     db.all(NAMES_AS_THEY_COME if _is_small(db, "dentries") else NAMES_SORTED)
@@ -146,12 +146,12 @@ def fill_tables(db: Database) -> None:
 def _is_small(db: Database, table: str) -> bool:
     """Return whether sums over a table fit into the page cache of temporary tables."""
     row = db.one(f"SELECT count(*) FROM {table}")
-    assert row is not None, "an aggregate has one row"
+    assert row is not None, "a query of aggregates returns one row"
     return int(row[0]) <= FSCK_SUMS_ROWS_MAX
 
 
 def drop_tables(db: Database) -> None:
-    """Remove the tables, and all other temporary tables of a run."""
+    """Drop all temporary tables of a run except the observations."""
     for (name,) in db.all("SELECT name FROM temp.sqlite_schema WHERE type = 'table'"):
         if not name.startswith("seen_"):
             db.all(f"DROP TABLE temp.{name}")

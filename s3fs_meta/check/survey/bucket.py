@@ -1,8 +1,8 @@
 """The survey of the bucket: the listing, the kept images, and locations of blocks with a wrong row.
 
-Owns: reading. No object is changed, except by ``delete_unknown`` if the user requests it.
+Owns: reading. Only ``delete_unknown`` changes the bucket, at the user's request.
 Does not know: which observations are faults (``rules.bucket``).
-Tasks: one; each request ends before the next begins. Transaction: must be outside one.
+Tasks: one; only packs without a row are read concurrently. Transaction: outside a group.
 """
 
 from contextlib import aclosing
@@ -54,7 +54,7 @@ from s3fs_meta.sync.mkfs import is_own
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.upload.pack_index import is_ours
 
-NO_EPOCH: Final = Epoch(0)  # no host wrote in an earlier epoch
+NO_EPOCH: Final = Epoch(0)  # below the first epoch
 
 
 async def survey(
@@ -70,16 +70,16 @@ async def survey(
     """Note the objects of the bucket, and read packs that have a wrong size.
 
     Args:
-        exam: the run, which takes the observations.
+        exam: the run, which receives the observations.
         store: the bucket.
-        keyring: of the filesystem.
-        progress: called with the number of objects.
+        keyring: the keys of the filesystem.
+        progress: called with the number of listed objects.
         deep: read the pieces of the kept images, too.
-        epoch: writers of earlier epochs are fenced, so no later row can name their packs.
+        epoch: the current epoch. Writers of earlier epochs are fenced and add no rows of their packs.
         rescue: put readable blocks of damaged packs into the cache directory.
 
     Raises:
-        StoreError: the store is unavailable or refuses; objects cannot be judged.
+        StoreError: the store is unavailable or refuses the request, so objects cannot be judged.
 
     Schedule point: always.
     """
@@ -120,8 +120,8 @@ def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
 
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
-    """Verify missing objects by requests: some of them, and all if the listing was wrong."""
-    while True:  # bounded: each pass but the last finds at least one of them
+    """Request some objects that the listing lacks; repeat while the listing proves to be wrong."""
+    while True:  # bounded: each pass except the last finds at least one object
         missing = exam.db.all(f"{MISSING_KEYS} LIMIT {FSCK_EXAMPLES_MAX}")
         there = [row for row in missing if await _is_there(store, row[0])]
         if not there:
@@ -130,7 +130,7 @@ async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
 
 
 async def _is_there(store: ObjectStore, key: object) -> bool:
-    """Return whether an object exists; *key* comes from a row, and may have any type or value."""
+    """Return whether an object exists; *key* comes from a row and may be of any type."""
     if not isinstance(key, str) or pack_codec.parse_key(key) is None:
         return False
     try:
@@ -146,9 +146,9 @@ async def _is_there(store: ObjectStore, key: object) -> bool:
 async def _note_unnamed(
     exam: Examination, store: ObjectStore, keyring: Keyring, epoch: Epoch
 ) -> None:
-    """Separate packs of this filesystem that no row names from foreign objects named like a pack.
+    """Note packs of earlier epochs without a row: authentic ones as unnamed, others as foreign.
 
-    An object that is not authentic, or was not read because there are too many, counts as foreign.
+    At most FSCK_UNNAMED_PACKS_MAX are read; the remaining ones count as foreign.
     """
     rows = exam.db.all(f"SELECT object_key, size_bytes FROM temp.seen_objects WHERE {IS_UNNAMED}")
     found = [ObjectInfo(ObjectKey(key), size_bytes) for key, size_bytes in rows]
@@ -162,7 +162,7 @@ async def _note_unnamed(
             try:
                 if await is_ours(store, keyring, info):
                     ours.add(info.key)
-            except StoreError as exc:  # raised below as itself, without an exception group
+            except StoreError as exc:  # raised after the nursery, without an exception group
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
                 return
@@ -177,9 +177,9 @@ async def _note_unnamed(
 
 
 def count_foreign(exam: Examination) -> None:
-    """Report the number of foreign objects; they are not changed."""
+    """Report how many objects do not belong to this filesystem, with the keys of some."""
     count = exam.db.one("SELECT count(*) FROM temp.seen_foreign")
-    assert count is not None, "a count has a row"
+    assert count is not None, "a query of aggregates returns one row"
     sql = "SELECT object_key FROM temp.seen_foreign ORDER BY object_key LIMIT ?"
     keys = [str(row[0]) for row in exam.db.all(sql, (FOREIGN_SHOWN_MAX,))]
     exam.report.foreign(int(count[0]), keys)
@@ -191,10 +191,10 @@ def count_foreign(exam: Examination) -> None:
 async def _note_images(
     exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
 ) -> set[ObjectKey]:
-    """Follow the chain of kept images from the newest one; return their manifests.
+    """Check the kept images, from the newest to the oldest; return their manifests.
 
-    A writer on another host may make an image meanwhile, and delete an older one: missing objects
-    count as faults only if the lease is the same afterwards.
+    A writer on another host may make a new image meanwhile, and delete an old image. So missing
+    objects count as faults only if the lease has not changed.
     """
     found = await _kept_images(exam, store, keyring, deep=deep)
     for _ in range(FSCK_HEADS_MAX):
@@ -206,7 +206,7 @@ async def _note_images(
 
 
 class _KeptImages(NamedTuple):
-    """The kept images: the lease that names them, their manifests, and their faults."""
+    """The lease, the manifests of the images that it keeps, and the faults of these images."""
 
     lease: bytes | None  # bytes of the lease object; None if missing or too large
     manifests: set[ObjectKey]
@@ -223,7 +223,7 @@ async def _lease(store: ObjectStore) -> bytes | None:
 async def _kept_images(
     exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
 ) -> _KeptImages:
-    """Read the lease, and check the images that it keeps."""
+    """Read the lease and check the kept images, from its head on."""
     data: bytes | None = None
     try:
         data = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
@@ -257,7 +257,10 @@ async def _piece_faults(
     *,
     deep: bool,
 ) -> list[tuple[str, str]]:
-    """Return some damaged pieces of an image; a single one already requires a new image."""
+    """Return some damaged pieces of an image, each with the reason.
+
+    Not all pieces must be read, because a single damaged piece requires a new image.
+    """
     faults: list[tuple[str, str]] = []
     for number, piece in enumerate(manifest.pieces):
         why = await _piece_fault(exam, store, keyring, piece, deep=deep)
@@ -265,7 +268,8 @@ async def _piece_faults(
             faults.append((piece.key, why))
         if len(faults) == IMAGE_PIECE_FAULTS_MAX and number < len(manifest.pieces) - 1:
             left = len(manifest.pieces) - number - 1
-            faults.append((key, f"after so many damaged pieces the last {left} were not read"))
+            why = f"{len(faults)} of its pieces are damaged; the last {left} pieces were not read"
+            faults.append((key, why))
             break
     return faults
 
@@ -273,16 +277,16 @@ async def _piece_faults(
 async def _piece_fault(
     exam: Examination, store: ObjectStore, keyring: Keyring, piece: Piece, *, deep: bool
 ) -> str:
-    """Return the fault of a piece; empty if the piece exists and, with *deep*, is intact."""
+    """Return the fault of an image piece, "" if the piece exists and, with *deep*, is intact."""
     sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
     try:
         if deep:
             data = (await store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)).data
             await trio.to_thread.run_sync(image_codec.decode_piece, piece, data, keyring)
-        elif exam.db.one(sql, (piece.key,)) is None:  # a listing alone is not trusted
+        elif exam.db.one(sql, (piece.key,)) is None:  # a listing may be incomplete
             await store.get_range(piece.key, 0, 1)
     except ObjectMissingError:
-        return "this piece of an image is missing"
+        return "this image piece is missing"
     except CorruptionError as exc:
         return str(exc)
     return ""
@@ -291,7 +295,7 @@ async def _piece_fault(
 async def _name_damaged_images(
     exam: Examination, store: ObjectStore, keyring: Keyring, kept: set[ObjectKey]
 ) -> None:
-    """Report unreadable images older than the kept ones; reclaim keeps them until it may judge."""
+    """Report unreadable manifests of images that are older than the kept images."""
     rows = exam.db.all("SELECT object_key FROM temp.seen_objects WHERE object_key GLOB 'image/*'")
     for (key,) in rows:
         manifest = ObjectKey(str(key))
@@ -301,13 +305,16 @@ async def _name_damaged_images(
             await image_head.load_manifest(store, keyring, manifest, "")
         except ObjectMissingError:
             continue  # deleted since the listing
-        except NewerFormatError as exc:  # the kept images and the chain say whether that is so
-            exam.report.remember(f"an older image is foreign, or of a newer program: {exc}")
+        except NewerFormatError as exc:
+            exam.report.remember(
+                "an older image is not of this filesystem, or was written by a newer program:"
+                f" {exc}"
+            )
         except (ObjectTooLargeError, FormatError) as exc:
             exam.report.remember(
-                f"an older image is damaged or foreign: {exc}; nothing needs it, and reclaim "
-                "deletes it once a later image is as old as the retention, if it is this "
-                "filesystem's"
+                f"an older image is damaged, or not of this filesystem: {exc}; no repair needs it."
+                " If it is of this filesystem, garbage collection deletes it when a later image is"
+                " as old as the retention"
             )
 
 
@@ -327,12 +334,12 @@ def _note_wanted(exam: Examination, keyring: Keyring) -> None:
 
 
 async def delete_unknown(exam: Examination, store: ObjectStore) -> int:
-    """Delete this filesystem's packs that no row names; return their number. On request only.
+    """Delete this filesystem's packs without a row, at the user's request; return their number.
 
     Schedule point: always.
     """
     deleted = 0
-    while True:  # bounded: each pass deletes and forgets at least one
+    while True:  # bounded: each pass deletes at least one pack and its row in seen_unnamed
         keys = [ObjectKey(row[0]) for row in exam.db.all(f"{UNKNOWN} LIMIT {DELETE_BATCH_KEYS}")]
         if not keys:
             return deleted

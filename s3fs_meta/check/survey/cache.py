@@ -1,7 +1,8 @@
 """The survey of the cache directory: its files, and whether cached copies are valid.
 
-Owns: the walk, and the meaning of file names. Does not know: which files are faults (``rules.cache``).
-Blocking: reads the directory tree, and changes no file.
+Owns: listing the files, and the meaning of their names. Does not know: which files are faults
+(``rules.cache``).
+Tasks: all calls block; no file is changed.
 """
 
 import os
@@ -19,8 +20,8 @@ from s3fs_meta.model import BlockId
 
 
 def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
-    """Note every file below the cache directory, and the unfinished ones in *tmp*."""
-    exam.report.note(f"looking into {files.root}")
+    """Note every file below the cache directory, and the unfinished files in *tmp*."""
+    exam.report.note(f"listing the cache directory {files.root}")
     directory = NumberedDir(files.root)
     for batch in _batches(_paths(files.root)):
         blocks = {path: _block(path, directory) for path in batch}
@@ -44,7 +45,7 @@ def _batches(paths: Iterator[Path]) -> Iterator[list[Path]]:
 
 
 def _block(path: Path, directory: NumberedDir) -> BlockId | None:
-    """Return the number of a block file, None if name and directory are not those of one."""
+    """Return the number of a block file, None if its name or directory is not that of a block."""
     try:
         number = int(path.name, 16)
     except ValueError:
@@ -54,9 +55,9 @@ def _block(path: Path, directory: NumberedDir) -> BlockId | None:
 
 
 def verify_copies(exam: Examination, keyring: Keyring, blocks_query: str) -> None:
-    """Hash the local copies of some uploaded blocks, and note those whose content is correct.
+    """Hash the cache files of the uploaded blocks of a query, and note those with correct content.
 
-    A copy needs no row in ``cached_blocks``: the hash of the block proves its content.
+    The file needs no row in ``cached_blocks``, because the hash of the block proves its content.
     """
     if exam.files is None:
         return

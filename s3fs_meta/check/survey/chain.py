@@ -1,9 +1,9 @@
-"""The survey of the chain in the bucket: every changelog and part from the base image to the end.
+"""The survey of the chain in the bucket: changelogs and their parts, from the oldest retained image on.
 
-Owns: reading. Changelogs after the last image are read; older ones, which only earlier points in time
-need, are searched for in the listing, and read with --deep.
+Owns: reading. Changelogs after the newest image are read. Older changelogs, which only earlier points
+in time need, must be in the listing; they are read with --deep.
 Does not know: which observations are faults (``rules.bucket``).
-Tasks: one. Transaction: must be outside one.
+Tasks: one. Transaction: outside a group.
 """
 
 from collections.abc import Iterator
@@ -40,12 +40,13 @@ async def survey(
     *,
     deep: bool = False,
 ) -> None:
-    """Note missing or damaged objects between the base image and the end of the chain.
+    """Note missing or damaged changelogs and parts, from the oldest retained image to the last txg.
 
-    Needs ``bucket.survey``. Without a readable image no fault is noted; I48 reports that.
+    Must follow ``bucket.survey``. Without a readable image nothing is noted, because I48 reports
+    that.
 
     Raises:
-        StoreError: the store is unavailable or refuses.
+        StoreError: the store is unavailable or refuses the request.
 
     Schedule point: always.
     """
@@ -71,10 +72,10 @@ class _Chain:
         self._progress = progress
         self._deep = deep
         self._uuid = ""
-        self._past: dict[Txg, str] = {}  # changelogs of the past that cannot be read, and why
+        self._past: dict[Txg, str] = {}  # unreadable changelogs before the newest image, and why
 
     async def run(self) -> None:
-        """Check the changelogs that lead to the current state, then those of earlier points in time."""
+        """Check the changelogs after the newest image, then those of earlier points in time."""
         head = await self._head()
         if head is None:
             return
@@ -116,7 +117,7 @@ class _Chain:
             return None
 
     async def _end(self, head: Txg) -> Txg:
-        """Return the last txg that the chain can have reached; note later names as foreign."""
+        """Return the last plausible txg of the chain; note objects named by later txgs as foreign."""
         found: list[names.Name] = []
         for prefix in (changelog_codec.PREFIX, changelog_codec.PART_PREFIX, level_codec.PREFIX):
             sql = "SELECT object_key FROM temp.seen_objects WHERE object_key GLOB ?"
@@ -136,34 +137,36 @@ class _Chain:
                 yield txg
 
     def _base(self, floor: Txg) -> Txg | None:
-        """Return the txg of the last listed image that is not above the floor."""
+        """Return the txg of the newest listed image at or below the retention floor."""
         sql = "SELECT object_key FROM temp.seen_objects WHERE object_key GLOB 'image/*/manifest'"
         names = [image_codec.parse_manifest_key(row[0]) for row in self._exam.db.all(sql)]
         return max((name.txg for name in names if name and name.txg <= floor), default=None)
 
     async def _note_past(self, head: Txg) -> None:
-        """Note faults of old changelogs, except txgs that an earlier repair has abandoned."""
-        mended = Txg(0)  # the chain was repaired at this txg, the last readable one
+        """Note faults of changelogs before the newest image, except txgs that a repair abandoned."""
+        mended = Txg(0)  # the txg at which the last found repair continued the chain
         for txg in sorted(self._past):
             if txg < mended:
                 continue
             mended = await self._mended_after(txg, head)
             if mended:
                 self._exam.report.remember(
-                    f"points in time from txg {txg} to {mended - 1} cannot be restored: the chain"
-                    f" was mended at txg {mended}"
+                    f"points in time from txg {txg} to {mended - 1} cannot be restored: an earlier"
+                    f" repair abandoned them and continued the chain at txg {mended}"
                 )
             else:
                 self._fault(changelog_codec.key_of(txg), self._past[txg], past=True)
 
     async def _mended_after(self, txg: Txg, head: Txg) -> Txg:
-        """Return the txg at which a repaired chain continues after an unreadable one, 0 if none.
+        """Return the txg at which a repair continued the chain after an unreadable txg, 0 without one.
 
-        That is a link of kind IMAGE that does not continue any link after the unreadable txg, neither
-        directly nor through its fence record.
+        A repair writes a changelog of kind IMAGE that follows no changelog after the unreadable txg,
+        neither directly nor through its fence record.
         """
-        hashes: set[str] = set()  # hashes of the links after the txg
-        skips = False  # the previous link is a fence record that follows none of these hashes
+        hashes: set[str] = set()  # hashes of the changelogs after the unreadable txg
+        skips = (
+            False  # whether the previous changelog is a fence record that follows none of *hashes*
+        )
         for number in range(txg + 1, min(head, txg + MEND_PROBES_MAX) + 1):
             fetched = await self._changelog(Txg(number))
             if fetched is None:
@@ -184,7 +187,7 @@ class _Chain:
             return None
 
     async def _read(self, link: Link, end: Txg, *, past: bool) -> Link:
-        """Read the links after a link, and note those that do not follow; return the last valid one."""
+        """Read the changelogs after a link up to *end*; note faults; return the last readable link."""
         for start in range(link.txg + 1, end + 1, FETCHES_MAX):
             self._progress("changelogs", start - link.txg, end - link.txg)
             found: dict[Txg, Fetched | None] = {}
@@ -197,7 +200,7 @@ class _Chain:
                     continue
                 follows = link.txg + 1 == txg and link.hash
                 if follows and fetched.changelog.previous != link.hash:
-                    why = f"it does not follow the changelog {link.txg}"
+                    why = f"it does not record the hash of changelog {link.txg}"
                     if past:
                         self._past[txg] = why
                     else:
@@ -219,7 +222,7 @@ class _Chain:
                 self._fault(changelog_codec.key_of(txg), str(exc), past=False)
 
     async def _require_part(self, part: PartRef) -> None:
-        """Raise ObjectMissingError or FormatError if a part is not the one that its changelog names."""
+        """Raise ObjectMissingError or FormatError if a part of a changelog is missing or damaged."""
         sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
         if self._deep:
             data = (await self._store.get(part.key, changelog_codec.PART_ENCODED_BYTES_MAX)).data

@@ -1,13 +1,13 @@
-"""The search for blocks that are not where their rows say: in the indexes of all packs.
+"""The search for blocks with a wrong location, in the indexes of all packs.
 
-A pack has a block if its index lists the block's number, or content with the hash of the block's row:
-compaction leaves the old pack until the retention has passed, and equal content may have been
-written again after its first block was freed.
+A pack contains a block if its index lists the block's number, or a record with the hash in the
+block's row. Such records exist because compaction leaves the old pack until the retention has passed,
+and because equal content may be written again after its first block was freed.
 
 Owns: reading the indexes, and the proof that a block found under another number is readable.
 Does not know: why a block is searched for, the use of the locations (``rules.blocks``).
-Keeps: no object is changed. A block in a pack whose deletion was decided gets no location there, but a
-file in the cache directory: a late request may still delete that pack.
+Keeps: no object is changed. A block in a condemned pack gets no location there, because a late request
+may still delete the pack; its content is put into the cache directory.
 """
 
 from typing import Final, NamedTuple
@@ -37,7 +37,7 @@ _PACKS: Final = (
     f"SELECT o.object_key, o.size_bytes, {_IS_CONDEMNED} FROM temp.seen_objects AS o"
     f" WHERE o.{IS_PACK_KEY} ORDER BY 3, 1"
 )
-_LEFT: Final = (  # of the blocks that a query yields
+_LEFT: Final = (  # blocks of a query that have no location with the right hash yet
     "SELECT x.block FROM ({0}) AS x WHERE x.block NOT IN"
     " (SELECT s.block FROM temp.seen_locations AS s JOIN blocks AS b ON b.block = s.block"
     " WHERE s.hash = b.hash)"
@@ -67,14 +67,15 @@ async def search(
     wanted: str = SEARCHED,
     rescue: bool = False,
 ) -> None:
-    """Read the index of every pack, if a block must be searched for, and note where it is.
+    """Search blocks in the index of every pack, and note their locations.
 
     Args:
         exam: the run, after the listing.
         store: the bucket.
-        keyring: of the filesystem.
+        keyring: the keys of the filesystem.
         progress: called with the number of packs.
-        wanted: a query for the blocks; of ``UNREADABLE`` ones each location is read.
+        wanted: a query for the blocks to search. A location for a block of ``UNREADABLE`` is read
+            before it counts.
         rescue: put blocks of condemned packs into the cache directory.
 
     Raises:
@@ -104,7 +105,7 @@ async def search(
 
 
 def _wanted_of(exam: Examination, wanted: str, entry: PackEntry) -> list[BlockId]:
-    """Return the blocks that an entry of an index may be."""
+    """Return the wanted blocks with the number or the hash of an index entry."""
     numbered = exam.db.all(_WITH_NUMBER.format(wanted), (entry.block,))
     hashed = exam.db.all(_LEFT.format(_WITH_HASH.format(wanted)), (entry.hash, entry.block))
     return [BlockId(row[0]) for row in (*numbered, *hashed)]
@@ -136,7 +137,11 @@ def _note(
     content: bytes,
     files: BlockFiles | None,
 ) -> None:
-    """Note a location that was read; of a condemned pack rather the content, if it is the row's."""
+    """Note a location that was read.
+
+    If *files* is given, the pack is condemned: content with the hash in the block's row is then put
+    into the cache directory instead.
+    """
     row = exam.db.one("SELECT hash FROM blocks WHERE block = ?", (block,))
     if files is None or row is None or row[0] != location.hash:
         exam.evidence.note_locations([location])

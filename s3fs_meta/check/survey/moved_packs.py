@@ -1,12 +1,11 @@
-"""Packs stored under the name of another pack: they were swapped, or copied to a wrong name.
+"""Packs stored under the name of another pack, because they were swapped or copied to a wrong name.
 
-A pack is bound to its name, so under another name its bytes cannot be verified. The names of all
-packs are known here, so each can be tried: the index of a pack verifies under one name only.
+A pack is authenticated together with its name, so its bytes are invalid under any other name. The
+rows list the names of all packs, so each name can be tried: only the right name fits.
 
-Owns: which names are tried, and rescuing the content. Does not know: which packs are damaged
+Owns: which names are tried, and saving the content. Does not know: which packs are damaged
 (``packs``).
-Keeps: no object is changed; the content is put into the cache directory, and uploaded in another pack
-from there.
+Keeps: no object is changed. The content is put into the cache directory and uploaded in another pack.
 """
 
 from typing import Final, NamedTuple
@@ -23,7 +22,7 @@ from s3fs_meta.meta.tables import blocks
 from s3fs_meta.model import BlockRow, ObjectKey, PackId
 from s3fs_meta.objects.contract import ObjectStore
 
-# Packs that may be under other names: their own objects are missing or are not that pack.
+# Packs that may be stored under other names: their own objects are missing or damaged.
 _CANDIDATES: Final = (
     "SELECT p.pack, p.object_key FROM packs AS p"
     " WHERE p.object_bytes = ? AND p.object_key <> ?"
@@ -38,7 +37,7 @@ _NO_PACK_OF_THEIR_NAME: Final = (
 
 
 class _Candidate(NamedTuple):
-    """A pack whose bytes an object may contain."""
+    """A pack that may be stored under the name of the examined object."""
 
     pack: PackId
     key: ObjectKey
@@ -53,7 +52,7 @@ async def rescue(
     Args:
         exam: the run, after packs with a bad index were noted.
         store: the bucket.
-        keyring: of the filesystem.
+        keyring: the keys of the filesystem.
         files: the cache directory, after its survey.
 
     Raises:
@@ -70,7 +69,7 @@ async def _rescue_one(
 ) -> None:
     try:
         data = (await store.get(key, PACK_BYTES_MAX)).data
-    except (FormatError, ObjectMissingError):  # too large, or already missing
+    except (FormatError, ObjectMissingError):  # the object is too large, or deleted meanwhile
         return
     candidates = [
         _Candidate(PackId(pack), ObjectKey(other), _rows(exam, PackId(pack)))
@@ -83,21 +82,22 @@ async def _rescue_one(
     exam.note_new_files((row.block, row.plain_bytes) for row in saved)
     exam.evidence.note_sound_copies(row.block for row in saved)
     exam.report.remember(
-        f"{found.key} lies under the name {key}: {len(saved)} blocks of it go into another pack"
+        f"pack {found.key} is stored under the name {key}: {len(saved)} of its blocks are"
+        " uploaded again in another pack"
     )
 
 
 def _rows(exam: Examination, pack: PackId) -> list[BlockRow]:
     try:
         return list(blocks.in_pack(exam.db, pack))
-    except BadRowError:  # I70 repairs it; the next run finds it
+    except BadRowError:  # I70 repairs the row, and the next run reads the pack
         return []
 
 
 def _first_that_fits(
     keyring: Keyring, data: bytes, candidates: list[_Candidate]
 ) -> _Candidate | None:
-    """Return the pack whose bytes an object contains: its index verifies under that pack's name."""
+    """Return the candidate under whose name the object's index is authentic, None without one."""
     for candidate in candidates:
         try:
             pack_codec.read_index(keyring, candidate.key, data, len(data))
@@ -108,7 +108,7 @@ def _first_that_fits(
 
 
 def _save(keyring: Keyring, data: bytes, found: _Candidate, files: BlockFiles) -> list[BlockRow]:
-    """Put the blocks whose content has the hash in their row into the cache directory; return them."""
+    """Put the pack's intact blocks into the cache directory; return their rows."""
     saved = []
     for row in found.rows:
         if row.hash is None or row.pack_offset is None or row.stored_bytes is None:

@@ -1,10 +1,10 @@
-"""The survey of packs: reads the index, and every block that rows locate there.
+"""The survey of packs: reading their indexes, and every block that a row locates in them.
 
-It reads all packs, or only those of a wrong size.
+Either all packs are read, or only packs of a wrong size.
 Owns: download and verification, a few packs at a time. No object is changed.
 Does not know: which observations are faults (``rules.bucket``).
 Tasks: at most FSCK_DEEP_PACKS_MAX at once; content is verified in threads.
-Transaction: must be outside one.
+Transaction: outside a group.
 """
 
 from collections.abc import Collection, Sequence
@@ -51,12 +51,12 @@ _UNREADABLE: Final = "SELECT block FROM temp.seen_unreadable"
 class PackVerdict(NamedTuple):
     """The result of reading one pack."""
 
-    index_fault: str  # empty: the index is valid and complete
-    unreadable: list[tuple[BlockId, str]]
-    elsewhere: list[SeenLocation]  # unreadable by the row's location, readable by the index's
-    lost: list[BlockId]  # unreadable by the index's location, too
-    rescued: list[BlockId]  # put into the cache directory, because the index is damaged
-    refuted: list[str]  # obsolete marks of damage
+    index_fault: str  # why the index is invalid or incomplete; empty if it is valid
+    unreadable: list[tuple[BlockId, str]]  # unreadable at the location in the row, and why
+    elsewhere: list[SeenLocation]  # unreadable blocks that are readable at the index's location
+    lost: list[BlockId]  # unreadable blocks that are unreadable at the index's location, too
+    rescued: list[BlockId]  # blocks put into the cache directory, because the index is damaged
+    refuted: list[str]  # names of damage marks that are wrong
 
 
 async def survey(
@@ -72,10 +72,10 @@ async def survey(
     Args:
         exam: the run.
         store: the bucket.
-        keyring: of the filesystem.
+        keyring: the keys of the filesystem.
         progress: called with the number of bytes.
         rescue: put readable blocks of packs with a damaged index into the cache directory, for
-            the repair; needs ``cache.survey`` before.
+            the repair; requires an earlier ``cache.survey``.
 
     Raises:
         StoreError: the store is unavailable; the remaining packs were not read.
@@ -95,12 +95,13 @@ async def survey_wrong_sizes(
     *,
     rescue: bool = False,
 ) -> None:
-    """As ``survey``, but only packs whose object has another length than the row: packs never change.
+    """Fetch packs whose listed size differs from their row, and compare them as ``survey`` does.
 
-    Needs the listing. A pack that has the right length when it is read is valid after all.
+    A different size means damage, because packs never change. If the fetched object has the size of
+    the row, the listing was outdated.
     """
     if exam.db.one(f"{_WRONG_SIZES} LIMIT 1") is not None:
-        exam.report.note("reading packs of a wrong size")
+        exam.report.note("reading packs whose size differs from their row")
         await _read(exam, store, keyring, _WRONG_SIZES, progress, rescue=rescue)
 
 
@@ -113,7 +114,7 @@ async def _read(
     *,
     rescue: bool,
 ) -> None:
-    """Fetch and verify packs, a few at once, and verify the cached copies of unreadable blocks."""
+    """Fetch and verify packs, a few at a time; verify the cached copies of unreadable blocks."""
     found = [(PackId(row[0]), ObjectKey(row[1]), int(row[2])) for row in exam.db.all(query)]
     total = sum(size_bytes for _, _, size_bytes in found)
     done = 0
@@ -126,7 +127,7 @@ async def _read(
         for pack, key, size_bytes in waiting:
             try:
                 await _read_pack(exam, store, keyring, pack, key, files)
-            except S3fsError as exc:  # raised below as itself, without an exception group
+            except S3fsError as exc:  # raised after the nursery, without an exception group
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
                 return
@@ -154,30 +155,30 @@ async def _read_pack(
 ) -> None:
     try:
         rows, object_bytes = blocks.in_pack(exam.db, pack), packs.object_bytes(exam.db, pack)
-    except BadRowError as exc:  # I70; the next run reads it
-        exam.report.note(f"{key} is not read: {exc}")
+    except BadRowError as exc:  # I70 repairs the row, and the next run reads the pack
+        exam.report.note(f"{key} is not read, because a row about it is damaged: {exc}")
         return
     marked = damage_marks.marks_of(exam.db, pack)
 
     async def read(rescue: BlockFiles | None) -> PackVerdict:
         data = await _fetch(store, key)
-        if len(data) == object_bytes:  # the listing may have shown another size
+        if len(data) == object_bytes:  # corrects an outdated size in the listing
             exam.evidence.note_objects([(key, len(data))])
         return await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, rescue, marked)
 
     verdict = await read(None)
-    if verdict.index_fault or verdict.unreadable:  # fetch it once more before it counts as damaged
+    if verdict.index_fault or verdict.unreadable:  # fetch again before it counts as damaged
         verdict = await read(files)
     _note(exam, pack, key, rows, verdict)
 
 
 async def _fetch(store: ObjectStore, key: ObjectKey) -> bytes:
-    """Return the bytes of a pack; none if the object is missing."""
+    """Return the bytes of a pack, b"" if the object is missing."""
     try:
         return (await store.get(key, PACK_BYTES_MAX)).data
     except ObjectMissingError:
         return b""
-    except ObjectTooLargeError:  # perhaps only the index at the end is too large
+    except ObjectTooLargeError:  # the blocks may be intact if bytes were appended
         return await store.get_range(key, 0, PACK_BYTES_MAX)
 
 
@@ -211,7 +212,7 @@ def verify_pack(
     """Compare a complete pack with the rows of its blocks. Blocking: in a thread.
 
     Args:
-        rescue: stores readable blocks if the index is damaged.
+        rescue: the cache directory, which gets the readable blocks if the index is damaged.
         marked: the damage marks of this pack.
     """
     entries, fault = _entries(keyring, key, data)
@@ -247,7 +248,7 @@ def _refuted(
     entries: Sequence[PackEntry],
     rows: Sequence[BlockRow],
 ) -> list[str]:
-    """Return the names of wrong marks: those of readable records, or of a pack that is all readable."""
+    """Return the names of damage marks on readable records, or on a completely readable pack."""
     found = {entry.offset for entry in entries if _reads(keyring, key, data, entry)}
     is_whole = bool(entries) and len(found) == len(entries)
     found.update(row.pack_offset for row in rows if row.pack_offset is not None)
@@ -257,7 +258,7 @@ def _refuted(
 def _rescue(
     keyring: Keyring, key: ObjectKey, data: bytes, rows: Sequence[BlockRow], files: BlockFiles
 ) -> list[BlockId]:
-    """Read the readable blocks once more, and put them into the cache directory."""
+    """Put the readable blocks of a pack into the cache directory; return their numbers."""
     for row in rows:
         files.adopt(row.block, _content(keyring, key, data, row))
     return [row.block for row in rows]
@@ -271,7 +272,7 @@ def _entries(keyring: Keyring, key: ObjectKey, data: bytes) -> tuple[list[PackEn
 
 
 def _incomplete(hashes: Collection[bytes], rows: Sequence[BlockRow]) -> str:
-    """Return a message if the index lacks readable blocks; otherwise an empty string."""
+    """Return a message if the index lacks readable blocks, otherwise an empty string."""
     lacking = sum(1 for row in rows if row.hash is not None and row.hash not in hashes)
     return f"{lacking} of its blocks are not in its index" if lacking else ""
 
@@ -279,9 +280,9 @@ def _incomplete(hashes: Collection[bytes], rows: Sequence[BlockRow]) -> str:
 def _content(keyring: Keyring, key: ObjectKey, data: bytes, row: BlockRow) -> bytes:
     """Return the content of a block. Raises FormatError if its bytes do not match the row."""
     if row.hash is None or row.pack_offset is None or row.stored_bytes is None:
-        raise FormatError(key, "the database row of its block lacks a part of the location")
+        raise FormatError(key, "the row of one of its blocks has an incomplete location")
     if row.pack_offset < 0 or row.stored_bytes <= 0:
-        raise FormatError(key, "the database row of its block has an impossible location")
+        raise FormatError(key, "the row of one of its blocks has an impossible location")
     stored = memoryview(data)[row.pack_offset : row.pack_offset + row.stored_bytes]
     if len(stored) != row.stored_bytes:
         raise FormatError(key, f"it ends at byte {len(data)}, before the end of a block")

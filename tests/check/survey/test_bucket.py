@@ -246,7 +246,7 @@ async def test_missing_piece_of_an_image_is_noted(power: Power, deep: bool) -> N
 
         await bucket_survey.survey(exam, power.store, keyring, deep=deep)
 
-        assert _image_faults(exam) == [[piece, "this piece of an image is missing"]]
+        assert _image_faults(exam) == [[piece, "this image piece is missing"]]
         power.store.objects[piece] = data
 
 

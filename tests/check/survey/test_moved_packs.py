@@ -88,7 +88,7 @@ async def test_damaged_pack_matches_no_other_key(healthy: Healthy) -> None:
 
     report = await healthy.check_all(Mode.ALL, deep=True)
 
-    assert not [note for note in report.notes if "lies under" in note]
+    assert not [note for note in report.notes if "is stored under" in note]
     assert one in healthy.store.objects
 
 

@@ -105,8 +105,8 @@ def test_schema_with_a_repeated_page_is_refused(
 @pytest.mark.parametrize(
     ("at", "value", "why"),
     [
-        (_LAST_CHILD_AT, b"\xff\xff\xff\xff", "names page 4294967295"),
-        (_LAST_CHILD_AT, b"\0\0\0\0", "names page 0"),
+        (_LAST_CHILD_AT, b"\xff\xff\xff\xff", "refers to page 4294967295"),
+        (_LAST_CHILD_AT, b"\0\0\0\0", "refers to page 0"),
         (103, b"\xff\xff", "65535 cells"),
         (_FIRST_CELL_AT, b"\xff\xff", "a cell at byte 65535"),
         (100, b"\0", "page 1 is not a page of a tree"),

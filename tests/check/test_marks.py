@@ -79,7 +79,7 @@ async def test_deep_check_removes_refuted_marks(healthy: Healthy) -> None:
     assert len(damage_marks.marks(healthy.db)) == 2
     report = await healthy.check_all(Mode.SAFE, deep=True)
     assert damage_marks.marks(healthy.db) == []
-    assert [line for line in report.notes if "2 marks" in line]
+    assert [line for line in report.notes if "2 damage marks" in line]
 
     healthy.db.begin()
     damage_marks.add(healthy.db, Mark(pack, None))

@@ -4,7 +4,7 @@ names, inodes, attributes, files   the tree, and the block map of each file
 link_counts                        link counts, directory sizes and parents, counted from names
 blocks, packs                      content and what is derived from it
 database                           SQLite's own checks, schema, values of columns, counters
-bucket, cache                      rows against objects and files: after a survey
+bucket, cache                      rows compared with objects and files, after a survey
 
 Each module ends with a tuple of Invariant. Start at ``files``, the shortest.
 Below: context, observations, sums, lost_found.

@@ -1,4 +1,4 @@
-"""Invariants of data of single inodes: targets of symbolic links, extended attributes."""
+"""Invariants of symlink targets and extended attributes."""
 
 from typing import Final
 
@@ -47,7 +47,7 @@ def _mend_targets(exam: Examination, invariant: Invariant) -> None:
         f" WHERE length(target) > {SYMLINK_BYTES_MAX}"
     )
     exam.run("DELETE FROM symlinks WHERE length(target) = 0")
-    _ = invariant  # an emptied target counts as missing: the rule above reports it
+    _ = invariant  # I18 reports a symbolic link whose target became empty
 
 
 def _measure_targets(exam: Examination, invariant: Invariant) -> None:
@@ -67,7 +67,7 @@ _BAD_XATTR: Final = (
 
 
 def _mend_xattrs(exam: Examination, invariant: Invariant) -> None:
-    """Convert text to bytes; delete attributes that no system call could name or transfer."""
+    """Convert text to bytes; delete attributes with a name or value that is invalid for setxattr."""
     exam.run(
         "UPDATE OR IGNORE xattrs SET name = CAST(name AS BLOB), value = CAST(value AS BLOB)"
         " WHERE typeof(name) <> 'blob' OR typeof(value) <> 'blob'"
@@ -88,20 +88,20 @@ ATTRIBUTES: Final = (
     ),
     Invariant(
         19,
-        "targets are 1 to 4095 bytes without NUL",
+        "symlink targets are 1 to 4095 bytes without NUL",
         source=_TARGETS,
         damaged=_BAD_TARGET,
         columns="s.ino, s.target",
-        text="symbolic link {0} has the target {1!r}",
+        text="symbolic link {0} has the invalid target {1!r}",
         repair=_mend_targets,
     ),
     Invariant(
         20,
-        "names of attributes are 1 to 255 bytes without NUL, values at most 64 KiB",
+        "names of extended attributes are 1 to 255 bytes without NUL, values at most 64 KiB",
         source=_XATTRS,
         damaged=_BAD_XATTR,
         columns="x.ino, x.name, length(x.value)",
-        text="inode {0} has attribute {1!r} of {2} bytes",
+        text="inode {0} has the invalid extended attribute {1!r} of {2} bytes",
         repair=_mend_xattrs,
     ),
 )
@@ -113,7 +113,7 @@ TARGET_SIZES: Final = (
         source=_TARGETS,
         damaged=f"{IS_SYMLINK} AND NOT ({_BAD_TARGET}) AND i.size_bytes <> length(s.target)",
         columns="i.ino, i.size_bytes, length(s.target)",
-        text="symbolic link {0} has size {1}, its target {2} bytes",
+        text="symbolic link {0} has size {1}, but its target has {2} bytes",
         repair=_measure_targets,
         safe=True,
     ),

@@ -1,8 +1,8 @@
-"""Invariants of blocks: their bytes exist, and are at the location in their rows.
+"""Invariants of blocks: their bytes exist at the location in their rows.
 
-A row with a wrong location is repaired from the index of the pack that holds the block (if the bucket
-was surveyed), or else by uploading the verified cached copy again. Other rows are left unchanged until
-the bucket was searched; only then the bytes count as lost.
+A row with a wrong location is repaired from the index of a pack that contains the block, if the bucket
+was surveyed; otherwise by uploading the verified cached copy again. All other damaged rows stay
+unchanged until the bucket was searched. Only then the bytes count as lost.
 """
 
 from collections.abc import Iterator
@@ -24,15 +24,19 @@ from s3fs_meta.model import (
     PackState,
 )
 
-_ADVICE: Final = "run fsck -y with the bucket at hand: indexes of packs tell where blocks are"
-_LOST_ADVICE: Final = "reading them gives an error; -y makes them a hole that the file remembers"
+_ADVICE: Final = (
+    "run fsck -y while the bucket is available: it finds blocks in the indexes of packs"
+)
+_LOST_ADVICE: Final = (
+    "reading them returns an error; -y makes them holes and lists them in user.s3fs-meta.lost"
+)
 
 NULLS: Final = (
     "(b.hash IS NULL) + (b.pack IS NULL) + (b.pack_offset IS NULL) + (b.stored_bytes IS NULL)"
 )
 PENDING: Final = f"({BlockState.DIRTY:d}, {BlockState.SEALED:d})"
 CONFIRMED: Final = f"({BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
-# Of an uploaded block; SEALED while compaction moves it into another pack.
+# Valid states of a cached block that has a location: SEALED while compaction moves the block.
 BESIDE_THE_PACK: Final = f"({BlockState.SEALED:d}, {BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
 
 
@@ -50,8 +54,8 @@ def mend_locations(exam: Examination, invariant: Invariant) -> None:
 def relocate(exam: Examination, damaged: str) -> None:
     """Copy the locations of damaged blocks from the indexes of packs into their rows.
 
-    Another history of this filesystem may have used a block's number for other content. So an index
-    is used only if it has the hash of the row, belongs to the row's pack, or the row lacks hash or pack.
+    A fenced host may have used a block's number for other content. So a location is used only if it
+    has the hash in the row, is in the pack in the row, or if the row lacks a valid hash or pack.
     """
     rows = exam.collected(
         "SELECT s.block, s.object_key, s.object_bytes, s.hash, s.plain_bytes, s.pack_offset,"
@@ -66,12 +70,15 @@ def relocate(exam: Examination, damaged: str) -> None:
             " stored_bytes = ? WHERE block = ?",
             (digest, plain_bytes, _pack(exam, key, object_bytes), offset, stored_bytes, block),
         )
-        for table in ("seen_searched", "seen_sound_copies"):  # neither copy is needed any more
+        for table in (
+            "seen_searched",
+            "seen_sound_copies",
+        ):  # obsolete, because the row is repaired
             exam.db.all(f"DELETE FROM temp.{table} WHERE block = ?", (block,))
 
 
 def _pack(exam: Examination, key: str, object_bytes: int) -> PackId:
-    """Return the pack with a key, in state STORED; make its row if there is none."""
+    """Return the pack with a key, after setting its state to STORED; make a missing row."""
     row = exam.db.one("SELECT pack FROM packs WHERE object_key = ? ORDER BY pack", (key,))
     number = packs.create(exam.db, ObjectKey(key), object_bytes) if row is None else row[0]
     exam.run(
@@ -82,9 +89,9 @@ def _pack(exam: Examination, key: str, object_bytes: int) -> PackId:
 
 
 def upload_again(exam: Examination, damaged: str) -> None:
-    """Turn verified cached blocks dirty again: the next mount uploads them.
+    """Make damaged blocks with a verified cached copy dirty, so that the next mount uploads them.
 
-    A dirty block belongs to one index of one file, so each further use of the block gets a copy.
+    A dirty block has one file position, so each further position gets a copy of the block.
     """
     rows = exam.collected(
         f"SELECT b.block, b.plain_bytes, m.ino, m.block_index FROM ({damaged}) AS x"
@@ -107,12 +114,13 @@ def upload_again(exam: Examination, damaged: str) -> None:
 
 
 def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: BlockIndex) -> None:
-    """Replace one use of a shared block by a new block with the same content."""
-    assert exam.files is not None, "copies are sound only after the cache directory was looked at"
+    """Map one file position of a shared block to a new dirty block with equal content."""
+    assert exam.files is not None, (
+        "copies are verified only after the survey of the cache directory"
+    )
     copy = exam.db.counters.take_block()
-    while (
-        exam.files.size(copy) is not None
-    ):  # blocks of a newer database; bounded by the files in the directory
+    # A newer database may have made files with the next numbers. Bounded by the files.
+    while exam.files.size(copy) is not None:
         copy = exam.db.counters.take_block()
     exam.files.copy(block, copy, plain_bytes)
     exam.note_new_files([(copy, plain_bytes)])
@@ -121,7 +129,7 @@ def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: B
 
 
 def record_lost(exam: Examination, damaged: str) -> None:
-    """Turn damaged blocks into holes if the search of the bucket has not found them."""
+    """Turn damaged blocks that the search of the bucket did not find into recorded holes."""
     lost_data.record_holes(
         exam,
         f"SELECT ino, block_index FROM block_map WHERE block IN ({damaged})"
@@ -133,9 +141,9 @@ def record_lost(exam: Examination, damaged: str) -> None:
 
 
 def _overlapping(exam: Examination) -> Iterator[Row]:
-    """Yield blocks that begin before another one of their pack has ended.
+    """Yield blocks that begin before the end of another block in their pack.
 
-    Mostly the blocks of a pack are in the order of their numbers, which needs no sort.
+    The blocks of a pack usually have ascending numbers, so only packs with other orders are sorted.
     """
     mixed: set[int] = set()  # bounded by the number of packs
     at, end = -1, 0
@@ -153,7 +161,7 @@ def _overlapping(exam: Examination) -> Iterator[Row]:
 
 
 def _overlapping_in(exam: Examination, pack: int) -> Iterator[Row]:
-    """Yield the blocks of one pack that overlap; blocks of equal content may share a location."""
+    """Yield the overlapping blocks of one pack; blocks with equal content may share a location."""
     other, other_hash, begin, end = 0, b"", -1, 0
     for block, digest, offset, stored_bytes in exam.db.iterate(
         "SELECT block, hash, pack_offset, stored_bytes FROM blocks WHERE pack = ?"
@@ -167,13 +175,13 @@ def _overlapping_in(exam: Examination, pack: int) -> Iterator[Row]:
 
 
 def _mend_overlaps(exam: Examination, _invariant: Invariant) -> None:
-    """Look up both of two overlapping blocks in the index of their pack: either may be wrong."""
+    """Repair both blocks of each overlapping pair, because either location may be wrong."""
     for mend in (relocate, upload_again, record_lost):
         mend(exam, overlaps(exam))
 
 
 def overlaps(exam: Examination) -> str:
-    """Return a query for the blocks that overlap now, both blocks of each pair."""
+    """Return a query for all blocks that overlap, with both blocks of each pair."""
     exam.db.all("DROP TABLE IF EXISTS temp.check_overlaps")
     exam.db.all("CREATE TEMP TABLE check_overlaps (block INTEGER PRIMARY KEY)")
     for block, other, _pack_number, _offset in _overlapping(exam):
@@ -186,7 +194,7 @@ def overlaps(exam: Examination) -> str:
 
 
 def _mend_lengths(exam: Examination, invariant: Invariant) -> None:
-    """Take the length of a dirty block from its file, of any other from its pack."""
+    """Take the length of a dirty block from its file, and of any other block from its pack."""
     exam.run(
         f"UPDATE blocks SET plain_bytes = min(f.size_bytes, {BLOCK_BYTES})"
         " FROM temp.seen_files AS f JOIN cached_blocks AS c ON c.block = f.block"
@@ -197,7 +205,7 @@ def _mend_lengths(exam: Examination, invariant: Invariant) -> None:
 
 
 def _mark_stored(exam: Examination, invariant: Invariant) -> None:
-    """Set the state of packs with live blocks to STORED; the listing shows whether they exist."""
+    """Set the state of packs with live blocks to STORED; I46 reports those that do not exist."""
     exam.run(
         f"UPDATE packs SET state = {PackState.STORED:d}, died_txg = NULL"
         f" WHERE pack IN ({invariant.select('b.pack')})"
@@ -205,7 +213,7 @@ def _mark_stored(exam: Examination, invariant: Invariant) -> None:
 
 
 def _find_again(exam: Examination, invariant: Invariant) -> None:
-    """Search for blocks without a location: among cached files, then in the indexes of packs."""
+    """Find blocks without a location among cache files, then in the indexes of packs."""
     damaged = invariant.select("b.block")
     _readopt(exam, damaged)
     relocate(exam, damaged)
@@ -213,7 +221,7 @@ def _find_again(exam: Examination, invariant: Invariant) -> None:
 
 
 def _readopt(exam: Examination, damaged: str) -> None:
-    """Add the missing rows of files in the cache directory."""
+    """Add rows in cached_blocks for damaged blocks that have a cache file."""
     rows = exam.collected(
         f"SELECT b.block, m.ino, m.block_index FROM ({damaged}) AS x"
         " JOIN blocks AS b ON b.block = x.block JOIN block_map AS m ON m.block = b.block"
@@ -225,7 +233,7 @@ def _readopt(exam: Examination, damaged: str) -> None:
 
 
 def _drop_partial(exam: Examination, invariant: Invariant) -> None:
-    """Remove partial locations of dirty blocks, and correct those of the others."""
+    """Remove incomplete locations of dirty blocks; repair the locations of all other blocks."""
     exam.run(
         "UPDATE blocks SET hash = NULL, pack = NULL, pack_offset = NULL, stored_bytes = NULL"
         " WHERE block IN (SELECT c.block FROM cached_blocks AS c"
@@ -242,7 +250,7 @@ def _count_refs(exam: Examination, invariant: Invariant) -> None:
 
 
 def _free_unnamed(exam: Examination, invariant: Invariant) -> None:
-    """Remove blocks that no file uses; the next mount removes their cached copies."""
+    """Delete blocks without references; the next mount removes their cache files."""
     unnamed = invariant.select("b.block")
     exam.run(f"UPDATE cached_blocks SET state = {BlockState.DOOMED:d} WHERE block IN ({unnamed})")
     # The condition includes the state of the cached block, so no further query is needed.
@@ -261,34 +269,34 @@ _NOWHERE: Final = (
 BLOCKS: Final = (
     Invariant(
         31,
-        "hash and location of a block are all there or all not",
+        "hash and location of a block are either complete or absent",
         source=EVERY_BLOCK,
         damaged=f"{NULLS} NOT IN (0, 4) OR length(b.hash) <> {HASH_BYTES}",
         columns="b.block, b.hash, b.pack, b.pack_offset, b.stored_bytes",
-        text="block {0} has hash {1!r}, pack {2}, offset {3}, {4} bytes",
+        text="block {0} has the incomplete location hash {1!r}, pack {2}, offset {3}, {4} bytes",
         repair=_drop_partial,
         about_inode=False,
         advice=_ADVICE,
     ),
     Invariant(
         32,
-        "a block is in a pack that exists",
+        "the pack of every block has a row",
         source=EVERY_BLOCK,
         damaged="b.pack IS NOT NULL AND p.pack IS NULL",
         columns="b.block, b.pack",
-        text="block {0} is in pack {1}, which does not exist",
+        text="block {0} is in pack {1}, which has no row",
         repair=mend_locations,
         about_inode=False,
         advice=_ADVICE,
     ),
     Invariant(
         33,
-        "a block lies inside its pack",
+        "every block is within the bytes of its pack",
         source=EVERY_BLOCK,
         damaged="b.pack_offset < 0 OR b.stored_bytes <= 0"
         " OR b.pack_offset + b.stored_bytes > p.object_bytes",
         columns="b.block, b.pack_offset, b.stored_bytes, p.object_bytes",
-        text="block {0} is at offset {1} with {2} bytes in a pack of {3}",
+        text="block {0} is at offset {1} with {2} bytes, in a pack of {3} bytes",
         repair=mend_locations,
         about_inode=False,
         advice=_ADVICE,
@@ -307,12 +315,12 @@ BLOCKS: Final = (
     ),
     Invariant(
         35,
-        "a block is no longer than the block size, and an uploaded one not empty",
+        "a block is not longer than the block size, and an uploaded block is not empty",
         source=EVERY_BLOCK,
         damaged=f"b.plain_bytes NOT BETWEEN (b.hash IS NOT NULL) AND {BLOCK_BYTES}"
         " OR typeof(b.plain_bytes) <> 'integer'",
         columns="b.block, b.plain_bytes",
-        text="block {0} has {1} bytes",
+        text="block {0} has the invalid length {1}",
         repair=_mend_lengths,
         about_inode=False,
         advice=_ADVICE,
@@ -323,25 +331,25 @@ BLOCKS: Final = (
         source=EVERY_BLOCK,
         damaged=f"p.state <> {PackState.STORED:d}",
         columns="b.block, b.pack, p.state",
-        text="block {0} is in pack {1} of state {2}",
+        text="block {0} is in pack {1}, whose state is {2}",
         repair=_mark_stored,
         about_inode=False,
     ),
     Invariant(
         37,
-        "a block that is not uploaded has a local copy",
+        "a block that is not uploaded is cached",
         source=EVERY_BLOCK,
         damaged=_NOWHERE,
         columns="b.block",
         listing="SELECT m.ino, m.block_index, m.block FROM block_map AS m WHERE m.block IN"
         f" (SELECT b.block FROM {EVERY_BLOCK} WHERE {_NOWHERE})",
-        text="block {2} at place {1} of file {0} is neither here nor in the bucket: it is lost",
+        text="block {2} at index {1} of file {0} is neither in the cache nor in the bucket: it is lost",
         repair=_find_again,
         advice=_LOST_ADVICE,
     ),
 )
 
-# Blocks to search for in the bucket; one scan.
+# A query for the blocks to search for in the bucket, with one scan of blocks.
 _ANY_FAULT: Final = " OR ".join(f"({one.damaged})" for one in BLOCKS if one.source == EVERY_BLOCK)
 TROUBLED: Final = (
     f"SELECT b.block FROM {EVERY_BLOCK} WHERE {_ANY_FAULT}"
@@ -352,22 +360,22 @@ TROUBLED: Final = (
 REFERENCES: Final = (
     Invariant(
         61,
-        "refs is the number of places that have the block",
+        "refs of a block is its number of entries in block maps",
         source=EVERY_BLOCK,
         damaged="b.refs <> coalesce(r.refs, 0)",
         columns="b.block, b.refs, coalesce(r.refs, 0)",
-        text="block {0} counts {1} references and has {2}",
+        text="block {0} has {2} references, but refs is {1}",
         repair=_count_refs,
         safe=True,
         about_inode=False,
     ),
     Invariant(
         62,
-        "a block that no file has is gone, unless it is on its way to a pack",
+        "a block without references is deleted, unless it is being uploaded",
         source=EVERY_BLOCK,
         damaged=f"r.block IS NULL AND coalesce(c.state, 0) <> {BlockState.SEALED:d}",
         columns="b.block, b.plain_bytes",
-        text="block {0} of {1} bytes belongs to no file",
+        text="no file has block {0} of {1} bytes",
         repair=_free_unnamed,
         safe=True,
         about_inode=False,

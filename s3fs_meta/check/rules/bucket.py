@@ -1,6 +1,6 @@
-"""Invariants of objects in the bucket against rows; with --deep, of every byte.
+"""Invariants of objects in the bucket, compared with rows; with --deep every byte is read.
 
-They need ``survey.bucket`` and ``survey.packs``.
+They require ``survey.bucket``, ``survey.chain`` or ``survey.packs``.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ from s3fs_meta.model import PackState
 IS_PACK_KEY: Final = "object_key GLOB 'pack/*'"
 _NOT_NAMED: Final = (
     "NOT IN (SELECT object_key FROM packs)"
-    " AND {0} NOT IN (SELECT name FROM properties)"  # kept after a rebuild
+    " AND {0} NOT IN (SELECT name FROM properties)"  # unreadable packs that a rebuild kept
 )
 IS_UNNAMED: Final = f"{IS_PACK_KEY} AND object_key {_NOT_NAMED.format('object_key')}"
 _PACK_OBJECTS: Final = "packs AS p LEFT JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
@@ -46,9 +46,9 @@ _SOUND_COPIES: Final = (
     " WHERE b.pack IN ({packs})"
 )
 _LOST_ADVICE: Final = (
-    "reading them gives an error; bring the object back if there is a copy of it, or run fsck -y"
-    " first on a host that may have them cached: it uploads them again; if no host has them, -y makes"
-    " them holes that the files remember"
+    "reading them returns an error; restore the object if there is a copy of it, or first run"
+    " fsck -y on a host that may have cached them, to upload them again; if no host has them, -y"
+    " makes them holes and lists them in user.s3fs-meta.lost"
 )
 
 
@@ -60,10 +60,10 @@ def _mend_missing(exam: Examination, invariant: Invariant) -> None:
 
 
 def _mend_size(exam: Examination, invariant: Invariant) -> None:
-    """Correct the size of intact packs in their rows; upload the blocks of damaged ones again.
+    """Correct the size in the rows of intact packs; upload the blocks of damaged packs again.
 
-    The survey has read these packs: the readable blocks of a damaged one are in the cache directory.
-    Unreadable blocks are left to their own invariant.
+    The survey has read these packs and put readable blocks of damaged packs into the cache
+    directory. I51 repairs the unreadable blocks.
     """
     wrong = invariant.select("p.pack")
     torn = (
@@ -97,10 +97,10 @@ def _leave_pack(exam: Examination, invariant: Invariant) -> None:
 
 
 def _publish_anew(exam: Examination, _invariant: Invariant) -> None:
-    """Request a complete image, independent of earlier ones, to be made at the end of the run."""
+    """Request a complete image, which does not depend on earlier images, at the end of the run."""
     exam.run("DELETE FROM temp.seen_image_faults")
-    exam.run("UPDATE temp.seen_chain_faults SET past = 1")  # the new image follows them
-    exam.report.remember("a complete image of the metadata is put into the bucket")
+    exam.run("UPDATE temp.seen_chain_faults SET past = 1")  # they are older than the new image
+    exam.report.remember("a complete image of the metadata will be put into the bucket")
 
 
 _UNREADABLE: Final = "temp.seen_unreadable AS u JOIN blocks AS b ON b.block = u.block"
@@ -115,27 +115,27 @@ BUCKET: Final = (
         listing="SELECT m.ino, m.block_index, m.block, p.object_key FROM block_map AS m"
         " JOIN blocks AS b ON b.block = m.block JOIN packs AS p ON p.pack = b.pack"
         f" WHERE p.pack IN (SELECT p.pack FROM {_PACK_OBJECTS} WHERE {_PACK_MISSING})",
-        text="block {2} at place {1} of file {0} is in {3}, which is missing",
+        text="block {2} at index {1} of file {0} is in {3}, which is missing",
         repair=_mend_missing,
         needs=Need.OBJECTS,
         advice=_LOST_ADVICE,
     ),
     Invariant(
         47,
-        "the object of a pack has the size that its row says",
+        "the object of a pack has the size in its row",
         source=_PACK_OBJECTS,
         damaged=_WRONG_SIZE,
         columns="p.pack, p.object_key, p.object_bytes, o.size_bytes",
-        text="{1} (pack {0}) should have {2} bytes and has {3}: it is another object, or torn",
+        text="{1} (pack {0}) has {3} bytes instead of {2}: it is another object, or truncated",
         repair=_mend_size,
         needs=Need.OBJECTS,
         about_inode=False,
-        advice="bring the object back if there is a copy of it; -y uploads what can be read, or is"
-        " cached here, in another pack",
+        advice="restore the object if there is a copy of it; -y uploads readable and cached blocks"
+        " again in another pack",
     ),
     Invariant(
         48,
-        "the images that are kept are complete, and with --deep can be read",
+        "the kept images are complete, and readable (with --deep)",
         source="temp.seen_image_faults AS x",
         damaged="TRUE",
         columns="x.object_key, x.why",
@@ -144,26 +144,26 @@ BUCKET: Final = (
         safe=True,
         needs=Need.OBJECTS,
         about_inode=False,
-        advice="nothing is lost while the local state is whole: -p puts a new image into the bucket",
+        advice="nothing is lost while the local state is complete: -p puts a new image into the bucket",
     ),
     Invariant(
         49,
-        "every pack that this filesystem wrote in a past epoch is named",
+        "every pack that this filesystem wrote in an earlier epoch has a row",
         source="temp.seen_unnamed AS x",
         damaged=f"x.object_key {_NOT_NAMED.format('x.object_key')}",
         columns="x.object_key",
-        text="nothing names the pack {0}, whose writer was shut out",
+        text="no row names the pack {0} of a fenced writer",
         severity=Severity.LEFTOVER,
         needs=Need.OBJECTS | Need.UNMOUNTED,
         about_inode=False,
-        advice="it does no harm; reclaim deletes it in time, -y --delete-unknown now",
+        advice="it is harmless: garbage collection deletes it later, -y --delete-unknown now",
     ),
 )
 
 CHAIN: Final = (
     Invariant(
         67,
-        "the changelogs after the last image are there and follow each other",
+        "the changelogs after the newest image exist and form a chain",
         source="temp.seen_chain_faults AS x",
         damaged="NOT x.past",
         columns="x.object_key, x.why",
@@ -172,11 +172,11 @@ CHAIN: Final = (
         safe=True,
         needs=Need.OBJECTS | Need.CHAIN,
         about_inode=False,
-        advice="nothing is lost while the local state is whole: -p puts a new image into the bucket",
+        advice="nothing is lost while the local state is complete: -p puts a new image into the bucket",
     ),
     Invariant(
         68,
-        "the changelogs of all retained moments are there",
+        "the changelogs of all retained points in time exist",
         source="temp.seen_chain_faults AS x",
         damaged="x.past",
         columns="x.object_key, x.why",
@@ -184,14 +184,15 @@ CHAIN: Final = (
         severity=Severity.LEFTOVER,
         needs=Need.OBJECTS | Need.CHAIN | Need.UNMOUNTED,
         about_inode=False,
-        advice="the present state is complete; points in time from there to the next image are unavailable",
+        advice="the current state is complete; the points in time from that txg to the next image"
+        " are unavailable",
     ),
 )
 
 CONTENT: Final = (
     Invariant(
         50,
-        "the index of a pack is that of its blocks (with --deep)",
+        "the index of a pack lists its blocks (with --deep)",
         source="temp.seen_bad_indexes AS x JOIN packs AS p ON p.pack = x.pack",
         damaged="EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = x.pack)",
         columns="x.pack, p.object_key, x.why",
@@ -199,18 +200,18 @@ CONTENT: Final = (
         repair=_leave_pack,
         needs=Need.CONTENT,
         about_inode=False,
-        advice="its blocks can be read; -y uploads them again in another pack",
+        advice="the blocks of the pack can be read; -y uploads them again in another pack",
     ),
     Invariant(
         51,
-        "every block that is read is what its hash says: with --deep, or where a pack has a wrong size",
+        "every block matches its hash (with --deep, or in packs of a wrong size)",
         source=_UNREADABLE,
         damaged="b.pack IS NOT NULL",
         columns="u.block",
         listing="SELECT m.ino, m.block_index, m.block, u.why FROM block_map AS m"
         " JOIN blocks AS b ON b.block = m.block"
         " JOIN temp.seen_unreadable AS u ON u.block = b.block WHERE b.pack IS NOT NULL",
-        text="block {2} at place {1} of file {0} cannot be read: {3}",
+        text="block {2} at index {1} of file {0} cannot be read: {3}",
         repair=_mend_unreadable,
         needs=Need.OBJECTS,
         advice=_LOST_ADVICE,

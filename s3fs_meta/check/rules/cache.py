@@ -1,7 +1,7 @@
-"""Invariants of cached blocks: rows against blocks, files against rows.
+"""Invariants of cached blocks: their rows compared with blocks, and their files with the rows.
 
-Invariants about files need ``survey.cache``. The available part of a dirty block is kept; the rest is
-recorded as lost.
+Invariants about files require ``survey.cache``. If the file of a dirty block is too short, its bytes
+are kept and the missing bytes are recorded as lost.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ _IS_PENDING: Final = f"c.state IN {PENDING} AND {NULLS} = 4 AND r.refs > 0"
 
 
 def _mend_states(exam: Examination, invariant: Invariant) -> None:
-    """Derive the state from the location: UPLOADED with one, DIRTY without, DOOMED without a block."""
+    """Set the state to UPLOADED if the block has a location, DIRTY if not, DOOMED without a block."""
     exam.run(
         "UPDATE cached_blocks SET state = coalesce("
         f" (SELECT CASE {NULLS} WHEN 0 THEN {BlockState.UPLOADED:d} ELSE {BlockState.DIRTY:d} END"
@@ -44,7 +44,7 @@ def _mend_places(exam: Examination, invariant: Invariant) -> None:
 
 
 def _part_places(exam: Examination, invariant: Invariant) -> None:
-    """Give each further use of a dirty block a copy; without the cache directory do nothing."""
+    """Give each further file position of a dirty block a copy, if the cache directory is available."""
     if exam.files is None:
         return
     rows = exam.collected(
@@ -59,7 +59,7 @@ def _part_places(exam: Examination, invariant: Invariant) -> None:
 
 
 def _keep_what_is_there(exam: Examination, invariant: Invariant) -> None:
-    """Keep the bytes of short files and record the rest as lost; without a file, all of the block."""
+    """Keep the bytes of short files; record missing bytes, or blocks without a file, as lost."""
     lost_data.record_tails(
         exam,
         "SELECT m.ino, m.block_index, f.size_bytes FROM block_map AS m"
@@ -82,12 +82,12 @@ def _forget_copies(exam: Examination, invariant: Invariant) -> None:
 
 
 def _forget_origins(exam: Examination, invariant: Invariant) -> None:
-    """Delete the recorded origins of blocks that do not need them any more."""
+    """Delete the recorded origins of uploaded and uncached blocks."""
     exam.run(f"DELETE FROM copies WHERE block IN ({invariant.select('k.block')})")
 
 
-# A file without a row is no stray if a repair may need it: for a dirty block, for a block that
-# lost its row, for a block that was searched for in packs, or as a verified copy.
+# Files that no row or repair needs. A repair may need a file without a row in cached_blocks for a
+# dirty block, for a block that lost its row, for a searched block, or as a verified copy.
 _STRAY_FILES: Final = (
     "(SELECT f.block, NULL AS path FROM temp.seen_files AS f"
     " LEFT JOIN blocks AS b ON b.block = f.block"
@@ -102,7 +102,7 @@ _STRAY_FILES: Final = (
 
 
 def _put_away(path: Path, root: Path, quarantine: Path) -> None:
-    """Remove an unfinished file; quarantine a foreign file in the directory of block files."""
+    """Remove an unfinished file; quarantine an unknown file of the directory of block files."""
     if not path.is_relative_to(root):
         path.unlink(missing_ok=True)
         return
@@ -112,12 +112,12 @@ def _put_away(path: Path, root: Path, quarantine: Path) -> None:
 
 
 def _remove_strays(exam: Examination, invariant: Invariant) -> None:
-    """Remove unused files whose content is in the bucket; quarantine the others.
+    """Remove unused block files whose content is in the bucket; quarantine all other strays.
 
     No row uses these files, so a later rollback of the group is harmless.
     """
     files = exam.files
-    assert files is not None, "strays are known only after the cache directory was looked at"
+    assert files is not None, "strays are known only after the survey of the cache directory"
     unknown = []
     for block, path in exam.collected(invariant.select("x.block, x.path")):
         if path is not None:
@@ -131,42 +131,42 @@ def _remove_strays(exam: Examination, invariant: Invariant) -> None:
         exam.db.all("DELETE FROM temp.seen_files WHERE block = ?", (block,))
     files.quarantine(unknown, exam.quarantine / files.root.name)
     if exam.quarantine.exists():
-        exam.report.remember(f"files that nothing knows are quarantined in {exam.quarantine}")
+        exam.report.remember(f"quarantined files that no row uses in {exam.quarantine}")
 
 
 CACHE_ROWS: Final = (
     Invariant(
         40,
-        "the state of a local copy agrees with where its block is",
+        "the state of a cached block matches its location",
         source=_ROWS,
         damaged=f"c.state NOT IN ({_STATES})"
         f" OR (b.block IS NULL AND r.block IS NULL AND c.state <> {BlockState.DOOMED:d})"
         f" OR ({NULLS} = 0 AND c.state NOT IN {BESIDE_THE_PACK})"
         f" OR ({NULLS} = 4 AND c.state IN {CONFIRMED})",
         columns="c.block, c.state, b.pack",
-        text="the local copy of block {0} in pack {2} has state {1}",
+        text="the cached block {0} in pack {2} has state {1}",
         repair=_mend_states,
         about_inode=False,
     ),
     Invariant(
         41,
-        "a local copy that waits for its upload knows a place that has the block",
+        "a dirty or sealed block records a file position at which it is mapped",
         source=_ROWS,
         damaged=f"{_IS_PENDING} AND NOT EXISTS (SELECT 1 FROM block_map AS m WHERE m.ino = c.ino"
         " AND m.block_index = c.block_index AND m.block = c.block)",
         columns="c.block, c.ino, c.block_index",
-        text="block {0} is not at place {2} of inode {1}",
+        text="the cached block {0} is not at index {2} of inode {1}",
         repair=_mend_places,
         safe=True,
         about_inode=False,
     ),
     Invariant(
         42,
-        "a dirty block belongs to one place",
+        "a dirty block is mapped at one file position only",
         source=_ROWS,
         damaged=f"{_IS_PENDING} AND r.refs > 1",
         columns="c.block, r.refs",
-        text="block {0} is dirty and in {1} places",
+        text="the dirty block {0} is mapped {1} times",
         repair=_part_places,
         about_inode=False,
         advice="run fsck -y on the host that has the cache directory",
@@ -178,7 +178,7 @@ _INCOMPLETE: Final = f"{_IS_PENDING} AND coalesce(f.size_bytes, -1) < b.plain_by
 CACHE_FILES: Final = (
     Invariant(
         43,
-        "the file of a dirty block is complete",
+        "the cache file of a dirty block is complete",
         source=_ROWS,
         damaged=_INCOMPLETE,
         columns="c.block",
@@ -186,19 +186,22 @@ CACHE_FILES: Final = (
         " (SELECT f.size_bytes FROM temp.seen_files AS f WHERE f.block = m.block)"
         " FROM block_map AS m JOIN blocks AS b ON b.block = m.block"
         f" WHERE m.block IN (SELECT c.block FROM {_ROWS} WHERE {_INCOMPLETE})",
-        text="block {2} at place {1} of file {0} has {4} of {3} bytes here, and is nowhere else",
+        text="block {2} at index {1} of file {0} is not in the bucket, and its cache file has {4} of"
+        " {3} bytes",
         repair=_keep_what_is_there,
         needs=Need.FILES,
-        advice="reading it gives an error; -y keeps the available part and records the rest as lost",
+        advice="reading it returns an error; -y keeps the available bytes and records the missing"
+        " bytes as lost",
     ),
     Invariant(
         44,
-        "a local copy of an uploaded block has its file",
+        "an uploaded block that counts as cached has a complete file",
         source=_ROWS,
         damaged=f"c.state IN {BESIDE_THE_PACK} AND {NULLS} = 0"
         " AND coalesce(f.size_bytes, -1) < b.plain_bytes",
         columns="c.block, f.size_bytes",
-        text="the local copy of block {0} has {1} bytes: it is fetched again when needed",
+        text="the cache file of block {0} is missing or too short ({1} bytes): the block is fetched"
+        " again when needed",
         repair=_forget_copies,
         safe=True,
         severity=Severity.LEFTOVER,
@@ -207,11 +210,11 @@ CACHE_FILES: Final = (
     ),
     Invariant(
         45,
-        "the cache directory holds nothing else",
+        "every file in the cache directory belongs to a cached block",
         source=_STRAY_FILES,
         damaged="TRUE",
         columns="coalesce('block ' || x.block, x.path)",
-        text="{0}: no row knows this file",
+        text="{0}: no row uses this file of the cache directory",
         repair=_remove_strays,
         safe=True,
         severity=Severity.LEFTOVER,
@@ -223,12 +226,12 @@ CACHE_FILES: Final = (
 COPIES: Final = (
     Invariant(
         66,
-        "a row of copies belongs to a block with a local copy that is in no pack",
+        "a row of copies belongs to a cached block that is not uploaded",
         source="copies AS k LEFT JOIN cached_blocks AS c ON c.block = k.block"
         " LEFT JOIN blocks AS b ON b.block = k.block",
         damaged="c.block IS NULL OR b.pack IS NOT NULL",
         columns="k.block, k.origin",
-        text="after a cut of power block {0} would get the content of block {1}, which is over",
+        text="after a power cut block {0} would get the outdated content of block {1}",
         repair=_forget_origins,
         safe=True,
         about_inode=False,

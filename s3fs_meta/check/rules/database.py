@@ -1,4 +1,4 @@
-"""Invariants of the database itself: SQLite's checks, tables, facts, numbers, types, counters.
+"""Invariants of the database file: SQLite's checks, tables, properties, numbers, types, counters.
 
 All later invariants rely on these; ``fsck`` stops if one of FOUNDATION cannot be repaired.
 """
@@ -20,7 +20,8 @@ from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.model import Ino, PackState
 
 _RESTORE: Final = (
-    "the bucket holds a good copy of an earlier moment: move the state directory away and mount"
+    "the bucket has an intact copy of an earlier point in time: move the state directory away and"
+    " mount to restore it"
 )
 
 # --- pages and indexes -------------------------------------------------------------------------
@@ -41,8 +42,7 @@ _INDEX_COUNTS: Final = " UNION ALL ".join(
 )
 
 
-# Substitutes for a missing value in a NOT NULL column: values that the invariants of that
-# column will report and correct.
+# Substitutes for NULL in a NOT NULL column. The invariants about that column report and correct them.
 _NOTHING: Final = {"INTEGER": "0", "TEXT": "''", "BLOB": "x''"}
 _REQUIRED_COLUMNS: Final = (
     "SELECT t.name, c.name, c.type FROM pragma_table_list AS t JOIN pragma_table_info(t.name) AS c"
@@ -68,7 +68,7 @@ _COUNTS: Final = " UNION ALL ".join(
 _COLUMNS: Final = "SELECT name, type, pk FROM pragma_table_info(?)"
 _TABLES: Final = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES)
 _WRONG: Final = "typeof({0}) IN ('text', 'blob', 'real')"
-# Rows that no lookup by key finds, and that can be recomputed or belong to no inode.
+# Rows with a wrong type in these key columns are deleted; other repairs recompute them.
 _DERIVED: Final = (("dentries", "parent"), ("hard_links", "ino"), ("hard_links", "parent"))
 
 
@@ -80,7 +80,7 @@ def _reindex(exam: Examination, _invariant: Invariant) -> None:
 def _mend_rows(exam: Examination, invariant: Invariant) -> None:
     """Replace NULL in columns that forbid it, then rebuild the indexes."""
     for table, column, declared in exam.db.all(_REQUIRED_COLUMNS):
-        # typeof(), because SQLite takes IS NULL for false where the schema forbids NULL.
+        # typeof(), because SQLite assumes that IS NULL is false in a NOT NULL column.
         exam.run(
             f"UPDATE {table} SET {column} = {_NOTHING[declared]} WHERE typeof({column}) = 'null'"
         )
@@ -97,7 +97,7 @@ _DROPPABLE: Final = (
 
 
 def _schema_faults(exam: Examination) -> Iterator[Row]:
-    """Yield missing, different and surplus tables and indexes, by name."""
+    """Yield missing, different and additional tables and indexes, by name."""
     wanted = _wanted_objects()
     rows = exam.db.all(
         "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite\\_%'"
@@ -108,13 +108,13 @@ def _schema_faults(exam: Examination) -> Iterator[Row]:
         if name not in present:
             yield name, _IS_MISSING
         elif name not in wanted:
-            yield name, "is not ours"
+            yield name, "is not in the schema"
         elif present[name] != wanted[name][0]:
-            yield name, "is not defined as it should be"
+            yield name, "has another definition than in the schema"
 
 
 def _wanted_objects() -> dict[str, tuple[str, str]]:
-    """Return the tables and indexes of schema.sql and local.sql: normal form and statement."""
+    """Return the tables and indexes of the schema by name: normalized definition, statement."""
     objects = {}
     for script in ("schema.sql", "local.sql"):
         text = resources.files("s3fs_meta.meta").joinpath(script).read_text("utf-8")
@@ -126,15 +126,16 @@ def _wanted_objects() -> dict[str, tuple[str, str]]:
 
 
 def _normal(sql: str) -> str:
-    """Return a definition without comments, IF NOT EXISTS and differences of white space."""
+    """Return a definition without comments and IF NOT EXISTS, and with normalized white space."""
     bare = re.sub(r"--[^\n]*", " ", sql).replace("IF NOT EXISTS", " ")
     return re.sub(r"\s+", " ", re.sub(r"\s*([(),])\s*", r"\1", bare)).strip()
 
 
 def _mend_schema(exam: Examination, _invariant: Invariant) -> None:
-    """Make missing indexes and local tables; drop foreign objects that hold no data.
+    """Create missing indexes and local tables; drop unknown triggers, views and indexes.
 
-    A lost table of ours cannot be made again with its data, and a foreign table may hold data.
+    Other missing tables are not created, because their rows are lost. Unknown tables are not dropped,
+    because they may contain data.
     """
     wanted = _wanted_objects()
     for name, fault in list(_schema_faults(exam)):
@@ -167,7 +168,7 @@ _PROPERTY_FAULTS: Final = (
 
 
 def _mend_facts(exam: Examination, invariant: Invariant) -> None:
-    """Take facts from the superblock; if the key for name hashes is new, I23 moves every name."""
+    """Copy properties from the superblock; draw a new cookie key, for which I23 moves every name."""
     for (name,) in list(exam.rows(invariant)):
         value = exam.facts.get(name)
         if name == "cookie_key":
@@ -177,8 +178,7 @@ def _mend_facts(exam: Examination, invariant: Invariant) -> None:
             exam.run("INSERT OR REPLACE INTO properties VALUES (?, ?)", (name, value))
 
 
-# All columns that hold numbers of one kind. Each maximum is the end of an index or of a derived
-# table, so nothing is scanned.
+# All columns with inode, block or pack numbers. SQLite finds each maximum by an index, without a scan.
 _NUMBERS: Final = (
     ("next_ino", "ino", ("inodes", "temp.check_names", "block_map", "symlinks", "xattrs")),
     ("next_ino", "parent", ("dentries",)),
@@ -201,7 +201,7 @@ def _raise_numbers(exam: Examination, invariant: Invariant) -> None:
 SQLITE: Final = (
     Invariant(
         1,
-        "SQLite finds its pages, rows and keys in order",
+        "SQLite's own check finds no fault in pages, rows and keys",
         source="pragma_quick_check AS q",
         damaged="q.quick_check <> 'ok'",
         columns="q.quick_check",
@@ -228,7 +228,7 @@ SQLITE: Final = (
         source=f"({_INDEX_COUNTS}) AS x",
         damaged="x.entries <> x.wanted",
         columns="x.name, x.entries, x.wanted",
-        text="index {0} has {1} entries, should have {2}",
+        text="index {0} has {1} entries instead of {2}",
         repair=_reindex,
         safe=True,
         about_inode=False,
@@ -236,7 +236,7 @@ SQLITE: Final = (
     ),
     Invariant(
         4,
-        "every index entry is that of its row (with --deep)",
+        "every index entry matches its row (with --deep)",
         source="pragma_integrity_check AS q",
         damaged="q.integrity_check <> 'ok'",
         columns="q.integrity_check",
@@ -251,11 +251,11 @@ SQLITE: Final = (
 NUMBERS: Final = (
     Invariant(
         5,
-        "the facts of mkfs are there: uuid, block size, cookie key",
+        "the properties of mkfs exist: uuid, block size, cookie key",
         source=f"{_PROPERTY_FAULTS} AS f",
         damaged="TRUE",
         columns="f.name",
-        text="property {0} is missing or impossible",
+        text="property {0} is missing or invalid",
         repair=_mend_facts,
         about_inode=False,
         advice=_RESTORE,
@@ -285,11 +285,11 @@ def _set_counters(exam: Examination, invariant: Invariant) -> None:
 TOTALS: Final = (
     Invariant(
         65,
-        "the counters are what a scan gives",
+        "the counters equal the results of a scan",
         source=f"({_COUNTS}) AS x",
         damaged="x.counted <> x.scanned",
         columns="x.name, x.counted, x.scanned",
-        text="counter {0} is {1}, should be {2}",
+        text="counter {0} is {1} instead of {2}",
         repair=_set_counters,
         safe=True,
         about_inode=False,
@@ -299,14 +299,14 @@ TOTALS: Final = (
 
 # --- types of values ---------------------------------------------------------------------------
 #
-# SQLite keeps any type in any column, and all other queries compute with these numbers: so this is
-# checked and repaired first. A wrong value becomes the number that SQLite converts it to, mostly 0,
-# and the invariants about that column correct it. A row with a wrong key has no meaning:
-# names and counts are recomputed from the other rows, content gets a separate file.
+# SQLite stores values of any type in any column, and all other queries compute with these numbers. So
+# types are checked and repaired first. A wrong value becomes the number to which SQLite converts it,
+# usually 0, and the invariants about that column correct it. If the key of a row has a wrong type,
+# names and counts are recomputed from other rows, and content gets a separate file.
 
 
 def integer_columns() -> dict[str, dict[str, bool]]:
-    """Return the columns of whole numbers by table, and which of them are in a key."""
+    """Return the integer columns of each table, and whether each belongs to the primary key."""
     reference = connections.in_memory()
     try:
         schema.create_tables(reference)
@@ -317,7 +317,7 @@ def integer_columns() -> dict[str, dict[str, bool]]:
             found[table] = {
                 str(name): bool(key)
                 for name, kind, key in columns
-                if kind == "INTEGER" and [name] != keys  # a rowid has no other type
+                if kind == "INTEGER" and [name] != keys  # a rowid is always an integer
             }
         return {table: columns for table, columns in found.items() if columns}
     finally:
@@ -329,7 +329,7 @@ def _wrong(column: str) -> str:
 
 
 def _type_faults(exam: Examination) -> Iterator[Row]:
-    """Yield table, column and the number of values that are no whole numbers; one scan per table."""
+    """Yield (table, column, number of values that are not integers), with one scan per table."""
     for table, columns in integer_columns().items():
         sums = ", ".join(f"total({_wrong(column)})" for column in columns)
         [counts] = exam.db.all(f"SELECT {sums} FROM {table}")
@@ -357,9 +357,9 @@ def _mend_types(exam: Examination, _invariant: Invariant) -> None:
 
 
 def _value(table: str, column: str) -> str:
-    """Return the substitute for a value; if it is unknown, one that other invariants will report."""
+    """Return SQL for the substitute of a value; other invariants report an unknown value."""
     number = f"CAST({column} AS INTEGER)"
-    if table == "block_map":  # the cached block may know its number
+    if table == "block_map":  # cached_blocks may have the block's number
         found = "SELECT c.block FROM cached_blocks AS c WHERE c.ino = block_map.ino"
         return f"coalesce(({found} AND c.block_index = block_map.block_index), {number})"
     if table == "inodes" and not column.endswith("_delta_ns"):
@@ -368,7 +368,7 @@ def _value(table: str, column: str) -> str:
 
 
 def _move_blocks(exam: Examination, column: str) -> None:
-    """Move blocks with an unknown inode or index to a new file, which has no inode yet."""
+    """Move blocks with an unknown inode or index to a new inode number; I15 makes the inode."""
     found = exam.db.all(f"SELECT ino, block_index, block FROM block_map WHERE {_wrong(column)}")
     exam.run(f"DELETE FROM block_map WHERE {_wrong(column)}")
     ino = Ino(max(exam.db.counters.next_ino, _highest_ino(exam) + 1))
@@ -387,14 +387,14 @@ def _highest_ino(exam: Examination) -> int:
 TYPES: Final = (
     Invariant(
         70,
-        "every column of whole numbers holds nothing else",
+        "every integer column contains only integers",
         source="",
         damaged="",
         columns="",
-        text="table {0} has {2} values in column {1} that are no whole numbers",
+        text="column {1} of table {0} has {2} values that are not integers",
         scan=_type_faults,
         repair=_mend_types,
         about_inode=False,
-        advice="reading what they are about gives an error; -y makes them numbers",
+        advice="requests that need these rows return an error; -y converts the values to integers",
     ),
 )

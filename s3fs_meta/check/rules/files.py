@@ -24,14 +24,14 @@ def _move_far_blocks(exam: Examination, invariant: Invariant) -> None:
 
 
 def _find_missing(exam: Examination, invariant: Invariant) -> None:
-    """Make missing rows of blocks that are cached or in a pack's index; record the others as lost."""
+    """Make missing rows of blocks that are cached or in a pack; record all others as lost."""
     damaged = invariant.select("r.block")
     exam.run(
         "INSERT INTO blocks SELECT f.block, 0,"
         f" min(f.size_bytes, {BLOCK_BYTES}), NULL, NULL, NULL, NULL"
         f" FROM temp.seen_files AS f WHERE f.block IN ({damaged})"
     )
-    # The rule about lost blocks continues with a row without a location.
+    # I37 repairs the row, which has no location yet.
     exam.run(
         "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, NULL, NULL, NULL, NULL"
         f" FROM temp.seen_locations AS s WHERE s.block IN ({damaged})"
@@ -57,32 +57,33 @@ def _count_mapped(exam: Examination, invariant: Invariant) -> None:
 FILES: Final = (
     Invariant(
         29,
-        "a block stands at a place that a file can have",
+        "the block indexes of a file are within the maximum file size",
         source=_PLACES,
         damaged=f"m.first_index < 0 OR m.last_index > {_LAST_PLACE}",
         columns="m.ino, m.first_index, m.last_index",
-        text="file {0} has blocks from place {1} to place {2}",
+        text="file {0} has blocks from index {1} to index {2}",
         repair=_move_far_blocks,
     ),
     Invariant(
         30,
-        "a mapped block exists",
+        "every block in a block map has a row",
         source=_NO_BLOCK,
         damaged="b.block IS NULL",
         columns="r.block",
         listing="SELECT m.ino, m.block_index, m.block FROM block_map AS m WHERE m.block IN"
         f" (SELECT r.block FROM {_NO_BLOCK} WHERE b.block IS NULL)",
-        text="block {2} at place {1} of file {0} does not exist: its bytes are lost",
+        text="block {2} at index {1} of file {0} has no row: its bytes may be lost",
         repair=_find_missing,
-        advice="reading them gives an error; -y makes them a hole that the file remembers",
+        advice="reading them returns an error; -y searches for them, or makes them a hole and lists"
+        " it in user.s3fs-meta.lost",
     ),
 )
 
-# After blocks: a wrong block length would make a file grow.
+# These repairs follow those of blocks, because a wrong block length would make a file grow.
 MAPPED: Final = (
     Invariant(
         59,
-        "a file reaches to the end of its last block",
+        "the size of a file includes its last block",
         source=EVERY_INODE,
         damaged=f"{IS_REGULAR} AND m.last_index BETWEEN 0 AND {_LAST_PLACE}"
         " AND m.first_index >= 0 AND i.size_bytes < m.reach",
@@ -92,11 +93,11 @@ MAPPED: Final = (
     ),
     Invariant(
         60,
-        "mapped_blocks is the number of blocks that an inode has",
+        "mapped_blocks is the number of blocks in an inode's block map",
         source=EVERY_INODE,
         damaged="i.mapped_blocks <> coalesce(m.blocks, 0)",
         columns="i.ino, i.mapped_blocks, m.blocks",
-        text="inode {0} counts {1} blocks and has {2}",
+        text="inode {0} has {2} blocks, but mapped_blocks is {1}",
         repair=_count_mapped,
         safe=True,
     ),

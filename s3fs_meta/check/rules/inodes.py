@@ -1,7 +1,7 @@
 """Invariants of inodes: the root, numbers, types, times, content that needs an inode, removed trees.
 
-Repairs keep all content: if its inode is missing, or is of a type without content, the content gets a
-new inode in lost+found.
+Repairs keep all content. Content whose inode is missing, or is of a type without content, gets a new
+inode in lost+found.
 """
 
 import stat
@@ -24,7 +24,8 @@ _TYPES: Final = (
     stat.S_IFCHR,
     stat.S_IFBLK,
 )
-# One bit for each type, tested in half the time of IN (...); no bit is set for a non-number.
+# A bit mask of the types: testing it takes half the time of IN (...). A value that is not a number
+# matches no bit.
 _TYPE_SET: Final = sum(1 << (kind >> 12) for kind in _TYPES)
 _TYPE_IS_KNOWN: Final = f"((1 << (i.mode >> 12)) & {_TYPE_SET})"
 _TYPE_BITS: Final = stat.S_IFMT(0xFFFF)
@@ -42,7 +43,7 @@ _XATTRS: Final = "xattrs AS x LEFT JOIN inodes AS i ON i.ino = x.ino"
 _MAPPED: Final = "temp.check_mapped AS m LEFT JOIN inodes AS i ON i.ino = m.ino"
 _REMOVED: Final = InodeFlag.REMOVED
 
-# A directory removed with its tree. Other directories without a name have lost it.
+# A top: a directory that was removed with its tree. Any other directory without a name lost its name.
 IS_TOP: Final = f"(i.nlink = 0 AND i.flags & {_REMOVED} AND {IS_DIRECTORY})"
 
 
@@ -50,7 +51,7 @@ IS_TOP: Final = f"(i.nlink = 0 AND i.flags & {_REMOVED} AND {IS_DIRECTORY})"
 
 
 def _make_root(exam: Examination, _invariant: Invariant) -> None:
-    """Make the root a directory again; rows that refer to its number become valid with it."""
+    """Make the root a directory again, in place, so that its names and attributes stay valid."""
     mode = stat.S_IFDIR | 0o755
     exam.run(
         "INSERT OR IGNORE INTO inodes VALUES (?1, ?2, 2, 0, 0, 0, 0, ?3, 0, 0, 0, ?1, 0, 0)",
@@ -65,7 +66,7 @@ def _make_root(exam: Examination, _invariant: Invariant) -> None:
 
 # --- numbers in range --------------------------------------------------------------------------
 
-# In SQLite text and blobs are greater than any number.
+# Text and blobs are out of range, too, because SQLite sorts them after all numbers.
 _OUT_OF_RANGE: Final = " OR ".join(
     (
         "i.ino < 1",
@@ -81,7 +82,7 @@ _OUT_OF_RANGE: Final = " OR ".join(
 
 
 def _clamp(exam: Examination, invariant: Invariant) -> None:
-    """Bring numbers into range; later repairs compute those that are derived from other rows."""
+    """Bring numbers into range; later repairs recompute numbers that are derived from other rows."""
     _renumber(exam, invariant, "i.ino")
     uid, gid = exam.owner()
     size = f"CASE WHEN size_bytes BETWEEN 0 AND {FILE_BYTES_MAX} THEN CAST(size_bytes AS INTEGER)"
@@ -100,7 +101,7 @@ def _clamp(exam: Examination, invariant: Invariant) -> None:
 
 
 def _renumber(exam: Examination, invariant: Invariant, column: str) -> None:
-    """Replace impossible inode numbers by new ones."""
+    """Replace inode numbers below 1 by new numbers."""
     for (ino,) in exam.collected(f"{invariant.select(column)} AND {column} < 1"):
         lost_found.renumber(exam, ino)
 
@@ -109,7 +110,7 @@ def _renumber(exam: Examination, invariant: Invariant, column: str) -> None:
 
 
 def _retype(exam: Examination, invariant: Invariant) -> None:
-    """Set the type of inodes that fits their content; move other content to new inodes."""
+    """Set the type of inodes according to their content; move content that does not fit."""
     damaged = invariant.select("i.ino")
     contents = f"{_HAS_ENTRIES}, {_HAS_MAP}, {_HAS_TARGET}"
     for ino, old, entries, mapped, target in exam.collected(
@@ -127,7 +128,12 @@ def _retype(exam: Examination, invariant: Invariant) -> None:
 
 
 def _fitting_type(kind: int, entries: int, mapped: int, target: int) -> int:
-    """Return the type that fits the content of an inode; its present type does not."""
+    """Return the file type for an inode, according to its content.
+
+    Args:
+        kind: the current type.
+        entries, mapped, target: whether the inode has dentries, blocks, a symlink target.
+    """
     shown = [
         shown_kind
         for shown_kind, present in (
@@ -143,7 +149,7 @@ def _fitting_type(kind: int, entries: int, mapped: int, target: int) -> int:
 
 
 def _reset_times(exam: Examination, invariant: Invariant) -> None:
-    """Replace times that overflow by ctime; replace a ctime before 1970 by now."""
+    """Set the other times to ctime; set an invalid ctime to the current time."""
     exam.run(
         "UPDATE inodes AS i SET ctime_ns = CASE WHEN i.ctime_ns BETWEEN 0 AND ?1 THEN"
         " CAST(i.ctime_ns AS INTEGER) ELSE ?1 END,"
@@ -172,7 +178,7 @@ def _make_symlinks(exam: Examination, invariant: Invariant) -> None:
 def _make_inodes(
     exam: Examination, mode: int, nlink: int, size: str, invariant: Invariant, ino: str
 ) -> None:
-    """Make inodes for rows that lost theirs; those without a name are put into lost+found."""
+    """Make inodes for rows whose inode is missing; I26 puts unnamed inodes into lost+found."""
     _renumber(exam, invariant, ino)
     exam.derive()
     uid, gid = exam.owner()
@@ -184,7 +190,7 @@ def _make_inodes(
 
 
 def _mend_xattrs(exam: Examination, invariant: Invariant) -> None:
-    """Make an empty file if a missing inode still has a name; else delete its attributes."""
+    """Make an empty file for a missing inode that has a name; otherwise delete its attributes."""
     uid, gid = exam.owner()
     exam.run(
         "INSERT OR IGNORE INTO inodes SELECT n.ino, ?1, n.names, ?2, ?3, 0, 0, ?4, 0, 0, 0, n.low,"
@@ -207,7 +213,7 @@ def _purge_orphans(exam: Examination, invariant: Invariant) -> None:
 
 # --- flags -------------------------------------------------------------------------------------
 
-# The right flags: one follows from rows, one is for removed trees, users set the others.
+# The correct flags: HAS_XATTRS and REMOVED are derived from rows; users set all other flags.
 _WISHES: Final = int(InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED)
 _RIGHT_FLAGS: Final = (
     f"(CASE WHEN {_HAS_XATTRS} THEN {InodeFlag.HAS_XATTRS:d} ELSE 0 END"
@@ -231,7 +237,7 @@ INODES: Final = (
         damaged=f"i.ino IS NULL OR {TYPE_OF_MODE} <> {stat.S_IFDIR} OR i.nlink < 2"
         f" OR i.parent <> {ROOT_INO}",
         columns=f"{ROOT_INO}, i.mode, i.nlink, i.parent",
-        text="root has mode {1}, nlink {2}, parent {3}",
+        text="the root directory has mode {1}, nlink {2}, parent {3}",
         repair=_make_root,
     ),
     Invariant(
@@ -240,29 +246,30 @@ INODES: Final = (
         source=EVERY_INODE,
         damaged=_OUT_OF_RANGE,
         columns="i.ino, i.nlink, i.uid, i.gid, i.size_bytes, i.mapped_blocks, i.rdev, i.parent",
-        text="inode {0} has nlink {1}, uid {2}, gid {3}, size {4}, {5} blocks, rdev {6},"
-        " parent {7}",
+        text="inode {0} has a number out of range: nlink {1}, uid {2}, gid {3}, size {4},"
+        " {5} blocks, rdev {6}, parent {7}",
         repair=_clamp,
     ),
     Invariant(
         9,
-        "a mode is one of the seven types and permission bits",
+        "a mode consists of a known file type and permission bits",
         source=EVERY_INODE,
         damaged=f"NOT {_TYPE_IS_KNOWN} OR i.mode > {_MODE_MAX}",
         columns="i.ino, i.mode",
-        text="inode {0} has mode {1}",
+        text="inode {0} has the invalid mode {1}",
         repair=_retype,
     ),
     Invariant(
         10,
-        "times are in range, ctime after 1970",
+        "times are in range, and ctime is after 1970",
         source=EVERY_INODE,
         damaged=f"i.ctime_ns NOT BETWEEN 0 AND {TIME_NS_MAX}"
         f" OR i.ctime_ns + i.mtime_delta_ns NOT BETWEEN {TIME_NS_MIN} AND {TIME_NS_MAX}"
         f" OR i.ctime_ns + i.atime_delta_ns NOT BETWEEN {TIME_NS_MIN} AND {TIME_NS_MAX}"
         f" OR i.ctime_ns + i.btime_delta_ns NOT BETWEEN {TIME_NS_MIN} AND {TIME_NS_MAX}",
         columns="i.ino, i.ctime_ns, i.mtime_delta_ns, i.atime_delta_ns, i.btime_delta_ns",
-        text="inode {0} has ctime {1}, mtime {2}, atime {3} and birth time {4} away from it",
+        text="inode {0} has times out of range: ctime {1}, and relative to it mtime {2}, atime {3},"
+        " birth time {4} (ns)",
         repair=_reset_times,
     ),
     Invariant(
@@ -271,7 +278,7 @@ INODES: Final = (
         source=EVERY_DIRECTORY,
         damaged=f"d.kind = {sums.NO_DIRECTORY} AND {_TYPE_IS_KNOWN}",
         columns="d.ino, d.entries, i.mode",
-        text="inode {0} of mode {2} has {1} entries",
+        text="inode {0} of mode {2} is not a directory, but has {1} entries",
         repair=_retype,
     ),
     Invariant(
@@ -280,7 +287,7 @@ INODES: Final = (
         source=EVERY_INODE,
         damaged=f"m.ino IS NOT NULL AND {_TYPE_IS_KNOWN} AND {TYPE_OF_MODE} <> {stat.S_IFREG}",
         columns="i.ino, m.blocks, i.mode",
-        text="inode {0} of mode {2} has {1} blocks",
+        text="inode {0} of mode {2} is not a regular file, but has {1} blocks",
         repair=_retype,
     ),
     Invariant(
@@ -289,16 +296,16 @@ INODES: Final = (
         source=_TARGETS,
         damaged=f"{_TYPE_IS_KNOWN} AND {TYPE_OF_MODE} <> {stat.S_IFLNK}",
         columns="i.ino, i.mode, s.target",
-        text="inode {0} of mode {1} has the target {2!r}",
+        text="inode {0} of mode {1} is not a symbolic link, but has the target {2!r}",
         repair=_retype,
     ),
     Invariant(
         14,
-        "entries are in directories that exist",
+        "the directory of every dentry exists",
         source=EVERY_DIRECTORY,
         damaged=f"d.kind = {sums.MISSING}",
         columns="d.ino, d.entries",
-        text="directory {0} with {1} entries does not exist",
+        text="directory {0} with {1} entries has no inode",
         repair=_make_directories,
     ),
     Invariant(
@@ -307,16 +314,16 @@ INODES: Final = (
         source=_MAPPED,
         damaged="i.ino IS NULL",
         columns="m.ino, m.blocks",
-        text="inode {0} with {1} blocks does not exist",
+        text="the file {0} with {1} blocks has no inode",
         repair=_make_files,
     ),
     Invariant(
         16,
-        "targets belong to inodes that exist",
+        "symlink targets belong to inodes that exist",
         source=_TARGETS,
         damaged="i.ino IS NULL",
         columns="s.ino, s.target",
-        text="symbolic link {0} to {1!r} does not exist",
+        text="symbolic link {0} to {1!r} has no inode",
         repair=_make_symlinks,
     ),
     Invariant(
@@ -325,16 +332,16 @@ INODES: Final = (
         source=_XATTRS,
         damaged="i.ino IS NULL",
         columns="x.ino, x.name",
-        text="inode {0} with attribute {1!r} does not exist",
+        text="the extended attribute {1!r} belongs to inode {0}, which does not exist",
         repair=_mend_xattrs,
     ),
 )
 
-# After names are repaired: unnamed inodes may be removed, and derived values are recomputed.
+# This repair follows those of names, because only then an inode without a name is an orphan.
 ORPHANS: Final = (
     Invariant(
         28,
-        "no unlinked inode is left when no process has it open",
+        "an unlinked inode exists only while a process has it open",
         source=EVERY_INODE,
         damaged=f"i.nlink = 0 AND n.ino IS NULL AND i.ino <> {ROOT_INO} AND NOT {_HAS_ENTRIES}"
         f" AND NOT {IS_TOP}",
@@ -350,11 +357,11 @@ ORPHANS: Final = (
 FLAGS: Final = (
     Invariant(
         58,
-        "the flag for extended attributes is set exactly where there are some; no unknown bit is",
+        "an inode has the flag for extended attributes exactly if it has some, and no unknown flag",
         source=EVERY_INODE,
         damaged=f"i.flags <> {_RIGHT_FLAGS}",
         columns="i.ino, i.flags",
-        text="inode {0} has flags {1}",
+        text="inode {0} has wrong flags: {1}",
         repair=_set_flags,
         safe=True,
     ),
@@ -365,9 +372,10 @@ FLAGS: Final = (
 
 
 def _purge_trees(exam: Examination, invariant: Invariant) -> None:
-    """Remove tops, and inodes whose only names are below them; later repairs count links and blocks.
+    """Remove removed trees, with the inodes that have names only in them.
 
-    A directory with a further name stays: another invariant decides which name is right.
+    Later repairs recompute link counts and free blocks. A directory with a name elsewhere stays,
+    because I25 decides which of its names is right.
     """
     exam.db.all("DROP TABLE IF EXISTS temp.check_dying")
     exam.db.all("CREATE TEMP TABLE check_dying (ino INTEGER PRIMARY KEY, names INTEGER)")
@@ -395,7 +403,7 @@ def _purge_trees(exam: Examination, invariant: Invariant) -> None:
 TREES: Final = (
     Invariant(
         69,
-        "no removed tree is left when no host has it mounted",
+        "a filesystem that is not mounted has no removed tree",
         source=EVERY_INODE,
         damaged=f"{IS_TOP} AND n.ino IS NULL",
         columns="i.ino, i.size_bytes",

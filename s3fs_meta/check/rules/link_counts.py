@@ -1,6 +1,6 @@
 """Invariants of values counted from names: link counts, directory sizes, parents, hard links.
 
-Their repairs come after those of names and of the tree.
+Their repairs follow those of names and of the tree.
 """
 
 from typing import Final
@@ -63,7 +63,7 @@ def _rebuild_links(exam: Examination, invariant: Invariant) -> None:
 LINK_COUNTS: Final = (
     Invariant(
         52,
-        "the parent of an inode is a directory that names it",
+        "the parent of an inode is a directory that contains its name",
         source=EVERY_INODE,
         damaged=f"i.ino <> {ROOT_INO} AND ((n.names = 1 AND i.parent <> n.low) OR (n.names > 1"
         " AND NOT EXISTS (SELECT 1 FROM temp.check_links AS l"
@@ -75,21 +75,21 @@ LINK_COUNTS: Final = (
     ),
     Invariant(
         53,
-        "nlink of what is no directory is the number of its names",
+        "nlink of a non-directory is the number of its names",
         source=EVERY_INODE,
         damaged=f"NOT {IS_DIRECTORY} AND i.nlink <> n.names",
         columns="i.ino, i.nlink, n.names",
-        text="inode {0} has nlink {1} and {2} names",
+        text="inode {0} has nlink {1}, but {2} names",
         repair=_count_links,
         safe=True,
     ),
     Invariant(
         54,
-        "nlink of a directory is 2 and the number of its subdirectories",
+        "nlink of a directory is 2 plus the number of its subdirectories",
         source=EVERY_DIRECTORY,
         damaged=f"d.kind = {sums.DIRECTORY} AND i.nlink <> 2 + d.subdirectories AND {_IS_NAMED}",
         columns="d.ino, i.nlink, d.subdirectories",
-        text="directory {0} has nlink {1} and {2} subdirectories",
+        text="directory {0} has nlink {1}, but {2} subdirectories",
         repair=_count_subdirectories,
         safe=True,
     ),
@@ -99,17 +99,17 @@ LINK_COUNTS: Final = (
         source=EVERY_DIRECTORY,
         damaged=f"d.kind = {sums.DIRECTORY} AND i.size_bytes <> d.entries",
         columns="d.ino, i.size_bytes, d.entries",
-        text="directory {0} has size {1} and {2} entries",
+        text="directory {0} has size {1}, but {2} entries",
         repair=_count_entries,
         safe=True,
     ),
     Invariant(
         56,
-        "hard_links counts by directory the names of files that have several, and only those",
+        "hard_links has, per directory, the number of names of each file with several names",
         source=f"{_LINK_DIFFERENCES} AS x",
         damaged="TRUE",
         columns="x.ino, x.parent, x.fault",
-        text="hard_links {2} the right row for inode {0} in directory {1}",
+        text="hard_links {2} this row for inode {0} in directory {1}",
         repair=_rebuild_links,
         safe=True,
     ),

@@ -1,6 +1,6 @@
-"""Invariants of names: valid bytes, the right position in the directory, one tree.
+"""Invariants of names: valid bytes, the right cookie, one tree.
 
-Values counted from names are in ``link_counts``.
+``link_counts`` has the values that are counted from names.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def _drop_names(exam: Examination, invariant: Invariant) -> None:
 
 
 def _rename(exam: Examination, invariant: Invariant) -> None:
-    """Replace an invalid name by the most similar valid one, in the same directory."""
+    """Replace an invalid name by a similar valid name in its directory."""
     for parent, cookie, name, ino in exam.collected(
         invariant.select("e.parent, e.cookie, e.name, e.ino")
     ):
@@ -47,15 +47,18 @@ def _good_name(name: object) -> bytes:
 
 
 def _move(exam: Examination, parent: Ino, cookie: int, name: bytes, ino: Ino) -> None:
-    """Remove a dentry, and add it again at the position that the hash of its name gives."""
+    """Remove a dentry, and add it again with the cookie of its name's hash."""
     exam.run("DELETE FROM dentries WHERE parent = ? AND cookie = ?", (parent, cookie))
     given = lost_found.add_under_free_name(exam, parent, name, ino)
     if given != name:
-        exam.report.remember(f"inode {ino}: name {name!r} in directory {parent} became {given!r}")
+        exam.report.remember(
+            f"renamed {name!r} of inode {ino} in directory {parent} to {given!r}, because the name"
+            " is in use"
+        )
 
 
 def _misplaced(exam: Examination) -> Iterator[Row]:
-    """Yield names at another position than their hash gives."""
+    """Yield names whose cookie does not match their hash."""
     if not exam.any_name_misplaced():
         return
     name_hash = exam.db.name_hash
@@ -67,7 +70,7 @@ def _misplaced(exam: Examination) -> Iterator[Row]:
 
 
 def _put_in_place(exam: Examination, _invariant: Invariant) -> None:
-    """Move misplaced names to their positions; names at the right position are not changed."""
+    """Give names with a wrong cookie the right cookie."""
     exam.db.all("DROP TABLE IF EXISTS temp.check_misplaced")
     exam.db.all("CREATE TEMP TABLE check_misplaced (parent, name, cookie, ino)")
     for row in _misplaced(exam):
@@ -79,7 +82,10 @@ def _put_in_place(exam: Examination, _invariant: Invariant) -> None:
 
 
 def _rename_doubles(exam: Examination, invariant: Invariant) -> None:
-    """Keep the duplicate that a lookup finds; give the other a new name if its inode is another."""
+    """Keep the duplicate name that a lookup finds.
+
+    Rename the other one if it refers to another inode, otherwise delete it.
+    """
     for parent, cookie, name, ino, first_ino in exam.collected(
         invariant.select("e.parent, e.cookie, e.name, e.ino, f.ino")
     ):
@@ -93,7 +99,7 @@ def _rename_doubles(exam: Examination, invariant: Invariant) -> None:
 
 
 def _keep_one_name(exam: Examination, invariant: Invariant) -> None:
-    """Leave each directory one name, if possible the one in its recorded parent; the root has none."""
+    """Keep one name of each directory, preferably in its recorded parent, and none of the root."""
     exam.run("DELETE FROM dentries WHERE ino = ?", (ROOT_INO,))
     for ino, parent in exam.collected(
         f"SELECT i.ino, i.parent FROM inodes AS i WHERE i.ino IN ({invariant.select('i.ino')})"
@@ -105,7 +111,7 @@ def _keep_one_name(exam: Examination, invariant: Invariant) -> None:
             " ORDER BY parent <> ?2, parent, cookie LIMIT 1",
             (ino, parent),
         )
-        assert kept is not None, "a directory with too many names has one"
+        assert kept is not None, "a directory with several names has one of them in check_links"
         exam.run(
             "DELETE FROM dentries WHERE ino = ?1 AND (parent, cookie) <> (?2, ?3)"
             " AND parent IN (SELECT l.parent FROM temp.check_links AS l WHERE l.ino = ?1)",
@@ -122,7 +128,7 @@ def _place_unnamed(exam: Examination, invariant: Invariant) -> None:
 
 
 def _break_cycles(exam: Examination, invariant: Invariant) -> None:
-    """Move one directory of each cycle to lost+found; the others stay below it."""
+    """Move one directory of each cycle to lost+found; the other directories stay below it."""
     home = lost_found.directory(exam)
     exam.derive()
     while (row := exam.db.one(f"{invariant.query} ORDER BY 1 LIMIT 1")) is not None:
@@ -138,12 +144,12 @@ def _break_cycles(exam: Examination, invariant: Invariant) -> None:
 
 
 def _on_cycle(exam: Examination, ino: Ino) -> Ino:
-    """Return a directory of the cycle above a directory that the search has not reached."""
+    """Return a directory of the cycle that is above an unreached directory."""
     seen = set()
     while ino not in seen:  # bounded by the number of directories above
         seen.add(ino)
         row = exam.db.one("SELECT low FROM temp.check_names WHERE ino = ?", (ino,))
-        assert row is not None, "what is not reached and is no top has a name"
+        assert row is not None, "a directory that the search did not reach has a name"
         ino = Ino(row[0])
     return ino
 
@@ -151,12 +157,12 @@ def _on_cycle(exam: Examination, ino: Ino) -> Ino:
 NAMES: Final = (
     Invariant(
         21,
-        "a name stands for an inode that exists",
+        "every name refers to an existing inode",
         source=_TARGETS,
         damaged="i.ino IS NULL",
         columns="n.low, n.ino, n.names, (SELECT e.name FROM dentries AS e"
         " WHERE e.parent = n.low AND e.ino = n.ino LIMIT 1)",
-        text="name {3!r} in directory {0} stands for inode {1}, which does not exist",
+        text="name {3!r} in directory {0} refers to inode {1}, which does not exist",
         repair=_drop_names,
     ),
     Invariant(
@@ -165,35 +171,35 @@ NAMES: Final = (
         source=_ENTRIES,
         damaged=_BAD_NAME,
         columns="e.parent, e.name, e.ino",
-        text="inode {2} has the name {1!r} in directory {0}",
+        text="inode {2} has the invalid name {1!r} in directory {0}",
         repair=_rename,
     ),
     Invariant(
         23,
-        "a name stands at the position that its hash gives",
+        "every name has the cookie of its hash",
         source="",
         damaged="",
         columns="",
-        text="name {1!r} in directory {0} stands at position {2}, where no lookup finds it",
+        text="name {1!r} in directory {0} has the wrong cookie {2}, so no lookup finds it",
         scan=_misplaced,
         repair=_put_in_place,
         safe=True,
     ),
     Invariant(
         24,
-        "a name stands at most once in a directory",
-        # Of two names with one hash, at least one has a collision number other than 0.
+        "a name occurs at most once in a directory",
+        # Of two names with equal hashes, at least one has a collision number above 0.
         source=f"dentries AS e JOIN dentries AS f ON e.cookie & {_COLLISIONS} <> 0"
         f" AND f.parent = e.parent AND f.cookie BETWEEN e.cookie & ~{_COLLISIONS} AND e.cookie - 1"
         " AND f.name = e.name",
         damaged="TRUE",
         columns="e.parent, e.name, e.ino, f.ino",
-        text="name {1!r} in directory {0} stands for inode {3} and for inode {2}",
+        text="name {1!r} occurs twice in directory {0}, for inode {3} and for inode {2}",
         repair=_rename_doubles,
     ),
     Invariant(
         25,
-        "a directory has one name, the root none",
+        "a directory has one name, and the root directory has none",
         source=EVERY_INODE,
         damaged=f"{IS_DIRECTORY} AND n.names > (i.ino <> {ROOT_INO})",
         columns="i.ino, n.names",
@@ -202,7 +208,7 @@ NAMES: Final = (
     ),
     Invariant(
         26,
-        "an inode with links has a name",
+        "an inode with nlink above 0 has a name",
         source=EVERY_INODE,
         damaged=f"n.ino IS NULL AND i.ino <> {ROOT_INO} AND (i.nlink > 0 OR {_HAS_ENTRIES})"
         f" AND NOT {IS_TOP}",
@@ -212,12 +218,12 @@ NAMES: Final = (
     ),
     Invariant(
         27,
-        "no directory lies below itself",
+        "no directory is below itself",
         source=EVERY_DIRECTORY,
         damaged=f"d.kind = {sums.DIRECTORY}"
         " AND NOT EXISTS (SELECT 1 FROM temp.check_reached AS r WHERE r.ino = d.ino)",
         columns="d.ino, d.entries",
-        text="directory {0} with {1} entries hangs from itself",
+        text="directory {0} with {1} entries is in a cycle of directories",
         repair=_break_cycles,
     ),
 )

@@ -15,8 +15,8 @@ _SHARED_KEYS: Final = (
     " GROUP BY object_key HAVING count(*) > 1) AS k"
 )
 
-# A txg without changes, such as a fence record, does not change the counters' row. While one is
-# shipped the next is open already, so the open txg is at most two after the last one in the bucket.
+# A txg without changes, such as a fence record, does not change the row of counters. While a txg is
+# shipped, the next is already open. So the open txg is at most two after the last txg in the bucket.
 _LAST_OPEN_TXG: Final = (
     "(SELECT max(txg, coalesce((SELECT json_extract(value, '$.txg') + 2 FROM local_state"
     " WHERE name = 'chain'), 0)) FROM counters)"
@@ -24,7 +24,7 @@ _LAST_OPEN_TXG: Final = (
 
 
 def _bad_rows(exam: Examination) -> Iterator[Row]:
-    """Yield packs with an impossible value; only the codec can check the form of keys."""
+    """Yield packs with an invalid key, state or size; only the codec can check the form of keys."""
     for pack, key, state, object_bytes in exam.db.iterate(
         "SELECT pack, object_key, state, object_bytes FROM packs"
     ):
@@ -37,8 +37,8 @@ def _bad_rows(exam: Examination) -> Iterator[Row]:
 def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
     """Derive state and size from other rows.
 
-    A lost key cannot be derived, but the blocks can be searched for in the bucket. Rows without blocks
-    are deleted.
+    A lost key cannot be derived, but the pack's blocks can be searched for in the bucket. Invalid rows
+    of packs without blocks are deleted.
     """
     for pack, _key, state, object_bytes in list(_bad_rows(exam)):
         exam.run(
@@ -64,7 +64,7 @@ def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
 
 
 def _merge_rows(exam: Examination, invariant: Invariant) -> None:
-    """Keep one row per object; assign it the blocks of the other rows."""
+    """Keep one row per pack object, and move the blocks of its other rows to that row."""
     for key, first in exam.collected(invariant.select("k.object_key, k.first")):
         others = "(SELECT pack FROM packs WHERE object_key = ?1 AND pack <> ?2)"
         exam.run(
@@ -85,7 +85,7 @@ def _count_live(exam: Examination, invariant: Invariant) -> None:
 
 
 def _date_death(exam: Examination, invariant: Invariant) -> None:
-    """Set died_txg of packs without live bytes to the open txg, the latest possible; else clear it."""
+    """Set died_txg to the open txg, the latest possible, if a pack has no live bytes; else clear it."""
     exam.run(
         "UPDATE packs SET died_txg = CASE WHEN live_bytes = 0 THEN ?1 END"
         f" WHERE pack IN ({invariant.select('p.pack')})",
@@ -96,19 +96,19 @@ def _date_death(exam: Examination, invariant: Invariant) -> None:
 PACKS: Final = (
     Invariant(
         38,
-        "a pack has the key of a pack, a known state and a size",
+        "the row of a pack has a valid key, state and size",
         source="",
         damaged="",
         columns="",
-        text="pack {0} has key {1!r}, state {2}, {3} bytes",
+        text="pack {0} has an invalid row: key {1!r}, state {2}, {3} bytes",
         scan=_bad_rows,
         repair=_mend_rows,
         about_inode=False,
-        advice="its blocks cannot be found",
+        advice="if the key is invalid, the blocks of the pack cannot be read; -y searches for them",
     ),
     Invariant(
         39,
-        "an object has one row",
+        "every pack object has only one row",
         source=_SHARED_KEYS,
         damaged="TRUE",
         columns="k.object_key, k.packs",
@@ -125,20 +125,20 @@ LIVES: Final = (
         source=EVERY_PACK,
         damaged="p.live_bytes <> coalesce(l.stored_bytes, 0)",
         columns="p.pack, p.live_bytes, coalesce(l.stored_bytes, 0)",
-        text="pack {0} counts {1} live bytes and has {2}",
+        text="pack {0} has {2} live bytes, but live_bytes is {1}",
         repair=_count_live,
         safe=True,
         about_inode=False,
     ),
     Invariant(
         64,
-        "a stored pack has a txg of death, not in the future, exactly when nothing lives in it",
+        "a stored pack has died_txg, not in the future, exactly if it has no live blocks",
         source=EVERY_PACK,
         damaged=f"p.state = {PackState.STORED:d}"
         " AND ((p.died_txg IS NULL) <> (coalesce(l.stored_bytes, 0) > 0)"
         f" OR p.died_txg > {_LAST_OPEN_TXG})",
         columns="p.pack, p.died_txg, p.live_bytes",
-        text="pack {0} died in txg {1} and has {2} live bytes",
+        text="pack {0} has died_txg {1} and {2} live bytes",
         repair=_date_death,
         safe=True,
         about_inode=False,

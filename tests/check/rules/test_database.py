@@ -127,7 +127,7 @@ def test_foreign_table_is_reported_and_kept(healthy: Healthy) -> None:
     report = healthy.check(Mode.ALL)
 
     assert (report.exit_status, report.broken) == (4, ["I2"])
-    assert report.verdicts[0].examples[0].what == "notes is not ours"
+    assert report.verdicts[0].examples[0].what == "notes is not in the schema"
     assert healthy.db.all("SELECT * FROM notes") == []
 
 

@@ -1,7 +1,7 @@
-"""POSIX access control lists as values: decode, check, inherit, keep the mode consistent with them.
+"""POSIX access control lists: decoding, checking, inheriting, and keeping the mode consistent.
 
-Owns: the kernel's encoding of an ACL in an extended attribute, and the effect of chmod, setfacl and
-creation under a default ACL on it. Pure functions. Does not know: rows, callers.
+Owns: the kernel's encoding of an ACL in an extended attribute, and the effects of chmod, setfacl and
+creation under a default ACL. Pure functions. Does not know: rows, callers.
 The kernel enforces ACLs (FUSE_POSIX_ACL); the filesystem must keep them up to date.
 Source: acl(5); linux/posix_acl_xattr.h; fs/posix_acl.c, whose functions are named below.
 """
@@ -32,7 +32,7 @@ _NAMED: Final = frozenset({USER, GROUP})
 
 
 class AclEntry(NamedTuple):
-    """One line of an ACL; ``id`` means something only for USER and GROUP."""
+    """One entry of an ACL; ``id`` is a user or group ID for the tags USER and GROUP only."""
 
     tag: int
     perm: int
@@ -43,17 +43,17 @@ Acl = tuple[AclEntry, ...]
 
 
 class WithMode(NamedTuple):
-    """An encoded ACL and its mode; the ACL is None if the mode alone is equivalent to it."""
+    """A mode and an encoded ACL, which is None if the mode is equivalent to the ACL."""
 
     mode: int
     value: bytes | None
 
 
 def decode(value: bytes) -> Acl:
-    """Return the entries of an encoded ACL, checked; empty for one without entries.
+    """Decode and check an ACL; return its entries, perhaps none.
 
     Raises:
-        InvalidRequestError: not an ACL (posix_acl_from_xattr, posix_acl_valid).
+        InvalidRequestError: the value is not a valid ACL (posix_acl_from_xattr, posix_acl_valid).
     """
     body = len(value) - _HEADER.size
     if body < 0 or body % _ENTRY.size or _HEADER.unpack_from(value)[0] != _VERSION:
@@ -71,7 +71,7 @@ def encode(entries: Sequence[AclEntry]) -> bytes:
 
 
 def _valid(entries: Acl) -> bool:
-    """Return whether tags are in order, required ones occur once, and named entries have a mask."""
+    """Return whether tags are in order, required tags occur once, and named entries have a mask."""
     tags = [entry.tag for entry in entries]
     if any(tag not in _TAGS_IN_ORDER for tag in tags) or any(e.perm & ~0o7 for e in entries):
         return False
@@ -87,7 +87,7 @@ def _valid(entries: Acl) -> bool:
 
 
 def apply_access(mode: int, entries: Acl) -> WithMode:
-    """Return the mode after setting an access ACL, and the ACL unless the mode is equivalent to it.
+    """Return the mode after an access ACL is set, and the ACL unless the mode is equivalent to it.
 
     Source: posix_acl_update_mode, posix_acl_equiv_mode.
     """
@@ -105,7 +105,7 @@ def apply_access(mode: int, entries: Acl) -> WithMode:
 
 
 def _group_class(entries: Acl) -> AclEntry:
-    """Return the entry behind the group bits of the mode: the mask, else the owning group."""
+    """Return the entry that the mode's group bits show: the mask, or else the owning group."""
     masks = [entry for entry in entries if entry.tag == MASK]
     return masks[0] if masks else next(entry for entry in entries if entry.tag == GROUP_OBJ)
 

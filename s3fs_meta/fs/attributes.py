@@ -1,8 +1,8 @@
 """Attributes: the effects of chmod, chown and utimensat, and when reading changes atime.
 
 Owns: the rules for mode bits and times. Does not know: FUSE, content (``file_data`` truncates).
-With its writeback cache the kernel keeps size, mtime and ctime of regular files itself and sends
-them; then the values of the kernel are stored, also for ctime.
+With its writeback cache the kernel maintains size, mtime and ctime of regular files and sends them.
+Then the kernel's values are stored, including ctime.
 Source: chmod(2), chown(2), utimensat(2), mount(8) on relatime; fs/fuse/dir.c, fuse_do_setattr.
 """
 
@@ -22,17 +22,15 @@ from s3fs_meta.model import AccessTime, Attributes, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
 _DAY_NS: Final = 24 * 3600 * 1_000_000_000
-_NOW_NS: Final = 60 * 10**9  # the request may have waited since it was sent, for example for a copy
-_NOT_DUE_S: Final = (
-    0.05  # seconds for which a file whose atime needed no change is not checked again
-)
+_NOW_NS: Final = 60 * 10**9  # a time this close counts as now: a request may wait, e.g. for a copy
+_NOT_DUE_S: Final = 0.05  # after an atime needed no change, it is not checked again for so long
 _SETTABLE: Final = 0o7777
 _GROUP_EXECUTE: Final = stat.S_IXGRP
 _KEEPS_TIMES: Final = InodeFlag.LOCKED | InodeFlag.IMMUTABLE
 
 
 class SetAttributes(NamedTuple):
-    """The attributes that a setattr request changes; None: unchanged."""
+    """The attributes that a setattr request changes; None means unchanged."""
 
     mode: int | None = None
     uid: int | None = None
@@ -44,9 +42,9 @@ class SetAttributes(NamedTuple):
 
 
 def changed(before: Attributes, wanted: SetAttributes, now_ns: int) -> Attributes:
-    """Return attributes after a request; size is left alone.
+    """Return the attributes after a setattr request; the size stays unchanged.
 
-    A change of owner clears bits that give privileges, for every caller. Source: chown(2), NOTES.
+    A change of owner clears suid and sgid, for every caller. Source: chown(2), NOTES.
     """
     mode = before.mode
     owner_changes = wanted.uid is not None or wanted.gid is not None
@@ -78,7 +76,7 @@ def without_privileges(mode: int) -> int:
 
 
 def access_time_due(policy: AccessTime, attributes: Attributes, now_ns: int) -> bool:
-    """Return whether reading changes atime now."""
+    """Return whether a read must set atime now."""
     if policy is AccessTime.NEVER:
         return False
     if policy is AccessTime.ALWAYS:
@@ -92,10 +90,10 @@ def access_time_due(policy: AccessTime, attributes: Attributes, now_ns: int) -> 
 
 
 def _sets_another_time(wanted: SetAttributes, now_ns: int) -> bool:
-    """Return whether a process sets a time other than the present.
+    """Return whether a process sets an access time other than now.
 
-    The kernel by itself sends modification times, but never an access time. The request does not show
-    whether a process asked for "now", so a time near the present counts as that.
+    The kernel itself sends modification times, but no access times. The request does not show
+    whether a process requested the current time, so a time within _NOW_NS counts as such.
     """
     return wanted.atime_ns is not None and abs(wanted.atime_ns - now_ns) > _NOW_NS
 
@@ -118,22 +116,22 @@ class AttributeStore:
         self._now_ns = now_ns
         self._policy = policy
         self._open_files = open_files
-        self._not_due: Attributes | None = None  # the row that was read last
+        self._not_due: Attributes | None = None  # the last inode whose atime needed no change
         self._not_due_until_s = 0.0
 
     def get(self, ino: Ino) -> Attributes:
         """Return the attributes of an inode.
 
         Raises:
-            NoInodeError: there is none.
+            NoInodeError: the inode does not exist.
         """
         return inodes.get(self._db, ino)
 
     def set_attributes(self, ino: Ino, wanted: SetAttributes) -> Attributes:
-        """Change attributes other than the size; return them all.
+        """Change attributes other than the size; return all attributes.
 
         Raises:
-            NoInodeError, and what ``Changes.begin`` raises: nothing was changed.
+            NoInodeError, NotPermittedError, and what ``Changes.begin`` raises: nothing was changed.
         """
         before = inodes.get(self._db, ino)
         has_times_only = wanted.mode is wanted.uid is wanted.gid is None
@@ -144,8 +142,8 @@ class AttributeStore:
             require_unprotected(before)
         after = changed(before, wanted, now_ns)
         if has_times_only:
-            # After rename and unlink the kernel sends the times that it keeps. Those of an orphan
-            # are visible only through the kernel, which has them.
+            # After rename and unlink the kernel sends its cached times. The times of an orphan
+            # need not be stored, because they are visible only through the kernel.
             if before.nlink:
                 self._changes.begin(ino, times_only=True)
                 inodes.set_times(
@@ -164,9 +162,9 @@ class AttributeStore:
         return after
 
     def clear_privileges(self, ino: Ino) -> bool:
-        """Clear suid and sgid as after a write by an unprivileged caller; return whether any was set.
+        """Clear suid and sgid after a write by an unprivileged caller; return whether any was set.
 
-        The ctime stays: the write or truncation itself sets it. Raises as ``set_attributes``.
+        The ctime stays, because the write or truncation sets it. Raises as ``set_attributes``.
         """
         before = inodes.get(self._db, ino)
         mode = without_privileges(before.mode)
@@ -184,7 +182,7 @@ class AttributeStore:
             xattrs.set(self._db, ino, acl.ACCESS, acl.encode(entries))
 
     def accessed(self, attributes: Attributes) -> None:
-        """Update the atime of an inode that was read, if the policy asks for it. Never fails a read."""
+        """Set the atime of an inode that was read, if the mount option for atime requires it."""
         status = self._status
         if self._policy is AccessTime.NEVER or not status.writable or status.kernel_read_only:
             return
@@ -199,4 +197,4 @@ class AttributeStore:
         try:
             inodes.touch(self._db, attributes.ino, atime_ns=now_ns)
         except NoInodeError:
-            return  # removed while its content was fetched
+            return  # the inode was removed while its content was fetched

@@ -1,8 +1,8 @@
 """The size limit of the filesystem: the option ``capacity``, shown by statfs and enforced on writes.
 
-Owns: the number of bytes in use (content after deduplication, extended attributes), and the refusal.
-Does not know: the local disk (``cache.disk_space``), the caller.
-Extended attributes are counted only if a capacity is set: adding them up takes time.
+Owns: the number of bytes in use (content after deduplication, extended attributes), and the refusal
+of changes that exceed it. Does not know: the local disk (``cache.disk_space``), the caller.
+Extended attributes are counted only if a capacity is set, because adding them up takes time.
 """
 
 from s3fs_meta.errors import NoSpaceLeftError
@@ -19,7 +19,7 @@ class Capacity:
 
     @property
     def limit_bytes(self) -> int:
-        """Return the size that statfs shows."""
+        """Return the size of the filesystem that statfs shows."""
         return self._db.counters.capacity_bytes or UNLIMITED_CAPACITY_BYTES
 
     @property
@@ -30,7 +30,9 @@ class Capacity:
         return max(self.limit_bytes - used_bytes, 0)
 
     def require(self, added_bytes: int) -> None:
-        """Refuse a change that adds more bytes than are free; one that adds none always passes.
+        """Refuse a change that adds more bytes than the capacity leaves free.
+
+        A change that adds no bytes always passes.
 
         Raises:
             NoSpaceLeftError: the bytes do not fit into the capacity.
@@ -41,11 +43,11 @@ class Capacity:
         self.count()
         if added_bytes > self.free_bytes:
             raise NoSpaceLeftError(
-                f"it would exceed the capacity of {counters.capacity_bytes} bytes"
+                f"the change would exceed the capacity of {counters.capacity_bytes} bytes"
             )
 
     def require_free(self, wanted_bytes: int) -> None:
-        """Refuse more bytes than statfs shows as free, also if no capacity is set.
+        """Refuse more bytes than statfs shows as free, even if no capacity is set.
 
         Raises:
             NoSpaceLeftError: fewer bytes are free.
@@ -55,10 +57,10 @@ class Capacity:
             raise NoSpaceLeftError(f"{wanted_bytes} bytes are needed, {self.free_bytes} are free")
 
     def require_kept(self) -> None:
-        """Refuse if the capacity is exceeded: for changes whose size is known only afterwards.
+        """Refuse a change that has exceeded the capacity, if its size was not known before.
 
         Raises:
-            NoSpaceLeftError: more bytes are in use than the capacity.
+            NoSpaceLeftError: more bytes are in use than the capacity allows.
         """
         counters = self._db.counters
         if not counters.capacity_bytes:
@@ -68,6 +70,6 @@ class Capacity:
             raise NoSpaceLeftError(f"the capacity of {counters.capacity_bytes} bytes is exceeded")
 
     def count(self) -> None:
-        """Add up the extended attributes once, if a capacity is set: 0.25 s for a million of them."""
+        """Add up the extended attributes once, if a capacity is set; a million takes 0.25 s."""
         if self._db.counters.capacity_bytes and self._db.counters.xattr_bytes is None:
             xattrs.count_bytes(self._db)

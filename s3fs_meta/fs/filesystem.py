@@ -1,9 +1,9 @@
 """One mounted filesystem: POSIX semantics without FUSE.
 
-Owns: building the parts, statfs, open and release, and when an inode that the kernel forgot is purged.
-Does not know: pyfuse3, stores, where blocks are kept.
-Methods that can wait are ``async``; all others run without a schedule point. Frequent operations are
-bound methods of the parts, kept as attributes of ``Filesystem``, so that a request costs no extra frame.
+Owns: building the parts, statfs, open and release, and purging an inode when the kernel forgets it.
+Does not know: pyfuse3, stores, where blocks are stored.
+Methods that can wait are ``async``; all others run without a schedule point. For frequent operations,
+attributes of ``Filesystem`` are bound methods of the parts, which saves a call per request.
 Tasks: any handler; one ``run`` per mount.
 """
 
@@ -43,7 +43,7 @@ from s3fs_meta.settings import FilesystemOptions
 
 
 class SpaceFigures(NamedTuple):
-    """The figures of statfs; read from counters, never computed by a scan."""
+    """The values for statfs, read from counters without a scan."""
 
     capacity_bytes: int
     free_bytes: int
@@ -55,19 +55,19 @@ def _no_groups(_pid: int) -> tuple[int, ...]:
     return ()
 
 
-async def _unknown_state(ino: Ino) -> bytes:  # noqa: RUF029 - it stands for one that waits
+async def _unknown_state(ino: Ino) -> bytes:  # noqa: RUF029 - has the type of a waiting function
     raise NoAttributeError(ino, STATE)
 
 
 class SyncFile(Protocol):
-    """Makes one file and its name durable."""
+    """A function that makes a file and its name durable."""
 
     def __call__(self, ino: Ino, /, *, data_only: bool = False) -> Awaitable[None]:
-        """Sync the file; with *data_only* its times may be lost."""
+        """Make the file durable; with *data_only* its times need not be durable."""
 
 
 class Filesystem:
-    """Semantics over rows and cache."""
+    """The operations of one mounted filesystem on its rows and its cache."""
 
     def __init__(  # noqa: PLR0913 - its neighbours, wired once
         self,
@@ -86,11 +86,12 @@ class Filesystem:
         """Build the parts of a filesystem.
 
         Args:
-            sync_file: for fsync(2) and fdatasync(2).
-            state_of: returns the value of the attribute ``xattrs.STATE``: how durable a file is.
+            sync_file: makes a file and its name durable, for fsync(2) and fdatasync(2).
+            state_of: returns the value of the attribute ``xattrs.STATE``, which shows how durable a
+                file is.
             groups_of: returns the supplementary groups of a process.
-            notices: invalidate the kernel's caches.
-            slices: bound the work between two schedule points.
+            notices: functions that invalidate the kernel's caches.
+            slices: bounds of the work between two schedule points.
         """
         self.db = db
         self._directory_times = options.directory_times
@@ -120,7 +121,7 @@ class Filesystem:
         self.read, self.write = self.data.read, self.data.write
 
     def _make_trees(self, cache: BlockCache, slices: Slices) -> None:
-        """Make the parts that work on whole trees."""
+        """Make the parts that remove, lock and clone trees."""
         db, status, now_ns = self.db, self.status, self._now_ns
         self.tree_removal = TreeRemoval(
             db,
@@ -153,7 +154,7 @@ class Filesystem:
     async def run(self) -> None:
         """Purge removed files and read ahead, until cancelled. Begin with orphans of earlier mounts.
 
-        Called once the mount accepts changes; a mount that never does leaves orphans to the next one.
+        Called when the mount begins to accept changes. A read-only mount does not purge orphans.
         """
         self.adopt_orphans()
         async with trio.open_nursery() as nursery:
@@ -189,13 +190,15 @@ class Filesystem:
         Args:
             ino: an inode that is not a directory.
             caller: the process that opens it.
-            truncates: O_TRUNC: the kernel leaves that, and the clearing of suid, to us.
-            writes: O_WRONLY or O_RDWR.
-            appends: O_APPEND. Later writes are not checked for it: the kernel sends complete pages.
+            truncates: O_TRUNC is set. The kernel leaves the truncation and the clearing of suid to us.
+            writes: O_WRONLY or O_RDWR is set.
+            appends: O_APPEND is set. Later writes are not checked for it, because the kernel sends
+                complete pages.
 
         Raises:
-            NoInodeError: there is none.
-            NotPermittedError: it is protected against that; and what ``FileData.truncate`` raises.
+            NoInodeError: the inode does not exist.
+            NotPermittedError: the inode is locked, immutable or append-only.
+            What ``FileData.truncate`` raises.
         """
         attributes = self.attributes.get(ino)
         if writes or truncates:
@@ -214,10 +217,11 @@ class Filesystem:
     def open_directory(self, ino: Ino) -> None:
         """Check that an inode is a directory, and update its atime.
 
-        While a directory is open the kernel keeps its lookup count, so opens need not be counted.
+        Opens are not counted, because the kernel keeps the lookup count of an open directory.
 
         Raises:
-            NoInodeError, NeedsDirectoryError.
+            NoInodeError: the inode does not exist.
+            NeedsDirectoryError: the inode is not a directory.
         """
         attributes = self.attributes.get(ino)
         if not stat.S_ISDIR(attributes.mode):
@@ -250,7 +254,7 @@ class Filesystem:
         """Return the target of a symbolic link.
 
         Raises:
-            NoInodeError: there is none.
+            NoInodeError: the inode does not exist, or has no target.
         """
         attributes = self.attributes.get(ino)
         target = symlinks.target(self.db, ino)
@@ -260,13 +264,13 @@ class Filesystem:
     def read_directory(
         self, ino: Ino, after: Cookie, limit: int
     ) -> list[tuple[bytes, Cookie, Attributes]]:
-        """Return the names that follow a position, ascending by cookie, at most *limit*."""
+        """Return the names of a directory after a cookie, ascending by cookie, at most *limit*."""
         return dentries.page(self.db, ino, after, limit)
 
     # --- the filesystem as a whole -------------------------------------------------------------
 
     def statfs(self) -> SpaceFigures:
-        """Return sizes and counts."""
+        """Return the sizes and counts of the filesystem."""
         counters = self.db.counters
         return SpaceFigures(
             self.capacity.limit_bytes,
@@ -276,7 +280,7 @@ class Filesystem:
         )
 
     def set_capacity(self, capacity_bytes: int) -> None:
-        """Set the size limit, counted after deduplication; 0: unlimited."""
+        """Set the size limit of the filesystem, in bytes after deduplication; 0 means unlimited."""
         self.status.require_writable()
         self.db.begin()
         self.db.counters.capacity_bytes = capacity_bytes

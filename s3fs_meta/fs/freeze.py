@@ -1,12 +1,12 @@
 """Freezing a subtree: its writers are blocked while it is cloned, so that the copy is consistent.
 
 Owns: which tree is frozen, the requests that wait, the time limit. Does not know: FUSE, which
-requests change something (``fuse.held_back``), the work that is done during a freeze.
-A freeze has two steps. In the first no process can begin a change, but the kernel is asked for
-changes that it has accepted earlier, and these pass. In the second they wait, too.
-The changes that pass in the first step form a consistent cut: no process can have seen a change that
-waits, so no change that passes depends on one.
-Keeps: a worker is always free for reads: if too many requests wait, the freeze ends and they proceed.
+requests are changes (``fuse.held_back``), the work that is done during a freeze.
+A freeze has two steps. In the first step no process can begin a change, but the kernel writes back
+changes that it accepted before the freeze. In the second step such changes are blocked, too.
+The changes before the second step form a consistent cut: no process has seen the result of a blocked
+change, so no completed change depends on a blocked one.
+Keeps: a worker is always free for reads. If too many requests wait, the freeze ends and they proceed.
 Tasks: one ``hold`` at a time (``TreeClone``); any number of handlers wait.
 Design: docs/design/semantics.md, "Trees".
 """
@@ -27,8 +27,8 @@ from s3fs_meta.model import ROOT_INO, Ino
 class FreezeWish(NamedTuple):
     """The arguments of a freeze."""
 
-    limit_s: float
-    settle: Callable[[], Awaitable[None]]  # collects earlier writes from the kernel
+    limit_s: float  # longest time for which writers are blocked
+    settle: Callable[[], Awaitable[None]]  # makes the kernel write back earlier changes
 
 
 class Freeze:
@@ -59,7 +59,7 @@ class Freeze:
 
     @property
     def waiting(self) -> int:
-        """Return the number of requests that wait."""
+        """Return the number of requests that wait for the end of the freeze."""
         return self._waiting
 
     @contextlib.contextmanager
@@ -67,10 +67,10 @@ class Freeze:
         """Block the writers of a tree until the context is left.
 
         Raises:
-            FreezeEndedError: the body was cancelled: it took too long, or too many requests wait.
+            FreezeEndedError: the body took too long, or too many requests wait; it was cancelled.
         """
-        assert self._top is None, "one tree is held at a time"
-        why = f"writers were held back for {limit_s:g} s, the most that was allowed"
+        assert self._top is None, "at most one tree is frozen"
+        why = f"writers were blocked for {limit_s:g} s, the time limit of the freeze"
 
         def give_up(reason: str) -> None:
             nonlocal why
@@ -103,13 +103,13 @@ class Freeze:
         self._is_still = True
 
     async def passed(self, inos: Sequence[Ino]) -> None:
-        """Return as soon as none of these inodes is in a frozen tree.
+        """Wait until none of these inodes is in a frozen tree.
 
-        Schedule point: only if one is.
+        Schedule point: only if an inode is in a frozen tree.
         """
         while self._top is not None and any(self._holds(ino) for ino in inos):
             if self._waiting >= HELD_BACK_MAX:
-                self._give_up(f"{self._waiting} requests wait to write, the most that may")
+                self._give_up(f"{self._waiting} blocked requests wait, the limit of a freeze")
                 self._end_early()
                 return
             self._waiting += 1
@@ -124,7 +124,7 @@ class Freeze:
         self._ended.set()
 
     def _holds(self, ino: Ino) -> bool:
-        """Return whether an inode is the top of the tree or, by any of its names, below it."""
+        """Return whether an inode is the top of the frozen tree or, by any of its names, below it."""
         found = inodes.find(self._db, ino)
         if ino == self._top or found is None:
             return ino == self._top
@@ -143,8 +143,8 @@ class Freeze:
             if at == ROOT_INO or found is None or not found.nlink:
                 return False
             at = found.parent
-        raise MetadataError("its parent directories form a loop", ino)
+        raise MetadataError("the directories above it form a loop", ino)
 
 
 def _ignore_reason(_why: str) -> None:
-    """Do nothing: no tree is frozen, so there is no freeze to end."""
+    """Ignore the end of a freeze, because no tree is frozen."""

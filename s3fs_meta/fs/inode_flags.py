@@ -1,8 +1,8 @@
-"""Flags of inodes as chattr(1) and lsattr(1) know them: immutable, append-only.
+"""The inode flags of chattr(1) and lsattr(1): immutable, append-only.
 
 Owns: reading and setting flags by ioctl_iflags(2). Does not know: requests, the operations that a
 flag forbids (``protection``).
-A locked inode is immutable for every user, for good.
+A locked inode is immutable for every user, and cannot be unlocked.
 """
 
 import struct
@@ -51,7 +51,8 @@ def plain(given: bytes) -> int:
     """Return the flags in an argument of FS_IOC_FSSETXATTR.
 
     Raises:
-        NotSupportedError: another flag, or an extent size or project ID, which only XFS has.
+        NotSupportedError: the argument has other flags, or an extent size or project ID, which only
+        XFS has.
     """
     (wanted,) = _EXTENDED.unpack(given)
     known = _FS_XFLAG_IMMUTABLE | _FS_XFLAG_APPEND
@@ -64,7 +65,7 @@ def plain(given: bytes) -> int:
 
 
 class InodeFlags:
-    """Flags of the inodes of one mount."""
+    """Reads and sets the flags of a mount's inodes."""
 
     def __init__(
         self,
@@ -93,10 +94,10 @@ class InodeFlags:
         return b""
 
     def get(self, ino: Ino) -> int:
-        """Return FS_IMMUTABLE_FL and FS_APPEND_FL as they are set.
+        """Return the flags of an inode, of FS_IMMUTABLE_FL and FS_APPEND_FL.
 
         Raises:
-            NoInodeError: there is none.
+            NoInodeError: the inode does not exist.
         """
         flags = inodes.get(self._db, ino).flags
         return (
@@ -105,18 +106,19 @@ class InodeFlags:
         )  # fmt: skip
 
     async def set(self, ino: Ino, wanted: int, *, is_root: bool) -> None:
-        """Set and clear flags.
+        """Set and clear flags of an inode.
 
         Args:
             ino: any inode.
-            wanted: the complete new flags. A file that becomes immutable still accepts dirty pages
-                of the kernel, and writes by processes that have it open, until it is closed.
-            is_root: whether the caller is root; only root may change these two.
+            wanted: all flags that are set afterwards. A file that becomes immutable still accepts
+                dirty pages of the kernel, and writes by processes that have it open, until it is
+                closed.
+            is_root: whether the caller is root; only root may change these flags.
 
         Raises:
-            NotSupportedError: another flag.
+            NotSupportedError: *wanted* has another flag.
             NotPermittedError: the caller is not root, or the inode is locked.
-            NoInodeError, ReadOnlyStateError, NoSpaceLeftError: nothing was changed, as above.
+            NoInodeError, ReadOnlyStateError, NoSpaceLeftError: nothing was changed.
 
         Schedule point: always.
         """
@@ -127,7 +129,8 @@ class InodeFlags:
             return
         before = inodes.get(self._db, ino)
         if not is_root or before.flags & InodeFlag.LOCKED:
-            raise NotPermittedError(f"the flags of inode {ino}")
+            why = "is locked" if is_root else "can be changed only by root"
+            raise NotPermittedError(f"the flags of inode {ino}, which {why}")
         self._changes.begin(ino)
         record = self._open_files.find(ino)
         if record is not None:

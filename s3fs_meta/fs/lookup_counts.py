@@ -1,10 +1,10 @@
 """The kernel's lookup count of each inode.
 
-Owns: the lookup counts of one mount. Every reply that names an inode adds one; FORGET subtracts.
+Owns: the lookup counts of one mount. A reply with an inode adds 1 to its count; FORGET subtracts.
 Does not know: nlink, open counts, rows.
-Memory: the kernel keeps millions of inodes. One byte each in pages of neighbouring numbers is
-about 2 MB per million (a dict takes about 100); counts above 254 are kept in a separate dict,
-and an empty page is deleted.
+Memory: the kernel may cache millions of inodes. One byte per inode, in pages of consecutive numbers,
+takes about 2 MB per million inodes (a dict takes about 100 MB). Counts above 254 are in a separate
+dict. An empty page is deleted.
 Source: libfuse, fuse_lowlevel.h, comment on forget.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 
 from s3fs_meta.model import Ino
 
-_PAGE_BITS: Final = 8  # a page with one known inode costs 400 bytes, a full one 1.6 per inode
+_PAGE_BITS: Final = 8  # a page takes 400 bytes: 1.6 per inode if it is full
 _PAGE_INODES: Final = 1 << _PAGE_BITS
 _SLOT_MASK: Final = _PAGE_INODES - 1
 _OVERFLOWED: Final = 255  # value of a byte whose count is stored in the dict
@@ -21,7 +21,7 @@ _EMPTY: Final = bytes(_PAGE_INODES)
 
 
 class LookupCounts:
-    """Lookup count of every inode; 0 for those that the kernel does not know."""
+    """The lookup count of every inode, 0 if the kernel does not cache the inode."""
 
     def __init__(self) -> None:
         self._pages: dict[int, bytearray] = {}
@@ -41,27 +41,27 @@ class LookupCounts:
         return value if value < _OVERFLOWED else self._overflow[ino]
 
     def known_among(self, inos: Iterable[Ino]) -> set[Ino]:
-        """Return the inodes among *inos* that the kernel knows."""
+        """Return the inodes among *inos* that have a lookup count."""
         pages = self._pages
         near = [ino for ino in inos if ino >> _PAGE_BITS in pages]
         return {ino for ino in near if pages[ino >> _PAGE_BITS][ino & _SLOT_MASK]}
 
     def may_know_between(self, first: Ino, last: Ino) -> bool:
-        """Return whether the kernel may know an inode with a number in a range."""
+        """Return whether an inode from *first* to *last* may have a lookup count."""
         low, high = first >> _PAGE_BITS, last >> _PAGE_BITS
         if high - low < len(self._pages):
             return any(number in self._pages for number in range(low, high + 1))
         return any(low <= number <= high for number in self._pages)
 
     def known(self) -> Iterator[Ino]:
-        """Yield the inodes that the kernel knows; changes during the iteration may be missed."""
+        """Yield the inodes that have a lookup count; changes during the iteration may be missed."""
         for number in list(self._pages):
             page = self._pages.get(number, _EMPTY)
             base = number << _PAGE_BITS
             yield from [Ino(base + slot) for slot, count in enumerate(page) if count]
 
     def add(self, ino: Ino, times: int = 1) -> None:
-        """Count an inode that a reply names."""
+        """Add *times* to the lookup count of an inode, because replies contain it."""
         number = ino >> _PAGE_BITS
         page = self._pages.get(number)
         if page is None:
@@ -77,7 +77,7 @@ class LookupCounts:
             self._overflow[ino] = value
 
     def forget(self, ino: Ino, times: int) -> int:
-        """Subtract *times* from the lookup count of an inode; return the rest, never below 0."""
+        """Subtract *times* from the lookup count of an inode; return the new count, at least 0."""
         number = ino >> _PAGE_BITS
         page = self._pages.get(number)
         if page is None:

@@ -2,10 +2,10 @@
 
 Owns: the rules of POSIX for directories and names: link counts, times, setgid directories,
 inherited ACLs. Does not know: FUSE, file content, permissions (the kernel checks them).
-Keeps: the names of an inode equal its nlink; a directory's size is its number of names, its nlink
-2 plus its subdirectories; no directory is below itself.
-Every operation is one stretch without a schedule point: checks first, then ``changes.begin``,
-then rows.
+Keeps: the nlink of a file is its number of names. The size of a directory is its number of names, and
+its nlink is 2 plus its number of subdirectories. No directory is below itself.
+Every operation has no schedule point: it makes all checks, calls ``changes.begin``, and then changes
+rows.
 """
 
 import stat
@@ -83,7 +83,7 @@ class Namespace:
         return dentries.find_attributes(self._db, parent, name)
 
     def _find(self, parent: Ino, name: bytes) -> Attributes:
-        """Return the inode of a name that is about to be removed, if it may be."""
+        """Return the inode of a name that the caller will remove. Refuse a missing or protected name."""
         found = dentries.find_attributes(self._db, parent, name)
         if found is None or (self._trees and self._trees.hold(parent)):
             raise NoEntryError(parent, name)
@@ -92,7 +92,7 @@ class Namespace:
         return found
 
     def _directory(self, ino: Ino) -> Attributes:
-        """Return a directory, if names can be added to it."""
+        """Return a directory to which the caller will add a name. Refuse a removed or protected one."""
         directory = inodes.get(self._db, ino)
         if directory.mode & _TYPE != _DIRECTORY:
             raise NeedsDirectoryError(ino)
@@ -102,11 +102,11 @@ class Namespace:
         return directory
 
     def require_free(self, parent: Ino, name: bytes) -> Attributes:
-        """Return the directory, if the name is free and can be added to it.
+        """Return the directory *parent*, if the name is unused and can be added to it.
 
         Raises:
-            NoInodeError, NeedsDirectoryError, NoEntryError: there is no such directory any more.
-            EntryExistsError, NameTooLongError, InvalidRequestError: it cannot take the name.
+            NoInodeError, NeedsDirectoryError, NoEntryError: the directory does not exist any more.
+            EntryExistsError, NameTooLongError, InvalidRequestError: the name is used or invalid.
         """
         directory = self._directory(parent)
         _check_name(name)
@@ -166,15 +166,13 @@ class Namespace:
         default = self._default_acl(directory, mode)
         inherited = _inherited(default, mode)
         if inherited is None and not stat.S_ISLNK(mode):
-            mode &= (
-                ~caller.umask
-            )  # a default ACL replaces the umask; the kernel may have applied it
+            mode &= ~caller.umask  # a default ACL would replace the umask
         db = self._db
         now_ns = self._now_ns()
         if inherited is not None:
             self._require_room(inherited.value, default if is_directory else None)
         self._changes.begin_entry(parent, name)
-        # The name first: only this step can be refused, and it needs only the number.
+        # The name comes first, because only this step can be refused. It needs only the number.
         ino = Ino(db.counters.next_ino)
         dentries.add(db, parent, name, ino)
         created = inodes.create(
@@ -220,7 +218,7 @@ class Namespace:
         return xattrs.find(self._db, directory.ino, acl.DEFAULT)
 
     def _require_room(self, access: bytes | None, default: bytes | None) -> None:
-        """Refuse an inode whose inherited ACLs do not fit into the capacity."""
+        """Refuse a new inode whose inherited ACLs do not fit into the capacity."""
         given = ((acl.ACCESS, access), (acl.DEFAULT, default))
         self._capacity.require(sum(len(name) + len(value) for name, value in given if value))
 
@@ -239,7 +237,7 @@ class Namespace:
         """Give an inode a further name.
 
         Args:
-            is_linkable: the inode may be one that was made without a name.
+            is_linkable: accept an inode that was created without a name and never had one.
 
         Raises:
             NotPermittedError: the inode is a directory, or protected.
@@ -299,7 +297,7 @@ class Namespace:
         self._lose_name(before, parent, now_ns)
 
     def _lose_name(self, before: Attributes, parent: Ino, now_ns: int) -> None:
-        """Count one name less on an inode; a directory has only one."""
+        """Decrease nlink of an inode after one of its names was removed."""
         if before.mode & _TYPE == _DIRECTORY:
             inodes.add_links(self._db, before.ino, -before.nlink, now_ns)
             self._orphans.unlinked(before.ino)
@@ -326,10 +324,10 @@ class Namespace:
         Args:
             flags: 0, RENAME_NOREPLACE or RENAME_EXCHANGE; RENAME_WHITEOUT with or without
                 RENAME_NOREPLACE.
-            caller: owner of the whiteout.
+            caller: the owner of the whiteout.
 
         Raises:
-            InvalidRequestError: other flags, or a directory would come below itself.
+            InvalidRequestError: the flags are invalid, or a directory would be moved below itself.
             NoEntryError, EntryExistsError, NameTooLongError, TooManyLinksError,
             NeedsDirectoryError, RefusesDirectoryError, DirectoryInUseError: nothing was changed.
         """
@@ -346,7 +344,7 @@ class Namespace:
         if parent != new_parent:
             self._check_move(moved, parent, new_parent)
         if flags == RENAME_EXCHANGE:
-            assert target is not None, "exchange has checked it"
+            assert target is not None, "_find_target requires a target for an exchange"
             if parent != new_parent:
                 self._check_move(target, new_parent, parent)
             self._exchange(parent, name, moved, new_parent, new_name, target)
@@ -358,7 +356,9 @@ class Namespace:
             self._put_whiteout(parent, name, caller)
 
     def _put_whiteout(self, parent: Ino, name: bytes, owner: Caller) -> None:
-        """Put a whiteout at a name that was just moved: device 0, 0, which hides it in an overlay.
+        """Put a whiteout at a name that was just moved, which hides the name in an overlayfs.
+
+        A whiteout is a character device with the number 0, 0.
 
         Transaction: inside the group of the rename. Source: rename(2), RENAME_WHITEOUT.
         """
@@ -368,7 +368,11 @@ class Namespace:
         inodes.change_directory(db, parent, now_ns, entries=1)
 
     def _find_target(self, new_parent: Ino, new_name: bytes, flags: int) -> Attributes | None:
-        """Return the inode that has the new name of a rename, if the flags allow one."""
+        """Return the inode that has the new name of a rename, None without one.
+
+        Raises:
+            NoEntryError: an exchange needs an inode. EntryExistsError: RENAME_NOREPLACE forbids one.
+        """
         target = dentries.find_attributes(self._db, new_parent, new_name)
         if target is None and flags == RENAME_EXCHANGE:
             raise NoEntryError(new_parent, new_name)
@@ -377,7 +381,7 @@ class Namespace:
         return target
 
     def _check_move(self, moved: Attributes, parent: Ino, new_parent: Ino) -> None:
-        """Refuse a new directory that is removed, has too many links, or is below the moved one."""
+        """Refuse a new parent that is removed, has too many links, or is below the moved directory."""
         directory = self._directory(new_parent)
         if not stat.S_ISDIR(moved.mode):
             return
@@ -389,7 +393,7 @@ class Namespace:
             if directory.ino in {ROOT_INO, parent}:
                 return
             directory = inodes.get(self._db, directory.parent)
-        raise MetadataError("its parent directories form a loop", new_parent)
+        raise MetadataError("the directories above it form a loop", new_parent)
 
     def _check_replace(self, moved: Attributes, target: Attributes) -> None:
         if not stat.S_ISDIR(target.mode):

@@ -1,8 +1,8 @@
 """Inodes that are open.
 
 Owns: one record per open inode. Does not know: rows, FUSE.
-A file handle is its inode number, so a handler finds the record with one look-up and handles need no
-numbers; the record counts how often the inode is open.
+A file handle is an inode number, so a handler finds the record with one lookup. The record counts
+how often the inode is open.
 """
 
 import time
@@ -27,30 +27,30 @@ class OpenInode:
 
     def __init__(self) -> None:
         self.open_count = 0
-        # Whether security.capability is set; None: not looked up yet. The kernel asks before
-        # every write(2), so the answer must cost nothing.
+        # Whether security.capability is set; None: unknown. It is cached, because the kernel
+        # requests the attribute before every write(2).
         self.has_capability: bool | None = None
-        # Where the last read ended: a read that begins near it is sequential. -1: none yet.
+        # End of the last read; a read that begins near it is sequential. -1: no read yet.
         self.read_position = -1
-        # Blocks to read ahead; 0: no sequential reader.
+        # Number of blocks to read ahead; 0: no sequential reader.
         self.ahead_blocks = 0
-        # Opened for writing: the kernel may hold dirty pages of it.
+        # Whether the inode was opened for writing, so that the kernel may have dirty pages of it.
         self.was_written = False
-        # It became immutable while open: dirty pages of the kernel are still accepted.
+        # Whether it became immutable while open; then dirty pages of the kernel are still accepted.
         self.finishes = False
-        # Created without a name, it may be linked. Source: open(2), O_TMPFILE.
+        # Whether it was created without a name and may be linked. Source: open(2), O_TMPFILE.
         self.is_linkable = False
-        # Number of blocks that the kernel has cached in st_blocks; -1: unknown.
+        # Number of blocks that the kernel has cached as st_blocks; -1: unknown.
         self.known_blocks = -1
-        # Read-ahead was requested up to this block, exclusive.
+        # Blocks before this index have been requested by read-ahead.
         self.asked_until = 0
 
     def forget_capability(self) -> None:
-        """Look ``security.capability`` up again at the next request for it."""
+        """Forget whether ``security.capability`` is set, because it changed."""
         self.has_capability = None
 
     def shows_blocks(self, blocks: int) -> bool:
-        """Note the number of blocks in a reply; return whether the kernel had cached another one."""
+        """Record the number of blocks in a reply; return whether the kernel's number was another."""
         is_news, self.known_blocks = self.known_blocks != blocks, blocks
         return is_news
 
@@ -63,8 +63,8 @@ class OpenFiles:
         # Whether the kernel reports open and close. If not, a file counts as open from its first
         # read until the kernel forgets it; such a mount is read-only.
         self.are_reported = True
-        # How many inodes may have dirty pages in the kernel, and since when there is at
-        # least one, by the monotonic clock; None: there is none, because close(2) writes back.
+        # Number of inodes that may have dirty pages in the kernel, and the time (monotonic clock)
+        # since which there are any; None without such inodes, because close(2) writes pages back.
         self.writing = 0
         self.writing_since_s: float | None = None
 
@@ -76,11 +76,11 @@ class OpenFiles:
         self.are_reported = are_reported
 
     def find(self, ino: Ino) -> OpenInode | None:
-        """Return the record of an open inode, or None when it is not open."""
+        """Return the record of an open inode, None if it is not open."""
         return self._inodes.get(ino)
 
     def being_read(self, ino: Ino) -> OpenInode | None:
-        """Return the record of an inode that is being read."""
+        """Return the record of an inode that is being read, made if the kernel reports no opens."""
         record = self._inodes.get(ino)
         return record if record is not None or self.are_reported else self.opened(ino)
 
@@ -94,11 +94,11 @@ class OpenFiles:
         return [ino for ino, record in self._inodes.items() if record.was_written]
 
     def any_between(self, first: Ino, last: Ino) -> bool:
-        """Return whether an inode with a number in a range is open."""
+        """Return whether an inode from *first* to *last* is open."""
         return any(first <= ino <= last for ino in self._inodes)
 
     def opened(self, ino: Ino, *, writes: bool = False, is_linkable: bool = False) -> OpenInode:
-        """Count one more open, perhaps to write; return the record."""
+        """Add 1 to the open count of an inode; return its record."""
         record = self._inodes.get(ino)
         if record is None:
             record = self._inodes[ino] = OpenInode()
@@ -112,7 +112,7 @@ class OpenFiles:
         return record
 
     def closed(self, ino: Ino) -> int:
-        """Count one open less; return how many remain, 0 for an inode that was not open."""
+        """Subtract 1 from the open count of an inode; return the new count, at least 0."""
         record = self._inodes.get(ino)
         if record is None:
             return 0

@@ -1,10 +1,10 @@
 """Inodes without a name: kept while they are in use, then purged.
 
 Owns: which inodes are orphans, and their deletion. Does not know: names.
-Keeps: the row of an orphan stays until its last block is released, so that a crash in between
-leaves an orphan again, which the next mount purges.
-Tasks: handlers of unlink, forget and release report to it; one ``run`` per mount purges orphans that
-are too large for a handler.
+Keeps: the row of an orphan stays until its last block is released. So a crash in between leaves an
+orphan, which the next mount purges.
+Tasks: handlers of unlink, forget and release purge small orphans; one ``run`` per mount purges larger
+ones.
 Source: unlink(2), DESCRIPTION; libfuse fuse_lowlevel.h, comment on forget.
 """
 
@@ -57,9 +57,9 @@ class Orphans:
         return len(self._known)
 
     def adopt_all(self) -> None:
-        """Purge orphans that an earlier mount or another host left, unless this host uses them.
+        """Purge orphans of an earlier mount or another host, unless a process here uses them.
 
-        At mount none is in use; a follower that is promoted may have such files open.
+        At mount no orphan is in use. When a follower is promoted, its processes may have some open.
         """
         tops = removed_trees.tops(self._db)
         for ino in inodes.orphans(self._db):
@@ -71,18 +71,18 @@ class Orphans:
                 self._enqueue(ino)
 
     def made(self, ino: Ino) -> None:
-        """Note an inode that was created without a name. It is not purged yet: it is being opened."""
+        """Note an inode that was created without a name, and is about to be opened."""
         self._known.add(ino)
 
     def unlinked(self, ino: Ino) -> None:
-        """Note an inode that just lost its last name. Transaction: inside a group."""
+        """Note that an inode has lost its last name; purge it if unused. Transaction: inside a group."""
         self._known.add(ino)
         self.unused(ino)
 
     def unused(self, ino: Ino) -> None:
-        """Purge an inode if it is an orphan that neither the kernel nor an open file holds.
+        """Purge an inode if it is an orphan that is not open and has no lookup count.
 
-        Called when a lookup count or an open count fell to zero. Schedule point: never.
+        Called when a lookup count or an open count becomes zero. Schedule point: never.
         """
         if (
             ino not in self._known
@@ -97,7 +97,7 @@ class Orphans:
             return
         row = inodes.find(self._db, ino)
         if row is None or row.nlink:
-            # The group that removed the last name was lost: the inode has a name again.
+            # The group that removed the last name was lost, so the inode has a name again.
             self._known.discard(ino)
         elif row.flags & InodeFlag.REMOVED:
             self._known.discard(ino)
@@ -112,10 +112,10 @@ class Orphans:
         self._queued.set()
 
     async def run(self) -> None:
-        """Purge large orphans piece by piece, until cancelled.
+        """Purge large orphans in slices, until cancelled.
 
-        After each piece ``purge`` sleeps for as long as the piece took, so that requests get at least
-        half of the loop's time. After a failure the rows stay for the next mount.
+        After each slice ``purge`` sleeps for as long as the slice took, so that requests get at least
+        half of the event loop's time. After a failure the next mount continues.
         """
         while True:
             await self._queued.wait()
@@ -133,7 +133,7 @@ class Orphans:
                     self._status.break_off(f"purging a removed file failed: {exc}")
 
     async def purge(self, ino: Ino) -> None:
-        """Delete an inode without names in pieces, as long as the mount is writable."""
+        """Delete an orphan in slices, as long as the mount is writable."""
         while self._status.writable:
             started_s = trio.current_time()
             try:
@@ -149,9 +149,9 @@ class Orphans:
             await trio.sleep(trio.current_time() - started_s)
 
     def _purge_or_leave(self, row: Attributes) -> bool:
-        """Purge one piece as ``purge_piece`` does; leave an orphan whose rows cannot be read.
+        """Purge one slice as ``purge_piece`` does; skip an orphan whose rows cannot be read.
 
-        Return whether the work on this orphan is finished.
+        Return whether the work on the orphan is finished.
         """
         before = self._db.rows_changed()
         try:
@@ -163,8 +163,12 @@ class Orphans:
             return True
 
     def _leave(self, ino: Ino, exc: BadRowError) -> None:
-        """Leave an orphan to fsck; the next mount tries to purge it once more."""
-        _log.error("cannot free the space of the removed inode %d: %s", ino, exc)
+        """Skip an orphan; fsck can repair it, and the next mount tries again to purge it."""
+        _log.error(
+            "cannot free the space of the removed inode %d: %s; the next mount tries again",
+            ino,
+            exc,
+        )
         self._known.discard(ino)
 
     def purge_piece(self, row: Attributes) -> bool:
@@ -188,7 +192,7 @@ class Orphans:
 def unmap(
     db: Database, cache: BlockCache, ino: Ino, blocks: list[tuple[BlockIndex, BlockId]]
 ) -> None:
-    """Turn blocks of a file into holes. Transaction: inside a group.
+    """Turn blocks of a file into holes, and release the blocks. Transaction: inside a group.
 
     Raises:
         BadRowError: the row of a block or of its pack cannot be read; nothing was changed.

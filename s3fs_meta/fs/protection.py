@@ -1,4 +1,4 @@
-"""Checks before every change of an inode: a protected inode must not change.
+"""Checks before a change of an inode, which refuse changes of protected inodes.
 
 Owns: the checks. Does not know: how an inode becomes locked (``trees.lock``), immutable or
 append-only (``inode_flags``).
@@ -18,19 +18,19 @@ def require_changeable(attributes: Attributes) -> None:
     """Refuse to change a locked or immutable inode, or to add a name to it.
 
     Raises:
-        NotPermittedError: it is locked or immutable.
+        NotPermittedError: the inode is locked or immutable.
     """
     if attributes.flags & _FIXED:
         raise NotPermittedError(f"inode {attributes.ino} is locked or immutable")
 
 
 def require_writable(attributes: Attributes, open_files: OpenFiles) -> None:
-    """As ``require_changeable``, but accept writes to a file that became immutable while it was open.
+    """Refuse writes to a locked or immutable inode, except if it became immutable while it was open.
 
-    The kernel may have accepted these writes before.
+    The kernel may have accepted such writes before the flag was set.
 
     Raises:
-        NotPermittedError: it is locked, or was immutable when it was opened.
+        NotPermittedError: the inode is locked, or was immutable when it was opened.
     """
     if attributes.flags & InodeFlag.IMMUTABLE and not attributes.flags & InodeFlag.LOCKED:
         record = open_files.find(attributes.ino)
@@ -40,13 +40,13 @@ def require_writable(attributes: Attributes, open_files: OpenFiles) -> None:
 
 
 def require_unprotected(attributes: Attributes) -> None:
-    """Refuse a change that append-only inodes do not allow, either.
+    """Refuse a change that locked, immutable and append-only inodes forbid.
 
-    Such changes are: overwriting or cutting content, removing or adding a name, and changing the
-    owner, the mode or the attributes.
+    Such changes are overwriting or truncating content, removing or adding a name, and changing the
+    owner, the mode or extended attributes.
 
     Raises:
-        NotPermittedError: it is locked, immutable or append-only.
+        NotPermittedError: the inode is locked, immutable or append-only.
     """
     if attributes.flags & _PROTECTED:
         raise NotPermittedError(f"inode {attributes.ino} is locked, immutable or append-only")

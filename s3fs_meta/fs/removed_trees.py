@@ -1,7 +1,7 @@
-"""Directories that were removed together with their entries, and are not empty yet.
+"""Removed trees: directories that were removed together with their entries, and are not empty yet.
 
-Owns: the list of such trees, and the answer whether a directory lies in one: then it counts as
-removed itself, so that no name in it can be added, removed or changed, not even by a process that has it open.
+Owns: the list of removed trees, and the check whether a directory is in one. Such a directory counts
+as removed: no name in it can be added, removed or changed, even by a process that has it open.
 Does not know: how trees are emptied (``trees.remove``).
 The rows are the authority: after a crash the tops are orphans with the flag REMOVED.
 """
@@ -19,7 +19,7 @@ from s3fs_meta.model import ROOT_INO, Attributes, Ino
 
 
 class TreeProgress(NamedTuple):
-    """How many names are processed, and how many are known to be left."""
+    """The progress of an operation on a tree: names processed, and names known to remain."""
 
     done: int
     left: int
@@ -28,14 +28,14 @@ class TreeProgress(NamedTuple):
         """Return the progress after a slice.
 
         Args:
-            names: how many the slice processed.
-            found: how many names the directories among these contain.
+            names: how many names the slice processed.
+            found: how many names are in the directories among them.
         """
         return TreeProgress(self.done + names, max(self.left + found - names, 0))
 
 
 class RemovedTrees:
-    """The top directories of the removed trees of one mount; false when there is none."""
+    """The tops of the removed trees of one mount."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -52,13 +52,11 @@ class RemovedTrees:
         return self._progress if self._tops else None
 
     def add(self, top: Ino, names: int = 0) -> None:
-        """Note a top whose row has the flag REMOVED; a second call changes nothing.
-
-        Schedule point: never.
+        """Add a top whose row has the flag REMOVED to the list. Schedule point: never.
 
         Args:
             top: the directory.
-            names: how many names it contains that are not in the progress yet.
+            names: how many names of the top are not counted in the progress yet.
         """
         if not self._tops:
             self._progress = TreeProgress(0, 0)
@@ -67,13 +65,13 @@ class RemovedTrees:
         self._arrived.set()
 
     def emptied(self, names: int, found: int) -> None:
-        """Count removed names, and the names that the directories among them contain."""
+        """Count names that were removed, and the names in the directories among them."""
         self._progress = self._progress.step(names, found)
 
     def last(self, count: int) -> list[Ino]:
-        """Return the tops to empty next, at most *count*: those that were added last.
+        """Return the tops that were added last, at most *count*; they are emptied next.
 
-        So the list grows with the depth of the tree and the width of its directories only.
+        With this order the list is bounded by the depth of a tree and the width of its directories.
         """
         return list(islice(reversed(self._tops), count))
 
@@ -85,14 +83,14 @@ class RemovedTrees:
             self._arrived = trio.Event()
 
     async def wait(self) -> None:
-        """Wait until there is a top."""
+        """Wait until the list has a top."""
         await self._arrived.wait()
 
     def hold(self, ino: Ino) -> bool:
-        """Return whether a directory lies in a removed tree, or does not exist.
+        """Return whether a directory is in a removed tree, or does not exist.
 
         Raises:
-            MetadataError: the directory is below itself.
+            MetadataError: the directories above it form a loop.
         """
         at: Attributes | None = inodes.find(self._db, ino)
         for _ in range(DIRECTORY_DEPTH_MAX):
@@ -101,4 +99,4 @@ class RemovedTrees:
             if at.ino == ROOT_INO:
                 return False
             at = inodes.find(self._db, at.parent)
-        raise MetadataError("its parent directories form a loop", ino)
+        raise MetadataError("the directories above it form a loop", ino)

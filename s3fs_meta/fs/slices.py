@@ -20,16 +20,18 @@ from s3fs_meta.limits import (
 
 @dataclass(frozen=True)
 class Slices:
-    """How much is done between two schedule points."""
+    """The most work of each kind between two schedule points."""
 
-    purged_blocks: int = PURGE_BLOCKS_MAX  # released by a truncation, a punched hole, a removal
-    names: int = TREE_SLICE_NAMES  # removed or locked
-    directories: int = TREE_SLICE_DIRECTORIES  # of one tree, that these names may be in
+    purged_blocks: int = (
+        PURGE_BLOCKS_MAX  # blocks released by a truncation, punched hole or removal
+    )
+    names: int = TREE_SLICE_NAMES  # names removed or locked
+    directories: int = TREE_SLICE_DIRECTORIES  # directories from which these names are taken
     cloned_names: int = CLONE_SLICE_NAMES
-    shared_blocks: int = CLONE_SLICE_BLOCKS  # of files that are cloned or copied
-    cloned_indexes: int = LOOP_SLICE_ROWS  # of a file with dirty content
-    cloned_bytes: int = CLONE_COPIED_BYTES
-    copied_bytes: int = COPIED_RANGE_BYTES  # by one copy_file_range(2)
+    shared_blocks: int = CLONE_SLICE_BLOCKS  # blocks shared by cloning or copying files
+    cloned_indexes: int = LOOP_SLICE_ROWS  # block positions cloned of a file with dirty blocks
+    cloned_bytes: int = CLONE_COPIED_BYTES  # bytes of dirty blocks copied by a clone
+    copied_bytes: int = COPIED_RANGE_BYTES  # bytes written by one copy_file_range(2)
 
 
 DEFAULT_SLICES: Final = Slices()

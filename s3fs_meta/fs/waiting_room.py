@@ -1,11 +1,12 @@
-"""Requests that wait for the store or for room: how many may wait, in total and for each user.
+"""A bound on the requests that wait for the store or for cache room, in total and for each user.
 
 Owns: the bound, and the share of each user. Does not know: why a request waits.
-Keeps: metadata requests always find a worker; one user's requests leave room for those of others;
-write-back is never refused because of waiting readers: the kernel would lose the data.
+Keeps: a worker is always free for metadata requests. One user's requests leave room for those of
+other users. Waiting readers never cause a write-back to be refused, because the kernel would lose the
+data.
 
-The code that receives a request sets ``caller`` in the task of the request, so that the layers
-between need not pass it as an argument.
+The code that receives a request sets ``caller`` in the task of the request, so that no layer in
+between must pass it as an argument.
 """
 
 from collections import Counter
@@ -17,21 +18,21 @@ from typing import Final
 from s3fs_meta.errors import BusyError
 from s3fs_meta.limits import WAITING_HANDLERS_MAX, WRITE_BACK_WAITING_MAX
 
-UNKNOWN: Final = -1  # user of a request without a known caller
-WRITE_BACK: Final = -2  # stands for the kernel, which writes back data of all users
+UNKNOWN: Final = -1  # user ID for a request without a known caller
+WRITE_BACK: Final = -2  # user ID for the kernel, which writes back data of all users
 
 caller: Final[ContextVar[int]] = ContextVar("caller", default=UNKNOWN)
 """The user ID of the current request, UNKNOWN or WRITE_BACK."""
 
 
 class WaitingRoom:
-    """The requests of one mount that wait."""
+    """Counts the waiting requests of one mount, and refuses too many."""
 
     def __init__(self, *, is_shared: bool = False) -> None:
-        """Make an empty one.
+        """Make a waiting room without requests.
 
         Args:
-            is_shared: several users may have requests here (``allow_other``).
+            is_shared: whether several users may send requests (``allow_other``).
         """
         self.is_shared = is_shared
         self._of: Counter[int] = Counter()
@@ -45,7 +46,7 @@ class WaitingRoom:
         """Count the request as waiting while the block runs.
 
         Raises:
-            BusyError: too many requests wait already, in total or of this user.
+            BusyError: too many requests wait already, in total or of the request's user.
         """
         uid = caller.get()
         self._require_place(uid)
@@ -56,11 +57,12 @@ class WaitingRoom:
             self._of[uid] -= 1
 
     def _require_place(self, uid: int) -> None:
-        """Refuse a request if too many wait.
+        """Refuse a request if too many requests wait.
 
-        A user may have twice as many waiting requests as places are free. So each further user
-        finds free places, and a user who is alone gets two thirds of them. Source: Choudhury and
-        Hahne, Dynamic Queue Length Thresholds, IEEE/ACM Transactions on Networking 6 (2), 1998.
+        A user may have at most twice as many waiting requests as are still allowed in total. So each
+        further user can send requests, and a single user gets two thirds of the total. Source:
+        Choudhury and Hahne, Dynamic Queue Length Thresholds, IEEE/ACM Transactions on Networking
+        6 (2), 1998.
         """
         if uid == WRITE_BACK and self._of[WRITE_BACK] < WRITE_BACK_WAITING_MAX:
             return

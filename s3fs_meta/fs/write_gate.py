@@ -1,9 +1,9 @@
-"""The gate that every changing operation passes, once its checks are done.
+"""The gate that every changing operation passes after its own checks.
 
 Owns: the order of refusals (state of the mount, room on the disk), opening the group, and the
-list of names and inodes that the open group changed. Does not know: what the operations do.
-If SQLite loses a group, acknowledged operations are undone and the kernel does not notice. The names
-and inodes that they changed are then invalidated in the kernel, so that it requests them again.
+list of names and inodes that the open group changed. Does not know: the effects of operations.
+If SQLite loses a group, acknowledged operations are undone, and the kernel still caches their
+results. So the names and inodes that the group changed are invalidated in the kernel.
 """
 
 import logging
@@ -29,21 +29,21 @@ _log = logging.getLogger(__name__)
 
 
 class Lost(NamedTuple):
-    """The names and inodes of lost changes: names as (directory, name)."""
+    """Names and inodes that the kernel must request again, for example after a lost group."""
 
-    names: list[tuple[Ino, bytes]]
+    names: list[tuple[Ino, bytes]]  # (directory, name)
     inodes: list[Ino]
 
 
 async def _forget_nothing(_parent: Ino, _name: bytes) -> None:
-    """Do nothing: there is no kernel that caches names."""
+    """Return at once, because no kernel caches names."""
     await trio.lowlevel.checkpoint()
 
 
 class KernelNotices(NamedTuple):
-    """Functions that invalidate the kernel's caches; the defaults are for use without a kernel."""
+    """Functions that invalidate the kernel's caches; the defaults do nothing."""
 
-    changed: Callable[[Lost], None] = lambda _lost: None  # never waits
+    changed: Callable[[Lost], None] = lambda _lost: None  # must not wait
     forget_name: Callable[[Ino, bytes], Awaitable[None]] = _forget_nothing
 
 
@@ -51,7 +51,7 @@ NO_KERNEL: Final = KernelNotices()
 
 
 class Changes:
-    """The changing operations of one mount: checks and begins each."""
+    """Checks and begins every changing operation of one mount."""
 
     def __init__(
         self,
@@ -69,20 +69,24 @@ class Changes:
         db.listeners.when_lost(LossStep.REPORT, self._lost)
 
     def require(self, size_bytes: int = OPERATION_DISK_BYTES) -> None:
-        """Refuse a change; ``open`` begins it if it needs rows.
+        """Check that the mount accepts a change; a change of rows then calls ``open``.
 
         Args:
             size_bytes: how many bytes the change may write to the local disk.
 
         Raises:
-            ReadOnlyStateError: the mount takes no changes.
+            ReadOnlyStateError: the mount accepts no changes.
             NoSpaceLeftError: the disk has only its reserve left.
         """
         self._status.require_writable()
         self._disk.spend(size_bytes)
 
     def begin(self, ino: Ino, *, times_only: bool = False) -> None:
-        """Begin an operation that changes an inode, or only its times. Raises as ``require``."""
+        """Begin an operation that changes an inode. Raises as ``require``.
+
+        Args:
+            times_only: the operation changes only times of the inode.
+        """
         self._status.require_writable()
         self._disk.spend()
         self.open(ino, times_only=times_only)
@@ -95,13 +99,13 @@ class Changes:
         self._names.append((parent, name))
 
     def begin_removal(self, parent: Ino, name: bytes) -> None:
-        """Begin an operation that removes a name: it may use half of the disk's reserve.
+        """Begin an operation that removes a name, which may use half of the disk's reserve.
 
-        Without the reserve, no file could be removed on a full disk.
+        Otherwise no file could be removed while the disk is full.
 
         Raises:
-            ReadOnlyStateError: the mount takes no changes.
-            NoSpaceLeftError: half of the reserve is used up.
+            ReadOnlyStateError: the mount accepts no changes.
+            NoSpaceLeftError: half of the disk's reserve is used up.
         """
         self._status.require_writable()
         try:
@@ -113,11 +117,11 @@ class Changes:
         self._names.append((parent, name))
 
     def also(self, parent: Ino, name: bytes) -> None:
-        """Note a further name that the operation just begun changes."""
+        """Note another name that the operation changes, after ``begin_entry``."""
         self._names.append((parent, name))
 
     def open(self, ino: Ino, *, times_only: bool = False) -> None:
-        """Begin an operation that has passed ``require`` in this stretch."""
+        """Begin an operation after ``require``, without a schedule point in between."""
         if self._db.group_operations >= GROUP_OPERATIONS_MAX:
             self._db.commit()
         if not self._db.in_group or len(self._names) > GROUP_NAMES_MAX:
@@ -130,7 +134,7 @@ class Changes:
         lost = Lost(self._names, sorted(set(self._inodes)))
         self._names, self._inodes = [], []
         _log.error(
-            "a commit failed and its operations are lost; they changed the inodes %s",
+            "a commit failed, and its operations are undone; they had changed the inodes %s",
             lost.inodes[:20],
         )
         self.notices.changed(lost)

@@ -1,6 +1,6 @@
 """Extended attributes: supported namespaces, size limits, the effect of ACLs on the mode.
 
-Owns: the rules. Does not know: FUSE; permissions, except that only root sees ``trusted``.
+Owns: these rules. Does not know: FUSE; permissions, except that only root can list ``trusted``.
 Source: xattr(7), setxattr(2), listxattr(2); fs/posix_acl.c.
 """
 
@@ -33,19 +33,21 @@ from s3fs_meta.meta.tables import xattrs as rows
 from s3fs_meta.model import Attributes, Caller, Ino, InodeFlag
 
 CAPABILITY: Final = b"security.capability"
-STATE: Final = b"user.s3fs-meta.state"  # computed at each request; not listed, so never copied
+STATE: Final = (
+    b"user.s3fs-meta.state"  # computed at each request; not listed, so tools do not copy it
+)
 
 _NAMESPACES: Final = (b"user.", b"trusted.", b"security.")
 _TRUSTED: Final = b"trusted."
 _ACLS: Final = (acl.ACCESS, acl.DEFAULT)
-# An ACL is never refused because the list of names is full.
+# Room for both ACLs is kept, so that an ACL is never refused because the list of names is full.
 _LIST_BYTES_MAX: Final = XATTR_LIST_BYTES_MAX - sum(len(name) + 1 for name in _ACLS)
 
 SupplementaryGroups = Callable[[int], Collection[int]]
 
 
 class AttributeNames:
-    """Extended attributes of inodes."""
+    """Reads and changes the extended attributes of a mount's inodes."""
 
     def __init__(
         self,
@@ -68,9 +70,9 @@ class AttributeNames:
         self._capacity = Capacity(db)
 
     def lacks_capability(self, ino: Ino) -> bool:
-        """Return whether an open inode surely has no security.capability.
+        """Return whether an open inode certainly has no security.capability.
 
-        The kernel may ask before every write(2): after the first time the answer is in memory.
+        The result is cached, because the kernel may request it before every write(2).
         """
         record = self._open_files.find(ino)
         if record is None:
@@ -88,7 +90,7 @@ class AttributeNames:
         """Return whether an inode exists and has no extended attribute.
 
         Raises:
-            BadRowError: its row cannot be read.
+            BadRowError: the inode's row cannot be read.
         """
         found = inodes.find(self._db, ino)
         return found is not None and not found.flags & InodeFlag.HAS_XATTRS
@@ -97,7 +99,8 @@ class AttributeNames:
         """Return the value of one attribute.
 
         Raises:
-            NoAttributeError, NotSupportedError, NoInodeError.
+            NoAttributeError, NoInodeError: the attribute or the inode does not exist.
+            NotSupportedError: the namespace of the attribute is not supported.
         """
         _check_name(name)
         attributes = inodes.get(self._db, ino)
@@ -106,7 +109,7 @@ class AttributeNames:
         return rows.get(self._db, ino, name)
 
     def names(self, ino: Ino, caller: Caller) -> list[bytes]:
-        """Return the names of an inode's attributes; those of ``trusted`` only to root."""
+        """Return the names of an inode's attributes; only root gets names of ``trusted``."""
         attributes = inodes.get(self._db, ino)
         if not attributes.flags & InodeFlag.HAS_XATTRS:
             return []
@@ -128,8 +131,8 @@ class AttributeNames:
         """Set one attribute.
 
         Args:
-            must_be_new: XATTR_CREATE.
-            must_exist: XATTR_REPLACE.
+            must_be_new: XATTR_CREATE was given.
+            must_exist: XATTR_REPLACE was given.
 
         Raises:
             NotSupportedError, AttributeRangeError, AttributeTooBigError, NoSpaceLeftError,
@@ -158,7 +161,8 @@ class AttributeNames:
         total = sum(len(other) + 1 for other in names) + len(name) + 1
         if total > _LIST_BYTES_MAX and name not in names:
             raise NoSpaceLeftError(
-                f"the attribute names of inode {before.ino} would exceed the limit: {total} bytes"
+                f"the attribute names of inode {before.ino} would have {total} bytes, more than"
+                f" {_LIST_BYTES_MAX}"
             )
 
     def _require_room(self, ino: Ino, name: bytes, value: bytes) -> None:
@@ -194,7 +198,7 @@ class AttributeNames:
             rows.remove(self._db, before.ino, name)
 
     def _keeps_setgid(self, before: Attributes, caller: Caller) -> bool:
-        """Return whether the setgid bit survives a new ACL (posix_acl_update_mode)."""
+        """Return whether setting an ACL keeps the setgid bit (posix_acl_update_mode)."""
         return (
             not before.mode & stat.S_ISGID
             or caller.uid == 0

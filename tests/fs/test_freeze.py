@@ -62,7 +62,7 @@ async def test_freeze_ends_after_its_time_limit(
 ) -> None:
     """After its limit a freeze ends with an error that has the limit."""
     top = make_directory(fs, b"top")
-    with pytest.raises(FreezeEndedError, match="held back for 3 s"), fs.freeze.hold(top, 3):
+    with pytest.raises(FreezeEndedError, match="blocked for 3 s"), fs.freeze.hold(top, 3):
         await trio.sleep_forever()
     assert not fs.freeze.is_held
 
@@ -77,7 +77,7 @@ async def test_too_many_waiting_requests_end_a_freeze(
         for _ in range(3):
             nursery.start_soon(_wait_until_frozen, fs, [top])
         with (
-            pytest.raises(FreezeEndedError, match="2 requests wait"),
+            pytest.raises(FreezeEndedError, match="2 blocked requests wait"),
             fs.freeze.hold(top, LONG_S),
         ):
             await trio.sleep_forever()

@@ -1,4 +1,4 @@
-"""Ranges of bytes cut into blocks, and the plan of a write. Pure functions.
+"""Splitting ranges of bytes into blocks, and planning a write. Pure functions.
 
 Owns: the arithmetic of offsets, and the choice among four methods for each part of a write.
 """
@@ -19,7 +19,7 @@ class Span(NamedTuple):
     stop: int
 
 
-_new = tuple.__new__  # a third of what calling the class costs
+_new = tuple.__new__  # takes a third of the time of calling the class
 
 Part = tuple[Span, Located | None]  # a span and its existing block, None for a hole
 
@@ -27,14 +27,14 @@ Part = tuple[Span, Located | None]  # a span and its existing block, None for a 
 class How(enum.Enum):
     """How a part of a write is done."""
 
-    NEW = "new"  # a new block; the content of an existing one is not needed
-    IN_PLACE = "in place"  # into a dirty block
-    COPY = "copy"  # the block is sealed: copy the remaining bytes, write into the copy
-    FETCH = "fetch"  # like COPY, but the block is not cached
+    NEW = "new"  # write a new block, because no byte of an existing block is kept
+    IN_PLACE = "in place"  # write into a dirty block
+    COPY = "copy"  # the block is not dirty: copy the bytes to keep, write into the copy
+    FETCH = "fetch"  # fetch the block, because it is not cached, then COPY
 
 
 class Step(NamedTuple):
-    """One part of a write, with the existing block at its place."""
+    """One part of a write, with the block that the file has there."""
 
     span: Span
     located: Located | None
@@ -46,21 +46,21 @@ class WritePlan(NamedTuple):
 
     before: Attributes
     steps: list[Step]  # ascending
-    missing: list[Located]  # blocks to fetch, before the plan is made again
-    added_bytes: int  # bytes by which blocks grow
-    overwrites: bool  # True if committed bytes change in place
+    missing: list[Located]  # blocks to fetch first; then a new plan is made
+    added_bytes: int  # total bytes by which blocks grow
+    overwrites: bool  # whether committed bytes are changed in place
 
 
 class Shortening(NamedTuple):
     """The effect of shortening a file on its blocks."""
 
     remove_from: BlockIndex  # blocks from this index on are removed
-    keep_index: BlockIndex  # block that keeps its first keep_bytes, if that is not 0
+    keep_index: BlockIndex  # index of the block that keeps its first keep_bytes, if not 0
     keep_bytes: int
 
 
 def spans(offset: int, stop: int, block_bytes: int) -> list[Span]:
-    """Return the parts of ``[offset, stop)``, ascending, one per block."""
+    """Split the bytes ``[offset, stop)`` at block borders; return one span per block, ascending."""
     first = offset // block_bytes
     last = (stop - 1) // block_bytes
     if first == last:
@@ -86,8 +86,8 @@ def plan_write(
     """Return how each part of a write is done.
 
     Args:
-        before: the inode.
-        parts: ascending.
+        before: the attributes of the inode before the write.
+        parts: the parts of the write, ascending.
         is_local: returns whether a block is cached and needs no verification.
     """
     steps: list[Step] = []
@@ -112,11 +112,11 @@ def plan_write(
 
 
 def bytes_to_keep(span: Span, plain_bytes: int) -> int:
-    """Return how much of a block must be copied before a part of it is written."""
+    """Return how many leading bytes of a block must be copied before a part of it is written."""
     return min(span.start, plain_bytes) if span.stop >= plain_bytes else plain_bytes
 
 
 def cut(size_bytes: int, block_bytes: int) -> Shortening:
-    """Return what shortening a file to *size_bytes* does to its blocks."""
+    """Return the effect of shortening a file to *size_bytes* on its blocks."""
     whole, rest = divmod(size_bytes, block_bytes)
     return Shortening(BlockIndex(whole + (rest > 0)), BlockIndex(whole), rest)

@@ -1,17 +1,17 @@
 """The content of regular files: read, write, truncate.
 
 Owns: reading and writing ranges of bytes in blocks; sizes and mapped blocks of inodes.
-Does not know: names, where blocks are kept (``cache``).
-Keeps: ``inodes.mapped_blocks`` equals the rows of the map; no block reaches past the size of its
-file, so growing a file never shows old bytes.
+Does not know: names, where blocks are stored (``cache``).
+Keeps: ``inodes.mapped_blocks`` equals the rows of the block map. No block extends beyond the size of
+its file, so growing a file never shows old bytes.
 
-There is no lock. Every request is a loop: look up everything that it needs; if a block must be
-fetched, wait for it and look up again; else do all the work in one stretch without a schedule
-point. So a request always sees changes that other requests made while it waited.
+There is no lock. Every request is a loop: it looks up the inode and the blocks. If a block must be
+fetched, it waits and looks everything up again; otherwise it does all its work without a schedule
+point. So a request always uses the changes that other requests made while it waited.
 
-Order after a crash: rows survive from the next group commit on, but bytes that are written into
-a dirty block survive at once. So a write over bytes that a commit made visible first commits the
-open group: otherwise it would survive a crash that undoes operations older than itself.
+Order after a crash: changed rows survive a crash only after the next group commit, but bytes written
+into a dirty block survive at once. So a write over committed bytes first commits the open group.
+Otherwise the write could survive a crash that undoes older operations.
 """
 
 from collections.abc import Callable
@@ -105,7 +105,7 @@ class FileData:
         """Return the bytes from *offset* on, *length* of them or up to the end of the file.
 
         Raises:
-            NoInodeError, InvalidRequestError, RefusesDirectoryError, BusyError.
+            NoInodeError, InvalidRequestError, RefusesDirectoryError, BusyError: nothing was read.
             StoreError, CorruptionError: some bytes are unavailable; they are never replaced by zeros.
 
         Schedule point: only if a block must be fetched.  Transaction: none.
@@ -124,12 +124,13 @@ class FileData:
             if isinstance(found, bytes):
                 return found
             missing = found
-        raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted repeatedly")
+        why = "its blocks were evicted again before they were used"
+        raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, why)
 
     def try_read(self, ino: Ino, offset: int, length: int) -> bytes | list[Located]:
-        """Return the bytes if all are cached, else the blocks to fetch.
+        """Return the bytes if all are cached, otherwise the blocks to fetch.
 
-        The list is empty if a cached block was just evicted: the caller tries again.
+        The list is empty if a cached block was just evicted; then the caller tries again.
 
         Raises as ``read``.  Schedule point: never.
         """
@@ -188,21 +189,22 @@ class FileData:
     async def write(
         self, ino: Ino, offset: int, data: bytes | memoryview, *, sets_times: bool = True
     ) -> int:
-        """Write bytes at *offset*; a gap past the end becomes a hole. Return their number.
+        """Write bytes at *offset*; return their number. A gap after the end of the file is a hole.
 
         Args:
             ino: a regular file.
-            offset: counted from 0.
-            data: not kept after return.
-            sets_times: set mtime and ctime to now; false if the kernel sends them.
+            offset: position of the first byte.
+            data: the bytes; the buffer is not used after return.
+            sets_times: set mtime and ctime to now; false if the kernel sends these times.
 
         Raises:
-            TooBigError, NoInodeError, InvalidRequestError, ReadOnlyStateError, BusyError.
+            TooBigError, NoInodeError, InvalidRequestError, ReadOnlyStateError, BusyError: nothing was
+                written.
             NoSpaceLeftError: capacity, cache or disk is full; as with write(2), part of the
                 data may have been written.
-            StoreError, CorruptionError: a block of which the write replaces only a part is unavailable.
+            StoreError, CorruptionError: the write replaces a part of a block that is unavailable.
 
-        Schedule point: only if it must wait for room or for a block.  Transaction: its own.
+        Schedule point: only if the write waits for room or for a block.  Transaction: its own.
         """
         if not data:
             return 0
@@ -220,14 +222,14 @@ class FileData:
         sets_times: bool,
         has_room: bool = False,
     ) -> list[Located] | None:
-        """Write at least one byte unless that must wait; return None if it is done.
+        """Write the bytes if no wait is needed.
 
         Args:
-            has_room: the caller has found room already; do not check again.
+            has_room: the caller has found room in the cache already.
 
         Returns:
-            The blocks to fetch first; an empty list if the write must wait for room, or if a cached
-            block was just evicted.
+            None if the bytes are written, otherwise the blocks to fetch first. An empty list if the
+            write must wait for room, or if a cached block was just evicted.
 
         Raises as ``write``.  Schedule point: never.
         """
@@ -252,7 +254,7 @@ class FileData:
         try:
             self._carry_out(plan, offset, data, sets_times=sets_times)
         except NotLocalError:
-            return []  # parts already written are written once more
+            return []  # the caller writes all parts again
         return None
 
     async def write_after(
@@ -275,10 +277,11 @@ class FileData:
             if found is None:
                 return len(data)
             missing = found
-        raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted repeatedly")
+        why = "its blocks were evicted again before they were used"
+        raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, why)
 
     def _look_up(self, ino: Ino, offset: int, stop: int) -> tuple[Attributes, list[Part]]:
-        """Return the inode, and the parts of the range with their blocks."""
+        """Return the attributes of a file, and the parts of a range with their blocks."""
         if stop > FILE_BYTES_MAX:
             raise TooBigError(ino, stop)
         try:
@@ -291,7 +294,7 @@ class FileData:
             raise
 
     def _overwrite(self, parts: list[Part], data: bytes | memoryview) -> None:
-        """Write within dirty blocks, which changes no row."""
+        """Write bytes within dirty blocks, which changes no row."""
         self._changes.require(len(data))
         if self._db.group_operations:
             self._db.commit()
@@ -305,7 +308,7 @@ class FileData:
     def _carry_out(
         self, plan: WritePlan, offset: int, data: bytes | memoryview, *, sets_times: bool
     ) -> None:
-        """Write everything in one stretch; the rows match the written bytes also after a failure."""
+        """Write all parts without a schedule point; after a failure the rows match the written parts."""
         before, whole = plan.before, memoryview(data)
         done = mapped = 0
         try:
@@ -318,7 +321,7 @@ class FileData:
                 self._note_write(before, offset + done, mapped, sets_times=sets_times)
 
     def _write_step(self, ino: Ino, step: Step, data: memoryview) -> int:
-        """Write one part; return 1 if it filled a hole, else 0."""
+        """Write one part; return 1 if the part was a hole, otherwise 0."""
         span, before, how = step
         if how is How.NEW:
             self._cache.write_new(ino, span.block_index, span.start, data, replaced=before)
@@ -339,7 +342,7 @@ class FileData:
             self._cache.write_in_place(copied, span.start, data)
         except S3fsError:
             if self._db.in_group:
-                self._cache.release(block)  # no row names it
+                self._cache.release(block)  # no file refers to the copy
             raise
         return block
 
@@ -366,15 +369,15 @@ class FileData:
     async def truncate(self, ino: Ino, size_bytes: int, *, sets_times: bool = True) -> None:
         """Set the size of a regular file. Content beyond the size is removed; an extension is a hole.
 
-        More blocks than a slice releases are cut off in pieces, from the end towards *size_bytes*.
-        Each piece leaves a valid, shorter file, also after a crash.
+        If more blocks must be released than a slice may, the file is shortened in several slices,
+        from its end. After each slice, and after a crash, it is a valid, shorter file.
 
         Raises:
             TooBigError, NoInodeError, InvalidRequestError, RefusesDirectoryError,
-            ReadOnlyStateError, NoSpaceLeftError, BusyError.
+            ReadOnlyStateError, NoSpaceLeftError, BusyError: the file is as before, or shorter.
             StoreError, CorruptionError: the block that is cut in two is unavailable.
 
-        Schedule point: only for a large file or a fetch.  Transaction: its own.
+        Schedule point: only for several slices or a fetch.  Transaction: its own.
         """
         if size_bytes > FILE_BYTES_MAX:
             raise TooBigError(ino, size_bytes)
@@ -400,7 +403,8 @@ class FileData:
                 fetched += 1
                 continue
             return
-        raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted repeatedly")
+        why = "its blocks were evicted again before they were used"
+        raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, why)
 
     def _resize(self, before: Attributes, size_bytes: int, *, sets_times: bool) -> None:
         if size_bytes == before.size_bytes and not sets_times:
@@ -423,7 +427,7 @@ class FileData:
         )
 
     def cut_piece(self, before: Attributes, remove_from: BlockIndex) -> bool:
-        """Cut one piece off the end, if more blocks must go than one stretch may release."""
+        """Shorten the file by one slice, if more blocks must be released; return whether it did."""
         blocks = block_map.indexes_from(
             self._db, before.ino, remove_from, self._slices.purged_blocks + 1
         )
@@ -445,7 +449,7 @@ class FileData:
         plan = cut(size_bytes, self._block_bytes)
         self._changes.begin(before.ino)
         if split is not None and split.plain_bytes > plan.keep_bytes:
-            # Never in place: the removed bytes are visible in the last commit.
+            # Not in place, because the last commit still contains the removed bytes.
             block = self._cache.copy_on_write(
                 split, before.ino, plan.keep_index, plan.keep_bytes, cuts=True
             )
@@ -462,7 +466,7 @@ class FileData:
         """Return the attributes of a regular file.
 
         Raises:
-            NoInodeError, InvalidRequestError, RefusesDirectoryError.
+            NoInodeError, InvalidRequestError, RefusesDirectoryError: the inode is not a regular file.
         """
         attributes = inodes.get(self._db, ino)
         kind = attributes.mode & _TYPE
@@ -473,7 +477,7 @@ class FileData:
         return attributes
 
     async def _fetch(self, missing: list[Located]) -> None:
-        """Fetch blocks, unless so many requests wait that metadata requests would find no worker."""
+        """Fetch blocks. Refuse (BusyError) if too many requests wait already."""
         with self._waiting.entered():
             if len(missing) == 1:
                 await self._cache.fetch(missing[0])
@@ -481,7 +485,7 @@ class FileData:
                 await self._fetch_all(missing)
 
     async def _fetch_all(self, missing: list[Located]) -> None:
-        """Fetch several blocks at once; raise the first error itself, not a group."""
+        """Fetch several blocks concurrently; raise the first error, not an exception group."""
         errors: list[S3fsError] = []
 
         async def fetch(located: Located) -> None:

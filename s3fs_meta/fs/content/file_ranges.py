@@ -1,9 +1,9 @@
 """Operations on ranges of a file: find data and holes, make holes, share blocks with another file.
 
-Owns: lseek(2) with SEEK_DATA and SEEK_HOLE, fallocate(2), copy_file_range(2), on rows where that is
-possible. Does not know: requests; how bytes are written (``file_data``).
-Long operations work in pieces, each of which leaves a valid file, also after a kill. As with
-write(2), an interrupted operation may have been done in part.
+Owns: lseek(2) with SEEK_DATA and SEEK_HOLE, fallocate(2), copy_file_range(2). If possible, they change
+only rows. Does not know: requests; how bytes are written (``file_data``).
+A long operation works in slices. After each slice, and after a kill, the file is valid. As with
+write(2), an interrupted operation may be done in part.
 """
 
 from collections.abc import Callable
@@ -42,13 +42,13 @@ KEEP_SIZE: Final = 0x01
 PUNCH_HOLE: Final = 0x02
 ZERO_RANGE: Final = 0x10
 
-# Modes of lseek. Source: lseek(2); os has the names only where the C library does.
+# Modes of lseek. Source: lseek(2); Python's os lacks these names if the C library lacks them.
 SEEK_DATA: Final = 3
 SEEK_HOLE: Final = 4
 
 
 def seek_without_holes(ino: Ino, offset: int, whence: int, size_bytes: int) -> int:
-    """Return the result of lseek(2) for a file that is all data, with a hole at its end.
+    """Return the result of lseek(2) for a file without holes, except the one at its end.
 
     Raises:
         NoDataError: *offset* is not in the file.
@@ -62,7 +62,7 @@ def seek_without_holes(ino: Ino, offset: int, whence: int, size_bytes: int) -> i
 
 
 class FileRanges:
-    """Ranges of the files of one mount."""
+    """Operations on ranges of the files of one mount."""
 
     def __init__(
         self,
@@ -87,14 +87,15 @@ class FileRanges:
     # --- where data is -------------------------------------------------------------------------
 
     async def seek(self, ino: Ino, offset: int, whence: int) -> int:
-        """Return the offset of the next data or hole, *offset* itself if it is in one.
+        """Return the offset of the next data or hole; *offset* itself if it is in data or a hole.
 
-        Data are the bytes from the beginning of a block to the end of its content. All else reads as
-        zeros and is a hole, and so is the end of the file. Source: lseek(2).
+        Data are the bytes from the beginning of a block to the end of its content. All other bytes
+        read as zeros and are holes, and so is the end of the file. Source: lseek(2).
 
         Raises:
             NoDataError: *offset* is not in the file, or only a hole follows.
-            InvalidRequestError, NoInodeError, RefusesDirectoryError.
+            InvalidRequestError: *whence* is neither SEEK_DATA nor SEEK_HOLE.
+            NoInodeError, InvalidRequestError, RefusesDirectoryError: *ino* is not a regular file.
 
         Schedule point: between slices of a long run of blocks.
         """
@@ -118,7 +119,7 @@ class FileRanges:
         raise NoDataError(ino, offset)
 
     async def _next_hole(self, ino: Ino, offset: int) -> int:
-        """Return the offset of the first byte at or after *offset* that is in no block's content."""
+        """Return the offset of the first byte at or after *offset* that no block contains."""
         index, _within = divmod(offset, self._block_bytes)
         while rows := block_map.lengths_from(self._db, ino, BlockIndex(index), SEEK_SLICE_ROWS):
             for found, plain_bytes in rows:
@@ -133,19 +134,19 @@ class FileRanges:
     # --- room and holes ------------------------------------------------------------------------
 
     async def allocate(self, ino: Ino, mode: int, offset: int, length: int) -> None:
-        """Allocate or clear a range as fallocate(2), but check for free space without reserving it.
+        """Allocate or clear a range as fallocate(2) does, but check free space without reserving it.
 
         Args:
             ino: a regular file.
-            mode: 0, KEEP_SIZE, PUNCH_HOLE with KEEP_SIZE, ZERO_RANGE with or without it.
-            offset: of the first byte.
-            length: in bytes.
+            mode: 0, KEEP_SIZE, PUNCH_HOLE with KEEP_SIZE, ZERO_RANGE with or without KEEP_SIZE.
+            offset: position of the first byte.
+            length: number of bytes.
 
         Raises:
-            NotSupportedError: another mode.
+            NotSupportedError: *mode* has another value.
             NoSpaceLeftError: the filesystem has no room for so many bytes.
             TooBigError, InvalidRequestError, NoInodeError, NotPermittedError, and what a write
-            raises; part of it may have been done.
+            raises: the operation may be done in part.
 
         Schedule point: always.
         """
@@ -169,10 +170,9 @@ class FileRanges:
             await self._data.truncate(ino, stop)
 
     def _require_room(self, before: Attributes, offset: int, stop: int) -> None:
-        """Raise unless the holes of the range, at their largest, fit into capacity and local disk.
+        """Refuse a range if its holes, estimated at most, exceed the capacity or the local disk.
 
-        Writes that are faster than their upload need the local disk, but never more of it than
-        the cache may take.
+        Writes that are faster than their upload use the local disk, up to the size of the cache.
         """
         lacking = stop - offset - min(before.mapped_blocks * self._block_bytes, stop - offset)
         self._capacity.require_free(lacking)
@@ -183,11 +183,11 @@ class FileRanges:
             raise NoSpaceLeftError(f"the local disk has room for only {max(local_bytes, 0)} bytes")
 
     async def _clear(self, ino: Ino, offset: int, stop: int) -> None:
-        """Clear a range within the file: complete blocks become holes, parts of blocks zeros."""
+        """Clear a range of a file: complete blocks become holes, parts of blocks become zeros."""
         if offset >= stop:
             return
         first, last = -(-offset // self._block_bytes), stop // self._block_bytes
-        if first > last:  # within one block
+        if first > last:  # the range is within one block
             await self._zero(ino, offset, stop)
             return
         await self._zero(ino, offset, first * self._block_bytes)
@@ -195,7 +195,7 @@ class FileRanges:
         await self._zero(ino, last * self._block_bytes, stop)
 
     async def _zero(self, ino: Ino, offset: int, stop: int) -> None:
-        """Write zeros over the content of a block in a range within that block."""
+        """Write zeros over a range that is within one block, as far as the block has content."""
         index, start = divmod(offset, self._block_bytes)
         located = block_map.locate(self._db, ino, BlockIndex(index))
         if located is not None:
@@ -224,14 +224,14 @@ class FileRanges:
     async def copy(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
         """Copy a range of *source* into *target*; return the number of bytes copied.
 
-        Complete blocks that are in the bucket are shared: their rows are copied; so is a last block
-        that ends both files. The rest is read and written. One call copies at most
-        SHARED_RANGE_BYTES, and writes about the slice's copied_bytes
-        of them: the calling process calls again, and can be killed in between. The end of the file
-        and an error shorten the copy, too. Source: copy_file_range(2).
+        Complete blocks that are in the bucket are shared, by copying rows. So is a last block that
+        ends both files. Other bytes are read and written. One call copies at most
+        SHARED_RANGE_BYTES, and writes about ``copied_bytes`` of the slices. The process calls again
+        for more, and can be killed in between. The end of *source* and an error shorten the copy,
+        too. Source: copy_file_range(2).
 
         Raises:
-            What ``FileData.read`` and ``FileData.write`` raise; nothing was copied.
+            What ``FileData.read`` and ``FileData.write`` raise: nothing was copied.
 
         Schedule point: always.
         """
@@ -254,9 +254,9 @@ class FileRanges:
         return max(done - offset, 0)
 
     def try_copy(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int | None:
-        """Copy a range within one block at once, as ``copy``; return None if that must wait.
+        """Copy a range within one block as ``copy`` does, without waiting; None if it must wait.
 
-        Most copied files are small: for them a task and its waits cost more than the copy.
+        Most copied files are small. For them a task and its waits take longer than the copy.
 
         Raises as ``copy``.  Schedule point: never.
         """
@@ -280,7 +280,7 @@ class FileRanges:
         return len(data) if missing is None else None
 
     def _end_of_copy(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
-        """Return where in *source* a copy ends; check the request."""
+        """Check a request to copy; return the offset in *source* at which the copy ends."""
         if at + length > FILE_BYTES_MAX:
             raise TooBigError(target, at + length)
         before = self._data.regular(target)
@@ -290,17 +290,17 @@ class FileRanges:
         return min(offset + min(length, SHARED_RANGE_BYTES), size_bytes)
 
     async def _write(self, source: Ino, offset: int, target: Ino, at: int, stop: int) -> int:
-        """Read and write up to the end of a block; return the number of bytes."""
+        """Copy bytes by reading and writing, up to the end of a source block; return their number."""
         length = min(self._block_bytes - offset % self._block_bytes, stop - offset)
         data = await self._data.read(source, offset, length)
         return await self._data.write(target, at, data)
 
     def _share(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
-        """Share blocks that are in the bucket, and holes; return the number of bytes.
+        """Share uploaded blocks and holes of *source* with *target*; return the number of bytes.
 
-        Complete blocks, and the last one of *source* if *target* ends with it, too: then no byte
-        of the target stands behind its content. Stop before the first dirty or sealed block, which
-        belongs to one file only, and before damage: the copy would succeed without content.
+        Complete blocks are shared, and the last block of *source* if no byte of *target* follows it.
+        Sharing stops before the first dirty or sealed block, which must belong to one file only, and
+        before a damaged block, because the copy would succeed without its content.
         """
         before = self._data.regular(target)
         require_changeable(before)
@@ -337,5 +337,5 @@ class FileRanges:
         return shared_bytes
 
     def _ends_both(self, source: Ino, stop: int, target: Attributes, end: int) -> bool:
-        """Return whether a range ends *source*, and no byte of *target* is behind its end."""
+        """Return whether a range ends with *source*, and its copy not before the end of *target*."""
         return stop == self._data.regular(source).size_bytes and end >= target.size_bytes

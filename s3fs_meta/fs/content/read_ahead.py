@@ -1,7 +1,7 @@
-"""Read-ahead: blocks that a sequential reader will need are fetched before it requests them.
+"""Read-ahead: fetching the next blocks of a sequential reader before it requests them.
 
-Owns: the choice of blocks, and the bound on how many wait. Does not know: requests.
-Tasks: handlers of read call ``note``; READAHEAD_WORKERS of ``run`` fetch.
+Owns: the choice of blocks, and the bound on queued blocks. Does not know: requests.
+Tasks: handlers of read call ``note``; ``run`` fetches with READAHEAD_WORKERS tasks.
 """
 
 import trio
@@ -22,7 +22,7 @@ from s3fs_meta.model import BlockIndex, Ino
 
 
 class ReadAhead:
-    """The read-ahead of one mount. If its queue is full, further runs of blocks are dropped."""
+    """The read-ahead of one mount. If its queue is full, it fetches no further blocks."""
 
     def __init__(
         self, db: Database, cache: BlockCache, open_files: OpenFiles, block_bytes: int
@@ -38,16 +38,16 @@ class ReadAhead:
         self._send, self._receive = trio.open_memory_channel[list[Located]](READAHEAD_REQUESTS_MAX)
 
     def note(self, ino: Ino, offset: int, stop: int) -> None:
-        """Note a read of ``[offset, stop)``; if reads are sequential, fetch the blocks that follow.
+        """Note a read of ``[offset, stop)``; if reads are sequential, queue the next blocks.
 
-        A request that checks again after it has waited changes nothing. Schedule point: never.
+        If a request calls it again after waiting, nothing changes. Schedule point: never.
         """
         record = self._open_files.being_read(ino)
         if record is None or stop == record.read_position:
             return
         before, record.read_position = record.read_position, stop
         length = stop - offset
-        # The kernel reads ahead, too: two of its requests may be swapped.
+        # The kernel reads ahead, too, and two of its requests may arrive in reverse order.
         if before < 0 or not -2 * length <= offset - before <= length:
             record.ahead_blocks = record.asked_until = 0
             return
@@ -56,11 +56,11 @@ class ReadAhead:
             self._ask(ino, record, index)
 
     def _ask(self, ino: Ino, record: OpenInode, index: int) -> None:
-        """Queue the blocks of the window that are not cached, and enlarge the window.
+        """Queue the uncached blocks of the read-ahead window, and enlarge the window.
 
-        The window ends at the end of a run. Runs are counted from the beginning of the file, like the
-        packs of a file that was written at once. So blocks are queued once per run, and most reads
-        cost a comparison.
+        The window ends at the end of a run. Runs begin at multiples of their length in the file, like
+        the packs of a file that was written sequentially. So blocks are queued once per run, and
+        most reads only compare two numbers.
         """
         record.ahead_blocks = min(
             max(READAHEAD_GROWTH * record.ahead_blocks, self.run_blocks), self.window_blocks_max

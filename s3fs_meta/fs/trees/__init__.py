@@ -1,9 +1,10 @@
 """Operations on complete trees of directories, in slices.
 
 clone      copy a tree; uploaded content is shared
-remove     remove a tree's name at once, free its space in the background
-lock       make every inode of a tree immutable
-slice      the part of the work that is done before other requests are served
+remove     remove a tree's name at once, and free its space in the background
+lock       make every inode of a tree permanently immutable
+
+A slice is the part of the work that is done before other requests are served.
 
 Start at ``remove``. ``fs.removed_trees`` counts the progress for the caller.
 Below: namespace, orphans, meta.trees.

@@ -1,11 +1,12 @@
 """Copying a complete tree: rows are copied, content is shared.
 
-Owns: ``s3fs-meta clone``: slices build the copy below a top directory without a name; one last
-operation names it. Does not know: FUSE, permissions.
-Keeps: all or nothing: an unfinished copy is a removed tree, which the background task of ``remove``
-deletes during this mount or the next one.
-Uploaded blocks are shared. A dirty or sealed block belongs to one index of one file (I42), so that the
-uploader knows which rows to update; it is copied on the local disk, and the upload deduplicates it.
+Owns: ``s3fs-meta clone``. Slices build the copy below a directory without a name; a last operation
+names that directory. Does not know: FUSE, permissions.
+Keeps: a copy is complete or not visible. An unfinished copy is a removed tree, which the background
+task of ``remove`` deletes during this mount or the next.
+Uploaded blocks are shared. A dirty or sealed block is mapped at one file position only (I42), so that
+the uploader finds the row to update. It is copied on the local disk, and the upload deduplicates the
+copy.
 Tasks: one copy at a time, requested through the control socket.
 Design: docs/design/semantics.md, "Trees".
 """
@@ -94,9 +95,9 @@ class TreeClone:
         """Copy a file or tree to a new name.
 
         Args:
-            source: its name.
-            ino: the inode that the caller saw there; if the name has another one by now, fail.
-            target: a name that is free, in a directory that exists.
+            source: the name to copy.
+            ino: the inode that the caller found at *source*; if the name has another inode, fail.
+            target: an unused name in an existing directory.
             copied: called after each slice with the progress.
             freeze: block the writers of the source, so that the copy is consistent.
 
@@ -140,7 +141,7 @@ class TreeClone:
             self.progress = None
 
     def _require_source(self, source: CloneTarget, ino: Ino) -> Attributes:
-        """Return the source, if the mount is writable and the name still has the caller's inode."""
+        """Return the source inode, if the mount is writable and the name still has that inode."""
         self._status.require_writable()
         found = self._namespace.lookup(*source)
         if found is None or found.ino != ino:
@@ -148,7 +149,7 @@ class TreeClone:
         return found
 
     def _require_free(self, source: Attributes, target: CloneTarget) -> Attributes:
-        """Return the target directory, if the copy can be added to it."""
+        """Return the target directory, if the copy can be added to it under its new name."""
         directory = self._namespace.require_free(*target)
         if stat.S_ISDIR(source.mode) and directory.nlink >= LINKS_MAX:
             raise TooManyLinksError(target.parent)
@@ -163,7 +164,7 @@ class TreeClone:
         return new
 
     def _abandon(self, new: Ino) -> None:
-        """Let the background task delete an unfinished copy. Schedule point: never."""
+        """Make an unfinished copy a removed tree, for the background task. Schedule point: never."""
         if self._status.writable and inodes.find(self._db, new) is not None:
             self._db.begin()
             self._orphans.unlinked(new)
@@ -171,7 +172,7 @@ class TreeClone:
     def _appear(
         self, source: Attributes, new: Ino, target: CloneTarget, directories: int
     ) -> trio.Event:
-        """Give a finished copy its name."""
+        """Give a finished copy its name, and return the event of ``clone``."""
         self._require_free(source, target)
         left = inodes.find(self._db, source.ino)
         if left is None or not left.nlink:
@@ -190,7 +191,7 @@ class TreeClone:
     async def _build(
         self, source: Attributes, new: Ino, copied: Callable[[TreeProgress], None]
     ) -> int:
-        """Fill the copy; return the number of subdirectories of its top."""
+        """Copy all names and contents; return the number of subdirectories of the copied directory."""
         if not stat.S_ISDIR(source.mode):
             if source.mapped_blocks:
                 await self._copy_contents([(source.ino, new)])
@@ -215,7 +216,7 @@ class TreeClone:
         return directories
 
     def _copy_slice(self, taken: list[Source]) -> CopiedSlice:
-        """Copy some names, as one group. Schedule point: never."""
+        """Copy some names in one group. Schedule point: never."""
         self._cache.disk.spend(TREE_SLICE_DISK_BYTES)
         self._changes.begin(taken[0].new)
         done = tree_copies.copy_names(
@@ -232,9 +233,10 @@ class TreeClone:
     # --- content -------------------------------------------------------------------------------
 
     async def _copy_contents(self, files: Sequence[tuple[Ino, Ino]]) -> None:
-        """Copy the content of files; count the sources as open until that is done.
+        """Copy the content of files whose blocks were not shared with their names.
 
-        Otherwise a source that is unlinked meanwhile would lose its blocks, and its copy be all zeros.
+        The sources count as open meanwhile. Otherwise a source that is unlinked would lose its
+        blocks, and its copy would be all zeros.
         """
         for old, _new in files:
             self._open_files.opened(old)
@@ -247,7 +249,7 @@ class TreeClone:
                     self._orphans.unused(old)
 
     async def _copy_content(self, old: Ino, new: Ino) -> None:
-        """Copy the blocks of a source piece by piece, and finally its size at that time."""
+        """Copy the blocks of a source file in slices, and finally its current size."""
         after, reach = BlockIndex(0), 0
         while wanted := block_map.indexes_from(self._db, old, after, self._slices.cloned_indexes):
             began_s = trio.current_time()
@@ -262,7 +264,7 @@ class TreeClone:
     def _copy_piece(
         self, old: Ino, new: Ino, wanted: list[BlockIndex], reach: int
     ) -> tuple[BlockIndex, int]:
-        """Share or copy some blocks; return the next index, and the offset where the last one ends."""
+        """Share or copy some blocks; return the next index, and the end offset of the last block."""
         size_bytes = inodes.get(self._db, new).size_bytes
         found = block_map.locate_range(self._db, old, wanted[0], wanted[-1])
         copied_bytes = mapped = 0
@@ -278,7 +280,7 @@ class TreeClone:
         return BlockIndex(index + 1), reach
 
     def _give(self, new: Ino, index: BlockIndex, located: Located) -> int:
-        """Share an uploaded block with a copy, or copy another one; return the bytes copied."""
+        """Share an uploaded block with a copy, or copy a dirty one; return the bytes copied."""
         if located.hash is not None:
             blocks.add_refs(self._db, located.block)
             block_map.set(self._db, new, index, located.block)

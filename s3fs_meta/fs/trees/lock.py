@@ -1,11 +1,11 @@
-"""Locking a tree: nothing in it can be changed any more.
+"""Locking a tree: its names and inodes cannot be changed any more.
 
 Owns: ``s3fs-meta lock``.
 Does not know: FUSE, permissions, the operations that a lock forbids (``protection``).
-Directories are locked before their entries, so that no entry can be added while slices set the
-flag of each inode. A lock cannot be undone: only ``rm --locked`` removes a locked tree, as a whole.
-Keeps: every directory above a locked inode has the flag HOLDS_LOCKED, so that its removal can be
-refused without a search. The flag stays after the locked inode was removed.
+Directories are locked before their entries, so that no entry can be added while slices lock each
+inode. A lock cannot be undone: only ``rm --locked`` removes a locked tree, as a whole.
+Keeps: every directory above a locked inode has the flag HOLDS_LOCKED, so that removing the directory
+can be refused without a search. The flag stays after the locked inode was removed.
 Tasks: ``lock`` is called through the control socket.
 Design: docs/design/semantics.md, "Trees".
 """
@@ -26,7 +26,7 @@ from s3fs_meta.model import Attributes, Cookie, Ino
 
 
 def _ignore_progress(_progress: TreeProgress) -> None:
-    """Ignore the progress."""
+    """Ignore the progress of a lock."""
 
 
 class TreeLock:
@@ -57,14 +57,14 @@ class TreeLock:
         An interruption leaves part of the tree locked; ``lock`` can be called again.
 
         Args:
-            parent: the directory.
-            name: in it.
-            ino: the inode that the caller saw there; if the name has another one by now, fail.
+            parent: the directory that contains the name.
+            name: the name of the file or tree.
+            ino: the inode that the caller found there; if the name has another inode, fail.
             on_progress: called after each slice with the progress.
 
         Raises:
             NoEntryError: the name does not exist, or has another inode.
-            ReadOnlyStateError, NoSpaceLeftError: inodes that are locked already stay locked.
+            ReadOnlyStateError, NoSpaceLeftError: a part of the tree may be locked, and stays locked.
 
         Schedule point: always.
         """
@@ -88,7 +88,11 @@ class TreeLock:
         return progress.done
 
     def _lock_slice(self, waiting: list[tuple[Ino, Cookie]]) -> tuple[int, int]:
-        """Lock some entries of locked directories; return their number, and that of their entries."""
+        """Lock some entries of locked directories.
+
+        Returns:
+            The number of locked entries, and the number of names in the directories among them.
+        """
         taken = waiting[: -self._slices.directories - 1 : -1]
         self._changes.begin(taken[0][0])
         found = removed_trees.children(self._db, taken, self._slices.names)

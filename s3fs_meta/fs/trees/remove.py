@@ -1,9 +1,9 @@
 """Removing a complete tree: its names disappear at once, its space is freed in the background.
 
-Owns: ``s3fs-meta rm``: one operation removes the name and marks the directory as removed; slices
-delete the rest. Does not know: FUSE, permissions.
-Keeps: an inode that is open, or known to the kernel, stays as an orphan until it is unused; an inode
-with names outside the tree keeps these and a correct link count; each slice is one group, so that a
+Owns: ``s3fs-meta rm``. One operation removes the name and marks the directory as removed; slices
+then delete its content. Does not know: FUSE, permissions.
+Keeps: an inode that is open or has a lookup count becomes an orphan until it is unused. An inode with
+names outside the tree keeps these names and has a correct link count. Each slice is one group, so a
 crash leaves a smaller removed tree, with which the next mount continues.
 Tasks: ``remove`` is called through the control socket; one ``run`` per mount.
 Design: docs/design/semantics.md, "Trees".
@@ -50,18 +50,16 @@ from s3fs_meta.mount_state import MountStatus
 _log = logging.getLogger(__name__)
 
 _LOCKS: Final = InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED
-_SMALL_SHARE: Final = (
-    4  # a directory with less than this share of a slice is combined with the next one
-)
+_SMALL_SHARE: Final = 4  # a directory with at most 1/N of a slice's names is removed with others
 
 
 class _Slice(NamedTuple):
-    """Names that are removed in one group."""
+    """The names that are removed in one group."""
 
     scope: Scope
-    tallies: list[Tally]  # plain files unknown to the kernel are removed by statements on ranges
-    names: list[Name]  # entries that are removed one by one
-    inner: list[Ino]  # directories of the scope that are removed with all their entries
+    tallies: list[Tally]  # plain files without a lookup count, which are removed in bulk
+    names: list[Name]  # all other entries, which are removed one by one
+    inner: list[Ino]  # directories in the scope that are removed with all their entries
 
     @property
     def entries(self) -> int:
@@ -69,7 +67,7 @@ class _Slice(NamedTuple):
         return sum(tally.plain for tally in self.tallies) + len(self.names)
 
     def blocks(self, purged_max: int) -> int:
-        """Return the number of blocks that its removal releases; a larger file is purged later."""
+        """Return how many blocks the slice releases; files with more blocks are purged later."""
         return sum(
             name.mapped_blocks
             for name in self.names
@@ -86,14 +84,14 @@ class _PendingForget(NamedTuple):
 
 
 class _Sorted(NamedTuple):
-    """The inodes of a slice, by their fate."""
+    """The inodes of a slice, sorted by what happens to them."""
 
-    gone: list[Ino]
-    mapped: list[Ino]  # removed files that have blocks
-    linked: Counter[Ino]  # names lost by inodes that keep other names
-    orphans: list[Ino]  # inodes that stay without a name
-    tops: list[Ino]  # directories that become tops
-    file_bytes: int  # total size of the removed files
+    gone: list[Ino]  # inodes that are deleted
+    mapped: list[Ino]  # deleted files that have blocks
+    linked: Counter[Ino]  # inodes that keep other names, with the number of removed names
+    orphans: list[Ino]  # inodes that become orphans
+    tops: list[Ino]  # directories that become tops of removed trees
+    file_bytes: int  # total size of the deleted files
 
 
 class TreeRemoval:
@@ -137,18 +135,18 @@ class TreeRemoval:
         """Remove a name and everything below it.
 
         Args:
-            parent: the directory.
-            name: in it.
-            ino: the inode that the caller saw there; if the name has another one by now, fail.
-            locked: remove it also if it is protected, or contains or contained protected inodes.
+            parent: the directory that contains the name.
+            name: the name to remove.
+            ino: the inode that the caller found there; if the name has another inode, fail.
+            locked: remove the name even if its inode is protected or has (had) protected inodes below.
 
         Returns:
             An event that is set once the kernel has dropped the name from its cache.
 
         Raises:
             NoEntryError: the name does not exist, or has another inode.
-            NotPermittedError: it is protected, contains or contained protected inodes, or its
-                directory is protected.
+            NotPermittedError: the inode or its directory is protected, or the inode has, or had,
+                protected inodes below it.
             ReadOnlyStateError, NoSpaceLeftError: nothing was changed.
 
         Schedule point: never.
@@ -159,7 +157,10 @@ class TreeRemoval:
             raise NoEntryError(parent, name)
         require_unprotected(inodes.get(self._db, parent))
         if found.flags & _LOCKS and not locked:
-            raise NotPermittedError(f"something in {name!r} is, or was, locked or immutable")
+            raise NotPermittedError(
+                f"{name!r} is protected, or contains or contained a locked, immutable or"
+                " append-only inode"
+            )
         protection = found.flags & InodeFlag.PROTECTED
         if protection:
             self._db.begin()
@@ -171,7 +172,7 @@ class TreeRemoval:
             is_kept = True
             raise
         finally:
-            if protection and is_kept and self._db.in_group:  # a lost group has changed nothing
+            if protection and is_kept and self._db.in_group:  # a lost group is undone already
                 inodes.set_flag(self._db, ino, protection, on=True)
         self._notices.changed(Lost([], [ino]))
         return self.announce(parent, name)
@@ -185,7 +186,7 @@ class TreeRemoval:
             self._remove_tree(parent, name, found)
 
     def announce(self, parent: Ino, name: bytes) -> trio.Event:
-        """Invalidate a name and everything below it in the kernel, and its directory's attributes.
+        """Make the kernel drop a name, everything below it, and its directory's attributes.
 
         Returns:
             An event that is set once the kernel has dropped the name.
@@ -222,9 +223,9 @@ class TreeRemoval:
             nursery.start_soon(self._run_slices)
 
     async def _run_forgetting(self) -> None:
-        """Make the kernel drop removed names, and with them its cached entries below them.
+        """Make the kernel drop removed names, with its cached entries below them.
 
-        Slices wait for this: inodes that the kernel no longer knows are deleted in bulk.
+        Slices wait for this, because only inodes without a lookup count are deleted in bulk.
         """
         while True:
             await self._forget_requested.wait()
@@ -248,17 +249,24 @@ class TreeRemoval:
                 self.remove_slice()
             except BadRowError as exc:
                 if self._db.rows_changed() != before:
-                    self._status.break_off(f"taking a removed tree apart failed: {exc}")
+                    self._status.break_off(f"deleting a removed tree failed: {exc}")
                 tops = len(self._trees.last(self._slices.directories))
-                _log.error("cannot free the space of %d removed directories: %s", tops, exc)
-                self._trees.finish(tops)  # the next mount tries them once more
+                _log.error(
+                    "cannot free the space of %d removed directories: %s; the next mount tries again",
+                    tops,
+                    exc,
+                )
+                self._trees.finish(tops)
             except S3fsError as exc:
-                _log.exception("taking a removed tree apart failed")
-                self._status.break_off(f"taking a removed tree apart failed: {exc}")
+                _log.exception("deleting a removed tree failed")
+                self._status.break_off(f"deleting a removed tree failed: {exc}")
             await give_way(trio.current_time() - began_s)
 
     def _has_room(self) -> bool:
-        """Return whether disk and WAL have room for a slice, which may use half of the reserve."""
+        """Return whether the disk and the WAL have room for a slice.
+
+        A slice may use half of the disk's reserve.
+        """
         if self._db.wal_uncopied_bytes > TREE_WAL_BYTES_MAX:
             return False
         try:
@@ -268,7 +276,7 @@ class TreeRemoval:
         return True
 
     def remove_slice(self) -> None:
-        """Remove some names and their inodes, as one group. Schedule point: never."""
+        """Remove some names and their inodes in one group. Schedule point: never."""
         self._db.commit()
         chosen = self._choose()
         now_ns = self._now_ns()
@@ -300,7 +308,7 @@ class TreeRemoval:
         self._trees.emptied(chosen.entries, found)
 
     def _note_fates(self, fates: _Sorted, now_ns: int) -> None:
-        """Mark inodes that stay for a while: orphans and tops."""
+        """Mark the inodes that are not deleted yet, as orphans or tops."""
         if fates.tops:
             removed_trees.mark_removed(self._db, fates.tops, now_ns)
         if fates.orphans:
@@ -308,7 +316,7 @@ class TreeRemoval:
             self._invalidate_inodes(ino for ino in fates.orphans if self._open_files.find(ino))
 
     def _choose(self) -> _Slice:
-        """Return the next slice: as many names, with as many blocks, as one stretch may remove."""
+        """Return the next slice, with as many names and blocks as one slice may have."""
         tops = self._trees.last(self._slices.directories)
         purged_max, most = self._slices.purged_blocks, self._slices.names
         names_max = min(self._names_max, most)
@@ -319,7 +327,7 @@ class TreeRemoval:
         sizes = [name.size_bytes for name in chosen.names if _is_dir(name)]
         whole = chosen.entries + sum(sizes)
         if sizes and whole > most >= _SMALL_SHARE * max(sizes):
-            # Fewer of them, so that their entries fit, too.
+            # Fewer directories, so that their entries fit into the slice, too.
             names_max = max(most * chosen.entries // whole, 1)
             chosen = self._select(removed_trees.scope(self._db, tops, names_max))
             self._names_max = names_max
@@ -330,7 +338,7 @@ class TreeRemoval:
         return self._with_inner(chosen)
 
     def _select(self, scope: Scope) -> _Slice:
-        """Separate names that are removed in bulk from those that need a check each."""
+        """Separate the names that can be removed in bulk from those that are checked one by one."""
         fast: list[Tally] = []
         names: list[Name] = []
         for tally in removed_trees.tally(self._db, scope):
@@ -343,7 +351,7 @@ class TreeRemoval:
         return _Slice(scope, fast, names, [])
 
     def _with_inner(self, chosen: _Slice) -> _Slice:
-        """Add the entries of small directories that fit into the slice, so that these become no tops."""
+        """Add the entries of small directories to the slice, so that these do not become tops."""
         room = self._slices.names - chosen.entries
         inner: list[Ino] = []
         for name in chosen.names:
@@ -364,7 +372,7 @@ class TreeRemoval:
         )
 
     def _may_be_held(self, tally: Tally) -> bool:
-        """Return whether a plain file of a tally may be known to the kernel, or is open."""
+        """Return whether a plain file of a tally may be open or have a lookup count."""
         first, last = tally.first, tally.last
         if first is None or last is None:
             return False
@@ -373,14 +381,14 @@ class TreeRemoval:
         )
 
     def _held(self, inos: Sequence[Ino]) -> set[Ino]:
-        """Return the inodes that the kernel knows, or that are open."""
+        """Return the inodes that are open or have a lookup count."""
         held = self._lookups.known_among(inos)
         if len(self._open_files):
             held.update(ino for ino in inos if self._open_files.find(ino) is not None)
         return held
 
     def _drop_links(self, names: Sequence[Name], fates: _Sorted, now_ns: int) -> None:
-        """Update the link counts of files that have, or had, several names."""
+        """Update the link counts of files that had several names before the slice."""
         several = [name for name in names if name.mode and name.nlink > 1 and not _is_dir(name)]
         if not several:
             return
@@ -391,7 +399,7 @@ class TreeRemoval:
             self._invalidate_inodes(self._held(list(fates.linked)))
 
     def _forget_names(self, names: Iterable[Name]) -> None:
-        """Make the kernel drop names that it still caches in the tree, and so release their inodes."""
+        """Make the kernel drop cached names of the tree, so that it releases their inodes."""
         for each in names:
             name = dentries.name_at(self._db, each.parent, each.cookie)
             if name is not None:
@@ -420,12 +428,12 @@ class TreeRemoval:
         for block in named:
             held = index.get(block)
             if held is not None and held.state is BlockState.SEALED:
-                sealed.add(block)  # being uploaded in a pack: the uploader deletes it
+                sealed.add(block)  # the uploader deletes it after the upload
         for freed in removed_trees.drop_refs(self._db, named, sealed):
             self._cache.doom(freed.block)
 
     def _end_tops(self, emptied: Sequence[Ino]) -> None:
-        """Remove directories without names; those that a process has open stay as orphans."""
+        """Delete tops without names; tops that are open or have a lookup count become orphans."""
         held = self._held(emptied)
         if held:
             removed_trees.emptied_in_use(self._db, held)
@@ -437,10 +445,10 @@ class TreeRemoval:
 
 
 async def wait_for_log(db: Database, changes: Changes) -> None:
-    """Wait until a sync has copied enough of SQLite's WAL into the database, to bound its size.
+    """Wait until a background sync has copied enough of SQLite's WAL, which bounds its size.
 
     Raises:
-        ReadOnlyStateError, NoSpaceLeftError: the mount takes no changes, so no sync will copy.
+        ReadOnlyStateError, NoSpaceLeftError: the mount accepts no changes, so no sync follows.
     """
     while db.wal_uncopied_bytes > TREE_WAL_BYTES_MAX:  # noqa: ASYNC110 - a sync sets no event
         changes.require()
@@ -448,7 +456,7 @@ async def wait_for_log(db: Database, changes: Changes) -> None:
 
 
 async def give_way(worked_s: float) -> None:
-    """Let other tasks run; if they were busy, sleep as long as the caller has worked."""
+    """Let other tasks run; if they had work to do, sleep for *worked_s* seconds."""
     began_s = trio.current_time()
     await trio.lowlevel.checkpoint()
     if trio.current_time() - began_s > TREE_BUSY_S:
@@ -460,7 +468,7 @@ def _is_dir(name: Name) -> bool:
 
 
 def _sort(names: Sequence[Name], held: Collection[Ino], purged_max: int) -> _Sorted:
-    """Decide the fate of each inode; a name without an inode is only removed."""
+    """Sort the inodes of names by what happens to them; skip names without an inode."""
     fates = _Sorted([], [], Counter(), [], [], 0)
     lost = Counter(name.ino for name in names)
     file_bytes = sum(
@@ -477,14 +485,14 @@ def _sort(names: Sequence[Name], held: Collection[Ino], purged_max: int) -> _Sor
 
 
 def _put(fates: _Sorted, name: Name, count: int, *, is_held: bool, is_large: bool) -> int:
-    """Note the fate of one inode; return the bytes of a file that is deleted.
+    """Put one inode into the right list of *fates*; return its size if it is a deleted file.
 
     Args:
-        fates: the fates of all inodes of the slice; changed.
-        name: one of its names.
-        count: how many of its names are removed.
-        is_held: the kernel knows it, or it is open.
-        is_large: it has more blocks than a slice releases.
+        fates: the lists to extend.
+        name: one of the inode's names.
+        count: how many names of the inode are removed.
+        is_held: whether the inode is open or has a lookup count.
+        is_large: whether the inode has more blocks than a slice releases.
     """
     is_directory = _is_dir(name)
     if is_directory and (name.size_bytes or is_held):

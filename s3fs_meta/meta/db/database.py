@@ -67,8 +67,8 @@ class Database(Statements):
         self.path = path
         self.pragmas = pragmas
         self.group_operations = 0
-        self.changes_begun = 0  # operations and local changes begun since the database was opened
-        self.times_begun = 0  # operations among them that change only times of inodes
+        self.times_begun = 0  # number of begun operations that change only times of inodes
+        self.changes_begun = 0  # number of all other begun operations, and of ``begin_local``
         self.changed = False  # whether an operation began since the last ``mark_changed(False)``
         self.listeners = GroupListeners()
         self.recorder: Recorder | None = None
@@ -278,7 +278,7 @@ class Database(Statements):
         """Begin an operation: open a group if none is open, and count the operation.
 
         Args:
-            times_only: it changes only times of inodes, which fdatasync(2) does not cover.
+            times_only: the operation changes only times of inodes, which fdatasync(2) need not sync.
 
         Raises:
             DatabaseError: no group can be opened.

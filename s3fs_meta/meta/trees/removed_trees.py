@@ -391,4 +391,4 @@ def note_locked_below(db: Database, directory: Ino) -> None:
             return
         inodes.set_flag(db, directory, InodeFlag.HOLDS_LOCKED, on=True)
         directory = row.parent
-    raise MetadataError("the directories above it form a loop; run fsck -y", directory)
+    raise MetadataError("the directories above it form a loop", directory)

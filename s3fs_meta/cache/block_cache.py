@@ -2,8 +2,8 @@
 
 Owns: which blocks are cached, their states, and writers that wait for room.
 Does not know: names, file sizes, how packs are made, which blocks are evicted (``eviction``).
-Keeps: a cached block is removed only after the store has confirmed it and the row with its location
-is synced, or after its last reference is removed and that is synced (states UPLOADED, DOOMED).
+Keeps: a cached block is removed only after the store has confirmed it and its location is synced
+(until then it is UPLOADED), or after the removal of its last reference is synced (DOOMED).
 Tasks: any handler calls it; all changes of state happen on the event loop, inside the caller's
 group of operations, without a schedule point.
 Design: docs/design/durability.md, "Life of a block".
@@ -49,7 +49,7 @@ _STORED: Final = frozenset({BlockState.UPLOADED, BlockState.CLEAN})
 
 
 class BlockCache:
-    """Cached blocks, within a bound of bytes."""
+    """The cached blocks of one mount, within a bound of bytes."""
 
     def __init__(
         self,
@@ -88,10 +88,10 @@ class BlockCache:
         db.listeners.when_lost(LossStep.RELOAD, self.load)
 
     def load(self) -> None:
-        """Read the index from the rows: at mount, and after a group was rolled back.
+        """Read the index from the rows, at mount and after a group was rolled back.
 
-        The rows do not say whether the files of dirty and sealed blocks were synced: a killed
-        daemon may have left that to the kernel. So they count as unsynced.
+        The rows do not show whether the files of dirty and sealed blocks were synced completely. So
+        they count as unsynced.
         """
         self.index.clear()
         now_s = trio.current_time()
@@ -102,7 +102,7 @@ class BlockCache:
         self._copies.load()
 
     def suspect_copies(self) -> None:
-        """Mark every uploaded or clean block to be verified before its next use: it may be torn."""
+        """Mark every uploaded or clean block as perhaps torn, to be verified before its next use."""
         self._suspect = {
             block
             for block, state, _size in cached_blocks.rows_with_size(self._db)
@@ -116,11 +116,11 @@ class BlockCache:
         return located.state is not None and located.block not in self._suspect
 
     def read_local(self, located: Located, start: int, stop: int) -> bytes:
-        """Return bytes ``[start, stop)`` of a cached block; bytes past its content are zeros.
+        """Return bytes ``[start, stop)`` of a cached block; bytes after its content are zeros.
 
         Raises:
             LostBlockError: the file of a dirty or sealed block, its only copy, is missing or torn.
-            NotLocalError: the file of an uploaded block is missing: fetch it, then read again.
+            NotLocalError: the file of an uploaded block is missing; the caller fetches the block.
 
         Schedule point: never.
         """
@@ -138,28 +138,28 @@ class BlockCache:
     def _lost_local(self, located: Located, exc: LostBlockError) -> NoReturn:
         if located.state in _NOT_UPLOADED:
             raise exc
-        _log.warning("local copy of uploaded block %d is damaged, fetching it again", located.block)
+        _log.warning("the cache file of block %d is damaged; fetching it again", located.block)
         self._db.begin_local()
         self._forget(located.block)
         raise NotLocalError(located.block) from exc
 
     async def fetch(self, located: Located) -> None:
-        """Download an uploaded block into the cache, a small one with its neighbours.
+        """Download an uploaded block into the cache, and a small block with its neighbours.
 
-        If another task was fetching it as a neighbour, it may still not be cached: the caller must
-        check again.
+        The caller must check afterwards that the block is cached. It may not be cached if another
+        task was fetching it as a neighbour.
 
         Raises:
             NoSpaceLeftError: the disk has only its reserve left.
-            StoreError: unavailable within the read timeout.
+            StoreError: the store is unavailable until the read timeout.
             CorruptionError: the block in the store is corrupt.
 
-        Schedule point: always.  Transaction: must be outside a stretch that relies on rows.
+        Schedule point: always, so rows that the caller has read may be outdated afterwards.
         """
         if located.block in self._suspect and await self._verified(located):
             return
         if located.pack is None:
-            raise LostBlockError(located.block, "neither local nor uploaded")
+            raise LostBlockError(located.block, "it is neither cached nor uploaded")
         self.misses += 1
         self.disk.spend(located.plain_bytes)
         object_key = packs.object_key(self._db, located.pack)
@@ -167,10 +167,10 @@ class BlockCache:
         await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
 
     def _neighbours(self, located: Located, pack: PackId) -> Sequence[Located]:
-        """Return blocks that are worth fetching with a small one; none if there is no room.
+        """Return neighbours to fetch together with a small block, as far as there is room.
 
-        They may use free room, or a small part of the cache, taken from the blocks used least
-        recently.
+        They may use free room, or a small part of the cache, for which the least recently used blocks
+        are evicted.
         """
         if located.plain_bytes >= SMALL_BLOCK_BYTES:
             return ()
@@ -189,11 +189,11 @@ class BlockCache:
         return chosen
 
     async def _verified(self, located: Located) -> bool:
-        """Check a suspect cached block by its hash; remove it if it is torn.
+        """Verify a suspect cached block by its hash; remove it from the cache if it is torn.
 
         Returns:
-            Whether the caller should check again: it is valid, or another task has verified or
-            removed it meanwhile.
+            Whether the block is valid, or another task has verified or removed it meanwhile. The
+            caller then checks again whether it is cached.
         """
         is_sound = await trio.to_thread.run_sync(self._is_sound, located)
         if located.block not in self._suspect:
@@ -205,7 +205,7 @@ class BlockCache:
         return is_sound
 
     def _is_sound(self, located: Located) -> bool:
-        """Return whether the file of a cached block has the block's hash; in a thread."""
+        """Return whether the file of a cached block matches the block's hash. In a thread."""
         try:
             data = self._files.read(located.block, 0, located.plain_bytes)
         except LostBlockError:
@@ -220,7 +220,8 @@ class BlockCache:
     async def verify_copies(self) -> None:
         """Verify all suspect cached blocks, one after another.
 
-        Pauses after each for as long as it took, so that readers get half of the disk's time.
+        After each block the task sleeps for as long as the check took, so that readers get half of
+        the disk's time.
         """
         for block in sorted(self._suspect):
             row = blocks.find(self._db, block) if block in self._suspect else None
@@ -232,7 +233,10 @@ class BlockCache:
             await trio.sleep(trio.current_time() - began_s)
 
     async def fetch_run(self, run: Sequence[Located]) -> None:
-        """Download blocks that are adjacent in a pack; readers of the blocks will meet errors."""
+        """Download blocks that are adjacent in a pack, as read-ahead; only log an error.
+
+        A later reader of an unavailable block gets the error.
+        """
         assert run[0].pack is not None, "only uploaded blocks are in a pack"
         size_bytes = sum(each.plain_bytes for each in run)
         try:
@@ -248,13 +252,13 @@ class BlockCache:
         return min(READAHEAD_BYTES_MAX, self._bytes_max // READAHEAD_CACHE_PART)
 
     def _arrived(self, located: Located) -> None:
-        """Insert the row of a fetched file; remove the file if the block was deleted meanwhile.
+        """Insert the row of a fetched block; remove its file if the block was deleted meanwhile.
 
-        A block that was cached in another way meanwhile keeps its row and state.
+        If the block is cached already, its row and state stay.
         """
         if self.index.get(located.block) is not None:
             return
-        if not blocks.has_hash(self._db, located.block, located.hash):  # the rows changed meanwhile
+        if not blocks.has_hash(self._db, located.block, located.hash):  # deleted meanwhile
             self._files.remove(located.block)
             return
         self._db.begin_local()
@@ -262,7 +266,7 @@ class BlockCache:
         self.index.put(located.block, BlockState.CLEAN, located.plain_bytes)
 
     def _arrived_unasked(self, located: Located) -> None:
-        """As ``_arrived``, for a neighbour that was fetched with a wanted block."""
+        """Insert the row of a neighbour, which was fetched together with a wanted block."""
         if self.index.get(located.block) is not None:
             return
         self._arrived(located)
@@ -286,14 +290,14 @@ class BlockCache:
         *,
         replaced: Located | None = None,
     ) -> BlockId:
-        """Let a new dirty block hold a part of a file: zeros up to *offset*, then *data*.
+        """Map a part of a file to a new dirty block: zeros up to *offset*, then *data*.
 
         Args:
-            replaced: the block that held the part, all of whose bytes *data* overwrites; None for
-                a hole.
+            replaced: the block to which the part was mapped; *data* overwrites all its bytes. None
+                for a hole.
 
         Raises:
-            NoSpaceLeftError: nothing was changed.
+            NoSpaceLeftError: the disk is full; nothing was changed.
 
         Schedule point: never.  Transaction: inside a group.
         """
@@ -315,15 +319,16 @@ class BlockCache:
     def copy_on_write(
         self, located: Located, ino: Ino, index: BlockIndex, keep_bytes: int, *, cuts: bool = False
     ) -> BlockId:
-        """Make a dirty block from the first *keep_bytes* of a cached one; the caller maps it.
+        """Make a dirty block from the first *keep_bytes* of a cached block; the caller maps it.
 
-        A clean block with no other reference passes its file on, as if it had been evicted: a copy
-        would block the event loop for a millisecond and write as many bytes to the disk. Any other
-        block stays unchanged, and so does a clean one that may be the last copy.
+        The new block takes over the file of a clean block that has no other reference, and the clean
+        block is then no longer cached. Copying the file would block the event loop for a millisecond,
+        and write as many bytes. Any other block stays cached, and so does a clean block that may be
+        the last copy.
 
         Args:
-            cuts: the file is truncated, so the rest is dropped; otherwise the caller overwrites
-                the rest, which is restored if power is lost before the new block was synced.
+            cuts: the file is truncated, so the other bytes of the block are dropped. Otherwise the
+                caller overwrites them, and a power cut before the sync of the new block restores them.
 
         Raises:
             NoSpaceLeftError, LostBlockError, NotLocalError: no row was changed.
@@ -350,11 +355,12 @@ class BlockCache:
         return block
 
     def write_in_place(self, located: Located, offset: int, data: bytes | memoryview) -> None:
-        """Write into a dirty block; a gap past its content becomes zeros.
+        """Write into a dirty block; a gap after its content becomes zeros.
 
         Raises:
-            NoSpaceLeftError: as with write(2), part may have been written; rows are unchanged.
-            LostBlockError: the file is missing, or has lost content before *offset*.
+            NoSpaceLeftError: the disk is full; as with write(2), part of *data* may have been
+                written; rows are unchanged.
+            LostBlockError: the file is missing, or lacks content before *offset*.
 
         Schedule point: never.  Transaction: inside a group.
         """
@@ -366,7 +372,7 @@ class BlockCache:
         self.index.wrote(located.block, size_bytes, trio.current_time())
 
     def release(self, block: BlockId) -> None:
-        """Drop one reference; delete the block when it was the last one.
+        """Drop one reference to a block; delete the block if it was the last reference.
 
         Schedule point: never.  Transaction: inside a group.
         """
@@ -378,12 +384,13 @@ class BlockCache:
             # The block is being packed and an image may refer to it, so the uploader deletes it.
             return
         if held is not None and held.state is BlockState.CLEAN and self.evictor.is_last_copy(block):
-            self.index.move(block, BlockState.UPLOADED)  # a crash may restore its row, but no copy
+            # UPLOADED keeps the file until the next sync: a crash may restore the block's row.
+            self.index.move(block, BlockState.UPLOADED)
         blocks.delete(self._db, block)
         self.doom(block)
 
     def doom(self, block: BlockId) -> None:
-        """Remove a cached block; if a crash could restore its rows, only after the next sync."""
+        """Remove a deleted block from the cache, at once if clean, otherwise after the next sync."""
         held = self.index.get(block)
         if held is None:
             return
@@ -396,13 +403,13 @@ class BlockCache:
     # --- states --------------------------------------------------------------------------------
 
     def seal(self, wanted: Iterable[BlockId]) -> None:
-        """Freeze dirty blocks: from now on a write copies the block. Inside a group."""
+        """Freeze dirty blocks, so that a later write copies them. Transaction: inside a group."""
         for block in wanted:
             cached_blocks.set_state(self._db, block, BlockState.SEALED)
             self.index.move(block, BlockState.SEALED)
 
     def seal_for_move(self, row: BlockRow, ino: Ino, index: BlockIndex) -> None:
-        """Seal an uploaded block whose file is cached, so that it is packed again."""
+        """Seal an uploaded block whose file is in the cache, so that it is packed again."""
         cached_blocks.put(self._db, row.block, BlockState.SEALED, ino, index)
         self.index.put(row.block, BlockState.SEALED, row.plain_bytes)
 
@@ -415,23 +422,23 @@ class BlockCache:
             await self.remove_files(piece)
 
     def drop_copy(self, block: BlockId) -> None:
-        """Remove the cached copy of a block that is in a pack. Inside a group."""
+        """Remove an uploaded block from the cache. Transaction: inside a group."""
         self._forget(block)
 
     @property
     def spare_bytes(self) -> int:
-        """Return how many bytes fit if all blocks that may be evicted are evicted."""
+        """Return how many bytes fit into the cache after all evictable blocks are evicted."""
         return self._bytes_max - self.index.pending_bytes - self.index.spared_bytes
 
     def uploaded(self, block: BlockId) -> None:
-        """Mark a block as uploaded: the store confirmed it, and this group has its location."""
+        """Mark a block as uploaded, in the group that records its confirmed location."""
         self._copies.forget([block])
         cached_blocks.set_state(self._db, block, BlockState.UPLOADED)
         self.index.move(block, BlockState.UPLOADED)
         self._note_room()
 
     async def settle(self, confirmed: Sequence[BlockId], doomed: Sequence[BlockId]) -> None:
-        """Mark uploaded blocks as clean and remove doomed ones, after a sync of their rows.
+        """Mark uploaded blocks as clean and remove doomed blocks, after a sync of their rows.
 
         Schedule point: between slices.
         """
@@ -462,7 +469,7 @@ class BlockCache:
             OSError: the sync failed; the blocks stay marked as unsynced, as after a cancellation.
 
         Schedule point: always.  Locks: waits for a running sync, which may include blocks written
-        before this call.  Transaction: must be outside one.
+        before this call.  Transaction: outside a group.
         """
         async with self._syncing:
             if not (unsynced := self.index.take_unsynced()):
@@ -490,7 +497,7 @@ class BlockCache:
     # --- room ----------------------------------------------------------------------------------
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether *size_bytes* may be written without an eviction. Schedule point: never."""
+        """Return whether *size_bytes* fit into the cache without eviction. Schedule point: never."""
         count_in = self.index.count_in
         return (
             self.index.total_bytes + size_bytes <= self._bytes_max
@@ -499,10 +506,10 @@ class BlockCache:
         )
 
     def find_room(self, size_bytes: int) -> bool:
-        """Return whether *size_bytes* may be written now; evict a few blocks if needed.
+        """Return whether *size_bytes* fit into the cache; evict a few blocks if needed.
 
         Raises:
-            NoSpaceLeftError: the disk is at its reserve.
+            NoSpaceLeftError: the disk has only its reserve left.
 
         Schedule point: never.
         """
@@ -511,10 +518,11 @@ class BlockCache:
         return self.index.fits(size_bytes, self._bytes_max)
 
     async def wait_for_room(self, size_bytes: int) -> None:
-        """Wait until *size_bytes* may be written: back-pressure on writers.
+        """Wait until *size_bytes* fit into the cache, to slow writers down to the upload speed.
 
         Raises:
-            NoSpaceLeftError: no room within the write timeout, or the disk is at its reserve.
+            NoSpaceLeftError: they do not fit until the write timeout, or the disk has only its
+                reserve left.
         """
         if self.find_room(size_bytes):
             return
@@ -531,23 +539,23 @@ class BlockCache:
                 return
         finally:
             self.writers_waiting -= 1
-        raise NoSpaceLeftError("the cache is full of data that the store has not taken")
+        raise NoSpaceLeftError("the cache is full of blocks that are not uploaded yet")
 
     def _note_room(self) -> None:
         self._room.set()
         self._room = trio.Event()
 
     async def remove_files(self, blocks_gone: Sequence[BlockId]) -> None:
-        """Remove files of blocks that have no row in the cache."""
+        """Remove the cache files of blocks without a row in ``cached_blocks``."""
         await self.evictor.remove_files(blocks_gone)
 
     def _forget(self, block: BlockId) -> None:
-        """Remove a block from the cache: row and file."""
+        """Remove the row and the file of a cached block."""
         self._let_go(block)
         self._files.remove(block)
 
     def _let_go(self, block: BlockId) -> None:
-        """Remove the row of a cached block."""
+        """Remove the row of a cached block; the caller removes or renames its file."""
         self._copies.forget([block])
         cached_blocks.delete(self._db, block)
         self.index.drop(block)

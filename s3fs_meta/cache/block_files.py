@@ -1,9 +1,9 @@
-"""The files of cached blocks: one file per block, plain content.
+"""The files of cached blocks: one file per block, with its plain content.
 
-Owns: reading, writing and syncing these files. Does not know: rows, states, the store.
-A file is as long as the block's content; the rest of the block is a hole.
-Every function is synchronous. Those that may take long say so and are called in a thread. Those on
-the event loop keep recently used files open, and no others.
+Owns: reading, writing and syncing the files. Does not know: rows, states, the store.
+A file is as long as the block's content; the remaining bytes of the block are a hole.
+Every function blocks. A function that may take long is called in a thread, as its docstring says. Only
+functions on the event loop keep recently used files open.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class OpenBlocks:
-    """Open descriptors of recently used files, within a bound; the one opened first is closed first.
+    """Open descriptors of recently used files, within a bound; the oldest is closed first.
 
-    All methods but ``forget`` on the event loop, which alone uses and closes the descriptors.
-    ``forget`` in any thread: it only makes a descriptor unreachable. So no descriptor is closed,
-    and its number given to another file, while the event loop reads from it.
+    Only the event loop uses and closes descriptors, so no descriptor is closed and reused by another
+    file while the event loop reads from it. Only ``forget`` may be called in any thread, because it
+    only makes a descriptor unreachable.
     """
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class OpenBlocks:
         self._at_end = weakref.finalize(self, _close_all, self._fds, self._forgotten)
 
     def put(self, block: BlockId, fd: int) -> None:
-        """Keep a descriptor, instead of an earlier one of that block."""
+        """Keep the descriptor of a block, and replace an earlier one."""
         fds = self._fds
         if block in fds:
             self.forget(block)
         while len(fds) >= self._count_max:
-            # If a thread has removed one meanwhile, check again.
+            # A thread may remove an entry meanwhile; then check again.
             with contextlib.suppress(RuntimeError, StopIteration):
                 self.forget(next(iter(fds)))
         fds[block] = fd
@@ -57,7 +57,7 @@ class OpenBlocks:
             self.close_forgotten()
 
     def rename(self, block: BlockId, new: BlockId) -> None:
-        """Assign the descriptor of *block*, if there is one, to *new*."""
+        """Use the descriptor of *block*, if there is one, for block *new*."""
         fd = self._fds.pop(block, None)
         if fd is not None:
             self.put(new, fd)
@@ -69,13 +69,13 @@ class OpenBlocks:
             self._forgotten.append(fd)
 
     def close_forgotten(self) -> None:
-        """Close forgotten descriptors; only this frees the space of a removed file."""
+        """Close forgotten descriptors, which frees the space of removed files."""
         while self._forgotten:
             os.close(self._forgotten.popleft())
 
 
 def _count_max() -> int:
-    """Return how many files may be kept open: at most a fourth of the process's limit."""
+    """Return how many files may be kept open: at most a quarter of the process's limit."""
     files_max, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files_max == resource.RLIM_INFINITY:
         return OPEN_BLOCKS_MAX
@@ -86,12 +86,14 @@ def _close_all(fds: dict[BlockId, int], forgotten: deque[int]) -> None:
     while fds:
         forgotten.append(fds.popitem()[1])
     for fd in forgotten:
-        with contextlib.suppress(OSError):  # the interpreter may be exiting: no caller to report to
+        with contextlib.suppress(
+            OSError
+        ):  # at the interpreter's exit no caller can handle an error
             os.close(fd)
 
 
 class BlockFiles:
-    """Block files by number."""
+    """The block files of one cache directory, by block number."""
 
     def __init__(self, root: Path, tmp: Path) -> None:
         self.root = root
@@ -119,18 +121,18 @@ class BlockFiles:
             os.close(fd)
 
     def read_on_loop(self, block: BlockId, start: int, stop: int) -> bytes:
-        """As ``read``, on the event loop; keeps the file open for the next access."""
+        """Return bytes as ``read`` does, and keep the file open. On the event loop."""
         fd = self._open.get(block)
         if fd is None:
             try:
                 fd = self._opened(block)
             except LostBlockError:
-                # Opening for writing may fail alone: after an error a disk may be read-only.
+                # Only opening for writing may fail, because after an error a disk may be read-only.
                 return self.read(block, start, stop)
         return _read(block, fd, start, stop)
 
     def _opened(self, block: BlockId) -> int:
-        """Open the file of a block and keep it open. On the loop."""
+        """Open the file of a block and keep it open. On the event loop."""
         try:
             fd = self._directory.open(_name(block), os.O_RDWR)
         except OSError as exc:
@@ -139,13 +141,12 @@ class BlockFiles:
         return fd
 
     def create(self, block: BlockId, offset: int, data: bytes | memoryview) -> None:
-        """Write a new file: zeros up to *offset*, then *data*. On the loop.
+        """Write a new file: zeros up to *offset*, then *data*. On the event loop.
 
-        A file of that name can only be a leftover of a group of operations that a crash undid:
-        it is overwritten.
+        An existing file of the block is overwritten: it is a leftover of a group that a crash undid.
 
         Raises:
-            NoSpaceLeftError: the file was removed.
+            NoSpaceLeftError: the disk is full; the file was removed.
         """
         try:
             fd = self._directory.open(_name(block), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -158,13 +159,14 @@ class BlockFiles:
     def write_within(
         self, block: BlockId, offset: int, data: bytes | memoryview, plain_bytes: int
     ) -> None:
-        """Write into the file of a block of known length; a gap past its content becomes zeros.
+        """Write into the file of a block; a gap after its content becomes zeros. On the event loop.
 
-        A killed daemon may have appended bytes that no row covers: they do not appear in the gap.
-        Missing content is not replaced by zeros. On the loop.
+        Args:
+            plain_bytes: the length of the content according to the row. A killed daemon may have
+                left bytes after it, which are cut off before they could appear in the gap.
 
         Raises:
-            NoSpaceLeftError: part of *data* may have been written, as with write(2).
+            NoSpaceLeftError: the disk is full; as with write(2), part of *data* may have been written.
             LostBlockError: the file, or content before *offset*, is missing; nothing was changed.
         """
         fd = self._open.get(block)
@@ -183,22 +185,22 @@ class BlockFiles:
             raise _translate(exc, block) from exc
 
     def copy(self, source: BlockId, target: BlockId, keep_bytes: int) -> None:
-        """Make *target* a copy of the first *keep_bytes* of *source*. On the loop.
+        """Copy the first *keep_bytes* of *source* to a new file of *target*. On the event loop.
 
         Raises:
-            LostBlockError: the source is missing or short.
-            NoSpaceLeftError: the target was removed.
+            LostBlockError: the file of *source* is missing or too short.
+            NoSpaceLeftError: the disk is full; the file of *target* was removed.
         """
         self.create(target, 0, self.read_on_loop(source, 0, keep_bytes))
 
     def take_over(self, source: BlockId, target: BlockId, keep_bytes: int) -> None:
-        """Make the first *keep_bytes* of *source* the content of *target*. On the loop.
+        """Rename the file of *source* to *target*, and truncate it to *keep_bytes*.
 
-        Renames the file and copies no byte: the source has no file afterwards.
+        On the event loop. Afterwards *source* has no file.
 
         Raises:
-            LostBlockError: the source is missing or short.
-            NoSpaceLeftError: the source may have lost its file, as if it had been evicted.
+            LostBlockError: the file of *source* is missing or too short.
+            NoSpaceLeftError: the disk is full; *source* may have no file any more.
         """
         fd = self._open.get(source)
         if fd is None:
@@ -227,12 +229,12 @@ class BlockFiles:
             os.close(fd)
 
     def adopt(self, block: BlockId, data: bytes) -> None:
-        """Store a complete fetched block: write it under ``tmp``, then rename. In a thread.
+        """Store a fetched block: write a file in ``tmp``, then rename it. In a thread.
 
         Raises:
-            NoSpaceLeftError: no file was made.
+            NoSpaceLeftError: the disk is full; no file was made.
         """
-        # A unique name: a reader and compaction may fetch the same block at once.
+        # The name is unique, because a reader and compaction may fetch a block at the same time.
         path = self._tmp / f"fetch-{_name(block)}-{next(self._adoptions)}"
         try:
             path.write_bytes(data)
@@ -243,24 +245,21 @@ class BlockFiles:
             raise _translate(exc, block) from exc
 
     def remove(self, block: BlockId) -> None:
-        """Remove a file, and its directory if that is empty then; ignore a missing file.
-
-        On the loop.
-        """
+        """Remove the file of a block, if it exists, and its directory if empty. On the event loop."""
         self.let_go([block])
         self._directory.remove(_name(block))
 
     def let_go(self, blocks: Iterable[BlockId]) -> None:
-        """Close these files, so that removing them frees their space at once. On the loop.
+        """Close the files of blocks before a thread removes them. On the event loop.
 
-        Otherwise the last close would free it: 0.1 ms of the loop for each mebibyte.
+        Otherwise closing them later would free their space, on the event loop: 0.1 ms per MiB.
         """
         for block in blocks:
             self._open.forget(block)
         self._open.close_forgotten()
 
     def remove_all(self, blocks: Iterable[BlockId]) -> None:
-        """Remove files, as ``remove``. In any thread, after ``let_go``; then ``close_removed``."""
+        """Remove the files of blocks. In any thread, between ``let_go`` and ``close_removed``."""
         self._directory.remove_all(map(self._name_to_remove, blocks))
 
     def _name_to_remove(self, block: BlockId) -> str:
@@ -269,34 +268,34 @@ class BlockFiles:
         return _name(block)
 
     def close_removed(self) -> None:
-        """Free the space of files that were opened again before their removal. On the loop."""
+        """Close files that were opened again before their removal. On the event loop."""
         self._open.close_forgotten()
 
     def size(self, block: BlockId) -> int | None:
-        """Return the length of a file, None if it does not exist."""
+        """Return the length of a block's file, None if the file does not exist."""
         try:
             return self._directory.path(_name(block)).stat().st_size
         except FileNotFoundError:
             return None
 
     def times_ns(self, block: BlockId) -> tuple[int, int]:
-        """Return the mtime and the ctime of a file (ns). Raises FileNotFoundError."""
+        """Return mtime and ctime of a block's file, in ns. Raises FileNotFoundError."""
         found = self._directory.path(_name(block)).stat()
         return found.st_mtime_ns, found.st_ctime_ns
 
     def numbers(self, first: BlockId = _FIRST) -> Iterable[BlockId]:
-        """Yield the numbers of all files from *first* on; skip directories with lower numbers."""
+        """Yield the block numbers of all files from about *first* on, perhaps some lower numbers."""
         for number in self._directory.numbers(first):
             yield BlockId(number)
 
     def quarantine(self, blocks: Iterable[BlockId], aside: Path) -> None:
         """Move files into another directory of block files on the same disk, made if needed.
 
-        The move is durable: a power cut cannot restore an old name that a new file uses by then.
-        In a thread.
+        The move is durable, so a power cut cannot restore an old name that a new file may use. In a
+        thread.
 
         Raises:
-            FileExistsError: the directory has a file of that number; the rest is not moved.
+            FileExistsError: the directory has a file with a block's number; later blocks stay.
             OSError: the disk failed.
         """
         target: NumberedDir | None = None
@@ -312,10 +311,10 @@ class BlockFiles:
     def link_to(self, blocks: Iterable[BlockId], aside: Path) -> None:
         """Give files a second, durable name in another directory on the same disk, made if needed.
 
-        A file that is missing is passed over. In a thread.
+        Missing files are skipped. In a thread.
 
         Raises:
-            FileExistsError: the directory has a file of that number.
+            FileExistsError: the directory has a file with a block's number.
             OSError: the disk failed.
         """
         make_durably(aside)
@@ -326,16 +325,16 @@ class BlockFiles:
         self.sync_everything()
 
     def sync(self, blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
-        """Make files and their names durable. In a thread: takes as long as the disk does.
+        """Make the files of blocks and their names durable. In a thread, because it may take long.
 
-        A missing file was doomed and removed meanwhile, and needs no sync.
+        Missing files are skipped, because they belonged to doomed blocks.
 
         Args:
-            blocks: of which the content is not durable yet.
-            named: those of them whose names are durable since an earlier call.
+            blocks: blocks whose content is not durable yet.
+            named: blocks among them whose file names are durable since an earlier call.
 
         Raises:
-            OSError: the disk failed; any of the files may not be durable.
+            OSError: the disk failed; no file is certainly durable.
         """
         if len(blocks) >= SYNCFS_FILES_MIN:
             self.sync_everything()
@@ -352,9 +351,9 @@ class BlockFiles:
         self._directory.sync_parents(_name(block) for block in blocks if block not in named)
 
     def sync_everything(self) -> None:
-        """Make all files durable, fetched ones too. In a thread; raises as ``sync`` does.
+        """Make all files of the disk durable. In a thread; raises as ``sync`` does.
 
-        By syncfs(2): the standard library has only sync(2), which waits for every disk.
+        Uses syncfs(2), because the sync(2) of the standard library waits for every disk.
         """
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -365,7 +364,7 @@ class BlockFiles:
             os.close(fd)
 
     def clear_tmp(self) -> None:
-        """Remove unfinished files of an earlier run."""
+        """Remove unfinished files of an earlier run from ``tmp``."""
         for path in self._tmp.iterdir():
             if path.is_file():
                 path.unlink(missing_ok=True)
@@ -386,7 +385,7 @@ def _name(block: BlockId) -> str:
 
 
 def write_all(fd: int, offset: int, data: bytes | memoryview) -> None:
-    """Write all of *data*, with several pwrite(2) calls if one writes only a part."""
+    """Write all bytes of *data*, with several calls of pwrite(2) if one writes only a part."""
     written = os.pwrite(fd, data, offset)
     while written < len(data):  # bounded: each iteration writes at least one byte or raises
         written += os.pwrite(fd, memoryview(data)[written:], offset + written)

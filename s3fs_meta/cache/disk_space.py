@@ -2,7 +2,7 @@
 
 Owns: the rule that new operations are refused before SQLite's reserve is used, because
 SQLITE_FULL would roll back a complete group of acknowledged operations.
-Asking for the free space costs a system call, so one check grants a budget of bytes.
+Measuring free space takes a system call, so one measurement grants a budget of bytes.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from s3fs_meta.limits import (
 
 
 class DiskSpace:
-    """Free bytes of the filesystem that holds *path*, beyond the reserve."""
+    """The free bytes, beyond the reserve, of the disk that contains a directory."""
 
     def __init__(self, path: Path, free_some: Callable[[int], None]) -> None:
-        """Make a guard.
+        """Begin without a granted budget.
 
         Args:
             path: a directory on the disk.
-            free_some: called with a number of bytes to free, before an operation is refused.
+            free_some: frees a number of bytes; called before an operation is refused.
         """
         self._path = path
         self._free_some = free_some
@@ -35,7 +35,7 @@ class DiskSpace:
         self._held: dict[Path, int] = {}
 
     def spend(self, size_bytes: int = OPERATION_DISK_BYTES) -> None:
-        """Account for bytes about to be written.
+        """Count bytes that are about to be written.
 
         Raises:
             NoSpaceLeftError: the write would use the reserve; nothing was changed.
@@ -46,11 +46,11 @@ class DiskSpace:
 
     @contextlib.contextmanager
     def holding(self, path: Path, size_bytes: int) -> Iterator[None]:
-        """Reserve space for a file that a thread writes while operations go on.
+        """Reserve space for a file that a thread writes while operations continue.
 
         Args:
-            path: need not exist yet; its present size no longer counts as reserved.
-            size_bytes: its final size.
+            path: path of the file, which may not exist yet; its current size is not reserved.
+            size_bytes: the final size of the file.
 
         Raises:
             NoSpaceLeftError: there is no room beyond the reserve.
@@ -64,7 +64,7 @@ class DiskSpace:
             del self._held[path]
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether *size_bytes* fit beyond the reserve; evict clean blocks if needed."""
+        """Return whether the disk has room for *size_bytes*; evict clean blocks if needed."""
         try:
             self._measure(size_bytes)
         except NoSpaceLeftError:
@@ -78,16 +78,19 @@ class DiskSpace:
             spare = self.unheld_bytes()
         if spare < size_bytes:
             self._granted_bytes = 0
-            raise NoSpaceLeftError(f"the disk of {self._path} has only its reserve left")
+            raise NoSpaceLeftError(
+                f"the disk of {self._path} has only the {DISK_RESERVE_BYTES} bytes left that are"
+                " reserved for the database; free space on it"
+            )
         self._granted_bytes = min(spare // 2, DISK_CHECK_BYTES)
 
     def unheld_bytes(self) -> int:
-        """Return the free bytes beyond the reserve and beyond the space that ``holding`` keeps."""
+        """Return the free bytes beyond the reserve and beyond the space that ``holding`` reserves."""
         held = sum(max(size - _size_of(path), 0) for path, size in self._held.items())
         return self.spare_bytes() - held
 
     def spare_bytes(self) -> int:
-        """Return the free bytes beyond the reserve; negative inside it."""
+        """Return the free bytes beyond the reserve; negative if less than the reserve is free."""
         figures = os.statvfs(self._path)
         return figures.f_bavail * figures.f_frsize - DISK_RESERVE_BYTES
 

@@ -2,10 +2,10 @@
 
 Owns: which clean blocks are evicted for more room, and in which slices.
 Does not know: why room is needed, dirty blocks, waiting writers (``block_cache``).
-Keeps: only clean blocks are evicted, and none whose location in the bucket is marked as damaged: its
-file may be the only intact copy. Such blocks leave the order of eviction until ``reconsider``.
-A crash may restore the row of an evicted block, whose next reader fetches it again (I44).
-Tasks: any handler; ``evict`` removes files in a thread, the others on the event loop.
+Keeps: only clean blocks are evicted. A block whose location in the bucket is marked as damaged is
+spared until ``reconsider``, because its file may be the only intact copy.
+A crash may restore the row of an evicted block; then the next reader fetches the block again (I44).
+Tasks: any handler. ``evict`` removes files in a thread, other methods on the event loop.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from s3fs_meta.model import BlockId
 
 
 class Evictor:
-    """Removes clean blocks from one cache."""
+    """Evicts clean blocks from one cache."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class Evictor:
         """Prepare eviction.
 
         Args:
-            db: has the rows of the cached blocks.
-            files: their files.
-            index: of the cache.
-            cache_bytes: the size that the cache may have.
-            let_go: removes the row of a block, inside a group.
+            db: the database with the rows of the cached blocks.
+            files: the files of the cached blocks.
+            index: the index of the cache.
+            cache_bytes: the maximum size of the cache.
+            let_go: removes the row of a cached block, inside a group.
         """
         self._db = db
         self._files = files
@@ -54,24 +54,24 @@ class Evictor:
         self._let_go = let_go
 
     def make_room(self, size_bytes: int) -> None:
-        """Evict up to EVICTED_AT_ONCE_MAX clean blocks if *size_bytes* do not fit; on the loop."""
+        """Evict up to EVICTED_AT_ONCE_MAX clean blocks if *size_bytes* do not fit."""
         for block in self._take_victims(size_bytes, EVICTED_AT_ONCE_MAX):
             self._files.remove(block)
 
     async def evict(self, size_bytes: int) -> None:
-        """Evict clean blocks until *size_bytes* more fit, or none is left.
+        """Evict clean blocks until *size_bytes* more fit, or no clean block is left.
 
-        A block may be fetched again before its old file is removed. If that removes the new file,
-        its reader notices, as with any missing file. Schedule point: only if a block is evicted.
+        A block may be fetched again before its old file is removed. If the new file is removed
+        instead, its reader fetches the block again. Schedule point: only if a block is evicted.
         """
         while self._lacks(size_bytes) and self._oldest() is not None:
             victims = self._take_victims(size_bytes, LOOP_SLICE_ROWS)
-            # The rows are deleted already, so the files must be deleted too.
+            # The rows are deleted already, so the files must be deleted, too.
             with trio.CancelScope(shield=True):
                 await self.remove_files(victims)
 
     async def remove_files(self, blocks_gone: Sequence[BlockId]) -> None:
-        """Remove files of blocks that have no row in the cache."""
+        """Remove the cache files of blocks without a row in ``cached_blocks``."""
         self._files.let_go(blocks_gone)
         await trio.to_thread.run_sync(self._files.remove_all, blocks_gone)
         self._files.close_removed()
@@ -79,7 +79,7 @@ class Evictor:
     def _take_victims(self, size_bytes: int, count_max: int) -> list[BlockId]:
         """Delete rows of clean blocks until *size_bytes* more fit; the caller removes the files.
 
-        At most *count_max* blocks are looked at.
+        At most *count_max* blocks are considered.
         """
         victims: list[BlockId] = []
         for _ in range(count_max):
@@ -96,7 +96,7 @@ class Evictor:
         return self._index.oldest_clean(self.unasked_bytes_max)
 
     def _spares(self, block: BlockId) -> bool:
-        """Take a block out of the order of eviction if it may be the last copy; return whether."""
+        """Spare a block from eviction if it may be the last copy; return whether it is spared."""
         is_spared = self.is_last_copy(block)
         if is_spared:
             self._index.spare(block)
@@ -110,7 +110,7 @@ class Evictor:
         return row is not None and blocks.is_damaged(self._db, row)
 
     def reconsider(self) -> None:
-        """Let blocks be evicted whose location was damaged; those that still are will be spared."""
+        """Consider spared blocks for eviction again, because damage marks were removed."""
         self._index.reconsider()
 
     def _lacks(self, size_bytes: int) -> bool:
@@ -121,7 +121,7 @@ class Evictor:
         )
 
     def evict_bytes(self, wanted_bytes: int) -> None:
-        """Evict clean blocks at once, because the disk is at its reserve."""
+        """Evict clean blocks of at least *wanted_bytes*, because the disk has only its reserve left."""
         freed = 0
         while freed < wanted_bytes:
             block = self._oldest()
@@ -130,7 +130,7 @@ class Evictor:
             if self._spares(block):
                 continue
             held = self._index.get(block)
-            assert held is not None, "the LRU names only held blocks"
+            assert held is not None, "a block in the order of eviction is cached"
             freed += held.size_bytes
             self._db.begin_local()
             self._let_go(block)

@@ -1,13 +1,14 @@
 """Downloading blocks from the store to the cache directory.
 
 Owns: one fetch per block for any number of readers, the bound on fetches, the timeout of readers.
-Does not know: which files use the block, which blocks are neighbours. ``block_cache`` writes rows.
+Does not know: which files use a block, which blocks are neighbours. ``block_cache`` writes rows.
 One request may fetch a block and its neighbours. A reader of a neighbour waits for that request.
-If the neighbour is corrupt, that reader gets no error from it, and fetches the block itself.
-Runs are read-ahead, which no reader waits for yet. The bound on fetches does not apply to them:
-their caller has a bound of its own.
-After a wrong answer the fetcher asks once more. Only a second one counts as damage of the bucket
-and is reported. A timeout, a refusal, or a store without a superblock never counts as damage.
+If the neighbour is corrupt, its reader gets no error from the request, and fetches the block alone.
+A run is a read-ahead of adjacent blocks for later readers. The bound on fetches does not apply to
+runs, because their caller bounds them.
+If an object is missing or a block invalid, the fetcher requests it again. Only the second failure
+counts as damage of the bucket and is reported. A timeout, a refused request, or a store without a
+superblock never counts as damage.
 """
 
 import logging
@@ -42,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
-    """A second location of a block's content."""
+    """Another location of a block's content."""
 
     object_key: ObjectKey
     pack_offset: int
@@ -54,13 +55,13 @@ def _ignore(_located: Located, _is_gone: bool) -> None:
 
 
 async def _nowhere(_located: Located) -> None:
-    """Return no second location."""
+    """Return None, because no other location is known."""
 
 
 class DamageHandlers(NamedTuple):
-    """The reactions to a block that is missing or damaged in its pack."""
+    """Functions that are called for a block that is missing or damaged in its pack."""
 
-    note: Callable[[Located, bool], None] = _ignore  # True if the pack is missing
+    note: Callable[[Located, bool], None] = _ignore  # records damage; True: the pack is missing
     find_elsewhere: Callable[[Located], Awaitable[Found | None]] = _nowhere
 
 
@@ -68,7 +69,10 @@ NO_HANDLERS: Final = DamageHandlers()
 
 
 async def has_superblock(store: ObjectStore) -> bool:
-    """Return whether a store has a superblock; without one a missing object proves no damage."""
+    """Return whether a store has a superblock.
+
+    Without a superblock it may be another store, so a missing object does not prove damage.
+    """
     try:
         await store.get_range(superblock_codec.KEY, 0, 1)
     except (StoreError, CorruptionError):
@@ -77,7 +81,7 @@ async def has_superblock(store: ObjectStore) -> bool:
 
 
 class _Fetch:
-    """One running fetch: *done* is set when it has ended, *error* if it failed."""
+    """One running fetch. *done* is set when it ends; *error* is set if it failed."""
 
     def __init__(self) -> None:
         self.done = trio.Event()
@@ -85,7 +89,7 @@ class _Fetch:
 
 
 class Fetcher:
-    """Fetches blocks; at most FETCHES_MAX at once, each block once."""
+    """Fetches blocks, at most FETCHES_MAX concurrently, and each block only once at a time."""
 
     def __init__(
         self,
@@ -112,14 +116,14 @@ class Fetcher:
     async def fetch(
         self, located: Located, object_key: ObjectKey, neighbours: Sequence[Located] = ()
     ) -> None:
-        """Download one uploaded block, and those neighbours that arrive intact with it.
+        """Download one uploaded block, and its neighbours as far as they are intact.
 
-        If another task is already fetching the block, wait for that task and return. The block is
-        then certainly cached only if the other task wanted this block, not a neighbour of it.
+        If another task is already fetching the block, wait for that task and return. If that task
+        fetched the block only as a neighbour, the block may not be cached afterwards.
 
         Raises:
             StoreUnavailableError: the read timeout expired.
-            StoreError, FormatError: the object is missing, refused or damaged.
+            StoreError, FormatError: the object is missing or damaged, or the store refuses it.
         """
         present = self._under_way.get(located.block)
         if present is not None:
@@ -141,20 +145,21 @@ class Fetcher:
                 unasked.error = exc
             raise
         except trio.Cancelled:
-            fetch.error = StoreUnavailableError(object_key, 1, 0.0, "the reader went away")
+            fetch.error = StoreUnavailableError(object_key, 1, 0.0, "the reader was cancelled")
             raise
         finally:
             self._end(fetch, [located])
             self._end(unasked, neighbours)
 
     async def fetch_run(self, run: Sequence[Located], object_key: ObjectKey) -> None:
-        """Download a run of uploaded blocks with one request; each reader gets its block early.
+        """Download a run of adjacent uploaded blocks with one request.
 
-        Skips blocks that another task is fetching, and corrupt ones, which their readers report.
+        A reader that waits for a block continues as soon as that block is verified. Blocks that
+        another task is fetching are skipped. So are corrupt blocks; their readers report them.
 
         Raises:
             StoreUnavailableError: the read timeout expired.
-            StoreError, FormatError: the object is missing, refused or too short.
+            StoreError, FormatError: the object is missing or too short, or the store refuses it.
         """
         wanted = [each for each in run if each.block not in self._under_way]
         fetches = {each.block: _Fetch() for each in wanted}
@@ -197,7 +202,7 @@ class Fetcher:
             raise present.error
 
     def _end(self, fetch: _Fetch, blocks: Sequence[Located]) -> None:
-        """End a fetch and wake its readers; a second call does nothing."""
+        """End a fetch of blocks and wake their readers; a second call has no effect."""
         for located in blocks:
             if self._under_way.get(located.block) is fetch:
                 del self._under_way[located.block]
@@ -210,7 +215,7 @@ class Fetcher:
         object_key: ObjectKey,
         scope: trio.CancelScope,
     ) -> None:
-        """Fetch a block with its neighbours; the timeout applies until the block has arrived."""
+        """Fetch a block with its neighbours; the timeout ends when the block has arrived."""
         async with self._limiter:
             try:
                 neighbours, first, stored = await self._get_with(located, neighbours, object_key)
@@ -226,15 +231,15 @@ class Fetcher:
                 unpacked = await trio.to_thread.run_sync(
                     self._unpack_quietly, piece, object_key, first, stored
                 )
-                for each in unpacked:  # no schedule point since the files were written
+                for each in unpacked:  # without a schedule point after the files were written
                     self._arrived_unasked(each)
                 self.fetched_blocks += len(unpacked)
 
     async def _get_again(self, located: Located, object_key: ObjectKey) -> None:
-        """Fetch a block alone, after a first wrong answer; then from a second location.
+        """Fetch a block alone after a first failure; if that fails, too, from another location.
 
         Raises:
-            ObjectMissingError, FormatError: it is damaged, and has no other intact location.
+            ObjectMissingError, FormatError: the block is damaged, and has no other intact location.
         """
         try:
             await self._get_alone(located, object_key)
@@ -248,7 +253,12 @@ class Fetcher:
         found = await self._damage.find_elsewhere(located)
         if found is None:
             raise damage
-        _log.info("block %d comes from %s: %s", located.block, found.object_key, damage)
+        _log.info(
+            "block %d is fetched from another pack, %s: %s",
+            located.block,
+            found.object_key,
+            damage,
+        )
         other = located._replace(pack_offset=found.pack_offset, stored_bytes=found.stored_bytes)
         await self._get_alone(other, found.object_key)
 
@@ -260,18 +270,22 @@ class Fetcher:
     async def _get_with(
         self, located: Located, neighbours: Sequence[Located], object_key: ObjectKey
     ) -> tuple[Sequence[Located], int, bytes]:
-        """Return the neighbours included, the first byte's offset in the pack, and the bytes."""
+        """Fetch the bytes of a block and, if possible, of its neighbours.
+
+        Returns:
+            The neighbours that the bytes include, the offset of the bytes in the pack, and the bytes.
+        """
         if neighbours:
             start, stop = extent([located, *neighbours])
             try:
                 return neighbours, start, await self._get_range(object_key, start, stop)
-            except FormatError as exc:  # too short for a neighbour: perhaps not for the block
+            except FormatError as exc:  # the pack may end before a neighbour, but after the block
                 _log.info("neighbours of block %d are unavailable: %s", located.block, exc)
         start, stop = extent([located])
         return (), start, await self._get_range(object_key, start, stop)
 
     async def _get_range(self, object_key: ObjectKey, start: int, stop: int) -> bytes:
-        """Get a range; retry while the store is unavailable, until the caller's timeout."""
+        """Fetch a range of an object; retry while the store is unavailable, until cancelled."""
         while True:
             try:
                 return await self._store.get_range(object_key, start, stop)
@@ -280,9 +294,10 @@ class Fetcher:
             await trio.sleep(STORE_DELAY_S_MAX / 10)
 
     def _unpack(self, located: Located, object_key: ObjectKey, first: int, stored: bytes) -> None:
-        """Verify a block in *stored*, which begins at *first* in its pack; write its file.
+        """Verify a block and write its file. In a thread.
 
-        In a thread.
+        Args:
+            stored: bytes of the pack from offset *first* on, which include the block.
         """
         offset, length = located.pack_offset, located.stored_bytes
         assert offset is not None, "only uploaded blocks are fetched"
@@ -297,7 +312,7 @@ class Fetcher:
     def _unpack_quietly(
         self, wanted: Sequence[Located], object_key: ObjectKey, first: int, stored: bytes
     ) -> list[Located]:
-        """Verify blocks that no reader asked for, and write their files; return the valid ones."""
+        """Verify blocks that no reader requested, and write their files; return the valid blocks."""
         sound: list[Located] = []
         for located in wanted:
             try:
@@ -305,7 +320,8 @@ class Fetcher:
             except NoSpaceLeftError:
                 break
             except S3fsError as exc:
-                _log.info("neighbour %d: %s", located.block, exc)  # a later reader gets the error
+                # A later reader of the block gets the error.
+                _log.info("block %d, fetched with others, is unusable: %s", located.block, exc)
             else:
                 sound.append(located)
         return sound

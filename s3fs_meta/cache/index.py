@@ -1,7 +1,7 @@
 """An index of cached blocks in memory: bytes per state, LRU order, unsynced blocks.
 
-Owns: figures derived from ``cached_blocks``, loaded at mount and updated by ``block_cache``.
-Does not know: files, rows, the store. A block's row remains the authority on its state.
+Owns: totals and orders derived from ``cached_blocks``, loaded at mount, updated by ``block_cache``.
+Does not know: files, rows, the store. The row of a block is the authority on its state.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ from s3fs_meta.model import BlockId, BlockState
 
 
 class Held(NamedTuple):
-    """One cached block: its state and size."""
+    """State and size of one cached block."""
 
     state: BlockState
     size_bytes: int
@@ -38,16 +38,16 @@ class CacheIndex:
         self.bytes_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self.count_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self._clean: OrderedDict[BlockId, None] = OrderedDict()
-        self._unasked: OrderedDict[BlockId, None] = OrderedDict()  # clean, and never used yet
+        self._unasked: OrderedDict[BlockId, None] = OrderedDict()  # clean blocks, never read yet
         self.unasked_bytes = 0
-        # Clean, but not to be evicted, with their bytes.
+        # Sizes of clean blocks that must not be evicted.
         self._spared: dict[BlockId, int] = {}
         self.spared_bytes = 0
-        self._dirty: OrderedDict[BlockId, float] = OrderedDict()  # in the order of the last write
-        self._sealed: dict[BlockId, None] = {}  # in the order in which they were sealed
-        self.unnamed: set[BlockId] = set()  # sealed blocks that no file refers to any more
+        self._dirty: OrderedDict[BlockId, float] = OrderedDict()  # last writes, the oldest first
+        self._sealed: dict[BlockId, None] = {}  # sealed blocks, the earliest sealed first
+        self.unnamed: set[BlockId] = set()  # sealed blocks to which no file refers any more
         self._unsynced: set[BlockId] = set()
-        self._synced: dict[BlockId, int] = {}  # length at the last sync, of dirty and sealed blocks
+        self._synced: dict[BlockId, int] = {}  # lengths of dirty and sealed blocks at the last sync
 
     @property
     def pending_bytes(self) -> int:
@@ -60,7 +60,7 @@ class CacheIndex:
         return self.count_in[BlockState.DIRTY] + self.count_in[BlockState.SEALED]
 
     def fits(self, size_bytes: int, bytes_max: int) -> bool:
-        """Return whether so much more may be dirty, within a bound of all cached bytes."""
+        """Return whether *size_bytes* of new dirty blocks keep the cache within *bytes_max*."""
         return self.total_bytes + size_bytes <= bytes_max and self.pending_count < DIRTY_BLOCKS_MAX
 
     def get(self, block: BlockId) -> Held | None:
@@ -72,7 +72,7 @@ class CacheIndex:
         return list(self._held)
 
     def put(self, block: BlockId, state: BlockState, size_bytes: int, now_s: float = 0.0) -> None:
-        """Set a block's state and size; add the block if it is new."""
+        """Set the state and size of a block; add the block if it is not in the index."""
         if block in self._held:
             self._take_out(block)
         self._add(block, state, size_bytes)
@@ -114,7 +114,7 @@ class CacheIndex:
             self.put(block, state, held.size_bytes)
 
     def drop(self, block: BlockId) -> None:
-        """Forget a block."""
+        """Remove a block from the index."""
         self._take_out(block)
         self._synced.pop(block, None)
 
@@ -135,14 +135,14 @@ class CacheIndex:
         self.unnamed.discard(block)
 
     def put_unasked(self, block: BlockId, size_bytes: int) -> None:
-        """Add a clean block that was fetched with another one, and that no reader has used."""
+        """Add a clean block that was fetched as a neighbour, and that no reader has used."""
         self.put(block, BlockState.CLEAN, size_bytes)
         del self._clean[block]
         self._unasked[block] = None
         self.unasked_bytes += size_bytes
 
     def _ask(self, block: BlockId, size_bytes: int) -> None:
-        """Take a block out of those that no reader has used."""
+        """Remove a block from the blocks that no reader has used."""
         del self._unasked[block]
         self.unasked_bytes -= size_bytes
 
@@ -155,7 +155,7 @@ class CacheIndex:
             self._clean[block] = None
 
     def oldest_clean(self, unasked_bytes_max: int = 0) -> BlockId | None:
-        """Return the clean block to evict next: the one used least recently.
+        """Return the clean block to evict next, the least recently used; None without any.
 
         Blocks that no reader has used yet are evicted first while they exceed *unasked_bytes_max*
         or their part of CACHED_BLOCKS_MAX.
@@ -169,7 +169,7 @@ class CacheIndex:
         return next(iter(self._clean))
 
     def spare(self, block: BlockId) -> None:
-        """Take a clean block out of the order of eviction, until ``reconsider``."""
+        """Exclude a clean block from eviction until ``reconsider``."""
         size_bytes = self._held[block].size_bytes
         if block in self._unasked:
             self._ask(block, size_bytes)
@@ -178,7 +178,7 @@ class CacheIndex:
         self.spared_bytes += size_bytes
 
     def reconsider(self) -> None:
-        """Put all spared blocks back into the order of eviction, as the next to be evicted."""
+        """Make all spared blocks the next to be evicted."""
         for block in self._spared:
             self._clean[block] = None
             self._clean.move_to_end(block, last=False)
@@ -190,15 +190,15 @@ class CacheIndex:
         return block in self._dirty
 
     def sealed(self) -> Iterator[BlockId]:
-        """Yield sealed blocks, the earliest sealed first; exhaust it before changing the index."""
+        """Yield sealed blocks, the earliest sealed first. Exhaust the iterator before any change."""
         return iter(self._sealed)
 
     def dirty_before(
         self, before_s: float, bytes_max: int, count_max: int = SEAL_BATCH_BLOCKS_MAX
     ) -> list[BlockId]:
-        """Return dirty blocks last written before a time, oldest first.
+        """Return dirty blocks whose last write was before a time, the oldest first.
 
-        Up to a number and a sum of bytes, but at least one if any is that old.
+        At most *count_max* blocks and *bytes_max* bytes, but at least one block if any is that old.
         """
         chosen: list[BlockId] = []
         total = 0
@@ -212,17 +212,17 @@ class CacheIndex:
         return chosen
 
     def note_write(self, block: BlockId) -> None:
-        """Note that a block's file has unsynced bytes."""
+        """Note that the file of a block has unsynced bytes."""
         self._unsynced.add(block)
 
     def take_unsynced(self) -> list[BlockId]:
-        """Return and forget the unsynced blocks."""
+        """Return the unsynced blocks, and count them as synced."""
         blocks = list(self._unsynced)
         self._unsynced.clear()
         return blocks
 
     def lengths_to_note(self, unsynced: Sequence[BlockId]) -> list[tuple[BlockId, int]]:
-        """Return the current lengths of the blocks whose rows have another synced length."""
+        """Return the lengths of blocks whose length differs from the synced length in their row."""
         lengths: list[tuple[BlockId, int]] = []
         for block in unsynced:
             held = self._held.get(block)
@@ -235,6 +235,6 @@ class CacheIndex:
         return block in self._synced
 
     def note_synced(self, block: BlockId, length: int) -> None:
-        """Note the synced length in a block's row."""
+        """Note that a block's row has a new synced length."""
         if block in self._held:
             self._synced[block] = length

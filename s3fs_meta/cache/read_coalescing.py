@@ -1,4 +1,4 @@
-"""Blocks that one request downloads: adjacent ones in a pack, small ones next to a wanted one.
+"""The choice of blocks that one request downloads: adjacent blocks, or small neighbours of a block.
 
 Owns: the grouping and the choice. Does not know: rows, the store, which blocks are cached.
 """
@@ -12,16 +12,16 @@ from s3fs_meta.meta.tables.block_map import Located
 def choose(
     middle: Located, candidates: Sequence[Located], *, plain_bytes_max: int
 ) -> list[Located]:
-    """Return the candidates worth fetching with *middle*, in no order.
+    """Return the small candidates that are fetched together with *middle*, in no order.
 
-    With *middle* they lie within NEIGHBOUR_FETCH_BYTES of its pack, with gaps of at most
-    SMALL_BLOCK_BYTES. Blocks behind *middle* have priority: files are mostly read in the order in
-    which they were written.
+    Together they are within NEIGHBOUR_FETCH_BYTES of the pack, with gaps of at most
+    SMALL_BLOCK_BYTES. Blocks after *middle* have priority, because files are usually read in the
+    order in which they were written.
 
     Args:
         middle: the wanted block.
-        candidates: blocks of its pack, in any order; *middle* may be among them.
-        plain_bytes_max: bound on the sum of their contents.
+        candidates: blocks of the pack, in any order; *middle* may be among them.
+        plain_bytes_max: bound on the total length of the returned blocks.
     """
     small = sorted((row for row in candidates if row.plain_bytes < SMALL_BLOCK_BYTES), key=_start)
     behind = [row for row in small if _start(row) >= _stop(middle)]
@@ -44,22 +44,22 @@ def choose(
 
 
 def extent(rows: Sequence[Located]) -> tuple[int, int]:
-    """Return the range of a pack that holds *rows*, of which there is at least one."""
+    """Return the range of a pack that contains all *rows*, which must not be empty."""
     return min(map(_start, rows)), max(map(_stop, rows))
 
 
 def _start(row: Located) -> int:
-    assert row.pack_offset is not None, "only uploaded blocks have neighbours"
+    assert row.pack_offset is not None, "an uploaded block has a location"
     return row.pack_offset
 
 
 def _stop(row: Located) -> int:
-    assert row.stored_bytes is not None, "only uploaded blocks have neighbours"
+    assert row.stored_bytes is not None, "an uploaded block has a location"
     return _start(row) + row.stored_bytes
 
 
 def runs(wanted: Iterable[Located], *, plain_bytes_max: int) -> Iterator[list[Located]]:
-    """Yield runs of uploaded blocks, each without gaps in one pack, in the given order.
+    """Yield runs of uploaded blocks that are adjacent in one pack, in the given order.
 
     A run has at most *plain_bytes_max* bytes of content, but at least one block.
     """
@@ -76,6 +76,6 @@ def runs(wanted: Iterable[Located], *, plain_bytes_max: int) -> Iterator[list[Lo
 
 
 def _follows(last: Located, located: Located) -> bool:
-    assert last.pack_offset is not None, "only uploaded blocks have a place"
-    assert last.stored_bytes is not None, "with a length"
+    assert last.pack_offset is not None, "an uploaded block has a location"
+    assert last.stored_bytes is not None, "an uploaded block has a location"
     return located.pack == last.pack and located.pack_offset == last.pack_offset + last.stored_bytes

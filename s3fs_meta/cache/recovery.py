@@ -1,15 +1,15 @@
 """Recovery of the cache directory after a crash.
 
 Owns: how much of a file is trusted after a power cut; files without a row; which bytes restore a
-copied block; which blocks have a row in ``copies``. Does not know: when copies are made.
-Keeps: a file without a row is removed only if a pack has its content, and no mark says that it is
-damaged there, or if it was written after the database last changed; else it is quarantined.
-All but ``content_before``, which also serves read-only tools, runs at mount, before any task.
+copied block; which blocks have a row in ``copies``. Does not know: when blocks are copied.
+Keeps: a file without a row is removed only if an intact pack has its content, or if it was written
+after the last change of the database. Any other such file is quarantined.
+Tasks: these functions run at mount, before any task; read-only tools also call ``content_before``.
 
-A write to a frozen block makes a copy, and the rows are committed before the copy's file is synced.
-So a power cut may leave rows that refer to a copy without content, although the origin's bytes in
-it had been durable long before. They still exist in the origin: in its file, which stays until the
-copy is synced, or in its pack.
+A write to a sealed or uploaded block makes a copy, and the rows are committed before the copy's file
+is synced. So a power cut may leave rows that refer to a copy without content, although the bytes that
+it took from its origin were durable before. They still exist in the origin: in its file, which stays
+until the copy is synced, or in its pack.
 """
 
 import logging
@@ -34,15 +34,17 @@ from s3fs_meta.objects.contract import ObjectStore
 _FIRST: Final = BlockId(0)
 _log = logging.getLogger(__name__)
 
-Beginning = Callable[[BlockId, int], bytes]  # first bytes of a block's file: at most that many
+Beginning = Callable[
+    [BlockId, int], bytes
+]  # returns at most so many leading bytes of a block's file
 
 
 def distrust(db: Database, files: BlockFiles) -> None:
-    """Truncate each file after its synced bytes; reading the removed rest fails with EIO.
+    """Truncate each block file after its synced bytes; reading the removed bytes fails with EIO.
 
-    The rest may have reached the disk, but it cannot be distinguished from zeros: the kernel
-    writes pages in any order, a size before its pages, and a page before it is full. Searching for
-    holes does not help: a page that was half full when it was first written is no hole.
+    The removed bytes may have reached the disk, but lost bytes cannot be distinguished from zeros.
+    The kernel writes pages in any order, a file size before its pages, and pages that are partly
+    filled. A search for holes does not help, because a partly filled page is not a hole.
     """
     for tail in cached_blocks.unsynced_tails(db):
         files.cut_after(tail.block, tail.synced_bytes)
@@ -59,25 +61,25 @@ def let_strays_go(
 ) -> int:
     """Remove files without a row if the bucket has their content; quarantine all others.
 
-    A group that was rolled back leaves such files. So does restoring the database from a backup,
-    and then the files may be the only copies. Their times distinguish the two: the group that a kill
-    undid was the last, so its files are newer than the database and its log; a database that was
-    put back is newer than all files. A copy or a change of owner gives files another ctime, but not
-    another mtime, and a clock that was set back leaves files of the future: so both times of each
-    file must agree. The time grows with the number of files, which is bounded; in a thread.
+    An undone group leaves such files. So does a database that was restored from a backup, and then
+    the files may be the only copies. The times of the files distinguish the cases. The group that a
+    kill undid was the last one, so its files are newer than the database and its log; a restored
+    database is newer than all files. Both mtime and ctime must be newer, because copying a file or
+    changing its owner changes only its ctime, and setting the clock back leaves times in the future.
+    In a thread: the run time grows with the number of files, which is bounded.
 
     Args:
-        db: not used by other tasks meanwhile.
-        files: the block files of this database.
+        db: the database, which no other task uses meanwhile.
+        files: the block files of the database.
         quarantine: a directory for block files on the same disk, made if needed.
-        block_hash: the keyring's; None: no content can be verified.
-        first: files of smaller numbers are ignored.
-        undone_ns: after a kill, the times since the last change of the database. If those of all
-            stray files are in it, and none of their blocks has a row, one undone group made all of
-            them, and they are removed. None: times prove nothing.
+        block_hash: hashes the content of a block; None: no content can be verified.
+        first: files with smaller block numbers are ignored.
+        undone_ns: after a kill, the time range since the last change of the database. If the times
+            of all strays are in the range, and none of their blocks has a row, the undone group made
+            all of them, and they are removed. None: times are ignored.
 
     Returns:
-        How many files were quarantined.
+        The number of quarantined files.
     """
     known = {block for block, _state, _size in cached_blocks.rows_with_size(db)}
     strays = [
@@ -100,7 +102,7 @@ def is_stored(
     block: BlockId,
     block_hash: Callable[[bytes], bytes] | None,
 ) -> bool:
-    """Return whether an intact pack has the content of a file, by its hash; true for an empty file."""
+    """Return whether a file is empty, or an intact pack has its content according to its hash."""
     size_bytes = files.size(block)
     row = blocks.find(db, block)
     if not size_bytes or block_hash is None or row is None or row.hash is None:
@@ -114,31 +116,31 @@ def is_stored(
 
 
 def _is_undone(db: Database, files: BlockFiles, block: BlockId, undone_ns: range) -> bool:
-    """Return whether a group that a kill undid can have made a file: its block has no row."""
+    """Return whether an undone group can have made a file: its block has no row, its times fit."""
     return blocks.find(db, block) is None and all(
         time_ns in undone_ns for time_ns in files.times_ns(block)
     )
 
 
 def _may_be_needed(db: Database, block: BlockId) -> bool:
-    """Return whether fsck could use a file: its block has a row, but is in no pack."""
+    """Return whether fsck may need a file, because its block has a row but is in no pack."""
     row = blocks.find(db, block)
     return row is not None and row.pack is None
 
 
 class KnownCopies:
-    """Rows of ``copies``, and a set of the blocks that have one, in memory."""
+    """Changes the rows of ``copies``; knows in memory which blocks have a row."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._known: set[BlockId] = set()
 
     def load(self) -> None:
-        """Read the blocks from the rows."""
+        """Read from the table which blocks have a row."""
         self._known = set(block_origins.blocks(self._db))
 
     def note(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
-        """Record the origin of a new block, for a power cut before the block is synced."""
+        """Record the origin of a new block, needed if power is lost before the block is synced."""
         block_origins.note(self._db, block, origin, keep_bytes)
         self._known.add(block)
 
@@ -158,9 +160,9 @@ class KnownCopies:
 async def restore_copies(
     db: Database, files: BlockFiles, keyring: Keyring, store: ObjectStore
 ) -> None:
-    """Restore the content of copies that were never synced from their origins.
+    """Restore the content of copied blocks that were never synced, from their origins.
 
-    Writes to the copies themselves are lost, as after any power cut. A second call does nothing.
+    Later writes to the copied blocks are lost, as after any power cut. A second call has no effect.
 
     Raises:
         StoreError: an origin exists only in the store, which is unavailable; nothing was lost.
@@ -183,7 +185,7 @@ def through(copy: Copy, others: Mapping[BlockId, Copy]) -> Copy:
     """Follow a chain of copies to its first origin, for callers that restore no files.
 
     Args:
-        others: all copies that are dirty or sealed, by block.
+        others: all copied blocks that are dirty or sealed, by block number.
     """
     origin = others.get(copy.origin)
     while copy.hash is None and origin is not None and origin.block < copy.block:
@@ -193,16 +195,16 @@ def through(copy: Copy, others: Mapping[BlockId, Copy]) -> Copy:
 
 
 def _stop(copy: Copy) -> int:
-    """Return how many bytes of its origin a copy may contain."""
+    """Return how many leading bytes of its origin a copied block may contain."""
     return copy.keep_bytes if copy.holds_bytes is None else min(copy.keep_bytes, copy.holds_bytes)
 
 
 async def content_before(
     copy: Copy, db: Database, beginning: Beginning, keyring: Keyring, store: ObjectStore
 ) -> bytes:
-    """Return the first bytes of an origin, as many as its copy may contain.
+    """Return the leading bytes of a block's origin, as many as the block may contain.
 
-    Changes nothing. If the origin is a copy itself, the content of its file counts.
+    Changes nothing. If the origin is a copied block, too, the bytes in its file are returned.
 
     Raises:
         StoreError: the origin exists only in the store, which is unavailable.
@@ -225,7 +227,7 @@ def _beginning(files: BlockFiles, block: BlockId, length: int) -> bytes:
 
 
 def _sound(copy: Copy, beginning: Beginning, keyring: Keyring) -> bytes | None:
-    """Return the content of an uploaded origin's file if its hash is right, else None."""
+    """Return the content of an uploaded origin's cache file, None if it does not match its hash."""
     try:
         data = beginning(copy.origin, copy.plain_bytes)
     except LostBlockError:
@@ -234,12 +236,12 @@ def _sound(copy: Copy, beginning: Beginning, keyring: Keyring) -> bytes | None:
 
 
 async def _fetched(copy: Copy, db: Database, keyring: Keyring, store: ObjectStore) -> bytes:
-    """Return the content of an origin from its pack, empty if that is missing or corrupt."""
+    """Return the content of an uploaded origin from its pack, b"" if it is missing or corrupt."""
     offset, length = copy.pack_offset, copy.stored_bytes
-    assert copy.pack is not None, "what has a hash has a pack"
-    assert copy.hash is not None, "only what was uploaded is fetched"
-    assert offset is not None, "what has a pack has a place in it"
-    assert length is not None, "what has a pack has a place in it"
+    assert copy.pack is not None, "an uploaded block has a pack"
+    assert copy.hash is not None, "an uploaded block has a hash"
+    assert offset is not None, "an uploaded block has an offset"
+    assert length is not None, "an uploaded block has a stored length"
     try:
         key = packs.object_key(db, copy.pack)
         stored = await store.get_range(key, offset, offset + length)
@@ -248,7 +250,8 @@ async def _fetched(copy: Copy, db: Database, keyring: Keyring, store: ObjectStor
         )
     except (ObjectMissingError, CorruptionError) as exc:
         _log.error(
-            "block %d lost the block that it was copied from: %s; unmount, and run fsck -y",
+            "the origin of block %d is lost, so its content cannot be restored: %s; unmount, and run"
+            " fsck -y",
             copy.block,
             exc,
         )

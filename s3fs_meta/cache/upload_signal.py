@@ -1,27 +1,27 @@
-"""The signal that wakes the uploader: writers wait for room in the cache.
+"""The signal that wakes the uploader early, because writers wait for room in the cache.
 
-Owns: when the uploader wakes early. Does not know: how room is made.
+Owns: the signal. Does not know: how the uploader makes room.
 """
 
 import trio
 
 
 class UploadSignal:
-    """A signal that is forgotten once it was waited for."""
+    """A signal that each wait clears."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
 
     def set(self) -> None:
-        """Wake the task that waits, or the next one that would."""
+        """Wake the waiting task, or let the next wait return at once."""
         self._event.set()
 
     def is_set(self) -> bool:
-        """Return whether it was set and no task has waited for it since."""
+        """Return whether the signal was set after the last wait."""
         return self._event.is_set()
 
     async def wait(self, limit_s: float) -> None:
-        """Return once it is set, or after a time."""
+        """Wait until the signal is set, at most *limit_s* seconds; then clear it."""
         with trio.move_on_after(limit_s):
             await self._event.wait()
         self._event = trio.Event()

@@ -1,13 +1,13 @@
-"""The rows of a filesystem from its chain alone: an empty filesystem, and every changelog since mkfs.
+"""Rebuilding rows from the chain alone: every changelog since mkfs, applied to an empty filesystem.
 
-Owns: how far the chain leads from its start, without any image. Does not know: packs as objects.
-Keeps: every changelog names the one before it by hash, and the first one names none. A changelog that
-is damaged or missing ends the rows; what comes before it counts. A chain that a newer program may have
-continued gives no rows: its state would be replaced by an older one.
+Owns: how many changelogs can be applied without any image. Does not know: packs as objects.
+Keeps: every changelog must record the hash of its predecessor, and the first changelog no hash. Replay
+stops before a damaged or missing changelog. A chain that a newer program may have continued is
+refused, because the rebuilt state would be older than that program's state.
 
-The first image holds two facts that no changelog has. Values of the root directory are found from the
-first change of them (``meta.offline.first_root``). The key of the hash of names is lost: another one is drawn,
-and fsck moves the names to their new positions.
+The first image has two facts that no changelog has. The first values of the root directory are found
+from their first changes (``meta.offline.first_root``). The cookie key is lost: a new key is drawn, and
+fsck gives all names new cookies.
 """
 
 import logging
@@ -42,7 +42,7 @@ _START: Final = Link(Txg(0), NO_HASH, 0)
 
 
 class ChainReader:
-    """Makes the rows that the chain gives from its start."""
+    """Replays the chain from its first changelog."""
 
     def __init__(
         self,
@@ -64,19 +64,20 @@ class ChainReader:
         self._progress = progress
 
     async def lay_out(self, path: Path) -> Txg | None:
-        """Write the rows to a file, as an image has them; return their txg.
+        """Write the rows to a database file like that of an image; return their txg.
 
-        None: the chain does not begin at its start, or its first changelog is unreadable.
+        None if the first changelog is missing or unreadable.
 
         Raises:
-            NewerFormatError: a newer program may have written a changelog of this chain.
+            NewerFormatError: a newer program may have written a changelog of the chain.
             StoreError: the store is unavailable.
-            OSError: the disk has no room.
+            OSError: the disk is full.
         """
         await self._refuse_newer_end()
         best = Txg(0)
         way = False
-        # What was applied halfway cannot be undone, so the rows are made again up to the end found.
+        # A txg that failed halfway cannot be undone, so the rows are made again, up to the last
+        # txg that was reached.
         for by_levels in (True, False):
             reached, complete = await self._replay(path, None, by_levels=by_levels)
             if complete:
@@ -89,9 +90,9 @@ class ChainReader:
         return reached if complete else None
 
     async def _refuse_newer_end(self) -> None:
-        """Refuse a chain whose last readable changelog comes before one of an unknown version.
+        """Refuse a chain if a changelog after its last readable one has an unknown version.
 
-        Damage or an image may end the rows before that changelog is met.
+        The replay may end before it reads that changelog.
         """
         listed = await chain.listed_from(self._store, Txg(1))
         named = [(txg, key_of(txg)) for txg in listed]
@@ -109,7 +110,7 @@ class ChainReader:
             return
 
     async def _replay(self, path: Path, upto: Txg | None, *, by_levels: bool) -> tuple[Txg, bool]:
-        """Apply the chain to an empty database; return the last txg, and whether nothing failed."""
+        """Apply the chain to an empty database; return the last applied txg, and whether all worked."""
         await trio.to_thread.run_sync(image_copy.remove, path)
         db = await trio.to_thread.run_sync(self._create, path)
         reached = Txg(0)

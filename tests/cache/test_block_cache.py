@@ -430,7 +430,7 @@ async def test_writer_gets_enospc_after_write_timeout(
     cache = bench.new_cache(bytes_max=100 * KIB)
     bench.write(0, b"x" * 90 * KIB)
 
-    with pytest.raises(NoSpaceLeftError, match="store has not taken"):
+    with pytest.raises(NoSpaceLeftError, match="blocks that are not uploaded yet"):
         await cache.wait_for_room(50 * KIB)
 
     assert cache.read_local(bench.located(0), 0, 3) == b"xxx"

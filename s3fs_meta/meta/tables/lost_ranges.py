@@ -1,7 +1,7 @@
-"""The attribute that lists the ranges of a file whose bytes fsck replaced by holes.
+"""The extended attribute that lists the lost ranges of a file, which fsck replaced by holes.
 
-Owns: its name and its form, one line ``first-last`` for each range. Does not know: why bytes are lost.
-Programs may set the attribute, so its value may be anything: invalid lines are ignored.
+Owns: its name and its format, one line ``first-last`` for each range. Does not know: why bytes are
+lost. Any process may set the attribute, so invalid lines are ignored.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,13 +13,13 @@ from s3fs_meta.meta.tables.properties import get
 from s3fs_meta.model import BlockIndex, Ino
 
 ATTRIBUTE: Final = b"user.s3fs-meta.lost"
-MORE: Final = b"more\n"  # ends a value that has no room for all ranges
+MORE: Final = b"more\n"  # last line of a value that has no room for all ranges
 _END: Final = 1 << 63
 _DIGITS_MAX: Final = 19
 
 
 class LostPart(NamedTuple):
-    """Successive blocks of a file that a line names, both ends included."""
+    """The blocks of a file that one line lists, from *first* to *last* inclusive."""
 
     ino: Ino
     first: BlockIndex
@@ -27,12 +27,12 @@ class LostPart(NamedTuple):
 
 
 def lines(ranges: Iterable[range]) -> bytes:
-    """Return the lines of ranges of bytes."""
+    """Return the attribute's lines for ranges of bytes."""
     return b"".join(b"%d-%d\n" % (one.start, one.stop - 1) for one in ranges)
 
 
 def parse(value: bytes) -> list[range]:
-    """Return the ranges of a value, in its order; they may overlap."""
+    """Return the ranges in the attribute's value, in their order; they may overlap."""
     found: list[range] = []
     for line in value[:XATTR_VALUE_BYTES_MAX].splitlines(keepends=True):
         first, _dash, last = line.rstrip(b"\n").partition(b"-")
@@ -48,7 +48,7 @@ def _is_number(digits: bytes) -> bool:
 
 
 def without(ranges: Iterable[range], gone: Iterable[range]) -> list[range]:
-    """Return the parts of *ranges* that are in none of *gone*."""
+    """Return the parts of *ranges* that do not overlap with *gone*."""
     left = list(ranges)
     for cut in gone:
         left = [
@@ -64,7 +64,7 @@ def without(ranges: Iterable[range], gone: Iterable[range]) -> list[range]:
 
 
 def iterate(db: Database) -> Iterator[LostPart]:
-    """Yield all lost parts of files, by a scan of the attributes; a part may have content again."""
+    """Yield the lost parts of all files, by a scan of ``xattrs``; a part may have content again."""
     block_bytes = int(get(db, "block_bytes"))
     for ino, value in db.iterate("SELECT ino, value FROM xattrs WHERE name = ?", (ATTRIBUTE,)):
         for one in parse(value) if isinstance(value, bytes) else ():

@@ -1,4 +1,4 @@
-"""A damaged or missing changelog costs only the txgs that can be reached through it alone."""
+"""A damaged or missing changelog costs only the txgs that need it for their restore."""
 
 from collections.abc import Callable
 from contextlib import aclosing
@@ -27,18 +27,18 @@ Damage = Callable[[Power, Txg], None]
 
 
 def rot(power: Power, txg: Txg) -> None:
-    """Change one bit of a changelog."""
+    """Flip one bit of a changelog."""
     data = power.store.objects[key_of(txg)]
     power.store.objects[key_of(txg)] = flipped(data, len(data) // 2)
 
 
 def lose(power: Power, txg: Txg) -> None:
-    """Remove a changelog."""
+    """Delete a changelog."""
     del power.store.objects[key_of(txg)]
 
 
 def rot_version(power: Power, txg: Txg) -> None:
-    """Change one bit of the version of a changelog."""
+    """Flip one bit of the version of a changelog."""
     power.store.objects[key_of(txg)] = flipped(power.store.objects[key_of(txg)], 9, 3)
 
 
@@ -48,10 +48,10 @@ DAMAGES = pytest.mark.parametrize(
 
 
 async def nine_txgs(power: Power, *, image_at: int = 6, levels: bool = False) -> dict[int, Link]:
-    """Write txgs 1 to 9; return their links.
+    """Ship txgs 1 to 9 and return their links.
 
-    Txg 1 is the fence record of the first mount, *image_at* an image; each other txg has a file
-    with its number as content. From txg 2 on they are a second apart.
+    Txg 1 is the fence record of the first mount, and *image_at* is an image; each other txg adds a
+    file with its number as content. From txg 2 on the txgs are a second apart.
     """
     clock = SetClock(FAR)
     links: dict[int, Link] = {}
@@ -72,7 +72,7 @@ async def nine_txgs(power: Power, *, image_at: int = 6, levels: bool = False) ->
 
 
 async def eleven_txgs(power: Power, last: int) -> dict[int, Link]:
-    """Write txgs up to *last*, a second apart, an image at txg 7, and all levels."""
+    """Ship txgs up to *last*, a second apart, an image at txg 7, and all level objects."""
     clock = SetClock(FAR)
     links: dict[int, Link] = {}
     async with session_at(power, clock) as session:
@@ -91,7 +91,7 @@ async def eleven_txgs(power: Power, last: int) -> dict[int, Link]:
 
 
 async def contents(power: Power, bucket: Bucket, link: Link) -> list[bytes]:
-    """Restore a point in time; return the content of its files, up to the sizes of their inodes."""
+    """Restore a txg and return the content hashes of its blocks."""
     target = power.home / f"restored-{link.txg}-{len(list(power.home.iterdir()))}.db"
     bucket.points.notices += await bucket.restore(link, target)
     db = Database.open(target, Pragmas(), read_only=True)
@@ -102,7 +102,7 @@ async def contents(power: Power, bucket: Bucket, link: Link) -> list[bytes]:
 
 
 def at(txg: int) -> PointInTime:
-    """Return a point in time by number."""
+    """Return the point in time of a txg."""
     return PointInTime(f"txg={txg}", txg=Txg(txg))
 
 
@@ -111,7 +111,7 @@ def at(txg: int) -> PointInTime:
 async def test_every_reachable_txg_can_be_restored(
     power: Power, damage: Damage, lost: list[int]
 ) -> None:
-    """Txgs before the damage, and those from the next image on; for others the error names the last one."""
+    """For a txg that cannot be restored, the error names the last one before it that can."""
     links = await nine_txgs(power)
     bucket = await bucket_at(power, FAR)
     whole = {txg: await contents(power, bucket, link) for txg, link in links.items()}
@@ -134,7 +134,8 @@ async def test_every_reachable_txg_can_be_restored(
             with pytest.raises(SettingsError, match="no txg 8 yet"):
                 await bucket.find(at(txg))
             continue
-        if txg == 1 and damage is lose and lost == [1]:  # looks as if reclaim had deleted it
+        # The bucket looks as if garbage collection had deleted txg 1.
+        if txg == 1 and damage is lose and lost == [1]:
             with pytest.raises(SettingsError, match=r"before the oldest .* txg 6 of"):
                 await bucket.find(at(txg))
             assert (await bucket.find(at(0))).txg == 0
@@ -148,10 +149,10 @@ async def test_every_reachable_txg_can_be_restored(
 
 @DAMAGES
 @pytest.mark.parametrize("lost", [5, 10], ids=str)
-async def test_txg_at_the_end_of_a_level_needs_no_changelog(
+async def test_last_txg_of_a_level_object_needs_no_changelog(
     power: Power, damage: Damage, lost: int
 ) -> None:
-    """The last txg of a level needs no changelog of its own."""
+    """A level object replaces the changelogs of its run, even the last one."""
     links = await eleven_txgs(power, last=max(lost, 6))
     bucket = await bucket_at(power, FAR)
     whole = await contents(power, bucket, links[lost])
@@ -164,13 +165,14 @@ async def test_txg_at_the_end_of_a_level_needs_no_changelog(
     if lost == max(links):
         assert await bucket.find(PointInTime("newest")) == links[lost]
         async with power.session("b", tasks=False) as session:
-            assert session.volume.link.txg == lost + 1  # the fence record of the new mount
+            # This txg is the fence record of the new mount.
+            assert session.volume.link.txg == lost + 1
             await session.publish_anew()
 
 
 @DAMAGES
-async def test_level_of_another_history_is_not_used(power: Power, damage: Damage) -> None:
-    """The next link refers to another hash than the one at the end of the level."""
+async def test_level_object_of_another_history_is_not_used(power: Power, damage: Damage) -> None:
+    """The changelog after the run names another hash than that of the level object."""
     links = await eleven_txgs(power, last=11)
     theirs = dict(power.store.objects)
     for key in list(power.store.objects):
@@ -194,8 +196,8 @@ async def test_level_of_another_history_is_not_used(power: Power, damage: Damage
     assert await bucket.find(at(9)) == links[9]
 
 
-async def test_changelog_that_only_claims_to_be_newer_costs_its_own_txgs(power: Power) -> None:
-    """The next changelog shows that it is damaged, so no command asks for an upgrade."""
+async def test_changelog_with_a_damaged_version_costs_only_its_own_txgs(power: Power) -> None:
+    """The next changelog proves that the version is damaged, so no command advises an upgrade."""
     links = await nine_txgs(power)
     key = key_of(Txg(4))
     power.store.objects[key] = claim_newer(power.store.objects[key])
@@ -210,8 +212,8 @@ async def test_changelog_that_only_claims_to_be_newer_costs_its_own_txgs(power: 
         await session.close()
 
 
-async def test_damaged_end_is_reported(power: Power) -> None:
-    """A request without a number, or for a time after the last txg, may mean a lost txg."""
+async def test_damaged_last_changelog_is_reported(power: Power) -> None:
+    """The newest state, and a time after the last txg, may be in the damaged changelog."""
     links = await nine_txgs(power)
     rot(power, Txg(9))
 
@@ -228,7 +230,7 @@ async def test_damaged_end_is_reported(power: Power) -> None:
 
 @DAMAGES
 async def test_time_beside_a_damaged_changelog_is_refused(power: Power, damage: Damage) -> None:
-    """The unreadable changelog may have that time; times before and after it are found."""
+    """The damaged changelog may have that time; earlier and later times are found."""
     links = await nine_txgs(power)
     damage(power, Txg(4))
     bucket = await bucket_at(power, FAR)
@@ -242,8 +244,10 @@ async def test_time_beside_a_damaged_changelog_is_refused(power: Power, damage: 
 
 @DAMAGES
 @pytest.mark.parametrize("lost", [2, 4, 5, 7, 9], ids=str)
-async def test_level_objects_lead_past_a_changelog(power: Power, damage: Damage, lost: int) -> None:
-    """Level objects lead past a lost changelog; the mount reports it."""
+async def test_level_object_replaces_a_lost_changelog(
+    power: Power, damage: Damage, lost: int
+) -> None:
+    """The restore that uses the level object reports the lost changelog."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.link.txg < 11:
@@ -258,7 +262,8 @@ async def test_level_objects_lead_past_a_changelog(power: Power, damage: Damage,
     bucket = await bucket_at(power, FAR)
     whole = await contents(power, bucket, newest)
     damage(power, Txg(lost))
-    for key in list(power.store.objects):  # the changelogs lead from mkfs's image on
+    # Without later images the restore begins with the image of mkfs.
+    for key in list(power.store.objects):
         if key.startswith("image/") and not key.startswith("image/000000000000"):
             del power.store.objects[key]
 
@@ -270,7 +275,7 @@ async def test_level_objects_lead_past_a_changelog(power: Power, damage: Damage,
 async def test_older_image_is_used_if_a_level_object_begins_before_the_newest(
     power: Power, damage: Damage
 ) -> None:
-    """The newest image lies within the run of the level object that replaces the lost changelog."""
+    """The newest image is inside the run of the level object that replaces the lost changelog."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.link.txg < 11:
@@ -296,7 +301,7 @@ async def test_older_image_is_used_if_a_level_object_begins_before_the_newest(
 async def test_image_can_be_used_without_its_own_changelog(
     power: Power, damage: Damage, next_too: bool
 ) -> None:
-    """An image without its changelog is used, by the hash in its manifest."""
+    """The manifest of the image has the hash that its changelog has."""
     links = await nine_txgs(power)
     bucket = await bucket_at(power, FAR)
     whole = {txg: await contents(power, bucket, links[txg]) for txg in (6, 9)}
@@ -320,7 +325,7 @@ async def test_image_can_be_used_without_its_own_changelog(
 async def test_image_that_is_a_txg_can_be_used_without_its_changelog(
     power: Power, damage: Damage
 ) -> None:
-    """The next link has the hash; only a restore of such an image passes it."""
+    """The next changelog names the hash of the lost one."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"before")
         await session.flush()
@@ -339,8 +344,8 @@ async def test_image_that_is_a_txg_can_be_used_without_its_changelog(
     ] == whole
 
 
-async def test_history_continues_before_a_gap(power: Power) -> None:
-    """Unreadable txgs are listed with the reason."""
+async def test_history_continues_before_a_damaged_changelog(power: Power) -> None:
+    """The history lists each txg that cannot be read with the reason."""
     await nine_txgs(power)
     rot(power, Txg(9))
     rot(power, Txg(5))
@@ -357,8 +362,8 @@ async def test_history_continues_before_a_gap(power: Power) -> None:
     assert bucket.points.unreadable_end == [9]
 
 
-async def test_exchanged_changelog_is_not_a_gap(power: Power) -> None:
-    """A readable changelog with another hash is not a gap."""
+async def test_history_with_a_changelog_of_another_history_is_refused(power: Power) -> None:
+    """The changelog can be read, but the next one names another hash."""
     await nine_txgs(power)
     ours = dict(power.store.objects)
     for txg in (7, 8, 9):

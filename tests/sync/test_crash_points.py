@@ -1,4 +1,4 @@
-"""Kill the process at every step of the order of writes; the next mount finds everything."""
+"""The process is killed at every step of the order of writes; the next mount finds everything."""
 
 from pathlib import Path
 
@@ -38,14 +38,14 @@ from tests.sync.kills import KillAt, Killed
 
 pytestmark = pytest.mark.thorough
 
-# Steps that need objects past the retention, and two more images.
+# These steps need objects older than the retention, and two more images.
 _RECLAIM_STEPS = frozenset(STEPS[STEPS.index("packs condemned") :]) - {"level put"}
 
 
 async def _kill_in_flush(
     power: Power, kill: KillAt, bounds: UploadBounds = DEFAULT_BOUNDS
 ) -> dict[Ino, bytes]:
-    """Run a session until it is killed; return the acknowledged and the committed writes."""
+    """Run a session until it is killed; return the files that were committed."""
     expected: dict[Ino, bytes] = {}
     try:
         async with power.session("a", hook=kill, bounds=bounds) as session:
@@ -53,7 +53,7 @@ async def _kill_in_flush(
                 await append_empty_changelogs(session, LEVEL_FAN_OUT)
                 kill.armed = kill.step == "level put"
                 await session.leveler.make_due()
-                kill.armed = True  # the first image that is reclaimed later removes them
+                kill.armed = True  # The first image that is deleted later removes the levels.
             if kill.step in _RECLAIM_STEPS:
                 await _let_a_pack_die(session)
             for number in range(3):
@@ -76,8 +76,8 @@ async def _let_a_pack_die(session: Session) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_next_mount_finds_everything(power: Power, step: str) -> None:
-    """After a kill at any step: all content on this host, then on another one, and no superfluous object."""
+async def test_next_mount_after_a_kill_finds_everything(power: Power, step: str) -> None:
+    """After a kill at any step both hosts read all content, and no superfluous object remains."""
     few = step == "changelog parts put"
     await power.retain(0)
     kill = KillAt(step)
@@ -90,7 +90,7 @@ async def test_next_mount_finds_everything(power: Power, step: str) -> None:
         for ino, content in expected.items():
             assert await read_file(session, ino) == content
         await session.make_image()
-        for _ in range(2):  # the leftovers of the crash are removed with the following images
+        for _ in range(2):  # The leftovers of the crash are removed with the following images.
             write_file(session, b"more")
             await session.make_image()
         await session.reclaimer.reclaim()
@@ -108,7 +108,7 @@ async def test_next_mount_finds_everything(power: Power, step: str) -> None:
 
 
 def _require_no_leftovers(keys: set[ObjectKey], end: Txg) -> None:
-    """Require two images, all changelogs since the older one, and no other objects of images and chain."""
+    """Require two images, all changelogs since the older one, and no other such objects."""
     images = [image.parse_manifest_key(key) for key in keys]
     first, _last = sorted(name.txg for name in images if name is not None)
     assert {key for key in keys if key.startswith("changelog")} == {
@@ -120,8 +120,8 @@ def _require_no_leftovers(keys: set[ObjectKey], end: Txg) -> None:
 
 
 @pytest.mark.parametrize("step", ["image manifest put", "lease head moved", "locations recorded"])
-async def test_lost_machine_sees_a_complete_image(power: Power, step: str) -> None:
-    """Whatever was being written, another host that takes over opens the last head without a gap."""
+async def test_takeover_after_a_kill_finds_a_complete_image(power: Power, step: str) -> None:
+    """Another host that takes over restores a complete image and all packs that it names."""
     async with power.session("a") as session:
         ino = write_file(session, b"first")
         await session.flush()
@@ -135,9 +135,9 @@ async def test_lost_machine_sees_a_complete_image(power: Power, step: str) -> No
 
 
 @pytest.mark.parametrize("goes_on", ["a", "b", "c"])
-@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])  # the last occurs only in a promotion
-async def test_kill_in_a_takeover(power: Power, step: str, goes_on: str) -> None:
-    """The next host finds all shipped data, and the old writer its unshipped changes."""
+@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])  # The last step occurs only in a promotion.
+async def test_kill_in_a_takeover_loses_nothing(power: Power, step: str, goes_on: str) -> None:
+    """The next host reads all shipped data, and the old writer keeps its unshipped changes."""
     async with power.session("a", tasks=False) as old:
         shipped = write_file(old, b"shipped")
         await old.flush()
@@ -167,7 +167,7 @@ async def test_kill_in_a_takeover(power: Power, step: str, goes_on: str) -> None
 
 @pytest.mark.parametrize("step", ["lease taken", "epoch noted", "fence attempted"])
 async def test_old_writer_appends_after_a_killed_takeover(power: Power, step: str) -> None:
-    """A late txg of an old writer is in the chain and not lost."""
+    """A changelog that the old writer appends before the fence record is part of the chain."""
     kill = KillAt(step)
     kill.armed = True
     async with power.session("a", tasks=False) as old:
@@ -184,8 +184,10 @@ async def test_old_writer_appends_after_a_killed_takeover(power: Power, step: st
 
 
 @pytest.mark.parametrize("step", SUPERBLOCK_STEPS)
-async def test_kill_in_a_change_of_the_superblock(power: Power, step: str) -> None:
-    """The change is valid everywhere, and the next mount makes both objects equal again."""
+async def test_kill_in_a_change_of_the_superblock_leaves_a_valid_one(
+    power: Power, step: str
+) -> None:
+    """The change is valid on every host, and the next mount makes both objects equal."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     kill = KillAt(step)
@@ -206,8 +208,9 @@ async def test_kill_in_a_change_of_the_superblock(power: Power, step: str) -> No
 
 
 @pytest.mark.parametrize("step", SUPERBLOCK_STEPS[:-1])
-async def test_kill_while_a_superblock_is_restored(power: Power, step: str) -> None:
-    """The next mount for writing restores the rest."""
+async def test_next_mount_completes_a_killed_restore_of_the_superblock(
+    power: Power, step: str
+) -> None:
     async with power.session("a", tasks=False) as session:
         await session.close()
     before = {key: power.store.objects.pop(key) for key in (KEY, COPY_KEY)}
@@ -223,8 +226,10 @@ async def test_kill_while_a_superblock_is_restored(power: Power, step: str) -> N
 
 
 @pytest.mark.parametrize("step", SUPERBLOCK_STEPS[:-1])
-async def test_kill_in_mkfs(power: Power, step: str) -> None:
-    """The leftover is refused by mount, named by mkfs, and removed by destroy."""
+async def test_unfinished_filesystem_of_a_killed_mkfs_can_be_destroyed(
+    power: Power, step: str
+) -> None:
+    """A mount refuses the unfinished filesystem, and destroy removes it."""
     power.store.objects.clear()
     kill = KillAt(step)
     kill.armed = True
@@ -259,8 +264,8 @@ async def removed(power: Power, hook: Hook = no_hook) -> None:
 
 
 @pytest.mark.parametrize("step", REMOVAL_STEPS)
-async def test_kill_in_a_removal(power: Power, step: str) -> None:
-    """No host restores the filesystem; destroy finishes, and the URL is free again."""
+async def test_killed_removal_is_completed_by_the_next_one(power: Power, step: str) -> None:
+    """No host restores the filesystem; a second destroy completes the removal."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     kill = KillAt(step)
@@ -288,8 +293,8 @@ async def test_kill_in_a_removal(power: Power, step: str) -> None:
 
 
 @pytest.mark.parametrize("steps", [STEPS, TAKEOVER_STEPS, SUPERBLOCK_STEPS, REMOVAL_STEPS])
-def test_every_step_has_a_row_in_the_table(steps: tuple[str, ...]) -> None:
-    """docs/design/durability.md has a row for each hook, in the order of the code."""
+def test_every_step_of_the_order_of_writes_is_documented(steps: tuple[str, ...]) -> None:
+    """The tables of docs/design/durability.md list the steps in the order of the code."""
     text = Path("docs/design/durability.md").read_text("utf-8")
     found = [step for step in steps if f"| `{step}`" in text]
 

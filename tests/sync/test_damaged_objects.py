@@ -1,8 +1,8 @@
-"""Every object of a bucket with a flipped bit, truncated, removed, extended or exchanged.
+"""Damage to every object of a bucket: a flipped bit, truncation, removal, extension, exchange.
 
-A host without local state takes over and reads everything, then fsck looks at the bucket. Whatever
-was done, the outcome is either exactly what was written, or an error of ours; and whatever is
-wrong with an object that a host may need is named by the mount or by fsck.
+A host without local state mounts and reads everything, then fsck checks the bucket. The result is
+either exactly the written content, or an error of this program. Every fault of an object that a
+host may need is named by the mount or by fsck.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,39 +32,39 @@ Objects = dict[ObjectKey, bytes]
 
 
 def flip(objects: Objects, key: ObjectKey) -> None:
-    """Change one bit in the middle."""
+    """Flip one bit in the middle of an object."""
     objects[key] = flipped(objects[key], len(objects[key]) // 2)
 
 
 def flip_version(objects: Objects, key: ObjectKey) -> None:
-    """Change one bit of the version, at the place where the kind of object has it."""
+    """Flip one bit of the version, at the offset where this kind of object has it."""
     data = objects[key]
     at = len(data) - TRAILER_BYTES + 9 if key.startswith("pack/") else 9
     objects[key] = flipped(data, at, 3)
 
 
 def shorten(objects: Objects, key: ObjectKey) -> None:
-    """Truncate the bytes."""
+    """Truncate an object to two thirds."""
     objects[key] = objects[key][: len(objects[key]) * 2 // 3]
 
 
 def lengthen(objects: Objects, key: ObjectKey) -> None:
-    """Append some bytes."""
+    """Append nine bytes to an object."""
     objects[key] += b"\0" * 9
 
 
 def empty(objects: Objects, key: ObjectKey) -> None:
-    """Remove all bytes."""
+    """Remove all bytes of an object."""
     objects[key] = b""
 
 
 def remove(objects: Objects, key: ObjectKey) -> None:
-    """Remove the object."""
+    """Delete an object."""
     del objects[key]
 
 
 def exchange(objects: Objects, key: ObjectKey) -> None:
-    """Replace the object by another one, of the same kind if possible."""
+    """Replace an object by another one, of the same kind if possible."""
     kind = key.split("/", maxsplit=1)[0]
     different = [other for other in objects if objects[other] != objects[key]]
     others = [other for other in different if other.startswith(kind)]
@@ -83,14 +83,14 @@ DAMAGES: list[Callable[[Objects, ObjectKey], None]] = [
 
 
 class Outcome(NamedTuple):
-    """Content, errors and findings after one damage."""
+    """The contents that could be read, and all messages, after one damage."""
 
-    words: str  # all messages
-    contents: Mapping[Ino, bytes | None]  # None if reading fails
+    words: str  # the notices, errors and findings of fsck
+    contents: Mapping[Ino, bytes | None]  # None for a file that could not be read
 
 
 def write(session: Session, number: int) -> tuple[Ino, bytes]:
-    """Make a file with a name; return its content."""
+    """Create a file with a name; return its inode and its content."""
     content = b"%d" % number * 4000
     ino = write_file(session, content)
     dentries.add(session.db, ROOT_INO, b"file-%d" % number, ino)
@@ -119,7 +119,7 @@ async def a_bucket(power: Power) -> dict[Ino, bytes]:
 
 
 async def outcome_of(power: Power, contents: dict[Ino, bytes], host: str) -> Outcome:
-    """Mount, read everything, check everything."""
+    """Mount on a host, read every file, and run fsck --deep."""
     said: list[str] = []
     found: dict[Ino, bytes | None] = dict.fromkeys(contents)
     options = OpenOptions(read_only=True)
@@ -142,16 +142,16 @@ async def outcome_of(power: Power, contents: dict[Ino, bytes], host: str) -> Out
 
 @pytest.mark.parametrize(
     "damage",
-    # The other damages end in the same checks; tests/damage_matrix has samples of all of them.
+    # The other damages lead to the same checks; tests/damage_matrix has samples of all of them.
     [
         pytest.param(one, marks=() if one in {flip, remove} else pytest.mark.slow, id=one.__name__)
         for one in DAMAGES
     ],
 )
-async def test_every_damage_is_noticed_and_none_invents_anything(
+async def test_damage_to_each_object_is_reported_and_invents_no_content(
     power: Power, damage: Callable[[Objects, ObjectKey], None]
 ) -> None:
-    """Damage to each object of the bucket is detected."""
+    """A damaged object gives an error or the written content, and a message names the object."""
     contents = await a_bucket(power)
     healthy = dict(power.store.objects)
     kinds = {key.split("/", maxsplit=1)[0] for key in healthy}
@@ -169,9 +169,11 @@ async def test_every_damage_is_noticed_and_none_invents_anything(
         for ino, content in outcome.contents.items():
             assert content in (None, contents[ino]), f"{key}: invented"
         if key == last and damage is remove:
-            continue  # only a host that remembers it can notice: test_local_state_choice
+            # Only a host that remembers this changelog can detect its removal: see
+            # test_local_state_choice.
+            continue
         if key.startswith("level/") and damage is remove:
-            assert outcome == before  # the changelogs are there
+            assert outcome == before  # The changelogs of the level still exist.
             continue
         if key not in {LEASE, SUPERBLOCK}:
             assert key in outcome.words, f"{damage.__name__} of {key} was not noticed"

@@ -1,4 +1,4 @@
-"""Commits and syncs."""
+"""Commits of groups, and syncs of block files and rows."""
 
 import errno
 import os
@@ -21,8 +21,8 @@ from tests.sync.conftest import Power, read_file, remove_file, write_file
 CONTENT = b"hello" * 1000
 
 
-async def test_doomed_file_stays_until_its_change_is_synced(power: Power) -> None:
-    """The block file of a removed file is deleted only after the removal can survive a power cut."""
+async def test_block_file_of_a_removed_file_stays_until_the_removal_is_synced(power: Power) -> None:
+    """The block file of a removed file is deleted only when a power cut cannot undo the removal."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -35,7 +35,7 @@ async def test_doomed_file_stays_until_its_change_is_synced(power: Power) -> Non
 
 
 async def test_group_commits_soon_after_its_first_operation(power: Power) -> None:
-    """Without fsync an operation is committed by the timer of its group."""
+    """Without fsync a timer commits the open group."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         with trio.fail_after(5):
@@ -43,10 +43,10 @@ async def test_group_commits_soon_after_its_first_operation(power: Power) -> Non
                 await trio.sleep(0.001)
 
 
-async def test_single_operation_is_committed_after_the_delay(
+async def test_single_operation_is_committed_after_the_group_delay(
     power: Power, mock_clock: trio.testing.MockClock
 ) -> None:
-    """At rest a killed daemon loses no more than that."""
+    """A killed daemon loses at most the operations of this delay."""
     async with power.session("a", tasks=False) as session, trio.open_nursery() as nursery:
         session.db.commit()
         nursery.start_soon(session.durability.run_group_commit)
@@ -63,7 +63,7 @@ async def test_single_operation_is_committed_after_the_delay(
 async def test_stream_of_operations_shares_groups_of_bounded_age(
     power: Power, mock_clock: trio.testing.MockClock
 ) -> None:
-    """One operation each millisecond: a commit every 50 ms, and one soon after the last operation."""
+    """With an operation each millisecond, a group is committed every 50 ms."""
     async with power.session("a", tasks=False) as session, trio.open_nursery() as nursery:
         session.db.commit()
         nursery.start_soon(session.durability.run_group_commit)
@@ -84,14 +84,14 @@ async def test_stream_of_operations_shares_groups_of_bounded_age(
 
 
 async def _pass(clock: trio.testing.MockClock, time_s: float) -> None:
-    """Let time pass, and every task do what is due."""
+    """Advance the clock, and let every task run that is due."""
     await trio.testing.wait_all_tasks_blocked()
     clock.jump(time_s)
     await trio.testing.wait_all_tasks_blocked()
 
 
 async def test_fsync_syncs_the_content_before_the_rows(power: Power) -> None:
-    """The block's file is synced before its row is committed."""
+    """The file of a block is synced before its row is committed."""
     order: list[str] = []
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -112,7 +112,7 @@ async def test_fsync_syncs_the_content_before_the_rows(power: Power) -> None:
 async def test_directories_are_synced_once_for_new_block_files(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For several blocks once; when a block is copied again, but not when it is overwritten."""
+    """An overwritten block file needs no sync of its directory; a copied one does."""
     synced: list[str] = []
     fsync = os.fsync
 
@@ -152,7 +152,7 @@ async def test_directories_are_synced_once_for_new_block_files(
 
 
 def _file_of(session: Session, block: BlockId) -> tuple[Ino, BlockIndex]:
-    """Return the file of a dirty block, and its place there."""
+    """Return the inode and the index of a dirty block."""
     row = cached_blocks.get(session.db, block)
     assert row is not None
     return row.ino, row.block_index
@@ -206,7 +206,7 @@ async def test_fsync_waits_for_a_running_sync_of_its_content(power: Power) -> No
 
 
 async def test_content_of_every_file_is_synced_before_any_row(power: Power) -> None:
-    """Rows are committed together, so the fsync of one file must not make torn content of another visible."""
+    """All rows are committed together, so fsync of one file must sync all block files."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         write_file(session, CONTENT * 2)
@@ -218,7 +218,7 @@ async def test_content_of_every_file_is_synced_before_any_row(power: Power) -> N
 
 
 async def test_content_is_synced_before_the_row_of_a_pack(power: Power) -> None:
-    """The uploader's sync of rows makes names durable like any other."""
+    """The rows that the uploader syncs include those of other files."""
     synced: list[BlockId] = []
     at_intention: list[list[BlockId]] = []
 
@@ -236,8 +236,8 @@ async def test_content_is_synced_before_the_row_of_a_pack(power: Power) -> None:
     assert at_intention == [written]
 
 
-async def test_fsync_after_a_kill_syncs_what_the_killed_daemon_wrote(power: Power) -> None:
-    """The content of an unsynced file is only in the kernel's memory: a new daemon must sync it."""
+async def test_fsync_after_a_kill_syncs_blocks_that_the_killed_daemon_wrote(power: Power) -> None:
+    """Blocks that the killed daemon did not sync are only in the kernel's page cache."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -250,7 +250,7 @@ async def test_fsync_after_a_kill_syncs_what_the_killed_daemon_wrote(power: Powe
 
 
 def _synced_blocks(session: Session) -> list[BlockId]:
-    """Return a list that collects the blocks whose files are synced from now on."""
+    """Return a list to which each sync of block files appends the blocks."""
     synced: list[BlockId] = []
     sync = session.files.sync
     session.files.sync = lambda blocks, named=(): (synced.extend(blocks), sync(blocks, named))[1]  # type: ignore[method-assign,func-returns-value]
@@ -346,7 +346,7 @@ async def test_fdatasync_waits_for_a_sync_of_rows_that_is_running(power: Power) 
 
 
 async def test_fsync_after_a_failed_one_fails_too(power: Power) -> None:
-    """The kernel reports a lost page once: a second fsync must not report success."""
+    """The kernel reports a lost page only once, so a second fsync must not report success."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         sync = session.files.sync
@@ -364,11 +364,11 @@ async def test_fsync_after_a_failed_one_fails_too(power: Power) -> None:
 
 
 async def test_lost_group_turns_the_mount_read_only(power: Power) -> None:
-    """Acknowledged operations are undone: no change may build on them, and fsync must fail."""
+    """Acknowledged operations were undone, so no change may follow, and fsync must fail."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
 
-        session.db.rollback()  # simulates SQLite on a full disk
+        session.db.rollback()  # This simulates a full disk, on which SQLite rolls the group back.
 
         assert session.status.state is MountState.DEGRADED
         assert "lost" in session.status.why
@@ -376,7 +376,7 @@ async def test_lost_group_turns_the_mount_read_only(power: Power) -> None:
             await session.durability.sync_file(ino)
 
 
-async def test_no_file_is_deleted_after_a_lost_group(power: Power) -> None:
+async def test_no_block_file_is_deleted_after_a_lost_group(power: Power) -> None:
     """A removal that was undone during its sync does not delete the block file."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -398,13 +398,13 @@ async def test_no_file_is_deleted_after_a_lost_group(power: Power) -> None:
 
 
 async def test_half_of_an_operation_is_never_committed(power: Power) -> None:
-    """Committed data stays; the open group is lost, fsync fails, and the next mount is valid."""
+    """A bug in the middle of an operation undoes the open group, and the mount turns read-only."""
     async with power.session("a", tasks=False) as session:
         safe = write_file(session, CONTENT)
         session.durability.commit()
         write_file(session, CONTENT * 2)
         session.db.begin()
-        # Simulates a bug after the change.
+        # This simulates a bug after the first change of an operation.
         session.db.run("DELETE FROM block_map WHERE ino = ?", (safe,))
 
         session.status.break_off("a bug")

@@ -1,4 +1,4 @@
-"""Objects of other writers with names of this format and numbers that no txg or epoch can have."""
+"""Objects whose names have this program's form, with a txg or an epoch that is impossible."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ NUMBERS = {
 
 
 def level_name(number: int) -> str:
-    """Return the name of a level object that ends near a number."""
+    """Return the name of the level object whose run ends at or before a number."""
     last = number // LEVEL_FAN_OUT * LEVEL_FAN_OUT
     return f"level/1/{last - LEVEL_FAN_OUT + 1:012d}-{last:012d}"
 
@@ -63,12 +63,12 @@ def number(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(params=CONTENTS)
 def content(request: pytest.FixtureRequest) -> bytes:
-    """Return content that does not authenticate."""
+    """Return bytes that are not an authentic object."""
     return CONTENTS[request.param]
 
 
 def strew(power: Power, number: int, content: bytes = b"?") -> dict[ObjectKey, bytes]:
-    """Create an object of each kind whose name has a number."""
+    """Create an object of each kind with a number in its name."""
     made = {ObjectKey(name(number)): content for name in KINDS.values()}
     for key in made:
         if key.startswith("pack/01/"):
@@ -80,10 +80,10 @@ def strew(power: Power, number: int, content: bytes = b"?") -> dict[ObjectKey, b
 
 @pytest.mark.parametrize("options", [OpenOptions(), MEND], ids=["mount", "fsck -y"])
 @pytest.mark.parametrize("host", ["a", "b"])
-async def test_another_host_and_the_same_one_go_on(
+async def test_mount_continues_the_chain_beside_names_with_impossible_txgs(
     power: Power, number: int, content: bytes, host: str, options: OpenOptions
 ) -> None:
-    """A mount and fsck -y continue the chain with the next number, and change no such object."""
+    """A mount and fsck -y use the next number of the chain and do not change these objects."""
     inos = await written(power)
     made = strew(power, number, content)
 
@@ -102,8 +102,10 @@ async def test_another_host_and_the_same_one_go_on(
         await require_files(session, inos, 11)
 
 
-async def test_killed_host_goes_on(power: Power, number: int) -> None:
-    """Its unshipped changes are uploaded by its next mount."""
+async def test_killed_host_continues_beside_names_with_impossible_txgs(
+    power: Power, number: int
+) -> None:
+    """The next mount ships the unshipped changes of the killed one."""
     async with power.session("a", tasks=False) as session:
         inos = {2: write_file(session, b"2")}
         await session.flush()
@@ -118,8 +120,10 @@ async def test_killed_host_goes_on(power: Power, number: int) -> None:
         await session.close()
 
 
-async def test_running_writer_goes_on(power: Power, number: int, content: bytes) -> None:
-    """It ships, makes images and levels, reclaims, and stores a lost lease again."""
+async def test_running_writer_continues_beside_names_with_impossible_txgs(
+    power: Power, number: int, content: bytes
+) -> None:
+    """The writer ships, makes images and levels, deletes garbage and restores a lost lease."""
     async with power.session("a", tasks=False) as session:
         inos = {2: write_file(session, b"2")}
         await session.flush()
@@ -139,10 +143,10 @@ async def test_running_writer_goes_on(power: Power, number: int, content: bytes)
         await require_files(session, inos, 9)
 
 
-async def test_running_follower_goes_on(
+async def test_running_follower_continues_beside_names_with_impossible_txgs(
     power: Power, number: int, content: bytes, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """It shows the last txg without a restore."""
+    """The follower shows the last txg without restoring an image."""
     inos = await written(power)
     async with power.session(
         "f", options=FOLLOW, session_options=SessionOptions(follow=True), tasks=False
@@ -161,7 +165,9 @@ async def test_running_follower_goes_on(
         assert session.link.txg == 10
 
 
-async def test_restores_see_the_end_of_the_chain(power: Power, number: int, content: bytes) -> None:
+async def test_points_in_time_ignore_names_with_impossible_txgs(
+    power: Power, number: int, content: bytes
+) -> None:
     """The newest and the oldest point in time are those of the chain."""
     await written(power)
     strew(power, number, content)
@@ -173,8 +179,10 @@ async def test_restores_see_the_end_of_the_chain(power: Power, number: int, cont
 
 
 @pytest.mark.parametrize("deep", [False, True])
-async def test_check_counts_them_as_foreign(power: Power, number: int, deep: bool) -> None:
-    """They are no fault of the chain."""
+async def test_fsck_counts_names_with_impossible_txgs_as_foreign_objects(
+    power: Power, number: int, deep: bool
+) -> None:
+    """Such objects are no fault of the chain."""
     await written(power)
     made = strew(power, number)
     async with power.session("b", options=TAKEOVER, tasks=False) as session:
@@ -182,14 +190,16 @@ async def test_check_counts_them_as_foreign(power: Power, number: int, deep: boo
         examined = Examined(volume.db, power.store, volume.keyring)
         report = await check_filesystem(examined, Wanted(deep=deep), Report(), SystemClock())
         left = [verdict.invariant for verdict in report.verdicts if verdict.left]
-        assert left == ["I26"], report.lines()  # the files of this test have no names
+        assert left == ["I26"], report.lines()  # The files of this test have no names.
         foreign = {row[0] for row in volume.db.all("SELECT object_key FROM temp.seen_foreign")}
     of_chain = {key for key in made if key.startswith(("changelog/", "level/"))}
     assert of_chain <= foreign
 
 
-async def test_rebuilt_filesystem_can_be_used(power: Power, number: int) -> None:
-    """Its epoch and txg leave room for later ones."""
+async def test_filesystem_rebuilt_beside_names_with_impossible_txgs_is_usable(
+    power: Power, number: int
+) -> None:
+    """The epoch and the txg of the rebuilt filesystem leave room for later ones."""
     inos: dict[int, Ino] = await written(power)
     for key in list(power.store.objects):
         if not key.startswith(("pack/", "superblock")):

@@ -47,7 +47,7 @@ async def _lose(power: Power, *, evicts: bool = False) -> tuple[Ino, BlockId]:
 
 
 async def _pass_retention(power: Power) -> None:
-    """Let host b delete all that the retention no longer protects, marks of damage included."""
+    """Let host b delete everything older than the retention, including marks of damage."""
     await power.retain(0)
     async with power.session("b", tasks=False) as session:
         for number in range(3):
@@ -62,7 +62,7 @@ async def _pass_retention(power: Power) -> None:
 async def test_cached_block_of_a_part_that_fsck_recorded_as_lost_is_quarantined(
     power: Power, is_late: bool
 ) -> None:
-    """The host returns before or after the retention: its copy may be the only one."""
+    """The cached block may be the only copy, even if the host mounts again after the retention."""
     ino, block = await _lose(power)
     if is_late:
         await _pass_retention(power)
@@ -89,7 +89,7 @@ def _rewrite(session: Session, ino: Ino) -> None:
 async def test_cached_block_is_dropped_after_the_loss_was_accepted(
     power: Power, accept: Callable[[Session, Ino], None]
 ) -> None:
-    """The attribute was removed, or the part has new content; and the marks have ended."""
+    """A user accepts a loss by new content, or by removing the attribute that records it."""
     ino, _block_number = await _lose(power)
     await _pass_retention(power)
     async with power.session("b", tasks=False) as session:
@@ -106,7 +106,7 @@ async def test_cached_block_is_dropped_after_the_loss_was_accepted(
 
 
 async def test_state_without_the_cached_block_is_dropped(power: Power) -> None:
-    """The block was evicted before its pack was lost, so nothing would be kept."""
+    """The block was evicted before its pack was lost, so there is nothing to quarantine."""
     await _lose(power, evicts=True)
 
     async with power.session("a", tasks=False) as session:

@@ -28,16 +28,16 @@ DAY = 86_400
 
 
 def follower_of(session: Session) -> Follower:
-    """Return a follower."""
+    """Return the follower of a session."""
     assert session.follower is not None
     return session.follower
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["saw the abandoned txgs", "did not"])
-async def test_follower_passes_a_repair(
+async def test_follower_continues_after_a_repair_of_the_chain(
     power: Power, autojump_clock: trio.testing.MockClock, seen: bool
 ) -> None:
-    """A follower shows one txg until the chain is repaired."""
+    """A follower keeps showing one txg until the chain is repaired."""
     inos = await written(power)
     last = power.store.objects[key_of(Txg(9))]
     if not seen:
@@ -51,7 +51,7 @@ async def test_follower_passes_a_repair(
         await require_files(session, inos, follower.link.txg)
 
         async with power.session("b", options=end_at(8), tasks=False) as other:
-            await follower.poll_once()  # the fence record is there, and no image
+            await follower.poll_once()  # The fence record exists, but no image yet.
             assert follower.link.txg in {8, 9}
             await require_files(session, inos, 8)
             inos[11] = write_file(other, b"11")
@@ -73,8 +73,7 @@ def changelogs(power: Power) -> list[Txg]:
     return sorted(txg for txg in map(changelog.parse_key, power.store.objects) if txg is not None)
 
 
-async def test_abandoned_txgs_leave_the_retention_like_others(power: Power) -> None:
-    """Abandoned txgs leave the retention like others."""
+async def test_changelogs_of_abandoned_txgs_are_deleted_after_the_retention(power: Power) -> None:
     clock = HandClock()
     power.clock = clock
     await power.retain(3 * DAY)
@@ -90,7 +89,7 @@ async def test_abandoned_txgs_leave_the_retention_like_others(power: Power) -> N
                 await session.make_image()
                 await session.reclaimer.reclaim()
             if number == 21:
-                assert given_up in power.store.objects  # within the retention nothing is deleted
+                assert given_up in power.store.objects  # Nothing is deleted within the retention.
             clock.pass_by(DAY / 2)
         assert given_up not in power.store.objects
         assert changelogs(power)[0] == 8
@@ -104,9 +103,9 @@ async def test_abandoned_txgs_leave_the_retention_like_others(power: Power) -> N
     await require_healthy(power, left, 100, "c")
 
 
-async def test_rollback_across_a_damaged_changelog(power: Power) -> None:
-    """A rollback across a damaged changelog works in both directions."""
-    inos = await written(power)  # an image at 4
+async def test_rollback_across_a_damaged_changelog_works(power: Power) -> None:
+    """The target of the rollback is after, then before the damaged changelog."""
+    inos = await written(power)  # Txg 4 is an image.
     rot(power, 3)
     before = dict(power.store.objects)
     for txg in (6, 2):
@@ -127,8 +126,8 @@ async def test_rollback_across_a_damaged_changelog(power: Power) -> None:
         assert key == "lease" or power.store.objects[key] == data
 
 
-async def test_rollback_of_a_chain_with_a_damaged_end(power: Power) -> None:
-    """The local state has the current txg: it is published first, so the rollback can be undone."""
+async def test_rollback_of_a_chain_with_a_damaged_last_changelog_works(power: Power) -> None:
+    """The local state is published first, so the rollback can be undone."""
     inos = await written(power)
     rot(power, 9)
     opened = await open_filesystem(

@@ -16,8 +16,8 @@ from s3fs_meta.sync.mkfs import NewFilesystem, has_superblock, make_filesystem
 from tests.sync.conftest import Power
 
 
-async def test_occupied_url_is_refused(power: Power) -> None:
-    """Mkfs over a filesystem, or over foreign objects, changes nothing."""
+async def test_mkfs_refuses_a_url_that_is_not_empty(power: Power) -> None:
+    """mkfs changes nothing at a URL with a filesystem or other objects."""
     with pytest.raises(NotEmptyError, match="already holds a filesystem"):
         await power.make()
     power.store.objects.clear()
@@ -28,8 +28,8 @@ async def test_occupied_url_is_refused(power: Power) -> None:
 
 
 @pytest.mark.parametrize("key", ["other/superblock", "a/b/pack/ab/1-ab" + "0" * 30])
-async def test_prefix_above_a_filesystem_is_refused(power: Power, key: str) -> None:
-    """The message names the filesystem, even if its superblock is not among the first objects."""
+async def test_mkfs_refuses_a_url_above_another_filesystem(power: Power, key: str) -> None:
+    """The error names the filesystem below, even if other objects are listed before it."""
     power.store.objects.clear()
     for number in range(5):
         power.store.objects[ObjectKey(f"a-note/{number}")] = b""
@@ -52,7 +52,7 @@ async def test_prefix_above_a_filesystem_is_refused(power: Power, key: str) -> N
     ],
 )
 async def test_superblock_is_recognised_by_its_first_line(data: bytes | None, is_one: bool) -> None:
-    """A superblock is recognised by its first line, also a damaged one."""
+    """Even a damaged superblock is recognised by its first line."""
     store = MemoryStore()
     if data is not None:
         store.objects[ObjectKey("superblock")] = data
@@ -60,8 +60,8 @@ async def test_superblock_is_recognised_by_its_first_line(data: bytes | None, is
     assert await has_superblock(store) == is_one
 
 
-async def test_store_that_ignores_conditions_needs_consent(tmp_path: Path) -> None:
-    """Without the option mkfs changes nothing; with it the filesystem works."""
+async def test_mkfs_refuses_a_store_that_ignores_conditional_writes(tmp_path: Path) -> None:
+    """With --unsafe-single-writer mkfs accepts a store that ignores conditional writes."""
     store = CarelessStore()
     wanted = NewFilesystem(label="", block_bytes=1 * MIB, page_size=4096, passphrase=None)
 

@@ -1,4 +1,4 @@
-"""destroy: recognising the filesystem's own objects, and the order of their removal."""
+"""The command destroy: recognising the filesystem's own objects, and the order of removal."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.thorough
 
 
 async def remove(power: Power, hook: Hook = no_hook) -> None:
-    """Remove the filesystem."""
+    """Remove the filesystem as destroy does."""
     keys = await power.keys(repairing=True)
     found = await own(power)
     await removal.remove(
@@ -34,15 +34,15 @@ async def remove(power: Power, hook: Hook = no_hook) -> None:
 
 
 async def test_removal_leaves_no_own_object(power: Power) -> None:
-    """Removal deletes every own object, also those only in the listing."""
+    """Objects that only the listing of the bucket shows are deleted, too."""
     await use(power)
     await remove(power)
 
     assert power.store.objects == {}
 
 
-async def test_keys_go_after_all_other_objects_and_the_tombstone_last(power: Power) -> None:
-    """After an interruption only the keys show which of the remaining objects are the filesystem's."""
+async def test_removal_deletes_the_superblock_copy_and_the_tombstone_last(power: Power) -> None:
+    """After an interruption the keys are needed to recognise the remaining objects."""
     await use(power)
     before = set(power.store.objects)
     left: dict[str, set[str]] = {}
@@ -61,8 +61,8 @@ async def test_keys_go_after_all_other_objects_and_the_tombstone_last(power: Pow
     }
 
 
-async def test_interrupted_mkfs_is_named_and_can_be_removed(power: Power) -> None:
-    """A superblock without a lease is refused by mount; destroy removes it."""
+async def test_filesystem_of_an_interrupted_mkfs_can_be_removed(power: Power) -> None:
+    """A mount refuses a superblock without a lease; destroy removes it."""
     del power.store.objects[lease_codec.KEY]
     with pytest.raises(UnfinishedFilesystemError, match="destroy"):
         async with power.session("a"):
@@ -86,8 +86,9 @@ FOREIGN_NAMES = (
 
 
 @pytest.mark.parametrize("key", FOREIGN_NAMES)
-async def test_foreign_object_with_a_name_of_ours_stays(power: Power, key: ObjectKey) -> None:
-    """A foreign object with a name of our form stays."""
+async def test_removal_keeps_objects_that_only_have_names_of_this_program(
+    power: Power, key: ObjectKey
+) -> None:
     await use(power)
     power.store.objects[key] = b"the only copy of a thesis"
     assert is_own(key), "a name of ours"
@@ -97,8 +98,8 @@ async def test_foreign_object_with_a_name_of_ours_stays(power: Power, key: Objec
     assert power.store.objects == {key: b"the only copy of a thesis"}
 
 
-async def test_objects_of_another_filesystem_stay(power: Power, tmp_path: Path) -> None:
-    """Copied under the same prefix: plain ones are distinguished by their checksums."""
+async def test_removal_keeps_objects_of_another_filesystem(power: Power, tmp_path: Path) -> None:
+    """Plain objects of another filesystem are distinguished by their checksums."""
     await use(power)
     other = Power(MemoryStore(), tmp_path / "other")
     other.home.mkdir()
@@ -114,10 +115,9 @@ async def test_objects_of_another_filesystem_stay(power: Power, tmp_path: Path) 
     assert power.store.objects == copied
 
 
-async def test_superblock_of_another_filesystem_is_not_overwritten(
+async def test_removal_does_not_overwrite_the_superblock_of_another_filesystem(
     power: Power, tmp_path: Path
 ) -> None:
-    """The superblock of another filesystem is not overwritten."""
     other = Power(MemoryStore(), tmp_path / "other")
     other.home.mkdir()
     other.encrypted = power.encrypted
@@ -129,11 +129,11 @@ async def test_superblock_of_another_filesystem_is_not_overwritten(
 
 
 class _KilledError(Exception):
-    """Kills a removal at a step."""
+    """The removal was killed at a step."""
 
 
 async def test_keys_of_an_interrupted_removal_are_found(power: Power) -> None:
-    """Keys of an interrupted removal are found in the second superblock."""
+    """The copy of the superblock still has the keys."""
     await use(power)
 
     def kill(step: str) -> None:

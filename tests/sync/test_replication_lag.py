@@ -16,14 +16,14 @@ from tests.sync.conftest import Power, failing_append, read_file, write_file
 
 
 def named_file(session: Session, name: bytes) -> Ino:
-    """Make a file with a name in the root."""
+    """Create a file with a name in the root directory."""
     ino = write_file(session, b"content of " + name)
     dentries.add(session.db, Ino(1), name, ino)
     return ino
 
 
-async def test_file_changes_from_dirty_to_local_to_uploaded(power: Power) -> None:
-    """Synced on this host, then shipped; a change makes it dirty again."""
+async def test_state_of_a_file_changes_from_dirty_to_local_to_bucket(power: Power) -> None:
+    """A sync makes a file LOCAL, a flush BUCKET, and a change DIRTY again."""
     async with power.session("a", tasks=False) as session:
         ino = named_file(session, b"file")
         other = named_file(session, b"other")
@@ -39,8 +39,8 @@ async def test_file_changes_from_dirty_to_local_to_uploaded(power: Power) -> Non
         assert await state_of(other) is FileState.BUCKET
 
 
-async def test_unconfirmed_attempt_is_not_in_the_bucket(power: Power) -> None:
-    """The outcome is unknown, so the file does not count as uploaded."""
+async def test_file_of_an_unconfirmed_changelog_does_not_count_as_uploaded(power: Power) -> None:
+    """The outcome of the attempt is unknown, so the file does not count as uploaded."""
     faulty = FaultyStore(power.store)
     async with power.session(
         "a", tasks=False, store=faulty, hook=failing_append(faulty)
@@ -52,8 +52,8 @@ async def test_unconfirmed_attempt_is_not_in_the_bucket(power: Power) -> None:
         assert (await session.unshipped.paths(10)).paths == ["/file"]
 
 
-async def test_changed_paths_are_listed(power: Power) -> None:
-    """New, renamed, removed and written files, by name; not the directory whose names changed."""
+async def test_paths_of_unshipped_changes_are_listed(power: Power) -> None:
+    """The list has new, renamed, removed and written files, but not their directory."""
     async with power.session("a", tasks=False) as session:
         kept, gone = named_file(session, b"kept"), named_file(session, b"gone")
         await session.flush()
@@ -68,10 +68,10 @@ async def test_changed_paths_are_listed(power: Power) -> None:
         assert (await session.unshipped.paths(2)).complete is False
 
 
-async def test_too_many_changes_count_as_not_uploaded(
+async def test_all_files_count_as_changed_if_too_many_changed(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without room to remember them, all files count as changed until the bucket has everything."""
+    """If too many files changed to remember, all files count as changed until a flush."""
     monkeypatch.setattr(replication_lag, "UNSHIPPED_INODES_MAX", 3)
     async with power.session("a", tasks=False) as session:
         files = [named_file(session, b"%d" % number) for number in range(9)]
@@ -81,19 +81,18 @@ async def test_too_many_changes_count_as_not_uploaded(
 
 
 async def test_fsync_remote_returns_when_the_bucket_has_the_data(power: Power) -> None:
-    """The loss of the machine right after it costs no synced data."""
+    """The loss of the machine right after a remote fsync costs no synced data."""
     options = SessionOptions(fsync="remote", sync_interval_s=3600)
     async with power.session("a", session_options=options) as session:
         ino = write_file(session, b"precious")
         with trio.fail_after(30):
             await session.sync_file(ino)
-            await session.sync_file(ino)  # nothing new: at once
+            await session.sync_file(ino)  # Without changes the call returns at once.
     async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
         assert await read_file(session, ino) == b"precious"
 
 
 async def test_fsync_remote_fails_in_an_outage(power: Power) -> None:
-    """fsync=remote never reports false success in an outage."""
     faulty = FaultyStore(power.store)
     options = SessionOptions(fsync="remote", sync_interval_s=3600, write_timeout_s=0.2)
     async with power.session("a", session_options=options, store=faulty) as session:

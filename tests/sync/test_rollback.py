@@ -1,4 +1,4 @@
-"""Making an older state the current one."""
+"""Rollback: making an older state the current one."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ ORDER = [
 
 
 async def flushed(session: Session) -> Link:
-    """Ship, and return the end of the chain."""
+    """Ship all changes and return the last link of the chain."""
     link = await session.flush()
     assert link is not None
     return link
@@ -56,7 +56,7 @@ async def contents(power: Power, host: str, *inos: Ino) -> list[bytes | None]:
 
 
 async def test_rollback_is_visible_on_all_hosts(power: Power) -> None:
-    """A second rollback restores the newer state; numbers are never used twice."""
+    """A second rollback restores the newer state; no number is used twice."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -67,7 +67,7 @@ async def test_rollback_is_visible_on_all_hosts(power: Power) -> None:
 
     done = await roll_back(power, past)
 
-    assert done.before.txg > past.txg  # the unshipped state is a point in time, too
+    assert done.before.txg > past.txg  # The unshipped state is a point in time, too.
     assert done.now.txg == done.before.txg + 1
     assert await contents(power, "a", old, new) == [b"old", None]
     assert await contents(power, "b", old, new) == [b"old", None]
@@ -82,7 +82,7 @@ async def test_rollback_is_visible_on_all_hosts(power: Power) -> None:
 
 
 async def test_packs_die_and_revive_with_a_rollback(power: Power) -> None:
-    """A rollback keeps the points in time after its target."""
+    """Packs that only later txgs use are dead after a rollback, but stay for these txgs."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -103,7 +103,7 @@ async def test_packs_die_and_revive_with_a_rollback(power: Power) -> None:
 
 
 async def test_rollback_that_needs_a_condemned_pack_is_refused(power: Power) -> None:
-    """The error names it; the current state is unchanged. If its content exists elsewhere, that is used."""
+    """The error names the pack; content with an equal block in another pack can be used."""
     async with power.session("a", tasks=False) as session:
         gone, copied = write_file(session, b"gone"), write_file(session, b"elsewhere")
         past = await flushed(session)
@@ -122,13 +122,14 @@ async def test_rollback_that_needs_a_condemned_pack_is_refused(power: Power) -> 
         await roll_back(power, past)
 
     grown = {key for key in power.store.objects if key not in objects}
-    assert all(key.startswith("changelog/") for key in grown)  # the changelog of the fence record
+    # The only new object is the changelog of the fence record.
+    assert all(key.startswith("changelog/") for key in grown)
     assert await contents(power, "a", gone, copied, again) == [None, None, b"elsewhere"]
     assert only_copied.txg > past.txg
 
 
-async def test_moved_content_is_found(power: Power) -> None:
-    """Compaction emptied its pack, which is condemned."""
+async def test_rollback_finds_blocks_that_were_moved_to_another_pack(power: Power) -> None:
+    """Compaction moved the blocks of the pack before the pack was condemned."""
     async with power.session("a", tasks=False) as session:
         kept = write_file(session, b"kept" * 100)
         filler = write_file(session, bytes(range(256)) * 40)
@@ -147,8 +148,8 @@ async def test_moved_content_is_found(power: Power) -> None:
     assert await contents(power, "b", kept, filler) == [b"kept" * 100, bytes(range(256)) * 40]
 
 
-async def test_rest_of_a_torn_block_is_quarantined(power: Power) -> None:
-    """The file of a block that was never uploaded is short: its rest exists only there."""
+async def test_rollback_quarantines_the_file_of_a_torn_block(power: Power) -> None:
+    """The intact beginning of a torn block that was not uploaded exists only in its block file."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -169,8 +170,8 @@ async def test_rest_of_a_torn_block_is_quarantined(power: Power) -> None:
     assert await contents(power, "b", old) == [b"old"]
 
 
-async def test_cached_copies_of_a_damaged_pack_are_quarantined(power: Power) -> None:
-    """The bucket has no intact copy of them."""
+async def test_rollback_quarantines_cached_blocks_of_a_damaged_pack(power: Power) -> None:
+    """The bucket has no intact copy of these blocks."""
     async with power.session("a", tasks=False) as session:
         past = session.link
         write_file(session, b"only cached")
@@ -191,8 +192,7 @@ async def test_cached_copies_of_a_damaged_pack_are_quarantined(power: Power) -> 
     ]
 
 
-async def test_content_lost_before_stays_lost(power: Power) -> None:
-    """Content that was lost before stays lost and does not prevent a rollback."""
+async def test_lost_block_does_not_prevent_a_rollback(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         lost, good = write_file(session, b"lost"), write_file(session, b"good")
         session.durability.commit()
@@ -213,8 +213,9 @@ async def test_content_lost_before_stays_lost(power: Power) -> None:
 
 
 @pytest.mark.parametrize("step", ORDER)
-async def test_kill_leaves_the_current_or_the_older_state(power: Power, step: str) -> None:
-    """A kill leaves the current or the older state, never a mixture."""
+async def test_kill_during_a_rollback_leaves_the_current_or_the_older_state(
+    power: Power, step: str
+) -> None:
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -248,8 +249,8 @@ async def test_kill_leaves_the_current_or_the_older_state(power: Power, step: st
         assert rows_of(session.db.connection, SETTLED) == shipped
 
 
-def test_every_step_is_tested_and_documented() -> None:
-    """The steps of the order of writes that occur only in a rollback, in the order of the code."""
+def test_every_step_of_a_rollback_is_tested_and_documented() -> None:
+    """docs/design/durability.md lists the steps of a rollback in the order of the code."""
     text = Path("docs/design/durability.md").read_text("utf-8")
     places = [text.index(f"`{step}`") for step in ROLLBACK_STEPS]
 

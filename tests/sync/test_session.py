@@ -1,4 +1,4 @@
-"""A session: background tasks and their failures."""
+"""A session: background tasks, their failures, and unmounting."""
 
 import errno
 
@@ -19,7 +19,7 @@ CONTENT = b"hello" * 1000
 
 
 async def test_failing_background_task_does_not_end_the_mount(power: Power) -> None:
-    """A failing background task turns the mount read-only."""
+    """The mount turns read-only after an unexpected exception in a background task."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -35,7 +35,7 @@ async def test_failing_background_task_does_not_end_the_mount(power: Power) -> N
 
 
 async def test_failing_background_task_leaves_no_half_operation(power: Power) -> None:
-    """The group that it was about to commit is rolled back."""
+    """The open group is rolled back when a background task fails."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
 
@@ -51,7 +51,7 @@ async def test_failing_background_task_leaves_no_half_operation(power: Power) ->
 
 
 async def test_mount_with_an_early_failure_is_read_only(power: Power) -> None:
-    """Background tasks run before the mountpoint exists."""
+    """A background task may fail before the mountpoint exists."""
     async with power.session("a", tasks=False) as session:
         status = session.status = MountStatus()
         status.degrade("the disk failed")
@@ -61,8 +61,8 @@ async def test_mount_with_an_early_failure_is_read_only(power: Power) -> None:
         assert status.state is MountState.DEGRADED
 
 
-async def test_recovery_deletes_no_file_before_the_sync(power: Power) -> None:
-    """A kill, then a power cut: the removal may be undone, so its file must still exist."""
+async def test_recovery_deletes_no_block_file_before_the_sync(power: Power) -> None:
+    """A power cut after a kill may undo the removal of a file, so its blocks must still exist."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -80,7 +80,7 @@ async def test_recovery_deletes_no_file_before_the_sync(power: Power) -> None:
 
 
 async def test_clean_unmount_syncs_cached_blocks(power: Power) -> None:
-    """The next mount trusts them without verification, so they must survive a power cut."""
+    """The next mount does not verify cached blocks, so they must survive a power cut."""
     order: list[str] = []
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
@@ -95,7 +95,7 @@ async def test_clean_unmount_syncs_cached_blocks(power: Power) -> None:
 
 
 async def test_unmount_on_a_disk_that_fails_to_sync_counts_as_a_crash(power: Power) -> None:
-    """The next mount must verify the cached blocks, and the user gets a message."""
+    """The next mount must verify the cached blocks."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
 
@@ -111,7 +111,7 @@ async def test_unmount_on_a_disk_that_fails_to_sync_counts_as_a_crash(power: Pow
 
 
 async def test_upkeep_ends_before_the_last_upload(power: Power) -> None:
-    """A pack that reclaim condemned later would prevent the release of the lease."""
+    """A pack that garbage collection condemns later would prevent the release of the lease."""
     async with power.session("a", tasks=False) as session:
         uploaded = trio.Event()
 
@@ -132,8 +132,10 @@ async def test_upkeep_ends_before_the_last_upload(power: Power) -> None:
 
 
 @pytest.mark.parametrize("left", ["nothing", "operation", "block", "attempt", "repair"])
-async def test_lease_is_kept_while_the_bucket_lacks_something(power: Power, left: str) -> None:
-    """A released lease is free for every host, which would continue without it."""
+async def test_unmount_keeps_the_lease_while_a_change_is_not_in_the_bucket(
+    power: Power, left: str
+) -> None:
+    """Any host could acquire a released lease and continue without the missing change."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"one")
         await session.flush_at_end()
@@ -156,8 +158,8 @@ async def test_lease_is_kept_while_the_bucket_lacks_something(power: Power, left
     assert lease.released == (left == "nothing")
 
 
-async def test_unmount_that_cannot_release_leaves_clean_local_state(power: Power) -> None:
-    """The store became unreachable between the last image and the release."""
+async def test_unmount_that_cannot_release_the_lease_leaves_clean_local_state(power: Power) -> None:
+    """The store became unreachable between the last upload and the release of the lease."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         write_file(session, CONTENT)
@@ -172,7 +174,7 @@ async def test_unmount_that_cannot_release_leaves_clean_local_state(power: Power
 
 
 async def test_group_lost_at_unmount_is_reported(power: Power) -> None:
-    """An unmount must not report success after losing operations."""
+    """An unmount that loses operations must not report success."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         await session.flush()
@@ -192,7 +194,7 @@ async def test_group_lost_at_unmount_is_reported(power: Power) -> None:
 
 
 async def test_local_state_is_plain_and_holds_no_master_key(power: Power) -> None:
-    """SECURITY.md says so: root, or a thief of the disk, can read names and cached content."""
+    """The local state has names and cached content in plain form, as SECURITY.md states."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         dentries.add(session.db, Ino(1), b"a telling name", ino)

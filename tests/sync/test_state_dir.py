@@ -1,4 +1,4 @@
-"""The state directory: lock and quarantined state."""
+"""The state directory: lock, owner, permissions, and quarantined states."""
 
 import os
 import stat
@@ -21,8 +21,8 @@ from tests.conftest import REQUIRED
 OTHER_UID = 12345
 
 
-async def test_second_process_is_refused(tmp_path: Path) -> None:
-    """The lock is exclusive, even between two descriptors of one process."""
+async def test_second_process_cannot_lock_the_state_directory(tmp_path: Path) -> None:
+    """The lock of a state directory is exclusive, even between two descriptors of one process."""
     first, second = StateDir(tmp_path / "s"), StateDir(tmp_path / "s")
     await first.lock()
 
@@ -35,8 +35,8 @@ async def test_second_process_is_refused(tmp_path: Path) -> None:
     second.unlock()
 
 
-def test_failure_to_create_the_directory_is_one_clear_line(tmp_path: Path) -> None:
-    """The message names the path, the reason and the option."""
+def test_error_about_a_state_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    """The message names the path, the reason and the option --cachedir."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(SettingsError, match=r"cannot make the state directory .*--cachedir"):
@@ -44,7 +44,7 @@ def test_failure_to_create_the_directory_is_one_clear_line(tmp_path: Path) -> No
 
 
 def test_quarantined_state_is_complete(tmp_path: Path) -> None:
-    """Database, log and blocks are moved together; the state directory is empty afterwards."""
+    """Database, log and blocks are moved together, and the state directory is empty afterwards."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")
@@ -63,7 +63,7 @@ def test_quarantined_state_is_complete(tmp_path: Path) -> None:
 def test_interrupted_quarantine_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
 ) -> None:
-    """Without its database, nothing would show that the block files may be the only copies."""
+    """Block files are moved before their database, without which they would count as strays."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")
@@ -86,8 +86,8 @@ def test_interrupted_quarantine_is_completed(
     assert not state.database.exists() or state.database.with_name("meta.db-wal").exists()
 
 
-async def test_leftovers_of_killed_snapshot_mounts_are_removed(tmp_path: Path) -> None:
-    """Only leftovers of killed snapshot mounts are removed."""
+async def test_state_directories_of_killed_snapshot_mounts_are_removed(tmp_path: Path) -> None:
+    """State directories that are in use, or of another filesystem, stay."""
     present = StateDir(tmp_path / "fs[1]")
     await present.lock()
     left, used, begun, wanted = (
@@ -108,13 +108,13 @@ async def test_leftovers_of_killed_snapshot_mounts_are_removed(tmp_path: Path) -
     used.unlock()
 
 
-async def test_waiting_for_a_directory_never_creates_it(tmp_path: Path) -> None:
-    """A directory that another process removes while we wait stays removed."""
+async def test_waiting_for_the_lock_of_a_state_directory_does_not_create_it(tmp_path: Path) -> None:
+    """A state directory that another process removes during the wait stays removed."""
     state = StateDir(tmp_path / "s")
     await state.lock()
 
     with trio.fail_after(10), LockWatch(state.path) as watch:
-        (state.path / "lock").unlink()  # removal has begun
+        (state.path / "lock").unlink()  # The removal of the directory begins.
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch.wait_until_free)
             await trio.testing.wait_all_tasks_blocked()
@@ -126,8 +126,8 @@ async def test_waiting_for_a_directory_never_creates_it(tmp_path: Path) -> None:
     assert not state.path.exists()
 
 
-def test_dropping_contents_keeps_quarantined_state(tmp_path: Path) -> None:
-    """Database, log and blocks are deleted; lock, log file and quarantined state stay."""
+def test_dropping_local_state_keeps_quarantined_states(tmp_path: Path) -> None:
+    """Database, log and blocks are deleted; lock, log file and quarantined states stay."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")
@@ -164,7 +164,7 @@ def _listing(path: Path) -> list[tuple[str, int, int]]:
 
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("entry", ["", "meta.db", "blocks", "holder"])
-def test_entry_of_another_user_is_refused(state: Path, entry: str) -> None:
+def test_state_directory_with_an_entry_of_another_user_is_refused(state: Path, entry: str) -> None:
     """The message names the path, both users and a remedy; nothing is changed."""
     os.chown(state / entry, OTHER_UID, -1)
     before = _listing(state)
@@ -177,8 +177,7 @@ def test_entry_of_another_user_is_refused(state: Path, entry: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o722, 0o1777])
-def test_directory_that_others_can_write_is_refused(state: Path, mode: int) -> None:
-    """A directory that other users can write is refused."""
+def test_state_directory_that_other_users_can_write_is_refused(state: Path, mode: int) -> None:
     state.chmod(mode)
 
     with pytest.raises(SettingsError, match=rf"other users can write .*{mode:04o}.*chmod 700"):
@@ -188,8 +187,10 @@ def test_directory_that_others_can_write_is_refused(state: Path, mode: int) -> N
 
 
 @pytest.mark.parametrize("name", ["meta.db", "mount.log", "lock", "blocks", "holder.new"])
-def test_link_in_the_directory_is_refused(state: Path, tmp_path: Path, name: str) -> None:
-    """Writing through a link could overwrite any file of the caller."""
+def test_symbolic_link_in_the_state_directory_is_refused(
+    state: Path, tmp_path: Path, name: str
+) -> None:
+    """A write through a symbolic link could overwrite any file of the caller."""
     target = tmp_path / "precious"
     target.write_bytes(b"precious")
     present = state / name
@@ -204,8 +205,9 @@ def test_link_in_the_directory_is_refused(state: Path, tmp_path: Path, name: str
     assert target.read_bytes() == b"precious"
 
 
-def test_link_instead_of_the_directory_is_refused(state: Path, tmp_path: Path) -> None:
-    """A symbolic link instead of the directory is refused."""
+def test_symbolic_link_instead_of_the_state_directory_is_refused(
+    state: Path, tmp_path: Path
+) -> None:
     link = tmp_path / "link"
     link.symlink_to(state)
 
@@ -213,7 +215,7 @@ def test_link_instead_of_the_directory_is_refused(state: Path, tmp_path: Path) -
         StateDir(link)
 
 
-def test_special_file_in_the_directory_is_refused(state: Path) -> None:
+def test_special_file_in_the_state_directory_is_refused(state: Path) -> None:
     """Opening a FIFO could wait forever."""
     os.mkfifo(state / "mount.log")
 
@@ -221,8 +223,8 @@ def test_special_file_in_the_directory_is_refused(state: Path) -> None:
         StateDir(state)
 
 
-def test_directory_that_others_can_read_is_made_private(state: Path) -> None:
-    """No file can have been planted, so it is used."""
+def test_state_directory_that_other_users_can_read_is_made_private(state: Path) -> None:
+    """Other users could read but not write it, so its files can be trusted."""
     state.chmod(0o755)
 
     StateDir(state)
@@ -230,8 +232,8 @@ def test_directory_that_others_can_read_is_made_private(state: Path) -> None:
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
 
 
-def test_file_that_others_can_write_is_refused_in_an_open_directory(state: Path) -> None:
-    """In an open directory other users may have written to the file."""
+def test_writable_file_in_a_readable_state_directory_is_refused(state: Path) -> None:
+    """Other users may have written to such a file."""
     state.chmod(0o755)
     (state / "meta.db").chmod(0o666)
 
@@ -239,8 +241,8 @@ def test_file_that_others_can_write_is_refused_in_an_open_directory(state: Path)
         StateDir(state)
 
 
-def test_unreachable_writable_file_is_made_private(state: Path) -> None:
-    """A program that ran under another umask made it."""
+def test_writable_file_in_a_private_state_directory_is_made_private(state: Path) -> None:
+    """A program with another umask may have made the file; other users cannot reach it."""
     (state / "meta.db").chmod(0o664)
 
     StateDir(state)
@@ -248,8 +250,8 @@ def test_unreachable_writable_file_is_made_private(state: Path) -> None:
     assert stat.S_IMODE((state / "meta.db").stat().st_mode) == 0o644
 
 
-def test_own_state_is_accepted_again(state: Path) -> None:
-    """The own state is accepted again, under any umask."""
+def test_own_state_directory_is_accepted_again(state: Path) -> None:
+    """A state directory made under any umask has the right permissions."""
     before = _listing(state)
     mask = os.umask(0)
     try:

@@ -32,19 +32,19 @@ WRONG: Final = [HOUR, -HOUR, YEARS_10, -YEARS_10]
 
 
 class Beside:
-    """A clock with an offset to another one."""
+    """A clock with an offset to the right one."""
 
     def __init__(self, right: HandClock, off_s: int) -> None:
         self._right = right
         self.off_s = off_s
 
     def now_ns(self) -> int:
-        """Return the time."""
+        """Return the wrong time."""
         return self._right.now_ns() + self.off_s * S
 
 
 class ClockStore(MemoryStore):
-    """A store with a given clock, or without one."""
+    """A store with a given time, or without a clock."""
 
     def __init__(self, time_ns: int | None) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class ClockStore(MemoryStore):
 
     @override
     async def now_ns(self) -> int | None:
-        """Return the time."""
+        """Return the time of the store, None if it has no clock."""
         return self.time_ns
 
 
@@ -63,7 +63,7 @@ class FixedClock:
         self.time_ns = time_ns
 
     def now_ns(self) -> int:
-        """Return the time."""
+        """Return the fixed time."""
         return self.time_ns
 
 
@@ -83,7 +83,7 @@ async def ship(session: Session) -> Link:
 
 
 async def history(session: Session, right: HandClock, days: int) -> list[Link]:
-    """Ship and make an image every day."""
+    """Ship a change and make an image every day."""
     links = []
     for _ in range(days):
         right.pass_by(DAY)
@@ -94,7 +94,7 @@ async def history(session: Session, right: HandClock, days: int) -> list[Link]:
 
 @asynccontextmanager
 async def released(power: Power, host: str, clock: Beside | None = None) -> AsyncIterator[Session]:
-    """Run a session that releases the lease."""
+    """Run a session that releases the lease at its end."""
     async with power.session(host, tasks=False, clock=clock) as session:
         yield session
         await session.flush()
@@ -114,7 +114,7 @@ async def txg_at(power: Power, time_ns: int) -> Txg:
 async def test_host_with_a_wrong_clock_uses_the_store_s_time_and_deletes_nothing(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """With a wrong clock txgs get the store's times, and nothing is deleted."""
+    """Txgs get the time of the store, and garbage collection refuses to delete anything."""
     async with released(power, "a") as session:
         links = await history(session, right, 10)
         floor, objects = session.link.floor, set(power.store.objects)
@@ -145,10 +145,10 @@ async def test_host_with_a_wrong_clock_uses_the_store_s_time_and_deletes_nothing
 
 
 @pytest.mark.parametrize("off_s", WRONG)
-async def test_clock_set_wrong_while_mounted_dates_no_txg(
+async def test_clock_that_is_set_wrong_during_a_mount_dates_no_txg(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """The next txg asks the store; once the clock is correct again, everything is normal."""
+    """The next txg gets the time of the store; garbage collection waits for a right clock."""
     clock = Beside(right, 0)
     async with power.session("a", tasks=False, clock=clock) as session:
         await history(session, right, 3)
@@ -167,7 +167,7 @@ async def test_clock_set_wrong_while_mounted_dates_no_txg(
 
 
 async def test_elapsed_time_is_confirmed_by_the_store(power: Power, right: HandClock) -> None:
-    """A machine that slept for a month, and a filesystem that was idle for years, work normally."""
+    """A filesystem that was idle for years works as usual."""
     async with power.session("a", tasks=False) as session:
         await history(session, right, 3)
         right.pass_by(YEARS_10)
@@ -182,7 +182,7 @@ async def test_elapsed_time_is_confirmed_by_the_store(power: Power, right: HandC
 async def test_unconfirmed_time_counts_for_a_day_at_most(
     power: Power, right: HandClock, idle_s: int
 ) -> None:
-    """On a disk of this host the store's clock is the same: if it is wrong by years, nothing is deleted."""
+    """A store on this host's disk has the same clock, which cannot confirm the elapsed time."""
     power.store.has_own_clock = False
     await power.retain(7 * DAY)
     async with power.session("a", tasks=False) as session:
@@ -205,7 +205,7 @@ async def test_unconfirmed_time_counts_for_a_day_at_most(
 
 
 async def test_objects_of_unknown_age_are_kept(power: Power, right: HandClock) -> None:
-    """A changelog without a time from the store counts as young."""
+    """A changelog without a modification time in the store counts as young."""
     async with power.session("a", tasks=False) as session:
         await history(session, right, 5)
         power.store.modified_ns.clear()
@@ -217,7 +217,6 @@ async def test_objects_of_unknown_age_are_kept(power: Power, right: HandClock) -
 
 
 async def test_promoted_follower_uses_the_store_s_time(power: Power, right: HandClock) -> None:
-    """A promoted follower uses the store's time."""
     async with released(power, "a") as session:
         await ship(session)
     clock = Beside(right, YEARS_10)
@@ -228,12 +227,12 @@ async def test_promoted_follower_uses_the_store_s_time(power: Power, right: Hand
         assert abs(link.created_ns - right.ns) < HOUR * S
 
 
-# --- what a wrong clock has dated --------------------------------------------------------------
+# --- txgs that a wrong clock has dated ---------------------------------------------------------
 
 
 @asynccontextmanager
 async def wrong_everywhere(power: Power, right: HandClock) -> AsyncIterator[None]:
-    """Set host and store ten years ahead: one machine with a disk, or an earlier program."""
+    """Set host and store ten years ahead, as on one machine with a local store."""
     power.clock = Beside(right, YEARS_10)
     power.store.has_own_clock = False
     yield
@@ -259,7 +258,7 @@ async def mended(power: Power, right: HandClock) -> dict[str, Link]:
 
 
 async def test_repair_begins_a_time_span_with_correct_times(power: Power, right: HandClock) -> None:
-    """A time finds the right state; numbers find every state, also one with a wrong time."""
+    """A time finds a txg with a right time; numbers find every txg."""
     links = await mended(power, right)
     async with released(power, "b") as session:
         assert session.volume.notices == ()
@@ -282,8 +281,10 @@ async def test_repair_begins_a_time_span_with_correct_times(power: Power, right:
     assert fetched.changelog.begins_span
 
 
-async def test_retention_works_after_the_repair(power: Power, right: HandClock) -> None:
-    """After the repair retention starts with the new time span."""
+async def test_retention_works_after_a_repair_of_wrong_times(
+    power: Power, right: HandClock
+) -> None:
+    """Txgs with wrong times are deleted once the new time span is older than the retention."""
     links = await mended(power, right)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):
@@ -294,8 +295,8 @@ async def test_retention_works_after_the_repair(power: Power, right: HandClock) 
         assert session.reclaimer.last_error == ""
 
 
-async def test_no_level_crosses_a_time_span(power: Power, right: HandClock) -> None:
-    """A run with the image in it is never merged."""
+async def test_no_level_object_crosses_a_time_span(power: Power, right: HandClock) -> None:
+    """A run that contains the image that begins a time span is never merged."""
     span = (await mended(power, right))["span"].txg
     async with power.session("a", tasks=False) as session:
         for _ in range(60):
@@ -309,7 +310,7 @@ async def test_no_level_crosses_a_time_span(power: Power, right: HandClock) -> N
 async def test_time_span_is_not_begun_while_the_clocks_disagree(
     power: Power, right: HandClock
 ) -> None:
-    """A host whose clock is behind takes every time for a future one."""
+    """To a host whose clock is behind, all earlier txgs seem to be in the future."""
     async with released(power, "a") as session:
         await history(session, right, 2)
     async with released(power, "b", Beside(right, -YEARS_10)) as session:
@@ -338,8 +339,8 @@ async def test_time_span_is_not_begun_while_the_clocks_disagree(
         (-YEARS_10, "3652 days behind"),
     ],
 )
-async def test_difference_above_a_bound_is_reported(off_s: int, reported: str) -> None:
-    """Only a difference above a bound uses the store's time, and is reported."""
+async def test_clock_difference_above_a_bound_is_reported(off_s: int, reported: str) -> None:
+    """Up to a bound the host's own time is used, above it the time of the store."""
     ours = FixedClock(YEARS_10 * S)
     clock = StoreClock(ClockStore(YEARS_10 * S - off_s * S), ours)
     await clock.compare()
@@ -350,15 +351,14 @@ async def test_difference_above_a_bound_is_reported(off_s: int, reported: str) -
 
 
 async def test_store_without_a_clock_is_ignored() -> None:
-    """The host's own time is used."""
+    """The time of the host is used."""
     clock = StoreClock(ClockStore(None), FixedClock(5 * S))
     await clock.require_agreement()
 
     assert clock.now_ns() == 5 * S
 
 
-async def test_store_is_asked_only_after_a_clock_jump() -> None:
-    """The store's clock is requested once, and after clock jumps."""
+async def test_time_of_the_store_is_requested_once_and_after_clock_jumps() -> None:
     ours, theirs = FixedClock(YEARS_10 * S), ClockStore(YEARS_10 * S)
     store = FaultyStore(theirs)
     clock = StoreClock(store, ours)
@@ -373,8 +373,8 @@ async def test_store_is_asked_only_after_a_clock_jump() -> None:
     assert clock.now_ns() == theirs.time_ns
 
 
-async def test_unreachable_store_changes_no_known_time() -> None:
-    """The txg waits, as it does for the store anyway."""
+async def test_unreachable_store_does_not_change_a_known_clock_difference() -> None:
+    """Garbage collection waits, because it needs the store anyway."""
     store = FaultyStore(ClockStore(YEARS_10 * S))
     clock = StoreClock(store, FixedClock(1))
     await clock.compare()
@@ -393,7 +393,7 @@ async def test_unreachable_store_changes_no_known_time() -> None:
 async def test_relative_time_uses_the_store_s_clock(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """A reader whose clock is far off finds the right state, and gets a warning."""
+    """A reader whose clock is wrong finds the right txg for "2d ago" and gets a warning."""
     async with released(power, "a") as session:
         links = await history(session, right, 5)
     wrong = Beside(right, off_s)
@@ -410,13 +410,14 @@ async def test_relative_time_uses_the_store_s_clock(
 
 
 async def test_reader_with_a_correct_clock_gets_no_warning(power: Power, right: HandClock) -> None:
-    """The time of a store without its own clock is not requested, which would write an object."""
+    """A store without a clock is not asked for its time, which would write an object."""
     async with released(power, "a") as session:
         await history(session, right, 3)
     asked = PointInTime("1d ago", right.ns - DAY * S, is_ago=True)
     for own, clock in ((True, right), (False, Beside(right, YEARS_10))):
         power.store.has_own_clock = own
-        power.store.clock = right if own else Beside(right, -YEARS_10)  # the test would notice it
+        # A request for the time of the store would show the wrong clock.
+        power.store.clock = right if own else Beside(right, -YEARS_10)
         bucket = await read_bucket(power.store, power.remembered("-"), power.secret, clock)
         await bucket.find(asked)
         assert [one for one in bucket.points.notices if "clock" in one] == []

@@ -1,4 +1,4 @@
-"""The superblock watch of a running mount."""
+"""The superblock watch: a running mount restores its superblock and follows its changes."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def _retaining_none(superblock: Superblock, keyring: Keyring) -> Superblock:
 
 @pytest.mark.parametrize("forgetful", [False, True])
 async def test_running_mount_restores_a_lost_superblock(power: Power, forgetful: bool) -> None:
-    """A running mount restores a lost superblock from its memory."""
+    """A running mount has the superblock in memory."""
     before = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
     async with power.session("a", tasks=False) as session:
         del power.store.objects[KEY], power.store.objects[COPY_KEY]
@@ -36,8 +36,7 @@ async def test_running_mount_restores_a_lost_superblock(power: Power, forgetful:
     assert power.remembered("a").read() == before[KEY]
 
 
-async def test_last_flush_restores_a_lost_superblock(power: Power) -> None:
-    """The last flush restores a lost superblock."""
+async def test_flush_at_unmount_restores_a_lost_superblock(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         before = power.store.objects.pop(KEY)
         await session.flush_at_end()
@@ -48,15 +47,15 @@ async def test_last_flush_restores_a_lost_superblock(power: Power) -> None:
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 async def test_requested_flush_restores_a_lost_superblock(power: Power, key: ObjectKey) -> None:
-    """A requested flush restores a lost superblock, even without changes."""
+    """A flush without changes restores it, too."""
     async with power.session("a", tasks=False) as session:
         before = power.store.objects.pop(key)
         await session.flush_now()
         assert power.store.objects[key] == before
 
 
-async def test_requested_flush_costs_one_more_request(power: Power) -> None:
-    """A requested flush costs one more listing."""
+async def test_watch_of_the_superblock_costs_a_requested_flush_one_listing(power: Power) -> None:
+    """The watch of the superblock adds one listing to a requested flush."""
     store = FaultyStore(power.store)
     async with power.session("a", store=store, tasks=False) as session:
         await session.flush()
@@ -69,7 +68,7 @@ async def test_requested_flush_costs_one_more_request(power: Power) -> None:
 
 
 async def test_fenced_mount_restores_no_superblock(power: Power) -> None:
-    """Fenced mounts and followers restore no superblock."""
+    """A fenced mount must not undo the removal of a filesystem."""
     async with power.session("a", tasks=False) as session:
         async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as b:
             await b.close()
@@ -83,8 +82,8 @@ async def test_fenced_mount_restores_no_superblock(power: Power) -> None:
     assert KEY not in power.store.objects
 
 
-async def test_change_by_another_host_is_remembered(power: Power) -> None:
-    """A change by another host is remembered, so an older one is detected."""
+async def test_change_of_the_superblock_by_another_host_is_remembered(power: Power) -> None:
+    """A mount that saw the new superblock can detect an older one."""
     async with power.session("a", tasks=False) as session:
         old = dict(power.store.objects)
         await change(power.store, power.remembered("-"), power.secret, _retaining_none)
@@ -99,26 +98,27 @@ async def test_change_by_another_host_is_remembered(power: Power) -> None:
         assert await retained_s(session.volume) == 0
 
 
-async def test_exchanged_superblock_shortens_no_retention(plain: Power) -> None:
-    """A change raises the generation; on a plain filesystem any writer can store another one."""
+async def test_forged_plain_superblock_shortens_no_retention(plain: Power) -> None:
+    """A change raises the generation, so a plain superblock of the same generation is not used."""
     await plain.retain(30 * 86_400)
     async with plain.session("a", tasks=False) as session:
         seen = session.volume.superblock
         forged = superblock_codec.encode(replace(seen, retention_s=0))
         for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
             plain.store.objects[key] = forged
-        plain.remembered("a").path.unlink()  # the mount itself remembers
+        plain.remembered("a").path.unlink()  # The running mount itself remembers the superblock.
         for _ in range(2):
             assert await retained_s(session.volume) == 30 * 86_400
             await tend(session.volume)
             assert session.volume.superblock == seen
         await session.close()
 
-    async with plain.session("a", tasks=False) as session:  # the state directory remembers
+    # The state directory remembers the superblock.
+    async with plain.session("a", tasks=False) as session:
         assert await retained_s(session.volume) == 30 * 86_400
         await tend(session.volume)
         await session.close()
 
-    await plain.retain(3600)  # any host may choose a shorter retention
+    await plain.retain(3600)  # Any host may choose a shorter retention.
     async with plain.session("a", tasks=False) as session:
         assert await retained_s(session.volume) == 3600

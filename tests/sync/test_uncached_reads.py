@@ -19,7 +19,7 @@ from tests.sync.conftest import Power, write_file
 
 
 def located(session: Session, *inos: Ino) -> list[Located]:
-    """Return the locations of the only blocks of files, in the order of their packs."""
+    """Return the locations of files of one block, in the order of their packs."""
     found = [block_map.locate(session.db, ino, BlockIndex(0)) for ino in inos]
     rows = [row for row in found if row is not None]
     assert len(rows) == len(inos)
@@ -39,12 +39,12 @@ async def written(session: Session, *contents: bytes) -> list[Located]:
 
 
 def content_of(session: Session, store: CountingStore) -> UncachedReader:
-    """Return the object under test."""
+    """Return a reader of uncached blocks for a session."""
     return UncachedReader(session.db, store, session.volume.keyring)
 
 
 async def test_adjacent_blocks_are_read_with_one_request(power: Power) -> None:
-    """The complete beginning of a large file."""
+    """The first blocks of a large file are adjacent in their pack."""
     async with power.session(tasks=False) as session:
         contents = [noise(number, MIB) for number in range(6)]
         rows = await written(session, *contents)
@@ -57,8 +57,8 @@ async def test_adjacent_blocks_are_read_with_one_request(power: Power) -> None:
         assert store.counts["get_range"].requests == 1
 
 
-async def test_small_blocks_share_the_window_around_them(power: Power) -> None:
-    """A thousand files of a directory, read one by one in any order, by several tasks at once."""
+async def test_small_blocks_are_read_with_the_window_around_them(power: Power) -> None:
+    """Four tasks read a thousand small files one by one, in any order, with few requests."""
     async with power.session(tasks=False) as session:
         contents = [noise(number, 3000) for number in range(1000)]
         rows = await written(session, *contents)
@@ -78,11 +78,11 @@ async def test_small_blocks_share_the_window_around_them(power: Power) -> None:
         assert sorted(found) == sorted(contents)
         stored_bytes = sum(row.stored_bytes or 0 for row in rows)
         windows = stored_bytes // NEIGHBOUR_FETCH_BYTES + 1
-        assert store.counts["get_range"].requests <= 3 * windows  # some blocks lie in two windows
+        assert store.counts["get_range"].requests <= 3 * windows  # Some blocks are in two windows.
 
 
-async def test_block_without_a_location_is_missing(power: Power) -> None:
-    """A block without a location is missing; the blocks around it are read."""
+async def test_block_without_a_location_is_read_as_missing(power: Power) -> None:
+    """The blocks before and after it are read."""
     async with power.session(tasks=False) as session:
         one, other = await written(session, b"one" * 100, b"other" * 100)
         lost = one._replace(hash=None, pack=None, pack_offset=None, stored_bytes=None)
@@ -93,8 +93,8 @@ async def test_block_without_a_location_is_missing(power: Power) -> None:
 
 
 @pytest.mark.parametrize("size", [2 * KIB, 200 * KIB])
-async def test_damage_costs_only_the_damaged_content(power: Power, size: int) -> None:
-    """A flipped byte, an object that is too short, and a missing one."""
+async def test_damage_of_a_pack_costs_only_the_damaged_blocks(power: Power, size: int) -> None:
+    """The pack has a flipped byte, is too short, or is missing."""
     async with power.session(tasks=False) as session:
         rows = await written(session, *(noise(number, size) for number in range(3)))
         assert rows[0].pack is not None
@@ -114,8 +114,8 @@ async def test_damage_costs_only_the_damaged_content(power: Power, size: int) ->
         assert await lengths() == [0, 0, 0]
 
 
-async def test_unreachable_store_is_an_error(power: Power) -> None:
-    """An unreachable store is an error and gives no holes."""
+async def test_uncached_read_from_an_unreachable_store_is_an_error(power: Power) -> None:
+    """Unreachable content must not be read as holes."""
     async with power.session(tasks=False) as session:
         rows = await written(session, b"x" * 100)
         store = FaultyStore(power.store)

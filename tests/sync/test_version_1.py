@@ -1,7 +1,7 @@
-"""A filesystem written by version 1 of the tables: bucket and local states.
+"""A filesystem of schema version 1: a bucket and two local states.
 
-``version_1/generate.py`` says what there is. Nothing of it may be lost, and every way from it to
-the present must lead to the same rows, those of the birth times among them.
+``version_1/generate.py`` describes its content. Nothing of it may be lost, and every path to the
+present schema must give the same rows, including the birth times.
 """
 
 import json
@@ -42,11 +42,12 @@ IMAGE_TXG, B_TXG, LAST_TXG = 3, 5, 13
 
 
 class Former(Power):
-    """The state written by version 1: a bucket, and two hosts."""
+    """A bucket and the local states of two hosts, written by a program of schema version 1."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(MemoryStore(), home)
-        self.clock = HandClock()  # long after; the tests must not depend on the current time
+        # This time is long after version 1, so that the tests do not depend on the current time.
+        self.clock = HandClock()
         with tarfile.open(ARCHIVE) as archive:
             archive.extractall(home, filter="data")
         objects = home / "objects"
@@ -72,12 +73,12 @@ class Former(Power):
 
 @pytest.fixture
 def former(tmp_path: Path) -> Former:
-    """Return a filesystem of version 1."""
+    """Return a filesystem of schema version 1."""
     return Former(tmp_path)
 
 
 def named(db: Database) -> dict[bytes, Ino]:
-    """Return the only directory and its entries, by name."""
+    """Return the inodes of the directory "folder" and of its entries, by name."""
     folder = dentries.find(db, ROOT_INO, b"folder")
     assert folder is not None
     files = {name: dentries.find(db, folder, name) for name in (b"one", b"three", b"four")}
@@ -85,7 +86,7 @@ def named(db: Database) -> dict[bytes, Ino]:
 
 
 def change_all(session: Session, now_ns: int) -> dict[Ino, int]:
-    """Change the ctime of everything; return the expected birth times."""
+    """Change the ctime of the directory and its files; return their expected birth times."""
     db = session.db
     db.begin()
     born = {ino: inodes.get(db, ino).btime_ns for ino in named(db).values()}
@@ -95,12 +96,12 @@ def change_all(session: Session, now_ns: int) -> dict[Ino, int]:
 
 
 def births(db: Database) -> dict[Ino, int]:
-    """Return the birth times."""
+    """Return the birth times of the directory and its files."""
     return {ino: inodes.get(db, ino).btime_ns for ino in named(db).values()}
 
 
 async def restored(power: Power, target: Path, *, by_levels: bool = True) -> dict[str, Any]:
-    """Return the rows that a host without local state restores."""
+    """Restore on a host without local state and return the rows."""
     bucket = await bucket_of(power)
     if not by_levels:
         for key in [key for key in power.store.objects if key.startswith("level/")]:
@@ -111,11 +112,11 @@ async def restored(power: Power, target: Path, *, by_levels: bool = True) -> dic
     return contents_at(target)
 
 
-# --- what is in the bucket ---------------------------------------------------------------------
+# --- the bucket --------------------------------------------------------------------------------
 
 
-async def test_empty_state_directory_restores_from_the_bucket(former: Former) -> None:
-    """An image, a level and changelogs of version 1; contents and attributes are restored."""
+async def test_new_host_restores_a_bucket_of_schema_version_1(former: Former) -> None:
+    """The bucket has an image, a level object and changelogs of schema version 1."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         former.require(session.db, "shipped")
         one = named(session.db)[b"one"]
@@ -123,10 +124,10 @@ async def test_empty_state_directory_restores_from_the_bucket(former: Former) ->
         assert xattrs.get(session.db, one, b"user.note") == b"kept"
 
 
-async def test_changes_of_version_2_give_all_hosts_the_same_rows(
+async def test_changelogs_of_both_schema_versions_give_the_same_rows_merged(
     former: Former, tmp_path: Path
 ) -> None:
-    """Images, levels and changelogs of both versions, one by one and merged."""
+    """Changelogs of both schema versions are applied one by one and merged in level objects."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         born = change_all(session, LATER)
         txg = await ship(session)
@@ -147,8 +148,8 @@ async def test_changes_of_version_2_give_all_hosts_the_same_rows(
         assert {inodes.get(db, ino).ctime_ns for ino in born} == {LATER + 24}
 
 
-async def test_image_of_version_2_keeps_birth_times(former: Former, tmp_path: Path) -> None:
-    """The changelogs before it are no longer needed."""
+async def test_image_of_schema_version_2_keeps_birth_times(former: Former, tmp_path: Path) -> None:
+    """The image is restored without the changelogs before it."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         born = change_all(session, LATER)
         await ship(session)
@@ -162,14 +163,17 @@ async def test_image_of_version_2_keeps_birth_times(former: Former, tmp_path: Pa
         assert births(db) == born
 
 
-async def test_points_in_time_of_version_1_are_available(former: Former, tmp_path: Path) -> None:
-    """Points in time of version 1 can be mounted and rolled back to."""
+async def test_points_in_time_of_schema_version_1_are_available(
+    former: Former, tmp_path: Path
+) -> None:
+    """A txg of schema version 1 can be mounted, and the filesystem rolled back to it."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         change_all(session, LATER)
         await ship(session)
     bucket = await bucket_of(former)
     concerned = await concerning(bucket, tmp_path, b"folder/three")
-    assert concerned == [LAST_TXG + 2, *range(LAST_TXG, B_TXG - 1, -1), 2]  # 2: the directory
+    # Txg 2 made the directory.
+    assert concerned == [LAST_TXG + 2, *range(LAST_TXG, B_TXG - 1, -1), 2]
     opened = await open_at(former, LAST_TXG, tmp_path / "then")
     former.require(opened.db, "shipped")
     past = opened.link
@@ -182,11 +186,13 @@ async def test_points_in_time_of_version_1_are_available(former: Former, tmp_pat
             former.require(session.db, "shipped")
 
 
-# --- what is on a host -------------------------------------------------------------------------
+# --- local states ------------------------------------------------------------------------------
 
 
-async def test_unshipped_changes_are_shipped(former: Former, tmp_path: Path) -> None:
-    """A killed mount of version 1; its records are merged with those of version 2."""
+async def test_unshipped_changes_of_schema_version_1_are_shipped_with_later_ones(
+    former: Former, tmp_path: Path
+) -> None:
+    """Records of a killed mount of schema version 1 are merged with those of version 2."""
     async with former.session("a", tasks=False) as session:
         assert session.volume.crashed
         former.require(session.db, "local")
@@ -203,10 +209,9 @@ async def test_unshipped_changes_are_shipped(former: Former, tmp_path: Path) -> 
         assert there[table] == here[table]
 
 
-async def test_unshipped_changes_of_version_1_alone_are_shipped(
+async def test_unshipped_changes_of_schema_version_1_alone_are_shipped(
     former: Former, tmp_path: Path
 ) -> None:
-    """Unshipped changes of version 1 are shipped without others."""
     async with former.session("a", tasks=False) as session:
         await ship(session)
     await restored(former, tmp_path / "db")
@@ -215,8 +220,8 @@ async def test_unshipped_changes_of_version_1_alone_are_shipped(
         former.require(db, "local")
 
 
-async def test_read_only_host_catches_up(former: Former) -> None:
-    """A read-only host catches up across both versions."""
+async def test_follower_with_a_state_of_schema_version_1_catches_up(former: Former) -> None:
+    """A follower applies changelogs of both schema versions."""
     async with following(former, "b") as (session, listener):
         former.require(session.db, "shipped")
         async with former.session("a") as writer:
@@ -229,8 +234,10 @@ async def test_read_only_host_catches_up(former: Former) -> None:
             assert births(session.db) == born
 
 
-async def test_row_of_version_1_is_removed_everywhere(former: Former, tmp_path: Path) -> None:
-    """A row of version 1 with fewer columns is removed everywhere."""
+async def test_row_of_schema_version_1_is_removed_on_all_hosts(
+    former: Former, tmp_path: Path
+) -> None:
+    """The recorded row of a removed file has fewer columns than the present table."""
     async with following(former, "b") as (session, listener):
         async with former.session("a") as writer:
             await listener.wait_for(await ship(writer))
@@ -248,14 +255,14 @@ async def test_row_of_version_1_is_removed_everywhere(former: Former, tmp_path: 
 
 
 @pytest.mark.parametrize("host", ["b", "c"])
-async def test_read_only_mount_works(former: Former, host: str) -> None:
-    """A read-only mount works with and without local state."""
+async def test_read_only_mount_of_schema_version_1_works(former: Former, host: str) -> None:
+    """Host b has a local state of schema version 1, host c has none."""
     async with former.session(host, options=OpenOptions(read_only=True), tasks=False) as session:
         former.require(session.db, "shipped")
 
 
-def test_quarantined_state_of_version_1_is_read_unchanged(former: Former) -> None:
-    """Unshipped changes of version 1 can be recovered from it; no byte of it is changed."""
+def test_quarantined_state_of_schema_version_1_is_read_unchanged(former: Former) -> None:
+    """Recovering unshipped changes from a quarantined state does not change its database."""
     kept = Kept(former.home / "a", 1)
     before = kept.database.read_bytes()
     with (

@@ -79,8 +79,10 @@ async def _mount_once(power: Power, host: str) -> None:
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_damaged_object_does_no_harm(power: Power, key: ObjectKey, damage: str) -> None:
-    """A host that has seen nothing mounts with the other object; the damaged one is unchanged."""
+async def test_mount_works_with_one_damaged_superblock_object(
+    power: Power, key: ObjectKey, damage: str
+) -> None:
+    """A host without a copy mounts with the intact object; the damaged one is not changed."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -97,8 +99,8 @@ async def test_damaged_object_does_no_harm(power: Power, key: ObjectKey, damage:
     assert power.store.objects[key] == damaged[key]
 
 
-async def test_missing_objects_are_restored_by_a_writing_mount(power: Power) -> None:
-    """Only by one that has seen the filesystem; ro and follow only read their copy."""
+async def test_missing_superblock_objects_are_restored_by_a_writing_mount(power: Power) -> None:
+    """Only a host that mounted before can restore them; read-only mounts use the host's copy."""
     await _mount_once(power, "a")
     before = {key: power.store.objects.pop(key) for key in (KEY, COPY_KEY)}
 
@@ -114,7 +116,7 @@ async def test_missing_objects_are_restored_by_a_writing_mount(power: Power) -> 
 
 
 async def test_lost_superblock_is_not_reported_as_an_empty_location(power: Power) -> None:
-    """Leases, images, changelogs and packs imply a filesystem: the error does not name mkfs."""
+    """The error does not advise mkfs while a lease, an image, a changelog or a pack exists."""
     await _mount_once(power, "a")
     del power.store.objects[KEY], power.store.objects[COPY_KEY]
 
@@ -132,7 +134,7 @@ async def test_lost_superblock_is_not_reported_as_an_empty_location(power: Power
 
 @pytest.mark.parametrize("damage", ["empty", "first bit"])
 async def test_lost_superblock_error_names_each_fault(power: Power, damage: str) -> None:
-    """The error names each copy with its fault."""
+    """The error names the fault of the superblock, of its copy and of this host's copy."""
     for key in (KEY, COPY_KEY):
         power.store.objects[key] = DAMAGES[damage](power.store.objects[key])
     power.remembered("b").path.parent.mkdir()
@@ -146,7 +148,7 @@ async def test_lost_superblock_error_names_each_fault(power: Power, damage: str)
 
 
 async def test_older_superblock_is_refused_by_a_host_that_saw_a_newer_one(power: Power) -> None:
-    """The message names a remedy; nothing is changed in the bucket."""
+    """The error names --accept-superblock, and the bucket does not change."""
     old = dict(power.store.objects)
     await power.retain(100)
     await _mount_once(power, "a")
@@ -159,11 +161,12 @@ async def test_older_superblock_is_refused_by_a_host_that_saw_a_newer_one(power:
                 pass
     assert power.store.objects == before
     assert (await power.keys("a", repairing=True)).superblock.retention_s == 100
-    assert (await power.keys("b")).superblock.generation == 1  # a host without a copy cannot notice
+    # A host without a copy cannot detect an older superblock.
+    assert (await power.keys("b")).superblock.generation == 1
 
 
-async def test_one_older_object_is_ignored(power: Power) -> None:
-    """The authentic copy with the highest generation is used on any host."""
+async def test_older_one_of_two_superblock_objects_is_not_used(power: Power) -> None:
+    """Every host uses the authentic superblock with the highest generation."""
     old = power.store.objects[KEY]
     await power.retain(100)
     for key in (KEY, COPY_KEY):
@@ -177,7 +180,7 @@ async def test_one_older_object_is_ignored(power: Power) -> None:
 
 
 async def test_replaced_passphrase_is_refused(power: Power) -> None:
-    """Neither an old first object nor, on a host that saw the new one, two old objects open with it."""
+    """A host that used the new superblock does not open old objects with the old passphrase."""
     if not power.encrypted:
         pytest.skip("it has no passphrase")
     old = dict(power.store.objects)
@@ -199,8 +202,8 @@ async def test_replaced_passphrase_is_refused(power: Power) -> None:
     assert (keys.superblock.generation, newest) == (1, 2)
 
 
-async def test_forged_copy_of_a_high_generation_is_ignored(power: Power) -> None:
-    """Changing the generation needs the keys."""
+async def test_forged_superblock_of_a_high_generation_is_not_used(power: Power) -> None:
+    """Only an owner of the keys can change the generation of a superblock."""
     if not power.encrypted:
         pytest.skip("its fields are protected by nothing")
     present = superblock_codec.decode(KEY, power.store.objects[KEY])
@@ -216,7 +219,7 @@ async def test_forged_copy_of_a_high_generation_is_ignored(power: Power) -> None
 async def test_host_that_saw_no_newer_superblock_accepts_an_older_one(
     encrypted: Power,
 ) -> None:
-    """SECURITY.md says so: instead of both objects, with the passphrase of then."""
+    """A new host opens two old objects with the old passphrase, as SECURITY.md states."""
     old = {key: encrypted.store.objects[key] for key in (KEY, COPY_KEY)}
     await change(encrypted.store, encrypted.remembered("-"), encrypted.secret, _with(b"new"))
     with pytest.raises(PassphraseError):
@@ -226,19 +229,20 @@ async def test_host_that_saw_no_newer_superblock_accepts_an_older_one(
     assert (await encrypted.keys("new")).faults == ("", "")
 
 
-async def test_host_that_knows_nothing_takes_a_plain_superblock(encrypted: Power) -> None:
-    """SECURITY.md says so: it is given no passphrase, and asked for none; no image opens."""
+async def test_new_host_without_a_passphrase_uses_a_plain_superblock(encrypted: Power) -> None:
+    """A new host without a passphrase uses a plain superblock, as SECURITY.md states."""
     plain = _exchange(encrypted, KEY, COPY_KEY)
 
     keys = await open_keys(encrypted.store, encrypted.remembered("new"), Passphrase(bytes))
 
     assert keys.data == plain
-    with pytest.raises(LostSuperblockError):  # a command that changes it asks the other objects
+    # A command that changes the superblock reads other objects as proof.
+    with pytest.raises(LostSuperblockError):
         await require_proof(encrypted.store, keys)
 
 
-async def test_plain_superblock_of_a_higher_generation_counts(plain: Power) -> None:
-    """Its label and retention are no secret's; a host that knows the keys and the block size keeps them."""
+async def test_forged_plain_superblock_of_a_higher_generation_is_used(plain: Power) -> None:
+    """A forged label or retention is used; a host that knows the keys refuses other ones."""
     await _mount_once(plain, "a")
     present = (await plain.keys("a")).superblock
     higher = replace(present, generation=9, retention_s=0, label="forged")
@@ -259,8 +263,10 @@ async def test_plain_superblock_of_a_higher_generation_counts(plain: Power) -> N
 
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
-async def test_plain_superblock_with_other_keys_costs_nothing(plain: Power, key: ObjectKey) -> None:
-    """Instead of one object, whatever generation it claims, on a host that knows nothing."""
+async def test_plain_superblock_whose_keys_open_no_image_is_not_used(
+    plain: Power, key: ObjectKey
+) -> None:
+    """A new host uses the object whose keys open the images, whatever the generations are."""
     good = await plain.keys()
     forged = replace(good.superblock, generation=9, hash_key="11" * 32)
     plain.store.objects[key] = superblock_codec.encode(forged)
@@ -271,8 +277,8 @@ async def test_plain_superblock_with_other_keys_costs_nothing(plain: Power, key:
     assert [bool(fault) for fault in keys.faults] == [key == KEY, key == COPY_KEY]
 
 
-async def test_removal_is_final(power: Power) -> None:
-    """A tombstone replaces the superblock: no copy is used, wherever it is."""
+async def test_tombstone_of_a_removal_is_final(power: Power) -> None:
+    """No host uses its copy once a tombstone replaced the superblock."""
     await _mount_once(power, "a")
     power.store.objects[KEY] = superblock_codec.encode_tombstone("test")
 
@@ -281,8 +287,8 @@ async def test_removal_is_final(power: Power) -> None:
             await power.keys(host)
 
 
-async def test_copy_left_by_an_older_program_is_no_filesystem(power: Power) -> None:
-    """The destroy of such a program does not know the second object."""
+async def test_superblock_copy_without_other_objects_is_no_filesystem(power: Power) -> None:
+    """The destroy command of an older program does not know the copy of the superblock."""
     await _mount_once(power, "a")
     for key in [key for key in power.store.objects if key != COPY_KEY]:
         del power.store.objects[key]
@@ -291,16 +297,16 @@ async def test_copy_left_by_an_older_program_is_no_filesystem(power: Power) -> N
         await power.keys("a")
 
 
-async def test_superblock_of_a_newer_program_is_not_ignored(power: Power) -> None:
-    """The message asks for an upgrade, whatever the other object is."""
+async def test_superblock_of_a_newer_version_is_refused(power: Power) -> None:
+    """The error advises an upgrade, whatever the copy of the superblock is."""
     power.store.objects[KEY] = text_object.encode("superblock", 4, {})
 
     with pytest.raises(NewerFormatError, match="upgrade"):
         await power.keys()
 
 
-async def test_second_object_that_claims_a_newer_version_is_left_out(power: Power) -> None:
-    """A newer program changes the first object before it; without that one it does count."""
+async def test_superblock_copy_of_a_newer_version_alone_is_not_used(power: Power) -> None:
+    """A newer program writes the superblock before its copy, so a newer copy alone is damage."""
     power.store.objects[COPY_KEY] = text_object.encode("superblock", 4, {})
 
     keys = await power.keys()
@@ -319,8 +325,10 @@ async def test_second_object_that_claims_a_newer_version_is_left_out(power: Powe
     [StoreAccessError(KEY, "403", ""), StoreUnavailableError(KEY, 1, 0.0, "away")],
     ids=["403", "away"],
 )
-async def test_unreachable_object_is_not_damaged(power: Power, error: StoreError) -> None:
-    """The first one decides whether there is a tombstone; without the second the mount works."""
+async def test_unreachable_superblock_is_not_treated_as_damaged(
+    power: Power, error: StoreError
+) -> None:
+    """Only the superblock can be a tombstone; a mount works without its copy."""
     with pytest.raises(type(error)):
         await open_keys(_Refusing(power.store, KEY, error), power.remembered("-"), power.secret)
     refusing = _Refusing(power.store, COPY_KEY, error)
@@ -332,8 +340,8 @@ async def test_unreachable_object_is_not_damaged(power: Power, error: StoreError
         await open_keys(refusing, power.remembered("-"), power.secret)
 
 
-async def test_objects_of_another_filesystem_are_ignored(power: Power) -> None:
-    """The superblock whose keys open the images is used; local state of another filesystem is refused."""
+async def test_superblocks_of_another_filesystem_are_not_used(power: Power) -> None:
+    """The superblock whose keys open the images is used, even if it is only on this host."""
     await _mount_once(power, "a")
     mine = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
     foreign = foreign_superblock()
@@ -350,7 +358,7 @@ async def test_objects_of_another_filesystem_are_ignored(power: Power) -> None:
 
 
 def _plain_of(data: bytes) -> bytes:
-    """Return a plain superblock of the same filesystem, as the owner of the bucket can make it."""
+    """Return a plain superblock with the same UUID, as any writer of the bucket can make it."""
     found = superblock_codec.decode(KEY, data)
     made, _keyring, _key = superblock_codec.create(
         found.uuid, found.label, found.block_bytes, found.page_size, False, None
@@ -360,7 +368,7 @@ def _plain_of(data: bytes) -> bytes:
 
 @pytest.fixture
 async def encrypted(tmp_path: Path) -> Power:
-    """Return an encrypted filesystem that host "a" has mounted, with a file."""
+    """Return an encrypted filesystem with a file, which host a has mounted."""
     made = Power(MemoryStore(), tmp_path)
     made.encrypted = True
     await made.make()
@@ -378,8 +386,9 @@ def _exchange(power: Power, *keys: ObjectKey) -> bytes:
 
 
 @pytest.mark.parametrize("keys", [(KEY,), (COPY_KEY,)])
-async def test_one_plain_object_is_ignored(encrypted: Power, keys: list[ObjectKey]) -> None:
-    """One plain object beside an encrypted superblock is ignored."""
+async def test_plain_superblock_beside_an_encrypted_one_is_not_used(
+    encrypted: Power, keys: list[ObjectKey]
+) -> None:
     _exchange(encrypted, *keys)
 
     for host in ("a", "b"):
@@ -389,8 +398,7 @@ async def test_one_plain_object_is_ignored(encrypted: Power, keys: list[ObjectKe
         assert (await peek(encrypted.store, encrypted.remembered(host))).encrypted
 
 
-async def test_given_passphrase_requires_encryption(encrypted: Power) -> None:
-    """A given passphrase refuses a plain superblock on any host."""
+async def test_given_passphrase_refuses_a_plain_superblock(encrypted: Power) -> None:
     _exchange(encrypted, KEY, COPY_KEY)
     before = dict(encrypted.store.objects)
 
@@ -406,10 +414,10 @@ async def test_given_passphrase_requires_encryption(encrypted: Power) -> None:
 
 @pytest.mark.parametrize("forgets", ["nothing", "its copy"])
 @pytest.mark.parametrize("options", [OpenOptions(), OpenOptions(read_only=True, follow=True)])
-async def test_host_that_knows_it_encrypted_refuses_a_plain_one(
+async def test_host_that_mounted_it_encrypted_refuses_a_plain_superblock(
     encrypted: Power, options: OpenOptions, forgets: str
 ) -> None:
-    """Nothing is uploaded. Its copy of the superblock proves encryption, and so does its database alone."""
+    """The host's copy of the superblock or its database proves the encryption."""
     _exchange(encrypted, KEY, COPY_KEY)
     if forgets == "its copy":
         encrypted.remembered("a").path.unlink()
@@ -425,10 +433,10 @@ async def test_host_that_knows_it_encrypted_refuses_a_plain_one(
     assert encrypted.store.objects == before
 
 
-async def test_state_of_an_older_program_is_not_uploaded_under_a_plain_superblock(
+async def test_state_without_a_record_of_keys_refuses_a_plain_superblock(
     encrypted: Power,
 ) -> None:
-    """It has no record of the keys: those of the bucket must open an image; then they are recorded."""
+    """Without a record of the keys, the keys of the bucket must open an image."""
     healthy = dict(encrypted.store.objects)
     _forget_keys(encrypted, "a")
     _exchange(encrypted, KEY, COPY_KEY)
@@ -449,8 +457,8 @@ async def test_state_of_an_older_program_is_not_uploaded_under_a_plain_superbloc
             pass
 
 
-async def test_plain_state_of_an_older_program_works(power: Power) -> None:
-    """State of an older program records its keys at the next mount."""
+async def test_local_state_of_an_older_program_gets_a_record_of_its_keys(power: Power) -> None:
+    """The next mount records the keys of the local state."""
     await _mount_once(power, "a")
     _forget_keys(power, "a")
 
@@ -461,13 +469,14 @@ async def test_plain_state_of_an_older_program_works(power: Power) -> None:
 
 
 async def test_accepted_plain_superblock_uploads_no_encrypted_state(encrypted: Power) -> None:
-    """The option was given explicitly: local state is quarantined, and nothing of it is uploaded."""
+    """With --accept-superblock the encrypted local state is quarantined and not uploaded."""
     [manifest] = [key for key in encrypted.store.objects if key.endswith("/manifest")]
     opened = image_codec.decode(
         manifest, encrypted.store.objects[manifest], (await encrypted.keys("a")).keyring
     )
     plain = superblock_codec.decode(KEY, _exchange(encrypted, KEY, COPY_KEY))
-    with pytest.raises(LostSuperblockError):  # nothing in the bucket opens under its keys
+    # No object in the bucket opens with the keys of the plain superblock.
+    with pytest.raises(LostSuperblockError):
         await accept_first(encrypted.store, encrypted.remembered("a"), Passphrase(bytes))
     encrypted.store.objects[manifest] = image_codec.encode(
         opened, manifest, superblock_codec.unlock_plain(plain)
@@ -475,7 +484,7 @@ async def test_accepted_plain_superblock_uploads_no_encrypted_state(encrypted: P
     await accept_first(encrypted.store, encrypted.remembered("a"), Passphrase(bytes))
     before = dict(encrypted.store.objects)
 
-    with pytest.raises(FormatError):  # the pieces of the image do not open
+    with pytest.raises(FormatError):  # The pieces of the image do not open.
         async with encrypted.session("a", options=OpenOptions(accept_superblock=True)):
             pass
 
@@ -497,7 +506,7 @@ def _key_check(power: Power, host: str) -> str | None:
 
 
 def _forget_keys(power: Power, host: str) -> None:
-    """Make a state directory look like that of a program that recorded nothing of the superblock."""
+    """Remove all records of the superblock from a state directory, as in an older program."""
     db = _database(power, host)
     db.begin_local()
     local_state.delete(db, "key_check")
@@ -507,7 +516,7 @@ def _forget_keys(power: Power, host: str) -> None:
 
 
 async def test_longest_retention_is_used_until_the_copies_agree(power: Power) -> None:
-    """An interrupted change deletes nothing that the other copy still retains."""
+    """An interrupted change deletes nothing that the older copy of the superblock retains."""
     old = power.store.objects[COPY_KEY]
     await change(power.store, power.remembered("-"), power.secret, _retaining(0))
     assert (await power.keys()).retention_s == 0
@@ -518,14 +527,14 @@ async def test_longest_retention_is_used_until_the_copies_agree(power: Power) ->
     assert (keys.superblock.retention_s, keys.retention_s) == (0, 7 * 86_400)
 
 
-async def test_peek_needs_no_keys(power: Power) -> None:
-    """Status without a passphrase shows the facts of the newest readable copy."""
+async def test_facts_of_the_superblock_are_readable_without_keys(power: Power) -> None:
+    """The status shows facts of the newest readable superblock without a passphrase."""
     power.store.objects[KEY] = b""
     assert (await peek(power.store, power.remembered("-"))).label == "test"
 
 
-async def test_wrong_passphrase_is_not_damage(power: Power, tmp_path: Path) -> None:
-    """A wrong passphrase is asked for once, and is not damage."""
+async def test_wrong_passphrase_is_not_reported_as_damage(power: Power, tmp_path: Path) -> None:
+    """The user is asked for the passphrase once."""
     if not power.encrypted:
         pytest.skip("it has no passphrase")
     asked = []

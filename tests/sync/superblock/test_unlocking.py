@@ -1,4 +1,4 @@
-"""Unlocking a superblock: by passphrase, key file or derived key."""
+"""Unlocking a superblock with a passphrase, a recovery key or the keys themselves."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def _never() -> bytes:
 
 
 async def test_each_secret_opens_the_superblock() -> None:
-    """The passphrase is asked for once, and the recovery key may be typed in any case."""
+    """The user is asked for the passphrase once; a recovery key may be typed in any case."""
     made, keyring, key = _make(b"secret")
     asked = []
 
@@ -40,16 +40,14 @@ async def test_each_secret_opens_the_superblock() -> None:
     assert asked == [1]
 
 
-async def test_plain_filesystem_asks_for_nothing() -> None:
-    """A plain filesystem has no key slot and asks for no secret."""
+async def test_plain_filesystem_opens_without_asking_for_a_secret() -> None:
     made, keyring, _key = _make(None)
 
     for secret in (Passphrase(_never), RecoveryKey(_never), HeldKeys(keyring)):
         assert (await secret.open(made)).check_value == keyring.check_value
 
 
-async def test_wrong_secrets_and_foreign_keys_do_not_open() -> None:
-    """Wrong secrets, and keys of another filesystem."""
+async def test_wrong_secrets_and_keys_of_another_filesystem_open_nothing() -> None:
     made, _keyring, _key = _make(b"secret")
     _other, its_keys, its_key = _make(b"secret")
 

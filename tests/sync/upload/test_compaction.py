@@ -22,7 +22,7 @@ pytestmark = pytest.mark.thorough
 
 
 async def test_mostly_dead_pack_is_compacted_and_deleted(power: Power) -> None:
-    """Compaction moves the live blocks; after two more images the old pack is deleted."""
+    """The old pack is deleted after two more images."""
     await power.retain(0)
     async with power.session("a") as session:
         kept = write_file(session, os.urandom(2000))
@@ -46,7 +46,7 @@ async def test_mostly_dead_pack_is_compacted_and_deleted(power: Power) -> None:
 
 
 async def test_kill_during_compaction_leaves_the_block_readable(power: Power) -> None:
-    """A kill during compaction leaves the block at its old location."""
+    """A kill during compaction leaves a block at its old location."""
     async with power.session("a") as session:
         kept = write_file(session, b"kept" * 500)
         doomed = write_file(session, os.urandom(50_000))
@@ -62,7 +62,7 @@ async def test_kill_during_compaction_leaves_the_block_readable(power: Power) ->
 
 
 async def test_pack_of_tiny_files_is_not_compacted_forever(power: Power) -> None:
-    """A pack that is mostly index is no smaller after a move, so it stays."""
+    """A pack that is mostly index would not become smaller by a compaction."""
     async with power.session("a") as session:
         for number in range(20):
             write_file(session, b"tiny %d" % number)
@@ -72,7 +72,7 @@ async def test_pack_of_tiny_files_is_not_compacted_forever(power: Power) -> None
 
 
 async def test_torn_cached_block_is_never_moved_into_a_pack(power: Power) -> None:
-    """A bit that flipped in the cache must not become the content in the store."""
+    """A bit that flipped in the cache must not become the content in the bucket."""
     async with power.session("a") as session:
         kept, content = await _mostly_dead_pack(session)
         located = session.cache.located(kept, BlockIndex(0))
@@ -89,7 +89,7 @@ async def test_torn_cached_block_is_never_moved_into_a_pack(power: Power) -> Non
 
 
 async def test_block_evicted_during_compaction_is_not_lost(power: Power) -> None:
-    """A block evicted during compaction stays in its old pack."""
+    """The block stays in its old pack."""
     async with power.session("a") as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -104,10 +104,10 @@ async def test_block_evicted_during_compaction_is_not_lost(power: Power) -> None
 
 
 @pytest.mark.parametrize("ends", ["damaged", "cancelled"])
-async def test_failed_compaction_leaves_no_file(
+async def test_failed_compaction_leaves_no_stray_block_file(
     power: Power, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """Blocks that it has fetched are removed: no row names them."""
+    """Block files that a failed compaction fetched are removed, because they have no rows."""
     async with power.session("a", tasks=False) as session:
         kept = [write_file(session, os.urandom(2000)) for _ in range(3)]
         doomed = write_file(session, os.urandom(50_000))
@@ -139,7 +139,7 @@ async def test_failed_compaction_leaves_no_file(
 
 
 def cancelling(function: Callable[..., bool], scope: trio.CancelScope) -> Callable[..., bool]:
-    """Return a function that also cancels."""
+    """Return a function that cancels *scope* and then calls *function*."""
 
     def cancel(*arguments: object) -> bool:
         scope.cancel()
@@ -149,7 +149,7 @@ def cancelling(function: Callable[..., bool], scope: trio.CancelScope) -> Callab
 
 
 async def test_removed_file_whose_block_was_moving_leaves_nothing(power: Power) -> None:
-    """The move ends, and the row is removed if no file names the block."""
+    """The row of a moving block is deleted if no file uses the block any more."""
     async with power.session("a") as session:
         kept, _content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -164,7 +164,7 @@ async def test_removed_file_whose_block_was_moving_leaves_nothing(power: Power) 
 
 
 async def test_block_removed_during_compaction_is_never_reused(power: Power) -> None:
-    """Equal content gets a new block: the earlier txg reported the old one as deleted."""
+    """The earlier txg reported the block as deleted, so equal content gets a new block."""
     async with power.session("a", tasks=False) as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -183,7 +183,7 @@ async def test_block_removed_during_compaction_is_never_reused(power: Power) -> 
 
 
 async def test_pack_emptied_by_an_image_has_the_same_txg_of_death_everywhere(power: Power) -> None:
-    """Points in time between the last counter change and the image need that pack."""
+    """Points in time between the last change of counters and the image need that pack."""
     async with power.session("a", tasks=False) as session:
         kept, _content = await _mostly_dead_pack(session)
         [(emptied,)] = session.db.all("SELECT pack FROM blocks")
@@ -240,7 +240,7 @@ async def test_moving_many_small_blocks_does_not_block_other_tasks(power: Power)
 
 
 async def _mostly_dead_packs(session: Session, count: int) -> list[tuple[Ino, bytes, ObjectKey]]:
-    """Make packs with one small live file each, not cached; return file, content and key."""
+    """Make packs with one small uncached live file each; return file, content and key."""
     made = []
     for _ in range(count):
         content = os.urandom(2000)
@@ -259,8 +259,10 @@ async def _mostly_dead_packs(session: Session, count: int) -> list[tuple[Ino, by
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped"])
-async def test_unreadable_pack_stops_no_other(power: Power, damage: str) -> None:
-    """Unreadable packs are tried once, marked, and stop no other."""
+async def test_unreadable_pack_does_not_stop_the_compaction_of_others(
+    power: Power, damage: str
+) -> None:
+    """Unreadable packs are tried once and marked; other packs are compacted."""
     async with power.session("a", tasks=False) as session:
         made = await _mostly_dead_packs(session, COMPACT_PACKS_MAX + 3)
         for _ino, _content, key in made[:COMPACT_PACKS_MAX]:
@@ -281,8 +283,8 @@ async def test_unreadable_pack_stops_no_other(power: Power, damage: str) -> None
         await session.close()
 
 
-async def test_one_wrong_answer_does_not_stop_the_move(power: Power) -> None:
-    """The pack is fetched again; an unreachable store is no damage, and its error ends the compaction."""
+async def test_one_wrong_answer_of_the_store_does_not_stop_a_compaction(power: Power) -> None:
+    """A pack that was reported missing is requested again; an outage ends the compaction."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         await _mostly_dead_packs(session, 1)
@@ -294,10 +296,10 @@ async def test_one_wrong_answer_does_not_stop_the_move(power: Power) -> None:
         assert (session.compactor.last_error, damage_marks.marks(session.db)) == ("", [])
 
 
-async def test_incompressible_packs_do_not_delay_others(
+async def test_packs_that_would_not_shrink_do_not_delay_the_compaction_of_others(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those with the most dead bytes come first; some are examined without gain each time."""
+    """A pack that would not become smaller does not count for the packs of one run."""
     monkeypatch.setattr(compaction, "COMPACT_PACKS_MAX", 1)
     async with power.session("a", tasks=False) as session:
         tiny = [write_file(session, b"tiny %d" % number) for number in range(200)]

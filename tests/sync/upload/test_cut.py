@@ -1,4 +1,7 @@
-"""Collecting the results for the blocks of a cut. Complete cuts: test_uploader.py, test_writer.py."""
+"""A cut: the results of uploads for the blocks that a txg needs.
+
+``test_uploader.py`` and ``test_writer.py`` test complete cuts.
+"""
 
 from s3fs_meta.meta.placements import Placed
 from s3fs_meta.model import BlockId, ObjectKey, PackId
@@ -8,7 +11,7 @@ PACK = PackRecord(PackId(7), ObjectKey("pack/00/1-" + "0" * 32), 1000)
 
 
 def placed(block: int, content_hash: bytes = b"h" * 32) -> Placed:
-    """Return the placement of a block in the pack."""
+    """Return the placement of a block in the example pack."""
     return Placed(BlockId(block), content_hash, PACK.pack, 16, 60)
 
 
@@ -25,7 +28,7 @@ def test_only_blocks_of_the_cut_count() -> None:
 
 
 def test_equal_blocks_of_a_cut_share_a_location() -> None:
-    """Only the first is put into a pack; blocks outside the cut are ignored."""
+    """Only the first of equal blocks is put into a pack."""
     cut = Cut({BlockId(1), BlockId(2)})
     assert cut.equal(BlockId(2), b"z" * 32) is None
     cut.resolve(placed(1, b"z" * 32), PACK)
@@ -34,8 +37,7 @@ def test_equal_blocks_of_a_cut_share_a_location() -> None:
     assert cut.equal(BlockId(3), b"z" * 32) is None
 
 
-def test_lost_blocks_do_not_delay_the_cut() -> None:
-    """Lost blocks do not delay the cut."""
+def test_cut_does_not_wait_for_lost_blocks() -> None:
     cut = Cut({BlockId(1), BlockId(2)})
     cut.give_up([BlockId(2), BlockId(9)])
     assert cut.lost == {2}

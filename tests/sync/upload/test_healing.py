@@ -60,7 +60,7 @@ EVERY_DAMAGE = pytest.mark.parametrize("damage", [_missing, _flipped, _short, _e
 
 
 def _evict(session: Session) -> None:
-    """Remove all cached blocks that are in the bucket."""
+    """Evict all cached blocks that are in the bucket."""
     session.db.begin_local()
     session.cache.evictor.evict_bytes(1 << 60)
     session.db.commit()
@@ -69,7 +69,7 @@ def _evict(session: Session) -> None:
 async def _damaged_file(
     power: Power, session: Session, damage: Damage, content: bytes = CONTENT
 ) -> tuple[Ino, Ino]:
-    """Make two files that share a block in a pack, damage the pack and read it once."""
+    """Make two files that share a block, damage its pack, and read one file."""
     first, second = write_file(session, content), write_file(session, content)
     await session.flush()
     await session.durability.sync_all()
@@ -83,7 +83,7 @@ async def _damaged_file(
 
 @EVERY_DAMAGE
 async def test_equal_content_heals_every_file_that_shared_it(power: Power, damage: Damage) -> None:
-    """Restoring one file from a backup stores the content again; the other file is repaired, too."""
+    """Content restored from a backup into one file heals all files that shared the block."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, damage)
         third = write_file(session, CONTENT)
@@ -105,7 +105,7 @@ async def test_equal_content_heals_every_file_that_shared_it(power: Power, damag
 async def test_file_that_is_overwritten_in_place_heals_the_others(
     power: Power, damage: Damage
 ) -> None:
-    """A file overwritten in place heals other files with the block."""
+    """Writing the same content into one file again heals all files with this block."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, damage)
         session.db.begin()
@@ -123,7 +123,7 @@ async def test_file_that_is_overwritten_in_place_heals_the_others(
 
 
 async def test_follower_sees_healed_content(power: Power) -> None:
-    """A follower sees healed content with the next txg."""
+    """A follower reads the healed content with the next txg."""
     async with power.session("a", tasks=False) as writer:
         first, _second = await _damaged_file(power, writer, _missing)
         await writer.flush_at_end()
@@ -144,8 +144,10 @@ async def test_follower_sees_healed_content(power: Power) -> None:
 
 
 @pytest.mark.parametrize("ends", ["flushed", "killed"])
-async def test_later_writer_knows_the_findings_of_an_earlier_one(power: Power, ends: str) -> None:
-    """The mark is a replicated row: the later writer need not read the damaged block."""
+async def test_later_writer_knows_the_damage_that_an_earlier_one_marked(
+    power: Power, ends: str
+) -> None:
+    """A mark of damage is shipped, so a later writer need not read the damaged block."""
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)
         if ends == "flushed":
@@ -161,8 +163,8 @@ async def test_later_writer_knows_the_findings_of_an_earlier_one(power: Power, e
         assert await read_file(session, first) == CONTENT
 
 
-async def test_read_only_mount_marks_nothing(power: Power) -> None:
-    """Marks are replicated rows; only the writer may change these."""
+async def test_read_only_mount_marks_no_damage(power: Power) -> None:
+    """Marks of damage are replicated rows, which only the writer may change."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -186,7 +188,7 @@ async def test_read_only_mount_marks_nothing(power: Power) -> None:
     ],
 )
 async def test_store_error_is_not_damage(power: Power, error: StoreError) -> None:
-    """A block that is unreadable now may be intact: new content is still deduplicated onto it."""
+    """A block that cannot be read during an outage may be intact."""
     faulty = FaultyStore(power.store)
     options = SessionOptions(read_timeout_s=0.1)
     async with power.session("a", store=faulty, session_options=options, tasks=False) as session:
@@ -202,7 +204,7 @@ async def test_store_error_is_not_damage(power: Power, error: StoreError) -> Non
 
 
 async def test_empty_store_is_not_damage(power: Power) -> None:
-    """If the superblock is missing, too, it is another bucket, or a disk that is not mounted."""
+    """If the superblock is missing, too, the bucket is another one, or its disk is not mounted."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -219,7 +221,7 @@ async def test_empty_store_is_not_damage(power: Power) -> None:
 
 
 async def test_one_wrong_answer_is_not_damage(power: Power) -> None:
-    """The block is requested again, and the reader gets no error."""
+    """A block is requested again after a wrong answer, and the reader gets no error."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         first = write_file(session, CONTENT)
@@ -237,10 +239,10 @@ async def test_one_wrong_answer_is_not_damage(power: Power) -> None:
 
 
 @EVERY_DAMAGE
-async def test_damage_found_by_reading_marks_the_whole_pack(
+async def test_damage_found_by_reading_marks_the_complete_pack(
     power: Power, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A reader stops at the first error; later records may be lost as well."""
+    """A reader stops at the first error, so later records of the pack may be lost as well."""
     async with power.session("a", tasks=False) as session:
         await _damaged_file(power, session, damage)
         [(pack, _key)] = packs.all_keys(session.db)
@@ -255,7 +257,7 @@ def _located(session: Session, ino: Ino) -> Located:
 
 
 async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
-    """Make two files in one pack; the second is not cached, and the pack is lost."""
+    """Make two files in one pack, only the first cached; return both and the key of the pack."""
     cached_one, evicted = write_file(session, b"cached" * 900), write_file(session, CONTENT)
     await session.flush()
     await session.durability.sync_all()
@@ -267,7 +269,7 @@ async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
 
 
 async def test_cached_block_heals_content_of_a_missing_pack(power: Power) -> None:
-    """One reader finds the damage; cached blocks of the pack are uploaded again."""
+    """Once a reader finds the damage, cached blocks of the pack are uploaded again."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         del power.store.objects[key]
@@ -287,7 +289,7 @@ async def test_cached_block_heals_content_of_a_missing_pack(power: Power) -> Non
 
 
 async def test_cached_block_is_not_evicted_before_it_heals(power: Power) -> None:
-    """The cache needs room between the mark and the upload: the last copy stays until then."""
+    """The cached block is the last copy until it is uploaded again."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         del power.store.objects[key]
@@ -323,7 +325,7 @@ async def test_kill_during_an_overwrite_keeps_the_last_copy(power: Power) -> Non
 
 
 async def test_cached_blocks_are_uploaded_again_in_the_background(power: Power) -> None:
-    """The mark is enough; no request is needed."""
+    """The mark of damage starts the upload without a request."""
     async with power.session("a") as session:
         cached_one, evicted, key = await _two_blocks(session)
         before = _located(session, cached_one).pack
@@ -339,14 +341,15 @@ async def test_cached_blocks_are_uploaded_again_in_the_background(power: Power) 
 async def test_fetched_block_gets_its_file_position_again(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index of its new pack names its file, even for a block fetched from the bucket."""
+    """The index of a new pack has the inode and the index of each block, even of a fetched one."""
     monkeypatch.setattr(healing, "DAMAGE_SCAN_ROWS", 2)
     async with power.session("a", tasks=False) as session:
         inos = [write_file(session, b"%d" % number * 900) for number in range(9)]
         await session.flush()
         await session.close()
     async with power.session("b", tasks=False) as session:
-        await session.cache.fetch(_located(session, inos[6]))  # fetches the neighbours, too
+        # The cache fetches the neighbours, too.
+        await session.cache.fetch(_located(session, inos[6]))
         row = blocks.get(session.db, _located(session, inos[6]).block)
         assert row.pack is not None
         session.damage.mark(Mark(row.pack, None), "is damaged")
@@ -368,7 +371,7 @@ async def test_fetched_block_gets_its_file_position_again(
 
 
 async def test_torn_cached_block_heals_nothing(power: Power) -> None:
-    """A bit that flipped in the cache must not become the content."""
+    """A bit that flipped in the cache must not become the content in the bucket."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         session.files.write_within(_located(session, cached_one).block, 7, b"rotten", 7)
@@ -385,7 +388,7 @@ async def test_torn_cached_block_heals_nothing(power: Power) -> None:
 
 
 async def test_equal_block_in_another_pack_heals(power: Power) -> None:
-    """Two concurrent uploads had stored the same content."""
+    """Two concurrent uploads may have stored the same content in two packs."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -409,7 +412,7 @@ async def test_equal_block_in_another_pack_heals(power: Power) -> None:
 async def test_older_state_finds_its_content_where_it_was_healed(
     power: Power, tmp_path: Path
 ) -> None:
-    """An older txg names the damaged location; mounted or restored, it has its content."""
+    """An older txg names the damaged location, but its content can be read at the new one."""
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)
         link = session.link
@@ -435,7 +438,7 @@ async def test_older_state_finds_its_content_where_it_was_healed(
 
 
 async def test_rollback_uses_the_healed_location(power: Power) -> None:
-    """The older state becomes current, with the content that was stored again since."""
+    """The older state becomes current with content that was stored again after it."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, _missing)
         before = session.link
@@ -464,8 +467,8 @@ async def test_rollback_uses_the_healed_location(power: Power) -> None:
         assert await read_file(session, lost) == b"lost"
 
 
-async def test_pack_is_forgotten_with_its_marks(power: Power) -> None:
-    """A healed filesystem keeps no marks of packs that reclaim has deleted."""
+async def test_marks_of_damage_are_deleted_with_their_packs(power: Power) -> None:
+    """After garbage collection deleted the damaged packs, no mark of damage is left."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)

@@ -19,8 +19,8 @@ ENCRYPTED = Keyring.from_master(bytes(32))
 
 
 @pytest.mark.parametrize(("blocks", "requests"), [(10, 1), (3000, 2)])
-async def test_index_takes_at_most_two_requests(blocks: int, requests: int) -> None:
-    """The end of the object first; the rest of a long index after it."""
+async def test_reading_a_pack_index_takes_at_most_two_requests(blocks: int, requests: int) -> None:
+    """The first request reads the last bytes of the pack, a second one the rest of a long index."""
     key = pack_codec.new_key(Epoch(1), bytes(16))
     writer = pack_codec.PackWriter(key, PLAIN, "none")
     for number in range(blocks):
@@ -36,8 +36,7 @@ async def test_index_takes_at_most_two_requests(blocks: int, requests: int) -> N
 
 
 @pytest.mark.parametrize("size_bytes", [0, -1, PACK_BYTES_MAX + 1])
-async def test_impossible_size_is_refused_without_a_request(size_bytes: int) -> None:
-    """An object of that size impossible size for a pack."""
+async def test_pack_of_an_impossible_size_is_refused_without_a_request(size_bytes: int) -> None:
     store = FaultyStore(MemoryStore())
     with pytest.raises(FormatError, match="impossible size for a pack"):
         await read_index(store, PLAIN, pack_codec.new_key(Epoch(1), bytes(16)), size_bytes)
@@ -45,7 +44,7 @@ async def test_impossible_size_is_refused_without_a_request(size_bytes: int) -> 
 
 
 async def test_pack_is_recognised_only_with_our_keys_and_under_its_name() -> None:
-    """An object's name alone proves nothing."""
+    """The name of an object alone does not prove that it is a pack of this filesystem."""
     store = MemoryStore()
     key, data = stray_pack(PLAIN, 3)
     other = pack_codec.new_key(Epoch(3), b"x" * 16)
@@ -65,8 +64,8 @@ async def test_pack_is_recognised_only_with_our_keys_and_under_its_name() -> Non
     assert not await is_ours(store, PLAIN, ObjectInfo(ObjectKey(other + "0"), 10))
 
 
-async def test_outage_leaves_the_owner_unknown() -> None:
-    """The function raises instead of returning an answer."""
+async def test_owner_of_a_pack_is_unknown_during_an_outage() -> None:
+    """During an outage is_ours() raises instead of returning an answer."""
     store = FaultyStore(MemoryStore())
     store.fail("get_range")
 

@@ -18,7 +18,7 @@ CONTENT = b"hello" * 1000
 
 
 async def test_few_blocks_wait_for_a_full_pack(power: Power, mock_clock: MockClock) -> None:
-    """Small files written one after another share a pack; but none waits long."""
+    """Small files written one after another share a pack, but no block waits long."""
 
     def sealed(session: Session) -> int:
         return len(session.uploader.sealer.next_batch(SEAL_AGE_S))
@@ -60,12 +60,11 @@ async def test_sealing_many_blocks_does_not_block_other_tasks(power: Power) -> N
 
         assert sealed_at_turns[-1] >= 2 * LOOP_SLICE_ROWS
         steps = [b - a for a, b in itertools.pairwise([0, *sealed_at_turns])]
-        assert max(steps) <= 2 * LOOP_SLICE_ROWS  # trio shuffles whose turn it is
+        assert max(steps) <= 2 * LOOP_SLICE_ROWS  # trio runs ready tasks in any order.
         assert len(session.uploader.sealer.next_batch(0.0)) == 3 * LOOP_SLICE_ROWS
 
 
 async def test_sealed_block_without_references_is_not_uploaded(power: Power) -> None:
-    """A sealed block without references is not uploaded."""
     async with power.session("a", tasks=False) as session:
         inos = [write_file(session, b"%d" % number * 900) for number in range(5)]
         await session.uploader.sealer.seal_ripe(0.0)

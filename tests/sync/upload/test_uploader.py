@@ -1,4 +1,4 @@
-"""Uploading sealed blocks: deduplication, delay, interruption."""
+"""Uploading sealed blocks: deduplication, outages, kills, lost blocks, fencing."""
 
 import errno
 import os
@@ -34,7 +34,7 @@ WATCHFUL = OpenOptions(lease_check_s=0)
 
 
 async def test_equal_content_is_stored_once(power: Power) -> None:
-    """Duplicates within one batch, and of stored blocks, share one block."""
+    """Equal blocks of one batch, and blocks equal to stored ones, share one block."""
     async with power.session("a") as session:
         first, second = write_file(session, CONTENT), write_file(session, CONTENT)
         await session.flush()
@@ -51,7 +51,7 @@ async def test_equal_content_is_stored_once(power: Power) -> None:
 
 
 async def test_zero_block_becomes_a_hole(power: Power) -> None:
-    """A block of zeros is not stored; it reads as zeros everywhere."""
+    """A block of zeros is not stored; it reads as zeros on every host."""
     async with power.session("a") as session:
         ino = write_file(session, bytes(5000))
         await session.flush()
@@ -63,10 +63,10 @@ async def test_zero_block_becomes_a_hole(power: Power) -> None:
         assert await read_file(session, ino) == bytes(5000)
 
 
-async def test_writers_continue_at_full_cache_without_waiting_for_the_interval(
+async def test_writers_at_a_full_cache_do_not_wait_for_the_commit_interval(
     power: Power,
 ) -> None:
-    """Uploading and syncing make room at once, not the next background sync."""
+    """An upload and a sync make room at once, without waiting for the next background sync."""
     options = SessionOptions(
         cache_bytes=2 * MIB, commit_interval_s=3600, image_interval_s=3600, write_timeout_s=30
     )
@@ -80,7 +80,7 @@ async def test_writers_continue_at_full_cache_without_waiting_for_the_interval(
 
 
 async def test_upload_survives_an_outage_of_the_store(power: Power) -> None:
-    """Writes work while the store is unreachable; afterwards everything is shipped."""
+    """Files can be written while the store is unreachable, and are shipped afterwards."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
@@ -92,8 +92,8 @@ async def test_upload_survives_an_outage_of_the_store(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_daemon_killed_while_a_block_is_uploading(power: Power) -> None:
-    """The only copy stays on this host until the store has confirmed it: the block is dirty again."""
+async def test_block_is_dirty_again_after_a_kill_during_its_upload(power: Power) -> None:
+    """The block is dirty again, because the store has not confirmed it."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
@@ -112,8 +112,8 @@ async def test_daemon_killed_while_a_block_is_uploading(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_pack_whose_reply_was_lost_is_recognised(power: Power) -> None:
-    """The object was stored, but the reply was lost: the next attempt finds it and continues."""
+async def test_pack_whose_upload_lost_its_reply_is_recognised(power: Power) -> None:
+    """The next attempt finds the stored pack and continues with it."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
@@ -128,7 +128,7 @@ async def test_pack_whose_reply_was_lost_is_recognised(power: Power) -> None:
 
 
 async def test_lost_block_of_a_removed_file_stops_no_image(power: Power) -> None:
-    """No file needs the block, so there is no reason to wait for fsck."""
+    """No file needs the lost block, so the image need not wait for fsck."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -144,7 +144,7 @@ async def test_lost_block_of_a_removed_file_stops_no_image(power: Power) -> None
 
 
 async def test_lost_block_does_not_stop_other_uploads(power: Power) -> None:
-    """The loss stays an error on all hosts; each flush reports it with a remedy."""
+    """Every flush reports the lost block with a remedy, and reading it fails on all hosts."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -168,7 +168,7 @@ async def test_lost_block_does_not_stop_other_uploads(power: Power) -> None:
 
 
 async def test_restored_block_file_is_uploaded(power: Power) -> None:
-    """The user restores the file from a copy: the next mount finds it."""
+    """A user may restore the block file from a copy."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -185,7 +185,7 @@ async def test_restored_block_file_is_uploaded(power: Power) -> None:
 
 
 async def test_failing_upload_pauses_before_the_next_attempt(power: Power) -> None:
-    """A failing disk must not cause a busy loop or an unbounded log."""
+    """A failing disk must cause neither a busy loop nor an unbounded log file."""
     rounds = 0
     began, stormed = trio.Event(), trio.Event()
 
@@ -209,7 +209,7 @@ async def test_failing_upload_pauses_before_the_next_attempt(power: Power) -> No
 
 
 async def test_flush_of_many_failing_batches_ends(power: Power) -> None:
-    """More batches than parallel uploads: the first failure is reported, not retried forever."""
+    """A flush reports the first failure even if more batches than parallel uploads fail."""
     async with power.session("a", tasks=False, bounds=UploadBounds(batch_blocks=1)) as session:
         for _ in range(UPLOADS_MAX * 3):
             write_file(session, os.urandom(1000))
@@ -226,7 +226,7 @@ async def test_flush_of_many_failing_batches_ends(power: Power) -> None:
 async def test_group_lost_while_locations_are_recorded_leaves_a_valid_state(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of a pack's locations are undone: the next mount finds every block in the cache or the bucket."""
+    """After a rollback every block is still in the cache or in the bucket."""
     lose: list[Callable[[], None]] = []
 
     def slices_with_a_loss(items: Sequence[PackEntry]) -> Iterator[Sequence[PackEntry]]:
@@ -260,7 +260,7 @@ async def test_group_lost_while_locations_are_recorded_leaves_a_valid_state(
 
 
 async def test_fenced_mount_stops_uploading_packs(power: Power) -> None:
-    """The background upload notices the takeover, without waiting for the next image."""
+    """The background upload detects a takeover without waiting for the next image."""
     by_force = power.session("b", options=OpenOptions(force_takeover=True))
     first = power.session("a", options=WATCHFUL, bounds=IMPATIENT, tasks=False)
     async with first as old, by_force, trio.open_nursery() as nursery:
@@ -286,7 +286,7 @@ async def test_fenced_mount_stops_uploading_packs(power: Power) -> None:
 
 
 async def test_session_taken_over_before_it_serves_is_fenced(power: Power) -> None:
-    """A session that is fenced before it serves, as in fsck, reports it."""
+    """A session can be fenced before it serves, as in fsck."""
     async with power.session("a", options=WATCHFUL, tasks=False) as old:
         old.status.__dict__.update(MountStatus().__dict__)
         async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False):
@@ -297,8 +297,8 @@ async def test_session_taken_over_before_it_serves_is_fenced(power: Power) -> No
             assert old.status.state is MountState.FENCED
 
 
-async def test_takeover_during_the_close_is_no_bug(power: Power) -> None:
-    """Uploads may run until the very end."""
+async def test_takeover_while_a_session_is_closed_is_handled(power: Power) -> None:
+    """Uploads may still run while a session is closed."""
     async with power.session("a", options=WATCHFUL, tasks=False) as old:
         write_file(old, CONTENT)
         await old.flush()
@@ -321,7 +321,7 @@ def _packs(power: Power) -> list[str]:
 async def test_equal_blocks_removed_while_shipped_share_one_pack(
     power: Power, batch_blocks: int, kept: int
 ) -> None:
-    """The open cut names them, so it needs a location for each; one stored copy is enough."""
+    """The open cut needs a location for each block, but equal blocks can share one."""
     faulty = FaultyStore(power.store)
     bounds = UploadBounds(batch_blocks=batch_blocks)
     async with power.session("a", store=faulty, bounds=bounds, tasks=False) as session:
@@ -345,8 +345,7 @@ async def test_equal_blocks_removed_while_shipped_share_one_pack(
             assert await read_file(session, ino) == CONTENT
 
 
-async def test_many_blocks_removed_while_shipped_fill_packs(power: Power) -> None:
-    """Many blocks removed while shipped fill few packs."""
+async def test_many_blocks_removed_while_shipped_are_put_into_one_pack(power: Power) -> None:
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         inos = [write_file(session, b"%d" % number * 900) for number in range(50)]

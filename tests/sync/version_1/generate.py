@@ -1,12 +1,12 @@
-"""Make ``filesystem.tar.xz``: a bucket and two state directories, written by version 1 of the tables.
+"""Make ``filesystem.tar.xz``: a bucket and two state directories in schema version 1.
 
-Run by the program of that time, never by a later one: from a worktree of commit 62ec4ac,
-``python generate.py filesystem.tar.xz``. The tests of ``test_version_1.py`` begin with what it made.
+Only a program of schema version 1 may run this script: in a worktree of commit 62ec4ac, run
+``python generate.py filesystem.tar.xz``. The tests of ``test_version_1.py`` begin with its output.
 
-    objects/     the bucket: two images, thirteen changelogs, two levels
-    a/           a writer's state directory after a kill: two groups are in no changelog
-    b/           that of a host that only reads, and was here last at txg 5
-    rows.json    inodes and names: ``shipped``, as the bucket ends; ``local``, as a/ ends
+    objects/     the bucket: two images, thirteen changelogs, two level objects
+    a/           the state directory of a killed writer, with two groups that are in no changelog
+    b/           the state directory of a read-only host, last mounted at txg 5
+    rows.json    inodes and names: ``shipped`` in the last txg, ``local`` in the state of a/
 """
 
 import io
@@ -40,7 +40,7 @@ SECOND = 1_000_000_000
 
 
 def make_file(session: Session, parent: Ino, name: bytes, now_ns: int) -> Ino:
-    """Make a file whose content is its repeated name."""
+    """Make a file whose content is its name, repeated."""
     content = name * 100
     session.db.begin()
     made = inodes.create(session.db, 0o100644, 7, 8, parent, now_ns, size_bytes=len(content))
@@ -53,25 +53,25 @@ def make_file(session: Session, parent: Ino, name: bytes, now_ns: int) -> Ino:
 
 
 def remove_file(session: Session, parent: Ino, name: bytes, now_ns: int) -> None:
-    """Remove such a file."""
+    """Remove a file of one block."""
     session.db.begin()
     ino = dentries.remove(session.db, parent, name)
     block = block_map.remove(session.db, ino, BlockIndex(0))
-    assert block is not None, "it has one block"
+    assert block is not None, "the file has no block"
     session.cache.release(block)
     inodes.delete(session.db, ino)
     inodes.change_directory(session.db, parent, now_ns, entries=-1)
 
 
 def change_mode(session: Session, ino: Ino, now_ns: int) -> None:
-    """Change a mode, and ctime with it."""
+    """Change the mode and the ctime of an inode."""
     session.db.begin()
     before = inodes.get(session.db, ino)
     inodes.replace(session.db, before._replace(mode=before.mode ^ 0o111, ctime_ns=now_ns))
 
 
 def rows(db: Database) -> dict[str, Any]:
-    """Return inodes and names."""
+    """Return the rows of inodes and the names."""
     return {
         "inodes": db.all("SELECT * FROM inodes ORDER BY ino"),
         "dentries": [
@@ -82,11 +82,11 @@ def rows(db: Database) -> dict[str, Any]:
 
 
 async def opened_session(store: MemoryStore, path: Path, options: OpenOptions) -> Session:
-    """Open for a host."""
+    """Open the filesystem in a session of a host."""
     opened = await open_filesystem(
         store,
         StateDir(path),
-        lambda: b"",  # type: ignore[arg-type] # what the program of that time takes
+        lambda: b"",  # type: ignore[arg-type] # a program of version 1 takes this
         SystemClock(),
         options,
     )
@@ -103,7 +103,7 @@ async def read_only_host(store: MemoryStore, path: Path) -> None:
 
 
 async def ship_changes(session: Session, store: MemoryStore, home: Path) -> None:
-    """Change the filesystem from txg to txg, with one mount of the read-only host in between."""
+    """Ship changes txg by txg, with one mount of the read-only host in between."""
     session.db.begin()
     folder = inodes.create(session.db, 0o040755, 1, 2, ROOT_INO, T0, nlink=2).ino
     dentries.add(session.db, ROOT_INO, b"folder", folder)
@@ -127,11 +127,11 @@ async def ship_changes(session: Session, store: MemoryStore, home: Path) -> None
 
 
 async def change_without_upload(session: Session) -> None:
-    """Commit two groups, and ship none."""
+    """Commit two groups without shipping them."""
     folder = dentries.find(session.db, ROOT_INO, b"folder")
-    assert folder is not None, "it was made first"
+    assert folder is not None, "the directory was not made"
     one = dentries.find(session.db, folder, b"one")
-    assert one is not None, "and this then"
+    assert one is not None, "the file was not made"
     change_mode(session, one, T0 + 20 * SECOND)
     make_file(session, folder, b"four", T0 + 20 * SECOND)
     session.db.commit()
@@ -142,7 +142,7 @@ async def change_without_upload(session: Session) -> None:
 
 
 async def generate(home: Path) -> dict[str, Any]:
-    """Create everything below a directory; return the rows."""
+    """Create the bucket and the state directories below a directory; return the rows."""
     store = MemoryStore()
     wanted = NewFilesystem(label="version 1", block_bytes=1 * MIB, page_size=4096, passphrase=None)
     await make_filesystem(store, wanted, home, SystemClock())
@@ -160,7 +160,7 @@ async def generate(home: Path) -> dict[str, Any]:
 
 
 def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Remove owner and time of an archive entry."""
+    """Remove the owner and the time of an archive entry."""
     entry.uid = entry.gid = entry.mtime = 0
     entry.uname = entry.gname = ""
     return entry
@@ -169,7 +169,7 @@ def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 def main(target: Path) -> None:
     """Write the archive."""
     version: int = schema.SCHEMA_VERSION
-    assert version == 1, "only the program of version 1 makes what it made"
+    assert version == 1, "only a program of schema version 1 can make this archive"
     with (
         tempfile.TemporaryDirectory() as scratch,
         mock.patch("socket.gethostname", return_value="example"),

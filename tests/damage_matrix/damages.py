@@ -10,6 +10,7 @@ from typing import Final
 
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.model import ObjectKey, Txg
 from tests.damage import flipped
@@ -52,6 +53,20 @@ def _manifests(world: World) -> Keys:
     return tuple(key for key in world.objects if image_codec.parse_manifest_key(key) is not None)
 
 
+def _images(world: World) -> Keys:
+    return tuple(key for key in world.objects if key.startswith(image_codec.PREFIX))
+
+
+def _images_and_start(world: World) -> Keys:
+    """Return all images, the first changelog, and every level that replaces it."""
+    levels = [
+        key
+        for key in world.objects
+        if (name := level_codec.parse_key(key)) is not None and level_codec.first_of(*name) == 1
+    ]
+    return (*_images(world), ObjectKey(build.key_of(1)), *levels)
+
+
 KINDS: Final[Mapping[str, Callable[[World], Keys]]] = {
     "superblock": lambda _: (superblock_codec.KEY,),
     "superblock-copy": lambda _: (superblock_codec.COPY_KEY,),
@@ -67,6 +82,8 @@ KINDS: Final[Mapping[str, Callable[[World], Keys]]] = {
     "manifest": _image(0),
     "piece": _image(1),
     "all manifests": _manifests,
+    "all images": _images,
+    "all images, start of the chain": _images_and_start,
     "pack": _pack_of(b"/file-13", build.LAST),
     "pack of the past": _pack_of(b"/file-4", 4),
 }

@@ -19,7 +19,7 @@ from s3fs_meta.model import ObjectKey, Txg
 from tests.damage_matrix import build, entrances
 from tests.damage_matrix.damages import KINDS, damaged
 from tests.damage_matrix.entrances import ENTRANCES, Cell, Result
-from tests.damage_matrix.oracle import Oracle, differences, images
+from tests.damage_matrix.oracle import CHAIN_START, Oracle, differences, images
 from tests.damage_matrix.rules import Coordinates, Verdict
 from tests.damage_matrix.world import Objects, Tree, World
 
@@ -233,7 +233,7 @@ class Judge:
         self._expect(unchanged, "it was refused, and changed the bucket")
 
     def rebuilt(self) -> None:
-        """Require all content, and the names that the newest image contains."""
+        """Require all content, and the newest names that the chain or the pieces of images contain."""
         self._expect(self.result.status == 1, f"status {self.result.status}")
         again = self.cell.command("fsck", "-n", self.cell.bucket.url)
         self._expect(again.status == 0, f"the second run has status {again.status}: {again.said}")
@@ -242,12 +242,22 @@ class Judge:
         tree = seen.tree or {}
         there = set(tree.values())
         present = self.world.points[self.world.last]
-        image = self.world.points[max(images(self.world))]
-        for path in self.world.records[self.world.last].keys() & image.keys():
-            if image[path] == present[path]:
+        named = self.world.points[self._newest_names()]
+        for path in self.world.records[self.world.last].keys() & named.keys():
+            if named[path] == present[path]:
                 self._expect(tree.get(path) == present[path], f"the name {path!r} is lost")
         for path in self.world.records[self.world.last]:
             self._expect(present[path] in there, f"the content of {path!r} is lost")
+
+    def _newest_names(self) -> Txg:
+        """Return the last txg whose names are in intact objects, if no image can be restored."""
+        by_chain = self.oracle.reachable_from([CHAIN_START])
+        by_pieces = [
+            txg
+            for txg, keys in images(self.world).items()
+            if all(map(self.oracle.intact, keys[1:]))
+        ]
+        return max((*by_chain, *by_pieces))
 
     def held(self) -> None:
         """Require a refusal because another host may be writing."""

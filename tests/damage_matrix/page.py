@@ -33,8 +33,12 @@ _COSTS: Final = {
     "level": "nothing: its changelogs replace it",
     "manifest": "nothing: an older image and the changelogs after it replace it",
     "piece": "nothing: an older image and the changelogs after it replace it",
-    "all manifests": "history, and names changed after the newest image; `fsck --rebuild -y` restores"
-    " all other names and all content",
+    "all manifests": "history; `fsck --rebuild -y` restores the current state from the chain, or the"
+    " names of the newest image from its pieces if the start of the chain is deleted or damaged",
+    "all images": "history; `fsck --rebuild -y` restores the current state from the chain if nothing"
+    " from its start on is deleted or damaged",
+    "all images, start of the chain": "history and all names; `fsck --rebuild -y` restores all content"
+    " in `lost+found`",
     "pack": "the content of blocks whose records are damaged and that no host has cached",
     "pack of the past": "as much as a pack, but only at earlier points in time",
 }

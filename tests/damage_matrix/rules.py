@@ -18,6 +18,7 @@ MOUNTED: Final = ("running writer", "running follower", "promote")
 READING: Final = ("mount -o ro", "restore")
 WRITING: Final = ("mount", "rollback", "reclaim")
 SUPERBLOCKS: Final = ("superblock", "superblock-copy", "both superblocks")
+ALL_IMAGES: Final = ("all manifests", "all images", "all images, start of the chain")
 FSCK: Final = ("fsck -y", "fsck -y --deep", "fsck -y --deep, local state")
 BY_METADATA: Final = (
     "first changelog",
@@ -48,7 +49,7 @@ class Verdict(enum.Enum):
     REPAIRED = "repaired; a second run is clean, and another host has all remaining content"
     REFUSED = "refused, with advice; changes nothing"
     HELD = "refused: another host holds the filesystem; --takeover overrides"
-    REBUILT = "names and content of the newest image are restored"
+    REBUILT = "all content is restored, and the newest names that intact objects lead to"
     STOPS = "ships nothing more, keeps unshipped data on this host, and reports it"
     SAFE = "no crash and no hang; bounded memory; intact objects stay"
 
@@ -143,10 +144,25 @@ RULES: Final[tuple[Rule, ...]] = (
         ANY,
         ("fsck --rebuild -y",),
         Verdict.REBUILT,
-        "the keys of image pieces contain their positions, which replaces a manifest",
+        "the chain leads from its start to the current state; without its start, the keys of image"
+        " pieces contain their positions, which replaces a manifest",
     ),
     Rule(
-        ("all manifests",),
+        ("all images",),
+        ANY,
+        ("fsck --rebuild -y",),
+        Verdict.REBUILT,
+        "the chain leads from its start to the current state",
+    ),
+    Rule(
+        ("all images, start of the chain",),
+        ANY,
+        ("fsck --rebuild -y",),
+        Verdict.REBUILT,
+        "packs contain the content of files, and no object contains a name: files are in lost+found",
+    ),
+    Rule(
+        ALL_IMAGES,
         ANY,
         (
             "mount",

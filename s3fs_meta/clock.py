@@ -21,32 +21,33 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock, read in the way in which the kernel reads it to set file times.
+    """The machine's clock, read as the kernel reads it to set file times.
 
-    The kernel sets the times of written files, this program those of created ones. make(1) and
-    relatime require that a later change never has an older time. No clock of clock_gettime(2)
-    guarantees that: the kernel uses its coarse clock, up to a tick behind the fine one, but since
-    Linux 6.13 the last fine time of any file if that is later (fs/inode.c,
-    inode_set_ctime_current). So the kernel sets the time of a file in memory, which is then read.
+    The kernel sets the times of written files, and this program the times of created files. make(1)
+    and relatime require that a later change never has an older time. No clock of clock_gettime(2)
+    guarantees that: the kernel uses its coarse clock, which is up to a tick behind the fine clock.
+    Since Linux 6.13 it uses the last fine time of any file if that time is later (fs/inode.c,
+    inode_set_ctime_current). So this class lets the kernel set the time of a file in memory, and
+    reads that time.
 
     Raises:
-        OSError: that file cannot be created, usually because too many files are open.
+        OSError: the file in memory cannot be created, usually because too many files are open.
     """
 
     def __init__(self) -> None:
         self._fd = _file_to_stamp()
 
     def now_ns(self) -> int:
-        """Return nanoseconds since 1970-01-01 UTC, not before any file time that the kernel has set."""
+        """Return nanoseconds since 1970-01-01 UTC, at least the last file time of the kernel."""
         os.utime(self._fd)
         return os.fstat(self._fd).st_ctime_ns
 
 
 @functools.cache
 def _file_to_stamp() -> int:
-    """Return the descriptor of the file in memory, which stays open until the process ends.
+    """Return the descriptor of a file in memory, which stays open until the process ends.
 
-    Its number is above 2, even if the caller has closed the descriptors that a daemon redirects.
+    The descriptor is above 2, even if the caller has closed the descriptors 0 to 2.
     """
     fd = _memory_file()
     try:

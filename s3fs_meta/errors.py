@@ -8,7 +8,7 @@ exit statuses (``console.exits``), the libraries whose exceptions their callers 
     ├── StoreError                  the object store failed or refused
     │   ├── TransientStoreError     worth trying again
     │   └── PermanentStoreError
-    ├── CorruptionError             bytes or rows that break an invariant
+    ├── CorruptionError             stored bytes or rows are damaged
     ├── DatabaseError               SQLite refused: full disk, I/O error, locked
     ├── FencedError                 a newer epoch owns the filesystem
     └── SettingsError               the user's configuration or command line
@@ -201,7 +201,7 @@ class BusyError(FsError):
 
 
 class UnknownLengthError(FsError):
-    """Data and holes are unknown: only the kernel has the length of the file."""
+    """SEEK_DATA and SEEK_HOLE are refused: only the kernel has the length of the open file."""
 
     def __init__(self, ino: int) -> None:
         super().__init__(
@@ -211,7 +211,7 @@ class UnknownLengthError(FsError):
 
 
 class FreezeEndedError(FsError):
-    """Writers were released before the copy was complete."""
+    """A freeze ended, and released its writers, before the clone was complete."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}; no copy was made")
@@ -302,7 +302,7 @@ class NotLocalError(StoreError):
 
 
 class CorruptionError(S3fsError):
-    """Bytes or rows that break an invariant; no content is invented instead."""
+    """Stored bytes or rows are damaged; damaged content is never replaced by invented content."""
 
 
 class FormatError(CorruptionError):
@@ -314,7 +314,7 @@ class FormatError(CorruptionError):
 
 
 class ObjectTooLargeError(FormatError):
-    """The object is larger than any of its kind can be; its content was not read."""
+    """An object is larger than its kind of object can be; its content was not read."""
 
     def __init__(self, key: str, size_bytes: int, max_bytes: int, etag: str) -> None:
         super().__init__(key, f"it is larger than {max_bytes} bytes: {size_bytes}")
@@ -323,7 +323,7 @@ class ObjectTooLargeError(FormatError):
 
 
 class NewerFormatError(FormatError):
-    """Written by a newer version of the program; not known to be corrupt."""
+    """An object was written by a newer version of the program; it need not be damaged."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(key, what)
@@ -332,7 +332,7 @@ class NewerFormatError(FormatError):
 
 
 class BrokenChainError(FormatError):
-    """A changelog cannot be read, and neither a level object nor an image leads past it."""
+    """A changelog cannot be read, and no level object or image contains its txg."""
 
     def __init__(
         self, key: str, what: str, last_txg: int, end_txg: int, *, misfit: bool = False
@@ -368,7 +368,7 @@ class NoImageError(FormatError):
 
 
 class OlderBucketError(CorruptionError):
-    """The bucket is older than a state of it seen before, or its history since is another."""
+    """The bucket is older than a state that was seen before, or has another history since it."""
 
     def __init__(
         self,
@@ -392,36 +392,36 @@ class LostSuperblockError(CorruptionError):
     def __init__(self, url: str, what: str) -> None:
         super().__init__(
             f"{url!r} holds a filesystem, but no copy of its superblock can be used: {what}; "
-            "s3fs-meta fsck -y on a host that has mounted it puts the copy of that host back"
+            "s3fs-meta fsck -y on a host that has mounted it uploads that host's copy"
         )
 
 
 class OlderSuperblockError(CorruptionError):
-    """The superblock in the bucket is older than the one that this host has seen."""
+    """The superblock in the bucket has an older generation than one that this host has seen."""
 
     def __init__(self, url: str, found: int, known: int) -> None:
         super().__init__(
             f"{url!r} has a superblock of generation {found}, and this host has seen generation "
             f"{known}: an older one was put back, which an older passphrase opens; s3fs-meta fsck "
-            "-y, with the newer passphrase, puts the newest one back; with --accept-superblock the "
-            "one in the bucket counts"
+            "-y, with the newer passphrase, restores the newest superblock; with "
+            "--accept-superblock, it accepts the superblock in the bucket"
         )
         self.found, self.known = found, known
 
 
 class ExchangedSuperblockError(CorruptionError):
-    """The keys in the bucket are not those that this host knows the filesystem by."""
+    """The superblock in the bucket has other keys than the copy on this host."""
 
     def __init__(self, url: str, what: str) -> None:
         super().__init__(
-            f"{url!r} {what}: its superblock was exchanged, and nothing was uploaded; s3fs-meta fsck "
-            "-y puts the superblock of this host back; with --accept-superblock the one in the "
-            "bucket counts, and the local state is quarantined"
+            f"{url!r} {what}: its superblock was exchanged, and nothing was uploaded; s3fs-meta "
+            "fsck -y uploads the superblock of this host; with --accept-superblock, it accepts "
+            "the superblock in the bucket and quarantines the local state"
         )
 
 
 class MetadataError(CorruptionError):
-    """Rows that contradict each other; run fsck."""
+    """Rows of the metadata contradict each other."""
 
     def __init__(self, what: str, ino: int) -> None:
         whose = f"metadata of inode {ino} is damaged" if ino else "the metadata is damaged"
@@ -430,7 +430,7 @@ class MetadataError(CorruptionError):
 
 
 class BadRowError(CorruptionError):
-    """A row holds values that its columns cannot have; only the object of that row is affected."""
+    """A row has values of a wrong type; only the inode of that row is affected."""
 
     def __init__(self, what: str, ino: int) -> None:
         super().__init__(f"{what} of inode {ino} has values of another type; run fsck -y")
@@ -447,11 +447,11 @@ class LostBlockError(CorruptionError):
 
 
 class DatabaseError(S3fsError):
-    """SQLite could not do it: I/O error, locked, out of memory."""
+    """SQLite failed: an I/O error, a locked database, or too little memory."""
 
 
 class DatabaseFullError(DatabaseError):
-    """SQLITE_FULL: the whole open group of operations was rolled back."""
+    """SQLITE_FULL: SQLite has rolled back the open group of operations."""
 
 
 class FencedError(S3fsError):
@@ -483,12 +483,12 @@ class UsageError(SettingsError):
 
 
 class ExtensionMissingError(SettingsError):
-    """The compiled part of the package is missing, or does not fit this Python and libfuse."""
+    """The compiled extension is missing, or was built for another Python or libfuse."""
 
     def __init__(self, why: str) -> None:
         super().__init__(
             f"the compiled extension cannot be loaded ({why}); build it: install the packages gcc,"
-            " libc6-dev, pkg-config, libfuse3-dev and python3-dev, then the package anew with"
+            " libc6-dev, pkg-config, libfuse3-dev and python3-dev, then reinstall s3fs-meta with"
             " pip install (in a checkout: make -B venv)"
         )
         self.why = why
@@ -508,19 +508,19 @@ class NotAFilesystemError(SettingsError):
 
 
 class BeingRemovedError(SettingsError):
-    """A removal of the filesystem was interrupted; only destroy may go on."""
+    """A removal of the filesystem was interrupted; only s3fs-meta destroy can continue it."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(f"{url!r} is being removed; s3fs-meta destroy {url} finishes that")
+        super().__init__(f"{url!r} is being removed; s3fs-meta destroy {url} completes this")
 
 
 class UnfinishedFilesystemError(SettingsError):
-    """There is a superblock and no lease: mkfs was interrupted, or the object was lost."""
+    """The bucket has a superblock and no lease: mkfs was interrupted, or the lease was lost."""
 
     def __init__(self, url: str) -> None:
         super().__init__(
             f"{url!r} has no lease; if it ever held files, s3fs-meta fsck -y makes it anew;"
-            f" if mkfs was interrupted, remove what it left with s3fs-meta destroy"
+            f" if mkfs was interrupted, s3fs-meta destroy removes the objects that it wrote"
         )
 
 
@@ -529,21 +529,21 @@ class NotEmptyError(SettingsError):
 
 
 class HeldError(SettingsError):
-    """Another host, or another process here, holds the filesystem."""
+    """Another host, or another process on this host, holds the filesystem."""
 
 
 class ClockError(SettingsError):
-    """The clocks of this host and of the store are too far apart to delete anything by time."""
+    """The clocks of this host and the store differ too much to delete objects by their age."""
 
 
 class InUseError(SettingsError):
-    """Unmounted here, the filesystem is still in use elsewhere on this host, and goes on there."""
+    """The filesystem was unmounted, but processes still use it, so its daemon continues."""
 
     def __init__(self, by: str, mountpoint: str) -> None:
         super().__init__(
-            f"unmounted here, but the filesystem is still in use {by}; it goes on there, uploads what "
-            "is written and keeps the lease until these end. To end it now, so that programs there "
-            f"get errors: s3fs-meta umount --force {mountpoint}"
+            f"unmounted here, but the filesystem is still in use {by}; until these processes end, "
+            "the daemon continues, uploads their changes and keeps the lease. To end it now, with "
+            f"errors for these processes: s3fs-meta umount --force {mountpoint}"
         )
         self.by = by
 
@@ -564,7 +564,7 @@ class NotMountedError(SettingsError):
 
 
 class ControlError(S3fsError):
-    """The mount answered a control request with an error, or not at all."""
+    """The daemon of a mount answered a control request with an error, or did not answer."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

@@ -1,13 +1,13 @@
-"""Files in a directory tree that never holds an empty directory.
+"""A directory tree that creates directories for its files and removes them when they are empty.
 
-Owns: making directories when a file needs them and removing them when their last file goes.
-Does not know: what the files mean, or when they must be durable.
+Owns: making a directory when a file needs it, and removing it with its last file.
+Does not know: the meaning of the files, or when they must be durable.
 Used by: the block cache (``NumberedDir``) and the local object store (``PrunedTree``).
 
-Creating and pruning need no lock. A directory is removed by rmdir(2), which succeeds only on an empty
-one; a create that finds its directory missing makes it again and repeats. Each unlink, and each
-create that fails after making a directory, tries the rmdir: so empty directories remain only after a
-crash, and ``prune_all`` removes those.
+Creating and pruning need no lock. A directory is removed by rmdir(2), which fails if it is not
+empty. If a create finds its directory missing, it makes the directory again and repeats. Each
+unlink, and each create that fails after making a directory, tries the rmdir. So empty directories
+remain only after a crash, and ``prune_all`` removes them.
 
 All methods are synchronous, block on the disk, and may be called from several threads at once.
 """
@@ -27,7 +27,7 @@ from s3fs_meta.limits import PRUNE_ATTEMPTS_MAX
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-_ANY: Final = "xxx"  # replaces these digits: 4,096 files in a directory
+_ANY: Final = "xxx"  # replaces the last three digits of a number: 4,096 files in a directory
 _DIGITS: Final = len(_ANY)
 
 _Result = TypeVar("_Result")
@@ -41,7 +41,7 @@ class PrunedTree:
         self._root = os.fspath(root)
 
     def path(self, name: str) -> Path:
-        """Return where the file *name* is or would be; no I/O."""
+        """Return the path of the file *name*, which need not exist; no I/O."""
         return Path(self._place(name))
 
     def _place(self, name: str) -> str:
@@ -51,10 +51,10 @@ class PrunedTree:
         return place[len(self._root) + 1 :]
 
     def open(self, name: str, flags: int, mode: int = FILE_MODE) -> int:
-        """Return a file descriptor as the system call does; O_CREAT makes directories too.
+        """Return a file descriptor; O_CREAT also makes missing directories.
 
         Raises:
-            FileNotFoundError: no such file, or *root* is gone.
+            FileNotFoundError: the file or *root* does not exist.
         """
         place = self._place(name)
         try:
@@ -65,19 +65,19 @@ class PrunedTree:
         return self._with_parents(place, lambda: os.open(place, flags | os.O_CLOEXEC, mode))
 
     def put_from(self, source: Path, name: str) -> None:
-        """Move *source* to *name*, replacing any; atomic, not yet durable.
+        """Move *source* to *name*, replacing a file of that name; atomic, not yet durable.
 
         Raises:
-            FileNotFoundError: *source* or *root* is gone.
+            FileNotFoundError: *source* or *root* does not exist.
         """
         place = self._place(name)
         self._with_parents(place, lambda: os.rename(source, place), source)
 
     def rename(self, name: str, new: str) -> None:
-        """Give a file another name, replacing any; atomic, not yet durable.
+        """Rename a file, replacing a file of the new name; atomic, not yet durable.
 
         Raises:
-            FileNotFoundError: there is no such file, or *root* is gone.
+            FileNotFoundError: the file or *root* does not exist.
         """
         old_place, place = self._place(name), self._place(new)
         self._with_parents(place, lambda: os.rename(old_place, place), old_place)
@@ -87,10 +87,10 @@ class PrunedTree:
     def move_to(self, other: "PrunedTree", name: str) -> None:
         """Move a file to another tree on the same disk, under the same name; not yet durable.
 
-        No other task or thread makes files in the other one.
+        No other task or thread may make files in the other tree.
 
         Raises:
-            FileExistsError: the other one has such a file; nothing was changed.
+            FileExistsError: the other tree has a file of this name; nothing was changed.
             FileNotFoundError: there is no such file.
         """
         place, target = self._place(name), other.path(name)
@@ -100,17 +100,17 @@ class PrunedTree:
         self._prune_above(place)
 
     def link_new(self, source: Path, name: str) -> None:
-        """Give *source* the further name *name* only if that is free; atomic, not yet durable.
+        """Link *source* to *name* if no file has that name; atomic, not yet durable.
 
         Raises:
-            FileExistsError: the name is taken; nothing was changed.
-            FileNotFoundError: *source* or *root* is gone.
+            FileExistsError: a file has the name; nothing was changed.
+            FileNotFoundError: *source* or *root* does not exist.
         """
         place = self._place(name)
         self._with_parents(place, lambda: os.link(source, place, follow_symlinks=False), source)
 
     def remove(self, name: str) -> bool:
-        """Remove a file and each directory that this leaves empty; return whether it was there."""
+        """Remove a file and each directory that becomes empty; return whether the file existed."""
         place = self._place(name)
         try:
             os.unlink(place)
@@ -120,7 +120,7 @@ class PrunedTree:
         return True
 
     def remove_all(self, names: Iterable[str]) -> None:
-        """Remove files; at the end each directory, once, that this leaves empty."""
+        """Remove files, then each directory that is empty without them."""
         last_in: dict[str, str] = {}
         try:
             for place in map(self._place, names):
@@ -134,22 +134,23 @@ class PrunedTree:
     def names(self) -> Iterator[str]:
         """Yield the name of every file, in no order.
 
-        Files that come or go meanwhile may appear. Symbolic links to directories are not followed.
+        Files that are made or removed meanwhile may appear. Symbolic links to directories are not
+        followed.
         """
         for directory, _, files in os.walk(self._root, onerror=_pass_over_pruned):
             for file in files:
                 yield self._name(f"{directory}/{file}")
 
     def sync_parents(self, names: Iterable[str]) -> None:
-        """Make names durable: fsync their directories, each once, and last *root*.
+        """Make names durable: fsync each of their directories once, then *root*.
 
-        A directory that was pruned meanwhile is passed over: the file was removed before it.
+        A directory that was pruned meanwhile is skipped, since its files were removed before it.
         """
         places = [self._place(name) for name in names]
         if not places:
             return
         above = {directory for place in places for directory in self._directories_above(place)}
-        for directory in sorted(above, key=len, reverse=True):  # a directory before those above it
+        for directory in sorted(above, key=len, reverse=True):  # each one before its parent
             with contextlib.suppress(FileNotFoundError):
                 sync_path(directory)
         self._sync_root()
@@ -158,10 +159,10 @@ class PrunedTree:
         sync_path(self._root)
 
     def prune_all(self) -> int:
-        """Remove every empty directory below *root* (a crash may leave some); return how many.
+        """Remove every empty directory below *root* (a crash may leave some); return their number.
 
-        Takes time by the number of directories, not of files, where a directory's link count
-        tells how many it holds: two means none (not on Btrfs, which always says one).
+        Where a directory's link count gives the number of its subdirectories, the time depends on
+        the number of directories, not of files. On Btrfs every directory's link count is one.
         """
         return sum(self._prune_below(place) for place in _subdirectories(self._root))
 
@@ -182,7 +183,7 @@ class PrunedTree:
             try:
                 return action()
             except FileNotFoundError:
-                # A directory is missing: never made, or pruned by another thread.
+                # A directory is missing: it was never made, or another thread pruned it.
                 if source is not None and not os.path.lexists(source):
                     self._prune_above(place)
                     raise
@@ -204,7 +205,7 @@ class PrunedTree:
                 continue
             except FileNotFoundError:
                 if directory == directories[-1]:
-                    raise  # root itself is gone
+                    raise  # root itself does not exist
                 return  # the parent was pruned again
             except OSError:
                 self._prune_above(place)
@@ -225,20 +226,19 @@ class PrunedTree:
 
 
 class NumberedDir(PrunedTree):
-    """Files named by a hexadecimal number; those that differ in the last three digits lie together.
+    """Files named by hexadecimal numbers, in one directory per 4,096 consecutive numbers.
 
-    The directory has ``xxx`` for these digits. Numbers that are given out one after another lie
-    beside each other on the disk: on ext4, making a file in the directory of the one before it
-    takes a fourth of the time that it takes in one of 256 directories chosen by a hash, and few
-    directories are to be synced.
-    No other process makes directories here, so *root* is synced only after one was made.
+    The name of a directory has ``xxx`` instead of the last three digits. Files of consecutive
+    numbers are in the same directory: on ext4, making such a file takes a fourth of the time that
+    it takes in one of 256 directories chosen by a hash, and fewer directories must be synced.
+    No other process makes directories below *root*, so *root* is synced only after one was made.
     """
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self._making = threading.Lock()  # a directory is visible and counted, or neither
-        self._made = 1  # directories; 1: an earlier process may have made some
-        self._made_synced = 0  # of these are durable
+        self._making = threading.Lock()  # held while a directory is made and counted
+        self._made = 1  # number of directories made; 1: an earlier process may have made some
+        self._made_synced = 0  # number of made directories whose names are durable
 
     @override
     def _make_directory(self, directory: str) -> None:
@@ -263,7 +263,7 @@ class NumberedDir(PrunedTree):
         return place.rpartition("/")[2]
 
     def numbers(self, first: int) -> Iterator[int]:
-        """Yield the numbers of all files from *first* on, in no order; other files are passed over.
+        """Yield the numbers of all files from *first* on, in no order; skip files without a number.
 
         Directories of smaller numbers are not walked.
         """
@@ -279,13 +279,15 @@ class NumberedDir(PrunedTree):
                     yield number
 
     def gather(self) -> int:
-        """Move files from directories of an older layout to their own; return how many.
+        """Move files from the directories of an older layout; return the number of moved files.
 
-        A name that is no number stays where it is, and so does a second file of one number. Files
-        moved before a kill stay moved; until all are, the caller must not open one.
+        A file stays if its name is no number, or if the new layout has a file of that number. A
+        kill
+        does no harm: the next call moves the remaining files. Until a call has returned, the caller
+        must not open any file.
 
         Raises:
-            FileNotFoundError: *root* is gone.
+            FileNotFoundError: *root* does not exist.
         """
         moved = 0
         for directory in _subdirectories(self._root):
@@ -307,9 +309,9 @@ def _is_number(name: str) -> bool:
 
 
 def make_durably(path: Path) -> None:
-    """Make a directory and those above it that are missing, and make all their names durable.
+    """Make a directory and its missing parents, and sync the directory of each new name.
 
-    Without that, a power cut loses a new directory together with synced files in it.
+    Otherwise a power cut could lose a new directory together with synced files in it.
     """
     missing = path
     made = []
@@ -331,9 +333,10 @@ def sync_path(path: str | Path) -> None:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write a file of the caller alone, whose name is not durable yet; no link is followed.
+    """Write a file and fsync it, but not its directory; a symbolic link is not followed.
 
-    By os.write(): the tests of power cuts record calls of ``os``.
+    No other process may write the file. ``os.write`` is used because the tests of power cuts record
+    calls of ``os``.
     """
     fd = os.open(path, _NEW, FILE_MODE)
     try:

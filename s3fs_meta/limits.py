@@ -1,6 +1,6 @@
 """Every bound of the program, with its unit and its reason.
 
-Owns: constants. Knows nothing else. Relations between bounds are asserted at the end.
+Owns: the constants. Assertions check the relations between bounds.
 """
 
 from typing import Final
@@ -15,182 +15,198 @@ SYMLINK_BYTES_MAX: Final = 4095  # length of a symbolic link's target: PATH_MAX 
 XATTR_NAME_BYTES_MAX: Final = 255  # XATTR_NAME_MAX; xattr(7)
 XATTR_VALUE_BYTES_MAX: Final = 64 * KIB  # XATTR_SIZE_MAX; xattr(7)
 XATTR_LIST_BYTES_MAX: Final = 64 * KIB  # XATTR_LIST_MAX; listxattr(2) cannot return more
-LINKS_MAX: Final = (1 << 31) - 1  # maximum number of hard links; every tool can print it
-FILE_BYTES_MAX: Final = 1 << 60  # more than 16 TiB; keeps every offset in a signed 64-bit integer
+LINKS_MAX: Final = (1 << 31) - 1  # maximum number of hard links; fits into a signed 32-bit integer
+# Maximum size of a file; every offset fits into a signed 64-bit integer.
+FILE_BYTES_MAX: Final = 1 << 60
 
-# Times: 64-bit sums and differences with a ctime of 1970 to 2116 never overflow.
-TIME_NS_MIN: Final = -(1 << 62)  # lowest time: the year 1823
-TIME_NS_MAX: Final = (1 << 63) - 1  # highest time: the year 2262
+# Sums and differences of file times and a ctime from 1970 to 2116 fit into 64 bits.
+TIME_NS_MIN: Final = -(1 << 62)  # earliest file time: the year 1823
+TIME_NS_MAX: Final = (1 << 63) - 1  # latest file time: the year 2262
 
 # --- directory cookies -------------------------------------------------------------------------
-# 255 names with one 55-bit keyed hash: impossible without an attack.
+# 255 names of a directory may have the same 55-bit keyed hash; only an attack makes more.
 COOKIE_COLLISION_BITS: Final = 8
 COOKIE_HASH_BITS: Final = 63 - COOKIE_COLLISION_BITS
-RECENT_NAMES_MAX: Final = 64  # cached hashes of names: those of current requests
+RECENT_NAMES_MAX: Final = 64  # hashes of names cached for the current requests
 READDIR_ROWS_MAX: Final = 1024  # rows that one readdir request may read from the database
 
 # --- blocks and packs --------------------------------------------------------------------------
-# Smallest block size; below it the block map costs more than it saves.
+# Smallest block size; smaller blocks make the block map larger than they are worth.
 BLOCK_BYTES_MIN: Final = 64 * KIB
 # Largest block size; a random read of 4 KiB fetches a complete block.
 BLOCK_BYTES_MAX: Final = 16 * MIB
-PACK_BYTES_TARGET: Final = 16 * MIB  # size at which a pack is closed
-PACK_BYTES_MAX: Final = 48 * MIB  # target plus the largest incompressible block and its index
-# Maximum length of one requested range, because a row may claim any length.
+PACK_BYTES_TARGET: Final = 16 * MIB  # size at which a pack takes no further block
+# Target plus the largest incompressible block and the index of the pack.
+PACK_BYTES_MAX: Final = 48 * MIB
+# Maximum length of a range requested from the store; a damaged row may name any length.
 RANGE_BYTES_MAX: Final = PACK_BYTES_MAX
 PACK_BLOCKS_MAX: Final = 8192  # index entries in one pack: under 1 MiB of index
-SMALL_BLOCK_BYTES: Final = 64 * KIB  # shorter blocks are fetched with their neighbours
+SMALL_BLOCK_BYTES: Final = 64 * KIB  # shorter blocks are fetched with their neighbours in the pack
 NEIGHBOUR_FETCH_BYTES: Final = 1 * MIB  # size of the range fetched around a small block
-NEIGHBOURS_MAX: Final = 256  # neighbours on each side: bounds rows read and files created at once
-# Range of a pack fetched at once by commands that copy files out.
+NEIGHBOURS_MAX: Final = 256  # neighbours fetched on each side: bounds rows read and files created
+# Range of a pack that commands fetch at once when they copy files out of the bucket.
 CONTENT_RUN_BYTES: Final = 8 * MIB
-# Windows of NEIGHBOUR_FETCH_BYTES kept while small files are copied out.
+# Fetched ranges of NEIGHBOUR_FETCH_BYTES kept in memory while small files are copied out.
 CONTENT_WINDOWS_MAX: Final = 32
-# Files copied at the same time; each needs memory for a run, stored and unpacked.
+# Files copied out at the same time; each needs memory for a run of blocks, packed and unpacked.
 FILES_COPIED_AT_ONCE: Final = 4
-# Incomplete copies that are listed; others are only counted.
+# Incompletely copied files that a report lists; any more are only counted.
 INCOMPLETE_FILES_SHOWN_MAX: Final = 10_000
-NEIGHBOUR_CACHE_PART: Final = 16  # fraction of the cache (1/N) for unrequested neighbours
+NEIGHBOUR_CACHE_PART: Final = 16  # neighbours that no read requested may fill 1/N of the cache
 
 # --- metadata images ---------------------------------------------------------------------------
 IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes per image piece: one PUT, one retry unit
-# Pieces of an image: 256 GiB of metadata; a hostile manifest is parsed in a second.
+# Pieces of an image: 256 GiB of metadata. A hostile manifest of this length is parsed in a second.
 IMAGE_PIECES_MAX: Final = 1 << 15
-# One missing piece makes an image useless; a hostile manifest has thousands.
+# Damaged pieces of one image after which fsck stops reading it. One already makes the image
+# useless; a hostile manifest names thousands.
 IMAGE_PIECE_FAULTS_MAX: Final = 16
 # Growth of the WAL while the snapshot of an image waits for blocks to be uploaded; beyond it the
 # image is abandoned and retried.
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
-IMAGES_KEPT: Final = 2  # images that are never deleted, with everything they need
+IMAGES_KEPT: Final = 2  # the newest images, which are never deleted, nor what they need
 IMAGES_SPACED: Final = 8  # older retained images are an eighth of the retention apart
-SALVAGE_IMAGES_MAX: Final = 64  # damaged images that are read; the retention keeps about ten
-SALVAGE_PROBES_MAX: Final = 2_000_000  # searches for readable rows in one table: a minute, not days
-SALVAGE_PROBES_OF_GAP: Final = 64  # probes, evenly between two readable runs of rows
+SALVAGE_IMAGES_MAX: Final = 64  # damaged images that fsck reads; the retention keeps about ten
+# Searches for readable rows in one table: they take a minute, not days.
+SALVAGE_PROBES_MAX: Final = 2_000_000
+SALVAGE_PROBES_OF_GAP: Final = 64  # evenly spaced searches between two readable runs of rows
 SALVAGE_ROWS_AT_ONCE: Final = 1000  # rows in memory while they are salvaged from a damaged image
-# Length of a value or row in an image or a change; the longest, an attribute, has 64 KiB, so a longer
-# one is damage.
+# Maximum length of a value or row in an image or a change. A longer one is damaged, because the
+# longest, an extended attribute, has 64 KiB.
 IMAGE_VALUE_BYTES_MAX: Final = 1 * MIB
-# Larger than any metadata object; parsing is refused beyond it.
+# Maximum size of a metadata object that is parsed; every intact one is smaller.
 ENVELOPE_BYTES_MAX: Final = 64 * MIB
-# Length of a value or row of a database on this host: the longest is an attempted changelog, which is
-# one object. SQLite would read and allocate up to 1 GB.
+# Maximum length of a value or row of a local database; the longest is an attempted changelog, which is
+# one object. Without this limit SQLite would read and allocate up to 1 GB.
 DATABASE_VALUE_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + 1 * MIB
-# Length of an SQL statement: those of this program have a few KiB; definitions in a hostile file are
-# not parsed beyond it.
+# Maximum length of an SQL statement, also of a definition in a hostile database; the statements of
+# this program have a few KiB.
 DATABASE_SQL_BYTES_MAX: Final = 1 * MIB
 
 # --- changelogs --------------------------------------------------------------------------------
 SYNC_BYTES_MAX: Final = 16 * MIB  # size of recorded changes at which a changelog is due at once
-# Polls without an answer after which a follower checks whether the chain continues under a later
-# number.
+# Polls without a new changelog after which a follower lists the bucket, in case the chain continues
+# under a later number.
 FOLLOW_LISTING_POLLS: Final = 30
-# Names and inodes of one txg in a follower's memory: 40 MB; for a larger txg all kernel caches are
-# invalidated.
+# Names and inodes of one txg that a follower keeps in memory: 40 MB. A larger txg invalidates all
+# kernel caches.
 FOLLOW_TOUCHED_MAX: Final = 200_000
 FOLLOW_ANEW_S: Final = 60.0  # minimum time between two restores of a follower
-CHANGELOG_RUN_BYTES: Final = 4 * MIB  # changes merged at once, and put into one section
-CHANGELOG_LOCATIONS_MAX: Final = 50_000  # block locations in one section: 3 MiB
-CONDENSED_RECORDS_MIN: Final = 200  # recorded groups waiting for the bucket are merged
-# Recorded groups merged at once: a second of many changes, or an hour of few.
+CHANGELOG_RUN_BYTES: Final = 4 * MIB  # size of recorded changes that are merged into one section
+CHANGELOG_LOCATIONS_MAX: Final = 50_000  # block locations in one changelog section: 3 MiB
+CONDENSED_RECORDS_MIN: Final = 200  # fewer recorded, unshipped groups are not merged
+# Recorded groups merged at once: a second of many changes, or an hour of few changes.
 CONDENSED_RECORDS_MAX: Final = 2000
-# Records in memory to answer queries about unshipped files: 30 MB.
+# Unshipped inodes in memory, to answer which files are not yet in the bucket: 30 MB.
 UNSHIPPED_INODES_MAX: Final = 200_000
-# Inodes collected from records in one slice; the last record may exceed it: bounds memory, and takes
-# 12 ms of the loop without a WAL.
+# Inodes collected from recorded groups in one slice; the last group may exceed the bound. Without a
+# WAL, a slice takes 12 ms of the event loop.
 UNSHIPPED_INODES_AT_ONCE_MAX: Final = 2000
-UNSHIPPED_PATHS_MAX: Final = 2000  # paths in one answer
+UNSHIPPED_PATHS_MAX: Final = 2000  # paths of unshipped files in one answer
 CONDENSE_INTERVAL_S: Final = 30.0
-PURGED_AT_ONCE_MAX: Final = 50  # records removed in one slice; each may be some hundred kilobytes
-TXG_LEAP_MAX: Final = (
-    1 << 39
-)  # txgs in names beyond the last known one: 87 years of one every 5 ms, in 12 digits; the name of
-# a later one is foreign, since a number near 2^63 would leave none for the next txg
-TXG_GAP_MAX: Final = 100  # missing names in a row that lost objects explain; a name after more of
-# them counts only if its object opens with the keys of the filesystem
-TXG_GAPS_MAX: Final = 16  # foreign runs of such names that are read before the rest is ignored
-TXG_PROOFS_MAX: Final = 2  # objects read at each end of a run: one may be damaged
-FENCE_ROUNDS_MAX: Final = 5  # late changelogs of older writers applied while a new one begins
-CHANGELOG_SECTION_BYTES_MAX: Final = 24 * MIB  # changes in one object; more are split into parts
-# Parts of a changelog: 64 GiB of changes; their names fit into one object.
+# Shipped groups removed in one slice; each may have some hundred kilobytes.
+PURGED_AT_ONCE_MAX: Final = 50
+# A key names a txg at most this far after the last known txg: 87 years of one txg every 5 ms. A key
+# with a later txg is foreign, since a number near 2^63 would leave none for the next txg.
+TXG_LEAP_MAX: Final = 1 << 39
+# So many txgs in a row may lack every object, as if the objects were lost. After a longer gap a key
+# counts only if its object opens with the keys of the filesystem.
+TXG_GAP_MAX: Final = 100
+TXG_GAPS_MAX: Final = 16  # foreign runs of keys after such gaps; keys after the last are ignored
+TXG_PROOFS_MAX: Final = 2  # objects read at each end of a run of keys, as one may be damaged
+# Late changelogs of older writers that a new writer applies while it fences.
+FENCE_ROUNDS_MAX: Final = 5
+# Changes in one object; a longer changelog has several parts.
+CHANGELOG_SECTION_BYTES_MAX: Final = 24 * MIB
+# Parts of a changelog: 64 GiB of changes. The names of all parts fit into one object.
 CHANGELOG_PARTS_MAX: Final = 1 << 14
 # Packs in a changelog: 4 TiB of new content in one txg, and as many deleted packs.
 CHANGELOG_PACKS_MAX: Final = 1 << 18
-HISTORY_FETCHES_MAX: Final = 8  # changelogs of a history fetched at once: bounds memory
-REMOVAL_FETCHES_MAX: Final = 16  # objects read in parallel before a removal: latency dominates
-# Inodes in memory during a search for changes below a path.
+HISTORY_FETCHES_MAX: Final = 8  # changelogs fetched at once to show the history: bounds memory
+# Objects read in parallel before a filesystem is removed: latency dominates.
+REMOVAL_FETCHES_MAX: Final = 16
+# Inodes kept in memory while the history is searched for changes below a path.
 WATCHED_DIRECTORIES_MAX: Final = 100_000
-HISTORY_SHOWN_DEFAULT: Final = 30  # txgs
+HISTORY_SHOWN_DEFAULT: Final = 30  # txgs that s3fs-meta log lists by default
 MARK_HASH_DIGITS: Final = 32  # digits of a changelog's hash that a mount prints: 128 bits
-MARK_HASH_DIGITS_MIN: Final = 16  # digits that a user must give at least
+MARK_HASH_DIGITS_MIN: Final = 16  # at_least= needs so many digits of the changelog's hash
 
 # --- levels ------------------------------------------------------------------------------------
-LEVEL_FAN_OUT: Final = 5  # objects of one level merged into one of the next: a week is 53 at most
+# Objects of one level that are merged into one object of the next level. A restore of a week reads
+# at most 53 objects.
+LEVEL_FAN_OUT: Final = 5
 LEVELS_MAX: Final = 8  # the last level spans 390,625 txgs, three weeks at a txg every 5 s
-LEVEL_SECTION_BYTES_MAX: Final = 16 * MIB  # changes and locations in one object: bounds memory
-LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB  # bytes merged at once
-LEVEL_CHECK_S: Final = 10.0  # how often a mount checks for objects to merge
+# Changes and block locations in one level object: bounds memory.
+LEVEL_SECTION_BYTES_MAX: Final = 16 * MIB
+# Size of the objects that are merged at once into a level object.
+LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB
+LEVEL_CHECK_S: Final = 10.0  # how often a mount checks for changelogs to merge into levels
 
 # --- retention ---------------------------------------------------------------------------------
 RETENTION_S_DEFAULT: Final = 7 * 86_400  # default: any point in time of the last week
-RETENTION_S_MAX: Final = 100 * 365 * 86_400  # for ever
+RETENTION_S_MAX: Final = 100 * 365 * 86_400  # 100 years: every point in time is retained
 RECLAIM_INTERVAL_S: Final = 600.0  # time between two searches for objects to delete
-RECLAIM_KEYS_MAX: Final = 10_000  # objects that one pass deletes; more wait for the next
-RECLAIM_PACK_ROWS: Final = 100_000  # keys of packs in memory while looking for packs without a row
-WATCHED_TAIL_BYTES: Final = 64  # last bytes of a changelog, with its authentication tag or checksum
+# At most this many objects are deleted in one pass of garbage collection.
+RECLAIM_KEYS_MAX: Final = 10_000
+RECLAIM_PACK_ROWS: Final = 100_000  # pack keys in memory during a search for packs without a row
+# Length of a changelog's end, which has its authentication tag or checksum.
+WATCHED_TAIL_BYTES: Final = 64
 MEND_PROBES_MAX: Final = 1_000  # changelogs read to find where a repaired chain continues
 ABANDONED_SHOWN_MAX: Final = 50  # abandoned txgs that fsck describes; others are only counted
-# Time between two txgs counts up to this if only this host's clock measured it: a
-# clock jump then costs a day.
+# If only this host's clock measured the time between two txgs, retention counts at most this much
+# of it. A jump of the clock then costs a day.
 RETENTION_GAP_S_MAX: Final = 86_400
-# Between this host's clock and the store's: a clock that was set is within it, a wrong time zone or
-# date is not; S3 refuses requests beyond 900 s.
+# Maximum difference between the clocks of this host and the store. Only a wrong time zone or date
+# exceeds it. S3 refuses requests beyond 900 s.
 CLOCK_OFF_S_MAX: Final = 600
-RECLAIM_PROBES_MAX: Final = 64  # changelogs read to find the one as old as the retention
+RECLAIM_PROBES_MAX: Final = 64  # changelogs read to find the one that is as old as the retention
 
 # --- object stores -----------------------------------------------------------------------------
 KEY_BYTES_MAX: Final = 500  # length of a key, within the limit of every server (1,024)
 # Length of a component of a key, for stores that keep objects as files.
 KEY_COMPONENT_BYTES_MAX: Final = 255
 OBJECT_BYTES_MAX: Final = 5 * GIB  # S3's limit of one PUT
-MULTIPART_BYTES: Final = 64 * MIB  # larger objects are sent in parts of this size
-# Bytes read to recognise the version; a larger file is compared by size and time.
+MULTIPART_BYTES: Final = 64 * MIB  # larger objects are uploaded in parts of this size
+# The ETag of a local object is a hash of its content up to this size. The ETag of a larger object
+# is made from its inode, size and time.
 HASHED_BYTES_MAX: Final = 64 * MIB
-LIST_PAGE_KEYS: Final = 1000  # S3's page
-DELETE_BATCH_KEYS: Final = 1000  # S3's DeleteObjects
-STORE_ATTEMPTS_MAX: Final = 8  # about one minute with the delays below
+LIST_PAGE_KEYS: Final = 1000  # keys in one page of an S3 listing
+DELETE_BATCH_KEYS: Final = 1000  # keys in one DeleteObjects request of S3
+STORE_ATTEMPTS_MAX: Final = 8  # attempts of one request: about one minute with the delays below
 STORE_DELAY_S_MIN: Final = 0.1
 STORE_DELAY_S_MAX: Final = 20.0
-STORE_THREADS_MAX: Final = 4  # boto3 holds the interpreter lock 0.8 ms per request
+# Threads of requests; boto3 holds the interpreter lock 0.8 ms per request.
+STORE_THREADS_MAX: Final = 4
 STORE_CONNECT_TIMEOUT_S: Final = 5
 STORE_READ_TIMEOUT_S: Final = 20
 STORE_TOTAL_S_MAX: Final = 120.0  # time after the first attempt in which retries may begin
 STORE_SILENCE_S_MAX: Final = 1.0  # wait before a store that has never answered is reported
 OFFLINE_AFTER_S: Final = 10.0  # wait before a read-only mount uses complete local state
-# An answer is read in pieces, so that a slow one is noticed early.
+# Bytes of a response that are read at once, so that a slow response is noticed early.
 STORE_BODY_CHUNK_BYTES: Final = 256 * KIB
-STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # slower answers are abandoned
+STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # slower responses are abandoned
 STORE_CLEANUP_S_MAX: Final = 10.0  # time for deleting a probe or an unfinished upload
 
 # --- group commit and background sync ----------------------------------------------------------
-GROUP_DELAY_S: Final = 0.005  # a group commits after so long without a further operation
-GROUP_AGE_S_MAX: Final = 0.05  # and at this age in any case: bounds what a kill costs
+GROUP_DELAY_S: Final = 0.005  # a group commits when no operation has followed for this time
+GROUP_AGE_S_MAX: Final = 0.05  # a group of this age commits in any case: bounds what a kill costs
 GROUP_OPERATIONS_MAX: Final = 500  # operations in a group: bounds the loss on SQLITE_FULL
 WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync checkpoints, in a thread
 COLLECT_S_MAX: Final = 5.0  # time that a sync or a cut waits for the kernel's dirty data
-# Passes of a collection; more would help only while programs write fast.
+# Passes that collect the kernel's dirty data; more would help only while programs write fast.
 COLLECT_PASSES_MAX: Final = 3
-# A quiet pass has fewer requests; below the bound at which the kernel skips files.
+# A pass with fewer write requests collected everything: the kernel skips files only at more.
 COLLECT_QUIET_REQUESTS: Final = 8
-# Wait for a killed process, which ends at once unless it waits for the mount.
+# Time limit for the end of a killed collector process, which may wait for the mount.
 COLLECTOR_END_S_MAX: Final = 2.0
 IMAGE_CHECK_S: Final = 10.0  # how often a mount checks whether an image is due
 IMAGE_SHARE: Final = 4  # an image is due when the changelogs reach 1/N of its stored size
 NEWS_BYTES_MIN: Final = 512  # a smaller changelog is a fence record or only lists deletions
 IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB  # below this size an image saves no restore time
-# Age of a block's last write at which it is sealed, if a pack can be filled.
+# A block is sealed at this age of its last write if the blocks that are due fill a pack.
 SEAL_AGE_S: Final = 5.0
-SEAL_LINGER_S: Final = 30.0  # age at which a block is sealed in any case, even if its pack is small
-# Time between reads of the lease during uploads: bounds uploads of a fenced mount.
+SEAL_LINGER_S: Final = 30.0  # a block of this age is sealed even if its pack stays small
+# Time between two reads of the lease during uploads: bounds the uploads of a fenced mount.
 LEASE_CHECK_S: Final = 10.0
 # Batches packed or uploaded at once; each needs memory for all its packs: 2 x SEAL_BATCH_BYTES,
 # plain and packed.
@@ -199,83 +215,92 @@ UPLOADS_MAX: Final = 2
 # --- cache -------------------------------------------------------------------------------------
 CACHE_BYTES_MIN: Final = 64 * MIB
 DISK_RESERVE_BYTES: Final = 32 * MIB  # disk space reserved for SQLite: many times the largest group
-OPEN_BLOCKS_MAX: Final = 2048  # files kept open; at most a fourth of the process limit
+OPEN_BLOCKS_MAX: Final = 2048  # cache files kept open; at most a fourth of the process limit
 # File descriptors that a mount requests, if its user may raise the limit.
 OPEN_FILES_WANTED: Final = 8192
 CACHED_BLOCKS_MAX: Final = 250_000  # cached blocks: bounds the index in memory at about 50 MB
 DIRTY_BLOCKS_MAX: Final = 100_000  # blocks not yet uploaded: bounds what one flush must upload
 SYNCFS_FILES_MIN: Final = 32  # number of files from which one syncfs is cheaper than an fsync each
 DISK_CHECK_BYTES: Final = 8 * MIB  # bytes written between two checks of the disk
-# Additional blocks evicted at once, because each small file takes time.
+# Bytes evicted beyond the need, because an eviction for each small file takes time.
 DISK_FREE_BYTES: Final = 64 * KIB
-OPERATION_DISK_BYTES: Final = 16 * KIB  # growth of the WAL by one metadata operation at most
+OPERATION_DISK_BYTES: Final = 16 * KIB  # maximum growth of the WAL by one metadata operation
 SEAL_BATCH_BYTES: Final = 64 * MIB  # plain bytes sealed and packed at once
 SEAL_BATCH_BLOCKS_MAX: Final = 2048  # blocks in one batch: their rows are read in one slice
-# Files removed on the loop: under 1 ms; more are removed in a thread.
+# Evicted files removed on the event loop, in under 1 ms; more are removed in a thread.
 EVICTED_AT_ONCE_MAX: Final = 16
 LOOP_SLICE_ROWS: Final = 100  # blocks handled between two schedule points: 1 to 5 ms
 COMPACT_LIVE_FRACTION: Final = 0.4  # a pack with a smaller live share is compacted
 INDEX_ENTRY_BYTES: Final = 80  # maximum size of a block's entry in a pack's index
 PACK_OVERHEAD_BYTES: Final = 128  # trailer, salts and tags of the smallest pack
-# Mostly dead packs examined in one pass: some would not shrink.
+# Mostly dead packs that one pass of compaction examines; some would not shrink.
 COMPACT_CANDIDATES_MAX: Final = 1000
-COMPACT_FAILURES_MAX: Final = 16  # unreadable packs in one pass; each is fetched twice
+# Unreadable packs that end a pass of compaction; each is fetched twice.
+COMPACT_FAILURES_MAX: Final = 16
 COMPACT_PACKS_MAX: Final = 4  # packs compacted after one image: bounds the download
 CLEANUP_S_MAX: Final = 10.0  # time for removing a temporary file, also during cancellation
-EQUAL_BLOCKS_MAX: Final = 16  # rows of equal content that are examined; two are already rare
+# Blocks of equal content that deduplication examines; two are already rare.
+EQUAL_BLOCKS_MAX: Final = 16
 QUARANTINES_SEARCHED_MAX: Final = 16  # quarantined states that a mount searches for lost content
 LOST_PARTS_MAX: Final = 100_000  # lost parts of files that one mount tries to heal: 10 MB of memory
-DAMAGED_RECORDS_MAX: Final = 64  # marked records of one pack; one more marks the whole pack
+# Records of a pack that are marked damaged; one more marks the pack.
+DAMAGED_RECORDS_MAX: Final = 64
 DAMAGE_SCAN_ROWS: Final = 1000  # rows of the block map read in one slice: 1 ms
 UPLOAD_PAUSE_S: Final = 5.0  # pause after an upload failed on this host: disk or database
-UPLOAD_RETRY_S_MAX: Final = 60.0  # pause between two attempts in a long outage
+UPLOAD_RETRY_S_MAX: Final = 60.0  # pause between two attempts to upload in a long outage
 FETCHES_MAX: Final = 4  # blocks fetched from the store at once
 # Read-ahead of a sequential reader: keeps four connections busy.
 READAHEAD_BYTES_MAX: Final = 64 * MIB
 READAHEAD_CACHE_PART: Final = 8  # read-ahead is limited to 1/N of the cache
-READAHEAD_RUN_BYTES: Final = 8 * MIB  # content requested at once: latency is then a small part
-RUN_SLICE_BLOCKS: Final = 4  # bytes of a run unpacked before its readers continue: 2 ms
+# Content that read-ahead requests at once; latency is then a small part.
+READAHEAD_RUN_BYTES: Final = 8 * MIB
+RUN_SLICE_BLOCKS: Final = 4  # blocks of a run that are unpacked before readers continue: 2 ms
 # Factor by which a read-ahead window grows for each run that is read; it begins with one run.
 READAHEAD_GROWTH: Final = 4
 
 # --- fuse --------------------------------------------------------------------------------------
 FUSE_TASKS_MAX: Final = 480  # pyfuse3 stops reading requests at this number of waiting handlers
-# Descriptors of a process searched for a file: some ms in a thread.
+# File descriptors of a process among which an open file is searched: some ms in a thread.
 DESCRIPTORS_EXAMINED_MAX: Final = 4096
 NEXT_REQUEST_S: Final = 100e-6  # an active caller sends its next request within this time
-STREAK_S_MAX: Final = 1e-3  # time of taking requests without the scheduler
-# Handlers that may wait for the store; the next one gets an error.
+STREAK_S_MAX: Final = 1e-3  # longest time of taking requests without a pass of the scheduler
+# Requests that may wait for the store; the next one fails with an error.
 WAITING_HANDLERS_MAX: Final = 300
-WRITE_BACK_WAITING_MAX: Final = 64  # plus write-back handlers: as many as the kernel sends at once
-HELD_BACK_MAX: Final = 48  # writers that wait for a frozen copy; one more ends the freeze
-FREEZE_S_DEFAULT: Final = 60.0  # time limit of a freeze: about three million entries
+# Write-back requests that wait, too: all that the kernel sends at once.
+WRITE_BACK_WAITING_MAX: Final = 64
+HELD_BACK_MAX: Final = 48  # writers blocked by a frozen tree; one more ends the freeze
+FREEZE_S_DEFAULT: Final = 60.0  # time limit of a freeze: copies about three million entries
 FREEZE_S_MIN: Final = 0.001
 FREEZE_S_MAX: Final = 3600.0
-ENTRY_TIMEOUT_S: Final = 3600.0  # one writer per filesystem: the kernel's entries cannot be stale
+# The kernel caches names so long; with one writer none can be stale.
+ENTRY_TIMEOUT_S: Final = 3600.0
 CONTROL_MESSAGE_BYTES_MAX: Final = 1 * MIB
-CONTROL_CONNECTIONS_MAX: Final = 16  # waiting connections of clients
+CONTROL_CONNECTIONS_MAX: Final = 16  # connections that wait to be accepted by the control socket
 CONTROL_EVENTS_MAX: Final = 64  # queued progress events of one client; more are dropped
 CONTROL_IDLE_S_MAX: Final = 60.0  # idle time after which a client is disconnected
 
 # --- directories that are never empty ----------------------------------------------------------
-PRUNE_ATTEMPTS_MAX: Final = 100  # attempts to create while another thread prunes
+# Attempts to make a file while another thread removes its directory.
+PRUNE_ATTEMPTS_MAX: Final = 100
 
 # --- fsck --------------------------------------------------------------------------------------
 FSCK_EXAMPLES_MAX: Final = 100  # findings of one invariant that a report keeps; all are counted
 FSCK_ROUNDS_MAX: Final = 8  # passes of repairs, as some uncover further damage
-FSCK_PATH_DEPTH_MAX: Final = 4096  # directories above a path in a report
+FSCK_PATH_DEPTH_MAX: Final = 4096  # depth of a path in a report
 FSCK_BATCH_ROWS: Final = 1000  # observations written with one statement
 FSCK_SUMS_CACHE_KIB: Final = 64 * KIB  # page cache of temporary tables: 64 MiB
-FSCK_SUMS_ROWS_MAX: Final = 3_000_000  # rows of about 16 bytes that fit into it
-# Names under which fsck tries to read a pack that does not match its own: damaged packs of
-# exactly its size. An exchange of two has one; each try hashes an index.
+# Rows of temporary tables that fit into their page cache: each takes about 16 bytes.
+FSCK_SUMS_ROWS_MAX: Final = 3_000_000
+# If a pack does not match its key, fsck tries the keys of this many damaged packs of equal size.
+# One of two exchanged packs has one such key. Each try hashes an index.
 FSCK_NAMES_TRIED_MAX: Final = 1000
-FSCK_HEADS_MAX: Final = 3  # images that another host may make during the check of the kept ones
-# Packs without a row whose owner is checked, with one request each; others are kept.
+# Fsck repeats its check of the images so often if another host makes an image meanwhile.
+FSCK_HEADS_MAX: Final = 3
+# Packs without a row whose owner fsck checks, with one request each; any more are kept.
 FSCK_UNNAMED_PACKS_MAX: Final = 10_000
 FOREIGN_SHOWN_MAX: Final = 5  # foreign objects that a report names; all are counted
 FSCK_DEEP_PACKS_MAX: Final = 2  # packs downloaded and verified at once: bounds memory at 96 MiB
-LOST_NAME_ATTEMPTS_MAX: Final = 1000  # names tried in lost+found before fsck gives up on one inode
+LOST_NAME_ATTEMPTS_MAX: Final = 1000  # names tried in lost+found before fsck skips an inode
 
 assert PACK_BYTES_TARGET + 2 * BLOCK_BYTES_MAX <= PACK_BYTES_MAX, "a pack must hold its last block"
 assert LEVEL_SECTION_BYTES_MAX <= CHANGELOG_SECTION_BYTES_MAX, "a section is parsed by one rule"
@@ -286,39 +311,41 @@ assert WAITING_HANDLERS_MAX + WRITE_BACK_WAITING_MAX + HELD_BACK_MAX < FUSE_TASK
 )
 
 # --- stored text objects (superblock, lease) ----------------------------------------------------
-# Some hundred bytes in practice; parsing is refused beyond it.
+# Maximum size of a superblock or lease that is parsed; each has some hundred bytes.
 TEXT_OBJECT_BYTES_MAX: Final = 64 * KIB
-HOLDER_BYTES_MAX: Final = 1 * KIB  # of the local holder file: a name, and the nonces below
-# Epochs of a lease beyond the chain's last: each mount for writing takes one and appends a fence
-# record, unless it is killed at once.
+# Size of the local holder file: a name and up to LEASE_NONCES_MAX nonces.
+HOLDER_BYTES_MAX: Final = 1 * KIB
+# Difference between the epochs of the lease and of the last changelog. Every mount for writing
+# takes an epoch and ships a fence record with it, unless the mount is killed at once.
 EPOCH_LEAP_MAX: Final = 1 << 32
 LEASE_NONCES_MAX: Final = 4  # nonces that a host keeps: acquisitions with an unknown outcome
 LABEL_CHARS_MAX: Final = 64
-PROOF_OBJECTS_MAX: Final = 4  # objects of one kind tried with the keys: some may be damaged
-# Objects of one kind read if the superblock is missing: one page of a listing.
-TRACE_KEYS_MAX: Final = 1000
+PROOF_OBJECTS_MAX: Final = 4  # objects of one kind that keys are tried on: some may be damaged
+TRACE_KEYS_MAX: Final = 1000  # keys listed of one kind of object if the superblock is missing
 HOST_CHARS_MAX: Final = 255  # HOST_NAME_MAX is 64; some systems allow more
 
-# --- passphrases (argon2id; a superblock that asks for more is hostile) --------------------------
+# --- passphrases (argon2id; a superblock that demands more is hostile) ---------------------------
 KDF_ITERATIONS_MAX: Final = 64
 KDF_MEMORY_KIB_MAX: Final = 2 * MIB  # 2 GiB
 KDF_LANES_MAX: Final = 16
 
 # --- pack index ---------------------------------------------------------------------------------
-PACK_TAIL_BYTES: Final = 64 * KIB  # first guess at the size of the index: about 1,000 entries
+# Bytes first read from a pack's end: an index of about 1,000 entries.
+PACK_TAIL_BYTES: Final = 64 * KIB
 
 # --- SQLite -------------------------------------------------------------------------------------
-PAGE_CACHE_BYTES_MIN: Final = 4 * MIB  # for small machines
+PAGE_CACHE_BYTES_MIN: Final = 4 * MIB  # page cache on a small machine
 PAGE_CACHE_BYTES_MAX: Final = 8 * MIB  # larger caches only duplicate the kernel's page cache
 INODE_ROWS_MAX: Final = 8192  # cached inode rows, 0.7 KB each: directories in use, new files
 RECENT_ANSWERS_MAX: Final = 4096  # block locations cached while no row changes: about 1 MB
-STATEMENTS_CACHED_MAX: Final = 256  # more than the number of different statements
-DATABASE_BUSY_MS: Final = 10_000  # time that a reader may hold a lock: one step
+STATEMENTS_CACHED_MAX: Final = 256  # more than the program has different statements
+DATABASE_BUSY_MS: Final = 10_000  # longest wait for a reader's lock, which is held for one step
 BACKUP_STEP_PAGES: Final = 512  # pages copied with the database's mutex held
 # New WAL pages at which a checkpoint in a thread is worthwhile.
 WAL_CHECKPOINT_BYTES: Final = 8 * MIB
-WAL_REST_BYTES_MAX: Final = 4 * MIB  # WAL that may be copied on the loop, between two groups
-WAL_PASSES_MAX: Final = 8  # passes of one checkpoint; each leaves a tenth of the one before
+WAL_REST_BYTES_MAX: Final = 4 * MIB  # WAL that may be copied on the event loop, between two groups
+# Passes of one checkpoint; each leaves a tenth of the WAL of its predecessor.
+WAL_PASSES_MAX: Final = 8
 
 # --- database pages (SQLite) --------------------------------------------------------------------
 PAGE_BYTES_MIN: Final = 512
@@ -327,39 +354,44 @@ PAGE_BYTES_MAX: Final = 64 * KIB
 # --- filesystem semantics -----------------------------------------------------------------------
 PURGE_BLOCKS_MAX: Final = 256  # blocks of a removed file released in one slice: some ms
 TREE_SLICE_NAMES: Final = 1000  # names of a removed tree deleted in one slice: 2 to 5 ms
-TREE_SLICE_DIRECTORIES: Final = 128  # tops in one slice: bounds small ones
+# Directories of removed trees emptied in one slice, if they are small.
+TREE_SLICE_DIRECTORIES: Final = 128
 SEEK_SLICE_ROWS: Final = 1000  # blocks examined in one slice for the next hole: 1 to 2 ms
-CLONE_SLICE_NAMES: Final = 400  # names created by a slice of a copy: 2 to 5 ms
-CLONE_SLICE_BLOCKS: Final = 1000  # blocks shared by a slice of a copy: 2 to 5 ms
+CLONE_SLICE_NAMES: Final = 400  # names created in one slice of a clone: 2 to 5 ms
+CLONE_SLICE_BLOCKS: Final = 1000  # blocks shared in one slice of a clone: 2 to 5 ms
 COPIED_AT_ONCE_BYTES: Final = 1 * MIB  # bytes copied at once, on the loop: as in one write request
-COPIED_RANGE_BYTES: Final = 32 * MIB  # bytes read and written by one copy_file_range
-SHARED_RANGE_BYTES: Final = 1024 * MIB  # bytes covered by it in total; the result has 32 bits
-CLONE_COPIED_BYTES: Final = 4 * MIB  # unshipped content copied in one slice: some ms
-TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # growth of the WAL by a slice
+COPIED_RANGE_BYTES: Final = 32 * MIB  # bytes that one copy_file_range reads and writes
+# Bytes that one copy_file_range covers; its result has 32 bits.
+SHARED_RANGE_BYTES: Final = 1024 * MIB
+CLONE_COPIED_BYTES: Final = 4 * MIB  # unshipped content copied in one slice of a clone: some ms
+TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # growth of the WAL by one slice of work on a tree
 TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which work on trees waits for a sync
 # Longest wait for the kernel to forget removed names before the command is answered.
 TREE_FORGET_S_MAX: Final = 0.05
 KERNEL_FORGET_S_MAX: Final = 10.0  # time that a command waits for its effect to become visible
-TREE_PAUSE_S: Final = 0.2  # pause between two checks, also when the disk is full
-TREE_BUSY_S: Final = 0.0002  # a checkpoint that takes longer was interleaved with other tasks
+# Pause between two checks while work on trees waits, such as for disk space.
+TREE_PAUSE_S: Final = 0.2
+TREE_BUSY_S: Final = 0.0002  # other tasks ran if a pass of the scheduler takes longer
 DIRECTORY_DEPTH_MAX: Final = 1 << 20  # depth of a directory beyond which a loop is assumed
 FETCH_ROUNDS_MAX: Final = 16  # retries of a request after waiting for blocks
-READDIR_ROWS_MIN: Final = 24  # bytes that fit into the kernel's smallest readdir buffer
-READAHEAD_REQUESTS_MAX: Final = 32  # runs that wait for a worker; more are dropped
-READAHEAD_WORKERS: Final = 6  # runs fetched and unpacked at once: bounds memory at 96 MiB
-GROUP_NAMES_MAX: Final = 100_000  # names of one group, kept in case SQLite loses it
+READDIR_ROWS_MIN: Final = 24  # entries that fit into the kernel's smallest readdir buffer
+READAHEAD_REQUESTS_MAX: Final = 32  # read-ahead runs that wait for a worker; any more are dropped
+# Read-ahead runs fetched and unpacked at once: bounds memory at 96 MiB.
+READAHEAD_WORKERS: Final = 6
+GROUP_NAMES_MAX: Final = 100_000  # names changed by one group, kept in case SQLite loses the group
 UNLIMITED_CAPACITY_BYTES: Final = 1 << 50  # 1 PiB: size shown by statfs without a limit
 UNLIMITED_INODES: Final = 1 << 40
-KERNEL_READAHEAD_KIB: Final = 1024  # one FUSE read of the largest size
+KERNEL_READAHEAD_KIB: Final = 1024  # read-ahead of the kernel: one FUSE read of the largest size
 KERNEL_BACKGROUND_MAX: Final = 64  # pending kernel requests for read-ahead and write-back
 HOLDERS_SHOWN_MAX: Final = 10  # processes of other mount namespaces named in a message
-# After an unmount, a mount without visible holders must end within this time.
+# After an unmount the daemon must end within this time if no process visibly uses the mount.
 HELD_S_MAX: Final = 5.0
-HELD_PAUSE_S: Final = 0.1  # time between two checks of it
-# Attempts of an unmount: a collection makes a mountpoint busy for milliseconds, programs for longer.
+HELD_PAUSE_S: Final = 0.1  # pause between two checks whether the daemon has ended
+# Attempts to unmount. Collecting dirty data makes a mountpoint busy for milliseconds, a program for
+# longer.
 BUSY_ATTEMPTS_MAX: Final = 5
 BUSY_PAUSE_S: Final = 0.1
-UNMOUNT_GRACE_S: Final = 10.0  # after a signal: time limit for open files
+UNMOUNT_GRACE_S: Final = 10.0  # time limit of an unmount by a signal while files are open
 
 # --- s3fs-meta bench ----------------------------------------------------------------------------
 BENCH_THREADS_MAX: Final = 256  # more would only wait for each other; each holds a block in memory

@@ -1,10 +1,11 @@
 """The identity of this machine and of its current boot, as values that tests can replace.
 
-Owns: the files that identify it, and when they do not count: in a container they belong to
-its image or to its host, so a container is an unknown machine. Does not know: what another machine
-means for a lease (``sync.lease.lease_proof``), or another boot for files (``sync.opening``).
-Sources: machine-id(5), which asks that the value be hashed before others see it; SMBIOS 3.7, "System
-Information", UUID; https://systemd.io/CONTAINER_INTERFACE; random(4) on boot_id.
+Owns: the files that identify a machine, and the detection of containers. In a container these files
+belong to the image or to the host, so a container is an unknown machine.
+Does not know: the effect of another machine on a lease (``sync.lease.lease_proof``), or of another
+boot on files (``sync.opening``).
+Sources: machine-id(5), which requires that the value be hashed before it is published; SMBIOS 3.7,
+"System Information", UUID; https://systemd.io/CONTAINER_INTERFACE; random(4) on boot_id.
 """
 
 import os
@@ -23,7 +24,7 @@ CONTAINER_MARKS = (
     Path("/run/systemd/container"),
 )
 _CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST")
-_BYTES_MAX = 128  # maximum size of either file; both have about 36 bytes
+_BYTES_MAX = 128  # maximum size of a file with an identifier; each has about 36 bytes
 
 
 class Machine(NamedTuple):
@@ -37,7 +38,7 @@ UNKNOWN = Machine(None, None)
 
 
 def this_machine() -> Machine:
-    """Return what is known about this machine, nothing in a container."""
+    """Return the identifiers of this machine; UNKNOWN in a container."""
     if any(mark.exists() for mark in CONTAINER_MARKS) or any(
         os.environ.get(name) for name in _CONTAINER_VARIABLES
     ):
@@ -46,7 +47,7 @@ def this_machine() -> Machine:
 
 
 def _read(path: Path) -> str | None:
-    """Return the value of a file, None if it is absent, unreadable, or no identifier."""
+    """Return the identifier in a file; None if the file is absent, unreadable, or has none."""
     try:
         with path.open("rb") as file:
             value = file.read(_BYTES_MAX).decode("ascii").strip().lower()
@@ -60,5 +61,5 @@ def _read(path: Path) -> str | None:
 
 
 def this_boot() -> str:
-    """Return the kernel's boot ID, which is random and new after each boot."""
+    """Return the kernel's boot ID: a random value, different after each boot."""
     return BOOT_ID.read_text().strip()

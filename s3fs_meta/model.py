@@ -1,8 +1,8 @@
-"""The nouns that travel between layers: numbers with types of their own, and frozen values.
+"""The values that all layers share: numbers with types of their own, and immutable tuples.
 
 Owns: NewTypes and tuples. Does not know: SQLite, FUSE, stores.
-Tuples (NamedTuple) rather than dataclasses where one is made for every request: making a
-NamedTuple from a database row costs about a third of making a frozen dataclass.
+Values that every request makes are NamedTuples: making one from a database row takes about a third
+of the time of a frozen dataclass.
 """
 
 import enum
@@ -12,7 +12,7 @@ Ino = NewType("Ino", int)
 BlockId = NewType("BlockId", int)  # number of a block, never reused
 BlockIndex = NewType("BlockIndex", int)  # position of a block in its file, counted from 0
 PackId = NewType("PackId", int)
-Txg = NewType("Txg", int)  # transaction group; until changelogs exist, one image is one txg
+Txg = NewType("Txg", int)  # transaction group
 Epoch = NewType("Epoch", int)  # raised by every read-write mount
 Cookie = NewType("Cookie", int)  # position of a dentry in its directory, for readdir
 ObjectKey = NewType("ObjectKey", str)  # full key within a bucket prefix, e.g. pack/3f/7-9a...
@@ -40,24 +40,24 @@ class Attributes(NamedTuple):
 
 
 class InodeFlag:
-    """Bits of ``inodes.flags``: plain numbers, because asking an enumeration takes a microsecond."""
+    """Bits of ``inodes.flags``: integers, because testing an enumeration takes a microsecond."""
 
     HAS_XATTRS: Final = 1  # the inode has rows in xattrs
     REMOVED: Final = 2  # a directory without a name, emptied in the background; nlink is 0
     LOCKED: Final = 4  # the inode cannot change any more, nor can any name in it
-    HOLDS_LOCKED: Final = 8  # a directory that has, or had, something protected below it
+    HOLDS_LOCKED: Final = 8  # a directory with a protected inode below it, now or earlier
     IMMUTABLE: Final = 16  # the inode and its names cannot change until chattr -i
     APPEND_ONLY: Final = 32  # the file can only grow, until chattr -a
     PROTECTED: Final = LOCKED | IMMUTABLE | APPEND_ONLY
 
 
 class PointInTime(NamedTuple):
-    """A point in time as the user gives it: by the clock, or by the number of its txg."""
+    """A point in time as the user gives it: a clock time, a txg, or neither for the newest txg."""
 
     text: str  # as the user wrote it
-    time_ns: int | None = None  # the state at this time; None: another field is used
-    txg: Txg | None = None  # if neither this nor the time is set: the newest txg
-    is_ago: bool = False  # the time was counted back from now, by this host's clock
+    time_ns: int | None = None  # the time, if the user gave a time
+    txg: Txg | None = None  # the number, if the user gave a txg
+    is_ago: bool = False  # the user gave an age; this host's clock gave the time
 
 
 NEWEST: Final = PointInTime("newest")
@@ -80,13 +80,13 @@ class Caller(NamedTuple):
 
 
 class BlockState(enum.IntEnum):
-    """The state of a cached block (DESIGN: life of a block)."""
+    """The state of a cached block."""
 
-    DIRTY = 1  # dirty: not yet in the bucket, writable in place
-    SEALED = 2  # frozen, not yet in the bucket, waits for its pack
-    UPLOADED = 3  # the store confirmed it; the local row is not yet synced
-    CLEAN = 4  # evictable
-    DOOMED = 5  # no row references it; its file is deleted after the next background sync
+    DIRTY = 1  # not yet in the bucket, writable in place
+    SEALED = 2  # not yet in the bucket, frozen until its pack is uploaded
+    UPLOADED = 3  # in the bucket, but the local row that records this is not yet synced
+    CLEAN = 4  # in the bucket and evictable
+    DOOMED = 5  # no row references the block; its file is deleted after the next background sync
 
 
 class PackState(enum.IntEnum):
@@ -110,7 +110,7 @@ class BlockRow(NamedTuple):
 
 
 class CachedRow(NamedTuple):
-    """One row of ``cached_blocks``: a block with a local copy."""
+    """One row of ``cached_blocks``: a block with a file in the cache."""
 
     block: BlockId
     state: BlockState
@@ -119,7 +119,7 @@ class CachedRow(NamedTuple):
 
 
 class AccessTime(enum.Enum):
-    """When reading a file writes its access time; the words of mount(8)."""
+    """When reading a file writes its access time; the values are options of mount(8)."""
 
     NEVER = "noatime"
     RELATIVE = "relatime"

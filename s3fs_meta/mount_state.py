@@ -6,10 +6,10 @@
         ├────────────┴──► DEGRADED FENCED ─────┤
         └──────────────────────────────────────┘
 
-Background tasks run while a mount is STARTING, so it may go to any other state. FOLLOWING shows
-what another host writes, and becomes SERVING when it is promoted. SERVING takes changes (unless
-mounted read-only). DEGRADED and FENCED answer reads, refuse changes and ship nothing more. Neither
-returns to SERVING: a new mount does.
+Background tasks run while a mount is STARTING, so any other state may follow. A FOLLOWING mount
+shows the changes of another host, and becomes SERVING when it is promoted. A SERVING mount accepts
+changes, unless it was mounted read-only. A DEGRADED or FENCED mount answers reads, refuses changes
+and ships nothing more. It never becomes SERVING again: the user unmounts it and mounts again.
 """
 
 import enum
@@ -49,7 +49,7 @@ _SHIPS_NOT: Final = frozenset({MountState.FOLLOWING, MountState.DEGRADED, MountS
 
 
 class MountStatus:
-    """The one holder of a mount's state: any component may change it, and all read it."""
+    """The state of one mount, which every component may read and change."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class MountStatus:
         """Begin as STARTING.
 
         Args:
-            read_only: no changes are taken until ``promote``.
-            rows_changed: returns how many rows of the database changed; None: each change may.
-            undo: takes back what no commit holds yet.
+            read_only: changes are refused until ``promote``.
+            rows_changed: returns the number of changed rows; None: every change counts as one.
+            undo: rolls back changes that are not committed.
         """
         self._state = MountState.STARTING
         self.read_only = read_only
-        self.kernel_read_only = False  # remounted: the kernel passes on no change
+        self.kernel_read_only = False  # remounted read-only: the kernel refuses changes
         self.why = ""
         self._writable = False
         self._troubled = False
@@ -77,21 +77,21 @@ class MountStatus:
 
     @property
     def state(self) -> MountState:
-        """Return the present state."""
+        """Return the current state."""
         return self._state
 
     @property
     def writable(self) -> bool:
-        """Return whether changes are taken."""
+        """Return whether the mount accepts changes."""
         return self._writable
 
     @property
     def ships(self) -> bool:
-        """Return whether uploads are allowed: not once degraded or fenced; changes then stay local."""
+        """Return whether uploads are allowed; a degraded or fenced mount keeps changes local."""
         return self._state not in _SHIPS_NOT and not self._troubled
 
     def enter(self, state: MountState, why: str = "") -> None:
-        """Move to *state*; staying in it is allowed, leaving the table is a bug."""
+        """Change the state to *state*; a transition that the table lacks is a bug."""
         if state is self._state:
             return
         assert state in NEXT[self._state], f"{self._state} cannot become {state}"
@@ -102,17 +102,17 @@ class MountStatus:
         self._writable = state is MountState.SERVING and not self.read_only
 
     def degrade(self, why: str) -> None:
-        """Turn read-only after something that must not happen, if not worse already."""
+        """Turn read-only after an unexpected error, unless already fenced or stopping."""
         if self._state in {MountState.STARTING, MountState.FOLLOWING, MountState.SERVING}:
             self.enter(MountState.DEGRADED, why)
 
     def break_off(self, why: str) -> None:
-        """As ``degrade``, when a change failed half-way: no reader may ever see half of it."""
+        """Turn read-only, as ``degrade`` does, and roll back a change that failed half-way."""
         self.degrade(why)
         self._undo()
 
     def fence(self, why: str) -> None:
-        """Turn read-only because another host took over; a mount that is stopping only stops uploads."""
+        """Turn read-only because another host took over; if STOPPING, only end uploads."""
         if self._state is MountState.STOPPING:
             self._troubled = True
         else:
@@ -124,35 +124,35 @@ class MountStatus:
         return self.changes_begun, self._rows_changed()
 
     def is_half_done(self, since: tuple[int, int]) -> bool:
-        """Return whether a change that fails may have left half of itself: rows changed, too."""
+        """Return whether a change has begun and rows have changed after the progress *since*."""
         return all(now != then for now, then in zip(self.progress, since, strict=True))
 
     def promote(self) -> None:
-        """Take changes from now on: the follower becomes the writer."""
+        """Accept changes from now on: the follower has become the writer."""
         assert self._state is MountState.FOLLOWING, f"{self._state} cannot be promoted"
         self.read_only = False
         self.enter(MountState.SERVING)
 
     def remount(self, *, read_only: bool) -> None:
-        """Note whether the kernel passes on changes: it was remounted."""
+        """Record that the kernel has remounted the filesystem, read-only or writable."""
         self.kernel_read_only = read_only
 
     def require_kernel_writable(self) -> None:
-        """Raise if the kernel takes no changes; for changes that do not come through the kernel.
+        """Refuse a change of the control socket while the kernel's mount is read-only.
 
-        Requests do not need it: what the kernel took before is still handed over.
+        FUSE requests skip this check: the kernel still writes back what it accepted before.
 
         Raises:
-            ReadOnlyStateError: remounted read-only.
+            ReadOnlyStateError: the filesystem was remounted read-only.
         """
         if self.kernel_read_only:
             raise ReadOnlyStateError("remounted read-only")
 
     def require_writable(self) -> None:
-        """Raise unless changes are taken.
+        """Count a change that begins, or refuse it.
 
         Raises:
-            ReadOnlyStateError: mounted read-only, degraded, fenced or stopping.
+            ReadOnlyStateError: the mount is read-only, degraded, fenced or stopping.
         """
         if not self._writable:
             raise ReadOnlyStateError(
@@ -162,4 +162,4 @@ class MountStatus:
 
 
 def _nothing() -> None:
-    """Take back nothing: no operation can have begun."""
+    """Roll back nothing, as no operation can have begun."""

@@ -1,8 +1,9 @@
-"""How the values of mount options are written: sizes, times, moments, masks, words.
+"""Parsers of the values of mount options: sizes, times, points in time, masks, keywords.
 
-Owns: the syntax, and the question after a misspelt word. Does not know: which option takes what.
-Each parser takes the option's word, for its message, and the text after ``=``; each raises
-UsageError for a text that it does not take.
+Owns: the syntax of values, and the suggestion for a misspelt word.
+Does not know: which option uses which parser.
+Each parser takes the name of the option, for its message, and the text after ``=``. It raises
+UsageError if the text is invalid.
 """
 
 import difflib
@@ -28,7 +29,8 @@ INTERVAL_S_MAX: Final = 7 * 86_400.0
 MODE_BITS_MAX: Final = 0o777
 TXG_MAX: Final = (1 << 63) - 2
 
-_LIKENESS: Final = 0.7  # "comit" means "commit", but "remount" does not mean "read_timeout"
+# Similarity from which a word is suggested: "commit" for "comit", not "read_timeout" for "remount".
+_LIKENESS: Final = 0.7
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
@@ -50,9 +52,9 @@ def parse_size(word: str, text: str, example: str = "512M") -> int:
     """Return bytes; ``K``, ``M``, ``G`` and ``T`` are powers of 1024.
 
     Args:
-        word: the option.
-        text: what it was given.
-        example: a sensible value, for the refusal.
+        word: the name of the option.
+        text: the value that the user gave.
+        example: a sensible value, for the error message.
 
     Raises:
         UsageError: not a size.
@@ -93,12 +95,12 @@ def point_in_time(word: str, text: str) -> PointInTime:
 
 
 def point_of_txg(word: str, text: str) -> PointInTime:
-    """Return the moment of a transaction group."""
+    """Return a point in time: the end of a transaction group, by its number."""
     return PointInTime(f"{word}={text}", txg=Txg(integer(0, TXG_MAX)(word, text)))
 
 
 def parse_point_in_time(text: str, now_ns: int) -> PointInTime | None:
-    """Return a point in time; None if the text is none."""
+    """Return a point in time; None if the text does not describe one."""
     if text == NEWEST.text:
         return NEWEST
     by_number = _TXG.fullmatch(text)
@@ -112,7 +114,7 @@ def parse_point_in_time(text: str, now_ns: int) -> PointInTime | None:
     fraction = _FRACTION.search(text)
     fraction_ns = 0 if fraction is None else int(fraction[1].ljust(9, "0"))
     try:
-        # Python 3.10 does not parse "Z" and nanoseconds. Without a zone it is local time.
+        # Python 3.10 does not parse "Z" and nanoseconds. A time without a zone is local.
         whole = re.sub("[zZ]$", "+00:00", _FRACTION.sub("", text))
         when = datetime.fromisoformat(whole).astimezone()
     except (ValueError, OverflowError):
@@ -121,14 +123,14 @@ def parse_point_in_time(text: str, now_ns: int) -> PointInTime | None:
 
 
 def format_time(time_ns: int) -> str:
-    """Return a time as ``point_in_time`` takes it, of the next millisecond: not before what was then."""
+    """Return a time in the syntax of ``point_in_time``, rounded up to a millisecond."""
     milliseconds = -(-time_ns // _MS_NS)
     when = _EPOCH + timedelta(milliseconds=milliseconds)
     return when.astimezone().isoformat(timespec="milliseconds")
 
 
 def mark(word: str, text: str) -> Mark:
-    """Return a position in the chain as a mount prints it: ``TXG:HASH``."""
+    """Return a position in the chain, parsed from the form that mount prints: ``TXG:HASH``."""
     match = _MARK.fullmatch(text.lower())
     if match is None or not MARK_HASH_DIGITS_MIN <= len(match[2]) <= _HASH_DIGITS:
         raise UsageError(f"{word}={text} must be TXG:HASH as printed by mount")
@@ -136,7 +138,7 @@ def mark(word: str, text: str) -> Mark:
 
 
 def retention(word: str, text: str) -> int:
-    """Return how far back points in time are available: seconds, up to 100 years; 0 is none."""
+    """Return the retention of points in time: seconds, up to 100 years; 0 retains none."""
     match = _DURATION.fullmatch(text.strip())
     seconds = math.nan
     if match is not None:
@@ -149,7 +151,7 @@ def retention(word: str, text: str) -> int:
 
 
 def duration(seconds: int) -> str:
-    """Return a time as it is written in options: in the largest unit that leaves no rest."""
+    """Return a time in the syntax of options, in the largest unit that divides it."""
     for unit in ("d", "h", "m"):
         if seconds and seconds % _DURATION_UNITS[unit] == 0:
             return f"{seconds // int(_DURATION_UNITS[unit])}{unit}"
@@ -179,7 +181,7 @@ def one_of(*words: str) -> Callable[[str, str], str]:
 
 
 def text_value(word: str, text: str) -> str:
-    """Return any text but the empty one."""
+    """Return any text that is not empty."""
     if not text:
         raise UsageError(f"{word} needs a value")
     return text
@@ -191,7 +193,7 @@ def path_value(word: str, text: str) -> Path:
 
 
 def page_size(word: str, text: str) -> int:
-    """Return a page size that SQLite knows."""
+    """Return a page size that SQLite supports."""
     size = parse_size(word, text, "8K")
     if not PAGE_BYTES_MIN <= size <= PAGE_BYTES_MAX or size & (size - 1):
         raise UsageError(
@@ -201,14 +203,14 @@ def page_size(word: str, text: str) -> int:
 
 
 def page_cache(word: str, text: str) -> int:
-    """Return SQLite's notation: pages, or minus KiB."""
+    """Return the size of a page cache in SQLite's notation: pages, or KiB as a negative number."""
     if re.fullmatch(r"-?\d+", text):
         return int(text)
     return -(parse_size(word, text) >> 10)
 
 
 def cache_bytes(word: str, text: str) -> int:
-    """Return a size that is enough for the block cache."""
+    """Return a size that is not below the minimum of the block cache."""
     size = parse_size(word, text)
     if size < CACHE_BYTES_MIN:
         raise UsageError(f"{word}={text} is below the minimum, {CACHE_BYTES_MIN >> 20}M")
@@ -223,11 +225,11 @@ def mode_mask(word: str, text: str) -> int:
 
 
 def flag(value: object) -> Callable[[str, str], object]:
-    """Return the parser of a bare word, which stands for *value*."""
+    """Return the parser of an option without a value, which means *value*."""
     return lambda _word, _text: value
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return a question that names the word that was probably meant, or nothing."""
+    """Return a question with the most similar known word; empty if no known word is similar."""
     near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=_LIKENESS)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,8 +1,7 @@
-"""The table of mount options (``-o``): one row each, with its complete documentation.
+"""The table of mount options (``-o``): one row for each option, with its complete documentation.
 
-Owns: the words, their defaults, meaning and price; docs/reference/settings.md is made from it, and
-``settings`` takes each default from it.
-Does not know: how a value is used.
+Owns: names, defaults, meanings and costs, from which docs/reference/settings.md is generated.
+Does not know: the use of a value.
 Source: mount(8), "FILESYSTEM-INDEPENDENT MOUNT OPTIONS"; fstab(5).
 """
 
@@ -60,11 +59,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
         one_of("wal", "delete", "truncate", "persist", "memory", "off"),
         "wal",
         "How SQLite keeps the metadata database consistent.",
-        "Under `wal` reads, checkpoints and images run beside writes. Under the other modes images "
-        "stop the mount while the database is copied, and a commit costs one or two fsyncs.",
-        "`wal`, `delete`, `truncate`, `persist`: nothing that was fsynced. `memory`, `off`: after "
-        "any crash the local state is quarantined and what the bucket holds restored; under `off` any "
-        "error of SQLite turns the mount read-only.",
+        "Under `wal`, reads, checkpoints and images run beside writes. Under the other modes an "
+        "image stops the mount while the database is copied, and a commit costs one or two fsyncs.",
+        "`wal`, `delete`, `truncate`, `persist`: nothing that was fsynced is lost. `memory`, "
+        "`off`: after any crash the local state is quarantined and the state in the bucket "
+        "restored; under `off` any error of SQLite turns the mount read-only.",
     ),
     Option(
         "synchronous",
@@ -72,12 +71,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "LEVEL",
         one_of("off", "normal", "full", "extra"),
         "normal",
-        "How often SQLite syncs on its own. `fsync` of a file is a promise at every level but `off`.",
-        "`full` and `extra` sync at every group commit, 20 to 200 times a second on a disk "
-        "that takes 5 ms; `normal` and `off` do not.",
-        "`normal` and above: power loss costs at most `commit=` seconds of what was not fsynced. "
-        "`off`: after power loss nothing is promised, not even by fsync: the local state is "
-        "quarantined and what the bucket holds restored.",
+        "How often SQLite syncs on its own. At every level but `off`, `fsync` makes a file durable.",
+        "`full` and `extra` sync at every group commit, 20 to 200 times a second on a disk that "
+        "takes 5 ms; `normal` and `off` do not.",
+        "`normal` and above: power loss costs at most `commit=` seconds of changes that were not "
+        "fsynced. `off`: after power loss the local state is quarantined and the state in the "
+        "bucket restored; even fsynced changes may be lost.",
     ),
     Option(
         "page_size",
@@ -87,8 +86,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Page size of the database; default: unchanged. Another size converts the database before "
         "the mount begins.",
-        "Larger pages read faster in order and write more per change. A conversion needs twice "
-        "the space of the database and time in proportion; a complete new image is uploaded.",
+        "With larger pages sequential reads are faster, and each change writes more. A conversion "
+        "needs twice the space of the database, time in proportion to its size, and the upload of "
+        "a complete new image.",
         "A crash during the conversion leaves the old size.",
     ),
     Option(
@@ -97,8 +97,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "PAGES|SIZE",
         page_cache,
         "",
-        "SQLite's page cache: a number of pages, minus KiB, or a size such as `256M`; default: "
-        "a share of the machine's memory.",
+        "SQLite's page cache: a number of pages, a negative number of KiB, or a size such as "
+        "`256M`; default: a share of the machine's memory.",
         "Memory of the daemon. Too small a cache makes metadata operations read the disk.",
         _NO_EFFECT,
     ),
@@ -118,8 +118,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "PAGES",
         integer(0, 1 << 31),
         "0",
-        "Checkpoint inside a commit when the WAL has so many pages; 0 leaves checkpoints to the "
-        "mount, which makes them in the background.",
+        "Number of pages in the WAL from which a commit checkpoints it; with 0 the mount "
+        "checkpoints in the background.",
         "Above 0 a commit sometimes waits for a checkpoint, tens of milliseconds in which no "
         "request is answered.",
         _NO_EFFECT,
@@ -141,8 +141,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         one_of("default", "file", "memory"),
         "memory",
         "Where SQLite sorts and keeps temporary tables.",
-        "`file` needs disk accesses for large sorts, which a mount never does; fsck takes no "
-        "mount options and always keeps its large tables in files.",
+        "`file` needs disk accesses for large sorts, and a mount does no large sorts. fsck takes "
+        "no mount options and always keeps its large tables in files.",
         _NO_EFFECT,
     ),
     Option(
@@ -155,8 +155,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "cache, control socket, log. Default: `$XDG_STATE_HOME/s3fs-meta`, else "
         "`~/.local/state/s3fs-meta`; `/var/lib/s3fs-meta` for root.",
         "Disk space: `cachesize` plus the metadata.",
-        "It has the only copy of data that is not uploaded yet. Mounting with another directory starts from what "
-        "the bucket holds.",
+        "The directory has the only copy of data that is not uploaded yet. A mount with another "
+        "directory starts from the state in the bucket.",
     ),
     Option(
         "cachesize",
@@ -165,8 +165,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         cache_bytes,
         "10G",
         "Maximum size of the cached file blocks.",
-        "Disk space. When it is full of blocks that are not uploaded yet, writers wait.",
-        "A larger cache can hold more that is not uploaded yet.",
+        "Disk space. When the cache is full of blocks that are not uploaded yet, writers wait.",
+        "A larger cache can hold more blocks that are not uploaded yet.",
     ),
     Option(
         "compress",
@@ -185,9 +185,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "SIZE",
         parse_size,
         "",
-        "Size that `df` shows, kept in the filesystem; writing past it gives ENOSPC. Content counts "
-        "after deduplication, and so do extended attributes; names and inodes do not. 0: unlimited; "
-        "default: the last value.",
+        "Maximum size of the filesystem, which `df` shows; writing more gives ENOSPC. Content "
+        "counts after deduplication, extended attributes count, names and inodes do not. 0: "
+        "unlimited; default: the value of the last mount, which the filesystem stores.",
         "Each mount sums up the extended attributes, which takes 0.25 s for a million of them.",
         _NO_EFFECT,
     ),
@@ -198,7 +198,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(value=True),
         "",
         "Mount read-only: no change is accepted and the lease is not touched.",
-        "Changes by a host that writes are not seen until the next mount, unless `follow` is given.",
+        "Changes by another host appear at the next mount, or with `follow` after seconds.",
         _NO_EFFECT,
     ),
     Option(
@@ -207,8 +207,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "",
-        "With `ro`: show what another host writes, a few seconds later; on any number of hosts. "
-        "`s3fs-meta promote` makes such a mount the one that writes. Needs `journal_mode=wal`.",
+        "With `ro`: show the changes of the writer on another host, a few seconds later; on any "
+        "number of hosts. `s3fs-meta promote` makes such a mount the writer. Needs "
+        "`journal_mode=wal`.",
         "One small request every `poll=` seconds. The mount table says `rw`; writing is refused "
         "with EROFS.",
         _NO_EFFECT,
@@ -222,8 +223,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "",
-        "Allow access by other users; permission bits decide. Without root it needs `user_allow_other` in "
-        "`/etc/fuse.conf`. Without it only the user who mounted gets in, not even root.",
+        "Allow access by other users, as permission bits specify; without the option, only the "
+        "user who mounted has access, and root has none. Users other than root need "
+        "`user_allow_other` in `/etc/fuse.conf`.",
         "Other users can put load on the daemon.",
         _NO_EFFECT,
     ),
@@ -234,7 +236,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(AccessTime.NEVER),
         "",
         "Reading never writes an access time.",
-        "Programs that look at access times (old mail readers, tmp cleaners) are misled.",
+        "Programs that read access times (old mail readers, tmp cleaners) are misled.",
         _NO_EFFECT,
     ),
     Option(
@@ -243,7 +245,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=False),
         "",
-        "Listing a directory never writes its access time; the other options decide for files.",
+        "Listing a directory never writes its access time; `relatime`, `noatime` and "
+        "`strictatime` then apply to files only.",
         "As `noatime`, for directories.",
         _NO_EFFECT,
     ),
@@ -253,7 +256,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "diratime",
-        "Listing a directory writes its access time, as the other options specify.",
+        "Listing a directory writes its access time, as the options for files specify.",
         _NOTHING,
         _NO_EFFECT,
     ),
@@ -263,7 +266,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(AccessTime.RELATIVE),
         "relatime",
-        "Reading writes the access time when it is not younger than the last change, or a day old.",
+        "Reading writes the access time if it is a day old, or not later than the last change.",
         "A metadata change on some reads.",
         "Access times of the last `commit=` seconds.",
     ),
@@ -283,8 +286,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(AccessTime.ALWAYS),
         "",
-        "Every read that reaches the daemon writes the access time; what the kernel has in its page "
-        "cache is read without it.",
+        "Every read that reaches the daemon writes the access time; a read that the kernel "
+        "answers from its page cache does not.",
         "A metadata change on every such read.",
         "Access times of the last `commit=` seconds.",
     ),
@@ -294,8 +297,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "nodev",
-        "Device files do not work. The only choice without root. From `mount -t` and `/etc/fstab` the "
-        "default for root is `dev`, as for other filesystems.",
+        "Device files do not work; always on for users other than root. For root with `mount -t` "
+        "or `/etc/fstab` the default is `dev`, as for other filesystems.",
         _NOTHING,
         _NO_EFFECT,
     ),
@@ -315,8 +318,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "nosuid",
-        "Set-user-ID bits and file capabilities have no effect. The only choice without root. From "
-        "`mount -t` and `/etc/fstab` the default for root is `suid`, as for other filesystems.",
+        "Set-user-ID bits and file capabilities have no effect; always on for users other than "
+        "root. For root with `mount -t` or `/etc/fstab` the default is `suid`, as for other "
+        "filesystems.",
         _NOTHING,
         _NO_EFFECT,
     ),
@@ -356,10 +360,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "TIME",
         point_in_time,
         "",
-        "Mount an older state of the filesystem, read-only: a time in ISO 8601 (local "
-        "unless it has a zone; up to nanoseconds), or an age such as `10m` or `1h30m ago`.",
-        "Local state of its own, which is fetched at the mount and removed at unmount; the present "
-        "can be mounted beside it, and other points in time on other mountpoints.",
+        "Mount an older state of the filesystem, read-only: a time in ISO 8601 (local unless it "
+        "has a zone; up to nanoseconds), or an age such as `10m` or `1h30m ago`.",
+        "A state directory of its own, which is downloaded at the mount and removed at unmount. "
+        "The present state and other points in time can be mounted at the same time, on other "
+        "mountpoints.",
         _NO_EFFECT,
     ),
     Option(
@@ -368,7 +373,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "NUMBER",
         point_of_txg,
         "",
-        "As `at`: the end of a transaction group, by its number in `s3fs-meta log`.",
+        "Mount the state after a transaction group, read-only; `s3fs-meta log` lists the numbers.",
         "As `at`.",
         _NO_EFFECT,
     ),
@@ -378,9 +383,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "TXG:HASH",
         mark,
         "",
-        "Refuse a bucket that is older than an earlier mount reported, or that has another history "
-        "since: an old copy of all of it may have been put back. The state that is then served is "
-        "compared, not only the listing; with `at`, the chain in which the point in time was found.",
+        "Refuse a bucket that is older than the state that an earlier mount printed, or that has "
+        "another history since: the bucket may have been replaced by an old copy. The mount "
+        "compares the state that it serves; with `at`, the chain that contains the point in time.",
         "Up to three requests.",
         _NO_EFFECT,
     ),
@@ -391,7 +396,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         integer(0, ID_MAX),
         "",
         "Show every file as owned by this user; default: the owner that is stored.",
-        "Stored owners do not show; chown still stores.",
+        "Stored owners are not visible; chown still changes them.",
         _NO_EFFECT,
     ),
     Option(
@@ -401,7 +406,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         integer(0, ID_MAX),
         "",
         "Show every file as owned by this group; default: the group that is stored.",
-        "Stored groups do not show; chgrp still stores.",
+        "Stored groups are not visible; chgrp still changes them.",
         _NO_EFFECT,
     ),
     Option(
@@ -410,9 +415,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "MASK",
         mode_mask,
         "",
-        "Show every file with permission bits 0777 without these (octal); default: the bits that "
+        "Show every file with permission bits 0777 minus this octal mask; default: the bits that "
         "are stored.",
-        "Stored bits do not show; chmod still stores.",
+        "Stored bits are not visible; chmod still changes them.",
         _NO_EFFECT,
     ),
     Option(
@@ -421,8 +426,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "WAY",
         one_of("direct", "scheduled"),
         "",
-        "Accepted for one release so that lines of fstab(5) still mount; the mount prints a warning. "
-        "Requests of the kernel are always taken as under `direct`.",
+        "Accepted for one release so that lines of fstab(5) still mount; the mount prints a "
+        "warning. Requests of the kernel are always taken as under `direct`.",
         _NOTHING,
         _NO_EFFECT,
     ),
@@ -432,8 +437,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "WHETHER",
         one_of("used", "off"),
         "",
-        "Accepted for one release so that lines of fstab(5) still mount; the mount prints a warning. "
-        "Every mount uses the compiled extension.",
+        "Accepted for one release so that lines of fstab(5) still mount; the mount prints a "
+        "warning. Every mount uses the compiled extension.",
         _NOTHING,
         _NO_EFFECT,
     ),
@@ -443,10 +448,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "SECONDS",
         seconds(COMMIT_INTERVAL_S_MIN),
         "5",
-        "How often everything is synced to the local disk, file blocks before metadata.",
+        "How often all changes are synced to the local disk, file blocks before metadata.",
         "A shorter interval syncs more often.",
-        "Power loss loses at most this many seconds of unsynced data; killing the daemon "
-        "loses the last 5 ms, up to 50 ms of a stream of changes.",
+        "Power loss loses at most this many seconds of unsynced data. A killed daemon loses the "
+        "last 5 ms of changes, or up to 50 ms if changes follow each other without a pause.",
     ),
     Option(
         "sync_interval",
@@ -455,8 +460,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         seconds(SYNC_INTERVAL_S_MIN),
         "5",
         "How often changes are uploaded: new content, then one changelog.",
-        "Each time that something changed, one or more packs and one small object.",
-        "Losing this machine loses the changes of the last one or two intervals.",
+        "After each interval with changes, uploads of one or more packs and one small object.",
+        "Loss of this machine costs the changes of the last one or two intervals.",
     ),
     Option(
         "fsync",
@@ -465,9 +470,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         one_of("local", "remote"),
         "local",
         "What fsync(2) waits for: the local disk, or also the bucket.",
-        "With `remote` each fsync takes as long as an upload and a changelog; those that come "
-        "meanwhile share the next one. After `write_timeout` fsync fails with EIO; the upload continues.",
-        "With `remote` losing this machine costs nothing that was fsynced.",
+        "With `remote` each fsync takes as long as the uploads of a pack and a changelog; fsyncs "
+        "that are called meanwhile share the next uploads. After `write_timeout` fsync fails with "
+        "EIO, and the upload continues.",
+        "With `remote` loss of this machine costs no fsynced changes.",
     ),
     Option(
         "image_interval",
@@ -475,9 +481,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "SECONDS",
         seconds(1.0),
         "1d",
-        "How often a complete image of the metadata is uploaded at the latest, if something "
-        "changed; more often when much did.",
-        "Uploads the pieces of the database that changed.",
+        "Longest time between two uploads of a complete metadata image while changes are made; "
+        "many changes shorten it.",
+        "Uploads of the image pieces that changed.",
         "None; a restore also reads the changes since the last image.",
     ),
     Option(
@@ -496,7 +502,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "SECONDS",
         seconds(1.0),
         "60",
-        "How long a read of something that is not cached waits for the bucket before EIO.",
+        "How long a read of a block that is not cached waits for the bucket before EIO.",
         "Programs wait this long in an outage.",
         _NO_EFFECT,
     ),
@@ -506,8 +512,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "SECONDS",
         seconds(1.0),
         "60",
-        "How long a write waits for room in a cache full of blocks that are not uploaded, before "
-        "ENOSPC.",
+        "How long a write waits for space in a cache full of blocks that are not uploaded, before "
+        "it fails with ENOSPC.",
         "Programs wait this long in an outage.",
         _NO_EFFECT,
     ),
@@ -527,7 +533,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "NAME",
         text_value,
         "",
-        "Region of the bucket; default: as the AWS configuration says.",
+        "Region of the bucket; default: the region in the AWS configuration.",
         _NOTHING,
         _NO_EFFECT,
     ),
@@ -547,8 +553,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "FILE",
         path_value,
         "",
-        "File whose first line is the passphrase; default: `$S3FS_META_PASSPHRASE`, else the "
-        "terminal is asked.",
+        "File whose first line is the passphrase; default: `$S3FS_META_PASSPHRASE`, else a prompt "
+        "on the terminal.",
         "Anyone who reads the file can read the filesystem.",
         _NO_EFFECT,
     ),
@@ -568,8 +574,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "",
-        "Take the filesystem from the host that holds it; that host turns read-only.",
-        "Changes that it had not uploaded stay on that host.",
+        "Take the lease from the host that holds it; its mount turns read-only.",
+        "Changes that the other host had not uploaded stay on that host.",
         _NO_EFFECT,
     ),
 )
@@ -578,9 +584,9 @@ BY_WORD: Final[Mapping[str, Option]] = {option.word: option for option in OPTION
 
 
 def default_of(field: str) -> Any:
-    """Return the default of a field of MountOptions, from the row that has one.
+    """Return the default of a field of MountOptions, from the row that has a default.
 
-    Without such a row it is None; for a flag, which no row switches off, it is the opposite.
+    Without such a row the default is None; for a flag it is the opposite of the flag's value.
     """
     rows = [option for option in OPTIONS if option.field == field]
     for option in rows:

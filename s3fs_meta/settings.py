@@ -1,8 +1,9 @@
 """The parsed mount options (``-o``), as one frozen value.
 
-Owns: the value, the slices of it that the parts take, parsing of fstab-style strings, words that are no options of ours.
-Does not know: defaults (``option_table``), the command line around it, SQLite (``meta.db.pragmas`` checks what its values can
-be), the codec (``codec.compression`` knows its methods).
+Owns: the value, the slice of it that each component takes, the parser of fstab-style strings, and
+the options of other programs, which are ignored or refused.
+Does not know: defaults (``option_table``), the command line, the values that SQLite accepts
+(``meta.db.pragmas``), the methods of compression (``codec.compression``).
 """
 
 import re
@@ -16,7 +17,7 @@ from s3fs_meta.model import AccessTime, Mark, PointInTime
 from s3fs_meta.option_syntax import nearest
 from s3fs_meta.option_table import BY_WORD, Option, default_of
 
-# Options of fstab(5) and mount(8) that are meant for other programs, or ask for the only behaviour.
+# Options of fstab(5) and mount(8) for other programs, or for the only behaviour that there is.
 IGNORED_WORDS: Final = frozenset(
     {
         "_netdev",
@@ -47,24 +48,25 @@ REFUSED_WORDS: Final[Mapping[str, str]] = {
     "remount": "mount -o remount,ro MOUNTPOINT and remount,rw are for mount(8); other options are"
     " changed by unmounting and mounting again",
     "iversion": "inodes have no version that counts their changes",
-    "lazytime": "times are not kept in memory for longer than the rest; noatime writes fewer",
+    "lazytime": "times are not kept in memory longer than other changes; noatime writes fewer",
     "mand": "Linux has no mandatory locks any more",
     "noacl": "ACLs cannot be switched off",
     "norelatime": "write strictatime for every access, or noatime for none",
     "nosymfollow": "symbolic links are followed",
     "nouser_xattr": "extended attributes cannot be switched off",
-    "sync": "writes are not made synchronous; fsync(2) is a promise, and commit= bounds the rest",
-    "dirsync": "changes of directories are not made synchronous; fsync(2) of one is a promise",
+    "sync": "writes cannot be made synchronous; fsync(2) makes them durable, and commit= bounds the"
+    " loss of writes without it",
+    "dirsync": "changes of directories cannot be made synchronous; fsync(2) makes them durable",
 }
 
 
-# MountOptions has every field of the slices below, so it is passed where a part takes its slice; a
-# part that needs more extends its slice.
+# MountOptions has every field of the slices below, so it is passed to components that take a slice.
+# A component that needs more fields extends its slice.
 
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """The slice of the block cache."""
+    """The options that the block cache takes."""
 
     cache_bytes: int = default_of("cache_bytes")
     read_timeout_s: float = default_of("read_timeout_s")
@@ -73,29 +75,29 @@ class CacheOptions:
 
 @dataclass(frozen=True)
 class SessionOptions(CacheOptions):
-    """The slice of everything between the database and the bucket."""
+    """The options that uploads, changelogs, images and followers take."""
 
     compression: str = default_of("compression")
     commit_interval_s: float = default_of("commit_interval_s")
     sync_interval_s: float = default_of("sync_interval_s")
     image_interval_s: float = default_of("image_interval_s")
     poll_interval_s: float = default_of("poll_interval_s")
-    fsync: str = default_of("fsync")  # "remote": it waits for the bucket
+    fsync: str = default_of("fsync")  # "remote": fsync(2) waits for the bucket
     follow: bool = default_of("follow")
 
 
 @dataclass(frozen=True)
 class FilesystemOptions:
-    """The slice of the POSIX semantics."""
+    """The options that the POSIX semantics take."""
 
     access_time: AccessTime = default_of("access_time")
     directory_times: bool = default_of("directory_times")
-    allow_other: bool = default_of("allow_other")  # several users may use it
+    allow_other: bool = default_of("allow_other")  # other users may access the mount
 
 
 @dataclass(frozen=True)
 class SqliteOptions:
-    """The slice of SQLite's settings that do not depend on the database."""
+    """The settings of SQLite that do not depend on the database."""
 
     journal_mode: str = default_of("journal_mode")
     synchronous: str = default_of("synchronous")
@@ -107,7 +109,7 @@ class SqliteOptions:
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """The slice of the mount options for the kernel."""
+    """The mount options that the kernel takes."""
 
     read_only: bool = default_of("read_only")
     allow_other: bool = default_of("allow_other")
@@ -118,7 +120,7 @@ class KernelOptions:
 
 @dataclass(frozen=True)
 class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptions):
-    """Every option of a mount. None: as the documentation of the option says."""
+    """Every option of a mount; None: the option was not given and has no default."""
 
     # SQLite
     page_size: int | None = default_of("page_size")
@@ -152,24 +154,24 @@ class GivenOption(NamedTuple):
 
 
 def shown_value(value: object) -> str:
-    """Return a value of MountOptions as text: equal for values that mean the same."""
+    """Return a value of MountOptions as text, which is equal for values of the same meaning."""
     if isinstance(value, PointInTime):
         return value.text
     return str(value.resolve()) if isinstance(value, Path) else str(value)
 
 
 def split_options(text: str) -> list[str]:
-    r"""Return the comma-separated parts of one ``-o`` string; ``\,`` is a comma, ``\\`` itself."""
+    r"""Return the comma-separated parts of a ``-o`` string; ``\,`` is a comma, ``\\`` is ``\``."""
     parts = re.findall(r"(?:\\.|[^,\\])+|\\$", text)
     return [re.sub(r"\\(.)", r"\1", part).strip() for part in parts]
 
 
 def parse_mount_options(texts: Sequence[str]) -> MountOptions:
-    """Return the options of all ``-o`` strings; of contrary words the last one counts.
+    """Return the options of all ``-o`` strings; a later option overrides an earlier one.
 
     Raises:
-        UsageError: unknown word, missing or needless value, value out of range, or words that
-            contradict each other.
+        UsageError: an option is unknown, its value is missing, needless or out of range, or
+            options contradict each other.
     """
     values = {field: one.value for field, one in given_options(texts).items()}
     options = MountOptions(**values)
@@ -178,10 +180,10 @@ def parse_mount_options(texts: Sequence[str]) -> MountOptions:
 
 
 def given_options(texts: Sequence[str]) -> dict[str, GivenOption]:
-    """Return the options that are given, by field of MountOptions; of contrary words the last.
+    """Return the given options by field of MountOptions; a later option overrides an earlier one.
 
     Raises:
-        UsageError: unknown word, missing or needless value, value out of range.
+        UsageError: an option is unknown, or its value is missing, needless or out of range.
     """
     found: dict[str, GivenOption] = {}
     for text in texts:

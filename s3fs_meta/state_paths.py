@@ -1,7 +1,7 @@
 """Paths of the local state of filesystems, and of the notes about running mounts.
 
-Owns: these paths. Does not know: the files there. Imports no module that loads slowly: commands that
-only ask a mount must start fast.
+Owns: the paths. Does not know: the files in these directories.
+Keeps: no slow imports, so that commands that only send a control request start fast.
 
     <cachedir>/<label>-<hash of the URL>                               state (``sync.state_dir``)
     <cachedir>/<label>-<hash of the URL>-at-<hash of the mountpoint>   state of a point in time
@@ -30,7 +30,7 @@ def default_cachedir(environment: Mapping[str, str], uid: int) -> Path:
 
 
 def runtime_dir(environment: Mapping[str, str], uid: int) -> Path:
-    """Return the directory of notes about running mounts; they need not outlive a boot.
+    """Return the directory of notes about running mounts, which a reboot may delete.
 
     Source: XDG Base Directory Specification 0.8, $XDG_RUNTIME_DIR; file-hierarchy(7), /run.
     """
@@ -45,7 +45,7 @@ def runtime_dir(environment: Mapping[str, str], uid: int) -> Path:
 def locate(url: str, cachedir: Path) -> Path:
     """Return the path of the state directory for a URL; it may not exist.
 
-    The name has a readable part and a hash, so that two URLs never share one.
+    The name has a readable part and a hash, so that two URLs never share a directory.
     """
     import hashlib  # loads OpenSSL
 
@@ -55,11 +55,11 @@ def locate(url: str, cachedir: Path) -> Path:
 
 
 def locate_snapshot_state(state: Path, mountpoint: str) -> Path:
-    """Return the state directory of a mounted point in time: one for each mountpoint.
+    """Return the state directory of a mounted point in time; each mountpoint has its own.
 
     Args:
-        state: the directory of the present.
-        mountpoint: absolute.
+        state: the state directory of the filesystem.
+        mountpoint: the absolute path.
     """
     import hashlib  # loads OpenSSL
 

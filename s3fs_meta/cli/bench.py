@@ -34,22 +34,22 @@ from s3fs_meta.option_syntax import parse_size
 
 HELP = CommandHelp(
     name="bench",
-    summary="Measure how fast a directory is: large files, small files, names.",
+    summary="Measure the speed of a directory: large files, small files, names.",
     description=(
-        "Writes and reads large files, writes and reads small ones, asks for their attributes, "
-        "creates empty ones and removes them, in a directory of its own that it makes in PATH and "
-        "removes at the end, also when it is interrupted. PATH may be on any filesystem, to compare "
-        "with; without it, it is the one mount of this host. Every thread has its own files.",
-        "Writing large files ends with their fsync. Before reading, root drops the kernel's caches "
-        "of the whole machine; others read what the kernel remembers. On a mount, what was written "
-        "goes to the bucket like everything else.",
+        "Writes and reads large files, writes and reads small files, reads their attributes, and "
+        "creates and removes empty files. Every thread has its own files. They are in a new "
+        "directory in PATH, which the command removes at the end, also if it is interrupted. "
+        "PATH may be on any filesystem; the default is the only s3fs-meta mount of this host.",
+        "Writing a large file includes its fsync. Before reading, root drops the kernel's caches "
+        "of the whole machine; for other users, reads may come from these caches. On a mount, "
+        "the written files are uploaded to the bucket like all others.",
     ),
     examples=(
-        Example("s3fs-meta bench /mnt/home", "how fast it is"),
-        Example("s3fs-meta bench /var/tmp", "the same on the disk, to compare"),
+        Example("s3fs-meta bench /mnt/home", "measure a mount"),
+        Example("s3fs-meta bench /var/tmp", "measure the local disk, to compare"),
         Example(
             "s3fs-meta bench --big-size 0 --files 10000 --threads 4 /mnt/home",
-            "small files only, four programs at once",
+            "small files only, in four threads",
         ),
     ),
     exits=exits_of(ExitStatus.LOCAL),
@@ -73,7 +73,7 @@ class Sizes(NamedTuple):
 
     @property
     def needed_bytes(self) -> int:
-        """Return the largest number of bytes that exist in the directory at the same time."""
+        """Return the maximum number of bytes that the files have at the same time."""
         return self.threads * (self.big_bytes + self.files * self.small_bytes)
 
 
@@ -91,7 +91,7 @@ class _Phase(NamedTuple):
     what: str
     steps: Callable[[int], Steps]  # one operation of one thread; yields its bytes
     operations: int  # number of operations of one thread
-    cold: bool = False  # drop kernel caches first, if that is possible
+    cold: bool = False  # drop kernel caches first, if the process may do so
 
 
 def can_drop_caches() -> bool:
@@ -110,7 +110,7 @@ class Workload:
         self._folder = parent  # set by run
 
     def stop(self) -> None:
-        """End the run after the present operations; a signal handler may call it."""
+        """End the run after the current operations; a signal handler may call this method."""
         self._stop.set()
 
     def run(self) -> list[Result]:
@@ -118,7 +118,7 @@ class Workload:
 
         Raises:
             OSError: an operation on the filesystem failed.
-            KeyboardInterrupt: stopped.
+            KeyboardInterrupt: ``stop`` was called.
         """
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._parent))
         try:
@@ -179,7 +179,7 @@ class Workload:
             self._report(phase.what, sum(map(len, taken)), total)
 
     def _work(self, phase: _Phase, thread: int, taken: "array[float]") -> int:
-        """Run the steps of a phase until they end or the run is stopped; return the bytes."""
+        """Run the steps of a phase until they end or ``stop`` is called; return the bytes."""
         size_bytes = 0
         with contextlib.closing(phase.steps(thread)) as steps:
             before_s = time.perf_counter()
@@ -266,7 +266,7 @@ def _write(descriptor: int, content: bytearray) -> None:
 def bench(
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="[PATH]", help="Where to measure.", show_default=False),
+        typer.Argument(metavar="[PATH]", help="Directory to measure.", show_default=False),
     ] = None,
     big_size: Annotated[
         str,
@@ -288,7 +288,7 @@ def bench(
             metavar="N",
             min=0,
             max=BENCH_FILES_MAX,
-            help="Number of small files, and of empty ones; 0: none.",
+            help="Number of small files, and number of empty files; 0: none.",
         ),
     ] = 1000,
     threads: Annotated[
@@ -303,7 +303,7 @@ def bench(
     ] = 1,
     json: options.Json = False,
 ) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta bench``."""
     sizes = Sizes(
         big_bytes=parse_size("--big-size", big_size, "1G"),
         block_bytes=parse_size("--block-size", block_size, "1M"),
@@ -315,7 +315,7 @@ def bench(
     _check(where, sizes)
     with TerminalFront(quiet=json) as front:
         workload = Workload(where, sizes, front.progress)
-        # An exception in the middle of starting a thread would leave a thread that nothing waits for.
+        # An exception in a signal handler could leave a half-started thread that is never joined.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: workload.stop())
         results = workload.run()
@@ -323,7 +323,7 @@ def bench(
         output.print_json(_facts(where, sizes, results))
         return
     if not can_drop_caches():
-        output.print_text("kernel caches were kept: what is read may come from memory")
+        output.print_text("kernel caches were not dropped: reads may come from memory")
     output.print_columns(COLUMNS, [_row(result) for result in results])
 
 
@@ -334,7 +334,7 @@ def the_mount(mounts: Iterable[Mounted]) -> Path:
     """Return the mountpoint of the only mounted s3fs-meta filesystem.
 
     Raises:
-        UsageError: no such filesystem is mounted, or more than one.
+        UsageError: no s3fs-meta filesystem is mounted, or several are.
     """
     found = [one.mountpoint for one in mounts if one.fs_type == mount_table.FS_TYPE]
     if len(found) != 1:
@@ -344,7 +344,7 @@ def the_mount(mounts: Iterable[Mounted]) -> Path:
 
 
 def _check(where: Path, sizes: Sizes) -> None:
-    """Refuse invalid sizes and a directory without enough space, before anything is written."""
+    """Refuse invalid sizes, and a directory without enough space."""
     if not where.is_dir():
         raise UsageError(f"{where} is not a directory")
     if not 0 < sizes.block_bytes <= BENCH_BLOCK_BYTES_MAX:
@@ -363,7 +363,7 @@ def _check(where: Path, sizes: Sizes) -> None:
 
 
 def _at(result: Result, part: float) -> float:
-    """Return a percentile in milliseconds."""
+    """Return a percentile of the latencies, in milliseconds."""
     last = len(result.latencies_s) - 1
     return result.latencies_s[min(int(last * part + 0.5), last)] * 1e3
 

@@ -20,19 +20,20 @@ HELP = CommandHelp(
     name="clone",
     summary="Copy a file or a whole tree within a mounted filesystem.",
     description=(
-        "The copy shares the content of its source until one of them is written to, so it takes "
-        "little time and nearly no space. Owners, modes, times, extended attributes, ACLs, holes, "
-        "and hard links within the tree are kept. The copy appears only when it is complete, also "
-        "if the command was interrupted; if the mount ends before, no part of it is left.",
-        "The source may be in use: each directory is copied when it is reached, with all data "
-        "that was written before the command began. Entries that are moved meanwhile may be in "
-        "the copy twice, or not at all.",
-        "With --freeze the copy is consistent: it has the source at one point in time. Processes "
-        "that write in the source wait until the copy is complete, and get no error. If that "
-        "takes longer than --freeze-max, they continue, no copy is made, and the command reports "
-        "it. They also continue when the command is interrupted.",
-        "Only root and the user who mounted the filesystem may use it: permissions are not "
-        "checked.",
+        "The copy shares the content of its source until either is written to, so it takes "
+        "little time and nearly no space. It has the same owners, modes, times, extended "
+        "attributes, ACLs, holes, and hard links within the tree. The copy appears only when it "
+        "is complete, also if the command was interrupted. If the filesystem is unmounted "
+        "before, no part of it appears.",
+        "The source may be in use: each directory is copied at another time, with all data that "
+        "was written before the command began. The copy may have entries that are moved "
+        "meanwhile twice, or lack them.",
+        "With --freeze the copy is a consistent snapshot of the source at one point in time. "
+        "Processes that write in the source are blocked until the copy is complete, and get no "
+        "error. If the copy takes longer than --freeze-max, the processes continue, no copy is "
+        "made, and the command reports this. They also continue if the command is interrupted.",
+        "Only root and the user who mounted the filesystem may use the command, which checks no "
+        "permissions.",
     ),
     examples=(
         Example("s3fs-meta clone /mnt/home/project /mnt/home/project-before", "before a change"),
@@ -63,13 +64,13 @@ def clone(
             metavar="SECONDS",
             min=FREEZE_S_MIN,
             max=FREEZE_S_MAX,
-            help="Longest time to block them.",
+            help="Longest time for which --freeze blocks processes.",
         ),
     ] = FREEZE_S_DEFAULT,
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta clone``."""
     found, wanted = mount_paths.existing(source, cachedir), mount_paths.free(target, cachedir)
     if found.place != wanted.place:
         raise UsageError(f"{target} is not on the filesystem of {source}")

@@ -1,6 +1,6 @@
 """The help texts of a command: the source of ``--help``, generated pages and man pages.
 
-Owns: their structure. Does not know: any command.
+Owns: the structure of the texts. Does not know: any command.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from s3fs_meta.console.exits import MEANINGS, ExitStatus
 
-# Statuses of the commands that open a bucket, and of those that send a request to a mount.
+# Exit statuses of commands that open a bucket (OF_BUCKET) or send a request to a mount (OF_MOUNT).
 OF_BUCKET: Final = (
     ExitStatus.PASSPHRASE,
     ExitStatus.NO_FILESYSTEM,
@@ -47,7 +47,7 @@ class CommandHelp(NamedTuple):
         """Return the text below the options in ``--help``."""
         examples = [f"  {escape(one.command)}\n      {escape(one.does)}" for one in self.examples]
         exits = [f"  {status:>3}  {escape(meaning)}" for status, meaning in self.exits.items()]
-        # The letter \\b keeps the lines of a paragraph as they are.
+        # The character \\b makes click keep the line breaks of a paragraph.
         return "\n\n".join(
             [
                 "\b\n[bold]Examples[/bold]\n" + "\n".join(examples),
@@ -57,7 +57,7 @@ class CommandHelp(NamedTuple):
 
 
 def exits_of(*statuses: ExitStatus) -> dict[int, str]:
-    """Return the meanings of the statuses that a command can end with, ascending."""
+    """Return the exit statuses of a command, ascending, with their meanings."""
     always: Sequence[ExitStatus] = (ExitStatus.DONE, ExitStatus.BUG, ExitStatus.USAGE)
     wanted = {*always, *statuses, ExitStatus.INTERRUPTED}
     return {int(status): MEANINGS[status] for status in sorted(wanted)}

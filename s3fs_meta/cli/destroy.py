@@ -1,4 +1,4 @@
-"""``s3fs-meta destroy``: remove a filesystem with everything in it."""
+"""``s3fs-meta destroy``: remove a filesystem and its local state."""
 
 import contextlib
 import shutil
@@ -44,16 +44,16 @@ HELP = CommandHelp(
     name="destroy",
     summary="Remove a filesystem with everything in it.",
     description=(
-        "Asks for the filesystem's label, or for its URL if it has no label, to be typed. Removes "
-        "the objects that the filesystem wrote and the local state of this host. An object is "
-        "removed if it opens with the keys of the filesystem, so each is read and the passphrase "
-        "is asked for; foreign objects below the same prefix stay, also those that have names like "
-        "ours, and objects that are damaged.",
-        "With --by-name nothing is read: every object is removed that has a name which a "
-        "filesystem gives. For a filesystem whose passphrase or superblock is lost.",
+        "Removes the objects that the filesystem wrote, and the local state of this host. First "
+        "the user must type the filesystem's label, or its URL if it has no label. The command "
+        "needs the passphrase: it reads every object, and removes those that open with the keys "
+        "of the filesystem. Foreign objects below the same prefix stay, whatever their keys are, "
+        "and so do damaged objects.",
+        "With --by-name the command reads no objects. It removes every object whose key has the "
+        "form of s3fs-meta. This is for a filesystem whose passphrase or superblock is lost.",
     ),
     examples=(
-        Example("s3fs-meta destroy s3://bucket/home", "asks before anything is removed"),
+        Example("s3fs-meta destroy s3://bucket/home", "asks before it removes objects"),
         Example("s3fs-meta destroy --confirm photos s3://bucket/photos", "in a script"),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.HELD, ExitStatus.LOCAL),
@@ -85,7 +85,8 @@ def destroy(
         bool,
         typer.Option(
             "--by-name",
-            help="Remove every object whose name has our form, without a passphrase and unread.",
+            help="Remove every object whose key has the form of s3fs-meta, without reading it or "
+            "using a passphrase.",
         ),
     ] = False,
     force_takeover: options.ForceTakeover = False,
@@ -93,7 +94,7 @@ def destroy(
     access: options.Access,
     json: options.Json = False,
 ) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta destroy``."""
     place = targets.of_url(url, access.cachedir)
     with TerminalFront(quiet=json) as front:
         secret = None if by_name else access.secret(front.ask)
@@ -107,7 +108,7 @@ def destroy(
         shown = ", ".join(map(repr, found.foreign[:FOREIGN_SHOWN_MAX]))
         more = ", …" if len(found.foreign) > FOREIGN_SHOWN_MAX else ""
         output.print_text(
-            f"{len(found.foreign)} objects that are not the filesystem's are still there: "
+            f"{len(found.foreign)} objects that the filesystem did not write were not removed: "
             f"{shown}{more}"
         )
 
@@ -120,7 +121,7 @@ async def _destroy(
     force_takeover: bool,
     front: Front,
 ) -> _Found:
-    # One event loop for the question and the removal: the terminal is read in it.
+    # The question and the removal share one event loop, which also reads the terminal.
     async with opened_store(place.url, s3) as store:
         contents = await removal.list_contents(store)
         if not contents.named:
@@ -147,10 +148,10 @@ async def _destroy(
 
 
 async def _refuse_held(store: ObjectStore, *, force_takeover: bool) -> Lease | None:
-    """Return the lease, None if it is missing or damaged.
+    """Return the lease; None if it is missing or damaged.
 
     Raises:
-        HeldError: a host holds it.
+        HeldError: a host holds the lease.
     """
     try:
         data = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
@@ -168,14 +169,14 @@ async def _require_unchanged(
     """Check the lease once more: the user may have answered the question hours later.
 
     Raises:
-        HeldError: a host acquired it meanwhile.
-        UsageError: a host wrote meanwhile, so the list of objects is not complete.
+        HeldError: a host has acquired the lease meanwhile.
+        UsageError: a host has written meanwhile, so the list of objects is not complete.
     """
     lease = await _refuse_held(store, force_takeover=force_takeover)
     if lease != before and not force_takeover:
         raise UsageError(
-            f"{store.url} was written to since its objects were listed; nothing was removed, run"
-            " the command again"
+            f"a host has written to {store.url} since its objects were listed; nothing was removed,"
+            " run the command again"
         )
 
 
@@ -202,7 +203,8 @@ async def _find(
         opened = await removal.keys_of_removed(store, remembered, secret)
     except LostSuperblockError:
         front.notice(
-            "destroy --by-name removes every object whose name has our form, without using the keys"
+            "destroy --by-name removes every object whose key has the form of s3fs-meta, without"
+            " the keys of the filesystem"
         )
         raise
     else:
@@ -220,7 +222,7 @@ async def _find(
 
 
 async def _label(store: ObjectStore) -> str:
-    """Return the label of a filesystem; empty if no superblock can be read or it has no label."""
+    """Return the label of a filesystem; empty if it has none or no superblock can be read."""
     for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
         with contextlib.suppress(ObjectMissingError, CorruptionError):
             data = (await store.get(key, TEXT_OBJECT_BYTES_MAX)).data
@@ -230,7 +232,7 @@ async def _label(store: ObjectStore) -> str:
 
 
 def _require_name(url: str, found: _Found, confirm: str | None) -> None:
-    """Raise UsageError unless the user confirms by the filesystem's name: an option, or typed."""
+    """Raise UsageError unless the user gives the filesystem's name, as an option or typed."""
     typed = confirm
     if typed is None:
         if not sys.stdin.isatty():

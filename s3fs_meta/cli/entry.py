@@ -1,8 +1,8 @@
 """The program ``s3fs-meta``: its command-line parser, built from the commands.
 
 Owns: the list of commands. Does not know: the effect of a command.
-Only the module of the requested command is loaded: importing all of them, with SQLite, FUSE and
-cryptography, takes twice as long as most commands take to run.
+Keeps: only the module of the requested command is imported, because importing all modules, with
+SQLite, FUSE and cryptography, takes twice as long as most commands take to run.
 """
 
 import importlib
@@ -20,7 +20,7 @@ from s3fs_meta.console import boundary, exits
 
 SUMMARY: Final = "A POSIX filesystem on a bucket: metadata in SQLite, file data in packs."
 
-# Each is a module of this package (with "_" for "-"), which has HELP and a function of its name.
+# Each command is a module of this package ("_" for "-") with HELP and a function of the same name.
 COMMANDS: Final = (
     "mkfs",
     "mount",
@@ -55,7 +55,7 @@ def load(command: str) -> tuple[CommandHelp, Callable[..., Any]]:
 
 
 def make_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
-    """Return the program with these commands."""
+    """Return the command-line parser of *commands*."""
     app = typer.Typer(
         help=SUMMARY,
         no_args_is_help=True,
@@ -71,7 +71,7 @@ def make_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
 
 
 def flat(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command with the options of a struct, such as ``options.Access``, as parameters."""
+    """Return a command that takes each field of a dataclass, such as ``options.Access``."""
     parameters: list[inspect.Parameter] = []
     structs: dict[str, type] = {}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -131,8 +131,8 @@ def program() -> NoReturn:
     """Run the program and end the process."""
     status = main()
     if status in {exits.ExitStatus.INTERRUPTED, exits.FSCK_CANCELLED}:
-        # An interrupt may come between the start of a thread and its registration for joining;
-        # the interpreter would wait for it forever.
+        # If the signal interrupts the start of a thread, the interpreter may wait for that thread
+        # forever.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -15,16 +15,16 @@ from s3fs_meta.mount.control_api import request_flush
 
 HELP = CommandHelp(
     name="flush",
-    summary="Carry everything written so far to the bucket, and wait until it is there.",
+    summary="Upload all changes of a mount to the bucket, and wait for the uploads.",
     description=(
-        "Uploads the dirty blocks of the local cache and the changes of the metadata. When the "
-        "command has ended, losing this machine loses nothing that was written before it began. "
-        "The filesystem stays mounted and usable meanwhile.",
+        "Uploads the dirty blocks of the local cache and the changes of the metadata. After the "
+        "command, the bucket has everything that was written before the command began, so a loss "
+        "of this machine costs none of it. The filesystem stays mounted and usable meanwhile.",
     ),
     examples=(
         Example("s3fs-meta flush /mnt/home", "after an important copy"),
         Example(
-            "s3fs-meta flush --json /mnt/home", "prints the transaction group that was reached"
+            "s3fs-meta flush --json /mnt/home", "prints the last transaction group in the bucket"
         ),
     ),
     exits=exits_of(
@@ -48,7 +48,7 @@ def flush(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta flush``."""
     place = targets.of_mountpoint(mountpoint, cachedir)
     with TerminalFront() as front:
         result = trio.run(request_flush, place, front, image)

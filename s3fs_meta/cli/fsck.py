@@ -30,21 +30,21 @@ HELP = CommandHelp(
     name="fsck",
     summary="Check a filesystem, and repair it.",
     description=(
-        "Checks the metadata, the local cache and the listing of the bucket against each other: "
-        "docs/design/invariants.md has the list. Without -n, -p or -y it asks before it repairs "
-        "anything, or only reports without a terminal. On a filesystem that is mounted on "
-        "this host it only reports. Repairs are carried to the bucket at the end.",
+        "Checks the metadata, the local cache and the listing of the bucket against each other; "
+        "docs/design/invariants.md lists the checks. Without -n, -p or -y the command asks "
+        "before it repairs; without a terminal it only reports. It also only reports if the "
+        "filesystem is mounted on this host. Repairs are uploaded to the bucket at the end.",
     ),
     examples=(
-        Example("s3fs-meta fsck -n s3://bucket/home", "look, change nothing"),
-        Example("s3fs-meta fsck -p s3://bucket/home", "repair what is safe, as at boot"),
-        Example("s3fs-meta fsck --rebuild s3://bucket/home", "when no metadata is left"),
-        Example("s3fs-meta fsck -y --deep s3://bucket/home", "download everything, repair it all"),
+        Example("s3fs-meta fsck -n s3://bucket/home", "report only, change nothing"),
+        Example("s3fs-meta fsck -p s3://bucket/home", "make safe repairs only, as at boot"),
+        Example("s3fs-meta fsck --rebuild s3://bucket/home", "if no metadata can be read"),
+        Example("s3fs-meta fsck -y --deep s3://bucket/home", "verify all packs, make all repairs"),
     ),
     exits=FSCK_MEANINGS,
 )
 
-_ONLY_ALL = (  # need -y
+_ONLY_ALL = (  # options that need -y
     "--delete-unknown",
     "--accept-superblock",
     "--end-at",
@@ -52,15 +52,15 @@ _ONLY_ALL = (  # need -y
     "--objects-from",
 )
 _LOCK_WAIT_S = 10.0
-_SHOWN_MAX = 10  # findings of one invariant, and notes, that are shown without --verbose
+_SHOWN_MAX = 10  # without --verbose: findings of one invariant that are shown, and notes
 
 
 AcceptSuperblock = Annotated[
     bool,
     typer.Option(
         "--accept-superblock",
-        help="With -y: accept the superblock in the bucket, although this host has seen a "
-        "newer one, or an encrypted one.",
+        help="With -y: accept the superblock in the bucket, although this host has seen a newer "
+        "superblock, or one that encrypts.",
     ),
 ]
 
@@ -77,8 +77,8 @@ Rebuild = Annotated[
     bool,
     typer.Option(
         "--rebuild",
-        help="If no image can be restored: make new metadata from the packs, with the names that "
-        "intact pieces of an image hold, and the rest in lost+found.",
+        help="If no image can be restored: make new metadata from the packs. Files get their names "
+        "from intact pieces of an image; all others are put into lost+found.",
     ),
 ]
 EndAt = Annotated[
@@ -87,8 +87,8 @@ EndAt = Annotated[
         "--end-at",
         metavar="TXG",
         min=0,
-        help="With -y: abandon the transaction groups after this one, the last that can be "
-        "restored, even if another host wrote them.",
+        help="With -y: abandon all transaction groups after TXG, the last that can be restored, "
+        "even if another host wrote them.",
         show_default=False,
     ),
 ]
@@ -96,8 +96,8 @@ PublishLocal = Annotated[
     bool,
     typer.Option(
         "--publish-local",
-        help="With -y: if the bucket lacks the last transaction group of this host's local "
-        "state, upload that state, although another host may have written since.",
+        help="With -y: if the bucket lacks the last transaction group of this host's local state, "
+        "upload the local state, although another host may have written since.",
     ),
 ]
 ObjectsFrom = Annotated[
@@ -105,9 +105,8 @@ ObjectsFrom = Annotated[
     typer.Option(
         "--objects-from",
         metavar="URL|DIRECTORY",
-        help="With -y: a copy of the bucket, or of a part of it. Objects that are missing or "
-        "damaged in the bucket are restored from it; replaced ones are kept in the state "
-        "directory.",
+        help="With -y: restore objects that are missing or damaged in the bucket from this copy of "
+        "the bucket, which need not be complete. Replaced objects are kept in the state directory.",
         show_default=False,
     ),
 ]
@@ -118,9 +117,7 @@ def fsck(
     report_only: Annotated[bool, typer.Option("-n", help="Change nothing, only report.")] = False,
     safe: Annotated[
         bool,
-        typer.Option(
-            "-p", help="Repair only values that can be recomputed, and leftovers of a crash."
-        ),
+        typer.Option("-p", help="Only recompute derived values, and remove leftovers of a crash."),
     ] = False,
     everything: Annotated[bool, typer.Option("-y", help="Make every possible repair.")] = False,
     deep: Annotated[
@@ -147,7 +144,7 @@ def fsck(
     force_takeover: options.ForceTakeover = False,
     json: options.Json = False,
 ) -> int:
-    """Carry out the command."""
+    """Run ``s3fs-meta fsck``."""
     answer = _answer(report_only=report_only, safe=safe, everything=everything)
     for_all = (
         delete_unknown,
@@ -210,15 +207,15 @@ def _refuse_quarantined(place: Target) -> None:
     if kept:
         raise UsageError(
             f"the quarantined state {kept[0].path} may need packs that no other metadata names; "
-            "copy its files with s3fs-meta recover-state, remove it, and run this again"
+            "copy its files with s3fs-meta recover-state, remove it, and run the command again"
         )
 
 
 def _rebuild(plan: CheckPlan, access: options.Access, *, ask: bool, json: bool) -> int:
-    """Rebuild metadata from the packs; show the result."""
+    """Rebuild metadata from the packs; print the result."""
     if ask and not typer.confirm(
-        f"Make new metadata for {plan.place.url}? Names, directories, modes and links that no intact"
-        " piece of an image holds are gone.",
+        f"Make new metadata for {plan.place.url}? All names, directories, modes and links are lost"
+        " that no intact piece of an image holds.",
         err=True,
     ):
         return EXIT_LEFT
@@ -247,7 +244,7 @@ def _rebuilt_line(made: Rebuilt) -> str:
 
 
 def _check(plan: CheckPlan, access: options.Access, *, ask: bool, json: bool) -> int:
-    """Check, and check again with repairs if they are wanted; show the result."""
+    """Check and print the report; if the user agrees, check again with repairs."""
     with TerminalFront(quiet=json) as front:
         secret = access.secret(front.ask)
         report = trio.run(run_check, plan, secret, front)

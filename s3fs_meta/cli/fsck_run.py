@@ -1,10 +1,10 @@
 """One run of fsck, from opening the filesystem to closing it.
 
-    mounted here      its database read-only, beside the daemon; nothing can be repaired
-    -n                opened read-only: the lease is not touched
-    -p, -y            opened for writing; repairs are uploaded to the bucket
+    mounted here      fsck reads the database beside the daemon; nothing is repaired
+    -n                fsck opens the filesystem read-only and does not touch the lease
+    -p, -y            fsck opens the filesystem for writing and uploads repairs to the bucket
 
-Owns: this choice, and the handling of a local database that cannot be read at all.
+Owns: the choice between these, and the handling of an unreadable local database.
 Does not know: invariants, terminals.
 """
 
@@ -84,7 +84,7 @@ class CheckPlan:
     s3: S3Options
     open: OpenOptions
     wanted: Wanted
-    # Accept the superblock of the bucket, although this host knows a newer one.
+    # Accept the superblock in the bucket, although this host has seen a newer superblock.
     accept_superblock: bool = False
     verbose: bool = False
     publish_local: bool = False  # use the local state if the bucket lacks its last txg
@@ -93,11 +93,12 @@ class CheckPlan:
 
 
 async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
-    """Check a filesystem, and repair it if the plan demands that; return the report.
+    """Check a filesystem, and repair it if the plan demands repairs; return the report.
 
     Raises:
-        HeldError: it is mounted, and repairs are wanted or the journal mode excludes other readers.
-        CorruptionError: the metadata cannot be read, and no repair was wanted.
+        HeldError: the filesystem is mounted, and the plan demands repairs, or the journal mode
+            excludes other readers.
+        CorruptionError: the metadata cannot be read, and the plan demands no repairs.
         S3fsError: the filesystem could not be checked.
     """
     report = Report(on_note=front.notice) if plan.verbose else Report()
@@ -122,8 +123,8 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
 
     Raises:
         UsageError: other metadata can be read; nothing was changed.
-        HeldError: the filesystem is mounted on this host, or another host holds it: the local state
-            there has all names.
+        HeldError: the filesystem is mounted on this host, or another host holds the lease and has
+            all names in its local state.
     """
     state_dir = StateDir(plan.place.state)
     async with opened_store(plan.place.url, plan.s3, notify=front.notice) as store:
@@ -146,7 +147,7 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
 
 
 def _quarantine(state_dir: StateDir, front: Front) -> None:
-    """Quarantine the remains of the local state: they may have metadata that packs lack."""
+    """Quarantine the remains of the local state, which may have metadata that packs lack."""
     if state_dir.database.exists() or state_dir.has_remains:
         kept = state_dir.quarantine_as(str(SystemClock().now_ns()))
         front.notice(
@@ -179,23 +180,23 @@ async def _refuse_readable(
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
             await trio.to_thread.run_sync(image_copy.remove, target)
     raise UsageError(
-        f"the metadata of {plan.place.url} can be restored up to txg {last_txg}: mount it, or run "
-        f"fsck -y, with --end-at={last_txg} if it asks for that; --rebuild loses names "
-        "and is only for a bucket without a restorable image"
+        f"the metadata of {plan.place.url} can be restored up to txg {last_txg}: mount the "
+        f"filesystem, or run fsck -y (with --end-at={last_txg} if its report says so). --rebuild "
+        "loses names and is only for a bucket without a restorable image"
     )
 
 
 def _advice_without_images(place: Target) -> str:
     if StateDir(place.state).database.exists():
-        return "fsck -y --publish-local puts the local state of this host into the bucket"
+        return "fsck -y --publish-local uploads the local state of this host"
     return (
-        "fsck -y --publish-local on a host that has mounted it puts its local state into the"
-        " bucket; fsck --rebuild finds the content of packs, and names in intact pieces of an image"
+        "fsck -y --publish-local on a host that has mounted the filesystem uploads the local state"
+        " of that host; fsck --rebuild makes new metadata from packs and intact pieces of an image"
     )
 
 
 def _refuse_local(place: Target, superblock: Superblock) -> None:
-    """Refuse a rebuild, which loses names, while the local state has them.
+    """Refuse a rebuild, which loses names, while the local state has all names.
 
     Raises:
         UsageError: the local database can be opened.
@@ -216,7 +217,7 @@ def _refuse_local(place: Target, superblock: Superblock) -> None:
     if known in {None, superblock.uuid}:
         raise UsageError(
             f"the local state in {state_dir.path} has the names: fsck -y, if necessary with"
-            " --publish-local, uploads it; --rebuild would lose them, and is possible only"
+            " --publish-local, uploads it; --rebuild would lose the names, and is possible only"
             " after you have moved that directory away"
         )
 
@@ -224,10 +225,10 @@ def _refuse_local(place: Target, superblock: Superblock) -> None:
 async def _refuse_held(
     plan: CheckPlan, store: ObjectStore, keyring: Keyring, state_dir: StateDir
 ) -> None:
-    """Refuse a rebuild while another host holds the lease, unless it is taken from that host.
+    """Refuse a rebuild while another host holds the lease, unless --takeover was given.
 
     Raises:
-        HeldError: the text says which host, and what to do.
+        HeldError: another host holds the lease.
         NewerFormatError: a newer program wrote the lease.
     """
     try:
@@ -247,14 +248,14 @@ async def _status_if_mounted(place: Target) -> Mapping[str, Any] | None:
     try:
         return await request_status(place)
     except (NotMountedError, ControlError):
-        return None  # a process that is about to end, or another fsck: opening waits for the lock
+        return None  # an ending process or another fsck has the lock; opening waits for it
 
 
 def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
     """Refuse a check that is impossible while the filesystem is mounted.
 
     Raises:
-        HeldError: repairs are wanted, or the journal mode lets only one process open the database.
+        HeldError: the plan demands repairs, or the journal mode excludes other readers.
     """
     if plan.wanted.repair is not Mode.REPORT:
         raise HeldError(f"{plan.place.url} is mounted here; unmount it before repairs")
@@ -266,7 +267,7 @@ def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
 
 
 def _pragmas(state: Path) -> Pragmas:
-    """Return the default pragmas, or those for a disk without support for a write-ahead log."""
+    """Return the default pragmas; on a network filesystem pragmas without a write-ahead log."""
     try:
         refuse_wal_on_network(state)
     except UsageError:
@@ -281,7 +282,7 @@ async def check_beside(
     report: Report,
     front: Front,
 ) -> None:
-    """Check the database of a running mount, and the bucket; nothing is repaired."""
+    """Check the database of a running mount, and the bucket, without repairs."""
     keys = await _keys(plan, store, secret)
     for notice in keys.notices:
         report.remember(notice)
@@ -306,9 +307,9 @@ async def _check_readable(
     report: Report,
     front: Front,
 ) -> None:
-    """Check; with -y the bucket's state replaces a local database that cannot be read.
+    """Check the filesystem; with -y, the state in the bucket replaces an unreadable local database.
 
-    The damage may be found at opening or later during the check; then the check starts again.
+    The database may turn out to be unreadable during the check; the check then starts again.
     """
     state_dir = StateDir(plan.place.state)
     try:
@@ -326,7 +327,8 @@ async def _check_readable(
         report.forget_all_but(_CLOSED)
         _note_closed(
             report,
-            f"{exc.message}; it is quarantined in {kept}, and what the bucket holds is taken",
+            f"{exc.message}; the local state was quarantined in {kept} and restored from the "
+            "bucket",
         )
     else:
         return
@@ -382,7 +384,7 @@ async def _open(
     report: Report,
     front: Front,
 ) -> Volume:
-    """Open for the check. With -y, faults that prevent opening are repaired first."""
+    """Open the filesystem for the check; with -y, first repair faults that prevent opening."""
     options = replace(
         plan.open,
         read_only=plan.wanted.repair is Mode.REPORT,
@@ -421,12 +423,12 @@ async def _keys(
 async def _mend_superblock(
     plan: CheckPlan, store: ObjectStore, secret: Secret, report: Report
 ) -> Keys:
-    """Write the valid superblock to each copy that is missing, damaged or older."""
+    """Replace each copy of the superblock that is missing, damaged or older than the newest one."""
     remembered = Remembered(plan.place.state)
     if plan.accept_superblock:
         accepted = await accept_first(store, remembered, secret)
         generation = accepted.superblock.generation
-        report.remember(f"the superblock in the bucket counts from now on: generation {generation}")
+        report.remember(f"the superblock in the bucket was accepted: generation {generation}")
     keys = await _keys(plan, store, secret, repairing=True)
     for line in await mend(store, remembered, keys, SystemClock()):
         _note_closed(report, line)
@@ -434,7 +436,7 @@ async def _mend_superblock(
 
 
 async def _note_superblock(volume: Volume, report: Report) -> None:
-    """Report which copies of the superblock were invalid, and which of them still are."""
+    """Report which copies of the superblock were invalid when opened, and how many still are."""
     if not volume.superblock_faults:
         return
     remembered, held = Remembered(volume.state_dir.path), HeldKeys(volume.keyring)
@@ -444,7 +446,7 @@ async def _note_superblock(volume: Volume, report: Report) -> None:
 
 
 def _note_future(volume: Volume, report: Report) -> Verdict | None:
-    """Report that the end of the chain has a time in the future, if host and store clocks agree."""
+    """Report if the last txg has a time in the future and the clocks of host and store agree."""
     if volume.clock.difference or not is_later(volume.link.created_ns, volume.clock.now_ns()):
         return None
     verdict = report.open(Verdict(_FUTURE, "no txg is of a time to come", Severity.DAMAGE))
@@ -461,7 +463,7 @@ def _span_was_begun(volume: Volume) -> bool:
 
 
 def _note_closed(report: Report, *findings: str) -> Verdict:
-    """Report the fault that prevents opening; return the verdict, which the caller completes."""
+    """Report faults that prevent opening; return the verdict, which the caller may change."""
     verdict = report.open(Verdict(_CLOSED, "the filesystem can be opened", Severity.DAMAGE))
     for finding in findings:
         report.add(verdict, Finding(_CLOSED, finding))
@@ -470,7 +472,7 @@ def _note_closed(report: Report, *findings: str) -> Verdict:
 
 
 async def _carry(volume: Volume, front: Front) -> bool:
-    """Upload repairs; return whether the bucket has all changes afterwards."""
+    """Upload the repairs; return whether no change remains to be uploaded."""
     session = Session(volume, SessionOptions(), SystemClock())
     session.recover()
     await session.publish_anew(front.progress)  # the report lists the losses
@@ -480,7 +482,7 @@ async def _carry(volume: Volume, front: Front) -> bool:
 
 
 async def _close(volume: Volume, *, release: bool) -> None:
-    """Close, but keep the mark of an unclean shutdown for the next mount, which must act on it."""
+    """Close the filesystem; keep a mark of an unclean shutdown, because the next mount needs it."""
     if not volume.crashed:
         await close_filesystem(volume, release=release)
         return

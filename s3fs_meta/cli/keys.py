@@ -14,27 +14,27 @@ from s3fs_meta.sync.superblock.unlocking import Secret
 async def change_superblock(
     place: Target, s3: S3Options, secret: Secret, mutate: Mutate
 ) -> Superblock:
-    """Change the superblock of a filesystem, in every copy that is reached; return the new one.
+    """Change every copy of the superblock that can be reached; return the new superblock.
 
     Args:
         place: the filesystem.
         s3: options for buckets.
-        secret: opens the present superblock.
+        secret: opens the current superblock.
         mutate: returns the new superblock; may ask the user.
 
     Raises:
-        PreconditionError: another process changed it meanwhile; nothing was changed.
+        PreconditionError: another process changed the superblock meanwhile; nothing was changed.
         As ``open_keys``, and what *mutate* raises.
     """
     async with opened_store(place.url, s3) as store:
         changed = await change(store, Remembered(place.state), secret, mutate)
     for one in changed.unreached:
-        print_line(PROGRAM, f"not reached, and still as before: {one}; s3fs-meta fsck -y mends it")
+        print_line(PROGRAM, f"not reached, so not changed: {one}; s3fs-meta fsck -y replaces it")
     return changed.superblock
 
 
 def require_encrypted(superblock: Superblock) -> None:
-    """Refuse to change the passphrase or recovery key of a plain filesystem.
+    """Refuse to change the passphrase or recovery key of a filesystem that is not encrypted.
 
     Raises:
         PassphraseError: the filesystem is not encrypted.

@@ -18,12 +18,15 @@ HELP = CommandHelp(
     name="lock",
     summary="Make a file or a whole tree of a mounted filesystem immutable.",
     description=(
-        "Nothing in it can be created, written, renamed, removed or given other attributes any more, "
-        "by any user, on any host; it can be read and copied. There is no unlocking: s3fs-meta rm "
-        "--locked removes it as a whole, and a copy made by s3fs-meta clone is not locked.",
-        "What is a hard link to something outside is locked there, too. If the mount ends in the "
-        "middle, part of the tree is locked; do it again.",
-        "Root may do it, and the user who mounted the filesystem: permissions are not checked.",
+        "No user on any host can create, write, rename or remove an entry of the tree any more, "
+        "or change its attributes. Reading and copying stay possible. A tree cannot be unlocked: "
+        "s3fs-meta rm --locked removes the whole tree, and a copy made by s3fs-meta clone is not "
+        "locked.",
+        "A file with a hard link outside the tree is locked under that name, too. If the "
+        "filesystem is unmounted before the command ends, only part of the tree is locked; run "
+        "the command again.",
+        "Only root and the user who mounted the filesystem may use the command, which checks no "
+        "permissions.",
     ),
     examples=(Example("s3fs-meta lock /mnt/backup/2025-01", "a backup that is complete"),),
     exits=exits_of(*OF_MOUNT, ExitStatus.LOCAL),
@@ -35,7 +38,7 @@ def lock(
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta lock``."""
     found = mount_paths.existing(path, cachedir)
     mount_paths.hand_over(found)
     with TerminalFront() as front:

@@ -36,23 +36,23 @@ from s3fs_meta.sync.history.txg_log import Gap, Rewinder, TxgRecord
 
 HELP = CommandHelp(
     name="log",
-    summary="List the transaction groups of a filesystem, and what changed in each.",
+    summary="List the transaction groups of a filesystem with the changes in each.",
     description=(
         "Lists transaction groups, the last one first: number, time, epoch of the writer, size of "
         "the uploaded objects, and the number of inodes created, changed and removed. mount -o "
         "at=, restore and rollback accept the number or the time as shown. Everything is read "
         "from the bucket; the filesystem may be mounted on any host.",
-        "--path lists the groups that concern a path: its entry, everything below it, and the "
-        "names on the path, each in the tree of that time. A file that was renamed is found under "
-        "its old name before the rename. Reading a file is not listed unless it changed the "
-        "access time. A group of kind image (made by fsck or rollback) may have changed anything, "
-        "and is always listed. So is a group whose changelog is missing or damaged, with the "
+        "--path lists the groups that changed a path, an entry below it, or a name on the path, "
+        "in the tree of that time. Changes of a renamed file before the rename are found under "
+        "its old name. Reading a file is listed only if it changed the access time. Two kinds of "
+        "groups are always listed: a group of kind image (made by fsck or rollback), which may "
+        "have changed anything, and a group whose changelog is missing or damaged, with the "
         "reason.",
     ),
     examples=(
-        Example("s3fs-meta log s3://bucket/home", "the last ones"),
-        Example("s3fs-meta log --path thesis/draft.txt s3://bucket/home", "when one file changed"),
-        Example("s3fs-meta log --since '2h ago' --json s3://bucket/home", "for a program"),
+        Example("s3fs-meta log s3://bucket/home", "the last transaction groups"),
+        Example("s3fs-meta log --path thesis/draft.txt s3://bucket/home", "the changes of a file"),
+        Example("s3fs-meta log --since '2h ago' --json s3://bucket/home", "as JSON, for a program"),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.SETTINGS, ExitStatus.LOCAL),
 )
@@ -97,7 +97,7 @@ def log(
             "-n",
             metavar="N",
             min=1,
-            help=f"Maximum number; default: {HISTORY_SHOWN_DEFAULT}, with --since all.",
+            help=f"Maximum number of groups; default: {HISTORY_SHOWN_DEFAULT}, with --since all.",
             show_default=False,
         ),
     ] = None,
@@ -105,7 +105,7 @@ def log(
     access: options.Access,
     json: options.Json = False,
 ) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta log``."""
     wanted = _Wanted(
         names_of(os.fsencode(path or "")),
         None if since is None else option_syntax.point_in_time("--since", since),
@@ -151,7 +151,7 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
 
 
 async def _last(bucket: Bucket, until: PointInTime) -> Link:
-    """Return the link to begin with; show a notice if the end of the chain is unreadable."""
+    """Return the last link to list; add a notice if the newest changelogs cannot be read."""
     if until.txg is not None or until.time_ns is not None:
         return await bucket.find(until)
     newest = await bucket.points.newest()
@@ -188,7 +188,7 @@ _KINDS: Final = {Kind.GROUP: "", Kind.FENCE: "a writer begins", Kind.IMAGE: "a n
 
 
 def _line(entry: TxgRecord | Gap) -> str:
-    """Return one line for people."""
+    """Return a transaction group as one line for users."""
     if isinstance(entry, Gap):
         return f"{entry.txg:>6}  cannot be restored: {entry.why}"
     size = output.human_bytes(entry.object_bytes + entry.stored_bytes)
@@ -211,7 +211,7 @@ def _changes(changes: Summary | None) -> str:
 
 
 def _facts(entry: TxgRecord | Gap) -> dict[str, Any]:
-    """Return one entry for programs."""
+    """Return a transaction group as a dictionary for programs."""
     if isinstance(entry, Gap):
         return {"txg": entry.txg, "unreadable": entry.why}
     return {

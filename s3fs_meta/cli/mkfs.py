@@ -29,9 +29,10 @@ HELP = CommandHelp(
     name="mkfs",
     summary="Make a filesystem.",
     description=(
-        "The place must be empty, and must not lie inside another filesystem. Unless --plain is given everything is encrypted: the passphrase "
-        "is asked for, and the recovery key, which opens the filesystem when the passphrase is "
-        "lost, is printed once and stored nowhere.",
+        "The bucket, prefix or directory must be empty, and must not be inside another "
+        "filesystem. All objects are encrypted, unless --plain is given. The command asks for "
+        "the passphrase. It prints the recovery key, which opens the filesystem if the "
+        "passphrase is lost, only once, and does not store it.",
     ),
     examples=(
         Example("s3fs-meta mkfs s3://bucket/home", "encrypted, on AWS; asks for the passphrase"),
@@ -79,8 +80,8 @@ def mkfs(
         typer.Option(
             "--retention",
             metavar="TIME",
-            help="How far back every point in time is available: 0 to 100 years; s3fs-meta retention changes "
-            "it.",
+            help="How far back every point in time is available: 0 to 100 years. s3fs-meta "
+            "retention changes this later.",
         ),
     ] = "7d",
     plain: Annotated[bool, typer.Option("--plain", help="Do not encrypt.")] = False,
@@ -89,14 +90,14 @@ def mkfs(
     unsafe_single_writer: options.UnsafeSingleWriter = False,
     json: options.Json = False,
 ) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta mkfs``."""
     urls.parse(url)
     if plain and access.passphrase_file is not None:
         raise UsageError("--plain and --passphrase-file contradict each other")
     block_bytes = parse_size("--block-size", block_size, "512K")
     page_bytes = parse_size("--page-size", page_size, "8K")
     retention_s = parse_retention("--retention", retention)
-    # Refused before a passphrase is asked for, and before a directory is made.
+    # Checks the values before the user is asked for a passphrase and before a directory is made.
     superblock_codec.create("", label, block_bytes, page_bytes, unsafe_single_writer, None)
     passphrase = None
     if not plain:
@@ -125,10 +126,10 @@ async def _make(
 
 
 async def _refuse_below_another(url: str, s3: S3Options) -> None:
-    """Refuse a URL below another filesystem's: its tools would treat the new objects as garbage.
+    """Refuse a URL inside another filesystem, which would treat the new objects as garbage.
 
     Raises:
-        NotEmptyError: there is a filesystem at a URL above; nothing was created.
+        NotEmptyError: a parent of the URL is a filesystem; nothing was created.
     """
     for parent in urls.above(url):
         async with opened_store(parent, s3, probe_only=True) as store:
@@ -138,13 +139,13 @@ async def _refuse_below_another(url: str, s3: S3Options) -> None:
                 continue  # no permission to read this prefix
         if found:
             raise NotEmptyError(
-                f"{url} lies below the filesystem {parent}; choose a prefix that is not inside it"
+                f"{url} lies below the filesystem {parent}; choose a prefix outside of it"
             )
 
 
 @contextlib.contextmanager
 def _scratch(cachedir: Path) -> Iterator[Path]:
-    """Give a directory for the new database."""
+    """Yield a temporary directory for the new database."""
     try:
         cachedir.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory = tempfile.TemporaryDirectory(prefix="mkfs-", dir=cachedir)

@@ -25,10 +25,11 @@ HELP = CommandHelp(
     name="mount",
     summary="Mount a filesystem.",
     description=(
-        "Goes into the background when the filesystem can be used; what it has to say later is in "
-        "mount.log in its state directory. A mount after a crash recovers by itself. -o takes the "
-        "options of fstab(5), separated by commas; docs/reference/settings.md says what each does, "
-        "costs and loses in a crash.",
+        "The command returns when the filesystem is usable; its daemon continues in the "
+        "background and logs to mount.log in the state directory. A mount after a crash recovers "
+        "by itself. -o takes the options of fstab(5), separated by commas; "
+        "docs/reference/settings.md documents the effect, the cost and the loss in a crash of "
+        "each.",
     ),
     examples=(
         Example("s3fs-meta mount s3://bucket/home ~/home", "asks for the passphrase"),
@@ -36,10 +37,10 @@ HELP = CommandHelp(
             "s3fs-meta mount -o cachesize=50G,commit=1 local:///srv/store /mnt/store",
             "a large cache, synced every second",
         ),
-        Example("s3fs-meta mount -o ro s3://bucket/home /mnt/look", "only to look"),
+        Example("s3fs-meta mount -o ro s3://bucket/home /mnt/look", "read-only"),
         Example(
             "s3fs-meta mount -o 'ro,at=1h ago' s3://bucket/home /mnt/then",
-            "what it was an hour ago, beside the present",
+            "the state of an hour ago, read-only",
         ),
         Example("s3fs-meta mount --foreground s3://bucket/home /mnt/home", "in a systemd unit"),
     ),
@@ -79,12 +80,12 @@ def mount(
         typer.Option(
             "--at-least",
             metavar="TXG:HASH",
-            help="Refuse a bucket that is older than this state, which an earlier mount reported.",
+            help="Refuse a bucket that is older than this state, which an earlier mount printed.",
             show_default=False,
         ),
     ] = None,
 ) -> int:
-    """Carry out the command."""
+    """Run ``s3fs-meta mount``."""
     flags = MountOptions(
         **asdict(access),
         unsafe_single_writer=unsafe_single_writer,
@@ -96,7 +97,7 @@ def mount(
 
 
 def start(plan: MountPlan, *, foreground: bool, verbose: bool) -> int:
-    """Mount, here or in a child process; return the exit status."""
+    """Mount in this process or in a background process; return the exit status."""
     level = logging.DEBUG if verbose else logging.INFO
     with TerminalFront() as front:
         if foreground:

@@ -1,6 +1,6 @@
 """``mount.s3fs-meta``: the helper that mount(8) calls, also for /etc/fstab.
 
-Owns: mount(8)'s calling convention and exit statuses. Does not know: how a mount is made.
+Owns: the calling convention and exit statuses of mount(8). Does not know: mounting.
 Source: mount(8), "EXTERNAL HELPERS": ``mount.type spec dir [-sfnv] [-N namespace] [-o options]
 [-t type.subtype]``.
 """
@@ -20,7 +20,7 @@ from s3fs_meta.settings import parse_mount_options
 PROGRAM: Final = "mount.s3fs-meta"
 USAGE: Final = f"usage: {PROGRAM} URL DIRECTORY [-sfnv] [-o OPTIONS]"
 
-# The defaults of mount(8); ours are the careful ones of FUSE.
+# mount(8) has these defaults for root; s3fs-meta mount has the defaults of FUSE, nodev and nosuid.
 ROOT_DEFAULTS: Final = "dev,suid"
 
 
@@ -58,7 +58,7 @@ def parse(arguments: list[str]) -> Call:
 
 def run(arguments: list[str]) -> int:
     """Mount or remount, as mount(8) requests."""
-    # Within the error boundary: these load the compiled extension, which may be missing.
+    # Imported within the error boundary, because the compiled extension may be missing.
     from s3fs_meta.cli.mount import start
     from s3fs_meta.mount.plan import make_plan
 

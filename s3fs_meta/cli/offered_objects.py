@@ -1,7 +1,7 @@
-"""Copies of objects that the user offers to fsck with --objects-from, and when fsck uses them.
+"""Restoring objects from the copies that the user gives fsck with --objects-from.
 
-Metadata objects are restored before the filesystem is opened, because opening reads them; packs are
-restored afterwards, because the rows show which ones are missing.
+Metadata objects are restored before the filesystem is opened, because opening reads them. Packs are
+restored afterwards, because the rows of the metadata show which packs are missing.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from s3fs_meta.sync.superblock.host_copy import Remembered
 
 
 class Source(NamedTuple):
-    """The location of the copies."""
+    """The location of the copies of objects."""
 
     url: str
     s3: S3Options
 
 
 class Filesystem(NamedTuple):
-    """The filesystem that the objects belong to."""
+    """The filesystem whose objects are restored."""
 
     store: ObjectStore
     keyring: Keyring
@@ -45,12 +45,12 @@ class Filesystem(NamedTuple):
 
 
 def url_of(words: str) -> str:
-    """Return the URL of a copy: a directory is one without a scheme."""
+    """Return the URL of a copy of the bucket; an argument without a scheme is a directory."""
     return words if "://" in words else f"local://{Path(words).absolute()}"
 
 
 async def mend_metadata(source: Source, filesystem: Filesystem, *, lock_wait_s: float) -> list[str]:
-    """Restore changelogs, levels and images from copies; return a line for each.
+    """Restore changelogs, levels and images from copies; return a line for each restored object.
 
     Raises:
         As ``Offer.mend_metadata``. HeldError: another process uses the state directory.
@@ -68,7 +68,7 @@ async def mend_metadata(source: Source, filesystem: Filesystem, *, lock_wait_s: 
 async def mend_packs(
     source: Source, filesystem: Filesystem, db: Database, *, deep: bool
 ) -> list[str]:
-    """Restore packs from copies; return a line for each. As ``Offer.mend_packs``."""
+    """Restore packs from copies, as ``Offer.mend_packs`` does; return a line for each."""
     async with _offer(source, filesystem) as offer:
         await offer.mend_packs(db, deep=deep)
         return offer.done

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share: each is written once."""
+"""Options and arguments that several commands share."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +58,8 @@ PassphraseFile = Annotated[
     typer.Option(
         "--passphrase-file",
         metavar="FILE",
-        help="File whose first line is the passphrase; default: $S3FS_META_PASSPHRASE, else the "
-        "terminal is asked.",
+        help="File whose first line is the passphrase; default: $S3FS_META_PASSPHRASE, else a "
+        "prompt on the terminal.",
         show_default=False,
     ),
 ]
@@ -67,8 +67,8 @@ UnsafeSingleWriter = Annotated[
     bool,
     typer.Option(
         "--unsafe-single-writer",
-        help="Accept a store that ignores conditional writes: nothing then stops a second host "
-        "from destroying the filesystem.",
+        help="Accept a store that ignores conditional writes, so that a second writer can "
+        "destroy the filesystem.",
     ),
 ]
 ForceTakeover = Annotated[
@@ -76,7 +76,7 @@ ForceTakeover = Annotated[
     typer.Option(
         "--takeover",
         "--force-takeover",
-        help="Take the filesystem over from the host that holds it; changes that it had not "
+        help="Take the lease from the host that holds it; changes that the other host had not "
         "uploaded stay on that host.",
     ),
 ]
@@ -92,8 +92,8 @@ NoPrivileges = Annotated[
     bool,
     typer.Option(
         "--no-privileges",
-        help="Do not copy what grants privileges to users of the copy: set-user-ID and "
-        "set-group-ID bits of files, file capabilities, devices.",
+        help="Do not copy devices, file capabilities, and set-user-ID and set-group-ID bits of "
+        "files, which would give privileges to users of the copy.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
@@ -101,7 +101,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for pr
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The options of every command that opens a bucket; ``entry.flat`` makes them its parameters."""
+    """The options of every command that opens a bucket; ``entry.flat`` adds them to the command."""
 
     passphrase_file: PassphraseFile = None
     endpoint_url: EndpointUrl = None
@@ -111,9 +111,9 @@ class Access:
 
     @property
     def s3(self) -> S3Options:
-        """Return the S3 options, in the form that the store expects."""
+        """Return the options of the S3 store."""
         return S3Options(self.endpoint_url, self.region, self.profile)
 
     def secret(self, ask: Ask = ask_terminal) -> Passphrase:
-        """Return the passphrase; nothing is read or asked before it is needed."""
+        """Return the passphrase, which is read or asked for only when it is needed."""
         return passphrase_source.secret(self.passphrase_file, ask)

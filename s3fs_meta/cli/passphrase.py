@@ -20,13 +20,13 @@ HELP = CommandHelp(
     name="passphrase",
     summary="Change the passphrase of an encrypted filesystem.",
     description=(
-        "Only the wrapping of the master key changes: no data is written again, and the recovery "
-        "key stays as it is. Works while the filesystem is mounted. Who copied the old superblock "
-        "and knows the old passphrase can still read what is stored. Copies of the superblock that "
-        "are not reached are named.",
+        "Only the wrapping of the master key changes; no data is written again, and the recovery "
+        "key stays valid. The filesystem may be mounted. A copy of the old superblock still "
+        "opens with the old passphrase. The command lists copies of the superblock that it could "
+        "not reach.",
     ),
     examples=(
-        Example("s3fs-meta passphrase s3://bucket/home", "asks for the old one and the new one"),
+        Example("s3fs-meta passphrase s3://bucket/home", "asks for the old and new passphrase"),
         Example(
             "s3fs-meta passphrase --passphrase-file old --new-passphrase-file new s3://bucket/home",
             "without a terminal",
@@ -40,7 +40,7 @@ NewPassphraseFile = Annotated[
     typer.Option(
         "--new-passphrase-file",
         metavar="FILE",
-        help="File whose first line is the new passphrase; default: the terminal is asked.",
+        help="File whose first line is the new passphrase; default: a prompt on the terminal.",
         show_default=False,
     ),
 ]
@@ -52,18 +52,18 @@ def passphrase(
     *,
     access: options.Access,
 ) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta passphrase``."""
     place, mutate = targets.of_url(url, access.cachedir), new_passphrase(new_passphrase_file)
     trio.run(change_superblock, place, access.s3, access.secret(), mutate)
     output.print_text("passphrase changed")
     output.print_text(
-        "not revoked: a copy of the old superblock still opens with the old passphrase, and the "
-        "recovery key is as it was (s3fs-meta recover-key --renew replaces it)"
+        "a copy of the old superblock still opens with the old passphrase; the recovery key was "
+        "not changed (s3fs-meta recover-key --renew replaces it)"
     )
 
 
 def new_passphrase(file: Path | None) -> Mutate:
-    """Return a setter of a new passphrase: the first line of *file*, or a typed one."""
+    """Return a function that sets a new passphrase: the first line of *file*, or a typed line."""
 
     def rewrapped(superblock: Superblock, keyring: Keyring) -> Superblock:
         require_encrypted(superblock)
@@ -75,5 +75,5 @@ def new_passphrase(file: Path | None) -> Mutate:
 
 
 def _ask_new(prompt: str) -> str:
-    """Ask for the new passphrase, which no environment variable gives."""
+    """Ask for the new passphrase on the terminal; no environment variable can give it."""
     return passphrase_source.ask_terminal(prompt, "--new-passphrase-file")

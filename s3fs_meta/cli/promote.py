@@ -11,17 +11,17 @@ from s3fs_meta.mount.control_api import request_promotion
 
 HELP = CommandHelp(
     name="promote",
-    summary="Make a mount that follows (-o ro,follow) the one that writes.",
+    summary="Make a mount that follows (-o ro,follow) the writer.",
     description=(
-        "Applies the remaining changes in the bucket, raises the epoch, and accepts changes from "
-        "then on; only new objects are downloaded. Refused while another host holds the "
-        "filesystem, unless --takeover is given: then that host turns read-only as soon as it "
-        "notices, and changes that it had not uploaded stay there. Files that are open on this "
-        "host stay open.",
+        "Applies the remaining changes in the bucket, takes the lease with a new epoch, and "
+        "accepts changes from then on. Files that are open on this host stay open. While another "
+        "host holds the lease, the command is refused, unless --takeover is given: the other "
+        "host then turns read-only as soon as it notices, and keeps the changes that it had not "
+        "uploaded.",
     ),
     examples=(
         Example("s3fs-meta promote /mnt/home", "after the writer was unmounted"),
-        Example("s3fs-meta promote --takeover /mnt/home", "after its machine died"),
+        Example("s3fs-meta promote --takeover /mnt/home", "after the writer's machine failed"),
     ),
     exits=exits_of(
         ExitStatus.USAGE,
@@ -42,7 +42,7 @@ def promote(
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta promote``."""
     place = targets.of_mountpoint(mountpoint, cachedir)
     result = trio.run(lambda: request_promotion(place, takeover=force_takeover))
     if json:

@@ -27,16 +27,16 @@ from s3fs_meta.sync.volume import OpenOptions
 
 HELP = CommandHelp(
     name="reclaim",
-    summary="Delete the objects that no moment within the retention needs.",
+    summary="Delete the objects that no retained point in time needs.",
     description=(
-        "A mount does this by itself: after each image, and every ten minutes. Where the "
-        "filesystem is mounted on this host, the mount is asked; otherwise it is opened for the "
-        "time that this takes, as a mount would. Objects that s3fs-meta did not write are never "
-        "touched; the last two images and all that they need stay in any case.",
+        "A mount reclaims by itself after each image and every ten minutes. If the filesystem is "
+        "mounted on this host, the command sends a request to the mount; otherwise it opens the "
+        "filesystem as a mount does. It never deletes objects that s3fs-meta did not write, nor "
+        "the last two images and the objects that they need.",
     ),
     examples=(
-        Example("s3fs-meta reclaim --dry-run /mnt/home", "how much would go now"),
-        Example("s3fs-meta reclaim s3://bucket/home", "delete it"),
+        Example("s3fs-meta reclaim --dry-run /mnt/home", "show what would be deleted"),
+        Example("s3fs-meta reclaim s3://bucket/home", "delete the objects"),
     ),
     exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.HELD, ExitStatus.FENCED, ExitStatus.LOCAL),
 )
@@ -45,7 +45,7 @@ CLOSE_S_MAX = 60.0
 _LOCK_WAIT_S = 10.0
 _NAMES = {
     "packs": "packs",
-    "orphans": "packs that nothing names",
+    "orphans": "packs without a row",
     "manifests": "images",
     "pieces": "pieces of images",
     "changelogs": "changelogs",
@@ -56,7 +56,7 @@ _NAMES = {
 def reclaim(
     target: Annotated[
         str,
-        typer.Argument(metavar="MOUNTPOINT|URL", help="Which filesystem.", show_default=False),
+        typer.Argument(metavar="MOUNTPOINT|URL", help="The filesystem.", show_default=False),
     ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Only list the objects that would be deleted.")
@@ -66,7 +66,7 @@ def reclaim(
     unsafe_single_writer: options.UnsafeSingleWriter = False,
     json: options.Json = False,
 ) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta reclaim``."""
     place = targets.of_either(target, access.cachedir)
     wanted = OpenOptions(
         read_only=dry_run, unsafe_single_writer=unsafe_single_writer, lock_wait_s=_LOCK_WAIT_S
@@ -87,10 +87,10 @@ async def _reclaim(
     secret: Secret,
     front: Front,
 ) -> dict[str, Any]:
-    """Send the request to this host's mount; if there is none, open the filesystem directly.
+    """Send a request to the mount on this host, or open the filesystem if it is not mounted.
 
     Raises:
-        NotMountedError: the user named a mountpoint, and nothing is mounted there.
+        NotMountedError: the user gave a mountpoint, and no filesystem is mounted there.
     """
     try:
         return await request_reclaim(place, front, dry_run=wanted.read_only)

@@ -1,4 +1,4 @@
-"""``s3fs-meta recover-key``: set a new passphrase with the recovery key, or replace that key."""
+"""``s3fs-meta recover-key``: set a new passphrase with the recovery key, or replace the key."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,14 +22,14 @@ from s3fs_meta.sync.superblock.unlocking import RecoveryKey, Secret
 
 HELP = CommandHelp(
     name="recover-key",
-    summary="Set a new passphrase with the recovery key that mkfs printed, or replace that key.",
+    summary="Set a new passphrase with the recovery key that mkfs printed, or replace the key.",
     description=(
-        "For a filesystem whose passphrase is lost. The recovery key stays valid; case, spaces "
-        "and dashes in it do not matter.",
-        "With --renew the recovery key is replaced, for one that others may have seen: the "
-        "passphrase is asked for, or the old key with --recovery-key-file, and a new key is "
-        "printed. The passphrase stays valid. A copy of an older superblock still opens with the "
-        "old key, and the master key is the same. After such a leak copy the files into a new "
+        "Sets a new passphrase if the passphrase is lost. The recovery key stays valid; case, "
+        "spaces and dashes in it do not matter.",
+        "With --renew the command replaces a recovery key that others may have seen. It needs "
+        "the passphrase, or the old key with --recovery-key-file, and prints a new key. The "
+        "passphrase stays valid. The master key does not change, and a copy of an older "
+        "superblock still opens with the old key. So after a leak, copy the files into a new "
         "filesystem.",
     ),
     examples=(
@@ -55,7 +55,7 @@ def recover_key(
         typer.Option(
             "--recovery-key-file",
             metavar="FILE",
-            help="File whose first line is the recovery key; default: the terminal is asked.",
+            help="File whose first line is the recovery key; default: a prompt on the terminal.",
             show_default=False,
         ),
     ] = None,
@@ -63,7 +63,7 @@ def recover_key(
     *,
     access: options.Access,
 ) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta recover-key``."""
     if renew and new_passphrase_file is not None:
         raise UsageError("--renew leaves the passphrase as it is; run the command twice for both")
     if access.passphrase_file is not None and (not renew or recovery_key_file is not None):
@@ -87,7 +87,7 @@ def recover_key(
 
 
 def _renew(place: Target, s3: S3Options, secret: Secret) -> None:
-    """Replace the recovery key; print the new one first, so that an interrupt cannot lose it."""
+    """Replace the recovery key; print the new key first, so that an interrupt cannot lose it."""
 
     def renewed(superblock: Superblock, keyring: Keyring) -> Superblock:
         require_encrypted(superblock)
@@ -97,5 +97,5 @@ def _renew(place: Target, s3: S3Options, secret: Secret) -> None:
         return changed
 
     trio.run(change_superblock, place, s3, secret, renewed)
-    output.print_text("recovery key replaced: the new one is valid, the old one is not")
-    output.print_text("not revoked: a copy of an older superblock still opens with the old key")
+    output.print_text("recovery key replaced: the new key is valid, the old key is not")
+    output.print_text("a copy of an older superblock still opens with the old key")

@@ -1,4 +1,4 @@
-"""``s3fs-meta recover-state``: quarantined local state, and the files in it."""
+"""``s3fs-meta recover-state``: list quarantined local state, and copy files out of it."""
 
 import contextlib
 import tempfile
@@ -54,14 +54,14 @@ HELP = CommandHelp(
         "kept-... of its state directory. Without --to this command lists those directories.",
         "With --to it copies every file that differs from the state on which the changes were "
         "based: content from the cached blocks, otherwise from the bucket, with name, mode, "
-        "owner, times and extended attributes. Removals and renames are not listed. Only the new "
-        "directory is written; compare it with the mounted filesystem and copy back the files "
-        "that you want.",
+        "owner, times and extended attributes. Removals and renames are not listed. The command "
+        "writes only to the new directory; compare it with the mounted filesystem and copy back "
+        "the files that you want.",
     ),
     examples=(
-        Example("s3fs-meta recover-state s3://bucket/home", "the quarantined states"),
+        Example("s3fs-meta recover-state s3://bucket/home", "list the quarantined states"),
         Example(
-            "s3fs-meta recover-state --to /tmp/rescued s3://bucket/home", "the files that changed"
+            "s3fs-meta recover-state --to /tmp/rescued s3://bucket/home", "copy the changed files"
         ),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.SETTINGS, ExitStatus.LOCAL),
@@ -101,14 +101,14 @@ def recover_state(
     ] = None,
     everything: Annotated[
         bool,
-        typer.Option("--everything", help="Copy all files, also unchanged ones."),
+        typer.Option("--everything", help="Copy unchanged files, too."),
     ] = False,
     no_privileges: options.NoPrivileges = False,
     *,
     access: options.Access,
     json: options.Json = False,
 ) -> int:
-    """Carry out the command."""
+    """Run ``s3fs-meta recover-state``."""
     place = targets.of_url(url, access.cachedir)
     found = [one for one in quarantine_list.find_all(place.state) if name in {None, one.path.name}]
     if name is not None and not found:
@@ -131,7 +131,7 @@ def _only(found: list[Kept], place: targets.Target) -> Kept:
     found = [one for one in found if one.database.exists()] or found
     if len(found) > 1:
         names = ", ".join(one.path.name for one in found)
-        raise UsageError(f"choose one with --kept: {names}")
+        raise UsageError(f"choose a quarantined state with --kept: {names}")
     return found[0]
 
 
@@ -164,7 +164,7 @@ async def _copy(wanted: _Wanted, access: options.Access, front: Front) -> tuple[
 async def _newest(
     wanted: _Wanted, store: ObjectStore, superblock: Superblock, keyring: Keyring
 ) -> AsyncIterator[FindElsewhere | None]:
-    """Yield a search for lost content in the newest state of the bucket, or None."""
+    """Yield a search for lost content in the bucket's newest state; None if it is unreadable."""
     clock = SystemClock()
     keeper = LeaseKeeper(store, clock)
     try:
@@ -193,7 +193,7 @@ async def _base(
     """Yield the database that the quarantined state was based on; None if all files are wanted.
 
     Raises:
-        SettingsError: that database is no longer available.
+        SettingsError: the bucket no longer has that database.
     """
     link = chain.recorded(db)
     if wanted.everything or link is None:
@@ -206,8 +206,8 @@ async def _base(
             await restorer.restore(None, path, upto=link.txg)
         except (NoImageError, ObjectMissingError, UnfinishedFilesystemError) as exc:
             raise SettingsError(
-                "the state on which it was based is no longer in the bucket, so its changes "
-                "are unknown; --everything copies all files"
+                "the state on which the quarantined state was based is no longer in the bucket, so "
+                "the changed files are unknown; --everything copies all files"
             ) from exc
         with contextlib.closing(Database.open(path, Pragmas(), read_only=True)) as base:
             yield base
@@ -228,7 +228,7 @@ def _list(place: targets.Target, found: list[Kept], *, json: bool) -> None:
 def _describe(facts: Mapping[str, Any]) -> str:
     if facts["why_unreadable"]:
         return f"cannot be read: {facts['why_unreadable']}"
-    return f"{output.human_bytes(facts['only_here_bytes'])} of it were never uploaded"
+    return f"{output.human_bytes(facts['only_here_bytes'])} were never uploaded"
 
 
 def _show(wanted: _Wanted, tally: Tally, copier: Copier, *, json: bool) -> None:

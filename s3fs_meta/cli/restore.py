@@ -1,4 +1,4 @@
-"""``s3fs-meta restore``: files of a point in time, copied out of a bucket."""
+"""``s3fs-meta restore``: copy the files of a point in time out of a bucket."""
 
 import os
 from pathlib import Path
@@ -25,12 +25,12 @@ from s3fs_meta.sync.uncached_reads import UncachedReader
 
 HELP = CommandHelp(
     name="restore",
-    summary="Copy files out of a bucket, as they were at a moment.",
+    summary="Copy files out of a bucket, as they were at a point in time.",
     description=(
         "Copies the complete tree, or the tree at each PATH with its parent directories, into a "
         "new or empty directory: content, names, modes, times, extended attributes, ACLs, hard "
-        "and symbolic links, holes and special files; also owners if root runs it. The filesystem "
-        "may be mounted on any host; it is not changed.",
+        "and symbolic links, holes and special files; owners only if root runs the command. The "
+        "filesystem may be mounted on any host, and is not changed.",
         "A point in time is a time in ISO 8601 (local unless it has a zone), an age (10m, 1h30m), "
         "or txg=N; s3fs-meta log lists them. Content that the bucket has lost is a hole in the "
         "copy, and is reported.",
@@ -38,16 +38,16 @@ HELP = CommandHelp(
     examples=(
         Example(
             "s3fs-meta restore --at '2h ago' --to ~/rescued s3://bucket/home thesis",
-            "one directory as it was two hours ago",
+            "a directory as it was two hours ago",
         ),
-        Example("s3fs-meta restore --to /srv/copy s3://bucket/home", "everything, as of now"),
+        Example("s3fs-meta restore --to /srv/copy s3://bucket/home", "the present state"),
         Example(
             "s3fs-meta restore --no-privileges --to /srv/look s3://bucket/shared",
-            "by root, what others wrote: no set-user-ID programs, no devices",
+            "as root, without set-user-ID programs and devices of other users",
         ),
         Example(
             "s3fs-meta restore --at txg=1234 --to ~/then s3://bucket/home",
-            "by number, from the log",
+            "the state at a transaction group",
         ),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.SETTINGS, ExitStatus.LOCAL),
@@ -76,7 +76,7 @@ def restore(
     access: options.Access,
     json: options.Json = False,
 ) -> int:
-    """Carry out the command."""
+    """Run ``s3fs-meta restore``."""
     wanted = option_syntax.point_in_time("--at", at)
     place = targets.of_url(url, access.cachedir)
     require_empty(target)

@@ -26,14 +26,15 @@ HELP = CommandHelp(
     name="retention",
     summary="Show or change how far back every point in time of a filesystem is available.",
     description=(
-        "The mount that writes deletes objects that only older points in time need in the "
-        "background; s3fs-meta reclaim does so at once. A mount applies a change within ten "
-        "minutes. Deleted points in time do not return.",
+        "The writer deletes objects that only older points in time need, in the background; "
+        "s3fs-meta reclaim deletes them at once. A mount applies a change of the retention "
+        "within ten minutes. A longer retention does not bring back points in time that were "
+        "deleted.",
     ),
     examples=(
-        Example("s3fs-meta retention s3://bucket/home", "show it"),
-        Example("s3fs-meta retention s3://bucket/home 30d", "keep a month"),
-        Example("s3fs-meta retention s3://bucket/cache 0", "keep only what is needed now"),
+        Example("s3fs-meta retention s3://bucket/home", "show the retention"),
+        Example("s3fs-meta retention s3://bucket/home 30d", "retain a month"),
+        Example("s3fs-meta retention s3://bucket/cache 0", "retain only the present state"),
     ),
     exits=exits_of(*OF_BUCKET),
 )
@@ -44,14 +45,16 @@ def retention(
     time: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TIME]", help="For example 12h, 7d or 0; default: show it.", show_default=False
+            metavar="[TIME]",
+            help="New retention, for example 12h, 7d or 0; default: show the retention.",
+            show_default=False,
         ),
     ] = None,
     *,
     access: options.Access,
     json: options.Json = False,
 ) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta retention``."""
     wanted_s = None if time is None else parse_retention("retention", time)
     place = targets.of_url(url, access.cachedir)
     if wanted_s is None:
@@ -71,7 +74,7 @@ async def _show(place: Target, s3: S3Options) -> Superblock:
 
 
 def _retaining(wanted_s: int) -> Mutate:
-    """Return a function that gives a superblock another retention."""
+    """Return a function that changes the retention in a superblock."""
 
     def amended(superblock: Superblock, keyring: Keyring) -> Superblock:
         return superblock_codec.amend(superblock, keyring, retention_s=wanted_s)

@@ -19,18 +19,17 @@ HELP = CommandHelp(
     name="rm",
     summary="Remove files and whole trees of a mounted filesystem at once.",
     description=(
-        "What is named is gone when the command ends, however large it is. The space comes back in "
-        "the background, also after the next mount; files that a process has open can be used until "
-        "they are closed. Names in the tree that are hard links to something outside leave that "
-        "alone.",
-        "The user who mounted the filesystem may remove anything in it, and so may root: permissions "
-        "of directories are not checked. There is no way back but a moment of the past (s3fs-meta "
+        "The paths are removed when the command ends, regardless of their size. Their space is "
+        "freed in the background, also after a new mount. A process can use a file that it has "
+        "open until it closes the file. A file in the tree keeps its hard links outside the tree.",
+        "Only root and the user who mounted the filesystem may use the command, which checks no "
+        "permissions. Removed files can only be copied from an earlier point in time (s3fs-meta "
         "restore).",
     ),
     examples=(
-        Example("s3fs-meta rm /mnt/home/old", "a directory and all that is in it"),
-        Example("s3fs-meta rm /mnt/backup/2024-*", "several"),
-        Example("s3fs-meta rm --locked /mnt/backup/2023-01", "that was locked"),
+        Example("s3fs-meta rm /mnt/home/old", "a directory with its tree"),
+        Example("s3fs-meta rm /mnt/backup/2024-*", "several directories"),
+        Example("s3fs-meta rm --locked /mnt/backup/2023-01", "a locked directory"),
     ),
     exits=exits_of(*OF_MOUNT, ExitStatus.LOCAL),
 )
@@ -42,13 +41,13 @@ def rm(
         typer.Argument(metavar="PATH...", help="Files and trees to remove.", show_default=False),
     ],
     locked: Annotated[
-        bool, typer.Option("--locked", help="Also trees that s3fs-meta lock has locked.")
+        bool, typer.Option("--locked", help="Also remove trees that s3fs-meta lock has locked.")
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until everything is removed.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the space is freed.")] = False,
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
-    """Carry out the command: all paths are checked before the first one is removed."""
+    """Run ``s3fs-meta rm``: check all paths, then remove them."""
     found = [mount_paths.existing(path, cachedir) for path in paths]
     with TerminalFront() as front:
         trio.run(_remove, found, front, locked, wait)

@@ -34,19 +34,19 @@ from s3fs_meta.sync.volume import OpenOptions
 
 HELP = CommandHelp(
     name="rollback",
-    summary="Make what a filesystem was at a moment what it is now.",
+    summary="Make the state of a filesystem at a point in time its present state.",
     description=(
-        "The filesystem must not be mounted on any host. Changes of this host that are not in the "
-        "bucket are shipped first; then the past state becomes the present as a new transaction "
-        "group. The history stays, so another rollback undoes this one while that point in time "
-        "is retained. To recover single files, s3fs-meta restore is enough.",
+        "The filesystem must not be mounted on any host. The command first uploads changes of "
+        "this host that are not in the bucket. Then it makes the older state the present state, "
+        "as a new transaction group. The history stays, so a second rollback can undo the first, "
+        "as long as the state before it is retained. s3fs-meta restore recovers single files.",
         "A point in time is a time in ISO 8601 (local unless it has a zone), an age (10m, 1h30m), "
         "or txg=N; s3fs-meta log lists them.",
     ),
     examples=(
         Example(
             "s3fs-meta rollback --at 2026-05-09T14:30 s3://bucket/home",
-            "shows what it will do, and asks",
+            "shows both states, and asks",
         ),
         Example("s3fs-meta rollback --yes --at txg=1234 s3://bucket/home", "in a script"),
     ),
@@ -62,7 +62,7 @@ HELP = CommandHelp(
 
 
 class _Wanted(NamedTuple):
-    """The operation and its target."""
+    """The filesystem, the point in time, and the options of a rollback."""
 
     place: Target
     s3: S3Options
@@ -89,7 +89,7 @@ def rollback(
     force_takeover: options.ForceTakeover = False,
     json: options.Json = False,
 ) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta rollback``."""
     wanted = _Wanted(
         targets.of_url(url, access.cachedir),
         access.s3,
@@ -97,7 +97,7 @@ def rollback(
             force_takeover=force_takeover,
             unsafe_single_writer=unsafe_single_writer,
             lock_wait_s=LOCK_WAIT_S,
-            mend=Mend(anything=True),  # an earlier txg is chosen on purpose
+            mend=Mend(anything=True),  # the user chose an earlier txg on purpose
         ),
         option_syntax.point_in_time("--at", at),
         confirmed=yes,
@@ -111,7 +111,7 @@ def rollback(
             {"url": url, "was": done.before.txg, "past": past.txg, "txg": done.now.txg}
         )
         return
-    output.print_text(f"txg {done.now.txg} is what {described(past)} was")
+    output.print_text(f"txg {done.now.txg} has the state of {described(past)}")
     output.print_text(f"to undo it: s3fs-meta rollback --at txg={done.before.txg} {url}")
 
 
@@ -150,7 +150,9 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
         raise SettingsError(f"{described(past)} is the current txg: there is nothing to roll back")
     if bucket.points.unreadable_end:
         last = bucket.points.unreadable_end[-1]
-        front.notice(f"txgs after it, up to txg {last}, cannot be read and are abandoned")
+        front.notice(
+            f"the txgs after txg {present.txg}, up to txg {last}, cannot be read and are abandoned"
+        )
     front.notice(f"{store.url} is rolled back from {described(present)}")
     front.notice(f"to {described(past)}: {present.txg - past.txg} transaction groups")
     if not wanted.confirmed:
@@ -162,7 +164,7 @@ def _require_yes() -> None:
     """Raise UsageError unless the user types yes."""
     if not sys.stdin.isatty():
         raise UsageError("stdin is not a terminal; use --yes")
-    sys.stderr.write("If that is meant, type yes: ")
+    sys.stderr.write('Type "yes" to continue: ')
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() != "yes":
         raise UsageError("nothing was changed")

@@ -1,8 +1,8 @@
-"""The program ``s3fs-meta``: a fast path for ``rm PATH…``, and the command line for all else.
+"""The start of the program ``s3fs-meta``: a fast path for ``rm PATH…``, else the command line.
 
-Owns: the choice between the two. Does not know: other commands.
-``rm PATH…`` without options must be as fast as rm(1) of one file, independent of the size of the
-tree. Loading the parser, tables and event loop takes five times as long as the removal itself.
+Owns: the choice between the fast path and the command line. Does not know: other commands.
+``rm PATH…`` without options must be as fast as rm(1) of one file, for a tree of any size. Loading
+the parser, tables and event loop takes five times as long as the removal itself.
 """
 
 import os
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-_INTERRUPTED: Final = 130  # copied from ``exits``, whose import is slow
+_INTERRUPTED: Final = 130  # as ``exits`` has it, whose import is slow
 
 
 def program() -> NoReturn:
@@ -29,7 +29,7 @@ def program() -> NoReturn:
 
 
 def is_plain_removal(words: Sequence[str]) -> bool:
-    """Return whether a command line is ``rm`` with paths and nothing else."""
+    """Return whether a command line is ``rm`` with paths and no options."""
     return (
         words[:1] == ["rm"]
         and len(words) > 1
@@ -38,7 +38,7 @@ def is_plain_removal(words: Sequence[str]) -> bool:
 
 
 def _remove(paths: Sequence[Path]) -> int:
-    """Carry out the command: all paths are checked before the first one is removed."""
+    """Remove the paths after all of them are checked; return the exit status."""
     try:
         from s3fs_meta.mount import mount_paths
 
@@ -55,7 +55,7 @@ def _remove(paths: Sequence[Path]) -> int:
 
 
 def _report(exc: BaseException) -> int:
-    """Print an error as all commands do; return the exit status."""
+    """Print an error as all other commands do; return the exit status."""
     from s3fs_meta.console import boundary  # loads the command line
 
     def again() -> int:

@@ -30,17 +30,18 @@ from s3fs_meta.sync.superblock.selection import open_keys, peek
 
 HELP = CommandHelp(
     name="status",
-    summary="Show the figures of a mounted filesystem, or what a bucket says about itself.",
+    summary="Show the figures of a mounted filesystem, or facts about the objects in a bucket.",
     description=(
-        "For a mountpoint: sizes, counts, ratios, cache, what is still to be uploaded, the last "
-        "image. For a URL: the same if this host has it mounted, else the superblock, who holds "
-        "it, and the last image, which takes the passphrase of an encrypted filesystem from "
-        "--passphrase-file or the environment only. Without an argument: every mount here.",
+        "For a mountpoint: sizes, counts, ratios, cache, changes that are not uploaded yet, the "
+        "last image. For a URL that is mounted on this host: the same. For another URL: the "
+        "superblock, the holder of the lease, and the last image. The last image of an encrypted "
+        "filesystem is shown only if --passphrase-file or the environment has the passphrase; "
+        "the command does not ask. Without an argument: every mount of this host.",
     ),
     examples=(
-        Example("s3fs-meta status", "what is mounted"),
-        Example("s3fs-meta status /mnt/home", "the figures of one mount"),
-        Example("s3fs-meta status --unshipped /mnt/home", "what a lost machine would cost now"),
+        Example("s3fs-meta status", "every mount of this host"),
+        Example("s3fs-meta status /mnt/home", "the figures of a mount"),
+        Example("s3fs-meta status --unshipped /mnt/home", "files with changes not yet uploaded"),
         Example("s3fs-meta status --json s3://bucket/home", "for a monitoring program"),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.CONTROL),
@@ -52,7 +53,7 @@ def status(
         str | None,
         typer.Argument(
             metavar="[MOUNTPOINT|URL]",
-            help="What to show; default: every mount.",
+            help="Filesystem to show; default: every mount.",
             show_default=False,
         ),
     ] = None,
@@ -64,7 +65,7 @@ def status(
         typer.Option("--unshipped", help="List files whose changes are not yet in the bucket."),
     ] = False,
 ) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta status``."""
     if unshipped:
         _show_unshipped(target, access.cachedir, json=json)
         return
@@ -80,7 +81,7 @@ def status(
 
 
 def _show_unshipped(target: str | None, cachedir: Path | None, *, json: bool) -> None:
-    """Print the paths with changes that are not in the bucket."""
+    """Print the paths of files whose changes are not yet in the bucket."""
     if target is None:
         raise UsageError("--unshipped needs a mountpoint or a URL")
     found = trio.run(request_unshipped, targets.of_either(target, cachedir))
@@ -90,7 +91,7 @@ def _show_unshipped(target: str | None, cachedir: Path | None, *, json: bool) ->
     for path in found["paths"]:
         output.print_text(path)
     if not found["complete"]:
-        output.print_text("… and more; s3fs-meta flush carries everything to the bucket")
+        output.print_text("… and more; s3fs-meta flush uploads all changes")
 
 
 def _show_all(*, json: bool) -> None:
@@ -129,7 +130,7 @@ async def _figures(place: Target, access: options.Access) -> dict[str, Any]:
 async def _of_bucket(
     store: ObjectStore, remembered: Remembered, access: options.Access
 ) -> dict[str, Any]:
-    """Return the figures of the objects in the bucket; nothing is written."""
+    """Return facts about the objects in a bucket, without writing."""
     superblock, keyring = await _open(store, remembered, access)
     lease = lease_codec.decode(
         lease_codec.KEY, (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
@@ -153,7 +154,7 @@ async def _of_bucket(
 async def _open(
     store: ObjectStore, remembered: Remembered, access: options.Access
 ) -> tuple[Superblock, Keyring | None]:
-    """Return the superblock and its keys; no keys if a needed passphrase was not given."""
+    """Return the superblock and the keys; None if the keys need a passphrase that was not given."""
     if access.passphrase_file is None and passphrase_source.from_environment() is None:
         superblock = await peek(store, remembered)
         return superblock, None if superblock.encrypted else unlock_plain(superblock)
@@ -162,13 +163,13 @@ async def _open(
 
 
 async def _last_txg(store: ObjectStore, lease: lease_codec.Lease) -> Txg | None:
-    """Return the facts about the end of the chain; its links are not verified."""
+    """Return the last txg of the chain, from the listed keys; the changelogs are not verified."""
     if lease.head is None:
         return None
     last = lease.head.txg
     for txg in await chain.listed_from(store, last):
         if txg - last > TXG_GAP_MAX:
-            break  # foreign; without keys no object proves otherwise
+            break  # probably a foreign object; without keys its content proves nothing
         last = txg
     return last
 
@@ -176,7 +177,7 @@ async def _last_txg(store: ObjectStore, lease: lease_codec.Lease) -> Txg | None:
 async def _image(
     store: ObjectStore, keyring: Keyring | None, lease: lease_codec.Lease
 ) -> dict[str, Any] | None:
-    """Return the facts about the last image; None if there is no image or no keys are known."""
+    """Return facts about the last image; None without an image or without keys."""
     if lease.head is None or keyring is None:
         return None
     manifest = await image_head.load_manifest(
@@ -190,7 +191,7 @@ async def _image(
     }
 
 
-# Text shown instead of a figure's name: "file 3 MiB" would be meaningless.
+# Texts shown instead of the names of figures, since "file 3 MiB" would be meaningless.
 _SIZES: Final[Mapping[str, str]] = {
     "file bytes": "size of all files",
     "block bytes": "of it distinct data",
@@ -201,7 +202,7 @@ _SIZES: Final[Mapping[str, str]] = {
 
 
 def table_rows(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Return names and values for people."""
+    """Return the figures as names and values for users."""
     rows: dict[str, str] = {}
     for name, value in _flat(figures):
         last = name.rsplit(" ", 1)[-1]

@@ -41,21 +41,22 @@ from s3fs_meta.mount.targets import Target
 
 HELP = CommandHelp(
     name="umount",
-    summary="Unmount, and return when the bucket holds everything.",
+    summary="Unmount, and return when all changes are in the bucket.",
     description=(
-        "Uploads first, with a progress bar, then unmounts and waits for the daemon to end. After "
-        "a plain fusermount3 -u or umount(8), which return at once, this command waits for the "
-        "upload that goes on in the background. Interrupting it while it uploads leaves the "
-        "filesystem mounted. What could not be uploaded stays in the local state, and the next "
-        "mount on this host continues from there. If another mount namespace (a container, a unit "
-        "with private mounts) still has the filesystem mounted, the command says which process, "
-        "and ends: the filesystem goes on there. With --force it takes no more changes, is "
-        "uploaded, and ends; programs that use it get errors.",
+        "Uploads first, with a progress bar, then unmounts and waits for the daemon to end. "
+        "fusermount3 -u and umount(8) return at once, and the daemon uploads in the background; "
+        "this command then waits for the upload. If the command is interrupted while it uploads, "
+        "the filesystem stays mounted. Changes that could not be uploaded stay in the local "
+        "state, and the next mount on this host uploads them.",
+        "If another mount namespace (a container, a unit with private mounts) has the filesystem "
+        "mounted, the command lists the processes and ends, and the daemon continues for them. "
+        "With --force the daemon accepts no more changes, uploads and ends; programs that use "
+        "the filesystem get errors.",
     ),
     examples=(
         Example("s3fs-meta umount /mnt/home", "upload, unmount, wait"),
-        Example("s3fs-meta umount --force /mnt/home", "also if a container still has it"),
-        Example("fusermount3 -u /mnt/home; s3fs-meta umount /mnt/home", "wait for the background"),
+        Example("s3fs-meta umount --force /mnt/home", "also if a container uses the mount"),
+        Example("fusermount3 -u /mnt/home; s3fs-meta umount /mnt/home", "wait for the upload"),
     ),
     exits=exits_of(
         ExitStatus.SETTINGS,
@@ -77,13 +78,12 @@ def umount(
         bool,
         typer.Option(
             "--force",
-            help="Unmount even if programs or other mount namespaces use it (they get errors), and "
-            "if "
-            "the store does not accept all changes: the next mount on this host uploads the rest.",
+            help="Unmount even if programs or other mount namespaces use the filesystem (they get "
+            "errors), or if changes cannot be uploaded (the next mount on this host uploads them).",
         ),
     ] = False,
 ) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta umount``."""
     place = targets.of_mountpoint(mountpoint, cachedir)
     with TerminalFront() as front:
         trio.run(_umount, place, front, force)
@@ -116,7 +116,7 @@ async def _umount(place: Target, front: Front, force: bool) -> None:
                 front.notice(left)
             raise InUseError(used, str(place.mountpoint))
         if used:
-            front.notice(f"in use {used}: ending the mount there, too")
+            front.notice(f"the filesystem is in use {used}: ending the daemon nevertheless")
             await request_end(place)
     _judge_after(left, result, front)
 
@@ -129,10 +129,10 @@ async def _is_detached(place: Target) -> bool:
 
 
 async def _used_by(place: Target) -> str:
-    """Return which processes still use an unmounted filesystem; empty if its daemon is ending.
+    """Describe the processes that still use an unmounted filesystem; empty if its daemon is ending.
 
-    A process in another mount namespace is reported at once. Otherwise the daemon gets some time:
-    the kernel may not have reported the unmount to it yet.
+    A process in another mount namespace is reported at once. Otherwise the daemon gets some time,
+    since the kernel may not have reported the unmount yet.
     """
     deadline_s = trio.current_time() + HELD_S_MAX
     while True:
@@ -153,10 +153,8 @@ def _judge(outcome: Mapping[str, object]) -> None:
         raise ControlError(
             FencedError.__name__,
             f"unmounted, but another host has taken the filesystem over ({outcome['why']}); "
-            "changes "
-            "that are not in the bucket stay on this host, and if that host has written since, the "
-            "next "
-            "mount quarantines them and prints the directory",
+            "changes that are not in the bucket stay on this host; if the other host has written "
+            "since, the next mount quarantines them and prints the directory",
         )
     if outcome.get("kind") == LostBlockError.__name__:
         raise ControlError(LostBlockError.__name__, f"unmounted; {outcome['why']}")
@@ -170,7 +168,7 @@ def _judge(outcome: Mapping[str, object]) -> None:
 
 
 def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None:
-    """Do as ``_judge``; show the error of the earlier upload (*left*), unless it is the same."""
+    """Call ``_judge``; show the earlier upload's error (*left*) unless *outcome* repeats it."""
     try:
         _judge(outcome)
     except S3fsError as exc:
@@ -187,7 +185,7 @@ async def _flush(place: Target, front: Front, force: bool) -> str:
     try:
         await request_flush(place, front)
     except NotMountedError:
-        front.notice("its daemon is no longer running")
+        front.notice("the daemon of the mount is no longer running")
     except ControlError as exc:
         goes_on = (FencedError, LostLeaseError, ReadOnlyStateError, LostBlockError)
         if is_kind(exc, *goes_on):
@@ -206,7 +204,7 @@ def _unmount(mountpoint: str | None, force: bool) -> None:
     for _ in range(BUSY_ATTEMPTS_MAX):
         if "busy" not in why:
             break
-        time.sleep(BUSY_PAUSE_S)  # the daemon may be collecting from open files at this time
+        time.sleep(BUSY_PAUSE_S)  # the daemon may be collecting dirty data from open files
         why = _why_not([*command, "--", mountpoint])
     if "busy" in why and force:
         why = _why_not(["fusermount3", "-u", "-z", "--", mountpoint])

@@ -10,7 +10,7 @@ from s3fs_meta.console import output
 
 HELP = CommandHelp(
     name="version",
-    summary="Print the versions of this program and of what it stands on.",
+    summary="Print the versions of this program and of the software that it uses.",
     description=(),
     examples=(Example("s3fs-meta version", "for a bug report"),),
     exits=exits_of(),
@@ -25,7 +25,7 @@ def program_version() -> str:
 
 
 def version(json: options.Json = False) -> None:
-    """Carry out the command."""
+    """Run ``s3fs-meta version``."""
     versions = {
         "s3fs-meta": program_version(),
         "format": str(FORMAT_VERSION),

@@ -1,14 +1,14 @@
 """One mount from its plan to its end, and the requests to a running mount.
 
-plan           options, checked before anything is touched
-acquisition    the filesystem opened for the mount: local state, bucket, lease
-service        one mount: wires the parts, starts the tasks, keeps the order of the end
+plan           checks and converts the options before any change is made
+acquisition    opens the filesystem for the mount: local state, bucket, lease
+service        one mount: connects the components, starts the tasks, ends them in order
 daemon         the process in the background, and its parent that waits for it
-control_api    requests that commands send to a running mount, and the answers
-figures        what ``status`` reports
-remount        both ends of ``mount -o remount,ro``
-targets        from a URL or a mountpoint to the filesystem and its local state; ``mount_paths``:
-               from a path to a directory entry, and its removal
+control_api    the requests that commands send to a running mount, and the responses
+figures        the figures that ``status`` reports
+remount        client and daemon of ``mount -o remount,ro``
+targets        maps a URL or a mountpoint to the filesystem and its local state
+mount_paths    maps a path to a directory entry, and removes the entry
 mount_holders  processes that still use an unmounted filesystem
 mount_table    the filesystems mounted on this host
 

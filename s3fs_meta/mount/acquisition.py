@@ -1,8 +1,8 @@
-"""Opening a filesystem for a mount, with another page size if the options demand it.
+"""Opening a filesystem for a mount, and changing its page size if the options demand another.
 
-Owns: the order *open, close, rewrite, open again*: opening decides which database is used, and only
-a closed database can be rewritten.
-Does not know: how a database is rewritten (``meta.offline.page_size``).
+Owns: the sequence *open, close, rewrite, open again* for another page size: opening chooses the
+database, and only a closed database can be rewritten.
+Does not know: the rewriting of a database (``meta.offline.page_size``).
 """
 
 import logging
@@ -54,8 +54,8 @@ async def open_for_mount(
         front: shows notices and progress.
 
     Raises:
-        As ``open_filesystem``; UsageError, DatabaseError: the page size could not be changed;
-        the filesystem is unchanged.
+        UsageError, DatabaseError: the page size could not be changed; the filesystem is unchanged.
+        As ``open_filesystem``.
     """
     state_dir = StateDir(plan.place.state)
 
@@ -76,7 +76,7 @@ async def open_for_mount(
     if wanted is None or page_size_of(volume.db) == wanted:
         return volume
     if volume.crashed:
-        later = "page_size changes at the next mount, because this one follows an unclean shutdown"
+        later = "page_size changes at the next mount, because the last shutdown was unclean"
         return replace(volume, notices=(*volume.notices, later))
     front.notice(f"changing the page size from {page_size_of(volume.db)} to {wanted}")
     volume.db.begin_local()
@@ -104,17 +104,17 @@ async def _healed(volume: Volume) -> Volume:
 
 
 def may_be_offline(plan: MountPlan) -> bool:
-    """Return whether a mount can begin with local state alone.
+    """Return whether a mount can begin without the bucket, from local state alone.
 
-    Only a read-only mount may, and only if local state exists. A follower begins with local state,
-    and applies new txgs as soon as the bucket answers.
+    The mount must be read-only, and local state must exist. A follower that begins without the
+    bucket applies new txgs as soon as the bucket responds.
     """
     only_reads = plan.open.read_only and plan.options.at is None
     return only_reads and StateDir(plan.place.state).database.exists()
 
 
 async def why_offline(plan: MountPlan, store: ObjectStore) -> str:
-    """Return why a mount must begin with local state alone; empty if it need not or cannot."""
+    """Return why a mount must begin without the bucket; empty if it can use the bucket or must."""
     return await why_unreachable(store) if may_be_offline(plan) else ""
 
 
@@ -126,7 +126,7 @@ def page_size_of(db: Database) -> int:
 
 
 async def _announce_superblock(volume: Volume, page_size: int) -> list[str]:
-    """Record the page size in the superblock, for ``status`` only. Return notices for the user."""
+    """Record the page size in the superblock, for ``status``; return notices for the user."""
 
     def amend(present: Superblock, keyring: Keyring) -> Superblock:
         return superblock_codec.amend(present, keyring, page_size=page_size)
@@ -134,4 +134,4 @@ async def _announce_superblock(volume: Volume, page_size: int) -> list[str]:
     remembered = Remembered(volume.state_dir.path)
     changed = await change(volume.store, remembered, HeldKeys(volume.keyring), amend)
     volume.known.accept(changed.superblock)
-    return [f"not reached with the new page size: {one}" for one in changed.unreached]
+    return [f"the new page size was not written to {one}" for one in changed.unreached]

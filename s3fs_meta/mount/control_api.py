@@ -1,27 +1,28 @@
-"""The client side of the control requests to a running mount: names, messages, waiting.
+"""The client side of control requests to a running mount.
 
-Owns: the commands of the control socket, except ``remove`` (``mount_paths``).
+Owns: the commands of the control socket, except ``remove`` (``mount_paths``). Each line has a
+command, its arguments and its response; the daemon may send progress events before the response.
 
     status    → figures (``figures``)
     flush     {"image": bool} → {"published": bool, "txg": number}, with progress
-              and {"waits": why} when the bucket takes no uploads
+              and the event {"waits": why} while the bucket accepts no uploads
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
-    end       → {}: takes no more changes and ends, even while programs use it; answered before it has ended
-    unshipped → {"paths": [text], "complete": bool}: what the bucket does not hold yet
+    end       → {}; the mount refuses further changes and ends, even while programs use it; the
+              response comes before the end
+    unshipped → {"paths": [text], "complete": bool}; paths with changes that are not in the bucket
     remount, remounted  see ``remount``
     reclaim   {"dry_run": bool} → {"floor": txg, "deleted": bool,
                 "objects": {kind: {"count", "bytes"}}}, with progress
     remove    {"parent": inode, "name": text, "ino": inode, "locked": bool, "wait": bool} → {},
-                with progress if it waits for the background
+                with progress if "wait" is true
     lock      {"parent": inode, "name": text, "ino": inode} → {"entries": number}, with progress
     clone     {"source": as remove, "target": {"parent", "name"}} → {"entries": number}, with
                 progress
-    clone_frozen  as clone, and "limit_s": seconds; also {"held": number} once the writers wait;
-                ends when the client hangs up
-    settled   {"number": the same} → {}: the kernel has handed over what it took before
-    finished  one event at once, then the same, then
-              {"complete": bool, "why": text, "kind": its class}; answered when the last flush of a
-                mount that is ending is over
+    clone_frozen  as clone, with the further argument "limit_s": seconds; also the event
+                {"held": number} when the writers are blocked; ends when the client disconnects
+    settled   {"number": number of "held"} → {}; the kernel has written back earlier dirty pages
+    finished  → {"complete": bool, "why": text, "kind": class of the error}, after the last flush
+                of a mount that is ending; also one empty event at once, then progress
 """
 
 import contextlib
@@ -57,70 +58,72 @@ _UNREPORTED: Final = {
 }
 LOCK: Final = "lock"
 
-ENDING: Final = "ending"  # state of a mount that is unmounted and still uploads
-DETACHED: Final = "detached"  # state of a mount that only other mount namespaces still use
-READ_ONLY: Final = "read_only"  # kind of an end that left changes of an earlier mount on this host
+ENDING: Final = "ending"  # state of an unmounted filesystem whose daemon still uploads
+DETACHED: Final = "detached"  # state of a filesystem mounted only in other mount namespaces
+# "kind" in an outcome: a read-only mount has ended, and changes of an earlier mount are not
+# uploaded.
+READ_ONLY: Final = "read_only"
 
 
 async def request_status(place: Target) -> dict[str, Any]:
     """Return the figures of a mount.
 
     Raises:
-        NotMountedError: there is none.
+        NotMountedError: the filesystem is not mounted.
     """
     return await _ask(place, STATUS)
 
 
 async def request_unshipped(place: Target) -> dict[str, Any]:
-    """Return the paths that have changes which are not in the bucket.
+    """Return the paths of files whose changes are not yet in the bucket.
 
     Raises:
-        NotMountedError: there is none.
+        NotMountedError: the filesystem is not mounted.
     """
     return await _ask(place, UNSHIPPED)
 
 
 async def request_promotion(place: Target, *, takeover: bool) -> dict[str, Any]:
-    """Have a follower become the writer.
+    """Make a follower the writer.
 
     Raises:
-        NotMountedError: there is none.
+        NotMountedError: the filesystem is not mounted.
         ControlError: the promotion failed; the mount remains a follower.
     """
     return await _ask(place, PROMOTE, {"takeover": takeover})
 
 
 async def request_end(place: Target) -> None:
-    """Have a mount refuse further changes, and end, even while programs use it.
+    """Make a mount refuse further changes and end, even while programs use it.
 
     Raises:
-        NotMountedError: there is none.
+        NotMountedError: the filesystem is not mounted.
     """
     await _ask(place, END)
 
 
 def used_by(figures: Mapping[str, Any]) -> str:
-    """Return, for a message, which processes still use an unmounted filesystem, by its figures."""
+    """Describe the processes that still use an unmounted filesystem, from its figures."""
     holders = [Holder(**one) for one in figures.get("holders", ())]
     return mount_holders.described(holders, figures.get("kernel", {}).get("open_files", 0))
 
 
 async def request_flush(place: Target, front: Front, image: bool = False) -> dict[str, Any]:
-    """Have a mount upload all changes, and make an image if *image* is set.
+    """Make a mount upload all changes, and an image if *image* is set.
 
     Raises:
-        NotMountedError: there is no mount.
+        NotMountedError: the filesystem is not mounted.
         ControlError: the upload failed.
     """
     return await _ask(place, FLUSH, {"image": image}, front)
 
 
 async def request_reclaim(place: Target, front: Front, *, dry_run: bool) -> dict[str, Any]:
-    """Have a mount delete unreferenced objects, or only list them.
+    """Make a mount delete unreferenced objects, or list them if *dry_run* is set.
 
     Raises:
-        NotMountedError: there is none.
-        ControlError: it could not.
+        NotMountedError: the filesystem is not mounted.
+        ControlError: an object could not be listed or deleted.
     """
     return await _ask(place, RECLAIM, {"dry_run": dry_run}, front)
 
@@ -128,37 +131,37 @@ async def request_reclaim(place: Target, front: Front, *, dry_run: bool) -> dict
 async def request_removal(
     entry: Entry, front: Front, *, locked: bool = False, wait: bool = False
 ) -> dict[str, Any]:
-    """Have a mount remove a name and all that is below it.
+    """Make a mount remove an entry and the tree below it.
 
     Args:
-        entry: the name.
+        entry: the entry.
         front: shows the progress of the background removal.
         locked: also remove locked files.
         wait: return only when the background removal has ended.
 
     Raises:
-        NotMountedError: there is none.
-        ControlError: it refused; nothing was changed.
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the mount refused; nothing was changed.
     """
     return await _ask(entry.place, REMOVE, removal(entry, locked=locked, wait=wait), front)
 
 
 async def request_lock(entry: Entry, front: Front) -> dict[str, Any]:
-    """Have a mount lock a name and all that is below it.
+    """Make a mount lock an entry and the tree below it.
 
     Raises:
-        NotMountedError: there is none.
-        ControlError: it refused, perhaps in the middle.
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the mount refused or failed; part of the tree may be locked.
     """
     return await _ask(entry.place, LOCK, entry_message(entry), front)
 
 
 async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str, Any]:
-    """Have a mount copy a name and all that is below it.
+    """Make a mount copy an entry and the tree below it.
 
     Raises:
-        NotMountedError: there is none.
-        ControlError: it refused; there is no copy.
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the mount refused; no copy exists.
     """
     arguments = {"source": entry_message(source), "target": entry_message(target)}
     return await _ask(source.place, CLONE, arguments, front)
@@ -167,12 +170,12 @@ async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str,
 async def request_frozen_clone(
     source: Entry, target: Entry, front: Front, limit_s: float
 ) -> dict[str, Any]:
-    """Have a mount copy a tree at one point in time: processes that write in it wait meanwhile.
+    """Make a mount copy a tree at one point in time; writers in the tree are blocked meanwhile.
 
     Raises:
-        NotMountedError: there is none.
-        ControlError: it refused, or it took longer than *limit_s*; there is no copy.
-        OSError: the kernel could not write back dirty pages; there is no copy.
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the mount refused, or the copy took longer than *limit_s*; no copy exists.
+        OSError: the kernel could not write back dirty pages; no copy exists.
     """
     arguments = {
         "source": entry_message(source),
@@ -199,16 +202,16 @@ async def request_frozen_clone(
 
 
 async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dict[str, Any]:
-    """Wait until a mount that is ending, or is about to, has ended; return how.
+    """Wait until a mount has ended; return the outcome of its last upload.
 
     Args:
         place: the filesystem of the mount.
         front: shows the progress of the last upload.
-        waiting: set when the mount knows of the waiting client, or has ended already.
+        waiting: set when the daemon has registered this client, or has ended already.
 
     Returns:
-        ``complete``: the bucket has all changes; ``why``: the error that prevented it; ``kind``:
-        the class of that error, if there was one.
+        ``complete``: whether the bucket has all changes; ``why``: the error that prevented this;
+        ``kind``: the class of the error.
     """
     show = _shown(front)
 
@@ -224,7 +227,7 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
         finally:
             waiting.set()
         await watch.wait_until_free()
-    # A daemon that stopped listening before the call came has left its report in its note.
+    # A daemon that stopped listening before the call has written its outcome to its note.
     return result or outcome_of(place) or dict(_UNREPORTED)
 
 

@@ -1,8 +1,8 @@
-"""Running in the background: a child does the work, the parent waits until it is ready.
+"""Running in the background: a child process does the work, the parent waits until it is ready.
 
-Owns: the fork, and the conversation over a socket between the two. Does not know: mounts.
-Keeps: the fork comes before any thread and before trio (a forked thread's locks stay locked for
-ever); the parent ends with the child's own error and exit status.
+Owns: the fork, and the messages over a socket between parent and child. Does not know: mounts.
+Keeps: no thread and no trio before the fork, because locks of forked threads stay locked forever;
+the parent's error and exit status are those of the child.
 
     child → parent   {"notice": text}  {"progress": [what, done, total]}  {"ask": prompt}
                      {"ready": true}  {"failed": text, "status": n}
@@ -25,11 +25,11 @@ from s3fs_meta.console.boundary import PROGRAM, print_line, report, text_of
 from s3fs_meta.console.ui import Front
 from s3fs_meta.errors import PassphraseError, S3fsError
 
-UMASK: Final = 0o077  # files of a mount on this host are private to its user
+UMASK: Final = 0o077  # local files of a mount are private to its user
 
 
 class RemoteFront:
-    """A front whose terminal is the parent's; after ``ready`` nothing is shown any more."""
+    """A front that shows its texts on the parent's terminal, until ``ready`` is called."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -41,7 +41,7 @@ class RemoteFront:
         self._send({"notice": text})
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Move a bar on the parent's terminal."""
+        """Update a progress bar on the parent's terminal."""
         self._send({"progress": [what, done, total]})
 
     def ask(self, prompt: str) -> str:
@@ -79,15 +79,15 @@ class RemoteFront:
 
 
 def run_in_background(body: Callable[[Front], None], log: Path, front: Front) -> int:
-    """Run *body* in a child process; return when it called ``ready``, or failed.
+    """Run *body* in a child process; return when *body* has called ``ready`` or has failed.
 
     Args:
-        body: gets a front that talks to the parent; continues to run after it called ``ready``.
+        body: gets a front that sends to the parent; continues after it has called ``ready``.
         log: file for the child's standard output and error.
-        front: of this process; shows the child's messages and asks its questions.
+        front: the front of this process; shows the child's messages and asks its questions.
 
     Returns:
-        Exit status for the parent: that of the child's error if it failed.
+        The exit status of the parent; if the child failed, the status of its error.
     """
     assert threading.active_count() == 1, "fork before any thread"
     ours, theirs = socket.socketpair()
@@ -107,7 +107,7 @@ def run_in_background(body: Callable[[Front], None], log: Path, front: Front) ->
 
 
 def _be_child(body: Callable[[Front], None], log: Path, front: RemoteFront) -> None:
-    """Run the body in a new process session (setsid(2)); never returns."""
+    """Run *body* in a new process session (setsid(2)); never return."""
     status: int = exits.ExitStatus.BUG
     try:
         os.setsid()
@@ -120,8 +120,8 @@ def _be_child(body: Callable[[Front], None], log: Path, front: RemoteFront) -> N
         status = report(exc)
         front.failed(_summary(exc, log), status)
     finally:
-        # Not sys.exit: handlers that the parent registered must not run in the child. The
-        # streams are flushed by hand instead.
+        # sys.exit would run the parent's exit handlers in the child. os._exit does not, nor does it
+        # flush streams, so the stream is flushed before.
         with contextlib.suppress(Exception):
             sys.stderr.flush()
         os._exit(status)
@@ -137,13 +137,14 @@ def _redirect(log: Path) -> None:
     log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for wanted, fd in ((0, null_fd), (1, log_fd), (2, log_fd)):
         os.dup2(fd, wanted)
-    # If the caller had closed one of the three, the new descriptor has its number and stays open.
+    # If the caller had closed descriptor 0, 1 or 2, a new descriptor has that number and stays
+    # open.
     for fd in {null_fd, log_fd} - {0, 1, 2}:
         os.close(fd)
 
 
 def _attend(child: socket.socket, front: Front) -> int:
-    """Show the child's messages and ask its questions until it is ready or has failed."""
+    """Show the child's messages and ask its questions, until the child is ready or has failed."""
     for message in _messages(child):
         match message:
             case {"notice": str(text)}:

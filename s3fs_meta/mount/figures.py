@@ -1,7 +1,7 @@
-"""The figures that ``status`` reports about a mount: maintained counters, never a scan.
+"""The figures that ``status`` reports about a mount, from maintained counters, without a scan.
 
 Owns: names and units of the figures (docs/reference/metrics.md explains them).
-Does not know: how they are shown.
+Does not know: their presentation.
 """
 
 import os
@@ -65,7 +65,7 @@ def figures(
 
 
 def ratio(whole: int, part: int) -> float | None:
-    """Return *whole* divided by *part*, None if that is meaningless."""
+    """Return *whole* divided by *part*; None if *part* is 0."""
     return round(whole / part, 3) if part else None
 
 
@@ -121,7 +121,7 @@ def _follow(session: Session) -> dict[str, Any]:
 
 
 def _store(store: ObjectStore) -> dict[str, Any]:
-    """Return requests, errors and bytes, by method; empty if the store does not count them."""
+    """Return the requests, errors and bytes of each method; empty if the store counts none."""
     if not isinstance(store, CountingStore):
         return {}
     return {

@@ -1,8 +1,9 @@
 """The interface of a mount's session and control socket to the kernel.
 
-Owns: doing nothing before the mountpoint exists. Does not know: how requests reach the kernel.
-The session is created before the FUSE handlers. So it gets this object, which forwards to the
-kernel once ``serve`` has been called.
+Owns: the period before the mountpoint exists, in which a request does nothing. Does not know: how
+requests reach the kernel.
+The session is created before the FUSE handlers. So the session gets a ``KernelSide``, which
+forwards requests to the kernel after ``serve``.
 """
 
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from s3fs_meta.sync.kernel import Turned
 
 
 class _Served(NamedTuple):
-    """The two kinds of requests of a mount to its kernel."""
+    """The receivers of a mount's requests to the kernel."""
 
     write_back: WriteBack
     cache: KernelCache
@@ -30,7 +31,7 @@ class KernelSide:
         self._served = _Served(write_back, cache)
 
     async def collect(self) -> bool:
-        """Make the kernel write back dirty pages; return whether it did."""
+        """Make the kernel write back dirty pages; return whether all were written back."""
         return self._served is None or await self._served.write_back.collect()
 
     async def before_turn(self, turned: Turned | None) -> None:
@@ -44,6 +45,6 @@ class KernelSide:
             self._served.cache.at_turn()
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Drop late answers, and content; see ``KernelCache``."""
+        """Drop answers that were cached late, and file content; see ``KernelCache``."""
         if self._served is not None:
             await self._served.cache.after_turn(turned)

@@ -1,11 +1,11 @@
-"""Which processes still use a filesystem that is unmounted here: those of other mount namespaces.
+"""The processes of other mount namespaces that still use an unmounted filesystem.
 
 Owns: reading /proc. Does not know: the reaction of the caller.
 A container, ``unshare -m`` or a systemd unit with private mounts gets a copy of every mount. The
 filesystem stays in use until the last copy is unmounted. Reading ``mountinfo`` of a process never
 accesses a mounted filesystem.
-The kernel reuses the device number of a filesystem that has ended, so a mount counts only if its
-source (our URL) is the same, too.
+The kernel reuses the device number of a filesystem that has ended. So two mounts are the same only
+if their sources (the URL of an s3fs-meta filesystem) are equal, too.
 Source: mount_namespaces(7), proc_pid_mountinfo(5).
 """
 
@@ -26,7 +26,7 @@ class Holder(NamedTuple):
 
     pid: int
     name: str
-    mountpoint: str  # path of the mountpoint as that process sees it
+    mountpoint: str  # path of the mountpoint in the mount namespace of the process
 
 
 def is_mounted_here(wanted: Mounted) -> bool:
@@ -35,13 +35,13 @@ def is_mounted_here(wanted: Mounted) -> bool:
 
 
 def find(wanted: Mounted) -> list[Holder]:
-    """Return processes that have a filesystem mounted, by PID, at most HOLDERS_SHOWN_MAX.
+    """Return the first HOLDERS_SHOWN_MAX processes, by PID, that have a filesystem mounted.
 
-    Processes that this one may not inspect are missing. Takes some milliseconds for each hundred
-    processes, so call it in a thread.
+    Processes that the caller may not inspect are missing. The search takes some milliseconds for
+    each hundred processes, so call it in a thread.
 
     Args:
-        wanted: the filesystem, as it was mounted first; its mountpoint is ignored.
+        wanted: the filesystem as it was first mounted; its mountpoint is ignored.
     """
     found = []
     for pid in sorted(int(name) for name in os.listdir(_PROC) if name.isdigit()):
@@ -55,7 +55,7 @@ def find(wanted: Mounted) -> list[Holder]:
 
 
 def described(holders: list[Holder], open_files: int) -> str:
-    """Return the processes that use a filesystem, as text for a message."""
+    """Return a phrase for a message that names the processes that use a filesystem."""
     if holders:
         named = [f"{one.name} (pid {one.pid}) on {one.mountpoint}" for one in holders]
         more = " and more" if len(holders) == HOLDERS_SHOWN_MAX else ""
@@ -73,7 +73,7 @@ def _mountpoints(process: Path, wanted: Mounted) -> Iterator[str]:
     try:
         text = (process / "mountinfo").read_text(errors="surrogateescape")
     except OSError:
-        return  # the process has ended, or may not be examined
+        return  # the process has ended, or this user may not inspect it
     if f" {wanted.device} " not in text:
         return
     for mounted in mount_table.parse(text.splitlines()):

@@ -1,9 +1,10 @@
 """Mapping a path of the user to a directory entry of a mounted filesystem.
 
-Owns: finding the mount of a path, refusing paths that are no single directory entry, waiting until
-programs see a change, and the request that removes an entry. No event loop is used, because ``rm``
-must start fast. Does not know: the other requests (``control_api``).
-Symbolic links in the path are followed, except at its end, as rm(1) does.
+Owns: finding the mount of a path, refusing paths that do not end in a directory entry, waiting
+until programs see a change, and the request that removes an entry.
+Does not know: other requests than the removal (``control_api``).
+Keeps: no event loop, because ``rm`` must start fast.
+Symbolic links in a path are followed, except at its end, as rm(1) does.
 """
 
 import os
@@ -25,17 +26,17 @@ REMOVE: Final = "remove"
 
 
 class Entry(NamedTuple):
-    """One name in one directory of a mounted filesystem."""
+    """One directory entry of a mounted filesystem."""
 
     place: Target
     parent: Ino
     name: bytes
-    ino: Ino  # inode number when it was looked up; 0: none
-    path: str  # absolute, without links above the name
+    ino: Ino  # inode number found by the lookup; 0: the name did not exist
+    path: str  # absolute path; its parent directories are no symbolic links
 
 
 def existing(path: Path, cachedir: Path | None) -> Entry:
-    """Return the entry of an existing path, on or below which nothing is mounted.
+    """Return the entry of an existing path; refuse a path with a mountpoint on or below it.
 
     Raises:
         UsageError: the path does not exist, ends in no name, or has a mountpoint on or below it.
@@ -77,7 +78,7 @@ def hand_over(entry: Entry) -> None:
     Raises:
         OSError: some data could not be written back.
     """
-    import ctypes  # a removal needs no system call that Python lacks
+    import ctypes  # imported late, because rm does not need it
 
     libc = ctypes.CDLL(None, use_errno=True)
     fd = os.open(os.path.dirname(entry.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -92,12 +93,12 @@ def hand_over(entry: Entry) -> None:
 def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
     """Wait until programs see that entries exist, or that they are removed.
 
-    The kernel answers lookups from its dentry cache until the mount has invalidated the entries. The
-    mount waits only briefly for that. A lookup takes as long as the kernel works on the directory:
-    invalidating a tree with 100,000 cached names delays every lookup in it by some tenths of a second.
+    The kernel answers lookups from its dentry cache until the mount has invalidated the entries,
+    for which the mount waits only briefly. Invalidating a tree with 100,000 cached names blocks
+    every lookup in the tree for some tenths of a second.
 
     Raises:
-        ControlError: the change was made, but programs do not see it in time.
+        ControlError: the change was made, but did not become visible within KERNEL_FORGET_S_MAX.
         OSError: lookups fail, because the mount has ended meanwhile.
     """
     deadline_s, pause_s = time.monotonic() + KERNEL_FORGET_S_MAX, 0.001
@@ -140,10 +141,10 @@ def _is_below(path: str, above: str) -> bool:
 
 
 def _place(mounts: list[Mounted], directory: str, device: int, cachedir: Path | None) -> Target:
-    """Return the filesystem that a directory is on.
+    """Return the s3fs-meta filesystem that a directory is on.
 
     Raises:
-        NotMountedError: it is no filesystem of s3fs-meta.
+        NotMountedError: the directory is on another filesystem.
     """
     number = f"{os.major(device)}:{os.minor(device)}"
     for one in reversed(mounts):
@@ -155,18 +156,18 @@ def _place(mounts: list[Mounted], directory: str, device: int, cachedir: Path | 
 
 
 def remove(entry: Entry) -> None:
-    """Have a mount remove an entry and everything below it, unless it is locked.
+    """Make a mount remove an entry and the tree below it, unless the tree is locked.
 
     Raises:
-        NotMountedError: there is none.
-        ControlError: it refused; nothing was changed.
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the mount refused; nothing was changed.
     """
     with named(entry.place):
         plain_call.call(entry.place.state, REMOVE, removal(entry))
 
 
 def removal(entry: Entry, *, locked: bool = False, wait: bool = False) -> dict[str, int | str]:
-    """Return the arguments of a removal."""
+    """Return the arguments of a control request that removes an entry."""
     return {**entry_message(entry), "locked": locked, "wait": wait}
 
 

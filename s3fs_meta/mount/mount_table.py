@@ -1,7 +1,7 @@
 """Filesystems mounted on this host, from the kernel's list.
 
-Owns: reading /proc/self/mountinfo. It never accesses a mounted filesystem, because that would block
-if its daemon is stuck.
+Owns: reading /proc/self/mountinfo.
+Keeps: mounted filesystems are never accessed, because an access blocks if the daemon hangs.
 Source: proc_pid_mountinfo(5).
 """
 
@@ -19,13 +19,13 @@ class Mounted(NamedTuple):
     """One mounted filesystem."""
 
     mountpoint: str
-    device: str  # major:minor, as stat would show it
+    device: str  # major:minor, as in st_dev
     fs_type: str
-    source: str  # the URL, for our mounts
+    source: str  # the URL, if the filesystem is s3fs-meta
 
 
 def parse(lines: Iterable[str]) -> list[Mounted]:
-    """Return the mounts in the order of the list; a later one hides an earlier one at its path."""
+    """Return the mounts in the order of the list; of several on a path the last one is visible."""
     found = []
     for line in lines:
         before, _, after = line.rstrip("\n").partition(" - ")
@@ -42,24 +42,24 @@ def parse(lines: Iterable[str]) -> list[Mounted]:
 
 
 def read() -> list[Mounted]:
-    """Return the present mounts."""
+    """Return the mounts of this process's mount namespace."""
     return parse(_lines())
 
 
 class Flags(NamedTuple):
-    """The kernel's entry of one mounted filesystem."""
+    """The options in the kernel's entry of one mounted filesystem."""
 
-    mount: frozenset[str]  # options of this mount: nosuid, relatime
-    filesystem: frozenset[str]  # options of the filesystem, wherever it is mounted: ro, user_id=0
+    mount: frozenset[str]  # options of one mountpoint, such as nosuid, relatime
+    filesystem: frozenset[str]  # options of the filesystem at every mountpoint, such as ro
 
 
 def flags(wanted: Mounted, lines: Iterable[str], *, anywhere: bool = False) -> Flags | None:
-    """Return the flags of a mount, None if the list does not have it.
+    """Return the flags of a mount; None if the list lacks the mount.
 
     Args:
         wanted: the mount.
-        lines: of mountinfo.
-        anywhere: ignore its mountpoint.
+        lines: the lines of mountinfo.
+        anywhere: ignore the mountpoint of *wanted*.
     """
     found = None
     for line in lines:
@@ -76,12 +76,12 @@ def flags(wanted: Mounted, lines: Iterable[str], *, anywhere: bool = False) -> F
 
 
 def flags_here(wanted: Mounted, *, anywhere: bool = False) -> Flags | None:
-    """Return the flags of a mount as the kernel has them now, None if it is not mounted here."""
+    """Return the current flags of a mount; None if this mount namespace lacks the mount."""
     return flags(wanted, _lines(), anywhere=anywhere)
 
 
 def find(mountpoint: str) -> Mounted | None:
-    """Return our mount at an absolute path, None if there is none or another mount hides it."""
+    """Return the s3fs-meta mount at an absolute path; None if there is none or a mount hides it."""
     for mounted in reversed(read()):
         if mounted.mountpoint == mountpoint:
             return mounted if mounted.fs_type == FS_TYPE else None
@@ -89,7 +89,7 @@ def find(mountpoint: str) -> Mounted | None:
 
 
 def resolve(mountpoint: Path) -> str:
-    """Return the absolute path of a mountpoint without an access to the mounted filesystem."""
+    """Return the absolute path of a mountpoint without accessing the mounted filesystem."""
     absolute = os.path.abspath(mountpoint)
     parent, name = os.path.split(absolute)
     return os.path.join(os.path.realpath(parent), name) if name else parent

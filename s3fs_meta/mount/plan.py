@@ -1,7 +1,7 @@
 """The plan of a mount, checked before anything is changed.
 
-Owns: converting command-line options to settings of the modules below; refusals; warnings about
-the chosen settings. Does not know: how a plan is carried out (``service``).
+Owns: converting mount options to settings of other modules, refusing options that cannot work, and
+warnings about risky settings. Does not know: carrying out a plan (``service``).
 """
 
 import os
@@ -29,15 +29,13 @@ from s3fs_meta.settings import (
 )
 from s3fs_meta.sync.volume import OpenOptions
 
-LOCK_WAIT_S: Final = 10.0  # wait for a process that is about to end; longer waits are reported
+LOCK_WAIT_S: Final = 10.0  # longest wait for the lock of a process that is about to end
 
 _VOLATILE: Final = (
-    "journal_mode={}: after a crash the local metadata is thrown away and restored from the last "
-    "image; fsync promises nothing"
+    "journal_mode={}: after a crash the local state is quarantined and the state in the bucket "
+    "restored; fsync does not make changes durable on this host"
 )
-_UNSYNCED: Final = (
-    "synchronous=off: after power loss nothing is promised, not even what was fsynced"
-)
+_UNSYNCED: Final = "synchronous=off: power loss may lose all local changes, even fsynced ones"
 _ABANDONED: Final = (
     "the mount option {}={} has no effect any more, and the next release refuses it; remove it"
 )
@@ -45,7 +43,7 @@ _ABANDONED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MountPlan:
-    """The settings of one mount, in the form that the modules below expect."""
+    """The settings of one mount, in the form that each component takes."""
 
     place: Target
     mountpoint: Path  # absolute
@@ -103,16 +101,16 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
 
 
 def _with_what_follows(options: MountOptions) -> MountOptions:
-    """Return options with those that they imply: a snapshot is read-only."""
+    """Return the options with those that they imply: ``at`` implies ``ro``."""
     return options if options.at is None else replace(options, read_only=True)
 
 
 def _snapshot_warnings(said: MountOptions) -> tuple[str, ...]:
-    return () if said.read_only else ("a moment of the past is mounted read-only",)
+    return () if said.read_only else ("a point in time is mounted read-only",)
 
 
 def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
-    """Return the ``-o`` options, overridden by the command's own options.
+    """Return the ``-o`` options, overridden by options such as --cachedir of the command.
 
     Raises:
         UsageError: as ``parse_mount_options``.
@@ -132,12 +130,12 @@ def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
 
 
 def _slice(options: MountOptions, kind: type[SqliteOptions | KernelOptions]) -> dict[str, Any]:
-    """Return the values of the options that a slice has."""
+    """Return the values of the options that a class of settings has."""
     return {one.name: getattr(options, one.name) for one in fields(kind)}
 
 
 def pragmas_of(options: MountOptions) -> Pragmas:
-    """Return SQLite's settings; settings without an option have the default."""
+    """Return SQLite's settings; a setting has its default if its option was not given."""
     pragmas = Pragmas(**_slice(options, SqliteOptions))
     if options.page_size is not None:
         pragmas = replace(pragmas, page_size=options.page_size)
@@ -147,7 +145,7 @@ def pragmas_of(options: MountOptions) -> Pragmas:
 
 
 def _absolute(options: MountOptions) -> MountOptions:
-    """Make paths independent of the working directory, which a daemon leaves."""
+    """Make paths absolute, because a daemon changes its working directory."""
     secret, cachedir = options.passphrase_file, options.cachedir
     return replace(
         options,
@@ -157,26 +155,26 @@ def _absolute(options: MountOptions) -> MountOptions:
 
 
 def _check_mountpoint(mountpoint: Path) -> None:
-    """Refuse an unusable mountpoint; accept one that a killed mount left behind.
+    """Refuse an unusable mountpoint, but accept the mountpoint of a killed mount.
 
     Raises:
-        UsageError: it is no directory, or another filesystem is mounted on it.
+        UsageError: the mountpoint is not a directory, or another filesystem is mounted on it.
     """
     path = mount_table.resolve(mountpoint)
     if any(one.mountpoint == path for one in mount_table.read()):
         if mount_table.find(path) is None:
             raise UsageError(f"another filesystem is mounted on {path!r}")
-        return  # our own mount: only its daemon is asked whether it lives, never the mount
+        return  # an s3fs-meta mount, which may hang: its daemon is queried later, not the mount
     if not os.path.isdir(path):
         raise UsageError(f"mountpoint {path!r} is not a directory")
 
 
 def _check_disk_of(place: Target) -> None:
-    """Refuse a disk on which a write-ahead log is not safe.
+    """Refuse a state directory on a filesystem where a write-ahead log is not safe.
 
     Raises:
-        UsageError: a write-ahead log is not safe on it.
-        SettingsError: it cannot be examined.
+        UsageError: a write-ahead log is not safe there.
+        SettingsError: the filesystem cannot be examined.
     """
     try:
         refuse_wal_on_network(place.state)
@@ -202,10 +200,10 @@ def _without_effect(options: MountOptions) -> tuple[str, ...]:
 
 
 def _warnings(pragmas: Pragmas) -> tuple[str, ...]:
-    """Return warnings about guarantees that the chosen settings lose, shown at every mount."""
+    """Return warnings, shown at every mount, about guarantees that the settings lose."""
     if pragmas.journal_mode in {"off", "memory"}:
         return (_VOLATILE.format(pragmas.journal_mode),)
     if pragmas.synchronous == "off":
         return (_UNSYNCED,)
-    assert pragmas.survives_power_loss, "whatever gives something up is said"
+    assert pragmas.survives_power_loss, "every setting that loses a guarantee has a warning"
     return ()

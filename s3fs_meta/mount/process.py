@@ -1,7 +1,7 @@
-"""The process of a mount: its bound on open files, its garbage collector, its supervisor.
+"""The process of a mount: its limit of open files, its garbage collector, its supervisor.
 
-Sources: getrlimit(2); sd_notify(3), "Notes": the protocol is stable and may be spoken without the
-library.
+Sources: getrlimit(2); sd_notify(3), "Notes": the protocol is stable and may be implemented without
+the library.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ ENVIRONMENT_NAME: Final = "NOTIFY_SOCKET"
 
 
 def raise_open_files() -> None:
-    """Raise the soft bound to OPEN_FILES_WANTED, or as far as the hard one allows.
+    """Raise the soft limit of open files to OPEN_FILES_WANTED, or to the hard limit if lower.
 
-    The usual soft bound, 1,024, is there for programs that use select(2) with any descriptor; the
-    hard one is far above it.
+    The usual soft limit of 1,024 protects programs that use select(2), which this one does not. The
+    hard limit is usually much higher.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(OPEN_FILES_WANTED, hard)
@@ -32,19 +32,19 @@ def exempt_objects() -> None:
     """Collect garbage now, and exempt all other objects from later collections.
 
     A full collection examines every object with the interpreter lock held. Libraries and the
-    descriptions of S3 leave more than a hundred thousand objects, which are never freed: 80 ms during
-    which no request is answered.
+    descriptions of S3 create more than a hundred thousand objects, which are never freed. Examining
+    them takes 80 ms, in which no request is answered.
     """
     gc.collect()
     gc.freeze()
 
 
 def notify(state: str, address: str | None = None) -> bool:
-    """Send systemd one state such as ``READY=1``; return whether a supervisor listens."""
+    """Send a state such as ``READY=1`` to systemd; return whether it was sent."""
     address = address if address is not None else os.environ.get(ENVIRONMENT_NAME, "")
     if not address.startswith(("/", "@")):
         return False
-    # "@" stands for the NUL byte of an abstract socket.
+    # "@" is written instead of the leading NUL byte of an abstract socket's address.
     name = "\0" + address[1:] if address[0] == "@" else address
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(state.encode(), name)

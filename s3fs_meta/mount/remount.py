@@ -1,6 +1,6 @@
-"""``mount -o remount,ro`` and ``remount,rw``: whether the kernel allows changes on a mount.
+"""``mount -o remount,ro`` and ``remount,rw``: making a mount read-only for the kernel, or writable.
 
-Owns: both ends of the requests between the command and the daemon, and mount(2).
+Owns: the control requests of a remount, in command and daemon, and the call of mount(2).
 The kernel refuses ``ro`` while a file is open for writing, and writes back dirty pages before it
 changes the flag. mount(2) may wait for the daemon, so the daemon does not call it.
 Source: mount(2), MS_REMOUNT; Linux, fs/namespace.c, do_remount; fs/fuse/inode.c, fuse_reconfigure.
@@ -31,7 +31,8 @@ REMOUNTED: Final = "remounted"  # reports success: {"read_only": bool} → {}
 
 _MS_RDONLY: Final = 1
 _MS_REMOUNT: Final = 32
-# Flags that a remount drops unless they are given again. The kernel itself keeps access times.
+# Flags that mount(2) drops at a remount unless they are passed again. The flags of access times are
+# kept by the kernel.
 _KEPT: Final[Mapping[str, int]] = {
     "nosuid": 2,
     "nodev": 4,
@@ -46,7 +47,7 @@ _FIELDS: Final = frozenset(field.name for field in fields(MountOptions))
 
 
 def asks_for_it(options: Sequence[str]) -> bool:
-    """Return whether ``-o`` strings ask for a remount."""
+    """Return whether ``-o`` strings contain ``remount``."""
     return any(WORD in split_options(text) for text in options)
 
 
@@ -54,9 +55,9 @@ def remount(url: str, directory: Path, options: Sequence[str]) -> None:
     """Make a mount read-only for the kernel, or writable again.
 
     Raises:
-        NotMountedError: no filesystem of s3fs-meta is mounted there.
-        UsageError: an option is given that a remount cannot change.
-        ControlError: the daemon refuses: it is permanently read-only, or has other options.
+        NotMountedError: no filesystem of s3fs-meta is mounted on *directory*.
+        UsageError: another URL is mounted there, or a remount cannot change an option.
+        ControlError: the daemon refuses: its mount cannot become writable, or has other options.
         SettingsError: the kernel refuses.
     """
     path = mount_table.resolve(directory)
@@ -86,10 +87,7 @@ def remount(url: str, directory: Path, options: Sequence[str]) -> None:
 
 
 def given_by(options: Sequence[str], flags: Flags) -> dict[str, GivenOption]:
-    """Return the given options, without those that the kernel's mount table already has.
-
-    mount(8) adds the options of the mount table to those of the user.
-    """
+    """Return the user's options, without those that mount(8) has added from the mount table."""
     shown = (flags.mount | flags.filesystem) - {"ro", "rw"} | {WORD}
     return given_options(
         [",".join(_escaped(part) for part in split_options(text) if part not in shown)
@@ -111,7 +109,7 @@ def _place(path: str, given: Mapping[str, GivenOption]) -> Target:
 
 
 def _mount(path: str, flags: Flags, *, read_only: bool) -> None:
-    """Call mount(2), keeping every flag but this one.
+    """Call mount(2), and keep every flag except the one for read-only.
 
     Raises:
         SettingsError: the kernel refuses.
@@ -124,14 +122,14 @@ def _mount(path: str, flags: Flags, *, read_only: bool) -> None:
         return
     code = ctypes.get_errno()
     why = {
-        errno.EBUSY: "a file on it is open for writing, or was removed and is still open; close it",
+        errno.EBUSY: "a file is open for writing, or was removed while open; close the file",
         errno.EPERM: "only root may remount",
     }.get(code, os.strerror(code))
     raise SettingsError(f"cannot make {path} {'read-only' if read_only else 'writable'}: {why}")
 
 
 class RemountHandlers:
-    """The daemon's end: refuses remounts, and syncs after one."""
+    """The handlers of remount requests in the daemon."""
 
     def __init__(self, options: MountOptions, session: Session) -> None:
         self._options = options
@@ -142,7 +140,10 @@ class RemountHandlers:
         return {REMOUNT: self._on_remount, REMOUNTED: self._on_remounted}
 
     def refresh(self, mounted: Mounted) -> bool:
-        """Read the kernel's mount table, as remounts may be unreported; return whether it is ro."""
+        """Return whether the kernel's mount is read-only, from the mount table; record that.
+
+        The mount table is read because a remount may not have been reported.
+        """
         flags = mount_table.flags_here(mounted, anywhere=True)
         status = self._session.status
         if flags is not None:  # None: mounted only in another mount namespace
@@ -150,7 +151,7 @@ class RemountHandlers:
         return status.kernel_read_only
 
     async def _on_remount(self, arguments: Message, _report: Report) -> Message:
-        """Refuse a remount, or return whether the client must call mount(2)."""
+        """Return whether the client must call mount(2), or refuse the remount."""
         for field, one in arguments["given"].items():
             if field not in _FIELDS or shown_value(getattr(self._options, field)) != one["value"]:
                 raise UsageError(
@@ -160,14 +161,17 @@ class RemountHandlers:
         wanted, session = arguments["read_only"], self._session
         if wanted is None:
             return {"change": False}
-        if (
-            wanted
-        ):  # a follower is read-only, though not for the kernel: otherwise it could not be promoted
+        # The kernel's mount of a follower stays writable, because a follower may be promoted.
+        if wanted:
             return {"change": not (session.status.read_only and session.follower is not None)}
         if session.status.read_only and session.follower is not None:
-            raise UsageError("it follows another host: use s3fs-meta promote to make it the writer")
+            raise UsageError(
+                "the mount follows another host: use s3fs-meta promote to make it the writer"
+            )
         if session.status.read_only:
-            raise UsageError("it was mounted with ro: unmount it, and mount it again without ro")
+            raise UsageError(
+                "the filesystem was mounted with ro: unmount it, and mount it again without ro"
+            )
         if not session.status.writable:
             raise ReadOnlyStateError(
                 f"{session.status.why or session.status.state.value}; unmount and mount again"
@@ -175,7 +179,7 @@ class RemountHandlers:
         return {"change": True}
 
     async def _on_remounted(self, arguments: Message, _report: Report) -> Message:
-        """Record the new flag, and sync the written-back data, as other filesystems do."""
+        """Record the remount; after a remount to ``ro`` sync all data, as other filesystems do."""
         status = self._session.status
         status.remount(read_only=arguments["read_only"] is True)
         if status.kernel_read_only and status.writable:

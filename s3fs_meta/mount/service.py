@@ -1,9 +1,10 @@
-"""One mount from opening to the end: wires the parts together and keeps their order.
+"""One mount from opening to the end.
 
     wait for an earlier mount → open → recover → control socket, background tasks → serve
     → (unmounted) → upload remaining changes → release → close
 
-Owns: this order, and the answers to the control socket. Does not know: argv, terminals, forks.
+Owns: the order of these steps, and the handlers of the control socket.
+Does not know: command-line arguments, terminals, forks.
 Design: docs/design/architecture.md, "A mount's life".
 """
 
@@ -63,7 +64,7 @@ from s3fs_meta.sync.state_dir import StateDir, remove_stale_snapshot, remove_sta
 
 _log = logging.getLogger(__name__)
 
-LAST_WORDS_S_MAX: Final = 5.0  # time for clients of the control socket to read their answer
+LAST_WORDS_S_MAX: Final = 5.0  # time for clients of the control socket to read the last response
 CLOSE_S_MAX: Final = 60.0
 OPTIONAL_STEP_S_MAX: Final = 5.0  # time limit of optional steps
 _NOT_UPLOADED: Final = (
@@ -77,7 +78,7 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
     """Mount, serve, and return when the filesystem is unmounted and closed.
 
     Raises:
-        S3fsError: it could not be mounted.
+        S3fsError: the filesystem could not be mounted.
     """
     process.raise_open_files()
     await _wait_for_earlier(plan, front)
@@ -103,7 +104,7 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
 
 
 async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
-    """Wait until an earlier mount of the same filesystem has ended; remove a killed one's mount.
+    """Wait until an earlier mount of the filesystem has ended; detach the mount of a killed daemon.
 
     Raises:
         HeldError: the filesystem is mounted and in service.
@@ -113,7 +114,7 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
         try:
             present = await control_api.request_status(plan.place)
         except (NotMountedError, ControlError):
-            return  # about to end, or fsck: open_filesystem waits for the lock, within a bound
+            return  # the process is fsck, or about to end: open_filesystem waits for the lock
         if present["state"] == control_api.DETACHED:
             used = control_api.used_by(present)
             raise HeldError(
@@ -129,7 +130,7 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
     if left is not None:
         if targets.unquoted(left.source) != plan.place.url:
             raise SettingsError(f"{left.source} is mounted on {plan.mountpoint}")
-        front.notice("removing the mountpoint of a killed mount")
+        front.notice(f"detaching the mount of a killed daemon from {plan.mountpoint}")
         await fuse.detach(plan.mountpoint)
 
 
@@ -164,7 +165,7 @@ async def _open(
 
 @contextlib.contextmanager
 def _advising(plan: MountPlan, front: Front) -> Iterator[None]:
-    """Show a notice about offline mounts if the bucket cannot be reached."""
+    """Suggest a read-only mount if the bucket cannot be reached and local state exists."""
     try:
         yield
     except StoreUnavailableError:
@@ -227,7 +228,7 @@ class Mount:
         self._control = ControlServer(plan.place.state, self._handlers(), bound=tree_handlers.BOUND)
 
     async def run(self) -> None:
-        """Serve until unmounted, then upload the remaining changes."""
+        """Serve until the filesystem is unmounted, then upload the remaining changes."""
         session = self._session
         converter = Converter(self._filesystem.block_bytes, overrides=self._plan.overrides)
         follower = session.follower
@@ -247,7 +248,7 @@ class Mount:
             nursery.cancel_scope.cancel()
 
     def _ready(self) -> None:
-        """Begin to accept changes; notify parent and supervisor. Schedule point: never."""
+        """Begin to accept changes; notify the parent process and systemd. Schedule point: never."""
         self._session.start()
         capacity_bytes = self._plan.options.capacity_bytes
         if capacity_bytes is not None and not self._plan.options.read_only:
@@ -264,11 +265,11 @@ class Mount:
         self._front.ready()
 
     def _is_kernel_read_only(self) -> bool:
-        """Return whether it was remounted read-only, and record that."""
+        """Return whether the filesystem was remounted read-only, and record this."""
         return self._mounted is not None and self._remounts.refresh(self._mounted)
 
     def _report_state(self) -> None:
-        """Report the served state, and the option with which another mount can require it."""
+        """Print the served state and the option with which later mounts can require the state."""
         link = self._session.volume.position.link
         self._front.notice(
             f"serving {described(link)}; later mounts can require this state with"
@@ -278,7 +279,7 @@ class Mount:
     # --- the end -------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """Upload dirty blocks and changes; a signal ends the upload, and local state stays."""
+        """Upload dirty blocks and changes, until a signal ends the upload; keep the local state."""
         self._ending = True
         process.notify("STOPPING=1\nSTATUS=uploading")
         self._outcome = {"complete": False, "why": "it was interrupted"}
@@ -310,7 +311,7 @@ class Mount:
 
     @property
     def _only_reads(self) -> bool:
-        """Return whether a read-only mount has no changes to upload, e.g. of a killed mount."""
+        """Return whether the mount is read-only and an earlier mount left no changes to upload."""
         session = self._session
         return session.status.read_only and not session.db.changed and not session.uploader.pending
 
@@ -348,7 +349,7 @@ class Mount:
         return found
 
     async def _on_end(self, _arguments: Message, _report: Report) -> Message:
-        """Refuse further changes, even if the mountpoint is in use, and end."""
+        """Refuse further changes and end, even if the mountpoint is in use."""
         if not self._ending:
             assert self._write_back is not None, "it serves"
             await self._write_back.collect()
@@ -396,14 +397,14 @@ class Mount:
         return self._outcome
 
     def _report_if_waiting(self, report: Report) -> None:
-        """Report an outage to a client that connects during it."""
+        """Report an outage of the store to a client that connects during the outage."""
         uploader = self._session.uploader
         if uploader.last_error and uploader.pending:
             report({"waits": uploader.last_error})
 
 
 def _progress_to(report: Report) -> Progress:
-    """Return a function that reports the progress of its request to one client."""
+    """Return a function that reports the progress of a request to its client."""
 
     def progress(what: str, done: int, total: int) -> None:
         report({"what": what, "done": done, "total": total})
@@ -413,7 +414,7 @@ def _progress_to(report: Report) -> Progress:
 
 @contextlib.contextmanager
 def _libfuse_heard(log: Path) -> Iterator[None]:
-    """Add libfuse's messages, which went to the daemon's log, to the error of a refused mount."""
+    """Add libfuse's messages in the daemon's log to the error of a mount that failed."""
     before_bytes = log.stat().st_size if log.exists() else 0
     try:
         yield
@@ -432,7 +433,10 @@ async def _cancel_on_signal(scope: trio.CancelScope) -> None:
 
 
 def supplementary_groups(pid: int) -> frozenset[int]:
-    """Return a process's supplementary groups; empty if it ended. Source: proc_pid_status(5)."""
+    """Return a process's supplementary groups; empty if it has ended.
+
+    Source: proc_pid_status(5).
+    """
     try:
         status = Path(f"/proc/{pid}/status").read_bytes()
     except OSError:

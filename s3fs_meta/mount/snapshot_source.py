@@ -1,6 +1,6 @@
-"""A point in time, open for one command, without a mount; temporary files are removed.
+"""A filesystem at a point in time, opened for one command without a mount.
 
-Owns: the passphrase, the store, the path of the database. Does not know: its callers.
+Owns: the passphrase, the store, and the database, which is temporary. Does not know: its callers.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ from s3fs_meta.sync.state_dir import StateDir, remove_stale_snapshots
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.volume import OpenOptions, Volume
 
-# No other process reads the database, and a crashed mount starts again; so it needs no WAL, which
-# would not work on every disk.
+# No other process reads the database, and after a crash the command is repeated. So no WAL is used,
+# which does not work on every disk.
 _PRAGMAS = Pragmas(journal_mode="off", synchronous="off")
 
 
@@ -58,7 +58,7 @@ async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
 async def opened_snapshot(
     reading: Reading, bucket: Bucket, wanted: PointInTime
 ) -> AsyncIterator[Volume]:
-    """Open a point in time for the duration of a context; then its database is removed.
+    """Open a point in time for the duration of a context, then remove its database.
 
     Raises:
         As ``open_snapshot``.
@@ -72,6 +72,6 @@ async def opened_snapshot(
             front.notice(notice)
         yield volume
     finally:
-        # Never waits, because a snapshot has no lease to release.
+        # Closing does not wait, because a point in time has no lease to release.
         with trio.CancelScope(shield=True):
             await close_filesystem(volume, release=False)

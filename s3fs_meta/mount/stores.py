@@ -1,4 +1,4 @@
-"""Opening the store of a command and closing it again."""
+"""Opening and closing the store of a command."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
@@ -32,10 +32,10 @@ async def opened_store(
     Args:
         url: URL of the store.
         options: S3 options, used for a bucket.
-        make_root: make the directory of a local store.
+        make_root: create the directory of a local store.
         probe_only: as ``open_store``.
         may_be_absent: as ``open_store``.
-        notify: shows one line if the store cannot be reached at first.
+        notify: shows a line while the store cannot be reached.
 
     Raises:
         NotAFilesystemError: the directory of a local store does not exist.

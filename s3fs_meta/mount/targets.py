@@ -1,17 +1,17 @@
-"""Mapping a URL or a mountpoint, as the user names it, to the filesystem and its local state.
+"""Mapping a URL or a mountpoint that the user gives to the filesystem and its local state.
 
-Owns: that mapping, and a note of each running mount: without it a command would find a mount with
-another ``cachedir`` only if the option is repeated, and a mount that was unmounted and still uploads
-not at all.
+Owns: the mapping, and a note about each running mount. From the note, a command finds a mount with
+another ``cachedir`` without the option, and an unmounted filesystem that still uploads.
 
-    <runtime directory>/<pid>    JSON: url, state directory, mountpoint, device, when the process
-                                 started, and, when the mount has ended, how
+    <runtime directory>/<pid>    JSON: url, state directory, mountpoint, device, start of the
+    process,
+                                 and the outcome of a mount that has ended
 
-Each PID namespace except the machine's first uses a separate folder there, ``namespace-<inode>``:
-in a container that shares /run the same PIDs are other processes, so it would mistake the notes of
-running mounts for those of killed ones. Source: pid_namespaces(7), namespaces(7).
+Each PID namespace except the machine's first uses a subfolder ``namespace-<inode>``. A container
+that shares /run has other processes with the same PIDs, so it would mistake the notes of running
+mounts for notes of killed mounts. Source: pid_namespaces(7), namespaces(7).
 
-The note of an ended mount is kept for a while, for an ``umount`` that starts just after the end.
+The note of an ended mount is kept for an hour, for an ``umount`` that starts just after the end.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.state_paths import default_cachedir, locate, locate_snapshot_state, runtime_dir
 
-_ENDED_S_MAX: Final = 3600.0  # how long an ended mount is remembered
+_ENDED_S_MAX: Final = 3600.0  # how long the note of an ended mount is kept
 _FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
 
 # The fields of a note. Programs of several versions write notes, so each field is checked.
@@ -43,15 +43,15 @@ _NOTE: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 class Target(NamedTuple):
-    """One filesystem as this host knows it."""
+    """One filesystem with its local state and, if it is or was mounted, its mount."""
 
     url: str
     state: Path  # state directory, which may not exist
     mountpoint: str | None = None
-    mounted: bool = False  # the kernel still lists it; if false, its daemon still uploads
-    outcome: dict[str, Any] | None = None  # how it ended, if it has
-    note: Path | None = None  # the note of its daemon, if that could be written
-    started: int = 0  # when that daemon started, as in the note
+    mounted: bool = False  # the mount table has the mount; if false, its daemon may still upload
+    outcome: dict[str, Any] | None = None  # outcome of a mount that has ended
+    note: Path | None = None  # note of the daemon, if it could be written
+    started: int = 0  # start of the daemon, as in the note
 
 
 def own_cachedir() -> Path:
@@ -67,20 +67,20 @@ def _notes_dir() -> Path:
 
 
 def of_url(url: str, cachedir: Path | None) -> Target:
-    """Return the place of a filesystem."""
+    """Return the target of a URL."""
     return Target(url, locate(url, cachedir or own_cachedir()))
 
 
 def of_snapshot(place: Target, mountpoint: str) -> Target:
-    """Return the target of a point in time that is mounted, or will be, on a mountpoint."""
+    """Return the target of a point in time, which has a state directory for each mountpoint."""
     return place._replace(state=locate_snapshot_state(place.state, mountpoint))
 
 
 def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
-    """Return the target of a mounted filesystem, or of an unmounted one that still uploads.
+    """Return the target of a mountpoint, also of one that was unmounted and whose daemon uploads.
 
     Raises:
-        NotMountedError: the mountpoint has neither.
+        NotMountedError: no filesystem is mounted there, and no note names the mountpoint.
     """
     path = mount_table.resolve(mountpoint)
     mounted = mount_table.find(path)
@@ -100,10 +100,10 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
 
 
 def of_either(target: str, cachedir: Path | None) -> Target:
-    """Return the target for text that is a URL if it has the form of one, else a mountpoint.
+    """Return the target of a URL or a mountpoint; text with ``://`` is a URL.
 
     Raises:
-        NotMountedError: it is no URL, and no filesystem of s3fs-meta is mounted there.
+        NotMountedError: the text is a path on which no filesystem of s3fs-meta is mounted.
     """
     if "://" in target:
         return of_url(target, cachedir)
@@ -112,7 +112,7 @@ def of_either(target: str, cachedir: Path | None) -> Target:
 
 @contextlib.contextmanager
 def named(place: Target) -> Iterator[None]:
-    """Make a NotMountedError name the filesystem as the user named it."""
+    """Make a NotMountedError name the mountpoint or the URL of a target."""
     try:
         yield
     except NotMountedError as exc:
@@ -120,15 +120,15 @@ def named(place: Target) -> Iterator[None]:
 
 
 def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
-    """Return whether a running mount's note describes this mount, at any mountpoint.
+    """Return whether a running mount's note describes *mounted*, at any mountpoint.
 
-    The device number alone is not enough: a new mount reuses the number of one that has ended.
+    The device number alone is not enough, because the kernel reuses numbers of ended mounts.
     """
     return bool(note["device"] == mounted.device and note["url"] == unquoted(mounted.source))
 
 
 def all_mounted() -> list[Target]:
-    """Return all s3fs-meta filesystems that are mounted here, or unmounted and still uploading."""
+    """Return all s3fs-meta filesystems that are mounted or have a running daemon."""
     found = [
         of_mountpoint(Path(one.mountpoint), None)
         for one in mount_table.read()
@@ -140,9 +140,9 @@ def all_mounted() -> list[Target]:
 
 
 def write_note(place: Target, mounted: Mounted) -> Path | None:
-    """Write the note of this process's mount; return its path, None if it cannot be written.
+    """Write the note of this process's mount; return its path, or None if writing fails.
 
-    Also removes notes of processes that have ended.
+    Notes of processes that have ended are removed.
     """
     _notes()  # removes outdated notes, which bounds their number
     path = _notes_dir() / str(os.getpid())
@@ -167,7 +167,7 @@ def write_note(place: Target, mounted: Mounted) -> Path | None:
 
 
 def end_note(path: Path, outcome: dict[str, Any]) -> None:
-    """Record in its note how a mount ended."""
+    """Record the outcome of a mount in its note."""
     with contextlib.suppress(OSError):
         note = _read_note(path)
         if note is not None:
@@ -175,7 +175,7 @@ def end_note(path: Path, outcome: dict[str, Any]) -> None:
 
 
 def outcome_of(place: Target) -> dict[str, Any] | None:
-    """Return how the daemon that this target names has ended; None if it has not reported that."""
+    """Return the outcome that a target's daemon has written to its note; None without one."""
     if place.note is None:
         return None
     try:
@@ -186,14 +186,14 @@ def outcome_of(place: Target) -> dict[str, Any] | None:
 
 
 def _write(path: Path, note: Mapping[str, Any]) -> None:
-    """Replace a note atomically: no reader sees an incomplete one."""
+    """Replace a note atomically, so that no reader sees an incomplete note."""
     tmp = path.with_name(f"{path.name}.new")
     tmp.write_text(json.dumps(note))
     tmp.replace(path)
 
 
 def unquoted(source: str) -> str:
-    """Return the URL that the kernel's list shows as a mount's source."""
+    """Return a URL from the mount table, where the source of a mount is percent-encoded."""
     return unquote(source)
 
 
@@ -209,7 +209,7 @@ def _ending(note: dict[str, Any]) -> Target:
 
 
 def _living_notes() -> list[dict[str, Any]]:
-    """Return the notes of running mounts; the notes of ended ones, maybe many, are not read."""
+    """Return the notes of running mounts, without reading those of ended mounts."""
     found = []
     processes = set(os.listdir("/proc"))
     for path in _note_paths():
@@ -224,7 +224,7 @@ def _living_notes() -> list[dict[str, Any]]:
 def _notes() -> list[dict[str, Any]]:
     """Return the notes of running mounts, then those of ended mounts, the latest first.
 
-    Notes of killed processes, and old ones, are removed.
+    Notes of killed processes and notes older than _ENDED_S_MAX are removed.
     """
     living, ended = [], []
     for path in _note_paths():
@@ -232,7 +232,8 @@ def _notes() -> list[dict[str, Any]]:
             age_s = time.time() - path.stat().st_mtime
             note = _read_note(path)
             if note is None:
-                # Otherwise a daemon of another version may have written it.
+                # A running daemon of another version may have written a note that is unreadable
+                # here.
                 if _started(int(path.name)) == 0:
                     path.unlink(missing_ok=True)
             elif note["outcome"] is not None and age_s < _ENDED_S_MAX:
@@ -248,7 +249,7 @@ def _read_note(path: Path) -> dict[str, Any] | None:
     """Return a note with its path; None if its fields are not those of this version.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     try:
         note = json.loads(path.read_text())
@@ -271,9 +272,10 @@ def _note_paths() -> list[Path]:
 
 
 def _started(pid: int) -> int:
-    """Return when a process started, in ticks since boot, 0 if there is none.
+    """Return the start of a process, in ticks since boot; 0 if the process does not exist.
 
-    A PID alone is not enough, because it is reused. Source: proc_pid_stat(5), field 22.
+    A PID alone does not identify a process, because it is reused.
+    Source: proc_pid_stat(5), field 22.
     """
     try:
         status = Path(f"/proc/{pid}/stat").read_bytes()

@@ -1,7 +1,7 @@
-"""Operations on complete trees, requested through the control socket of a mount.
+"""Handlers of control requests that remove, copy or lock a tree.
 
-Owns: converting messages to calls, and reporting progress to the client. Does not know: how trees
-are removed, copied or locked.
+Owns: converting messages to calls, and reporting progress to the client. Does not know: the
+operations on trees themselves.
 """
 
 import itertools
@@ -22,11 +22,11 @@ from s3fs_meta.model import Ino
 from s3fs_meta.mount import control_api, mount_paths
 
 BOUND: Final = frozenset({control_api.CLONE_FROZEN})
-"""Commands that end with their client: only it would release the writers that they block."""
+"""Commands that end if their client disconnects, because they block writers meanwhile."""
 
 
 class TreeHandlers:
-    """Handlers of one mount."""
+    """The tree handlers of one mount."""
 
     def __init__(
         self,
@@ -35,11 +35,11 @@ class TreeHandlers:
         check_remount: Callable[[], object],
         collect: Callable[[], Awaitable[object]],
     ) -> None:
-        """Begin no operation yet.
+        """Begin without an operation.
 
         Args:
-            filesystem: has the trees.
-            check_remount: finds out whether the mount was remounted read-only.
+            filesystem: the filesystem that has the trees.
+            check_remount: updates the status if the mount was remounted read-only.
             collect: makes the kernel write back dirty pages.
         """
         self._status = filesystem.status
@@ -63,7 +63,7 @@ class TreeHandlers:
         }
 
     def _require_kernel_writable(self) -> None:
-        """Refuse changes of a mount that is read-only for the kernel: it does not see requests.
+        """Refuse a control request that changes files while the kernel's mount is read-only.
 
         Raises:
             ReadOnlyStateError: the mount was remounted read-only.
@@ -72,7 +72,7 @@ class TreeHandlers:
         self._status.require_kernel_writable()
 
     def figures(self) -> dict[str, Any]:
-        """Return the progress of each running tree operation; None if there is none."""
+        """Return the progress of each tree operation; None for an operation that is not running."""
         return {
             "copying": _shown(self._clone.progress),
             "locking": _shown(self._lock.progress),
@@ -93,7 +93,11 @@ class TreeHandlers:
         return {}
 
     async def wait_for_removal(self, show: Callable[[TreeProgress], None]) -> None:
-        """Return once no removed tree has entries; raise ReadOnlyStateError if that cannot be."""
+        """Wait until every removed tree is emptied.
+
+        Raises:
+            ReadOnlyStateError: the mount no longer accepts changes.
+        """
         while (progress := self._removal.progress) is not None:
             self._status.require_writable()
             show(progress)
@@ -104,7 +108,7 @@ class TreeHandlers:
         return await self._copy(arguments, report, None)
 
     async def _on_clone_frozen(self, arguments: Message, report: Report) -> Message:
-        """Copy with writers blocked; the client makes the kernel write back earlier dirty pages."""
+        """Copy a tree with its writers blocked; the client makes the kernel write back first."""
         limit_s = arguments.get("limit_s")
         if not isinstance(limit_s, int | float) or not 0 < limit_s <= FREEZE_S_MAX:
             raise UsageError(
@@ -124,7 +128,7 @@ class TreeHandlers:
             del self._settling[number]
 
     async def _on_settled(self, arguments: Message, _report: Report) -> Message:
-        """Continue a copy; if its freeze has ended meanwhile, that request reports the error."""
+        """Continue a frozen copy, if its freeze has not ended meanwhile."""
         settled = self._settling.get(arguments.get("number", 0))
         if settled is not None:
             settled.set()
@@ -162,7 +166,7 @@ def _shown(progress: TreeProgress | None) -> dict[str, int] | None:
 
 
 def _throttled(report: Report, what: str) -> Callable[[TreeProgress], None]:
-    """Return a function that reports progress to a client, a few times a second."""
+    """Return a function that reports progress to a client a few times per second."""
     next_s = 0.0
 
     def show(progress: TreeProgress) -> None:
@@ -180,7 +184,7 @@ def _entry(arguments: Message) -> tuple[Ino, bytes, Ino]:
     """Return the directory entry in a message: parent, name and inode number.
 
     Raises:
-        UsageError: the message is not of this form.
+        UsageError: a field is missing or has a wrong type.
     """
     parent, name, ino = (arguments.get(key) for key in ("parent", "name", "ino"))
     if not isinstance(parent, int) or not isinstance(ino, int) or not isinstance(name, str):

@@ -47,7 +47,7 @@ def test_rollback_can_be_undone(program: Program, mounted: Place) -> None:
     assert answer["past"] == txg
     assert answer["txg"] == answer["was"] + 1
     shown = program.ok("rollback", "--yes", "--at", f"txg={answer['was']}", mounted.url)
-    assert f"is what txg {answer['was']} of " in shown
+    assert f"has the state of txg {answer['was']} of " in shown
     assert "to undo it: s3fs-meta rollback --at txg=" in shown
     program.ok("mount", mounted.url, mnt)
     assert os.listdir(mnt) == ["new"]

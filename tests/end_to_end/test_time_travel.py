@@ -60,7 +60,7 @@ def test_mount_at_an_earlier_time_shows_a_removed_tree(
     said = elsewhere.run("mount", "-o", f"at={then}", mounted.url, mounted.mountpoint)
 
     assert said.returncode == 0, said.stderr
-    assert "a moment of the past is mounted read-only" in said.stderr
+    assert "a point in time is mounted read-only" in said.stderr
     try:
         assert facts(mounted.mountpoint / "tree") == expected
         found = elsewhere.status(mounted.mountpoint)

@@ -63,9 +63,9 @@ def test_mountpoint_must_be_an_unused_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("journal_mode=off", "thrown away"),
-        ("journal_mode=memory", "thrown away"),
-        ("synchronous=off", "not even what was fsynced"),
+        ("journal_mode=off", "quarantined"),
+        ("journal_mode=memory", "quarantined"),
+        ("synchronous=off", "even fsynced ones"),
     ],
 )
 def test_weak_durability_gives_a_warning(tmp_path: Path, text: str, expected: str) -> None:
@@ -148,7 +148,7 @@ def test_mount_at_a_txg_is_read_only_and_has_its_own_state(tmp_path: Path) -> No
     other = make_plan(URL, there, parse_mount_options([cachedir, "ro,txg=5"]))
 
     assert (plan.open.read_only, plan.fuse.read_only, plan.options.read_only) == (True, True, True)
-    assert plan.warnings == ("a moment of the past is mounted read-only",)
+    assert plan.warnings == ("a point in time is mounted read-only",)
     assert other.warnings == ()
     assert len({one.place.state for one in (present, plan, other)}) == 3
     assert plan.place.state.name.startswith(f"{present.place.state.name}-at-")

@@ -103,7 +103,7 @@ class BlockFiles:
         self._directory = NumberedDir(root)
         self._directory.gather()
         self._open = OpenBlocks()
-        self._adoptions = itertools.count()  # next() of a count is atomic between threads
+        self._adoptions = itertools.count()  # several threads may call next() of a count
 
     def read(self, block: BlockId, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of a block's content. In any thread.
@@ -334,7 +334,7 @@ class BlockFiles:
             named: blocks among them whose file names are durable since an earlier call.
 
         Raises:
-            OSError: the disk failed; no file is certainly durable.
+            OSError: the disk failed; none of the files may be durable.
         """
         if len(blocks) >= SYNCFS_FILES_MIN:
             self.sync_everything()

@@ -51,7 +51,7 @@ class Found(NamedTuple):
 
 
 def _ignore(_located: Located, _is_gone: bool) -> None:
-    """Ignore a report of damage."""
+    """Ignore a damaged block."""
 
 
 async def _nowhere(_located: Located) -> None:
@@ -61,7 +61,8 @@ async def _nowhere(_located: Located) -> None:
 class DamageHandlers(NamedTuple):
     """Functions that are called for a block that is missing or damaged in its pack."""
 
-    note: Callable[[Located, bool], None] = _ignore  # records damage; True: the pack is missing
+    # Records damage of a block; true if its pack is missing.
+    note: Callable[[Located, bool], None] = _ignore
     find_elsewhere: Callable[[Located], Awaitable[Found | None]] = _nowhere
 
 

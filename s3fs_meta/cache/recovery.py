@@ -34,9 +34,8 @@ from s3fs_meta.objects.contract import ObjectStore
 _FIRST: Final = BlockId(0)
 _log = logging.getLogger(__name__)
 
-Beginning = Callable[
-    [BlockId, int], bytes
-]  # returns at most so many leading bytes of a block's file
+# A function that returns the leading bytes of a block's file, at most a given number.
+Beginning = Callable[[BlockId, int], bytes]
 
 
 def distrust(db: Database, files: BlockFiles) -> None:

@@ -114,7 +114,7 @@ class Examination:
         self.report = report
         self.now_ns = now_ns
         self.files: BlockFiles | None = None  # the cache directory; None: repairs cannot use it
-        self.block_hash: BlockHash | None = None  # None: cache files cannot be compared with packs
+        self.block_hash: BlockHash | None = None  # None: the content of cache files is not verified
         self.mounted = mounted
         self.changed = False  # whether a repair changed a row
         self._new_files: list[BlockId] = []

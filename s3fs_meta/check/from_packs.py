@@ -81,7 +81,7 @@ class Rebuilt(NamedTuple):
 class _Traces(NamedTuple):
     """The packs, the latest epoch and the next txg, according to the names in the bucket."""
 
-    packs: list[ObjectInfo]  # sorted by epoch, the latest first
+    packs: list[ObjectInfo]  # all pack objects, those of the latest epoch first
     epoch: Epoch
     txg: Txg
     lease: ETag | None  # ETag of the lease when it was read; None: the lease is missing

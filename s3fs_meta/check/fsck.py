@@ -68,7 +68,7 @@ def _judge_only(exam: Examination) -> bool:
         if holds:
             _find_all(exam)
     finally:
-        exam.db.all("ROLLBACK")  # drops the temporary tables
+        exam.db.all("ROLLBACK")  # also drops the temporary tables of the run
         exam.forget()
     return holds
 
@@ -88,7 +88,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
             db.commit()
             db.mark_changed(changed_before)
     finally:
-        db.rollback()  # has no effect after a commit
+        db.rollback()  # undoes the repairs after an error; has no effect after a commit
     return holds
 
 

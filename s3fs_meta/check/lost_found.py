@@ -133,7 +133,7 @@ def move_target(exam: Examination, ino: Ino) -> None:
 
 
 def _follow(exam: Examination, ino: Ino, new: Ino) -> None:
-    """Update the inode number of cached blocks that are not uploaded yet."""
+    """Change the inode number in the rows of an inode's cached blocks."""
     exam.run("UPDATE cached_blocks SET ino = ? WHERE ino = ?", (new, ino))
 
 

@@ -62,7 +62,7 @@ def settle(exam: Examination) -> None:
         added = sum(damage_marks.add(exam.db, mark) for mark in found)
         exam.commit()
     finally:
-        exam.db.rollback()  # has no effect after a commit
+        exam.db.rollback()  # undoes the changes after an error; has no effect after a commit
     if added:
         exam.report.remember(
             f"marked {added} damaged locations in the bucket: no content is deduplicated onto them;"

@@ -17,7 +17,7 @@ from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import COOKIE_COLLISION_BITS
 from s3fs_meta.meta.db.database import Database
 
-IS_BYTES: Final = "typeof(name) = 'blob'"  # other values are invalid names, and have no hash
+IS_BYTES: Final = "typeof(name) = 'blob'"  # a value of another type is an invalid name without hash
 _NAMES: Final = f"SELECT cookie >> {COOKIE_COLLISION_BITS}, name FROM dentries WHERE {IS_BYTES}"
 
 

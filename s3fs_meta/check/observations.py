@@ -70,12 +70,12 @@ _NAMES: Final = tuple(re.findall(r"seen_\w+(?= \()", _TABLES))
 class Need(enum.Flag):
     """The surveys that were made, or the surveys that an invariant needs."""
 
-    ROWS = 0  # none: the database suffices
-    UNMOUNTED = enum.auto()  # not a survey: no process has files open
-    FILES = enum.auto()  # of the cache directory (survey.cache)
+    ROWS = 0  # no survey, because the database suffices
+    UNMOUNTED = enum.auto()  # the filesystem is not mounted, so no process has files open
+    FILES = enum.auto()  # the survey of the cache directory (survey.cache)
     OBJECTS = enum.auto()  # the listing of the bucket (survey.bucket)
-    CONTENT = enum.auto()  # the complete content of all packs (survey.packs)
-    CHAIN = enum.auto()  # of the changelogs (survey.chain)
+    CONTENT = enum.auto()  # the reading of all packs (survey.packs)
+    CHAIN = enum.auto()  # the survey of the changelogs (survey.chain)
 
 
 class SeenLocation(NamedTuple):

@@ -42,7 +42,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.garbage import groups
 
 _END_BYTES: Final = 16  # length of the checksum or tag at the end of an envelope
-_BEGIN_BYTES_MIN: Final = 128  # so many bytes include the header and times of a changelog or level
+_BEGIN_BYTES_MIN: Final = 128  # the first 128 bytes include the times of a changelog or level
 _IMAGES: Final = "image/"
 
 _T = TypeVar("_T")
@@ -53,7 +53,7 @@ Decode = Callable[[bytes], _T]
 class _Found(NamedTuple):
     """The object with a given name in the bucket."""
 
-    data: bytes | None  # None: the object is missing
+    data: bytes | None  # content of the object, None if it is missing
     etag: str
     why: str  # why the object is invalid; empty if it is valid
 

@@ -86,11 +86,11 @@ class Verdict:
 
 
 def _ignore_finding(finding: Finding) -> None:
-    """Ignore a finding."""
+    """Ignore a finding; the default of ``on_finding``."""
 
 
 def _ignore_note(text: str) -> None:
-    """Ignore a note."""
+    """Ignore a note; the default of ``on_note``."""
 
 
 class Report:

@@ -23,7 +23,7 @@ from s3fs_meta.mount_state import MountStatus
 
 _DAY_NS: Final = 24 * 3600 * 1_000_000_000
 _NOW_NS: Final = 60 * 10**9  # a time this close counts as now: a request may wait, e.g. for a copy
-_NOT_DUE_S: Final = 0.05  # after an atime needed no change, it is not checked again for so long
+_NOT_DUE_S: Final = 0.05  # an atime that needs no change is not checked again for this time
 _SETTABLE: Final = 0o7777
 _GROUP_EXECUTE: Final = stat.S_IXGRP
 _KEEPS_TIMES: Final = InodeFlag.LOCKED | InodeFlag.IMMUTABLE

@@ -16,7 +16,7 @@ from s3fs_meta.model import Ino
 _PAGE_BITS: Final = 8  # a page takes 400 bytes: 1.6 per inode if it is full
 _PAGE_INODES: Final = 1 << _PAGE_BITS
 _SLOT_MASK: Final = _PAGE_INODES - 1
-_OVERFLOWED: Final = 255  # value of a byte whose count is stored in the dict
+_OVERFLOWED: Final = 255  # value of a byte whose count is too large and is stored in a dict
 _EMPTY: Final = bytes(_PAGE_INODES)
 
 

@@ -172,7 +172,7 @@ class Namespace:
         if inherited is not None:
             self._require_room(inherited.value, default if is_directory else None)
         self._changes.begin_entry(parent, name)
-        # The name comes first, because only this step can be refused. It needs only the number.
+        # The dentry is added before the inode, because only adding the dentry can be refused.
         ino = Ino(db.counters.next_ino)
         dentries.add(db, parent, name, ino)
         created = inodes.create(
@@ -425,7 +425,7 @@ class Namespace:
             dentries.remove_found(db, parent, name)
         is_directory = int(stat.S_ISDIR(moved.mode))
         gone = int(target is not None)
-        gone_directories = gone and is_directory  # only a directory replaces a directory
+        gone_directories = gone and is_directory  # only a directory can replace a directory
         if parent == new_parent:
             inodes.change_directory(
                 db, parent, now_ns, entries=-gone, subdirectories=-gone_directories

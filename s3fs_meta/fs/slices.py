@@ -26,7 +26,7 @@ class Slices:
         PURGE_BLOCKS_MAX  # blocks released by a truncation, punched hole or removal
     )
     names: int = TREE_SLICE_NAMES  # names removed or locked
-    directories: int = TREE_SLICE_DIRECTORIES  # directories from which these names are taken
+    directories: int = TREE_SLICE_DIRECTORIES  # directories whose names are removed or locked
     cloned_names: int = CLONE_SLICE_NAMES
     shared_blocks: int = CLONE_SLICE_BLOCKS  # blocks shared by cloning or copying files
     cloned_indexes: int = LOOP_SLICE_ROWS  # block positions cloned of a file with dirty blocks

@@ -43,7 +43,7 @@ async def _forget_nothing(_parent: Ino, _name: bytes) -> None:
 class KernelNotices(NamedTuple):
     """Functions that invalidate the kernel's caches; the defaults do nothing."""
 
-    changed: Callable[[Lost], None] = lambda _lost: None  # must not wait
+    changed: Callable[[Lost], None] = lambda _lost: None  # a function that must not wait
     forget_name: Callable[[Ino, bytes], Awaitable[None]] = _forget_nothing
 
 

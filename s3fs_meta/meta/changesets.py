@@ -73,7 +73,7 @@ class Touched(NamedTuple):
     names: set[tuple[Ino, bytes]]  # (parent, name) created, removed, or replaced by a rename
     cookies: set[tuple[Ino, Cookie]]  # (parent, cookie) of names that refer to another inode now
     inodes: set[Ino]  # inodes with a changed row in inodes, hard_links, symlinks or xattrs
-    contents: set[Ino]  # inodes with a changed row in block_map or a changed size, and deleted ones
+    contents: set[Ino]  # deleted inodes, and inodes with a changed size or block map
 
 
 class Summary(NamedTuple):
@@ -82,8 +82,8 @@ class Summary(NamedTuple):
     created: int  # inodes
     removed: int
     changed: int
-    names: int  # rows of dentries
-    blocks: int  # rows of block_map
+    names: int  # number of changed rows of dentries
+    blocks: int  # number of changed rows of block_map
 
 
 class _Shape(NamedTuple):
@@ -117,7 +117,9 @@ def merge(changesets: Iterable[bytes]) -> bytes:
                 builder.add(_pieces(changeset))
         parts: list[bytes] = []
 
-        def keep(part: memoryview) -> None:  # unlike list.append, lets other threads run
+        def keep(
+            part: memoryview,
+        ) -> None:  # a Python function lets other threads run, list.append does not
             parts.append(bytes(part))
 
         with _errors("merged changeset"):

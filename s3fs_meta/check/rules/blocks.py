@@ -145,7 +145,7 @@ def _overlapping(exam: Examination) -> Iterator[Row]:
 
     The blocks of a pack usually have ascending numbers, so only packs with other orders are sorted.
     """
-    mixed: set[int] = set()  # bounded by the number of packs
+    mixed: set[int] = set()  # packs whose blocks are not in the order of their numbers
     at, end = -1, 0
     for pack, offset, stored_bytes in exam.db.iterate(
         "SELECT pack, pack_offset, stored_bytes FROM blocks INDEXED BY blocks_by_pack"

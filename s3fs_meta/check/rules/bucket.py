@@ -99,7 +99,8 @@ def _leave_pack(exam: Examination, invariant: Invariant) -> None:
 def _publish_anew(exam: Examination, _invariant: Invariant) -> None:
     """Request a complete image, which does not depend on earlier images, at the end of the run."""
     exam.run("DELETE FROM temp.seen_image_faults")
-    exam.run("UPDATE temp.seen_chain_faults SET past = 1")  # they are older than the new image
+    # Only points in time before the new image need the faulty changelogs.
+    exam.run("UPDATE temp.seen_chain_faults SET past = 1")
     exam.report.remember("a complete image of the metadata will be put into the bucket")
 
 

@@ -350,7 +350,7 @@ def _mend_types(exam: Examination, _invariant: Invariant) -> None:
                 f"UPDATE OR IGNORE {table} SET {column} = {_value(table, column)}"
                 f" WHERE {_wrong(column)}"
             )
-            if columns[table][column]:  # another row has the corrected key
+            if columns[table][column]:  # delete rows whose corrected key another row has
                 exam.run(f"DELETE FROM {table} WHERE {_wrong(column)}")
     exam.touched()
     exam.db.load_counters()

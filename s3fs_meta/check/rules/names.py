@@ -146,7 +146,7 @@ def _break_cycles(exam: Examination, invariant: Invariant) -> None:
 def _on_cycle(exam: Examination, ino: Ino) -> Ino:
     """Return a directory of the cycle that is above an unreached directory."""
     seen = set()
-    while ino not in seen:  # bounded by the number of directories above
+    while ino not in seen:  # bounded by the number of directories above the first one
         seen.add(ino)
         row = exam.db.one("SELECT low FROM temp.check_names WHERE ino = ?", (ino,))
         assert row is not None, "a directory that the search did not reach has a name"

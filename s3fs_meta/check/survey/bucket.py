@@ -54,7 +54,7 @@ from s3fs_meta.sync.mkfs import is_own
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.upload.pack_index import is_ours
 
-NO_EPOCH: Final = Epoch(0)  # below the first epoch
+NO_EPOCH: Final = Epoch(0)  # no object has an earlier epoch
 
 
 async def survey(
@@ -162,7 +162,7 @@ async def _note_unnamed(
             try:
                 if await is_ours(store, keyring, info):
                     ours.add(info.key)
-            except StoreError as exc:  # raised after the nursery, without an exception group
+            except StoreError as exc:  # raised again below, outside an exception group
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
                 return
@@ -304,7 +304,7 @@ async def _name_damaged_images(
         try:
             await image_head.load_manifest(store, keyring, manifest, "")
         except ObjectMissingError:
-            continue  # deleted since the listing
+            continue  # the image was deleted after the listing
         except NewerFormatError as exc:
             exam.report.remember(
                 "an older image is not of this filesystem, or was written by a newer program:"

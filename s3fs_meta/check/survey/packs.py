@@ -52,7 +52,7 @@ class PackVerdict(NamedTuple):
     """The result of reading one pack."""
 
     index_fault: str  # why the index is invalid or incomplete; empty if it is valid
-    unreadable: list[tuple[BlockId, str]]  # unreadable at the location in the row, and why
+    unreadable: list[tuple[BlockId, str]]  # blocks that are unreadable at their location, and why
     elsewhere: list[SeenLocation]  # unreadable blocks that are readable at the index's location
     lost: list[BlockId]  # unreadable blocks that are unreadable at the index's location, too
     rescued: list[BlockId]  # blocks put into the cache directory, because the index is damaged
@@ -127,7 +127,7 @@ async def _read(
         for pack, key, size_bytes in waiting:
             try:
                 await _read_pack(exam, store, keyring, pack, key, files)
-            except S3fsError as exc:  # raised after the nursery, without an exception group
+            except S3fsError as exc:  # raised again below, outside an exception group
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
                 return
@@ -167,7 +167,7 @@ async def _read_pack(
         return await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, rescue, marked)
 
     verdict = await read(None)
-    if verdict.index_fault or verdict.unreadable:  # fetch again before it counts as damaged
+    if verdict.index_fault or verdict.unreadable:  # a pack counts as damaged after two failures
         verdict = await read(files)
     _note(exam, pack, key, rows, verdict)
 

@@ -242,7 +242,8 @@ class FileData:
         if not has_room and not self._cache.has_room(length):
             if not self._cache.find_room(length):
                 return []
-            before, parts = self._look_up(ino, offset, offset + length)  # a block may be evicted
+            # find_room may have evicted a block of the file.
+            before, parts = self._look_up(ino, offset, offset + length)
         plan = plan_write(before, parts, self._cache.is_local)
         if plan.missing:
             return plan.missing

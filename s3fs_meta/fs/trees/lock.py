@@ -26,7 +26,7 @@ from s3fs_meta.model import Attributes, Cookie, Ino
 
 
 def _ignore_progress(_progress: TreeProgress) -> None:
-    """Ignore the progress of a lock."""
+    """Ignore the progress; the default of ``on_progress``."""
 
 
 class TreeLock:

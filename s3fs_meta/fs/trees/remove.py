@@ -58,7 +58,7 @@ class _Slice(NamedTuple):
 
     scope: Scope
     tallies: list[Tally]  # plain files without a lookup count, which are removed in bulk
-    names: list[Name]  # all other entries, which are removed one by one
+    names: list[Name]  # entries that are removed one by one
     inner: list[Ino]  # directories in the scope that are removed with all their entries
 
     @property
@@ -428,7 +428,7 @@ class TreeRemoval:
         for block in named:
             held = index.get(block)
             if held is not None and held.state is BlockState.SEALED:
-                sealed.add(block)  # the uploader deletes it after the upload
+                sealed.add(block)  # the uploader deletes a sealed block after its upload
         for freed in removed_trees.drop_refs(self._db, named, sealed):
             self._cache.doom(freed.block)
 

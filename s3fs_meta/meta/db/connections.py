@@ -40,8 +40,8 @@ def connect(
 
     Args:
         value_bytes_max: a longer row or value raises an error before memory is allocated for it.
-        defensive: the file is not verified yet, so SQL in it cannot change or damage it. Not for a
-        database in use, because it makes ``journal_mode=off`` ineffective.
+        defensive: forbid SQL that could damage the file, because the file is not verified yet. Not
+        for a database in use, because the setting makes ``journal_mode=off`` ineffective.
 
     Raises:
         apsw.Error: the file cannot be opened, or is not a database.

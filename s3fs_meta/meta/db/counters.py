@@ -39,7 +39,7 @@ _SPLIT: Final = len(_REPLICATED)
 
 
 def updates(now: tuple[int, ...], written: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the statements that write changed values; a changed txg alone is not written."""
+    """Return the statements that write changed counters; a change of txg alone is not written."""
     if now == written:
         return []
     totals = [(_UPDATE_TOTALS, now[_SPLIT:])] if now[_SPLIT:] != written[_SPLIT:] else []

@@ -76,11 +76,12 @@ class Database(Statements):
         self.counters = Counters()
         self.cookie_key = b""
         self.name_hash: NameHash = len
-        self.shares_hashes = True  # False while every name has the first cookie of its hash
+        # False while no two names of any directory have equal hashes.
+        self.shares_hashes = True
         # The file has an earlier schema version; views show it in the current one.
         self.is_former = False
         self._written: tuple[int, ...] = ()
-        self._written_late = 0  # rows that commits wrote, not operations
+        self._written_late = 0  # number of rows that commits wrote; operations wrote all others
         self._refuses = False
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # open snapshots; threads remove theirs on close
@@ -270,7 +271,7 @@ class Database(Statements):
     def rows_changed(self) -> int:
         """Return a number that grows with every row that an operation changes.
 
-        Rows that a commit writes do not count: an inode counted when it was changed in memory.
+        Rows that a commit writes do not count again: an inode counts when it changes in memory.
         """
         return self._total_changes() - self._written_late + self.inodes.unwritten_changes
 
@@ -392,7 +393,7 @@ class Database(Statements):
     def _failed(
         self, exc: apsw.Error, *, changing: bool = False, committing: bool = False
     ) -> S3fsError:
-        """Find out whether the group survived an error; return our error for it."""
+        """Return our error for an SQLite exception, after undoing a group that it has broken."""
         if self.in_group:
             gone = isinstance(exc, apsw.FullError) or not self.connection.in_transaction
             if gone or committing or (changing and not self.pragmas.can_undo):
@@ -503,7 +504,7 @@ class Database(Statements):
 
     @property
     def follows(self) -> bool:
-        """Return whether ``follow`` was called without a later ``lead``."""
+        """Return whether this is the database of a follower: after ``follow``, before ``lead``."""
         return self._view is not None
 
     @contextlib.contextmanager

@@ -45,7 +45,7 @@ class Exchange:
         if self._done and self._done[-1][0] == self._other:
             self._path.rename(self._other)
             self._done.pop()
-            for suffix in _LOGS:  # file names in the current directory
+            for suffix in _LOGS:  # opening the new database may have made logs
                 _beside(self._path, suffix).unlink(missing_ok=True)
         while self._done:  # the database comes last, after its logs
             source, target = self._done.pop()

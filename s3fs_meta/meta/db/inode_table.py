@@ -109,7 +109,7 @@ class InodeTable:
             self._db.run_many(_UPDATE, changed)
             written = total_changes() - before
             assert written == len(made) + len(changed), "every changed inode has a row in the table"
-        except BaseException:  # including a number that no column can hold
+        except BaseException:  # for example a number that is too large for SQLite
             self._db.rollback()  # otherwise names would exist without their inodes
             raise
         self.unwritten_changes -= written
@@ -127,27 +127,27 @@ class InodeTable:
     # --- statements on the table ---------------------------------------------------------------
 
     def one(self, sql: str, arguments: Arguments = ()) -> Row | None:
-        """As ``Database.one``, for a query that reads the table."""
+        """Return the first row of a query on the table ``inodes``, as ``Database.one`` does."""
         self.flush()
         return self._db.one(sql, arguments)
 
     def all(self, sql: str, arguments: Arguments = ()) -> list[Row]:
-        """As ``Database.all``, for a query that reads the table."""
+        """Return all rows of a query on the table ``inodes``, as ``Database.all`` does."""
         self.flush()
         return self._db.all(sql, arguments)
 
     def iterate(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
-        """As ``Database.iterate``, for a query that reads the table."""
+        """Yield the rows of a query on the table ``inodes``, as ``Database.iterate`` does."""
         self.flush()
         yield from self._db.iterate(sql, arguments)
 
     def run(self, sql: str, arguments: Arguments = ()) -> int:
-        """As ``Database.run``, for a statement that reads or changes the table."""
+        """Run a statement on the table ``inodes``, as ``Database.run`` does."""
         self.settle()
         return self._db.run(sql, arguments)
 
     def run_many(self, sql: str, rows: Iterable[Arguments]) -> None:
-        """As ``Database.run_many``, for a statement that reads or changes the table."""
+        """Run a statement on the table ``inodes`` for many rows, as ``Database.run_many`` does."""
         self.settle()
         self._db.run_many(sql, rows)
 

@@ -38,7 +38,7 @@ NETWORK_FILESYSTEMS: Final[Mapping[int, str]] = {
     0xBACBACBC: "a VMware shared folder",
 }
 
-_STATFS_BYTES: Final = 256  # struct statfs has 120 on 64-bit Linux; f_type is its first word
+_STATFS_BYTES: Final = 256  # struct statfs has 120 bytes on 64-bit Linux; f_type is its first word
 _FS_IOC_GETFLAGS: Final = 0x80086601
 _FS_IOC_SETFLAGS: Final = 0x40086602
 _FS_NOCOW_FL: Final = 0x00800000
@@ -92,9 +92,8 @@ def set_nocow(fd: int) -> bool:
     Only Btrfs accepts the flag. The database is then overwritten in place instead of fragmented into
     a million extents. It loses the checksums of Btrfs; packs and images have their own.
     """
-    flags = array.array(
-        "i", [0, 0]
-    )  # the kernel uses an int, although the ioctl's number says long
+    # The kernel uses an int, although the number of the ioctl encodes the size of a long.
+    flags = array.array("i", [0, 0])
     try:
         fcntl.ioctl(fd, _FS_IOC_GETFLAGS, flags)
         flags[0] |= _FS_NOCOW_FL

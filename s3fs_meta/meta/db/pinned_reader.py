@@ -40,7 +40,7 @@ class View:
         for table in _TABLES:
             for kind, sql in self._connection.execute(
                 "SELECT type, sql FROM main.sqlite_schema WHERE tbl_name = ? AND sql IS NOT NULL"
-                " ORDER BY type DESC",  # the table before its index
+                " ORDER BY type DESC",  # returns the table before its index
                 (table,),
             ).fetchall():
                 words = "CREATE TABLE ", "CREATE TEMP TABLE "
@@ -55,9 +55,8 @@ class View:
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
         self._connection.execute("BEGIN")
-        self._connection.execute(
-            "SELECT txg FROM counters"
-        ).fetchall()  # only a read starts the snapshot
+        # SQLite starts the snapshot at the first read, not at BEGIN.
+        self._connection.execute("SELECT txg FROM counters").fetchall()
         self._db.load_counters()
 
     def end(self) -> None:

@@ -19,7 +19,7 @@ SYNCHRONOUS: Final = ("off", "normal", "full", "extra")
 TEMP_STORES: Final = ("default", "file", "memory")
 PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
 
-_RAM_SHARE: Final = 256  # the page cache is 1/N of the machine's memory, within two limits
+_RAM_SHARE: Final = 256  # the page cache is 1/256 of the machine's memory, within two limits
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,8 @@ def open_in_wal(path: Path, closed: Callable[[Snapshot], None]) -> Snapshot:
     """Open a second connection and return its read transaction, a snapshot of the last commit."""
     connection = connections.connect(path, read_only=True)
     connection.execute("BEGIN")
-    connection.execute("SELECT txg FROM counters").fetchall()  # only a read starts the snapshot
+    # SQLite starts the snapshot at the first read, not at BEGIN.
+    connection.execute("SELECT txg FROM counters").fetchall()
     return Snapshot(connection, closed)
 
 

@@ -28,7 +28,7 @@ class Statements(abc.ABC):
         self.remembers = True  # cache results; false while another connection changes rows
 
     def _use(self, connection: apsw.Connection) -> None:
-        self.connection = connection  # only for recorders; rows are changed through run()
+        self.connection = connection  # only recorders use it; all other code calls run()
         self._cursor = connection.cursor()
         self._total_changes = connection.total_changes
         self._recent_at = -1  # value of total_changes() for which the cached results are valid
@@ -41,7 +41,7 @@ class Statements(abc.ABC):
     def _failed(
         self, exc: apsw.Error, *, changing: bool = False, committing: bool = False
     ) -> S3fsError:
-        """Find out whether the group survived an error; return our error for it."""
+        """Return our error for an SQLite exception, after undoing a group that it has broken."""
 
     def one(self, sql: str, arguments: Arguments = ()) -> Row | None:
         """Return the first row of a query with few rows, None if it has no row."""

@@ -58,7 +58,7 @@ class Wal:
 
     def note_commit(self, frames: int) -> None:
         """Store the length of the log after a commit, as reported by SQLite's hook."""
-        if frames < self._frames:  # the log has restarted
+        if frames < self._frames:  # SQLite has restarted the log
             self._copied_frames = 0
         self._frames = frames
 
@@ -140,7 +140,7 @@ class Wal:
             done = Checkpoint(*connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE))
         except apsw.BusyError:
             return Checkpoint(self._frames, self._copied_frames)
-        if done.frames >= self._frames:  # otherwise the log has restarted meanwhile
+        if done.frames >= self._frames:  # otherwise SQLite has restarted the log meanwhile
             self._copied_frames = done.copied_frames
         return done
 

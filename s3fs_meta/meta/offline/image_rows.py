@@ -22,7 +22,7 @@ from s3fs_meta.model import ROOT_INO
 
 LOST_FOUND: Final = b"lost+found"
 _NEXT_MAX: Final = 1 << 62  # a larger counter is damaged, and would exhaust the numbers
-_NUMBERED: Final[Mapping[str, tuple[str, ...]]] = {  # columns with numbers of inodes and blocks
+_NUMBERED: Final[Mapping[str, tuple[str, ...]]] = {  # the columns with inode or block numbers
     "inodes": ("ino",),
     "blocks": ("block",),
     "dentries": ("parent", "ino"),

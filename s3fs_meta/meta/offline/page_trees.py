@@ -23,7 +23,7 @@ _FILE_HEADER_BYTES: Final = 100
 _PAGE_SIZE_AT: Final = 16
 _PAGE_BYTES_MAX: Final = 65536
 _PAGE_BYTES_MIN: Final = 512
-_LEAVES: Final = frozenset({10, 13})  # of an index, of a table
+_LEAVES: Final = frozenset({10, 13})  # page types: leaf of an index, leaf of a table
 _INTERIORS: Final = frozenset({2, 5})
 _HEADER: Final = struct.Struct(">BHHHBI")  # type, free block, cells, content, fragments, last child
 _NUMBER: Final = struct.Struct(">I")
@@ -66,7 +66,7 @@ class PageTrees:
         self._seen = bytearray(self._pages // 8 + 1)
 
     def close(self) -> None:
-        """Unmap the file."""
+        """Unmap the database file."""
         self._map.close()
 
     def require_trees(self, roots: Iterable[int]) -> None:

@@ -205,7 +205,7 @@ def _make_files(db: Database, block_bytes: int, now_ns: int, *, apart_only: bool
         return 0
     home = _home(db, now_ns)
     if home is None:
-        return 0  # fsck creates these files, by their numbers
+        return 0  # fsck makes inodes for these files later
     root = inodes.get(db, ROOT_INO)
     db.run(
         "INSERT INTO inodes SELECT m.ino, ?1, 1, ?2, ?3, max(m.block_index * ?4 + b.plain_bytes),"

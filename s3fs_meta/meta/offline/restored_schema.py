@@ -148,7 +148,7 @@ def _require_trees(path: Path, key: str) -> None:
     """Refuse a file in which a page occurs twice, because SQLite would read it repeatedly."""
     trees = PageTrees(path, key)
     try:
-        trees.require_trees([SCHEMA_ROOT])  # before SQLite reads the schema
+        trees.require_trees([SCHEMA_ROOT])  # must precede SQLite's reading of the schema
         connection = connections.connect(
             path, read_only=True, defensive=True, value_bytes_max=IMAGE_VALUE_BYTES_MAX
         )

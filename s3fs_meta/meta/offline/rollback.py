@@ -82,7 +82,7 @@ def _find_content(past: Database, present: Database) -> int:
     for block, content_hash, plain_bytes, key, is_kept in past.all(_HOMELESS):
         found = _elsewhere(present, block, content_hash, plain_bytes)
         if found is None and is_kept:
-            lost += 1  # reads of the block fail, as in the current state
+            lost += 1  # reads of the block fail before and after the rollback
             continue
         if found is None:
             missing[key] = None

@@ -206,7 +206,7 @@ class TableReader:
             if found is None or found <= low:
                 continue
             if found >= high or self._probes > SALVAGE_PROBES_MAX:
-                return  # there are no rows after that position
+                return  # the gap has no rows after that position
             yield from self._run(found - 1, high, "")
             if self._broke:
                 gaps.append((max(found, self._reached), high))
@@ -249,7 +249,7 @@ class TableReader:
                     return
                 names = row[: self._table.key]
                 if last is not None and not (names < last if way else names > last):
-                    break  # pages form a cycle
+                    break  # the pages form a cycle
                 last, self._reached = names, key
                 if self._is_intact(row):
                     yield row

@@ -33,7 +33,7 @@ class FilePart(NamedTuple):
 
 _LOCATED: Final = (
     "b.block, b.plain_bytes, b.hash, b.pack, b.pack_offset, b.stored_bytes, c.state"
-    # LEFT JOIN: a row of block_map without a row of blocks is damage, not a hole.
+    # LEFT JOIN, so that a row of block_map without a row of blocks is noticed as damage.
     " FROM block_map m LEFT JOIN blocks b ON b.block = m.block"
     " LEFT JOIN cached_blocks c ON c.block = m.block"
 )

@@ -90,7 +90,7 @@ class ChangeRecorder:
 
         If that fails, the group stays open and recorded, and the next attempt writes all changes.
         """
-        if self._session is None:  # the group was open before there was a recorder
+        if self._session is None:  # the group began before the recorder was set
             return
         changeset = self._session.changeset()
         pieces = [*self._given, *([changeset] if changeset else [])]

@@ -485,7 +485,7 @@ class BlockCache:
                 raise
 
     async def _note_synced(self, lengths: Sequence[tuple[BlockId, int]]) -> None:
-        """Record in the rows how many bytes of each file are durable."""
+        """Record in the rows of cached blocks how many bytes of each file are durable."""
         for piece in slices(lengths):
             self._db.begin_local()
             cached_blocks.note_synced(self._db, piece)

@@ -114,7 +114,7 @@ class Evictor:
         self._index.reconsider()
 
     def _lacks(self, size_bytes: int) -> bool:
-        """Return whether *size_bytes* more do not fit."""
+        """Return whether the cache lacks room for *size_bytes* more."""
         return (
             self._index.total_bytes + size_bytes > self._bytes_max
             or self._index.total_count > CACHED_BLOCKS_MAX

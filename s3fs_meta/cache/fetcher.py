@@ -51,7 +51,7 @@ class Found(NamedTuple):
 
 
 def _ignore(_located: Located, _is_gone: bool) -> None:
-    """Ignore a damaged block."""
+    """Ignore the report of a damaged block."""
 
 
 async def _nowhere(_located: Located) -> None:

@@ -25,13 +25,13 @@ class Held(NamedTuple):
 
 
 class CacheIndex:
-    """Cached blocks by state, with running sums."""
+    """The cached blocks by state, and totals of their bytes and numbers."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all blocks."""
+        """Remove all blocks from the index."""
         self._held: dict[BlockId, Held] = {}
         self.total_bytes = 0  # bytes of all cached blocks
         self.total_count = 0
@@ -114,7 +114,7 @@ class CacheIndex:
             self.put(block, state, held.size_bytes)
 
     def drop(self, block: BlockId) -> None:
-        """Remove a block from the index."""
+        """Remove a block from the index of cached blocks."""
         self._take_out(block)
         self._synced.pop(block, None)
 

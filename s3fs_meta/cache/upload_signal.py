@@ -7,7 +7,7 @@ import trio
 
 
 class UploadSignal:
-    """A signal that each wait clears."""
+    """A signal between tasks; every wait for it clears it."""
 
     def __init__(self) -> None:
         self._event = trio.Event()

@@ -165,7 +165,7 @@ class Examination:
     # --- queries -------------------------------------------------------------------------------
 
     def derive(self) -> None:
-        """Compute the tables of ``sums``, unless they are up to date."""
+        """Compute the temporary tables of ``sums``, unless they are up to date."""
         if not self._derived:
             sums.make_tables(self.db)
             sums.fill_tables(self.db)

@@ -52,7 +52,7 @@ class ChainReader:
         create: Callable[[Path], Database],
         progress: Progress,
     ) -> None:
-        """Make a reader.
+        """Prepare to replay the chain.
 
         Args:
             create: makes the database of an empty filesystem; called in a thread.

@@ -66,7 +66,7 @@ _log = logging.getLogger(__name__)
 
 
 class Rebuilt(NamedTuple):
-    """The result of a rebuild."""
+    """The result of rebuilding a filesystem."""
 
     files: int
     packs: int

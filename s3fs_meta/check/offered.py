@@ -64,7 +64,7 @@ class Offer:
     def __init__(
         self, store: ObjectStore, copies: ObjectStore, keyring: Keyring, uuid: str, keep: Keep
     ) -> None:
-        """Make the object; nothing is compared yet.
+        """Prepare to restore objects; nothing is compared yet.
 
         Args:
             store: the bucket.

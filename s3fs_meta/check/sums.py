@@ -128,13 +128,13 @@ _FILL: Final = (
 
 
 def make_tables(db: Database) -> None:
-    """Create the tables, empty."""
+    """Create the empty temporary tables ``check_*``."""
     for name, columns in _TABLES.items():
         db.all(f"CREATE TEMP TABLE IF NOT EXISTS {name} {columns}")
 
 
 def fill_tables(db: Database) -> None:
-    """Compute the tables from the current rows."""
+    """Fill the temporary tables ``check_*`` from the current rows."""
     for name in _TABLES:
         db.all(f"DELETE FROM temp.{name}")
     db.all(NAMES_AS_THEY_COME if _is_small(db, "dentries") else NAMES_SORTED)

@@ -210,7 +210,7 @@ class Filesystem:
         return clears
 
     def release(self, ino: Ino) -> None:
-        """Undo one ``open``. Schedule point: never."""
+        """Close an inode once, after ``open``. Schedule point: never."""
         if not self.open_files.closed(ino):
             self.orphans.unused(ino)
 

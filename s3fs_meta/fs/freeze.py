@@ -25,7 +25,7 @@ from s3fs_meta.model import ROOT_INO, Ino
 
 
 class FreezeWish(NamedTuple):
-    """The arguments of a freeze."""
+    """The arguments of a request to freeze a tree."""
 
     limit_s: float  # longest time for which writers are blocked
     settle: Callable[[], Awaitable[None]]  # makes the kernel write back earlier changes

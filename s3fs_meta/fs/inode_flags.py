@@ -82,7 +82,7 @@ class InodeFlags:
         self._now_ns = now_ns
 
     async def command(self, ino: Ino, command: int, given: bytes, *, is_root: bool) -> bytes:
-        """Run one of COMMANDS; return its output. Raises as ``get`` and ``set``."""
+        """Run an ioctl command of COMMANDS; return its output. Raises as ``get`` and ``set``."""
         if command == GET:
             return _FLAGS.pack(self.get(ino))
         if command == GET_EXTENDED:

@@ -54,7 +54,7 @@ _DOT_BYTES_MAX: Final = 2
 
 
 class Namespace:
-    """Directories and names of one mount."""
+    """The operations on directories and names of one mount."""
 
     def __init__(
         self, db: Database, changes: Changes, orphans: Orphans, now_ns: Callable[[], int]

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Orphans:
-    """The orphans of one mount."""
+    """The orphans of one mount, and their deletion."""
 
     def __init__(
         self,

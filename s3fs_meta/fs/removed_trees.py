@@ -48,7 +48,7 @@ class RemovedTrees:
 
     @property
     def progress(self) -> TreeProgress | None:
-        """Return the progress since the list was last empty, None if it is empty now."""
+        """Return the progress of emptying removed trees, None if there is none to empty."""
         return self._progress if self._tops else None
 
     def add(self, top: Ino, names: int = 0) -> None:
@@ -76,14 +76,14 @@ class RemovedTrees:
         return list(islice(reversed(self._tops), count))
 
     def finish(self, count: int) -> None:
-        """Forget the first *count* tops that ``last`` returns."""
+        """Remove the first *count* tops that ``last`` returns from the list."""
         for _ in range(count):
             self._tops.popitem()
         if not self._tops:
             self._arrived = trio.Event()
 
     async def wait(self) -> None:
-        """Wait until the list has a top."""
+        """Wait until there is a removed tree to empty."""
         await self._arrived.wait()
 
     def hold(self, ino: Ino) -> bool:

@@ -217,8 +217,8 @@ def is_news(changeset: bytes) -> bool:
 def former_values(changeset: bytes, table: str, number: int) -> dict[int, Any]:
     """Return the values that an UPDATE of one row replaces, by position of their columns.
 
-    *number* is the row's primary key, its first column. Other columns that the UPDATE does not
-    change are left out.
+    *number* is the row's primary key, its first column. Columns that the UPDATE does not change are
+    left out.
 
     Raises:
         FormatError: the changeset is damaged.

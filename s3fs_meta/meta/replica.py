@@ -32,7 +32,7 @@ class Replica:
         self._db = db
 
     def begin(self) -> None:
-        """Begin applying one txg."""
+        """Begin to apply one txg, in a transaction."""
         self._db.begin_local()
         for table in _TEMPORARY:
             self._db.run(f"CREATE TEMP TABLE IF NOT EXISTS {table} (number INTEGER PRIMARY KEY)")

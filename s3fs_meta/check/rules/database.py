@@ -357,7 +357,10 @@ def _mend_types(exam: Examination, _invariant: Invariant) -> None:
 
 
 def _value(table: str, column: str) -> str:
-    """Return SQL for the substitute of a value; other invariants report an unknown value."""
+    """Return SQL for the substitute of a value with a wrong type.
+
+    If the value cannot be derived, the substitute is one that other invariants report.
+    """
     number = f"CAST({column} AS INTEGER)"
     if table == "block_map":  # cached_blocks may have the block's number
         found = "SELECT c.block FROM cached_blocks AS c WHERE c.ino = block_map.ino"

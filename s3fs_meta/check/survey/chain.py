@@ -55,7 +55,7 @@ async def survey(
 
 
 class _Chain:
-    """One survey of the chain."""
+    """One survey of the changelogs in the bucket."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ _WITH_HASH: Final = (
 
 
 class _Pack(NamedTuple):
-    """A pack of the listing."""
+    """A pack in the listing of the bucket."""
 
     key: ObjectKey
     object_bytes: int
@@ -67,7 +67,7 @@ async def search(
     wanted: str = SEARCHED,
     rescue: bool = False,
 ) -> None:
-    """Search blocks in the index of every pack, and note their locations.
+    """Search for blocks in the index of every pack, and note their locations.
 
     Args:
         exam: the run, after the listing.

@@ -25,7 +25,7 @@ Part = tuple[Span, Located | None]  # a span and its existing block, None for a 
 
 
 class How(enum.Enum):
-    """How a part of a write is done."""
+    """The method by which one part of a write is done."""
 
     NEW = "new"  # write a new block, because no byte of an existing block is kept
     IN_PLACE = "in place"  # write into a dirty block

@@ -67,7 +67,7 @@ _new = tuple.__new__  # a third of what calling the class costs
 
 
 class FileData:
-    """Contents of the files of one mount."""
+    """Reads and writes the contents of a mount's files."""
 
     def __init__(  # noqa: PLR0913 - its neighbours, wired once
         self,
@@ -173,7 +173,7 @@ class FileData:
         )
 
     def _parts(self, ino: Ino, offset: int, stop: int) -> list[Part]:
-        """Return the parts of a range, each with its block, or None for a hole."""
+        """Return the parts of a range of a file, each with its block, or None for a hole."""
         index, start = divmod(offset, self._block_bytes)
         end = start + stop - offset
         if end <= self._block_bytes:

@@ -63,7 +63,7 @@ class _Slice(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """Return the number of names in the slice."""
+        """Return how many names the slice removes."""
         return sum(tally.plain for tally in self.tallies) + len(self.names)
 
     def blocks(self, purged_max: int) -> int:

@@ -49,7 +49,7 @@ def updates(now: tuple[int, ...], written: tuple[int, ...]) -> list[tuple[str, t
 
 
 class Counters:
-    """The counters, mutable; code that changes rows updates them in the same group."""
+    """The values of all counters, which code that changes rows updates in the same group."""
 
     __slots__ = (*COLUMNS, "xattr_bytes")
 
@@ -69,7 +69,7 @@ class Counters:
     capacity_bytes: int
 
     def load(self, values: tuple[int, ...]) -> None:
-        """Set the values from a row, in the order of COLUMNS."""
+        """Set all counters from a row with the columns COLUMNS."""
         assert len(values) == len(COLUMNS), "one value per column"
         for name, value in zip(COLUMNS, values, strict=True):
             setattr(self, name, value)
@@ -81,7 +81,7 @@ class Counters:
         setattr(self, name, value)
 
     def values(self) -> tuple[int, ...]:
-        """Return the values in the order of COLUMNS."""
+        """Return the values of all counters in the order of COLUMNS."""
         return (
             self.next_ino,
             self.next_block,

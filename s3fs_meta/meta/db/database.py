@@ -252,7 +252,7 @@ class Database(Statements):
         self._written = rows[0]
 
     def close(self) -> None:
-        """Close; an open group is rolled back. Closing twice does nothing."""
+        """Close the database, and roll back an open group. A second call has no effect."""
         if self._closed:
             return
         self._closed = True
@@ -298,7 +298,7 @@ class Database(Statements):
         self.changed = changed
 
     def note_shared_hash(self) -> None:
-        """Record that two names of a directory have the same hash: search for free cookies."""
+        """Record that two names of a directory have equal hashes, so free cookies are searched."""
         self.shares_hashes = True
 
     def begin_local(self) -> None:

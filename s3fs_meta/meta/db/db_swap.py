@@ -13,7 +13,7 @@ _LOGS: Final = ("-wal", "-shm")
 
 
 class Exchange:
-    """The replacement of one database by another."""
+    """Replaces a database file by another one, and can undo that."""
 
     def __init__(self, path: Path, other: Path, aside: Path) -> None:
         """Prepare the replacement.
@@ -29,7 +29,7 @@ class Exchange:
         self._done: list[tuple[Path, Path]] = []
 
     def do(self) -> None:
-        """Rename the files. Raises OSError: call ``undo`` to restore the old database."""
+        """Replace the database. Raises OSError; the caller then calls ``undo``."""
         for suffix in ("", *_LOGS):
             left = _beside(self._path, suffix)
             if left.exists():

@@ -21,7 +21,7 @@ class Recorder(Protocol):
     """An object that records the changes of each group, from its begin to its COMMIT."""
 
     def group_opened(self) -> None:
-        """React to a new group, before its first change."""
+        """Begin to record a new group, before its first change."""
         ...
 
     def group_committing(self) -> None:
@@ -42,7 +42,7 @@ class BulkRecorder(Recorder, Protocol):
 
 
 class GroupListeners:
-    """Functions that are called when a group opens or is lost; none is ever removed."""
+    """The functions that are called when a group opens or is lost."""
 
     def __init__(self) -> None:
         self.of_opening: list[Callable[[], None]] = []
@@ -58,6 +58,6 @@ class GroupListeners:
         self._of_loss.sort(key=operator.itemgetter(0))
 
     def lost(self) -> None:
-        """Call the functions registered for a lost group."""
+        """Call the functions that are registered for a lost group."""
         for _step, listener in self._of_loss:
             listener()

@@ -51,7 +51,7 @@ class InodeTable:
     # --- rows in memory ------------------------------------------------------------------------
 
     def read(self, attributes: Attributes) -> None:
-        """Cache a row that was just read from the table."""
+        """Keep a row of ``inodes`` in memory that was just read from the table."""
         if self.writes_through:
             return
         if len(self._rows) >= INODE_ROWS_MAX:
@@ -59,7 +59,7 @@ class InodeTable:
         self._rows[attributes.ino] = attributes
 
     def made(self, attributes: Attributes) -> None:
-        """Store a new row in memory. Transaction: inside a group."""
+        """Store a new row of ``inodes`` in memory. Transaction: inside a group."""
         self.unwritten_changes += 1
         self._changed[attributes.ino] = True
         self._rows[attributes.ino] = attributes
@@ -67,7 +67,7 @@ class InodeTable:
             self.settle()
 
     def change(self, attributes: Attributes) -> None:
-        """Store a changed row in memory. Transaction: inside a group."""
+        """Store a changed row of ``inodes`` in memory. Transaction: inside a group."""
         self.unwritten_changes += 1
         ino = attributes.ino
         if ino not in self._changed:
@@ -81,20 +81,20 @@ class InodeTable:
         return not self._changed.get(ino, False)
 
     def drop(self, ino: Ino) -> None:
-        """Forget a deleted row."""
+        """Drop a deleted row of ``inodes`` from memory."""
         self.unwritten_changes += 1
         self._rows.pop(ino, None)
         self._changed.pop(ino, None)
 
     def forget(self) -> None:
-        """Forget all rows in memory, including unwritten changes."""
+        """Drop all rows of ``inodes`` from memory, including unwritten changes."""
         self._rows.clear()
         self._changed.clear()
 
     # --- writing -------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write changed rows to the table.
+        """Write the changed rows of ``inodes`` from memory to the table.
 
         Raises:
             DatabaseError: the group is lost.
@@ -152,7 +152,7 @@ class InodeTable:
         self._db.run_many(sql, rows)
 
     def _take_changes(self) -> tuple[list[_Row], list[_Row]]:
-        """Return the rows to insert and those to update, which the caller then writes."""
+        """Return the rows to insert and the rows to update, and count them as written."""
         made: list[_Row] = []
         changed: list[_Row] = []
         rows = self._rows

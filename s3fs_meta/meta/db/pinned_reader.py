@@ -25,7 +25,7 @@ class Viewed(Protocol):
     connection: apsw.Connection
 
     def load_counters(self) -> None:
-        """Read the counters again."""
+        """Read the counters from their rows again."""
         ...
 
 
@@ -33,7 +33,7 @@ class View:
     """The read view of one connection: every query returns the state of one txg."""
 
     def __init__(self, db: Viewed) -> None:
-        """Pin the state that is committed now, and copy the local rows of the file."""
+        """Pin the newest committed state, and copy the local tables to temporary tables."""
         self._db = db
         self._connection = db.connection
         assert not self._connection.in_transaction, "a view begins between two groups"

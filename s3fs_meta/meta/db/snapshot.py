@@ -54,7 +54,7 @@ class Snapshot:
             raise DatabaseError(f"cannot create {str(path)!r}: {exc.strerror}") from exc
 
     def close(self) -> None:
-        """Release the snapshot. Closing twice does nothing."""
+        """Release the snapshot. A second call has no effect."""
         if self._connection is None:
             return
         self._connection.close()

@@ -35,7 +35,7 @@ class Statements(abc.ABC):
 
     @abc.abstractmethod
     def rollback(self) -> None:
-        """Undo the open group."""
+        """Undo the changes of the open group."""
 
     @abc.abstractmethod
     def _failed(
@@ -77,7 +77,7 @@ class Statements(abc.ABC):
             raise self._failed(exc) from exc
 
     def iterate(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
-        """Yield rows one by one. Exhaust or close the iterator before the next schedule point."""
+        """Yield the rows of a query. Exhaust or close the iterator before the next schedule point."""
         try:
             cursor = self.connection.cursor()
             try:

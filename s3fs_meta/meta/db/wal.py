@@ -64,12 +64,12 @@ class Wal:
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of the log in use; the file may be longer."""
+        """Return the number of used bytes of the log; its file may be longer."""
         return self._frames * self._frame_bytes + _HEADER_BYTES if self._frames else 0
 
     @property
     def uncopied_bytes(self) -> int:
-        """Return the bytes of the log that are not in the database yet."""
+        """Return the number of bytes of the log that are not copied to the database yet."""
         return max(self._frames - self._copied_frames, 0) * self._frame_bytes
 
     @property

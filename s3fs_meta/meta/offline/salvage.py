@@ -129,7 +129,7 @@ class DamagedDatabase:
         self.inodes = INODES if version > 1 else INODES_FORMER
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the damaged database file."""
         self._connection.close()
 
     def require_intact(self) -> None:
@@ -164,7 +164,7 @@ class DamagedDatabase:
         return None
 
     def reader(self, table: Table) -> "TableReader":
-        """Return a reader of one table."""
+        """Return a reader of one table of the damaged database."""
         return TableReader(self._connection, table)
 
 

@@ -195,7 +195,10 @@ def blocks_after(
 def blocks_of(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
 ) -> Generator[tuple[BlockIndex, BlockId], None, None]:
-    """Yield the blocks of the parts *first* to *last* inclusive, ascending, as ``iterate`` does."""
+    """Yield the mapped parts *first* to *last* inclusive of a file, with their blocks, ascending.
+
+    Exhaust or close the iterator before the next schedule point.
+    """
     yield from db.iterate(
         "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index BETWEEN ? AND ?"
         " ORDER BY block_index",

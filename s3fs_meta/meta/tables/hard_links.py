@@ -1,8 +1,8 @@
 """Rows of ``hard_links`` and the parent of an inode: the directories that contain its names.
 
 Owns: ``hard_links`` and ``inodes.parent``. Does not know: names; the caller updates nlink.
-Keeps: if nlink >= 2, the rows of an inode add up to nlink and one of them has ``inodes.parent``. If
-nlink <= 1, the inode has no rows. Directories never have rows.
+Keeps: if nlink >= 2, the rows of an inode add up to nlink, and ``inodes.parent`` is the directory of
+one of them. If nlink <= 1, the inode has no rows. Directories never have rows.
 
 The functions take the inode's attributes from *before* the link count changes.
 """

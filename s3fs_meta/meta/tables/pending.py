@@ -339,7 +339,7 @@ def block_floor(db: Database) -> BlockId:
 
 
 def first_new_block(db: Database) -> BlockId:
-    """Return the number of the next new block."""
+    """Return the number that the next new block will get."""
     return BlockId(db.counters.next_block)
 
 

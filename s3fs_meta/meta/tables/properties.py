@@ -21,7 +21,7 @@ _PACKS: Final = "name >= 'pack/' AND name < 'pack0'"
 
 
 def get(db: Database, name: str) -> bytes:
-    """Return one fact.
+    """Return the value of one fact.
 
     Raises:
         FormatError: the database lacks the fact.
@@ -33,7 +33,7 @@ def get(db: Database, name: str) -> bytes:
 
 
 def all_of(db: Database) -> dict[str, bytes]:
-    """Return the values of all rows by name."""
+    """Return the values of all rows of ``properties`` by name."""
     return {row[0]: bytes(row[1]) for row in db.all("SELECT name, value FROM properties")}
 
 

@@ -144,7 +144,7 @@ def scope(db: Database, parents: Sequence[Ino], names_max: int) -> Scope:
 
 
 def _position(db: Database, parent: Ino, number: int) -> Cookie | None:
-    """Return the cookie of the name number *number* of a directory, None if it has fewer names."""
+    """Return the cookie of the *number*-th name of a directory, None if it has fewer names."""
     sql = "SELECT cookie FROM dentries WHERE parent = ? ORDER BY cookie LIMIT 1 OFFSET ?"
     row = db.one(sql, (parent, number - 1))
     return None if row is None else Cookie(row[0])

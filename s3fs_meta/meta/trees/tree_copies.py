@@ -115,7 +115,7 @@ class Source(NamedTuple):
 
 
 class CopiedSlice(NamedTuple):
-    """The result of copying one slice."""
+    """The result of copying one slice of a tree."""
 
     names: int
     left: list[Source]  # given directories that have more names to copy
@@ -125,7 +125,7 @@ class CopiedSlice(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """Sums over the rows that the current slice creates."""
+    """Totals of the rows that the current slice of a copy creates."""
 
     inodes: int
     file_bytes: int

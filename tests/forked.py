@@ -21,7 +21,7 @@ _CONTEXT.set_forkserver_preload(["tests.loaded_program"])
 def run(
     module: str, words: Sequence[str], environment: Mapping[str, str], text: str, s_max: float
 ) -> "subprocess.CompletedProcess[str]":
-    """Run ``python -m module words…`` in a session of its own; return its output and status.
+    """Run ``python -m module words…`` in its own session; return its output and status.
 
     Raises TimeoutExpired after *s_max* seconds.
     """

@@ -24,7 +24,7 @@ FILES = 12
 
 
 async def fill(power: Power, *, levels: bool = False) -> dict[bytes, bytes]:
-    """Write named files, each in a txg of its own, and return the content by name."""
+    """Write named files, each in its own txg, and return the content by name."""
     contents = {}
     async with power.session("a", tasks=False) as session:
         for number in range(FILES):
@@ -123,7 +123,7 @@ async def test_damaged_changelog_ends_the_restored_names(power: Power, damage: s
 async def test_chain_that_a_newer_program_may_have_continued_is_refused(
     power: Power, claimed: str
 ) -> None:
-    """A rebuild would replace its state by an older one; the bucket stays unchanged."""
+    """A rebuild would publish an older state; the refusal leaves the bucket unchanged."""
     await fill(power)
     lose_images(power, pieces_only=False)
     keys = sorted(key for key in power.store.objects if key.startswith(changelog_codec.PREFIX))

@@ -144,7 +144,7 @@ async def outcome(power: Power, host: str, files: dict[Ino, Known]) -> tuple[int
 
 
 async def with_names(power: Power, manifest: image_codec.Manifest) -> ObjectKey:
-    """Return the last piece that holds more than 100 names of files."""
+    """Return the last piece that has more than 100 names of files."""
     keyring = (await power.keys()).keyring
 
     def names(piece: image_codec.Piece) -> int:
@@ -233,7 +233,7 @@ async def test_image_whose_pieces_form_no_consistent_database_is_skipped(
 
 @pytest.mark.usefixtures("small_pieces")
 async def test_piece_that_claims_a_newer_version_costs_only_the_names_in_it(power: Power) -> None:
-    """It counts as lost, because the manifest that lists it can be read."""
+    """The piece counts as lost, because the manifest that lists it can be read."""
     files = await filled(power)
     key = await with_names(power, await manifest_of(power))
     power.store.objects[key] = claim_newer(power.store.objects[key])
@@ -249,7 +249,7 @@ async def test_piece_that_claims_a_newer_version_costs_only_the_names_in_it(powe
 async def test_image_that_only_claims_a_newer_version_does_not_prevent_a_rebuild(
     power: Power,
 ) -> None:
-    """Any writer of the bucket can make its name; another image has all rows."""
+    """Any writer of the bucket can upload a manifest that claims it; another image has all rows."""
     files = await filled(power)
     name = image_codec.manifest_key(Txg(900), Epoch(1), b"claimant")
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
@@ -261,8 +261,8 @@ async def test_image_that_only_claims_a_newer_version_does_not_prevent_a_rebuild
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_rebuild_is_refused_if_all_that_is_left_claims_a_newer_version(power: Power) -> None:
-    """A newer program may read all names, so packs alone must not become the present."""
+async def test_rebuild_is_refused_if_all_images_claim_a_newer_version(power: Power) -> None:
+    """A newer program may read all names, so packs alone must not replace them."""
     await filled(power)
     for key in [key for key in power.store.objects if key.startswith("image/")]:
         power.store.objects[key] = claim_newer(power.store.objects[key])

@@ -162,7 +162,7 @@ def test_filesystem_that_is_mounted_during_the_question_stays(
 
 
 def test_interrupted_removal_is_completed_by_the_label(program: Program, place: Place) -> None:
-    """All other commands name destroy, until it removes the rest."""
+    """All other commands refuse, and name destroy, until it removes the remaining objects."""
     (place.bucket / "superblock").write_bytes(encode_tombstone("photos"))
 
     for words in (["fsck", "-y"], ["mkfs", "--plain"], ["log"], ["status"]):

@@ -80,7 +80,7 @@ def test_unreadable_database_is_replaced_from_the_last_image(
 
 
 def test_database_with_a_damaged_page_is_replaced(program: Program, place: Place) -> None:
-    """The database can be opened, and the check meets a damaged page of it."""
+    """The database can be opened, but one of its pages is damaged."""
     _check(place, program.cachedir, Mode.ALL)
     database = _state(place, program.cachedir).database
     db = Database.open(database, Pragmas())
@@ -331,10 +331,10 @@ def test_rebuild_is_refused_while_an_image_can_be_restored(program: Program, pla
     assert elsewhere.run("fsck", "-n", place.url).returncode == 0
 
 
-def test_rebuild_uses_the_chain_where_images_only_claim_to_be_newer(
+def test_rebuild_uses_the_chain_if_images_only_claim_to_be_newer(
     program: Program, place: Place
 ) -> None:
-    """The claim cannot be verified, and the chain from its start gives every name."""
+    """The claim cannot be verified, and the complete chain contains every name."""
     _check(place, program.cachedir, Mode.SAFE)
     for path in place.bucket.glob("image/*/*"):
         path.write_bytes(claim_newer(path.read_bytes()))
@@ -348,7 +348,7 @@ def test_rebuild_uses_the_chain_where_images_only_claim_to_be_newer(
     assert elsewhere.run("fsck", "-n", place.url).returncode == 0
 
 
-def test_rebuild_is_refused_where_all_that_is_left_claims_to_be_newer(
+def test_rebuild_is_refused_if_images_claim_to_be_newer_and_changelogs_are_damaged(
     program: Program, place: Place
 ) -> None:
     """The message advises an upgrade, and nothing is changed."""

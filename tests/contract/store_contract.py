@@ -91,8 +91,8 @@ async def empty_object_is_an_object(store: ObjectStore) -> None:
 
 
 @case
-async def large_object_comes_back_whole(store: ObjectStore) -> None:
-    """Seven megabytes of random bytes, more than any buffer, are returned unchanged."""
+async def large_object_is_returned_unchanged(store: ObjectStore) -> None:
+    """Seven megabytes of random bytes are more than any buffer."""
     data = os.urandom(7_000_001)
     await store.put(KEY, data)
 
@@ -101,7 +101,7 @@ async def large_object_comes_back_whole(store: ObjectStore) -> None:
 
 
 @case
-async def put_takes_a_view_that_is_reused_afterwards(store: ObjectStore) -> None:
+async def buffer_of_a_write_can_be_reused(store: ObjectStore) -> None:
     """The caller may change the buffer after put, create or replace returns."""
     buffer = bytearray(b"..content..")
     await store.put(KEY, memoryview(buffer)[2:-2])
@@ -114,7 +114,7 @@ async def put_takes_a_view_that_is_reused_afterwards(store: ObjectStore) -> None
 
 
 @case
-async def put_replaces(store: ObjectStore) -> None:
+async def put_replaces_an_object(store: ObjectStore) -> None:
     """A shorter object replaces a longer one completely."""
     await store.put(KEY, b"a longer content")
     await store.put(KEY, b"short")
@@ -123,8 +123,7 @@ async def put_replaces(store: ObjectStore) -> None:
 
 
 @case
-async def missing_object_raises_with_its_key(store: ObjectStore) -> None:
-    """The error for a missing object has its key."""
+async def error_for_a_missing_object_has_its_key(store: ObjectStore) -> None:
     for read in (store.get(KEY, PACK_BYTES_MAX), store.get_range(KEY, 0, 1)):
         with pytest.raises(ObjectMissingError) as caught:
             await read
@@ -132,8 +131,8 @@ async def missing_object_raises_with_its_key(store: ObjectStore) -> None:
 
 
 @case
-async def beginning_of_a_key_is_no_object(store: ObjectStore) -> None:
-    """A prefix of a key is not an object, and an object has no objects below it."""
+async def prefix_of_a_key_is_no_object(store: ObjectStore) -> None:
+    """A prefix of a key is no object, and neither is a key that begins with an object's key."""
     await store.put(KEY, b"content")
 
     for key in ("pack", "pack/3f", f"{KEY}/more"):
@@ -142,8 +141,8 @@ async def beginning_of_a_key_is_no_object(store: ObjectStore) -> None:
 
 
 @case
-async def object_that_is_larger_than_its_reader_takes_is_refused(store: ObjectStore) -> None:
-    """A prefix of a key is no object, and neither is a key with an object's key as a prefix."""
+async def object_larger_than_the_limit_of_a_get_is_refused(store: ObjectStore) -> None:
+    """The error has the key, the size and the limit; the object can still be replaced."""
     await store.put(KEY, bytes(1000))
 
     assert (await store.get(KEY, 1000)).data == bytes(1000)
@@ -170,7 +169,7 @@ async def ranges_are_exact(store: ObjectStore) -> None:
 
 
 @case
-async def range_past_the_end_is_damage(store: ObjectStore) -> None:
+async def range_beyond_the_end_raises_format_error(store: ObjectStore) -> None:
     """A range across or after the end of an object raises FormatError with its key."""
     await store.put(KEY, b"0123456789")
     await store.put(OTHER, b"")
@@ -182,7 +181,7 @@ async def range_past_the_end_is_damage(store: ObjectStore) -> None:
 
 
 @case
-async def impossible_range_is_damage(store: ObjectStore) -> None:
+async def invalid_range_raises_format_error(store: ObjectStore) -> None:
     """An invalid range raises FormatError, because its bounds may come from a corrupt row."""
     await store.put(KEY, b"0123456789")
 
@@ -196,8 +195,8 @@ async def impossible_range_is_damage(store: ObjectStore) -> None:
 
 
 @case
-async def create_takes_a_free_key_once(store: ObjectStore) -> None:
-    """A second create of a key fails and changes nothing, even with the same bytes."""
+async def second_create_of_a_key_is_refused(store: ObjectStore) -> None:
+    """A refused create changes nothing; one with the same bytes is refused, too."""
     await store.create(KEY, b"first")
 
     for data in (b"second", b"first"):
@@ -207,8 +206,7 @@ async def create_takes_a_free_key_once(store: ObjectStore) -> None:
 
 
 @case
-async def create_may_follow_a_delete(store: ObjectStore) -> None:
-    """A deleted key can be created again."""
+async def deleted_key_can_be_created_again(store: ObjectStore) -> None:
     await store.create(KEY, b"first")
     await store.delete([KEY])
     await store.create(KEY, b"second")
@@ -217,8 +215,8 @@ async def create_may_follow_a_delete(store: ObjectStore) -> None:
 
 
 @case
-async def replace_follows_the_versions(store: ObjectStore) -> None:
-    """A tag is valid for one replacement, whichever request returned it."""
+async def replace_requires_the_current_etag(store: ObjectStore) -> None:
+    """An etag is valid for one replacement, whichever request returned it."""
     created = await store.create(KEY, b"1")
     assert (await store.get(KEY, PACK_BYTES_MAX)).etag == created
     replaced = await store.replace(KEY, b"2", created)
@@ -232,8 +230,8 @@ async def replace_follows_the_versions(store: ObjectStore) -> None:
 
 
 @case
-async def replace_of_nothing_is_refused(store: ObjectStore) -> None:
-    """A replacement of a deleted object fails, and creates no object."""
+async def replace_of_a_deleted_object_is_refused(store: ObjectStore) -> None:
+    """The refused replacement creates no object."""
     etag = await store.create(KEY, b"1")
     await store.delete([KEY])
 
@@ -243,8 +241,8 @@ async def replace_of_nothing_is_refused(store: ObjectStore) -> None:
 
 
 @case
-async def one_of_many_creators_wins(store: ObjectStore) -> None:
-    """Exactly one concurrent create succeeds, and its bytes are stored."""
+async def one_of_many_concurrent_creates_succeeds(store: ObjectStore) -> None:
+    """The object has the bytes of the create that succeeded."""
     winners: list[bytes] = []
 
     async def create(data: bytes) -> None:
@@ -262,8 +260,8 @@ async def one_of_many_creators_wins(store: ObjectStore) -> None:
 
 
 @case
-async def compare_and_set_loses_no_update(store: ObjectStore) -> None:
-    """Four tasks increment one counter to twenty."""
+async def concurrent_replaces_lose_no_update(store: ObjectStore) -> None:
+    """Four tasks increment a counter five times each, which gives twenty."""
     await store.create(KEY, b"0")
 
     async def count(times: int) -> None:
@@ -283,15 +281,15 @@ async def compare_and_set_loses_no_update(store: ObjectStore) -> None:
 
 
 @case
-async def probe_finds_the_conditions_honoured(store: ObjectStore) -> None:
-    """The probe reports that the store honours conditions, and leaves no object."""
+async def probe_accepts_the_store(store: ObjectStore) -> None:
+    """The probe finds that the store honours conditions of writes, and leaves no object."""
     assert await probe(store, "c0ffee")
 
     assert await keys_of(store) == []
 
 
 @case
-async def reader_sees_old_or_new_never_a_mixture(store: ObjectStore) -> None:
+async def concurrent_reader_gets_one_complete_object(store: ObjectStore) -> None:
     """A reader beside two writers always gets the complete object of one of them."""
     contents = [bytes([letter]) * 50_000 for letter in b"ab"]
     await store.put(KEY, contents[0])
@@ -313,8 +311,8 @@ async def reader_sees_old_or_new_never_a_mixture(store: ObjectStore) -> None:
 
 
 @case
-async def delete_takes_what_is_there(store: ObjectStore) -> None:
-    """Deleting a missing key, or no key at all, is no error; other objects stay."""
+async def delete_of_missing_keys_is_no_error(store: ObjectStore) -> None:
+    """A delete of no keys is no error, either; other objects stay."""
     await put_all(store, [KEY, OTHER])
 
     await store.delete([])
@@ -328,7 +326,7 @@ async def delete_takes_what_is_there(store: ObjectStore) -> None:
 
 
 @case
-async def list_ascends_by_bytes(store: ObjectStore) -> None:
+async def listing_is_sorted_by_bytes(store: ObjectStore) -> None:
     """Keys are sorted by bytes, also around '-', '.', '/' and '0'."""
     keys = ["a/b/c", "a/b-c", "a/b0", "a-b", "a.b/c", "a0", "B", "lease", "image/1-1-a/manifest"]
     await put_all(store, keys)
@@ -337,7 +335,7 @@ async def list_ascends_by_bytes(store: ObjectStore) -> None:
 
 
 @case
-async def list_takes_any_beginning(store: ObjectStore) -> None:
+async def listing_accepts_any_prefix(store: ObjectStore) -> None:
     """A prefix of a listing may end within a component; the listing has sizes of objects."""
     for key, data in (("pack/3f/1", b"1"), ("pack/3e/22", b"22"), ("packs", b""), ("o", b"")):
         await store.put(ObjectKey(key), data)
@@ -354,8 +352,8 @@ async def list_takes_any_beginning(store: ObjectStore) -> None:
 
 
 @case
-async def list_goes_on_behind_a_key(store: ObjectStore) -> None:
-    """A listing begins after a given key, which need not exist."""
+async def listing_begins_after_a_given_key(store: ObjectStore) -> None:
+    """The given key need not exist."""
     await put_all(store, ["a/1", "a/2", "a/3", "b/1"])
 
     assert await keys_of(store, "a/", after="a/1") == ["a/2", "a/3"]
@@ -375,23 +373,21 @@ async def check_pages(store: ObjectStore, count: int) -> None:
     assert await keys_of(store) == []
 
 
-async def list_crosses_the_border_of_a_page(store: ObjectStore) -> None:
-    """A page of a listing plus one object is listed completely, and deleted in two batches."""
+async def listing_of_a_page_and_one_object_is_complete(store: ObjectStore) -> None:
+    """Its objects are deleted in two batches."""
     await check_pages(store, LIST_PAGE_KEYS + 1)
 
 
-async def list_crosses_two_borders(store: ObjectStore) -> None:
-    """A listing of three pages is complete."""
+async def listing_of_three_pages_is_complete(store: ObjectStore) -> None:
     await check_pages(store, 2 * LIST_PAGE_KEYS + 1)
 
 
-LONG_CASES.append(list_crosses_the_border_of_a_page)
-SLOW_CASES.append(list_crosses_two_borders)
+LONG_CASES.append(listing_of_a_page_and_one_object_is_complete)
+SLOW_CASES.append(listing_of_three_pages_is_complete)
 
 
 @case
-async def list_may_be_left_early(store: ObjectStore) -> None:
-    """A reader may close a listing before its end."""
+async def listing_may_be_closed_early(store: ObjectStore) -> None:
     await put_all(store, ["a", "b", "c"])
     found = store.list("")
 
@@ -418,8 +414,8 @@ async def longest_key_is_stored(store: ObjectStore) -> None:
 
 
 @case
-async def printable_keys_survive_every_escaping(store: ObjectStore) -> None:
-    """Keys with special characters survive URLs, and the XML of listings and batch deletes."""
+async def keys_with_special_characters_are_stored(store: ObjectStore) -> None:
+    """The keys survive URLs, and the XML of listings and of batch deletes."""
     keys = ["a b", "a+b", "a%20b", "a&b;c", "a<b>", "a'b\"c", "a=b:c@d,e!f(g)~", "a#b[c]", "a*?"]
     await put_all(store, keys)
 
@@ -446,11 +442,11 @@ async def unsafe_keys_are_refused(store: ObjectStore) -> None:
                 await request
 
 
-# --- cancellation and the rest -------------------------------------------------------------------
+# --- cancellation and other cases ----------------------------------------------------------------
 
 
 @case
-async def cancelled_write_leaves_old_or_new(store: ObjectStore) -> None:
+async def cancelled_write_leaves_old_or_new_content(store: ObjectStore) -> None:
     """After a cancelled put the object has its old or its new content, and the store works."""
     contents = [b"old" * 10_000, b"new" * 1_000_000]
     await store.put(KEY, contents[0])
@@ -466,7 +462,7 @@ async def cancelled_write_leaves_old_or_new(store: ObjectStore) -> None:
 
 
 @case
-async def time_is_that_of_stored_objects(store: ObjectStore) -> None:
+async def store_and_objects_have_one_clock(store: ObjectStore) -> None:
     """The store's current time and the times of its objects come from one clock.
 
     Servers truncate times to seconds.
@@ -484,13 +480,12 @@ async def time_is_that_of_stored_objects(store: ObjectStore) -> None:
     if not store.has_own_clock:
         assert (
             abs(after - time.time_ns()) < 60 * 10**9
-            # Without a clock of its own, the store uses that of this host or of a network disk's
-            # server.
+            # The store uses the clock of this host, or of the server of a network disk.
         )
 
 
 @case
-async def every_method_notices_a_cancellation(store: ObjectStore) -> None:
+async def every_method_can_be_cancelled(store: ObjectStore) -> None:
     """Each method has a schedule point, at which a cancelled task ends."""
     await store.put(KEY, b"content")
     for request in (
@@ -510,8 +505,8 @@ async def every_method_notices_a_cancellation(store: ObjectStore) -> None:
 
 
 @case
-async def many_requests_at_once_all_succeed(store: ObjectStore) -> None:
-    """30 requests succeed at once, although the store has fewer threads."""
+async def thirty_concurrent_requests_succeed(store: ObjectStore) -> None:
+    """They succeed although the store has fewer threads."""
     await store.put(KEY, b"0123456789")
     answers: list[bytes] = []
 
@@ -526,8 +521,7 @@ async def many_requests_at_once_all_succeed(store: ObjectStore) -> None:
 
 
 @case
-async def url_names_the_place(store: ObjectStore) -> None:
-    """The URL of a store has a scheme, and its error messages have one line."""
+async def url_has_a_scheme_and_error_messages_one_line(store: ObjectStore) -> None:
     assert ":" in store.url
     with pytest.raises(StoreError) as caught:
         await store.get(KEY, PACK_BYTES_MAX)

@@ -118,13 +118,13 @@ def wait_for_clock_tick() -> None:
 def as_user(
     uid: int, folder: Path, work: Callable[[], _Result], *, groups: tuple[int, ...] = ()
 ) -> _Result:
-    """Return what *work* returns in a process of another user, or raise the OSError it raises.
+    """Call *work* in a process of another user; return its result, or raise its OSError.
 
     Args:
         uid: user and group of the process.
-        folder: its working directory, entered before the privileges go: paths of *work* are
-            relative, because what is above may be closed to others.
-        work: only makes system calls: the process is a fork.
+        folder: working directory of the process, which root enters. Paths of *work* are
+            relative, because the user may have no access to its parents.
+        work: makes only system calls, because the process is a fork.
         groups: supplementary groups.
     """
     reader, writer = os.pipe()

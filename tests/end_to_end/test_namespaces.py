@@ -37,7 +37,7 @@ for line in sys.stdin:
 
 
 class Holder:
-    """A process with an open file on the mount, in a mount namespace of its own if requested."""
+    """A process with an open file on the mount, in its own mount namespace if requested."""
 
     def __init__(self, *words: str | Path) -> None:
         self._process = subprocess.Popen(
@@ -64,7 +64,7 @@ class Holder:
 
 @contextlib.contextmanager
 def holding(mnt: Path, *, writes: bool = True) -> Iterator[Holder]:
-    """Start a process in a mount namespace of its own, as in a container."""
+    """Start a process in its own mount namespace, as in a container."""
     unshare = shutil.which("unshare")
     assert unshare is not None
     log = [mnt / "log"] if writes else []

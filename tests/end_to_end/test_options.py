@@ -319,7 +319,7 @@ def test_page_size_survives_remount_and_kill(
 
 # --- mount(8) and fstab ----------------------------------------------------------------------------
 
-# The script runs in a mount namespace of its own, so the host does not change. There, /sbin also
+# The script runs in its own mount namespace, so the host does not change. There, /sbin also
 # contains the helpers under test, because mount(8) searches helpers only in /sbin.
 SCRIPT = """
 mount -t overlay -o "lowerdir=$(realpath /sbin),upperdir=$1/upper,workdir=$1/work" overlay /sbin

@@ -59,7 +59,7 @@ def fill(folder: Path, count: int) -> set[str]:
 
 
 def assert_holds(folder: Path, names: set[str]) -> None:
-    """Require that a directory lists the names, each once and with an inode of its own."""
+    """Require that a directory lists the names, each once and with its own inode."""
     with os.scandir(folder) as found:
         listed = {entry.name: entry.inode() for entry in found}
     assert listed.keys() == names

@@ -28,7 +28,7 @@ FILES = WAITING_HANDLERS_MAX + 20
 _CUTS = """
 import collections, errno, os, sys, threading
 folder, uid, first, count = sys.argv[1], *map(int, sys.argv[2:])
-os.chdir(folder)  # before the privileges go: what is above is closed to others
+os.chdir(folder)  # before the change of user, because others cannot enter its parent
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
 answers = collections.Counter()
 def cut(number):
@@ -124,11 +124,11 @@ async def test_waiting_requests_of_one_user_leave_places_for_another(
     before = requests["setattr"]
     with trio.fail_after(60):
         greedy = await mounted.run(_cut, mounted.path, ALICE, 0, FILES)
-        while requests["setattr"] < before + FILES:  # noqa: ASYNC110 - nothing tells
+        while requests["setattr"] < before + FILES:  # noqa: ASYNC110 - no event exists
             await trio.sleep(0.01)
         assert len(room) == share
         other = await mounted.run(_cut, mounted.path, BOB, FILES, 20)
-        while len(room) < share + 20:  # noqa: ASYNC110 - nothing tells
+        while len(room) < share + 20:  # noqa: ASYNC110 - no event exists
             await trio.sleep(0.01)
         gate.set()
 
@@ -146,12 +146,12 @@ async def test_waiting_reads_of_one_user_do_not_delay_stat_of_others(
     before, count = requests["read"], KERNEL_BACKGROUND_MAX + 40
     with trio.fail_after(50):
         greedy = await mounted.run(_read, mounted.path, ALICE, 0, count)
-        while requests["read"] < before + _KERNEL_DEFAULT:  # noqa: ASYNC110 - nothing tells
+        while requests["read"] < before + _KERNEL_DEFAULT:  # noqa: ASYNC110 - no event exists
             await trio.sleep(0.01)
         other = await mounted.run(_read, mounted.path, BOB, count, 1)
         for number in range(100):  # attribute requests are answered while reads wait
             await mounted.run(os.stat, mounted.path / str(FILES + number % 20))
-        assert greedy.poll() is other.poll() is None, "all wait for the bucket"
+        assert greedy.poll() is other.poll() is None, "both processes must wait for the bucket"
         gate.set()
 
         assert await _said(other) == "1"

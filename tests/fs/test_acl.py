@@ -65,7 +65,7 @@ def test_decode_of_any_bytes_returns_an_acl_or_refuses_it(value: bytes) -> None:
 
 
 def test_setting_a_minimal_acl_leaves_only_a_mode() -> None:
-    """An ACL that says no more than a mode is not stored."""
+    """An ACL that contains only the permissions of the mode is not stored."""
     assert acl.apply_access(0o104777, MINIMAL) == (0o104640, None)
 
 

@@ -85,7 +85,7 @@ async def test_kernel_caches_nothing_while_a_new_txg_is_prepared(
 async def test_capability_of_an_open_file_is_looked_up_again(
     handlers: Handlers, cache: KernelCache, reported: list[tuple[object, ...]]
 ) -> None:
-    """The daemon forgets whether an open file has a capability."""
+    """After a new txg the daemon requests the capability of an open file again."""
     record = handlers.fs.open_files.opened(KNOWN)
     assert handlers.fs.xattrs.lacks_capability(KNOWN)
 

@@ -49,7 +49,7 @@ def _run(tmp_path: Path, body: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_parent_returns_when_the_child_is_ready(tmp_path: Path) -> None:
-    """The child continues in a session of its own, with / as its working directory."""
+    """The child continues in its own session, with / as its working directory."""
     done = _run(
         tmp_path,
         """

@@ -353,7 +353,7 @@ async def test_reading_store_does_not_change_its_directory(root: Path) -> None:
     assert tree(root) == before
 
 
-# --- the directory goes away ---------------------------------------------------------------------
+# --- vanished directories ------------------------------------------------------------------------
 
 
 async def attempts(store: LocalStore) -> None:

@@ -102,7 +102,7 @@ async def test_truncated_answer_is_retried(proxy: S3Double, real_store: S3Store)
     ("content_range", "body"),
     [
         ("bytes 0-4/100", b"01234"),  # fewer bytes than requested
-        ("bytes 0-9/100", b"01234"),  # fewer bytes than Content-Range says
+        ("bytes 0-9/100", b"01234"),  # fewer bytes than in Content-Range
         ("bytes 5-14/100", b"0123456789"),  # another range
         ("", b"0123456789"),  # the complete object, from a server that ignores ranges
     ],
@@ -137,7 +137,7 @@ async def test_huge_object_is_not_read(double: S3Double, store: S3Store) -> None
 
 
 def test_endless_body_takes_no_memory() -> None:
-    """A body longer than its header says is read no further."""
+    """A body is read no further than the length in its header."""
     store = S3Store(BUCKET, place=S3Place())
     body = io.BytesIO(bytes(64 * MIB))
 

@@ -55,7 +55,7 @@ class State:
 
 
 class Progress(NamedTuple):
-    """How far the changes had come at the power cut."""
+    """The numbers of durable and begun changes at the power cut."""
 
     promised: int  # number of durable changes
     begun: int

@@ -97,14 +97,14 @@ async def _judge_sizes(program: list[Step], template: MemoryStore, boots: Boots)
 async def test_size_without_its_pages_is_an_error_not_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """Rows and sizes may be on the disk a second before the content."""
+    """Rows and sizes may be on the disk a second before the content; reads then fail."""
     await _judge_sizes([*FILE, COMMIT], template, boots)
 
 
 async def test_end_of_a_half_synced_page_is_an_error_not_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The start of the page was synced, and the size was increased later."""
+    """The synced start of the page is on the disk, its later end is not; reads of it fail."""
     await _judge_sizes([*FILE[:1], APPEND, FSYNC, APPEND, COMMIT], template, boots)
 
 

@@ -141,7 +141,7 @@ async def test_block_without_any_copy_is_reported_as_lost(healthy: Healthy) -> N
     assert lost == b"%d-%d\n" % (BLOCK_BYTES, 2 * BLOCK_BYTES - 1)
 
 
-async def test_cached_block_without_a_row_gets_its_row_back(healthy: Healthy) -> None:
+async def test_missing_row_of_a_cached_block_is_recreated(healthy: Healthy) -> None:
     """I37: a cache file without a row in ``cached_blocks`` may be the only copy of a block."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("DELETE FROM cached_blocks WHERE block = ?", block)

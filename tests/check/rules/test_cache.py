@@ -119,7 +119,7 @@ async def test_short_file_of_a_pending_block_keeps_its_bytes(healthy: Healthy) -
 
 
 async def test_long_file_of_a_pending_block_is_valid(healthy: Healthy) -> None:
-    """I43: a crash between a write and its commit leaves more bytes than the row says."""
+    """I43: a crash between a write and its commit leaves more bytes in the file than in its row."""
     healthy.files.write_within(healthy.block_of(healthy.dirty, 0), 2000, b"undone", 2000)
     assert (await healthy.check_all()).lines() == ["clean"]
 

@@ -17,7 +17,7 @@ SAME = pytest.mark.parametrize("same", [True, False], ids=["same number", "other
 
 
 async def _lose(healthy: Healthy, damage: str) -> None:
-    """Upload a block in a pack of its own, evict it, and damage the pack."""
+    """Upload a block in its own pack, evict it, and damage the pack."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, CONTENT))
     key = packs.object_key(healthy.db, healthy.pack_of(healthy.attributed, 0))
     objects = healthy.store.objects

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.thorough
 
 
 def _write(healthy: Healthy, first: bytes, second: bytes) -> tuple[ObjectKey, ObjectKey]:
-    """Write two files, upload each in a pack of its own and evict them; return the keys."""
+    """Write two files, upload each in its own pack and evict them; return the keys."""
     healthy.evict(*healthy.write_uploaded(healthy.linked, first))
     healthy.evict(*healthy.write_uploaded(healthy.attributed, second))
     one, other = (

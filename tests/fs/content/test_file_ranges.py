@@ -369,7 +369,7 @@ async def test_copy_of_a_small_file_without_waiting_equals_a_bytearray(
     mapped(fs, other)
 
 
-async def test_copy_that_must_wait_is_refused_by_try_copy(fs: Filesystem, volume: Volume) -> None:
+async def test_try_copy_that_must_wait_is_refused(fs: Filesystem, volume: Volume) -> None:
     """A copy must wait for uncached content, for more than one block, and for a frozen tree."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     other = make_file(fs, b"g")
@@ -381,8 +381,8 @@ async def test_copy_that_must_wait_is_refused_by_try_copy(fs: Filesystem, volume
     assert fs.getattr(other).size_bytes == 0
 
 
-async def test_copy_that_finds_no_room_is_refused_by_try_copy(volume: Volume) -> None:
-    """The cache is full of dirty blocks: a task waits for the upload, and then copies."""
+async def test_try_copy_into_a_full_cache_is_refused(volume: Volume) -> None:
+    """The cache is full of dirty blocks, so the copy must wait for an upload."""
     async with volume.mounted(cache_bytes=2 * BLOCK_BYTES) as fs:
         ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
         other = make_file(fs, b"g")
@@ -393,10 +393,8 @@ async def test_copy_that_finds_no_room_is_refused_by_try_copy(volume: Volume) ->
         assert fs.getattr(other).mapped_blocks == 0
 
 
-async def test_part_of_a_block_is_copied_without_what_is_behind_it(
-    fs: Filesystem, volume: Volume
-) -> None:
-    """A file that grows later has zeros there, not bytes of the source."""
+async def test_copy_of_a_part_of_a_block_has_no_later_bytes(fs: Filesystem, volume: Volume) -> None:
+    """If the file grows later, it has zeros there, not bytes of the source."""
     ino, content = await filled(fs, b"f", 100)
     await volume.upload()
     other = make_file(fs, b"g")
@@ -412,7 +410,7 @@ async def test_part_of_a_block_is_copied_without_what_is_behind_it(
 async def test_damaged_block_is_not_shared(
     fs: Filesystem, volume: Volume, blocks_copied: int, is_cached: bool
 ) -> None:
-    """A copy of cached content gets blocks of its own; one of lost content fails."""
+    """A copy of cached content gets separate blocks; a copy of lost content fails."""
     size_bytes = (blocks_copied - 1) * BLOCK_BYTES + 5000
     ino, content = await filled(fs, b"f", size_bytes)
     await volume.upload()

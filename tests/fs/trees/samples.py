@@ -85,7 +85,7 @@ async def facts(fs: Filesystem, top: Ino) -> dict[bytes, tuple[object, ...]]:
 
 
 def assert_sound(fs: Filesystem) -> None:
-    """Require that fsck, beside the mount, finds nothing wrong in the rows."""
+    """Require that fsck, beside the mount, finds no damage in the rows."""
     fs.db.commit()
     db = Database.open(fs.db.path, Pragmas(), read_only=True)
     try:

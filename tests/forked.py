@@ -30,7 +30,7 @@ def run(
         streams = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
         streams[0].write_text(text)
         process = _CONTEXT.Process(
-            target=_be, args=(module, words, dict(environment), streams, os.getcwd())
+            target=_run_module, args=(module, words, dict(environment), streams, os.getcwd())
         )
         process.start()
         process.join(s_max)
@@ -42,7 +42,7 @@ def run(
     return subprocess.CompletedProcess(command, process.exitcode, printed, said)
 
 
-def _be(
+def _run_module(
     module: str,
     words: Sequence[str],
     environment: Mapping[str, str],

@@ -91,13 +91,13 @@ def _program(name: str) -> str | None:
     found = shutil.which(name)
     if found is not None:
         return found
-    for folder in _go_folders():
+    for folder in _go_program_folders():
         if os.access(folder / name, os.X_OK):
             return str(folder / name)
     return None
 
 
-def _go_folders() -> Iterator[Path]:
+def _go_program_folders() -> Iterator[Path]:
     if "GOBIN" in os.environ:
         yield Path(os.environ["GOBIN"])
     if shutil.which("go") is not None:

@@ -306,7 +306,7 @@ def test_threads_in_one_directory_lose_no_file(numbered: NumberedDir, rounds: in
     names = ["17", "18"]
     failures: list[Exception] = []
 
-    def come_and_go(name: str) -> None:
+    def create_and_remove(name: str) -> None:
         try:
             for _ in range(rounds):
                 put(numbered, name)
@@ -315,7 +315,7 @@ def test_threads_in_one_directory_lose_no_file(numbered: NumberedDir, rounds: in
         except Exception as exc:  # noqa: BLE001 - carried out of the thread
             failures.append(exc)
 
-    threads = [threading.Thread(target=come_and_go, args=(name,)) for name in names]
+    threads = [threading.Thread(target=create_and_remove, args=(name,)) for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:

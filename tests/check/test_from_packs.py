@@ -30,7 +30,7 @@ def lose_metadata(power: Power) -> None:
             del power.store.objects[key]
 
 
-async def burnt(power: Power) -> dict[Ino, bytes]:
+async def write_and_lose_metadata(power: Power) -> dict[Ino, bytes]:
     """Write files, delete all metadata objects, and return the contents by inode number."""
     contents: dict[Ino, bytes] = {}
     async with power.session("a", tasks=False) as session:
@@ -46,7 +46,7 @@ async def burnt(power: Power) -> dict[Ino, bytes]:
 
 async def test_content_is_restored_below_lost_and_found(power: Power) -> None:
     """Every file is in lost+found under its inode number with all its content; fsck is clean."""
-    contents = await burnt(power)
+    contents = await write_and_lose_metadata(power)
 
     assert await run(power) == (5, 5, [])
 
@@ -69,7 +69,7 @@ async def test_content_is_restored_below_lost_and_found(power: Power) -> None:
 
 async def test_unreadable_pack_costs_only_its_own_files(power: Power) -> None:
     """The rebuild reports the key of an unreadable pack, and keeps the object."""
-    contents = await burnt(power)
+    contents = await write_and_lose_metadata(power)
     packs = sorted(key for key in power.store.objects if key.startswith("pack/"))
     power.store.objects[packs[0]] = power.store.objects[packs[0]][:-1]
 
@@ -88,7 +88,7 @@ async def test_unreadable_pack_costs_only_its_own_files(power: Power) -> None:
 
 async def test_keys_that_read_no_pack_change_nothing(power: Power) -> None:
     """The superblock may belong to another filesystem, so the rebuild publishes no empty result."""
-    await burnt(power)
+    await write_and_lose_metadata(power)
     for key in [key for key in power.store.objects if key.startswith("pack/")]:
         power.store.objects[key] = power.store.objects[key][:-1]
     before = dict(power.store.objects)
@@ -101,7 +101,7 @@ async def test_keys_that_read_no_pack_change_nothing(power: Power) -> None:
 
 async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
     """Neither fsck nor retention deletes the pack: a later program or another key may read it."""
-    await burnt(power)
+    await write_and_lose_metadata(power)
     await power.retain(0)
     packs = sorted(key for key in power.store.objects if key.startswith("pack/"))
     whole = power.store.objects[packs[0]]
@@ -152,7 +152,7 @@ async def test_newest_version_of_a_block_wins(power: Power) -> None:
 
 async def test_former_writer_is_fenced_after_repair(power: Power) -> None:
     """A rebuild without a lease object takes an epoch above the first one."""
-    await burnt(power)
+    await write_and_lose_metadata(power)
     assert LEASE not in power.store.objects
     await run(power)
     async with power.session("b", tasks=False) as session:
@@ -285,7 +285,7 @@ async def test_blocks_of_a_fenced_host_get_separate_files(power: Power) -> None:
 
 async def test_failed_rebuild_leaves_the_local_state(power: Power) -> None:
     """The rebuild quarantines the local state only when the pieces of its new image are stored."""
-    await burnt(power)
+    await write_and_lose_metadata(power)
     moved: list[int] = []
     keys = await power.keys()
     (power.home / "scratch").mkdir()

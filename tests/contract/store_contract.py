@@ -124,6 +124,7 @@ async def put_replaces_an_object(store: ObjectStore) -> None:
 
 @case
 async def error_for_a_missing_object_has_its_key(store: ObjectStore) -> None:
+    """A read of an object and a read of a range raise the same error."""
     for read in (store.get(KEY, PACK_BYTES_MAX), store.get_range(KEY, 0, 1)):
         with pytest.raises(ObjectMissingError) as caught:
             await read
@@ -207,6 +208,7 @@ async def second_create_of_a_key_is_refused(store: ObjectStore) -> None:
 
 @case
 async def deleted_key_can_be_created_again(store: ObjectStore) -> None:
+    """The object has the content of the second create."""
     await store.create(KEY, b"first")
     await store.delete([KEY])
     await store.create(KEY, b"second")
@@ -379,6 +381,7 @@ async def listing_of_a_page_and_one_object_is_complete(store: ObjectStore) -> No
 
 
 async def listing_of_three_pages_is_complete(store: ObjectStore) -> None:
+    """Its objects are deleted in several batches."""
     await check_pages(store, 2 * LIST_PAGE_KEYS + 1)
 
 
@@ -388,6 +391,7 @@ SLOW_CASES.append(listing_of_three_pages_is_complete)
 
 @case
 async def listing_may_be_closed_early(store: ObjectStore) -> None:
+    """A reader may close a listing after its first object."""
     await put_all(store, ["a", "b", "c"])
     found = store.list("")
 
@@ -522,6 +526,7 @@ async def thirty_concurrent_requests_succeed(store: ObjectStore) -> None:
 
 @case
 async def url_has_a_scheme_and_error_messages_one_line(store: ObjectStore) -> None:
+    """The error of a missing object is an example."""
     assert ":" in store.url
     with pytest.raises(StoreError) as caught:
         await store.get(KEY, PACK_BYTES_MAX)

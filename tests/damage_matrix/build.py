@@ -73,7 +73,7 @@ async def build(home: Path, *, encrypted: bool) -> World:
     await _make(foreign, home, encrypted=encrypted)
     await _history(foreign, world.foreign_state, 3, encrypted=encrypted)
     world.foreign = dict(foreign.objects)
-    await _remember(world, store, home / "past")
+    await _record_points(world, store, home / "past")
     return world
 
 
@@ -153,7 +153,7 @@ async def _fork(early: Objects, home: Path, *, encrypted: bool) -> Objects:
     return dict(store.objects)
 
 
-async def _remember(world: World, store: MemoryStore, state: Path) -> None:
+async def _record_points(world: World, store: MemoryStore, state: Path) -> None:
     """Record the tree, the time and the locations of content at each point in time."""
     bucket = await bucket_of(store, encrypted=world.encrypted, state=state)
     for txg in range(LAST + 1):

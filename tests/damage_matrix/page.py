@@ -46,13 +46,13 @@ _COSTS: Final = {
 
 def section() -> str:
     """Return the generated section with its markers."""
-    lines = [BEGIN, *_what_is_tried(), *_what_is_expected()]
+    lines = [BEGIN, *_damages_and_entrances(), *_expectations()]
     if KNOWN:
         lines += ["Not true yet:\n", *(f"- {_cells(one)}: {one.item}" for one in KNOWN), ""]
     return "\n".join([*lines, END])
 
 
-def _what_is_tried() -> list[str]:
+def _damages_and_entrances() -> list[str]:
     return [
         "A test damages one object of a bucket, or all copies of an object, in each of these ways."
         " Then it tries each entrance:\n",
@@ -67,7 +67,7 @@ def _what_is_tried() -> list[str]:
     ]
 
 
-def _what_is_expected() -> list[str]:
+def _expectations() -> list[str]:
     return [
         "For every object, damage and entrance: there is no traceback; time and memory are bounded;"
         " no intact object is changed or deleted; every point in time to which intact objects lead"

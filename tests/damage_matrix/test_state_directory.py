@@ -140,7 +140,7 @@ def _judge(cell: Cell, name: str, damage: Damage, *, killed: bool) -> list[str]:
         if result.status == ExitStatus.SETTINGS and "as that user" in result.said:
             return []
         return [f"it is not refused with advice: {result.status}: {result.said}"]
-    result, problems = _helped(cell, result)
+    result, problems = _after_advice(cell, result)
     if result.tree is None:
         return [*problems, f"it cannot be mounted: {result.status}: {result.said}"]
     problems += _compare(world.points[world.last], result.tree)
@@ -154,7 +154,7 @@ def _judge(cell: Cell, name: str, damage: Damage, *, killed: bool) -> list[str]:
     return problems + _compare(world.points[world.last], seen.tree)
 
 
-def _helped(cell: Cell, refused: Result) -> tuple[Result, list[str]]:
+def _after_advice(cell: Cell, refused: Result) -> tuple[Result, list[str]]:
     """If the mount was refused, follow its advice and mount again; return the problems."""
     if refused.status == 0:
         return refused, []

@@ -198,7 +198,7 @@ class Host:
         waiting = [(b"", self.fs.getattr(ROOT_INO))]
         while waiting:
             path, attributes = waiting.pop()
-            found[path] = await self._seen(attributes)
+            found[path] = await self._content_of(attributes)
             if stat.S_ISDIR(attributes.mode):
                 waiting += [
                     (path + b"/" + name, child) for name, child in self.entries(attributes.ino)
@@ -212,7 +212,7 @@ class Host:
             yield from ((name, attributes) for name, _cookie, attributes in page)
             after = page[-1][1]
 
-    async def _seen(self, attributes: Attributes) -> tuple[bytes | None, ...]:
+    async def _content_of(self, attributes: Attributes) -> tuple[bytes | None, ...]:
         if stat.S_ISLNK(attributes.mode):
             return (self.fs.readlink(attributes.ino),)
         if not stat.S_ISREG(attributes.mode):

@@ -168,11 +168,11 @@ class Victim:
         assert done.returncode == 0, done.stderr
         kept = list(locate(self._place.url, self._program.cachedir).glob("kept-*/meta.db"))
         assert not kept, done.stderr
-        self._forget_pid()
+        self._close_pid_fd()
         pid = self._program.status(self._place.mountpoint)["pid"]
         self._pid_fd = os.pidfd_open(pid)
 
-    def _forget_pid(self) -> None:
+    def _close_pid_fd(self) -> None:
         if self._pid_fd >= 0:
             os.close(self._pid_fd)
             self._pid_fd = -1
@@ -193,7 +193,7 @@ class Victim:
         if self._pid_fd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pid_fd, signal.SIGKILL)
-        self._forget_pid()
+        self._close_pid_fd()
 
 
 @contextlib.contextmanager

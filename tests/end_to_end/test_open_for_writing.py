@@ -53,7 +53,7 @@ class Writer:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._answered()
+        self._wait_for_answer()
         self.written = 0
 
     def write(self, lines: int = LINES) -> None:
@@ -62,10 +62,10 @@ class Writer:
         for _ in range(lines):
             self.process.stdin.write("\n")
             self.process.stdin.flush()
-            self._answered()
+            self._wait_for_answer()
             self.written += 1
 
-    def _answered(self) -> None:
+    def _wait_for_answer(self) -> None:
         assert self.process.stdout is not None
         assert self.process.stdout.readline()
 

@@ -87,7 +87,7 @@ def read_direct(path: Path, offset: int = 0) -> bytes:
         os.close(fd)
 
 
-def live_on(cold: Cold) -> None:
+def require_work_in_an_outage(cold: Cold) -> None:
     """Run operations that must succeed in an outage, and a read that must fail."""
     mnt = cold.mountpoint
     drop_page_cache(mnt / "warm")
@@ -117,7 +117,7 @@ def assert_nothing_is_lost(cold: Cold) -> None:
 
 def test_flush_begun_in_an_outage_ends_after_it_without_loss(cold: Cold, empty: Place) -> None:
     with away(empty.bucket):
-        live_on(cold)
+        require_work_in_an_outage(cold)
         flush = cold.program.begin("flush", cold.mountpoint)
         assert cold.program.status(cold.mountpoint)["state"] == "serving"
     flush.communicate(timeout=50)
@@ -285,7 +285,7 @@ def test_hanging_server_does_not_block_the_mount(
         assert server.process is not None
         server.process.send_signal(signal.SIGSTOP)
         try:
-            live_on(cold)
+            require_work_in_an_outage(cold)
         finally:
             server.process.send_signal(signal.SIGCONT)
 
@@ -300,7 +300,7 @@ def test_server_that_refuses_connections_does_not_block_the_mount(
 ) -> None:
     with running_versitygw(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
-    live_on(cold)
+    require_work_in_an_outage(cold)
     port = int(server.endpoint_url.rpartition(":")[2])
     with running_versitygw(folder_of_server, port=port):
         cold.program.ok("flush", cold.mountpoint)

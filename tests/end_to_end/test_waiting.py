@@ -109,7 +109,7 @@ def _read(root: Path, uid: int, first: int, count: int) -> "subprocess.Popen[str
     )
 
 
-async def _said(process: "subprocess.Popen[str]") -> str:
+async def _output_of(process: "subprocess.Popen[str]") -> str:
     said, _ = await trio.to_thread.run_sync(process.communicate)
     return said.strip()
 
@@ -132,8 +132,8 @@ async def test_waiting_requests_of_one_user_leave_places_for_another(
             await trio.sleep(0.01)
         gate.set()
 
-        assert await _said(other) == "[('done', 20)]"
-        assert await _said(greedy) == f"[('EAGAIN', {FILES - share}), ('done', {share})]"
+        assert await _output_of(other) == "[('done', 20)]"
+        assert await _output_of(greedy) == f"[('EAGAIN', {FILES - share}), ('done', {share})]"
     assert len(room) == 0
 
 
@@ -154,8 +154,8 @@ async def test_waiting_reads_of_one_user_do_not_delay_stat_of_others(
         assert greedy.poll() is other.poll() is None, "both processes must wait for the bucket"
         gate.set()
 
-        assert await _said(other) == "1"
-        assert await _said(greedy) == str(count)
+        assert await _output_of(other) == "1"
+        assert await _output_of(greedy) == str(count)
 
 
 async def test_reads_are_attributed_to_their_user_and_write_back_to_no_user(
@@ -164,7 +164,7 @@ async def test_reads_are_attributed_to_their_user_and_write_back_to_no_user(
     """The extension reads a request's user, but the kernel's write-back requests have none."""
     askers: dict[str, set[int]] = {"read": set(), "write": set()}
     for name, seen in askers.items():
-        _note_asker(monkeypatch, name, seen)
+        _record_callers(monkeypatch, name, seen)
 
     def use(root: Path) -> None:
         (root / "f").write_bytes(b"x" * 100)
@@ -179,7 +179,7 @@ async def test_reads_are_attributed_to_their_user_and_write_back_to_no_user(
     assert askers == {"read": {os.geteuid()}, "write": {-2}}
 
 
-def _note_asker(monkeypatch: pytest.MonkeyPatch, name: str, seen: set[int]) -> None:
+def _record_callers(monkeypatch: pytest.MonkeyPatch, name: str, seen: set[int]) -> None:
     handler = getattr(Operations, name)
 
     def noted(self: Operations, *arguments: object) -> object:

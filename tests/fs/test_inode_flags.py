@@ -251,14 +251,14 @@ async def test_failed_removal_keeps_the_flags(
     """A removal with *locked* on a full disk fails, and the inode keeps its flags."""
     for ino in await _with_flag(fs, FS_IMMUTABLE_FL):
         before = fs.getattr(ino)
-        monkeypatch.setattr(fs.changes, "begin_removal", _no_room)
+        monkeypatch.setattr(fs.changes, "begin_removal", _refuse)
         if look(fs, name).ino == ino:
             with pytest.raises(NoSpaceLeftError):
                 fs.tree_removal.remove(ROOT_INO, name, ino, locked=True)
         assert fs.getattr(ino) == before
 
 
-def _no_room(_parent: Ino, _name: bytes) -> None:
+def _refuse(_parent: Ino, _name: bytes) -> None:
     raise NoSpaceLeftError("the disk is full")
 
 

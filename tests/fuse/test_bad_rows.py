@@ -33,7 +33,7 @@ OTHER_COLUMNS: Final = (
 WHERE: Final = {"dentries": "name IN (x'626164', x'6c696e6b')", "blocks": "1"}
 
 
-async def furnish(handlers: Handlers) -> tuple[Ino, Ino, Ino]:
+async def make_entries(handlers: Handlers) -> tuple[Ino, Ino, Ino]:
     """Make a file with content and an extended attribute, a symlink, and a further file."""
     bad, good = await make_file(handlers, b"bad"), await make_file(handlers, b"good")
     operations = handlers.operations
@@ -131,7 +131,7 @@ async def test_unreadable_inode_gives_eio_only_for_itself(
     value: str,
 ) -> None:
     """Requests for the inode fail with EIO; requests for its name and for other files succeed."""
-    bad, good, link = await furnish(handlers)
+    bad, good, link = await make_entries(handlers)
     spoil(handlers, "inodes", column, value, (bad, link))
 
     codes = [await answer(one) for one in reads(handlers, bad, link)]
@@ -157,7 +157,7 @@ async def test_unreadable_row_gives_eio_only_for_its_file(
     value: str,
 ) -> None:
     """Every request on the file fails with EIO or succeeds, and the mount keeps serving."""
-    bad, good, link = await furnish(handlers)
+    bad, good, link = await make_entries(handlers)
     spoil(handlers, table, column, value, (bad, link))
 
     codes = [await answer(one) for one in reads(handlers, bad, link)]
@@ -176,7 +176,7 @@ async def test_removed_file_with_unreadable_rows_becomes_an_orphan(
     handlers: Handlers, caplog: pytest.LogCaptureFixture, column: str
 ) -> None:
     """The removed file stays as an orphan until fsck -y."""
-    bad, good, _link = await furnish(handlers)
+    bad, good, _link = await make_entries(handlers)
     spoil(handlers, "blocks", column, "1.5", (bad, bad))
     operations, status = handlers.operations, handlers.operations.status
     await operations.forget([(bad, handlers.fs.lookups.count(bad))])
@@ -196,7 +196,7 @@ async def test_bad_row_found_during_a_change_degrades_the_mount(
     handlers: Handlers,
 ) -> None:
     """The group with half of the change is rolled back, and the mount is degraded."""
-    bad, good, _link = await furnish(handlers)
+    bad, good, _link = await make_entries(handlers)
     status = handlers.operations.status
     begun = status.progress
     status.require_writable()
@@ -215,7 +215,7 @@ async def test_block_without_references_degrades_the_mount_with_a_reason(
     handlers: Handlers, caplog: pytest.LogCaptureFixture, refs: int, removed: bool
 ) -> None:
     """A forged row of a plain filesystem is reported as damage; the content stays readable."""
-    bad, good, _link = await furnish(handlers)
+    bad, good, _link = await make_entries(handlers)
     spoil(handlers, "blocks", "refs", str(refs), (bad, bad))
     operations, status = handlers.operations, handlers.operations.status
     info = await operations.open(bad, os.O_RDWR, CONTEXT)

@@ -110,10 +110,10 @@ async def test_forget_never_raises(handlers: Handlers, monkeypatch: pytest.Monke
     """An exception in forget degrades the mount."""
     ino = await make_file(handlers, b"f")
 
-    def breaks(_ino: Ino) -> None:
+    def fail(_ino: Ino) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(handlers.fs.orphans, "unused", breaks)
+    monkeypatch.setattr(handlers.fs.orphans, "unused", fail)
     await handlers.operations.forget([(ino, 1)])
     assert handlers.session.status.state is MountState.DEGRADED
     assert handlers.fs.lookups.count(ino) == 0

@@ -163,7 +163,7 @@ async def test_cp_copies_dirty_content(mounted: Mounted) -> None:
     await mounted.run(copy_with_cp, mounted.path, 3 * BLOCK_BYTES + 7)
 
 
-def attributes_come_and_go(path: Path) -> None:
+def set_and_remove_attributes(path: Path) -> None:
     """Read extended attributes of a file that has none, then one, then none again."""
     path.touch()
     for _ in range(2):
@@ -181,7 +181,7 @@ def attributes_come_and_go(path: Path) -> None:
 
 async def test_extended_attributes_are_right_with_and_without_any(mounted: Mounted) -> None:
     """Requests for extended attributes are right whether a file has any or not."""
-    await mounted.run(attributes_come_and_go, mounted.path / "f")
+    await mounted.run(set_and_remove_attributes, mounted.path / "f")
     requests = mounted.handlers.operations.requests
     assert requests["getxattr"] >= 8
     assert requests["listxattr"] >= 4
@@ -323,7 +323,7 @@ async def test_chattr_and_lsattr_work(mounted: Mounted) -> None:
     await mounted.run((mounted.path / "d").rmdir)
 
 
-def ask_something_else(path: Path) -> None:
+def send_unknown_ioctl(path: Path) -> None:
     """Call ioctl(2) with an unknown command, which must fail."""
     with open(path, "rb") as file, pytest.raises(OSError, match="Inappropriate ioctl"):
         fcntl.ioctl(file, 0x8008_667F, bytes(8))
@@ -332,7 +332,7 @@ def ask_something_else(path: Path) -> None:
 async def test_unknown_ioctl_is_refused(mounted: Mounted) -> None:
     """The call fails with ENOTTY, and the mount continues."""
     await mounted.run((mounted.path / "f").touch)
-    await mounted.run(ask_something_else, mounted.path / "f")
+    await mounted.run(send_unknown_ioctl, mounted.path / "f")
     assert mounted.handlers.session.status.writable
 
 
@@ -384,10 +384,10 @@ async def test_write_is_refused_if_privileges_would_stay(
     path, fs = mounted.path / "f", mounted.handlers.fs
     await mounted.run(path.write_bytes, b"content")
 
-    def no_room(_ino: Ino) -> bool:
+    def refuse(_ino: Ino) -> bool:
         raise NoSpaceLeftError("the disk is full")
 
-    monkeypatch.setattr(fs.attributes, "clear_privileges", no_room)
+    monkeypatch.setattr(fs.attributes, "clear_privileges", refuse)
     await mounted.run(write_as_other_user, path)
     monkeypatch.undo()
     assert await mounted.run(path.read_bytes) == b"content"
@@ -452,7 +452,7 @@ CHANGES = (
 )
 
 
-def write_and_see(path: Path) -> None:
+def write_and_check_privileges(path: Path) -> None:
     """Write as root and as user 65534; check which privilege bits remain."""
     with open(path, "r+b", buffering=0) as file:
         for _ in range(2):
@@ -486,7 +486,7 @@ def write_and_see(path: Path) -> None:
 async def test_privileges_are_cleared_by_every_kind_of_change(mounted: Mounted) -> None:
     """Each kind of change by another user clears suid, sgid and capabilities."""
     await mounted.run((mounted.path / "f").touch)
-    await mounted.run(write_and_see, mounted.path / "f")
+    await mounted.run(write_and_check_privileges, mounted.path / "f")
 
 
 async def test_waiting_request_blocks_no_other_request(tmp_path: Path, mountpoint: Path) -> None:

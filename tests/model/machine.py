@@ -245,14 +245,14 @@ class Machine:
 
     # --- the store fails -------------------------------------------------------------------------
 
-    async def _hiccup(self, happening: Happening) -> None:
+    async def _flush_with_a_failed_request(self, happening: Happening) -> None:
         """Flush while one request fails, which must have no visible effect."""
         self._faulty.fail(_SILENT[happening.a % len(_SILENT)])
         await self._flush(happening)
         await self._compare(content=True)
         self._faulty.come_back()
 
-    async def _unheard(self, happening: Happening) -> None:
+    async def _flush_with_a_lost_reply(self, happening: Happening) -> None:
         """Flush while one reply is lost, which must have no visible effect."""
         self._faulty.lose_reply(_UNHEARD[happening.a % len(_UNHEARD)])
         await self._flush(happening)
@@ -399,7 +399,7 @@ class Machine:
         next_ino = opened.db.counters.next_ino  # lost inodes had this number or a higher one
         self._births = {ino: ns for ino, ns in self._births.items() if ino < next_ino}
         await self._purge_orphans()
-        await self._adopt_what_is_there()
+        await self._continue_from_tree()
         opened.db.record_with(_CommitNotes(opened.recorder, self.history), opened.recorder)
         await self._check()
 
@@ -410,7 +410,7 @@ class Machine:
         for ino in inodes.orphans(self.session.db):
             await self.fs.orphans.purge(ino)
 
-    async def _adopt_what_is_there(self) -> None:
+    async def _continue_from_tree(self) -> None:
         """Find the tree of the filesystem among the allowed states, and continue from it."""
         tree = await tree_of(self.fs)
         state = self.history.find(tree, Ino(self.session.db.counters.next_ino))
@@ -467,8 +467,8 @@ class Machine:
         Event.READ: _read,
         Event.KILL: _kill,
         Event.KILL_IN_IMAGE: _kill_in_image,
-        Event.HICCUP: _hiccup,
-        Event.UNHEARD: _unheard,
+        Event.HICCUP: _flush_with_a_failed_request,
+        Event.UNHEARD: _flush_with_a_lost_reply,
         Event.CANCEL: _cancel,
         Event.CANCEL_IMAGE: _cancel_image,
         Event.OUTAGE: _outage,

@@ -279,7 +279,7 @@ async def test_concurrent_removals_and_creations_in_one_directory(
 ) -> None:
     """Tasks that empty and refill one directory lose no object, and leave no empty directory."""
 
-    async def come_and_go(key: ObjectKey) -> None:
+    async def create_and_delete(key: ObjectKey) -> None:
         for _ in range(rounds):
             await store.create(key, key.encode())
             assert (await store.get(key, PACK_BYTES_MAX)).data == key.encode()
@@ -287,7 +287,7 @@ async def test_concurrent_removals_and_creations_in_one_directory(
 
     async with trio.open_nursery() as nursery:
         for number in range(4):
-            nursery.start_soon(come_and_go, ObjectKey(f"pack/3f/{number}"))
+            nursery.start_soon(create_and_delete, ObjectKey(f"pack/3f/{number}"))
 
     assert tree(root) == ["tmp"]
 
@@ -394,22 +394,22 @@ async def test_vanished_directory_is_a_transient_error(
 ) -> None:
     """While the disk is unmounted nothing is written; afterwards requests succeed."""
     await store.put(KEY, b"content")
-    await trio.to_thread.run_sync(pull_away, root, mount_point_stays)
+    await trio.to_thread.run_sync(move_away, root, mount_point_stays)
 
     await attempts(store)
 
-    await trio.to_thread.run_sync(bring_back, root, mount_point_stays)
+    await trio.to_thread.run_sync(move_back, root, mount_point_stays)
     assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"content"
 
 
-def pull_away(root: Path, mount_point_stays: bool) -> None:
+def move_away(root: Path, mount_point_stays: bool) -> None:
     """Move the bucket away, as if its disk was unmounted."""
     root.rename(root.with_name("away"))
     if mount_point_stays:
         root.mkdir()
 
 
-def bring_back(root: Path, mount_point_stays: bool) -> None:
+def move_back(root: Path, mount_point_stays: bool) -> None:
     """Move the bucket back; no file may have been created in its place."""
     assert root.exists() == mount_point_stays
     if mount_point_stays:

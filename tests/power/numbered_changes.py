@@ -128,7 +128,7 @@ class NumberedChanges:
         state = self.states[number]
         if state.sizes == found:
             return [(number, state)]
-        if number == progress.begun or not _may_be_halfway(self.changes[number], state, found):
+        if number == progress.begun or not _may_be_incomplete(self.changes[number], state, found):
             return []
         return [(number, self.states[number + 1])]
 
@@ -157,7 +157,7 @@ class NumberedChanges:
         return "\n".join(lines[:20])
 
 
-def _may_be_halfway(change: Change, state: State, found: Sizes) -> bool:
+def _may_be_incomplete(change: Change, state: State, found: Sizes) -> bool:
     """Return whether the tree shows a change between its own two steps."""
     sizes = state.sizes
     names = {

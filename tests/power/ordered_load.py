@@ -92,7 +92,7 @@ class Change:
     def _start(self, old: bytes) -> int:
         return len(old) if self.act is Act.APPEND else self.at
 
-    def may_be_halfway(self, before: Tree, found: Tree) -> bool:
+    def may_be_incomplete(self, before: Tree, found: Tree) -> bool:
         """Return whether a tree may show the change between its own steps."""
         if self.act not in {Act.PUT, Act.APPEND, Act.OVERWRITE}:
             return False  # The change has one step.
@@ -362,7 +362,7 @@ def window_of(base: Tree, steps: Sequence[Step], found: Tree) -> Window:
         if number == len(steps):
             break
         change = steps[number].change
-        if differing and differing <= change.names and change.may_be_halfway(tree, found):
+        if differing and differing <= change.names and change.may_be_incomplete(tree, found):
             hits.append(Window(number + 1, number))
         change.apply(tree)
         for name in change.names:
@@ -386,7 +386,7 @@ def _explain(base: Tree, steps: Sequence[Step], found: Tree, number: int) -> str
             lines.append(f"{name}: {_shape(tree, name)} expected, {_shape(found, name)} found")
             lines.append(_first_difference(tree.get(name), found.get(name)))
             lines += [
-                f"    {one}: {_told(step)}"
+                f"    {one}: {_describe(step)}"
                 for one, step in enumerate(steps)
                 if name in step.change.names and abs(one - number) < 200
             ]
@@ -412,7 +412,7 @@ def _shape(tree: Tree, name: str) -> str:
     return "a directory" if content is None else f"{len(content)} bytes"
 
 
-def _told(step: Step) -> str:
+def _describe(step: Step) -> str:
     change = step.change
     ended = "unanswered" if step.ended_ns is None else f"took {step.ended_ns - step.began_ns} ns"
     size = f"{len(change.data)} bytes at {change.at}"
@@ -453,7 +453,7 @@ class Verdict:
                 promised = step.ended_ns is not None and (
                     step.change.synced or step.ended_ns < done_ns
                 )
-                assert not promised, f"step {number} of writer {writer} is lost: {_told(step)}"
+                assert not promised, f"step {number} of writer {writer} is lost: {_describe(step)}"
 
     def _synced_ns(self) -> Iterator[int]:
         """Yield the start times of completed syncs, which promise all steps that ended before."""

@@ -111,7 +111,7 @@ class Run:
     operations: list[Operation] = field(default_factory=list)
     undone: list[range] = field(default_factory=list)  # states that a kill has undone
 
-    def take_back(self, found: dict[bytes, Seen], next_ino: int) -> None:
+    def record_rollback(self, found: dict[bytes, Seen], next_ino: int) -> None:
         """Record the earlier state that a kill has restored as the newest state."""
         newest = len(self.operations)
         for number in range(newest, -1, -1):
@@ -309,7 +309,7 @@ class _Recorded:
         self.session.volume.db.close()
         self.session.volume.state_dir.unlock()
         await self.open()
-        self._run.take_back(await tree_of(self.fs), self.session.db.counters.next_ino)
+        self._run.record_rollback(await tree_of(self.fs), self.session.db.counters.next_ino)
 
 
 async def open_session(
@@ -358,7 +358,7 @@ async def judge(run: Run, cut: int, state: State, home: Path) -> None:
         changed = _changed(run, cut)
         await _judge_contents(run, cut, number, fs)
         await _judge_fsck(session, store, changed)
-        await _go_on(session, fs, may_be_lost=bool(changed))
+        await _write_after_the_cut(session, fs, may_be_lost=bool(changed))
     finally:
         session.volume.db.close()
         session.volume.state_dir.unlock()
@@ -455,7 +455,7 @@ async def _judge_fsck(session: Session, store: MemoryStore, changed: set[Ino]) -
 LOST: Final = "I43"  # the cache file of a dirty block is complete
 
 
-async def _go_on(session: Session, fs: Filesystem, *, may_be_lost: bool) -> None:
+async def _write_after_the_cut(session: Session, fs: Filesystem, *, may_be_lost: bool) -> None:
     """Write to the filesystem after a cut, and upload the changes unless content is lost."""
     apply_to = Operation(Act.MAKE_FILE, Ino(1), b"after the cut", number=0o100644)
     assert await perform(fs, apply_to) is None

@@ -74,7 +74,7 @@ def make_program(seed: int, steps: int) -> list[Step]:
     return program
 
 
-def cuts_worth_trying(run: Run) -> list[int]:
+def differing_cuts(run: Run) -> list[int]:
     """Return the events at which cuts differ: each completed sync, and the end.
 
     A cut between two of them leaves no state that a cut at the later one cannot leave.
@@ -84,9 +84,9 @@ def cuts_worth_trying(run: Run) -> list[int]:
     return [*found, len(run.events)]
 
 
-async def judge_some(run: Run, seed: int, states: int, boots: Boots) -> None:
+async def judge_random_states(run: Run, seed: int, states: int, boots: Boots) -> None:
     """Check random states of a run."""
-    cuts = cuts_worth_trying(run)
+    cuts = differing_cuts(run)
     dice = random.Random(seed)
     for number in range(states):
         cut = dice.choice(cuts)
@@ -109,7 +109,7 @@ async def test_recorded_power_cuts_keep_all_promises(
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     run = await record(make_program(seed, 12), boots.next_home(), template, pragmas)
 
-    await judge_some(run, seed, 8, boots)
+    await judge_random_states(run, seed, 8, boots)
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ async def test_many_recorded_power_cuts_keep_all_promises(
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     run = await record(make_program(seed, 25), boots.next_home(), template, pragmas)
 
-    await judge_some(run, seed, 40, boots)
+    await judge_random_states(run, seed, 40, boots)
 
 
 def make_overwrites(seed: int, steps: int) -> list[Step]:
@@ -183,7 +183,7 @@ def combinations(loose: int) -> Iterator[int]:
 def states_of(run: Run) -> Iterator[tuple[int, State]]:
     """Yield cuts with the states that they may leave, each state once."""
     seen: set[tuple[int, int, int]] = set()
-    for cut in cuts_worth_trying(run):
+    for cut in differing_cuts(run):
         power_cut = PowerCut(run.events[:cut])
         for bits in combinations(power_cut.loose):
             state = power_cut.choose(Exactly(bits))

@@ -180,7 +180,7 @@ class _Moving(FaultyStore):
         super().__init__(inner)
         self._bucket, self._method, self._later = inner, method, later
 
-    def _go_on(self, method: str) -> None:
+    def _change_bucket(self, method: str) -> None:
         if method == self._method:
             self._bucket.objects = dict(self._later)
 
@@ -188,12 +188,12 @@ class _Moving(FaultyStore):
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         async for info in super().list(prefix, after=after):
             yield info
-        self._go_on("list")
+        self._change_bucket("list")
 
     @override
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
         fetched = await super().get(key, max_bytes)
-        self._go_on("get")
+        self._change_bucket("get")
         return fetched
 
 

@@ -271,16 +271,16 @@ async def test_copy_waits_for_checkpoints(fs: Filesystem, monkeypatch: pytest.Mo
         nursery.start_soon(fs.tree_clone.clone, place, top, COPY, slices.append)
         with trio.fail_after(10):
             while fs.lookup(*COPY) is None:
-                count = len(_that_copied(slices))
+                count = len(_copied_counts(slices))
                 await trio.sleep(0.01)
                 # at most one slice before each checkpoint
-                assert len(_that_copied(slices)) <= count + 1
+                assert len(_copied_counts(slices)) <= count + 1
                 fs.db.checkpoint()
-    assert len(_that_copied(slices)) > 2
+    assert len(_copied_counts(slices)) > 2
     assert_sound(fs)
 
 
-def _that_copied(slices: list[TreeProgress]) -> set[int]:
+def _copied_counts(slices: list[TreeProgress]) -> set[int]:
     """Return the number of copied names of each slice that copied any."""
     return {each.done for each in slices}
 

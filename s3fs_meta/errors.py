@@ -555,9 +555,28 @@ class UnconditionalStoreError(SettingsError):
 class NotMountedError(SettingsError):
     """No process on this host serves the filesystem."""
 
-    def __init__(self, place: str) -> None:
-        super().__init__(f"{place} is not mounted on this host")
+    def __init__(self, place: str, message: str = "") -> None:
+        super().__init__(message or f"{place} is not mounted on this host")
         self.place = place
+
+
+class KilledMountError(NotMountedError):
+    """The filesystem is mounted, but its daemon does not exist any more."""
+
+    def __init__(self, mountpoint: str, url: str) -> None:
+        again = f"s3fs-meta mount {url} {mountpoint}"
+        super().__init__(
+            mountpoint, f"the daemon of {mountpoint} was killed; mount it again to recover: {again}"
+        )
+
+
+class OtherUserError(NotMountedError):
+    """The filesystem is mounted by another user, whose daemon answers only that user."""
+
+    def __init__(self, mountpoint: str, user: str) -> None:
+        super().__init__(
+            mountpoint, f"{mountpoint} is mounted by user {user}: run this command as that user"
+        )
 
 
 # --- the control socket ------------------------------------------------------------------------

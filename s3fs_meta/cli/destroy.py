@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import socket
 import sys
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -159,8 +160,19 @@ async def _refuse_held(store: ObjectStore, *, force_takeover: bool) -> Lease | N
     except (ObjectMissingError, CorruptionError):
         return None
     if not lease.released and not force_takeover:
-        raise HeldError(describe_holder(lease))
+        raise HeldError(_describe_ended(lease) or describe_holder(lease))
     return lease
+
+
+def _describe_ended(lease: Lease) -> str:
+    """Return the message if the holder seems to be a killed mount of this host, else empty."""
+    if lease.host != socket.gethostname() or targets.is_running(lease.pid):
+        return ""
+    return (
+        f"held by host {lease.host!r}, which is the name of this host, and process {lease.pid} does "
+        "not run here: a mount was killed. Mount the filesystem again, which recovers it, and "
+        "unmount it; or use --takeover to remove it with all changes that are only on this host"
+    )
 
 
 async def _require_unchanged(

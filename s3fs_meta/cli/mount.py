@@ -15,6 +15,7 @@ from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.console import logs
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
+from s3fs_meta.errors import UsageError
 from s3fs_meta.mount.daemon import UMASK, run_in_background
 from s3fs_meta.mount.plan import MountPlan, make_plan, merged_options
 from s3fs_meta.mount.service import run_mount
@@ -71,6 +72,9 @@ def mount(
         typer.Option("--foreground", "-f", help="Stay in the foreground, log to the terminal."),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    mkdir: Annotated[
+        bool, typer.Option("--mkdir", help="Create the mountpoint if it does not exist.")
+    ] = False,
     *,
     access: options.Access,
     unsafe_single_writer: options.UnsafeSingleWriter = False,
@@ -80,7 +84,7 @@ def mount(
         typer.Option(
             "--at-least",
             metavar="TXG:HASH",
-            help="Refuse a bucket that is older than this state, which an earlier mount printed.",
+            help="Refuse a bucket that is older than this state, which status shows as chain mark.",
             show_default=False,
         ),
     ] = None,
@@ -92,8 +96,22 @@ def mount(
         force_takeover=force_takeover,
         at_least=None if at_least is None else option_syntax.mark("--at-least", at_least),
     )
+    if mkdir:
+        _make_mountpoint(mountpoint)
     plan = make_plan(url, mountpoint, merged_options(words or [], flags))
     return start(plan, foreground=foreground, verbose=verbose)
+
+
+def _make_mountpoint(path: Path) -> None:
+    """Create the mountpoint and the directories above it, unless it exists.
+
+    Raises:
+        UsageError: it cannot be created.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageError(f"cannot create the mountpoint {str(path)!r}: {exc.strerror}") from exc
 
 
 def start(plan: MountPlan, *, foreground: bool, verbose: bool) -> int:

@@ -17,6 +17,7 @@ from s3fs_meta.errors import (
     ControlError,
     FencedError,
     InUseError,
+    KilledMountError,
     LostBlockError,
     LostLeaseError,
     NotMountedError,
@@ -30,6 +31,7 @@ from s3fs_meta.mount import targets
 from s3fs_meta.mount.control_api import (
     DETACHED,
     ENDING,
+    KILLED,
     READ_ONLY,
     request_end,
     request_flush,
@@ -160,6 +162,11 @@ def _judge(outcome: Mapping[str, object]) -> None:
         raise ControlError(LostBlockError.__name__, f"unmounted; {outcome['why']}")
     if outcome.get("kind") == READ_ONLY:
         raise StoreError(f"unmounted; {outcome['why']}")
+    if outcome.get("kind") == KILLED:
+        raise StoreError(
+            "unmounted; its daemon was killed, so changes may be on this host only: the next mount "
+            "uploads them"
+        )
     if not outcome["complete"]:
         raise StoreError(
             f"unmounted, but not everything is in the bucket ({outcome['why']}); the rest stays on "
@@ -184,8 +191,9 @@ async def _flush(place: Target, front: Front, force: bool) -> str:
     """Upload before the unmount; return an error that does not prevent the unmount, or empty."""
     try:
         await request_flush(place, front)
-    except NotMountedError:
-        front.notice("the daemon of the mount is no longer running")
+    except NotMountedError as exc:
+        if not isinstance(exc, KilledMountError):  # which is reported after the unmount
+            front.notice(exc.message)
     except ControlError as exc:
         goes_on = (FencedError, LostLeaseError, ReadOnlyStateError, LostBlockError)
         if is_kind(exc, *goes_on):

@@ -52,9 +52,11 @@ END: Final = "end"
 CLONE: Final = "clone"
 CLONE_FROZEN: Final = "clone_frozen"
 SETTLED: Final = "settled"
+KILLED: Final = "killed"  # kind of an end that the daemon could not report
 _UNREPORTED: Final = {
     "complete": False,
-    "why": "the daemon exited before it reported its end; see its log",
+    "why": "its daemon was killed",
+    "kind": KILLED,
 }
 LOCK: Final = "lock"
 

@@ -11,6 +11,7 @@ from typing import Any
 from s3fs_meta.model import BlockState, PointInTime
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.metrics import CountingStore
+from s3fs_meta.sync.history.points_in_time import mark_of
 from s3fs_meta.sync.session import Session
 
 
@@ -101,6 +102,7 @@ def _chain(session: Session) -> dict[str, Any]:
         "txg": link.txg,
         "created_ns": link.created_ns,
         "hash": link.hash,
+        "mark": mark_of(link),
         "unshipped_since_ns": oldest_ns,
         "unshipped_age_s": round((time.time_ns() - oldest_ns) / 1e9, 3) if oldest_ns else 0.0,
         "unshipped_bytes": session.volume.recorder.bytes,

@@ -75,6 +75,13 @@ def flags(wanted: Mounted, lines: Iterable[str], *, anywhere: bool = False) -> F
     return found
 
 
+def owner(wanted: Mounted) -> int | None:
+    """Return the ID of the user who mounted it, None if it is not mounted here."""
+    found = flags_here(wanted)
+    words = () if found is None else found.filesystem
+    return next((int(word[8:]) for word in words if word.startswith("user_id=")), None)
+
+
 def flags_here(wanted: Mounted, *, anywhere: bool = False) -> Flags | None:
     """Return the current flags of a mount; None if this mount namespace lacks the mount."""
     return flags(wanted, _lines(), anywhere=anywhere)

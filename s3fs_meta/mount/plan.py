@@ -5,6 +5,7 @@ warnings about risky settings. Does not know: carrying out a plan (``service``).
 """
 
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -96,6 +97,8 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
         ),
         overrides=Overrides(options.uid, options.gid, options.umask),
         warnings=_without_effect(options)
+        + _hidden_entries(path)
+        + _readable_by_others(options.passphrase_file)
         + (_warnings(pragmas) if options.at is None else _snapshot_warnings(said)),
     )
 
@@ -165,8 +168,39 @@ def _check_mountpoint(mountpoint: Path) -> None:
         if mount_table.find(path) is None:
             raise UsageError(f"another filesystem is mounted on {path!r}")
         return  # an s3fs-meta mount, which may hang: its daemon is queried later, not the mount
+    if not os.path.lexists(path):
+        raise UsageError(f"mountpoint {path!r} does not exist; create it, or use --mkdir")
     if not os.path.isdir(path):
         raise UsageError(f"mountpoint {path!r} is not a directory")
+
+
+def _hidden_entries(path: str) -> tuple[str, ...]:
+    """Return a warning if the mount hides entries of its mountpoint."""
+    if mount_table.find(path) is not None:
+        return ()  # an earlier mount is there
+    try:
+        with os.scandir(path) as entries:
+            is_empty = next(entries, None) is None
+    except PermissionError:
+        return ()
+    return (
+        ()
+        if is_empty
+        else (f"mountpoint {path!r} is not empty: its entries are hidden until the unmount",)
+    )
+
+
+def _readable_by_others(file: Path | None) -> tuple[str, ...]:
+    """Return a warning if other users can read a passphrase file."""
+    try:
+        mode = 0 if file is None else file.stat().st_mode
+    except OSError:
+        return ()  # reading it reports the error
+    return (
+        (f"other users can read the passphrase file {str(file)!r}: chmod 600",)
+        if mode & stat.S_IROTH
+        else ()
+    )
 
 
 def _check_disk_of(place: Target) -> None:

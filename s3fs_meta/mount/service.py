@@ -55,7 +55,7 @@ from s3fs_meta.mount.watchers import Watchers
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import head as image_head
-from s3fs_meta.sync.history.points_in_time import described, mark_of
+from s3fs_meta.sync.history.points_in_time import described
 from s3fs_meta.sync.opening.local_state_choice import advising
 from s3fs_meta.sync.opening.offline import open_offline
 from s3fs_meta.sync.progress import Progress
@@ -269,12 +269,10 @@ class Mount:
         return self._mounted is not None and self._remounts.refresh(self._mounted)
 
     def _report_state(self) -> None:
-        """Print the served state and the option with which later mounts can require the state."""
+        """Report which state is served, and where."""
         link = self._session.volume.position.link
-        self._front.notice(
-            f"serving {described(link)}; later mounts can require this state with"
-            f" --at-least {mark_of(link)}"
-        )
+        plan = self._plan
+        self._front.notice(f"{plan.place.url} is mounted on {plan.mountpoint}: {described(link)}")
 
     # --- the end -------------------------------------------------------------------------------
 

@@ -17,17 +17,19 @@ The note of an ended mount is kept for an hour, for an ``umount`` that starts ju
 import contextlib
 import json
 import os
+import pwd
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from s3fs_meta.errors import NotMountedError
+from s3fs_meta.errors import KilledMountError, NotMountedError, OtherUserError
 from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.state_paths import default_cachedir, locate, locate_snapshot_state, runtime_dir
 
+_ZOMBIE: Final = b"Z"  # has exited, but its parent has not asked for its exit status yet
 _ENDED_S_MAX: Final = 3600.0  # how long the note of an ended mount is kept
 _FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
 
@@ -112,11 +114,29 @@ def of_either(target: str, cachedir: Path | None) -> Target:
 
 @contextlib.contextmanager
 def named(place: Target) -> Iterator[None]:
-    """Make a NotMountedError name the mountpoint or the URL of a target."""
+    """Make a NotMountedError name the filesystem as the user named it, and why it does not answer."""
     try:
         yield
     except NotMountedError as exc:
-        raise NotMountedError(place.mountpoint or place.url) from exc
+        raise _unanswered(place) from exc
+
+
+def _unanswered(place: Target) -> NotMountedError:
+    """Return the error of a command that no daemon answered."""
+    mounted = mount_table.find(place.mountpoint) if place.mounted and place.mountpoint else None
+    if mounted is None:
+        return NotMountedError(place.mountpoint or place.url)
+    owner = mount_table.owner(mounted)
+    if owner not in {None, os.geteuid()}:
+        return OtherUserError(mounted.mountpoint, _user_name(int(owner or 0)))
+    return KilledMountError(mounted.mountpoint, place.url)
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
@@ -271,14 +291,19 @@ def _note_paths() -> list[Path]:
         return []
 
 
-def _started(pid: int) -> int:
-    """Return the start of a process, in ticks since boot; 0 if the process does not exist.
+def is_running(pid: int) -> bool:
+    """Return whether a process exists and has not exited."""
+    return _started(pid) != 0
 
-    A PID alone does not identify a process, because it is reused.
-    Source: proc_pid_stat(5), field 22.
+
+def _started(pid: int) -> int:
+    """Return when a process started, in ticks since boot, 0 if there is none or it has exited.
+
+    A PID alone is not enough, because it is reused. Source: proc_pid_stat(5), fields 3 and 22.
     """
     try:
         status = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return 0
-    return int(status.rpartition(b")")[2].split()[19])
+    fields = status.rpartition(b")")[2].split()
+    return 0 if fields[0] == _ZOMBIE else int(fields[19])

@@ -1,7 +1,9 @@
 """The destroy command."""
 
 import json
+import os
 import shutil
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +12,9 @@ import pytest
 
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.superblock import encode_tombstone
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.model import Epoch
-from tests.cli.conftest import Place
+from tests.cli.conftest import Place, wait_until_gone
 from tests.programs import Program
 
 pytestmark = pytest.mark.thorough
@@ -171,6 +174,21 @@ def test_interrupted_removal_is_completed_by_the_label(program: Program, place: 
         assert "destroy" in done.stderr
     program.ok("destroy", "--confirm", "photos", place.url)
     program.ok("mkfs", "--plain", place.url)
+
+
+@pytest.mark.mount
+def test_destroy_after_a_kill_says_that_a_mount_of_this_host_was_killed(
+    program: Program, mounted: Place
+) -> None:
+    pid = program.status(mounted.mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    program.run("umount", mounted.mountpoint)
+
+    done = program.run("destroy", "--confirm", "photos", mounted.url)
+
+    assert done.returncode == ExitStatus.HELD
+    assert f"process {pid} does not run here: a mount was killed. Mount the" in done.stderr
 
 
 @pytest.mark.mount

@@ -170,7 +170,7 @@ def test_unreachable_endpoint_is_reported_early(program: Program, empty: Place) 
     refused = program.run("mount", "--endpoint-url", f"http://127.0.0.1:{port}", *words)
 
     assert (unknown.returncode, refused.returncode) == (ExitStatus.STORE, ExitStatus.STORE)
-    [line] = unknown.stderr.splitlines()
+    line = unknown.stderr.splitlines()[-1]
     assert "after 1 attempts" in line
     assert "cannot be resolved" in line
     first, last = refused.stderr.splitlines()
@@ -254,3 +254,14 @@ def test_read_only_mount_works_while_the_store_is_unreachable(
     refused = program.run("mount", url, mnt)
     assert refused.returncode == ExitStatus.STORE
     assert "mount it with -o ro to read the local state of this host" in refused.stderr
+
+
+@pytest.mark.mount
+def test_mkdir_creates_the_mountpoint(program: Program, place: Place) -> None:
+    mountpoint = place.mountpoint / "a" / "b"
+    program.ok("mount", "--mkdir", place.url, mountpoint)
+    program.ok("umount", mountpoint)
+
+    refused = program.run("mount", "--mkdir", place.url, "/proc/no/such")
+    assert refused.returncode == ExitStatus.USAGE
+    assert "cannot create the mountpoint '/proc/no/such'" in refused.stderr

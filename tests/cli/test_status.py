@@ -1,6 +1,8 @@
 """The status command."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,30 @@ def test_time_of_the_last_image_is_that_of_the_bucket(program: Program, mounted:
     program.ok("umount", mounted.mountpoint)
 
     assert made_ns == program.status(mounted.url)["image"]["last_ns"] > 0
+
+
+_AS_ANOTHER_USER = """
+import os, pathlib, sys
+from s3fs_meta.errors import NotMountedError
+from s3fs_meta.mount import targets
+place = targets.of_mountpoint(pathlib.Path(sys.argv[1]), None)
+os.seteuid(65534)
+try:
+    with targets.named(place):
+        raise NotMountedError("the socket of the daemon")
+except NotMountedError as exc:
+    print(type(exc).__name__, exc.message)
+"""
+
+
+@pytest.mark.mount
+def test_mount_of_another_user_is_named_as_such(program: Program, mounted: Place) -> None:
+    """The command does not report the filesystem as unmounted."""
+    done = subprocess.run(
+        [sys.executable, "-c", _AS_ANOTHER_USER, str(mounted.mountpoint)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=program.environment,
+    )
+    assert done.stdout.startswith(f"OtherUserError {mounted.mountpoint} is mounted by user root")

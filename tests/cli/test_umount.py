@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place, wait_until_gone
 from tests.programs import Program
@@ -19,10 +20,14 @@ def test_umount_of_a_dead_mount_reports_dirty_local_state(program: Program, moun
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
 
+    asked = program.run("status", mounted.mountpoint)
     done = program.run("umount", mounted.mountpoint)
 
-    assert done.returncode == 9
-    assert "the next mount uploads it" in done.stderr
+    assert asked.returncode == ExitStatus.NOT_MOUNTED
+    assert f"was killed; mount it again to recover: s3fs-meta mount {mounted.url}" in asked.stderr
+    assert done.returncode == ExitStatus.STORE
+    assert "its daemon was killed" in done.stderr
+    assert "the next mount uploads them" in done.stderr
     assert mount_table.find(str(mounted.mountpoint)) is None
 
 

@@ -84,7 +84,7 @@ def test_daemon_has_its_own_session_and_inherits_no_pipe(
     pid = program.status(place.mountpoint)["pid"]
     assert mounting.returncode == 0
     # The position in the chain is printed last.
-    assert b"--at-least" in output.splitlines()[-1]
+    assert b" is mounted on " in output.splitlines()[-1]
     assert os.getsid(pid) == pid
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     program.ok("umount", place.mountpoint)

@@ -142,8 +142,8 @@ def test_mount_at_least_compares_the_bucket_with_an_earlier_state(
     place: Place, program: Program
 ) -> None:
     """A mount fails if the bucket is older than the state that --at-least requires."""
-    said = program.run("mount", place.url, place.mountpoint).stderr
-    mark = said.split("--at-least ")[1].split()[0]
+    program.ok("mount", place.url, place.mountpoint)
+    mark = program.status(place.mountpoint)["chain"]["mark"]
     program.ok("umount", place.mountpoint)
 
     program.ok("mount", "--at-least", mark, place.url, place.mountpoint)

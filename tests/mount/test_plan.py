@@ -53,11 +53,28 @@ def test_mountpoint_must_be_an_unused_directory(tmp_path: Path) -> None:
     """A file, a missing path and a mountpoint of another filesystem are refused."""
     (tmp_path / "file").touch()
 
-    for path in (tmp_path / "file", tmp_path / "missing"):
-        with pytest.raises(UsageError, match="not a directory"):
-            make_plan(URL, path, MountOptions())
+    with pytest.raises(UsageError, match="is not a directory"):
+        make_plan(URL, tmp_path / "file", MountOptions())
+    with pytest.raises(UsageError, match="does not exist; create it, or use --mkdir"):
+        make_plan(URL, tmp_path / "missing", MountOptions())
     with pytest.raises(UsageError, match="another filesystem is mounted"):
         make_plan(URL, Path("/proc"), MountOptions())
+
+
+def test_entries_that_a_mount_hides_give_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    [warning] = make_plan(URL, tmp_path, MountOptions()).warnings
+    assert "is not empty" in warning
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
+def test_passphrase_file_that_others_can_read_gives_a_warning(tmp_path: Path, mode: int) -> None:
+    file, mountpoint = tmp_path / "secret", tmp_path / "mnt"
+    file.write_text("secret")
+    file.chmod(mode)
+    mountpoint.mkdir()
+    warnings = make_plan(URL, mountpoint, MountOptions(passphrase_file=file)).warnings
+    assert ["chmod 600" in warning for warning in warnings] == [True] * (mode == 0o644)
 
 
 @pytest.mark.parametrize(

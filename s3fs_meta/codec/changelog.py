@@ -2,12 +2,12 @@
 
 Owns: the fields of a changelog, the names of changelogs and their parts, the binary form of
 changes and locations. Does not know: SQLite, the content of a changeset, stores, when a txg ends.
-Keeps: a changelog names its predecessor by hash and opens only under its own number, so a
-missing, swapped, truncated, forged or reordered one is detected; it names every part by hash.
+Keeps: a changelog names its predecessor by hash and can be decoded only under its own number, so a
+missing, swapped, truncated, forged or reordered changelog is detected. It names every part by hash.
 Design: docs/design/format.md, "Changelog".
 
     changelog/<txg>                                  this module, in an envelope; create-only
-    changelog-part/<txg>-<epoch>-<random>/<number>   changes that did not fit into it
+    changelog-part/<txg>-<epoch>-<random>/<number>   changes that exceed the bound of a changelog
 """
 
 import enum
@@ -43,8 +43,8 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, PackState, Txg
 
 VERSION: Final = 1
-SPAN_VERSION: Final = 2  # version of a changelog that begins a time span
-NO_FLOOR: Final = Txg(0)  # 0: everything is retained
+SPAN_VERSION: Final = 2  # format version of a changelog that begins a time span
+NO_FLOOR: Final = Txg(0)  # retention floor 0: every txg is retained
 PREFIX: Final = "changelog/"
 PART_PREFIX: Final = "changelog-part/"
 NONCE_BYTES: Final = 16
@@ -63,10 +63,10 @@ _STATES: Final = (PackState.STORED, PackState.CONDEMNED)
 PART_ENCODED_BYTES_MAX: Final = CHANGELOG_SECTION_BYTES_MAX + envelope.OVERHEAD_BYTES
 NUMBER_MAX: Final = (
     INTEGER_MAX - 1
-)  # maximum of txg, block and pack numbers: a writer needs a next number
+)  # maximum of txg, block and pack numbers; a writer must be able to add 1
 HEADER_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - CHANGELOG_SECTION_BYTES_MAX - _COUNT.size
 HEADER_VALUES_MAX: Final = 3 * CHANGELOG_PARTS_MAX + 6 * CHANGELOG_PACKS_MAX + VALUES_MAX
-# JSON of one part, one pack and one number, with the longest keys and numbers.
+# Bytes of JSON for one part, one pack and one number, with the longest keys and numbers.
 _PART_JSON_BYTES: Final = 170
 _PACK_JSON_BYTES: Final = 120
 _NUMBER_JSON_BYTES: Final = 24
@@ -83,8 +83,8 @@ class Kind(enum.Enum):
     """The kinds of changelogs."""
 
     GROUP = "group"  # holds changes
-    FENCE = "fence"  # no changes: begins an epoch and takes the txg number that an older writer would use
-    IMAGE = "image"  # replaces the whole state by that of an image
+    FENCE = "fence"  # no changes; uses the txg number that a fenced writer would take
+    IMAGE = "image"  # replaces the complete state by the state in an image
 
 
 class Location(NamedTuple):
@@ -93,13 +93,13 @@ class Location(NamedTuple):
     block: BlockId
     plain_bytes: int
     hash: bytes  # keyring.block_hash of the content; zeros if the content is lost
-    pack: PackId | None  # None if the content is lost, as are the next two fields
+    pack: PackId | None  # this and the next two are None if the content is lost
     pack_offset: int | None
     stored_bytes: int | None
 
 
 class PackNote(NamedTuple):
-    """A pack that is new, or condemned: no block may refer to it any more."""
+    """A pack that the txg added, or condemned: no block may refer to a condemned pack."""
 
     pack: PackId
     object_key: ObjectKey
@@ -108,7 +108,7 @@ class PackNote(NamedTuple):
 
 
 class PartRef(NamedTuple):
-    """One part: the key and the content_hash of its object."""
+    """A reference to one part of a changelog: the key and the content_hash of the part's object."""
 
     key: ObjectKey
     hash: str
@@ -136,18 +136,18 @@ class Changelog:
     schema_version: int
     created_ns: int  # time of the cut; ascending within a time span
     previous: str  # content_hash of the previous changelog, NO_HASH if there is none
-    image: ManifestRef | None = None  # kind IMAGE: the image
-    # Sections in other objects, applied before the own section.
+    image: ManifestRef | None = None  # only of kind IMAGE: the image with the state
+    # Sections in other objects; they are applied before the field "section".
     parts: tuple[PartRef, ...] = ()
     packs: tuple[PackNote, ...] = ()
     forgotten: tuple[PackId, ...] = ()  # packs whose objects are deleted
     section: Section = NO_CHANGES
-    floor: Txg = NO_FLOOR  # objects needed only by states before this txg may be deleted
-    begins_span: bool = False  # kind IMAGE: earlier changelogs may have later times (wrong clock)
+    floor: Txg = NO_FLOOR  # objects that only earlier txgs need may be deleted
+    begins_span: bool = False  # kind IMAGE: a wrong clock may have dated earlier txgs later
 
 
 def key_of(txg: Txg) -> ObjectKey:
-    """Return the name of the changelog of a txg."""
+    """Return the object key of the changelog of a txg."""
     return ObjectKey(f"{PREFIX}{txg:0{TXG_DIGITS}d}")
 
 
@@ -160,13 +160,13 @@ def parse_key(key: str) -> Txg | None:
 
 
 def part_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
-    """Return the common prefix of the names of one attempt's parts, without the last slash."""
+    """Return the common prefix of the keys of one attempt's parts, without the final slash."""
     assert len(random_bytes) == RANDOM_BYTES, "the name of a part holds 8 random bytes"
     return f"changelog-part/{txg:0{TXG_DIGITS}d}-{epoch}-{random_bytes.hex()}"
 
 
 def part_key(prefix: str, number: int) -> ObjectKey:
-    """Return the name of part *number*, counted from 0."""
+    """Return the object key of part *number* of a changelog, counted from 0."""
     assert 0 <= number < CHANGELOG_PARTS_MAX, "part number out of range"
     return ObjectKey(f"{prefix}/{number:06d}")
 
@@ -178,7 +178,7 @@ def parse_part_key(key: str) -> Txg | None:
 
 
 def encode(changelog: Changelog, keyring: Keyring) -> bytes:
-    """Return a changelog as the object ``key_of(changelog.txg)``.
+    """Return the bytes of the object that holds a changelog, for the key ``key_of(changelog.txg)``.
 
     Raises:
         FormatError: a field is out of range: a bug; nothing may be stored.
@@ -197,13 +197,13 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Change
 
     Raises:
         NewerFormatError: of a version that this program does not know.
-        FormatError: corrupt, or another changelog than *key* names.
+        FormatError: the object is corrupt, or holds a changelog of another txg than *key* names.
     """
     return _parse(key, envelope.decode(_KIND, key, data, keyring))
 
 
 def encode_part(key: ObjectKey, section: Section, keyring: Keyring) -> bytes:
-    """Return a section as the object *key*.
+    """Return the bytes of the object *key*, a changelog part that holds *section*.
 
     Raises:
         FormatError: a field is out of range: a bug; nothing may be stored.
@@ -215,15 +215,17 @@ def decode_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Se
     """Return the section of *part* from its object.
 
     Raises:
-        FormatError: anything but the bytes that the changelog names.
+        FormatError: the bytes are not those that the changelog names by hash.
     """
     if content_hash(data) != part.hash:
-        raise FormatError(part.key, "its content does not match the hash in its changelog")
+        raise FormatError(
+            part.key, "the content of the part does not match the hash in its changelog"
+        )
     return decode_section(part.key, envelope.decode(_PART_KIND, part.key, data, keyring))
 
 
 def encode_section(section: Section) -> bytes:
-    """Return the binary form of a section, without a check that it can be decoded."""
+    """Return the binary form of a section; do not check that it can be decoded."""
     rows = [
         LOCATION.pack(
             one.block,
@@ -253,8 +255,8 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
     end = _COUNT.size + count * LOCATION.size
     if end > len(view):
         raise FormatError(key, "a section ends before its last location")
-    # A copy: without the fix of its issue 77894, CPython crashes when it frees a traceback that
-    # refers to an iterator over a memoryview.
+    # The memoryview is copied: before the fix of its issue 77894, CPython crashes when it frees a
+    # traceback that refers to an iterator over a memoryview.
     rows = LOCATION.iter_unpack(bytes(view[_COUNT.size : end]))
     locations = tuple(_location(key, row) for row in rows)
     require_distinct(key, "block", [one.block for one in locations])
@@ -316,7 +318,7 @@ def dump_header(changelog: Changelog) -> bytes:
 
 def _parse(key: ObjectKey, payload: bytes) -> Changelog:
     if len(payload) < _COUNT.size:
-        raise FormatError(key, "it is too short for a changelog")
+        raise FormatError(key, "the payload is too short for a changelog")
     (header_bytes,) = _COUNT.unpack_from(payload)
     end = _COUNT.size + header_bytes
     if end > len(payload) or header_bytes > HEADER_BYTES_MAX:
@@ -326,7 +328,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Changelog:
     if version not in {VERSION, SPAN_VERSION}:
         raise NewerFormatError(key, f"changelog version {version}")
     if version == SPAN_VERSION and not fields.boolean("begins_span"):
-        raise FormatError(key, "its version is higher than its fields require")
+        raise FormatError(key, "its version is higher than the fields of the changelog require")
     changelog = Changelog(
         kind=Kind(fields.matching("kind", _KINDS)),
         txg=Txg(fields.integer("txg", 1, NUMBER_MAX)),
@@ -352,17 +354,17 @@ def _parse(key: ObjectKey, payload: bytes) -> Changelog:
 def _check(key: ObjectKey, changelog: Changelog) -> None:
     """Refuse fields that contradict each other or the name of the object."""
     if key != key_of(changelog.txg):
-        raise FormatError(key, "its txg does not match its name")
+        raise FormatError(key, "the txg in the changelog differs from the txg in its name")
     if changelog.floor > changelog.txg:
-        raise FormatError(key, "its retention floor is later than its txg")
+        raise FormatError(key, "the retention floor of the changelog is later than its txg")
     if changelog.begins_span and changelog.kind is not Kind.IMAGE:
-        raise FormatError(key, "it begins a time span but is not an image")
+        raise FormatError(key, "the changelog begins a time span but is not of kind image")
     if (changelog.kind is Kind.IMAGE) != (changelog.image is not None):
         raise FormatError(key, "only a changelog of kind image names an image, and must name one")
     if changelog.image is not None:
         name = parse_manifest_key(changelog.image.key)
         if name is None or name.txg != changelog.txg or name.epoch > changelog.epoch:
-            raise FormatError(key, "its image is that of another txg")
+            raise FormatError(key, "the changelog names an image of another txg")
     changes = changelog.parts or changelog.packs or changelog.forgotten
     if changelog.kind is not Kind.GROUP and (changes or changelog.section != NO_CHANGES):
         raise FormatError(key, "unexpected changes")
@@ -370,10 +372,10 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
 
 
 def _check_lists(key: ObjectKey, changelog: Changelog) -> None:
-    """Refuse parts of another changelog, and packs that occur twice or are of a later epoch."""
+    """Refuse parts of another changelog, and packs that occur twice or belong to a later epoch."""
     for part in changelog.parts:
         if part_name(part.key) != (changelog.txg, changelog.epoch):
-            raise FormatError(key, "it names a part of another changelog")
+            raise FormatError(key, "the changelog names a part of another changelog")
     require_distinct(key, "part", [part.key for part in changelog.parts])
     check_packs(key, changelog.packs, changelog.forgotten, changelog.epoch)
 
@@ -381,11 +383,11 @@ def _check_lists(key: ObjectKey, changelog: Changelog) -> None:
 def check_packs(
     key: ObjectKey, packs: Sequence[PackNote], forgotten: Sequence[PackId], epoch_max: Epoch
 ) -> None:
-    """Refuse packs that occur twice or are of an epoch after *epoch_max*. Raises FormatError."""
+    """Raise FormatError if a pack is listed twice or is of an epoch after *epoch_max*."""
     for pack in packs:
         epoch = parse_pack_key(pack.object_key)
         if epoch is None or epoch > epoch_max:
-            raise FormatError(key, "it names a pack with an invalid name or a later epoch")
+            raise FormatError(key, "its packs have an invalid name or a later epoch")
     require_distinct(key, "pack's name", [pack.object_key for pack in packs])
     require_distinct(key, "pack", [*(pack.pack for pack in packs), *forgotten])
 
@@ -411,7 +413,7 @@ def _part(key: ObjectKey, item: object) -> PartRef:
 
 
 def pack_of(key: ObjectKey, item: object) -> PackNote:
-    """Return a PackNote from its JSON. Raises FormatError."""
+    """Return the PackNote in parsed JSON. Raises FormatError."""
     inner = named_fields(key, item, PackNote._fields)
     return PackNote(
         PackId(inner.integer("pack", 1, NUMBER_MAX)),
@@ -430,7 +432,7 @@ def part_name(key: str) -> tuple[Txg, Epoch] | None:
 
 
 def numbers_of(key: ObjectKey, items: Sequence[object]) -> tuple[PackId, ...]:
-    """Return numbers of packs from their JSON. Raises FormatError."""
+    """Return the pack numbers in parsed JSON. Raises FormatError."""
     inner = Fields(key, {str(place): item for place, item in enumerate(items)})
     return tuple(PackId(inner.integer(str(place), 1, NUMBER_MAX)) for place in range(len(items)))
 

@@ -16,7 +16,7 @@ import zstandard
 
 from s3fs_meta.errors import UsageError
 
-ZSTD_LEVEL_MAX: Final = 19  # above it zstd needs windows that a reader may refuse
+ZSTD_LEVEL_MAX: Final = 19  # higher levels need windows so large that a reader may refuse them
 METHOD_BYTES: Final = 1
 
 _threads = threading.local()
@@ -30,7 +30,7 @@ class Method(enum.IntEnum):
 
 
 class DecompressionError(Exception):
-    """The bytes are no output of a Compressor; the caller adds the name of the object."""
+    """The bytes cannot be decompressed; the caller adds the name of the object to the message."""
 
 
 class Compressor:
@@ -44,10 +44,10 @@ class Compressor:
 
     @classmethod
     def for_name(cls, name: str) -> "Compressor":
-        """Return the compressor of a name as users write it.
+        """Return the compressor for a name that a user wrote, such as ``zstd-3``.
 
         Raises:
-            UsageError: neither ``none`` nor ``zstd-1`` to ``zstd-19``.
+            UsageError: the name is neither ``none`` nor ``zstd-1`` to ``zstd-19``.
         """
         if name == "none":
             return cls(name, None)
@@ -63,7 +63,7 @@ class Compressor:
         return cls.for_name(f"zstd-{level}")
 
     def compress(self, data: bytes | memoryview) -> bytes:
-        """Return *data* compressed, or as it is if compression does not make it smaller."""
+        """Return *data* compressed, or uncompressed if compression does not make it smaller."""
         if self._level is not None and len(data) > 0:
             packed = _compressor(self._level).compress(data)
             if len(packed) < len(data):
@@ -75,7 +75,8 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
     """Return the content, which has exactly *plain_bytes* bytes.
 
     Raises:
-        DecompressionError: corrupt, of another length, or followed by further bytes.
+        DecompressionError: the payload is corrupt, has another length, or is followed by more
+            bytes.
     """
     if len(data) < METHOD_BYTES:
         raise DecompressionError("the byte with the compression method is missing")
@@ -97,9 +98,9 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
 
 
 def _decompress_zstd(payload: memoryview, plain_bytes: int) -> bytes:
-    # If a frame declares its size, zstandard allocates that and ignores max_output_size; so check
-    # the declaration first. Our frames always declare it, and never a window larger than the
-    # content: zstd makes a frame of a single segment instead.
+    # If a frame declares its size, zstandard allocates that size and ignores max_output_size, so
+    # check the declared size first. Our frames always declare it, and never a window larger than
+    # the content: zstd makes a frame of a single segment instead.
     # Source: RFC 8878, section 3.1.1.1.
     try:
         frame = zstandard.get_frame_parameters(payload)

@@ -1,16 +1,17 @@
 """Envelopes: the format around every metadata object in the bucket.
 
-Owns: header, compression, encryption or checksum of objects that are read completely.
+Owns: header, compression, encryption or checksum of metadata objects, which are read completely.
 Does not know: the meaning of the payload.
-Keeps: an object opens only if it is complete, has the kind and the name that it was encoded for, and
-belongs to this filesystem; an encrypted filesystem refuses plain objects.
+Keeps: an object can be decoded only if it is complete, has the kind and the name that it was
+encoded for, and belongs to this filesystem. An encrypted filesystem refuses plain objects.
 Design: docs/design/format.md, "Envelope", has the bytes.
 
     header | AES-GCM of the compressed payload          on an encrypted filesystem
     header | compressed payload | checksum              on a plain one
 
 Nonces. Each object has a key of its own, derived from the master key and 16 random bytes drawn by
-``encode``, and is one message under it. So the nonce is always 0 and no (key, nonce) occurs twice.
+``encode``, and that key encrypts only one message. So the nonce is always 0 and no (key, nonce)
+occurs twice.
 """
 
 import os
@@ -31,12 +32,12 @@ KIND_BYTES_MAX: Final = 8
 LEVEL_DEFAULT: Final = 1
 
 _MAGIC: Final = b"S3FSMETA"
-_ENCRYPTED: Final = 1  # the only flag
+_ENCRYPTED: Final = 1  # the only flag: the object is encrypted
 HEADER: Final = struct.Struct(">8sHH8sI16s")  # magic, version, flags, kind, payload bytes, salt
-_KIND_AT: Final = len(_MAGIC) + 4  # position of the kind, after version and flags
-# Position of the salt in an object.
+_KIND_AT: Final = len(_MAGIC) + 4  # offset of the field "kind", which follows version and flags
+# Offset of the salt in an object.
 SALT_RANGE: Final = slice(HEADER.size - SALT_BYTES, HEADER.size)
-# Maximum overhead of an object over its payload.
+# An object is at most this much larger than its payload.
 OVERHEAD_BYTES: Final = METHOD_BYTES + HEADER.size + HASH_BYTES
 ENCODED_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + OVERHEAD_BYTES
 PURPOSE: Final = b"s3fs-meta envelope 1"
@@ -71,20 +72,20 @@ def decode(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
     """Return the payload of the object *data*, which was read under the name *key*.
 
     Raises:
-        NewerFormatError: of a version that this program does not know; an object of the present
-            version whose version was damaged is corrupt instead.
-        FormatError: corrupt, of another kind, name or filesystem, or plain on an encrypted
-            filesystem, or encrypted on a plain one.
+        NewerFormatError: the object has a version that this program does not know. If only the
+            bytes of the version were damaged, FormatError is raised instead.
+        FormatError: the object is corrupt, has another kind, name or filesystem, or only one of
+            object and filesystem is encrypted.
     """
     view = memoryview(data)
     try:
         header = _parse_header(kind, key, view)
     except NewerFormatError as exc:
         if _is_of_this_version(key, view, keyring):
-            raise FormatError(key, "its version or its flags are damaged") from exc
+            raise FormatError(key, "the version or the flags of its envelope are damaged") from exc
         raise
     if header.encrypted != keyring.encrypted:
-        raise FormatError(key, "it is encrypted and its filesystem is not, or the reverse")
+        raise FormatError(key, "only one of the object and its filesystem is encrypted")
     body = view[HEADER.size :]
     packed = (
         _decrypted(key, header, body, keyring)
@@ -98,10 +99,10 @@ def decode(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
 
 
 def require_authentic(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> None:
-    """Refuse an object that this filesystem did not write under the name *key*, of any kind.
+    """Refuse an object of any kind that this filesystem did not write under the name *key*.
 
     Raises:
-        FormatError: corrupt, or of another name or filesystem.
+        FormatError: the object is corrupt, or has another name or filesystem.
     """
     view = memoryview(data)
     kind = bytes(view[_KIND_AT : _KIND_AT + KIND_BYTES_MAX]).rstrip(b"\0")
@@ -132,9 +133,9 @@ def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
 
 
 def _is_of_this_version(key: ObjectKey, view: memoryview, keyring: Keyring) -> bool:
-    """Return whether an object of an unknown version is authentic once it has the present one.
+    """Return whether the object would be authentic if its header had the current version.
 
-    Then this program wrote it, and its version or flags were damaged afterwards.
+    If so, this program wrote the object, and its version or flags were damaged afterwards.
     """
     _, _, _, kind, payload_bytes, salt = HEADER.unpack(view[: HEADER.size])
     flags = _ENCRYPTED if keyring.encrypted else 0
@@ -153,23 +154,23 @@ def _decrypted(key: ObjectKey, header: _Header, body: memoryview, keyring: Keyri
     try:
         return cipher.decrypt(nonce(0), body, _context(header.raw, key))
     except InvalidTag as exc:
-        raise FormatError(key, "not authentic") from exc
+        raise FormatError(key, "the envelope is not authentic") from exc
 
 
 def _checked(key: ObjectKey, header: _Header, body: memoryview, keyring: Keyring) -> memoryview:
     packed, checksum = body[:-HASH_BYTES], body[-HASH_BYTES:]
     if checksum != checksum_of(keyring, header.raw, key, packed):
-        raise FormatError(key, "wrong checksum")
+        raise FormatError(key, "the envelope has a wrong checksum")
     return packed
 
 
 def checksum_of(
     keyring: Keyring, header: bytes, key: ObjectKey, packed: bytes | memoryview
 ) -> bytes:
-    """Return the checksum that ends an envelope without encryption."""
+    """Return the checksum at the end of an envelope without encryption."""
     return keyring.checksum(b"envelope", header, key.encode("ascii"), packed)
 
 
 def _context(header: bytes, key: ObjectKey) -> bytes:
-    """Return the associated data; it is unambiguous, because the header has a fixed length."""
+    """Return the associated data; the header's fixed length makes header and key unambiguous."""
     return header + key.encode("ascii")

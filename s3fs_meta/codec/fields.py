@@ -4,8 +4,8 @@ Owns: parsing with bounds; the type and range of every field.
 Does not know: the meaning of the fields.
 Keeps: for any input the result is a value of the stated type and range, or FormatError.
 
-JSON's ``true`` is no number here, numbers are integers, text has no control characters or lone
-surrogates, a name that occurs twice or that no getter asked for is an error.
+JSON's ``true`` is not a number, numbers are integers, text has no control characters or lone
+surrogates. A name that occurs twice, or that no getter was called with, is an error.
 """
 
 import json
@@ -16,9 +16,7 @@ from typing import Final, TypeVar
 from s3fs_meta.errors import FormatError
 
 INTEGER_MAX: Final = (1 << 63) - 1  # SQLite's largest integer
-VALUES_MAX: Final = (
-    1000  # commas and opening brackets in a JSON text, unless the caller sets another bound
-)
+VALUES_MAX: Final = 1000  # default maximum of commas and opening brackets in a text
 
 _HEX: Final = re.compile(r"[0-9a-f]*", re.ASCII)
 _T = TypeVar("_T")
@@ -30,7 +28,7 @@ def dump(fields: Mapping[str, object]) -> bytes:
 
 
 class Fields:
-    """One JSON object; every getter takes its field out, ``finish`` refuses the remaining ones."""
+    """One JSON object; every getter removes its field, ``finish`` refuses fields that remain."""
 
     def __init__(self, key: str, value: object) -> None:
         if not isinstance(value, dict):
@@ -45,13 +43,14 @@ class Fields:
         Args:
             key: the name of the object, for errors.
             text: ASCII.
-            values_max: bounds the memory, which may be a hundred times the size of the text.
+            values_max: maximum of values; without it a text could need a hundred times its size in
+                memory.
 
         Raises:
-            FormatError: no JSON object, one with a duplicate name, or too many values.
+            FormatError: the text is no JSON object, has a duplicate name, or has too many values.
         """
         if sum(text.count(mark) for mark in (b",", b"[", b"{")) > values_max:
-            raise FormatError(key, "its JSON has too many values")
+            raise FormatError(key, "the JSON text has too many values")
 
         def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
             fields = dict(pairs)
@@ -79,7 +78,7 @@ class Fields:
         return value
 
     def text(self, name: str, max_chars: int) -> str:
-        """Return printable text, maybe empty."""
+        """Return printable text, which may be empty."""
         value = self._take(name)
         if not isinstance(value, str) or len(value) > max_chars or not value.isprintable():
             raise self._wrong(name)
@@ -100,25 +99,25 @@ class Fields:
         return value
 
     def optional(self, name: str, get: Callable[[str], _T]) -> _T | None:
-        """Return None for JSON's null, else what *get* returns for *name*."""
+        """Return None if the field is JSON's null, else the result of *get* for *name*."""
         if name in self._left and self._left[name] is None:
             del self._left[name]
             return None
         return get(name)
 
     def inner(self, name: str) -> "Fields":
-        """Return the fields of an object in a field."""
+        """Return the fields of the JSON object that is the value of field *name*."""
         return Fields(self._key, self._take(name))
 
     def array(self, name: str, max_items: int) -> list[object]:
-        """Return an array, maybe empty; its items are not checked yet."""
+        """Return an array, which may be empty; its items are not checked."""
         value = self._take(name)
         if not isinstance(value, list) or len(value) > max_items:
             raise self._wrong(name)
         return value
 
     def finish(self) -> None:
-        """Refuse unknown fields: those that no getter asked for.
+        """Refuse unknown fields: those that no getter has removed.
 
         Raises:
             FormatError: there is an unknown field.

@@ -3,7 +3,7 @@
 Owns: the manifest's fields, the names of manifests and pieces, the hashes that chain images.
 Does not know: SQLite, stores, when an image is made.
 Keeps: a manifest covers every byte of its database by lengths and hashes, so swapped or missing
-pieces and pieces of another image are detected; it names each piece once, in order; each image
+pieces and pieces of another image are detected. It names each piece once, in order. Each image
 names its predecessor.
 Design: docs/design/format.md, "Image".
 
@@ -33,19 +33,19 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 VERSION: Final = 2
 NO_HASH: Final = "0" * (2 * HASH_BYTES)  # placeholder for the hash of a missing object
 RANDOM_BYTES: Final = 8  # random bytes in the name of an image
-TXG_DIGITS: Final = 12  # digits of a txg in names: listings are sorted up to txg 10^12
+TXG_DIGITS: Final = 12  # digits of a txg in names; up to txg 10^12, listings are sorted by txg
 
 _MANIFEST_KIND: Final = b"manifest"
 _PIECE_KIND: Final = b"piece"
 PREFIX: Final = "image/"
 _PREFIX: Final = r"image/([0-9]{12}|[1-9][0-9]{12,18})-(0|[1-9][0-9]{0,18})-([0-9a-f]{16})"
 _MANIFEST_KEY: Final = re.compile(_PREFIX + "/manifest", re.ASCII)
-PIECE_DIGITS: Final = 6  # digits of a piece's number in its key
+PIECE_DIGITS: Final = 6  # digits of a piece number in an object key
 _PIECE_KEY: Final = re.compile(_PREFIX + f"/([0-9]{{{PIECE_DIGITS}}})", re.ASCII)
 _HASH: Final = re.compile(f"[0-9a-f]{{{2 * HASH_BYTES}}}", re.ASCII)
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 PIECE_ENCODED_BYTES_MAX: Final = IMAGE_PIECE_BYTES + envelope.OVERHEAD_BYTES
-_PIECE_JSON_BYTES: Final = 200  # JSON of one piece with the longest key
+_PIECE_JSON_BYTES: Final = 200  # bytes of the JSON of one piece with the longest key
 _VALUES_MAX: Final = 4 * IMAGE_PIECES_MAX + VALUES_MAX
 
 assert IMAGE_PIECES_MAX <= 10**PIECE_DIGITS, "piece names have so many digits"
@@ -54,7 +54,7 @@ assert IMAGE_PIECE_BYTES <= ENVELOPE_BYTES_MAX, "a piece is one envelope"
 
 
 class ImageName(NamedTuple):
-    """The parts of an image's name."""
+    """The parts of the name of an image."""
 
     txg: Txg
     epoch: Epoch
@@ -62,7 +62,7 @@ class ImageName(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """One run of database bytes; pieces follow each other without gaps."""
+    """An image piece: one run of database bytes; pieces follow each other without gaps."""
 
     key: ObjectKey
     plain_bytes: int
@@ -70,7 +70,7 @@ class Piece(NamedTuple):
 
 
 class ManifestRef(NamedTuple):
-    """One manifest: the key and the hash of its object."""
+    """A reference to a manifest: the key and the hash of its object."""
 
     key: ObjectKey
     hash: str  # content_hash of the object's bytes
@@ -87,55 +87,56 @@ class Manifest:
     page_size: int
     database_bytes: int  # sum of plain_bytes of all pieces
     created_ns: int  # only shown to users
-    previous: ManifestRef | None  # the image that was the head before
+    previous: ManifestRef | None  # the image before this one, which was the head until then
     pieces: tuple[Piece, ...]  # never empty
     inodes: int  # only shown to users
     file_bytes: int  # sum of the sizes of regular files; only shown to users
-    changelog: str = NO_HASH  # content_hash of the changelog of the same txg, NO_HASH if none
+    changelog: str = NO_HASH  # content_hash of the changelog of "txg", NO_HASH if there is none
 
 
 def image_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
-    """Return the common prefix of the names of one image's objects, without the last slash.
+    """Return the common prefix of the keys of one image's objects, without the final slash.
 
-    The caller draws 8 new *random_bytes* for each image, so that no two attempts share a name.
+    The caller draws 8 new *random_bytes* for each image, so that no two attempts to make an image
+    share a name.
     """
     assert len(random_bytes) == RANDOM_BYTES, "the name of an image holds 8 random bytes"
     return f"image/{txg:0{TXG_DIGITS}d}-{epoch}-{random_bytes.hex()}"
 
 
 def manifest_key(txg: Txg, epoch: Epoch, random_bytes: bytes) -> ObjectKey:
-    """Return the name of the manifest of a new image."""
+    """Return the object key of the manifest of a new image."""
     return ObjectKey(f"{image_prefix(txg, epoch, random_bytes)}/manifest")
 
 
 def piece_key(prefix: str, number: int) -> ObjectKey:
-    """Return the name of piece *number*, counted from 0, of the image with *prefix*."""
+    """Return the object key of piece *number*, counted from 0, of the image with *prefix*."""
     assert 0 <= number < IMAGE_PIECES_MAX, "piece number out of range"
     return ObjectKey(f"{prefix}/{number:0{PIECE_DIGITS}d}")
 
 
 def parse_manifest_key(key: str) -> ImageName | None:
-    """Return the parts of a manifest's name, or None if *key* names no manifest."""
+    """Return the parts of the image name in *key*, or None if *key* names no manifest."""
     return _image_name(_MANIFEST_KEY.fullmatch(key))
 
 
 def parse_piece_key(key: str) -> ImageName | None:
-    """Return the image in the name of a piece, or None if *key* names no piece."""
+    """Return the parts of the image name in *key*, or None if *key* names no image piece."""
     return _image_name(_PIECE_KEY.fullmatch(key))
 
 
 def image_of(key: ObjectKey) -> str:
-    """Return the common prefix of the names of an image's objects, which is unique to the image."""
+    """Return the prefix of *key* that all objects of its image share, and no other object has."""
     return key.rpartition("/")[0]
 
 
 def content_hash(data: bytes | memoryview) -> str:
-    """Return the hash that chains images and identifies pieces, 64 hexadecimal digits."""
+    """Return the hash that identifies image pieces and links images, as 64 hexadecimal digits."""
     return blake3(data).hexdigest()
 
 
 def encode(manifest: Manifest, key: ObjectKey, keyring: Keyring) -> bytes:
-    """Return the manifest as the object *key*.
+    """Return the bytes of the object *key* that holds a manifest.
 
     Raises:
         FormatError: a field is out of range: a bug; nothing may be stored.
@@ -151,65 +152,67 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Manife
 
     Raises:
         NewerFormatError: of a version that this program does not know.
-        FormatError: corrupt, or another manifest than *key* names.
+        FormatError: the object is corrupt, or holds another manifest than *key* names.
     """
     return _parse(key, envelope.decode(_MANIFEST_KIND, key, data, keyring))
 
 
 def encode_piece(key: ObjectKey, content: bytes | memoryview, keyring: Keyring) -> bytes:
-    """Return database bytes, at most IMAGE_PIECE_BYTES, as the object *key*."""
-    assert 0 < len(content) <= IMAGE_PIECE_BYTES, "a piece holds something, up to its bound"
+    """Return the bytes of the object *key* that holds at most IMAGE_PIECE_BYTES of a database."""
+    assert 0 < len(content) <= IMAGE_PIECE_BYTES, "a piece is empty or too large"
     return envelope.encode(_PIECE_KIND, key, content, keyring)
 
 
 def decode_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> bytes:
     """Return the database bytes of *piece* from its object.
 
-    A program that changes the format of pieces also raises the version of manifests. So a piece
-    that claims an unknown version is damaged if a manifest that this program reads lists it.
+    A program that changes the format of pieces also raises the version of manifests. So if this
+    program can read the manifest, a listed piece with an unknown version is damaged.
 
     Raises:
-        FormatError: anything but the bytes that the manifest names.
+        FormatError: the bytes are not those that the manifest names by hash.
     """
     try:
         content = envelope.decode(_PIECE_KIND, piece.key, data, keyring)
     except NewerFormatError as exc:
         raise FormatError(piece.key, f"it claims {exc.what}, unlike its manifest") from exc
     if len(content) != piece.plain_bytes or content_hash(content) != piece.hash:
-        raise FormatError(piece.key, "its content does not match the hash in its manifest")
+        raise FormatError(
+            piece.key, "the content of the piece does not match the hash in its manifest"
+        )
     return content
 
 
 def require_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> None:
-    """Refuse an object that is no piece of an image of this filesystem. Raises FormatError."""
+    """Raise FormatError if an object is no image piece of this filesystem."""
     decode_unlisted_piece(key, data, keyring)
 
 
 def decode_unlisted_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> bytes:
-    """Return the database bytes of a piece that no readable manifest lists. Raises FormatError."""
+    """Return the database bytes of a piece without a readable manifest, or raise FormatError."""
     return envelope.decode(_PIECE_KIND, key, data, keyring)
 
 
 def piece_number(key: ObjectKey) -> int:
-    """Return the number of a piece, which gives its offset."""
+    """Return the number of an image piece, which gives its offset in the database."""
     return int(key[-PIECE_DIGITS:])
 
 
 def piece_sizes(database_bytes: int) -> list[int]:
-    """Return the sizes of the pieces of a database."""
+    """Return the sizes of the pieces into which an image splits a database."""
     full, rest = divmod(database_bytes, IMAGE_PIECE_BYTES)
     return [IMAGE_PIECE_BYTES] * full + ([rest] if rest else [])
 
 
 def require_places(manifest: Manifest, key: ObjectKey) -> None:
-    """Refuse pieces that leave a gap in the database: their numbers give their offsets.
+    """Refuse pieces that leave a gap in the database; the number of a piece gives its offset.
 
     Raises:
-        FormatError: a piece before the last is not full.
+        FormatError: a piece other than the last is not full.
     """
     for number, piece in enumerate(manifest.pieces[:-1]):
         if piece.plain_bytes != IMAGE_PIECE_BYTES:
-            raise FormatError(key, f"its piece {number} is not full: {piece.plain_bytes} bytes")
+            raise FormatError(key, f"piece {number} is not full: {piece.plain_bytes} bytes")
 
 
 def dump_manifest(manifest: Manifest) -> bytes:
@@ -261,15 +264,15 @@ def _check(key: ObjectKey, manifest: Manifest) -> None:
     """Refuse fields that contradict each other or the name of the object."""
     name = parse_manifest_key(key)
     if name is None or (name.txg, name.epoch) != (manifest.txg, manifest.epoch):
-        raise FormatError(key, "its txg or epoch does not match its name")
+        raise FormatError(key, "the txg or epoch in the manifest does not match its name")
     if manifest.previous is not None and manifest.previous.key == key:
-        raise FormatError(key, "it names itself as the previous image")
+        raise FormatError(key, "the manifest names itself as the previous image")
     if manifest.page_size & (manifest.page_size - 1):
-        raise FormatError(key, "its page size is not a power of two")
+        raise FormatError(key, "the page size of the database is not a power of two")
     if manifest.database_bytes % manifest.page_size:
-        raise FormatError(key, "its database size is not a multiple of the page size")
+        raise FormatError(key, "the database size is not a multiple of the page size")
     if sum(piece.plain_bytes for piece in manifest.pieces) != manifest.database_bytes:
-        raise FormatError(key, "its pieces do not add up to its database size")
+        raise FormatError(key, "the pieces do not add up to the database size")
 
 
 def _ref(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:
@@ -280,16 +283,16 @@ def _ref(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:
 
 
 def _pieces(key: ObjectKey, items: list[object]) -> tuple[Piece, ...]:
-    """Return the pieces; refuse the first one whose name has another number than its place.
+    """Return the pieces of a manifest; refuse a piece whose number differs from its position.
 
-    So no object is named twice, and a short text cannot make its reader fetch one object often.
-    A hostile manifest names as many as it can, so this costs little for each.
+    So no object is named twice, and a short manifest cannot make its reader fetch one object often.
+    The first wrong number ends the loop, because a hostile manifest may name very many pieces.
     """
     found = []
     for number, item in enumerate(items):
         piece = _piece(key, item)
         if int(piece.key[-PIECE_DIGITS:]) != number:
-            raise FormatError(key, f"its piece {number} has the name {piece.key}")
+            raise FormatError(key, f"piece {number} has the name {piece.key}")
         found.append(piece)
     return tuple(found)
 
@@ -308,9 +311,9 @@ def _piece(key: ObjectKey, item: object) -> Piece:
 
 
 def named_fields(key: ObjectKey, item: object, names: tuple[str, ...]) -> Fields:
-    """Return the values of a JSON array as fields with *names*. Raises FormatError."""
+    """Return the items of a JSON array as fields with the given *names*. Raises FormatError."""
     if not isinstance(item, list) or len(item) != len(names):
-        raise FormatError(key, f"an array does not have the values {', '.join(names)}")
+        raise FormatError(key, f"an array does not have the items {', '.join(names)}")
     return Fields(key, dict(zip(names, item, strict=True)))
 
 

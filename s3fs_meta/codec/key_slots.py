@@ -34,7 +34,7 @@ _CHECK_CHARS: Final = 4
 _GROUP_CHARS: Final = 6
 _KDF: Final = "argon2id"
 _KDF_CHARS_MAX: Final = 32
-_MEMORY_KIB_PER_LANE: Final = 8  # argon2's own minimum
+_MEMORY_KIB_PER_LANE: Final = 8  # minimum that argon2 itself requires
 
 
 class KdfCost(NamedTuple):
@@ -51,7 +51,7 @@ CHEAPEST_COST: Final = KdfCost(iterations=1, memory_kib=8, lanes=1)  # insecure;
 
 @dataclass(frozen=True)
 class PassphraseLock:
-    """The master key, encrypted with argon2id of the passphrase."""
+    """The master key, encrypted with a key that argon2id derives from the passphrase."""
 
     salt: str  # 16 bytes, hexadecimal
     cost: KdfCost
@@ -61,7 +61,7 @@ class PassphraseLock:
 def lock_with_passphrase(
     uuid: str, master_key: bytes, passphrase: bytes, cost: KdfCost
 ) -> PassphraseLock:
-    """Return a new lock.
+    """Return a new passphrase lock, which holds *master_key* encrypted.
 
     Raises:
         UsageError: the passphrase is empty.
@@ -84,7 +84,7 @@ def open_with_passphrase(uuid: str, lock: PassphraseLock, passphrase: bytes) -> 
 
 
 def lock_with_new_recovery_key(uuid: str, master_key: bytes) -> tuple[str, str]:
-    """Return a new lock, WRAPPED_BYTES in hexadecimal, and the recovery key that opens it."""
+    """Return the wrapped master key, in hexadecimal, and the new recovery key that unwraps it."""
     secret = os.urandom(_RECOVERY_BYTES)
     wrapped = _wrap(_cipher(secret, b"recovery"), uuid, master_key)
     return wrapped, _format_recovery_key(secret)
@@ -101,16 +101,16 @@ def open_with_recovery_key(uuid: str, wrapped: str, recovery_key: str) -> bytes:
 
 
 def lock_fields(lock: PassphraseLock) -> dict[str, object]:
-    """Return the lock's fields for JSON."""
+    """Return the fields of a passphrase lock for JSON."""
     return {"kdf": _KDF, "salt": lock.salt, **lock.cost._asdict(), "wrapped": lock.wrapped}
 
 
 def parse_lock(key: str, fields: Fields) -> PassphraseLock:
-    """Return the lock in *fields* of the object *key*; refuse an excessive cost.
+    """Return the passphrase lock in *fields* of the object *key*; refuse an excessive cost.
 
     Raises:
-        NewerFormatError: made with another function than argon2id.
-        FormatError: corrupt, or too costly.
+        NewerFormatError: the lock uses another key derivation than argon2id.
+        FormatError: the fields are corrupt, or the cost is above the limits.
     """
     kdf = fields.text("kdf", _KDF_CHARS_MAX)
     if kdf != _KDF:
@@ -156,14 +156,14 @@ def _unwrap(cipher: AESGCM, uuid: str, wrapped: str, what: str) -> bytes:
 
 
 def _format_recovery_key(secret: bytes) -> str:
-    """Return 36 letters and digits in six groups: 160 bits and four check characters."""
+    """Return a recovery key as 36 letters and digits: 160 bits and four check characters."""
     digits = base64.b32encode(secret).decode("ascii") + _check(secret)
     groups = range(0, len(digits), _GROUP_CHARS)
     return "-".join(digits[at : at + _GROUP_CHARS] for at in groups)
 
 
 def _parse_recovery_key(text: str) -> bytes:
-    """Return the secret; case, spaces and dashes do not matter."""
+    """Return the secret in a typed recovery key; case, spaces and dashes do not matter."""
     digits = "".join(text.replace("-", "").split()).upper()
     try:
         secret = base64.b32decode(digits[:-_CHECK_CHARS])
@@ -175,6 +175,6 @@ def _parse_recovery_key(text: str) -> bytes:
 
 
 def _check(secret: bytes) -> str:
-    """Return the check characters, which detect typing mistakes; they are never stored."""
+    """Return the check characters, which detect typing mistakes in a recovery key."""
     digest = blake3(b"s3fs-meta recovery key" + secret).digest()
     return base64.b32encode(digest).decode("ascii")[:_CHECK_CHARS]

@@ -4,7 +4,7 @@ Owns: derivation of every key from the master key, the keyed block hash, keyed c
 Does not know: where the master key comes from (``superblock``), the format of objects.
 Keeps: one key encrypts one object, so a number that is unique within the object is a safe nonce.
 
-Nonces. AES-GCM is broken if two different messages use the same key and the same nonce. Here
+Nonces. AES-GCM is broken if two different messages use the same key and the same nonce. So
 
 1. every object has a key of its own: HKDF of the master key, a random salt of this object only,
    and a purpose that differs between kinds of objects;
@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY_BYTES: Final = 32
 HASH_BYTES: Final = 32
-TAG_BYTES: Final = 16  # AES-GCM makes a message longer by this
+TAG_BYTES: Final = 16  # bytes that AES-GCM adds to a message
 NONCE_BYTES: Final = 12
 
 _HASH_PURPOSE: Final = b"s3fs-meta block hash 1"
@@ -35,7 +35,7 @@ _CHECKSUM_CONTEXT: Final = "s3fs-meta 2025 checksum of a stored object 1"
 
 
 class Keyring:
-    """The keys of one filesystem; without a master key it hashes but does not encrypt."""
+    """The keys of one filesystem; without a master key they hash but do not encrypt."""
 
     __slots__ = ("_checksum_key", "_hash_key", "_master_key")
 
@@ -53,19 +53,20 @@ class Keyring:
 
     @property
     def encrypted(self) -> bool:
-        """Return whether objects are encrypted."""
+        """Return whether the filesystem's objects are encrypted."""
         return self._master_key is not None
 
     @property
     def master_key(self) -> bytes:
-        """Return the master key, only for wrapping it; the filesystem must be encrypted."""
+        """Return the master key of an encrypted filesystem, only for wrapping it in a key slot."""
         assert self._master_key is not None, "a plain filesystem has no master key"
         return self._master_key
 
     def block_hash(self, data: bytes | memoryview) -> bytes:
         """Return the 32-byte hash of a block's content, different on every filesystem.
 
-        It is keyed: without the key, an attacker cannot test whether a known file is stored here.
+        It is keyed: without the key, an attacker cannot test whether a known file is stored in the
+        filesystem.
         """
         return blake3(data, key=self._hash_key).digest()
 
@@ -77,8 +78,8 @@ class Keyring:
     def checksum(self, purpose: bytes, *parts: bytes | memoryview) -> bytes:
         """Return a 32-byte checksum of *purpose* and *parts*; it covers the length of each part.
 
-        On an encrypted filesystem it cannot be forged without the key. On a plain one it detects
-        corruption, and objects of another filesystem.
+        On an encrypted filesystem the checksum cannot be forged without the key. On a plain
+        filesystem it detects corruption, and objects of another filesystem.
         """
         hasher = blake3(key=self._checksum_key)
         for part in (purpose, *parts):
@@ -89,11 +90,12 @@ class Keyring:
     def object_cipher(self, salt: bytes, purpose: bytes) -> AESGCM:
         """Return the cipher of one object; the filesystem must be encrypted.
 
-        Takes 4 us, so callers need not cache it.
+        Deriving the key takes 4 us, so callers need not cache the cipher.
 
         Args:
             salt: drawn at random by the writer of the object, stored in it.
-            purpose: kind of the object, and its name if the salt alone is too short.
+            purpose: the kind of the object, and also its name if the salt is too short to be
+                unique.
         """
         return AESGCM(derive_key(self.master_key, salt, purpose))
 

@@ -1,14 +1,14 @@
 """The lease: the epoch that may write, its holder, and the newest image.
 
-Owns: the fields of one small object, and of the head on its own.
+Owns: the fields of the lease object, and the JSON form of the head alone.
 Does not know: stores, when an epoch is raised, takeovers.
 Keeps: decisions use only epoch, holder, nonce, machine, released and head; host, pid and time are
 for people.
 Design: docs/design/format.md, "Lease".
 
 The lease is neither encrypted nor authenticated, so that it can be read without a passphrase. An
-attacker who can write to the bucket can change it. That can end our epoch (as deleting objects
-can) or select an older image of this filesystem, but nothing else: manifests are authenticated.
+attacker who can write to the bucket can change it. Such a change can fence the writer or select an
+older image of this filesystem, but nothing else, because manifests are authenticated.
 """
 
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 
 KEY: Final = ObjectKey("lease")
 VERSION: Final = 2
-_WITHOUT_NONCE: Final = 1  # older version, still accepted
+_WITHOUT_NONCE: Final = 1  # oldest format version that is still accepted
 HOLDER_CHARS_MAX: Final = 64
 NONCE_BYTES: Final = 16
-MARK_BYTES: Final = 16  # length of a keyed hash of a machine's identifier
+MARK_BYTES: Final = 16  # bytes of the keyed hash of a machine's identifier
 
 
 class Head(NamedTuple):
-    """The newest image."""
+    """The head: a reference to the newest image."""
 
     txg: Txg
     manifest_key: ObjectKey
@@ -45,7 +45,7 @@ class MachineMarks(NamedTuple):
     product_uuid: str | None = None
 
     def is_other(self, other: "MachineMarks") -> bool:
-        """Return whether the two are certainly different machines."""
+        """Return whether two marks certainly belong to different machines."""
         return any(
             one is not None and another is not None and one != another
             for one, another in zip(self, other, strict=True)
@@ -59,8 +59,8 @@ UNKNOWN_MACHINE: Final = MachineMarks()
 class Lease:
     """The lease: which epoch and holder may write."""
 
-    epoch: Epoch  # raised by every read-write mount; 0: never mounted
-    holder: str  # random identity of a state directory; printable
+    epoch: Epoch  # raised by every read-write mount; 0: the filesystem was never mounted
+    holder: str  # random name of the state directory that holds the lease; printable
     host: str  # only shown to users
     pid: int  # only shown to users
     since_ns: int  # when the epoch began; only shown to users
@@ -71,7 +71,7 @@ class Lease:
 
 
 def encode(lease: Lease) -> bytes:
-    """Return the lease as the object KEY.
+    """Return the bytes of the object KEY that holds the lease.
 
     Raises:
         FormatError: a field is out of range: a bug; nothing may be stored.
@@ -101,7 +101,7 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Lease:
 
     Raises:
         NewerFormatError: of a version that this program does not know.
-        FormatError: damaged.
+        FormatError: the object is damaged.
     """
     version = text_object.version_of("lease", key, data)
     if version != _WITHOUT_NONCE:
@@ -132,10 +132,10 @@ def encode_head(head: Head) -> str:
 
 
 def decode_head(where: str, text: str) -> Head:
-    """Return the head in the JSON *text* that was found at *where*.
+    """Return the head in the JSON *text*, which was read at the location *where*.
 
     Raises:
-        FormatError: damaged.
+        FormatError: the text is not the JSON of a head.
     """
     return _head(where, Fields.parse(where, text.encode("ascii", "replace")))
 

@@ -1,8 +1,8 @@
 """Levels: the merged changes of a run of changelogs, as one object.
 
 Owns: the fields of a level object, names and alignment. Does not know: how changes are merged.
-Keeps: a level object names its last changelog and the predecessor of its first one by hash, so
-that it fits at exactly one position of the chain, and opens only under its own name.
+Keeps: a level object names by hash its last changelog and the predecessor of its first changelog,
+so it can replace only these changelogs of the chain. It can be decoded only under its own name.
 Design: docs/design/format.md, "Level".
 
     level/<n>/<first txg>-<last txg>     5^n txgs; the last is a multiple of 5^n; create-only
@@ -59,10 +59,10 @@ class Level:
     uuid: str  # identifier of the filesystem
     schema_version: int
     first_ns: int  # created_ns of the first merged changelog
-    created_ns: int  # value of the last merged changelog
+    created_ns: int  # created_ns of the last merged changelog
     previous: str  # content_hash of the changelog before the first merged one
     hash: str  # content_hash of the last merged changelog
-    floor: Txg  # value of the last merged changelog
+    floor: Txg  # retention floor in the last merged changelog
     packs: tuple[PackNote, ...]
     forgotten: tuple[PackId, ...]
     section: Section
@@ -74,17 +74,17 @@ class Level:
 
     @property
     def key(self) -> ObjectKey:
-        """Return the name of its object."""
+        """Return the object key of this level object."""
         return key_of(self.level, self.last)
 
 
 def first_of(level: int, last: Txg) -> Txg:
-    """Return the first txg of the run of a level that ends with *last*."""
+    """Return the first txg of the run that a level object of *level* and *last* merges."""
     return Txg(last - LEVEL_FAN_OUT**level + 1)
 
 
 def ends_at(txg: Txg) -> range:
-    """Return the levels that have a run ending with a txg, ascending; may be empty."""
+    """Return the levels whose runs may end with this txg, ascending; the result may be empty."""
     level = 0
     while level < LEVELS_MAX and txg > 0 and txg % LEVEL_FAN_OUT ** (level + 1) == 0:
         level += 1
@@ -92,14 +92,14 @@ def ends_at(txg: Txg) -> range:
 
 
 def key_of(level: int, last: Txg) -> ObjectKey:
-    """Return the name of the object of a level that ends with a txg."""
+    """Return the object key of the level object whose run ends with a txg."""
     assert level in ends_at(last), "a run is aligned"
     first = first_of(level, last)
     return ObjectKey(f"{prefix_of(level)}{first:0{TXG_DIGITS}d}-{last:0{TXG_DIGITS}d}")
 
 
 def prefix_of(level: int) -> str:
-    """Return the common prefix of the names of a level's objects."""
+    """Return the common prefix of the keys of all objects of one level."""
     return f"{PREFIX}{level}/"
 
 
@@ -113,7 +113,7 @@ def parse_key(key: str) -> tuple[int, Txg] | None:
 
 
 def encode(level: Level, keyring: Keyring) -> bytes:
-    """Return the level as the object ``level.key``.
+    """Return the bytes of the object ``level.key`` that holds a level.
 
     Raises:
         FormatError: a field is out of range: a bug; nothing may be stored.
@@ -131,13 +131,13 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Level:
 
     Raises:
         NewerFormatError: of a version that this program does not know.
-        FormatError: corrupt, or another level than *key* names.
+        FormatError: the object is corrupt, or holds another level or run than *key* names.
     """
     return _parse(key, envelope.decode(_KIND, key, data, keyring))
 
 
 def dump_header(level: Level) -> bytes:
-    """Return the JSON header of a level."""
+    """Return the JSON header of a level object."""
     return dump(
         {
             "version": VERSION,
@@ -159,13 +159,13 @@ def dump_header(level: Level) -> bytes:
 
 def _parse(key: ObjectKey, payload: bytes) -> Level:
     if len(payload) < _COUNT.size:
-        raise FormatError(key, "it is too short for a level object")
+        raise FormatError(key, "the payload is too short for a level object")
     (header_bytes,) = _COUNT.unpack_from(payload)
     end = _COUNT.size + header_bytes
     if end > len(payload) or header_bytes > HEADER_BYTES_MAX:
         raise FormatError(key, "it ends within its header")
     if len(payload) - end > LEVEL_SECTION_BYTES_MAX:
-        raise FormatError(key, "it has more changes than a level object may have")
+        raise FormatError(key, "the level object has more changes than one may have")
     fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
     version = fields.integer("version", 1)
     if version != VERSION:
@@ -187,8 +187,8 @@ def _parse(key: ObjectKey, payload: bytes) -> Level:
     )
     fields.finish()
     if parse_key(key) != (level.level, level.last):
-        raise FormatError(key, "its level or last txg does not match its name")
+        raise FormatError(key, "the level or the last txg in the object does not match its name")
     if level.floor > level.last or level.first_ns >= level.created_ns:
-        raise FormatError(key, "its first time or retention floor is later than its last txg")
+        raise FormatError(key, "the first time or the retention floor is later than the last txg")
     check_packs(key, level.packs, level.forgotten, level.epoch)
     return level

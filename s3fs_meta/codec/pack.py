@@ -14,7 +14,8 @@ then AES-GCM of that data. The salt is the same in all records of a pack.
 Nonces. The key of a pack is derived from its name and the salt. A name holds 128 random bits and is
 never used twice. Should a caller break that rule, the 64 random bits of the salt still give two
 writers of one name two keys. The nonce is the offset of the record: records do not overlap, so no
-offset occurs twice, and a record that was moved within its pack, or to another, does not open.
+offset occurs twice. A record that was moved within its pack, or to another pack, cannot be
+decrypted.
 """
 
 import mmap
@@ -43,7 +44,7 @@ SALT_BYTES: Final = 8
 RANDOM_BYTES: Final = 16  # random bytes in the name of a pack
 
 _MAGIC: Final = b"S3FSPACK"
-_ENCRYPTED: Final = 1  # the only flag
+_ENCRYPTED: Final = 1  # the only flag: the records are encrypted
 FIELDS: Final = struct.Struct(">IIHH")  # index record bytes, entries, version, flags
 ENTRY: Final = struct.Struct(">QQQII32s")  # block, ino, block_index, plain, stored bytes, hash
 _NUMBER_MAX: Final = (1 << 63) - 1  # SQLite's largest integer
@@ -57,7 +58,7 @@ assert PACK_BLOCKS_MAX * (ENTRY.size + 1) + TRAILER_BYTES < PACK_BYTES_MAX - PAC
 
 
 class PackEntry(NamedTuple):
-    """One block in a pack: its location, its content's hash, and its file at that time."""
+    """One block in a pack: its location, its content's hash, its file when the pack was made."""
 
     block: BlockId
     hash: bytes  # keyring.block_hash of the content
@@ -69,15 +70,15 @@ class PackEntry(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """A finished pack, ready to be stored under its key."""
+    """A finished pack, ready for upload under its key."""
 
     key: ObjectKey
-    data: memoryview  # read-only, no longer changed
+    data: memoryview  # read-only; its content no longer changes
     entries: list[PackEntry]  # ascending by offset, never empty
 
 
 def new_key(epoch: Epoch, random_bytes: bytes) -> ObjectKey:
-    """Return the name of a new pack.
+    """Return the object key of a new pack.
 
     The caller draws 16 new *random_bytes* for each pack, so that no name is used twice.
     """
@@ -117,7 +118,7 @@ class PackWriter:
 
     @property
     def key(self) -> ObjectKey:
-        """Return the name that the pack will have."""
+        """Return the object key that the pack will have."""
         return self._key
 
     @property
@@ -127,7 +128,7 @@ class PackWriter:
 
     @property
     def full(self) -> bool:
-        """Return whether the pack should be finished; a full one takes no more blocks."""
+        """Return whether the pack is full; a full pack accepts no more blocks."""
         return self.size_bytes >= PACK_BYTES_TARGET or len(self._entries) >= PACK_BLOCKS_MAX
 
     def add(
@@ -138,10 +139,10 @@ class PackWriter:
         hash: bytes,  # noqa: A002 - the name of the field in PackEntry
         data: bytes | memoryview,
     ) -> None:
-        """Append one block; *data* may be reused on return.
+        """Append one block; the caller may reuse the buffer *data* afterwards.
 
-        *hash* is ``keyring.block_hash(data)``. It is computed again: a block that is stored under
-        the wrong hash could never be read.
+        *hash* is ``keyring.block_hash(data)``. This method computes the hash again, because a block
+        with a wrong hash could never be read.
         """
         assert not self.full, "a full pack must be finished"
         assert 0 < len(data) <= BLOCK_BYTES_MAX, "a block holds something, up to the largest size"
@@ -153,11 +154,11 @@ class PackWriter:
         )
 
     def finish(self) -> Pack:
-        """Return the pack, of at least one block; the writer must not be used afterwards.
+        """Return the pack, which has at least one block; the writer must not be used afterwards.
 
         Raises:
-            FormatError: the index does not read back as it was written: a bug or bad memory;
-                nothing may be stored.
+            FormatError: the encoded index decodes to another one, because of a bug or bad memory;
+                the caller must not store the pack.
         """
         assert self._entries, "an empty pack is not written"
         index = b"".join(encode_entry(entry) for entry in self._entries)
@@ -200,7 +201,7 @@ def open_block(
     These are the bytes ``[offset, offset + stored_bytes)`` of the object *key*.
 
     Raises:
-        FormatError: corrupt, or another block than the one with *hash*.
+        FormatError: the record is corrupt, or holds another block than the one with *hash*.
     """
     if not 0 < plain_bytes <= BLOCK_BYTES_MAX:
         raise FormatError(
@@ -215,11 +216,11 @@ def open_block(
 def index_tail_bytes(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) -> int:
     """Return the length of a pack's index and trailer, which are its last bytes.
 
-    So reading the index takes at most two range reads: first of the last
-    ``min(PACK_TAIL_BYTES, object_bytes)`` bytes; if this function returns more, of that many.
+    So reading the index takes at most two range reads: the first of the last ``min(PACK_TAIL_BYTES,
+    object_bytes)`` bytes; if this function returns a larger length, the second of that length.
 
     Raises:
-        FormatError: *tail* is not the end of a pack.
+        FormatError: *tail* does not contain the last bytes of a pack.
     """
     return _parse_trailer(key, tail, object_bytes).tail_bytes
 
@@ -232,9 +233,9 @@ def read_index(
     *tail* is at least the last ``index_tail_bytes`` bytes of the object of *object_bytes*.
 
     Raises:
-        NewerFormatError: of a version that this program does not know; a pack of the present
-            version whose version was damaged is corrupt instead.
-        FormatError: corrupt, truncated, extended, or of another filesystem or name.
+        NewerFormatError: the pack has a version that this program does not know. If only the bytes
+            of the version were damaged, FormatError is raised instead.
+        FormatError: the pack is corrupt, truncated or extended, or has another filesystem or name.
     """
     trailer = _parse_trailer(key, tail, object_bytes)
     if len(tail) < trailer.tail_bytes:
@@ -244,9 +245,9 @@ def read_index(
     if not trailer.is_known:
         _refuse_version(keyring, key, record, trailer)
     if bool(trailer.flags & _ENCRYPTED) != keyring.encrypted:
-        raise FormatError(key, "it is encrypted and its filesystem is not, or the reverse")
+        raise FormatError(key, "only one of the pack and its filesystem is encrypted")
     if trailer.checksum != trailer_checksum(keyring, key, record, trailer.fields):
-        raise FormatError(key, "its index has a wrong checksum")
+        raise FormatError(key, "the index of the pack has a wrong checksum")
     index_at = object_bytes - trailer.tail_bytes
     index_plain_bytes = trailer.entries * ENTRY.size
     index = _open_record(keyring, key, record, index_at, index_plain_bytes, b"index")
@@ -291,9 +292,11 @@ class _Trailer(NamedTuple):
 
 def _parse_trailer(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) -> _Trailer:
     if len(tail) < TRAILER_BYTES or bytes(tail[-len(_MAGIC) :]) != _MAGIC:
-        raise FormatError(key, "it does not end with the magic of a pack")
+        raise FormatError(key, "the object does not end with the magic of a pack")
     if not len(tail) <= object_bytes <= PACK_BYTES_MAX:
-        raise FormatError(key, f"it has an impossible size for a pack: {object_bytes} bytes")
+        raise FormatError(
+            key, f"the object has an impossible size for a pack: {object_bytes} bytes"
+        )
     raw = bytes(tail[-TRAILER_BYTES:])
     fields, checksum = raw[: FIELDS.size], raw[FIELDS.size : -len(_MAGIC)]
     index_bytes, entries, version, flags = FIELDS.unpack(fields)
@@ -302,7 +305,7 @@ def _parse_trailer(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) 
         return trailer
     if trailer.is_known:
         raise FormatError(
-            key, f"its index has an impossible size: {entries} entries in {index_bytes} bytes"
+            key, f"the index has an impossible size: {entries} entries in {index_bytes} bytes"
         )
     raise NewerFormatError(key, f"pack version {version} with flags {flags}")
 
@@ -313,26 +316,27 @@ def _refuse_version(
     """Refuse a pack of an unknown version.
 
     Raises:
-        FormatError: with the current version it is authentic, so its version is damaged.
-        NewerFormatError: it is not authentic with the current version.
+        FormatError: the pack would be authentic with the current version, so its version is
+            damaged.
+        NewerFormatError: the pack would not be authentic with the current version.
     """
     flags = _ENCRYPTED if keyring.encrypted else 0
     fields = FIELDS.pack(trailer.index_bytes, trailer.entries, VERSION, flags)
     if trailer.checksum == trailer_checksum(keyring, key, record, fields):
-        raise FormatError(key, "its version or its flags are damaged")
+        raise FormatError(key, "the version or the flags of the pack are damaged")
     raise NewerFormatError(key, f"pack version {trailer.version} with flags {trailer.flags}")
 
 
 def _parse_entries(key: ObjectKey, index: bytes, index_at: int) -> list[PackEntry]:
-    """Return the entries; offsets follow from lengths, so an index cannot hold gaps or overlaps."""
+    """Return the index entries; offsets are sums of lengths, so records cannot overlap."""
     entries = []
     offset = 0
     rows = ENTRY.iter_unpack(bytes(index))
     for block, ino, block_index, plain_bytes, stored_bytes, digest in rows:
         if max(block, ino, block_index) > _NUMBER_MAX:
-            raise FormatError(key, "a number in its index is out of range")
+            raise FormatError(key, "a number in the index of the pack is out of range")
         if not 0 < plain_bytes <= BLOCK_BYTES_MAX or stored_bytes == 0:
-            raise FormatError(key, "a length in its index is out of range")
+            raise FormatError(key, "a length in the index of the pack is out of range")
         entries.append(
             PackEntry(
                 BlockId(block),
@@ -346,12 +350,12 @@ def _parse_entries(key: ObjectKey, index: bytes, index_at: int) -> list[PackEntr
         )
         offset += stored_bytes
     if offset != index_at:
-        raise FormatError(key, f"its blocks end at {offset}, its index begins at {index_at}")
+        raise FormatError(key, f"the records end at {offset}, but the index begins at {index_at}")
     return entries
 
 
 def encode_entry(entry: PackEntry) -> bytes:
-    """Return one row of the index."""
+    """Return one index entry in its binary form."""
     return ENTRY.pack(
         entry.block,
         entry.ino,
@@ -398,5 +402,5 @@ def pack_cipher(keyring: Keyring, key: ObjectKey, salt: bytes) -> AESGCM:
 def trailer_checksum(
     keyring: Keyring, key: ObjectKey, index_record: bytes | memoryview, fields: bytes
 ) -> bytes:
-    """Return the checksum of the index and the fields after it."""
+    """Return the checksum of the index and the trailer fields after it."""
     return keyring.checksum(b"pack", key.encode("ascii"), index_record, fields)

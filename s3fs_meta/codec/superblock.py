@@ -36,13 +36,13 @@ from s3fs_meta.model import ObjectKey
 
 KEY: Final = ObjectKey("superblock")
 COPY_KEY: Final = ObjectKey("superblock-copy")  # second copy of the superblock, in case KEY is lost
-COPIED_SINCE: Final = 3  # filesystems of earlier versions were made without COPY_KEY
+COPIED_SINCE: Final = 3  # format version; filesystems of earlier versions have no COPY_KEY
 FORMAT_VERSION: Final = 3
-_RETENTION_SINCE: Final = 2  # earlier versions retain for RETENTION_S_DEFAULT
-_GENERATION_SINCE: Final = 3  # earlier versions are of generation 0
+_RETENTION_SINCE: Final = 2  # format version; earlier ones retain for RETENTION_S_DEFAULT
+_GENERATION_SINCE: Final = 3  # format version; earlier ones have generation 0
 _TOMBSTONE: Final = "tombstone"
 _TOMBSTONE_VERSION: Final = 1
-# Empty: no feature is defined; format.md says when to add one.
+# No feature is defined yet; docs/design/format.md defines when to add one.
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
 FEATURES_MAX: Final = 32
 
@@ -52,7 +52,7 @@ _FEATURE: Final = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
 
 @dataclass(frozen=True)
 class Superblock:
-    """One filesystem. Encrypted: both locks and the authenticator, plain: only the hash key."""
+    """The properties of one filesystem; only an encrypted one has locks and an authenticator."""
 
     uuid: str
     label: str
@@ -63,15 +63,15 @@ class Superblock:
     hash_key: str | None  # 32 bytes, hexadecimal
     wrapped_by_passphrase: PassphraseLock | None
     wrapped_by_recovery: str | None  # 48 bytes, hexadecimal
-    authenticator: str | None  # 32 bytes, hexadecimal; over all other fields
-    # How long old states are retained, in seconds; 0: not retained.
+    authenticator: str | None  # 32 bytes, hexadecimal; covers all other fields
+    # Points in time stay available for this many seconds; 0: only the newest state.
     retention_s: int = RETENTION_S_DEFAULT
     format_version: int = FORMAT_VERSION
     generation: int = 1  # raised by every change; of several authentic copies the highest counts
 
     @property
     def encrypted(self) -> bool:
-        """Return whether a passphrase is needed."""
+        """Return whether the filesystem is encrypted, so that its unlocking requires a secret."""
         return self.hash_key is None
 
 
@@ -85,9 +85,10 @@ def create(
     *,
     cost: KdfCost = STANDARD_COST,
 ) -> tuple[Superblock, Keyring, str | None]:
-    """Return a new filesystem, its keys, and its recovery key unless it is plain.
+    """Return the superblock of a new filesystem, its keys, and its recovery key (None if plain).
 
-    Without a *passphrase* nothing is encrypted. The recovery key is in no object: show it once.
+    Without a *passphrase* nothing is encrypted. The recovery key is stored nowhere: the caller
+    shows it once.
 
     Raises:
         UsageError: an argument is out of range.
@@ -128,11 +129,11 @@ def unlock_plain(superblock: Superblock) -> Keyring:
 def unlock(superblock: Superblock, passphrase: bytes) -> Keyring:
     """Return the keys of an encrypted filesystem.
 
-    Takes 0.2 s of all cores and 64 MiB, as asked for by the superblock.
+    Takes 0.2 s of all cores and 64 MiB of memory with STANDARD_COST.
 
     Raises:
         PassphraseError: the passphrase is wrong.
-        FormatError: the fields are not authentic.
+        FormatError: the fields of the superblock are not authentic.
     """
     lock = superblock.wrapped_by_passphrase
     assert lock is not None, "a plain filesystem has no passphrase"
@@ -141,11 +142,11 @@ def unlock(superblock: Superblock, passphrase: bytes) -> Keyring:
 
 
 def unlock_with_recovery(superblock: Superblock, recovery_key: str) -> Keyring:
-    """Return the keys of an encrypted filesystem; case, spaces and dashes do not matter.
+    """Return the keys of an encrypted filesystem; the case of *recovery_key* does not matter.
 
     Raises:
         PassphraseError: the recovery key is mistyped or wrong.
-        FormatError: the fields are not authentic.
+        FormatError: the fields of the superblock are not authentic.
     """
     wrapped = superblock.wrapped_by_recovery
     assert wrapped is not None, "a plain filesystem has no recovery key"
@@ -160,7 +161,7 @@ def rewrap(
     *,
     cost: KdfCost = STANDARD_COST,
 ) -> Superblock:
-    """Return the next superblock, with another passphrase; the recovery key stays.
+    """Return the next superblock, with another passphrase and the old recovery key.
 
     Raises:
         UsageError: the passphrase is empty.
@@ -170,7 +171,7 @@ def rewrap(
 
 
 def renew_recovery_key(superblock: Superblock, keyring: Keyring) -> tuple[Superblock, str]:
-    """Return the next superblock, with another recovery key, and that key.
+    """Return the next superblock, with a new recovery key, and the new recovery key.
 
     The old recovery key opens only older superblocks.
     """
@@ -186,7 +187,7 @@ def _with_recovery_key(superblock: Superblock, keyring: Keyring) -> tuple[Superb
 
 
 def _next(superblock: Superblock) -> Superblock:
-    """Return a superblock of the next generation, to be changed; not authenticated yet."""
+    """Return the superblock with the next generation; the caller changes and authenticates it."""
     generation = min(superblock.generation + 1, INTEGER_MAX)
     return replace(superblock, generation=generation, format_version=FORMAT_VERSION)
 
@@ -215,15 +216,15 @@ def amend(
 
 
 def succeed(superblock: Superblock, keyring: Keyring, generation: int) -> Superblock:
-    """Return the superblock with a generation above its own and above *generation*."""
+    """Return the superblock with a generation above both its present one and *generation*."""
     base = replace(superblock, generation=max(superblock.generation, generation))
     return _authenticated(_next(base), keyring) if base.encrypted else _next(base)
 
 
 def is_authentic(superblock: Superblock, keyring: Keyring) -> bool:
-    """Return whether a superblock belongs to the keys and is unchanged since it was written.
+    """Return whether a superblock is unchanged since a host with these keys wrote it.
 
-    On a plain filesystem, which has no secrets: whether it holds the same hash key.
+    On a plain filesystem, which has no secrets, return whether it holds the same hash key.
     """
     if superblock.encrypted != keyring.encrypted:
         return False
@@ -233,7 +234,7 @@ def is_authentic(superblock: Superblock, keyring: Keyring) -> bool:
 
 
 def encode_tombstone(label: str) -> bytes:
-    """Return the object KEY of a filesystem that is being removed; *label* is its label."""
+    """Return a tombstone: the object KEY while the filesystem with *label* is removed."""
     return text_object.encode(_TOMBSTONE, _TOMBSTONE_VERSION, {"label": label})
 
 
@@ -249,7 +250,7 @@ def tombstone_label(data: bytes | memoryview) -> str | None:
 
 
 def encode(superblock: Superblock) -> bytes:
-    """Return the superblock as the object KEY.
+    """Return the bytes of the object KEY that holds a superblock.
 
     Raises:
         FormatError: a field is out of range: a bug; nothing may be stored.
@@ -261,11 +262,11 @@ def encode(superblock: Superblock) -> bytes:
 
 
 def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
-    """Return the superblock in the object *key*; only an unlock verifies its authenticity.
+    """Return the superblock in the object *key*; its authenticity is verified only by unlocking it.
 
     Raises:
-        NewerFormatError: of a version, or with a feature, that this program does not know.
-        FormatError: corrupt.
+        NewerFormatError: the superblock has a version or a feature that this program does not know.
+        FormatError: the object is corrupt.
     """
     version = min(text_object.version_of("superblock", key, data), FORMAT_VERSION)
     fields = text_object.decode("superblock", version, key, data)
@@ -299,7 +300,7 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
 
 
 def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
-    """Return the features; refuse an unknown one before any field that it may have added."""
+    """Return the features; refuse an unknown one before the fields that it may have added."""
     features = []
     for item in fields.array("features", FEATURES_MAX):
         if not isinstance(item, str) or _FEATURE.fullmatch(item) is None:
@@ -308,7 +309,7 @@ def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
             raise NewerFormatError(key, f"feature {item!r}")
         features.append(item)
     if features != sorted(set(features)):
-        raise FormatError(key, "its features are not sorted, or one occurs twice")
+        raise FormatError(key, "the features are not sorted, or one occurs twice")
     return tuple(features)
 
 
@@ -320,9 +321,11 @@ def _check(key: ObjectKey, superblock: Superblock) -> None:
         superblock.authenticator,
     )
     if [secret is not None for secret in secrets] != [superblock.encrypted] * len(secrets):
-        raise FormatError(key, "it has only some of the fields of an encrypted filesystem")
+        raise FormatError(
+            key, "the superblock has only some of the fields of an encrypted filesystem"
+        )
     if not _is_power_of_two(superblock.block_bytes) or not _is_power_of_two(superblock.page_size):
-        raise FormatError(key, "its block size or page size is not a power of two")
+        raise FormatError(key, "the block size or the page size is not a power of two")
 
 
 def _check_arguments(label: str, block_bytes: int, page_size: int, retention_s: int) -> None:
@@ -372,7 +375,7 @@ def _authenticated(superblock: Superblock, keyring: Keyring) -> Superblock:
 
 def _verified(superblock: Superblock, keyring: Keyring) -> Keyring:
     if not is_authentic(superblock, keyring):
-        raise FormatError(KEY, "its fields are not authentic")
+        raise FormatError(KEY, "the fields of the superblock are not authentic")
     return keyring
 
 

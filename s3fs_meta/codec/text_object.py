@@ -1,9 +1,9 @@
 """Text objects: small objects that a person can read with any tool.
 
-Owns: the first line, the last line, and that the text between them is JSON.
+Owns: the first line with noun and version, the last line with the hash, the JSON between them.
 Does not know: the fields.
 Keeps: a changed, missing or added byte is detected. (The checksum has no key: it detects
-corruption, not an attack. The owner of the fields protects those that must be authentic.)
+corruption, not an attack. The module that owns the fields protects those that must be authentic.)
 
     s3fs-meta <noun> <version>
     {...}
@@ -36,11 +36,11 @@ def version_of(noun: str, key: str, data: bytes | memoryview) -> int:
     """Return the version in the first line; check nothing else.
 
     Raises:
-        FormatError: another noun, or no text object.
+        FormatError: the object has another noun, or is no text object.
     """
     first = _FIRST.match(data)
     if first is None or first[1] != noun.encode("ascii"):
-        raise FormatError(key, f"it does not begin with the first line of a {noun}")
+        raise FormatError(key, f"the object does not begin with the first line of a {noun}")
     return int(first[2])
 
 
@@ -48,16 +48,16 @@ def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Field
     """Return the fields of the text object *key*.
 
     Raises:
-        NewerFormatError: of another version than *version*, but not corrupt: the first and the last
-            line have the same form in all versions.
-        FormatError: corrupt, or another noun.
+        NewerFormatError: the object is intact but has another version than *version*. The first and
+            the last line have the same form in all versions.
+        FormatError: the object is corrupt, or has another noun.
     """
     if len(data) > TEXT_OBJECT_BYTES_MAX:
-        raise FormatError(key, f"it is too large for a {noun}: {len(data)} bytes")
+        raise FormatError(key, f"the object is too large for a {noun}: {len(data)} bytes")
     text = bytes(data)
     found = version_of(noun, key, text)
     body, last = text[:-LAST_BYTES], text[-LAST_BYTES:]
-    # Checked before the version: a flipped bit in the version is damage.
+    # The hash is checked before the version, because a flipped bit in the version is damage.
     if last != last_line(body):
         raise FormatError(key, "wrong checksum")
     if found != version:

@@ -1,8 +1,8 @@
-"""The control socket of a mount, both ends.
+"""The control socket of a mount: server and client.
 
 protocol     the form of messages: one JSON object per line
-server       the side of the mount: accepts connections and answers requests
-client       the side of a command; ``plain_call``: the same without an event loop
+server       accepts connections in the mount and answers requests
+client       sends a request from a command; ``plain_call`` does so without an event loop
 lines        reads lines of bounded length from a byte stream
 
 Start at ``protocol``. ``mount.control_api`` defines the requests.

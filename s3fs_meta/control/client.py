@@ -1,7 +1,7 @@
 """The client of the control socket, for commands of the command line that run an event loop.
 
-Owns: one request and its answer, while other tasks run. Does not know: the effect of a command.
-``plain_call`` is for commands that have no other tasks.
+Owns: sending one request and awaiting its answer, while other tasks run. Does not know: the effect
+of a command. ``plain_call`` is for commands without an event loop.
 """
 
 import socket
@@ -22,17 +22,17 @@ async def call(
     arguments: Message | None = None,
     report: Report = no_report,
 ) -> dict[str, Any]:
-    """Ask the mount whose state is in *directory* and return its result.
+    """Send a request to the mount whose state is in *directory* and return its result.
 
     Args:
         directory: a state directory.
-        command: the name of the mount's handler.
-        arguments: for the handler.
-        report: called with every progress event, on this task.
+        command: the name of a handler in the mount.
+        arguments: the arguments of the handler.
+        report: called with every progress event, in the calling task.
 
     Raises:
         NotMountedError: no mount listens on the socket.
-        ControlError: the mount answered with an error, or hung up.
+        ControlError: the mount answered with an error, or closed the connection.
 
     Schedule point: always.  Locks: takes none.
     """
@@ -53,12 +53,12 @@ async def _connect(directory: Path) -> trio.SocketStream:
         if abandoned.is_set():
             made[0].close()
 
-    # In a thread: a full queue of connections makes a non-blocking connect(2) fail with EAGAIN
-    # instead of waiting (unix(7)), which trio takes for success.
+    # A thread connects: with a full queue of connections a non-blocking connect(2) fails with
+    # EAGAIN instead of waiting (unix(7)), and trio would take that for success.
     try:
         await trio.to_thread.run_sync(connect_waiting, abandon_on_cancel=True)
     except trio.Cancelled:
-        abandoned.set()  # the later of this task and the thread closes the connection
+        abandoned.set()  # this task or the thread, whichever is later, closes the connection
         for connection in made:
             connection.close()
         raise

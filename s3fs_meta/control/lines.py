@@ -1,4 +1,4 @@
-"""Lines from a byte stream, of bounded length."""
+"""Reading of lines of bounded length from a byte stream."""
 
 import trio
 
@@ -16,24 +16,24 @@ class LineReader:
         self._buffer = bytearray()
 
     async def next_line(self) -> bytes:
-        """Return the next line without its newline; empty when the peer has hung up.
+        """Return the next line without its newline, or b"" if the peer has closed the connection.
 
         Raises:
             ControlError: the line is too long, or the stream ends inside it.
             trio.BrokenResourceError: the connection broke.
 
-        Schedule point: unless the line is in the buffer.  Locks: takes none.
+        Schedule point: unless the buffer has a line.  Locks: takes none.
         """
         searched = 0
         while (end := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)
             if searched > CONTROL_MESSAGE_BYTES_MAX:
-                raise ControlError("ControlError", "message is too long")
+                raise ControlError("ControlError", "the control message is too long")
             received = await self._stream.receive_some(_RECEIVE_BYTES)
             if not received:
                 if self._buffer:
                     raise ControlError(
-                        "ControlError", "connection ended in the middle of a message"
+                        "ControlError", "the control connection ended in the middle of a message"
                     )
                 return b""
             self._buffer += received

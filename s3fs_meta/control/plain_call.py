@@ -1,7 +1,8 @@
 """A request to a mount without an event loop, for commands that must end within 0.1 s.
 
-Owns: connecting and interpreting an answer, also for ``client``. Does not know: the effect of a
-command. Loading trio takes three times as long as the rest of such a command.
+Owns: connecting to a mount and interpreting its answer, also for ``client``. Does not know: the
+effect of a command. Loading trio would take three times as long as everything else in such a
+command.
 """
 
 import contextlib
@@ -15,20 +16,20 @@ from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX
 
 
 def no_report(_event: Message) -> None:
-    """Show nothing."""
+    """Ignore a progress event."""
 
 
 def call(directory: Path, command: str, arguments: Message) -> dict[str, Any]:
-    """Ask the mount whose state is in *directory*, wait, and return its result.
+    """Send a request to the mount whose state is in *directory*, wait, and return its result.
 
     Args:
         directory: a state directory.
-        command: the name of the mount's handler.
-        arguments: for the handler.
+        command: the name of a handler in the mount.
+        arguments: the arguments of the handler.
 
     Raises:
         NotMountedError: no mount listens on the socket.
-        ControlError: the mount answered with an error, or hung up.
+        ControlError: the mount answered with an error, or closed the connection.
     """
     with connect(directory) as connection:
         try:
@@ -50,7 +51,7 @@ def connect(directory: Path) -> socket.socket:
 
     Raises:
         NotMountedError: no mount listens on the socket.
-        ControlError: this user may not send requests to it.
+        ControlError: this user may not send requests to the mount.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     with contextlib.ExitStack() as undo:
@@ -63,7 +64,7 @@ def connect(directory: Path) -> socket.socket:
         except PermissionError as exc:
             raise ControlError(
                 "NotPermittedError",
-                f"{directory} belongs to another user, who alone may send requests",
+                f"{directory} belongs to another user; only its owner may send requests",
             ) from exc
         undo.pop_all()
     return connection
@@ -73,7 +74,7 @@ def result_of(message: Message, report: Report) -> dict[str, Any] | None:
     """Return the result in *message*; pass a progress event to *report* and return None.
 
     Raises:
-        ControlError: the message is an error.
+        ControlError: the message reports an error.
     """
     if "progress" in message:
         report(message["progress"])
@@ -84,5 +85,5 @@ def result_of(message: Message, report: Report) -> dict[str, Any] | None:
 
 
 def gone() -> ControlError:
-    """Return the error of a mount that hung up."""
+    """Return the error for a mount that closed the connection before it answered."""
     return ControlError("ControlError", "the mount ended before it answered; see its log")

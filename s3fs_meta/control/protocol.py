@@ -38,19 +38,19 @@ class Request(NamedTuple):
 
 
 def encode(message: Message) -> bytes:
-    """Return one line.
+    """Return a message as one line of JSON.
 
     Raises:
         ControlError: the line would be longer than CONTROL_MESSAGE_BYTES_MAX.
     """
     line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
     if len(line) > CONTROL_MESSAGE_BYTES_MAX:
-        raise ControlError("ControlError", f"message of {len(line)} bytes is too long")
+        raise ControlError("ControlError", f"control message of {len(line)} bytes is too long")
     return line
 
 
 def decode(line: bytes) -> Message:
-    """Return the object on one line.
+    """Return the JSON object on one line.
 
     Raises:
         ControlError: the line is not a JSON object.
@@ -58,9 +58,9 @@ def decode(line: bytes) -> Message:
     try:
         message = json.loads(line)
     except ValueError as exc:
-        raise ControlError("ControlError", "message is not JSON") from exc
+        raise ControlError("ControlError", "the control message is not JSON") from exc
     if not isinstance(message, dict):
-        raise ControlError("ControlError", "message is not a JSON object")
+        raise ControlError("ControlError", "the control message is not a JSON object")
     return message
 
 
@@ -73,15 +73,15 @@ def decode_request(line: bytes) -> Request:
     message = decode(line)
     command, arguments = message.get("command"), message.get("arguments", {})
     if not isinstance(command, str) or not isinstance(arguments, dict):
-        raise ControlError("ControlError", "message is not a request")
+        raise ControlError("ControlError", "the control message is not a request")
     return Request(command, arguments)
 
 
 @contextlib.contextmanager
 def socket_path(directory: Path) -> Iterator[str]:
-    """Give a path of the socket in *directory* that is short enough for the kernel.
+    """Yield a path of the socket in *directory* that is short enough for the kernel.
 
-    sun_path has 108 bytes, so the path leads through an open descriptor of the directory.
+    sun_path has only 108 bytes, so the path begins at an open descriptor of the directory.
     Source: unix(7), "Pathname sockets".
     """
     fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

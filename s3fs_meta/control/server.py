@@ -2,8 +2,8 @@
 
 Owns: accepting connections, checking the peer's user, one answer per request. Does not know: the
 effect of a command.
-Keeps: a client that hangs up, sends garbage or stops reading disturbs no other client; a failing
-handler becomes an error message and never ends the mount.
+Keeps: a client that closes its connection, sends garbage or stops reading disturbs no other client;
+an exception in a handler becomes an error message and never ends the mount.
 Tasks: one ``ControlServer.serve`` per mount, below it one per connection.
 """
 
@@ -43,7 +43,7 @@ _ACCEPT_RETRY_S = 1.0
 
 
 class ControlServer:
-    """Answers requests for one mount."""
+    """Answers the control requests to one mount."""
 
     def __init__(
         self,
@@ -57,8 +57,9 @@ class ControlServer:
         Args:
             directory: the state directory; the caller holds its lock, so an existing socket is
                 a leftover of an earlier mount.
-            handlers: by name of the command.
-            bound: commands that are cancelled when the client hangs up; others run to their end.
+            handlers: one for each command, by the command's name.
+            bound: commands that are cancelled when the client disconnects; all others run to
+                completion.
         """
         self._directory = directory
         self._bound = frozenset(bound)
@@ -86,24 +87,24 @@ class ControlServer:
                     os.unlink(path)
 
     async def quiet(self) -> None:
-        """Wait until every request is answered, so that the end of the server interrupts none."""
+        """Wait until every request is answered; stopping the server interrupts none afterwards."""
         await self._quiet.wait()
 
     async def _converse(self, stream: trio.SocketStream) -> None:
-        """Serve one connection until the client hangs up."""
+        """Serve one connection until the client closes it."""
         try:
             async with stream:
                 if _may_ask(stream):
                     await self._answer_all(stream)
         except trio.BrokenResourceError:
-            return  # the client hung up; the request has been carried out (or cancelled, if bound)
+            return  # the client disconnected; its request is done (or cancelled, if bound)
         except Exception:  # noqa: BLE001  # a bug here must not end the mount
-            _log.exception("control connection failed")
+            _log.exception("a control connection failed because of a bug")
         finally:
             self._places.release()
 
     async def _answer_all(self, stream: trio.SocketStream) -> None:
-        """Answer one request after the other; stop after an invalid one."""
+        """Answer the requests of a connection in order; stop after an invalid request."""
         lines = LineReader(stream)
         try:
             while True:
@@ -117,15 +118,15 @@ class ControlServer:
             await stream.send_all(encode(_error(exc.kind, exc.message)))
 
     async def _answer(self, stream: trio.SocketStream, request: Request) -> None:
-        """Carry out one request and send its events and its one answer.
+        """Carry out one request; send its progress events, then its answer.
 
-        Unless the command is bound, its handler finishes even if the client hangs up, because an
+        Unless the command is bound, its handler finishes even if the client disconnects, because an
         interrupted flush is useless.
         """
         send, receive = trio.open_memory_channel[Message](CONTROL_EVENTS_MAX)
 
         def report(event: Message) -> None:
-            # A slow client misses events, but not the result.
+            # A slow client misses progress events, but never the result.
             with contextlib.suppress(trio.WouldBlock, trio.BrokenResourceError):
                 send.send_nowait({"progress": event})
 
@@ -157,7 +158,7 @@ class ControlServer:
 def _listen(directory: Path) -> trio.socket.SocketType:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        # The socket's file gets this mode when it is bound, so it is never open to other users.
+        # bind(2) gives this mode to the socket's file, so other users can never open it.
         os.fchmod(listener.fileno(), stat.S_IRUSR | stat.S_IWUSR)
         with socket_path(directory) as path:
             with contextlib.suppress(FileNotFoundError):
@@ -171,7 +172,7 @@ def _listen(directory: Path) -> trio.socket.SocketType:
 
 
 async def _accept(listener: trio.socket.SocketType) -> trio.SocketStream:
-    """Return the next connection; retry while descriptors or memory are short."""
+    """Return the next connection; retry while no descriptor or memory is available."""
     while True:
         try:
             connection, _ = await listener.accept()
@@ -179,22 +180,25 @@ async def _accept(listener: trio.socket.SocketType) -> trio.SocketStream:
         except OSError as exc:
             if exc.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ECONNABORTED}:
                 raise
-            _log.warning("control connection not accepted: %s", exc)
+            _log.warning("cannot accept a control connection, trying again: %s", exc)
             await trio.sleep(_ACCEPT_RETRY_S)
 
 
 def _may_ask(stream: trio.SocketStream) -> bool:
-    """Return whether the peer is our own user or root."""
+    """Return whether the peer is root or the user of this process."""
     raw = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     _pid, uid, _gid = _UCRED.unpack(raw)
     if uid in {0, os.geteuid()}:
         return True
-    _log.warning("control request by user %d refused", uid)
+    _log.warning(
+        "refused a control connection of user %d: it is not root or the user of the mount",
+        uid,
+    )
     return False
 
 
 async def _cancel_at_end(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
-    """Cancel as soon as the client hangs up; leave its next request in the socket's buffer."""
+    """Cancel *scope* when the client disconnects; leave its next request in the socket's buffer."""
     try:
         if not await stream.socket.recv(1, socket.MSG_PEEK):
             scope.cancel()
@@ -207,7 +211,7 @@ async def _forward(receive: trio.MemoryReceiveChannel[Message], stream: trio.Soc
         async for event in receive:
             await stream.send_all(encode(event))
     except trio.BrokenResourceError:
-        receive.close()  # sending the answer raises the same error
+        receive.close()  # sending the answer will raise this error, too
 
 
 async def _carry_out(request: Request, handlers: Mapping[str, Handler], report: Report) -> Message:
@@ -219,7 +223,7 @@ async def _carry_out(request: Request, handlers: Mapping[str, Handler], report: 
     except S3fsError as exc:
         return _error(type(exc).__name__, exc.message)
     except Exception:  # noqa: BLE001  # a bug in a command must not end the mount
-        _log.exception("control command %r failed", request.command)
+        _log.exception("control command %r failed because of a bug", request.command)
         return _error("ControlError", f"{request.command} failed inside the mount; see its log")
 
 

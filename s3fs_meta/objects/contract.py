@@ -17,7 +17,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import ObjectKey
 
-ETag = str  # opaque version of one object's content, only for replace()
+ETag = str  # opaque version of the content of one object; only replace() uses it
 
 
 class ObjectInfo(NamedTuple):
@@ -36,12 +36,13 @@ class Fetched(NamedTuple):
 
 
 class ObjectStore(Protocol):
-    """A flat namespace of immutable-by-default objects under one prefix.
+    """A flat namespace of objects under one prefix; only ``put`` and ``replace`` change objects.
 
-    All methods: schedule point always; take no locks; must be outside a transaction. All raise
-    TransientStoreError (worth a retry) and the subclasses of PermanentStoreError; a key that
-    ``check_key`` refuses is InvalidRequestError. Buffers passed in are not kept after return.
-    Cancellation is honoured; the outcome of a cancelled write is unknown.
+    Every async method is always a schedule point, takes no locks, and must be called outside a
+    transaction. Each may raise TransientStoreError (worth a retry) and the subclasses of
+    PermanentStoreError. A key that ``check_key`` refuses raises InvalidRequestError. Buffers passed
+    in are not kept after return. Cancellation is honoured; the outcome of a cancelled write is
+    unknown.
     """
 
     @property
@@ -51,13 +52,13 @@ class ObjectStore(Protocol):
 
     @property
     def has_own_clock(self) -> bool:
-        """Return whether the store's times are by another clock than this host's."""
+        """Return whether the store takes its times from another clock than this host's."""
         ...
 
     async def now_ns(self) -> int | None:
         """Return nanoseconds since 1970-01-01 UTC by the store's clock, None if unavailable.
 
-        By the same clock as ``ObjectInfo.modified_ns``; may be truncated to a second. Needs
+        ``ObjectInfo.modified_ns`` uses the same clock. The time may be truncated to a second. Needs
         permission to write: a store of files takes the time from a file that it writes.
         """
         ...
@@ -66,7 +67,7 @@ class ObjectStore(Protocol):
         """Return a complete object of at most *max_bytes* bytes.
 
         Raises:
-            ObjectMissingError: no such key.
+            ObjectMissingError: no object has the key.
             ObjectTooLargeError: it is larger; no memory was allocated for it.
         """
         ...
@@ -75,26 +76,26 @@ class ObjectStore(Protocol):
         """Return exactly bytes ``[start, stop)``, as ``check_range`` allows.
 
         Raises:
-            ObjectMissingError: no such key.
+            ObjectMissingError: no object has the key.
             TransientStoreError: the answer was short.
             FormatError: the object ends before *stop*, or no object can have such a range.
         """
         ...
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
-        """Store an object, replacing any. On return it is durable and visible to every reader."""
+        """Store an object, or replace it. On return it is durable and visible to every reader."""
         ...
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
         """Store an object only if the key is free.
 
-        Exactly one of any number of concurrent callers returns; the others get the error. After
-        TransientStoreError the outcome is unknown: the object may exist. ``retry`` tries again,
-        and if the object then holds exactly these bytes, it counts as created by this call. So
-        callers include bytes that no other caller sends.
+        Of any number of concurrent callers, exactly one succeeds; all others get PreconditionError.
+        After TransientStoreError the outcome is unknown: the object may exist. ``retry`` tries
+        again; if the object then holds exactly these bytes, it counts as created by this call. So
+        *data* includes bytes that no other caller sends.
 
         Raises:
-            PreconditionError: the key is taken, by other bytes; nothing was written.
+            PreconditionError: the key is taken by an object with other bytes; nothing was written.
         """
         ...
 
@@ -109,18 +110,19 @@ class ObjectStore(Protocol):
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
         """Delete objects; keys that do not exist are no error. *keys* may be empty.
 
-        After an error some may be deleted. A power cut at the store may undo a deletion.
+        After an error some of the objects may be deleted. A power cut at the store may undo a
+        deletion.
         """
         ...
 
     def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield every object whose key starts with *prefix*, ascending, no duplicates.
 
-        Objects created or deleted meanwhile may or may not appear. Unfinished writes never do.
+        Objects created or deleted meanwhile may or may not appear; unfinished writes never appear.
 
         Args:
-            prefix: any beginning of a key, may end inside a component; may be empty.
-            after: only keys greater than this one, to resume an interrupted listing.
+            prefix: any beginning of a key; may end inside a component and may be empty.
+            after: only greater keys are listed; used to resume an interrupted listing.
         """
         ...
 
@@ -135,10 +137,10 @@ def listing_of(prefix: str) -> str:
 
 
 def check_range(key: str, start: int, stop: int) -> None:
-    """Refuse a range that no object of ours can have; rows from the bucket may be corrupt.
+    """Refuse a byte range that no object of ours can have; a corrupt row may contain such a range.
 
     Raises:
-        FormatError: it is empty, begins before the object, ends after OBJECT_BYTES_MAX, or is
+        FormatError: the range is empty, begins before byte 0, ends after OBJECT_BYTES_MAX, or is
             longer than RANGE_BYTES_MAX.
     """
     if not 0 <= start < stop <= OBJECT_BYTES_MAX or stop - start > RANGE_BYTES_MAX:
@@ -154,11 +156,11 @@ def check_size(key: str, size_bytes: int, max_bytes: int, etag: ETag) -> None:
 
 
 def check_key(key: str) -> None:
-    """Refuse a key that some store cannot hold.
+    """Refuse a key that one of the stores cannot hold.
 
     Raises:
-        InvalidRequestError: empty or over-long key or component, ``//``, ``.``, ``..``, leading
-            or trailing slash, a byte outside printable ASCII.
+        InvalidRequestError: the key or a component is empty or too long; or the key has ``//``,
+            ``.``, ``..``, a leading or trailing slash, or a byte outside printable ASCII.
     """
     components = key.split("/")
     if (

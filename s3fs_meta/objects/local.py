@@ -2,14 +2,15 @@
 
 Owns: the layout ``<root>/<key>``, and ``<root>/tmp`` with the unfinished files and two lock files.
 Does not know: what objects contain.
-Keeps: a write counts only after fsync of the file and of every directory above it; no directory
-is left empty; nothing is written while the disk of the directory is not mounted.
+Keeps: a write is reported as done only after fsync of the file and of every directory above it; no
+directory stays empty; nothing is written while the disk of the directory is not mounted.
 
-An object is written to ``tmp`` and synced there, then gets its name by rename(2), or by link(2)
-when the key must be free. ``replace`` compares and renames under flock(2) on ``tmp/replace.lock``,
-so it is atomic between processes. Every open store holds a shared flock on ``tmp/lock``; a store
-that can make it exclusive is the only one open and removes the leftovers of a crash from ``tmp``.
-That file also distinguishes the real directory from the empty mount point below it.
+A write creates a file in ``tmp``, syncs it, and gives it the name of the object by rename(2), or by
+link(2) when the key must be free. ``replace`` compares and renames under flock(2) on
+``tmp/replace.lock``, so it is atomic between processes. Every open store holds a shared flock on
+``tmp/lock``; a store that can make its lock exclusive is the only open store and removes the
+leftovers of a crash from ``tmp``. The file ``tmp/lock`` also distinguishes the real directory from
+the empty mount point below it.
 """
 
 import contextlib
@@ -63,13 +64,13 @@ UNFINISHED: Final = "tmp"  # reserved: no key begins with it
 LOCK: Final = "lock"
 REPLACE_LOCK: Final = "replace.lock"
 
-_UNFINISHED_BYTES: Final = 16  # random part of the name of an unfinished file
+_UNFINISHED_BYTES: Final = 16  # random bytes in the name of an unfinished file
 _UNFINISHED_NAME: Final = re.compile(f"[0-9a-f]{{{2 * _UNFINISHED_BYTES}}}", re.ASCII)
 _ETAG_BYTES: Final = 16
 
 _Result = TypeVar("_Result")
 
-# The disk, or its network, may return; space may become free.
+# Errors after which a retry may succeed: a disk or its network returns, space becomes free.
 _TRANSIENT: Final = frozenset(
     {
         errno.ENOSPC,
@@ -90,8 +91,8 @@ _TRANSIENT: Final = frozenset(
 )
 _ADVICE: Final = {
     errno.EACCES: "check owner and permissions of the directory",
-    errno.EPERM: "its filesystem must allow hard links, and the files must not be immutable",
-    errno.EROFS: "its filesystem is mounted read-only",
+    errno.EPERM: "the disk's filesystem must allow hard links, and the files must not be immutable",
+    errno.EROFS: "the disk's filesystem is mounted read-only",
 }
 
 
@@ -110,15 +111,15 @@ class LocalStore:
 
         Args:
             root: an absolute path. Nothing is written below it before the first write.
-            make_root: make it, and its missing parents.
+            make_root: make the directory and its missing parents.
             probe_only: the caller reads a few objects from a directory that may be no store; take
                 no lock and remove no leftovers.
-            may_be_absent: if it does not exist, every request fails until it does, as with a
-                server that cannot be reached.
+            may_be_absent: if the directory does not exist, every request fails until it exists, as
+                with a server that cannot be reached.
 
         Raises:
-            UsageError: it does not exist, is no directory, or cannot be made.
-            StoreError: a disk error, or missing permissions.
+            UsageError: *root* does not exist, is no directory, or cannot be made.
+            StoreError: the disk fails, or permissions are missing.
         """
         if make_root:
             _make_root(root)
@@ -141,7 +142,7 @@ class LocalStore:
 
     @property
     def has_own_clock(self) -> bool:
-        """Return false: a local disk uses this host's clock, and a network disk looks the same."""
+        """Return false: a local disk uses this host's clock; a network disk is not recognised."""
         return False
 
     async def now_ns(self) -> int | None:
@@ -149,7 +150,7 @@ class LocalStore:
         return await self._in_thread(UNFINISHED, self._now_ns)
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
-        """Return a whole object."""
+        """Return a complete object."""
         return await self._in_thread(key, partial(self._get, key, max_bytes))
 
     async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
@@ -158,7 +159,7 @@ class LocalStore:
         return await self._in_thread(key, partial(self._get_range, key, start, stop))
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
-        """Store an object, replacing any."""
+        """Store an object, or replace it."""
         await self._in_thread(key, partial(self._put, key, data))
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
@@ -193,10 +194,11 @@ class LocalStore:
         await trio.lowlevel.checkpoint()
 
     async def _in_thread(self, key: str, work: Callable[[], _Result]) -> _Result:
-        """Return the result of *work*; a cancelled caller returns at once, its thread goes on.
+        """Return the result of *work*; a cancelled caller returns at once, its thread continues.
 
         The directory may be on a network disk whose server never answers again. The abandoned
-        thread may still write, as a remote store may: a cancelled request's outcome is unknown.
+        thread may still write, so the outcome of a cancelled request is unknown, as with a remote
+        store.
         """
         return await trio.to_thread.run_sync(
             self._translated, key, work, abandon_on_cancel=True, limiter=self._limiter
@@ -211,7 +213,7 @@ class LocalStore:
             raise self.translate(exc, key) from exc
 
     def translate(self, exc: OSError, key: str) -> StoreError:
-        """Return our error for one of the system; the caller raises it ``from`` that one."""
+        """Return the StoreError for an OSError; the caller raises it ``from`` the OSError."""
         if isinstance(exc, FileNotFoundError):
             with contextlib.suppress(OSError):
                 self._require_root(key)
@@ -227,7 +229,8 @@ class LocalStore:
         """Raise unless the directory is still the one that was opened.
 
         Raises:
-            TransientStoreError: it is missing, or the directory now at this path has no lock file.
+            TransientStoreError: the directory is missing, or the one now at its path has no lock
+                file.
         """
         witness = self.root if self._lock_fd is None else self._unfinished / LOCK
         if not os.path.lexists(witness):
@@ -241,7 +244,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _opened(self, key: ObjectKey) -> Iterator[tuple[int, os.stat_result]]:
-        """Give the descriptor and the status of an object's file."""
+        """Yield the descriptor and the status of an object's file."""
         _check_key(key)
         try:
             fd = self._tree.open(key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -273,7 +276,7 @@ class LocalStore:
     def _get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
         with self._opened(key) as (fd, status):
             if stop > status.st_size:
-                raise FormatError(key, f"it ends at byte {status.st_size}, before {stop}")
+                raise FormatError(key, f"the object ends at byte {status.st_size}, before {stop}")
             return _read(key, fd, start, stop)
 
     def _find(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
@@ -284,7 +287,7 @@ class LocalStore:
                 yield info
 
     def _find_in(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
-        # A directory sorts with its slash, to stand at its first key's position: '-' < '/' < '0'.
+        # A directory sorts by its name and a slash, as its keys do: '-' < '/' < '0'.
         names = [
             (f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name, entry)
             for entry in self._scan(folder)
@@ -306,10 +309,10 @@ class LocalStore:
                 return [entry for entry in entries if not hides or entry.name != UNFINISHED]
         except (FileNotFoundError, NotADirectoryError):
             self._require_root(folder)
-            return []  # no such prefix, or pruned since
+            return []  # the directory does not exist, or was pruned meanwhile
 
     def _owns_unfinished(self) -> bool:
-        """Return whether ``tmp`` has a store's lock file or no entries: it holds no user data."""
+        """Return whether ``tmp`` is empty, missing, or a store's own, so holds no user data."""
         return (self._unfinished / LOCK).exists() or not (
             self._unfinished.is_dir() and any(self._unfinished.iterdir())
         )
@@ -330,7 +333,7 @@ class LocalStore:
             try:
                 self._tree.link_new(source, key)
             except FileExistsError as exc:
-                # The object that we report must be durable even if its writer died before syncing.
+                # The existing object must be durable even if its writer crashed before it synced.
                 self._tree.sync_parents([key])
                 raise PreconditionError(key) from exc
         self._tree.sync_parents([key])
@@ -351,7 +354,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _unfinished_file(self, key: ObjectKey, data: bytes | memoryview) -> Iterator[Path]:
-        """Give the path of a synced file with *data*; remove the path afterwards if it exists."""
+        """Yield the path of a synced file with *data*; remove the file if it remains there."""
         _check_key(key)
         self._prepare_writing()
         path = self._unfinished / secrets.token_hex(_UNFINISHED_BYTES)
@@ -396,8 +399,8 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _replace_lock(self) -> Iterator[None]:
-        # The wait has no timeout: a holder reads and renames one small file, and the kernel
-        # releases the lock of a process that dies.
+        # The wait has no timeout: the lock's holder reads and renames one small file, and the
+        # kernel releases the lock of a process that exits.
         path = self._unfinished / REPLACE_LOCK
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
@@ -416,7 +419,7 @@ def _make_root(root: Path) -> None:
 
 
 def _is_alone(lock_fd: int) -> bool:
-    """Make our lock exclusive, which works only while no other store is open; return success."""
+    """Make our shared lock exclusive if no other store is open; return whether it is exclusive."""
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -426,7 +429,7 @@ def _is_alone(lock_fd: int) -> bool:
 
 @contextlib.contextmanager
 def _suppress_read_only() -> Iterator[None]:
-    """Ignore errors of a user, or a filesystem, without permission to write."""
+    """Ignore the errors of a read-only filesystem and of missing write permission."""
     try:
         yield
     except OSError as exc:
@@ -466,7 +469,7 @@ def _read(key: str, fd: int, start: int, stop: int) -> bytes:
 
 
 def _etag_of(key: str, fd: int, status: os.stat_result) -> ETag:
-    """Return the version of a file, read in chunks; of a huge file, made from its status only."""
+    """Return the version of a file: a hash of its content, or of a huge file only of its status."""
     if status.st_size > HASHED_BYTES_MAX:
         return f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
     hasher = hashlib.blake2b(digest_size=_ETAG_BYTES)

@@ -1,6 +1,6 @@
-"""Objects in a dictionary, for tests and trials.
+"""A store of objects in a dictionary, for tests and trials.
 
-It passes the same contract suite as the real stores.
+The store passes the same contract suite as the stores on disk and in buckets.
 """
 
 import hashlib
@@ -22,18 +22,18 @@ from s3fs_meta.objects.contract import (
 
 
 class MemoryStore:
-    """A store that lives as long as this Python object; every method is one atomic step."""
+    """A store that exists as long as this Python object; every method is one atomic step."""
 
     def __init__(self, url: str = "memory:") -> None:
         self._url = url
         self.objects: dict[ObjectKey, bytes] = {}
-        self.modified_ns: dict[ObjectKey, int] = {}  # times of objects that a method stored
+        self.modified_ns: dict[ObjectKey, int] = {}  # times at which objects were stored
         self.clock: Clock = SystemClock()  # clock of the store; tests set it
         self.has_own_clock = True
 
     @property
     def url(self) -> str:
-        """Return the name given at construction."""
+        """Return the URL given at construction."""
         return self._url
 
     async def now_ns(self) -> int | None:
@@ -42,7 +42,7 @@ class MemoryStore:
         return self.clock.now_ns()
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
-        """Return a whole object."""
+        """Return a complete object."""
         await trio.lowlevel.checkpoint()
         data = self._find(key)
         check_size(key, len(data), max_bytes, _etag(data))
@@ -54,11 +54,11 @@ class MemoryStore:
         await trio.lowlevel.checkpoint()
         data = self._find(key)
         if stop > len(data):
-            raise FormatError(key, f"it ends at byte {len(data)}, before {stop}")
+            raise FormatError(key, f"the object ends at byte {len(data)}, before {stop}")
         return data[start:stop]
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
-        """Store an object, replacing any."""
+        """Store an object, or replace it."""
         check_key(key)
         await trio.lowlevel.checkpoint()
         self._store(key, data)
@@ -103,7 +103,7 @@ class MemoryStore:
                 yield ObjectInfo(key, size_bytes, self.modified_ns.get(key))
 
     async def close(self) -> None:
-        """Do nothing: the objects stay for the next user of this store."""
+        """Do nothing: the objects stay for later use of this store."""
         await trio.lowlevel.checkpoint()
 
     def _store(self, key: ObjectKey, data: bytes | memoryview) -> None:

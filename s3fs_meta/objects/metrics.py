@@ -1,6 +1,6 @@
-"""A store that counts the requests to another one.
+"""A store that counts the requests to the store that it wraps.
 
-Owns: counts per method, for status. Does not change requests or results.
+Owns: counts per method, which ``status`` shows. It does not change requests or results.
 """
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ class MethodCounts:
     """The counts of one method since the store was opened."""
 
     requests: int = 0
-    errors: int = 0  # requests that ended in a StoreError, except "no such key" of get
+    errors: int = 0  # requests that raised StoreError; a missing key in get is no error
     sent_bytes: int = 0  # bytes sent by requests that succeeded
     received_bytes: int = 0
 
@@ -34,12 +34,12 @@ class CountingStore:
 
     @property
     def url(self) -> str:
-        """Return the inner store's."""
+        """Return the URL of the inner store."""
         return self.inner.url
 
     @property
     def has_own_clock(self) -> bool:
-        """Return the inner store's."""
+        """Return whether the inner store has its own clock."""
         return self.inner.has_own_clock
 
     async def now_ns(self) -> int | None:
@@ -48,7 +48,7 @@ class CountingStore:
             return await self.inner.now_ns()
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
-        """Return a whole object."""
+        """Return a complete object."""
         with self._counted("get", answers=ObjectMissingError) as counts:
             fetched = await self.inner.get(key, max_bytes)
             counts.received_bytes += len(fetched.data)
@@ -62,7 +62,7 @@ class CountingStore:
         return data
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
-        """Store an object, replacing any."""
+        """Store an object, or replace it."""
         with self._counted("put") as counts:
             await self.inner.put(key, data)
             counts.sent_bytes += _size_bytes(data)

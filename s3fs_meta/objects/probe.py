@@ -1,7 +1,7 @@
 """A test whether a store honours conditional writes.
 
-Some stores silently ignore the conditions; two hosts could then destroy a filesystem by writing
-at once. Only trying shows it, so mkfs and mount try.
+Some stores silently ignore the conditions; with such a store, two hosts that write at the same time
+could destroy a filesystem. Only a test request reveals this, so mkfs and mount send one.
 """
 
 from typing import Final
@@ -14,20 +14,20 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, ObjectStore
 
 PREFIX: Final = "probe/"
-CONTENTS: Final = frozenset({b"first", b"second", b"taken", b"outdated"})  # left by a killed probe
+CONTENTS: Final = frozenset({b"first", b"second", b"taken", b"outdated"})  # all that a probe writes
 
 
 async def probe(store: ObjectStore, nonce: str) -> bool:
     """Return whether *store* refuses a create of a taken key and a replace of an old version.
 
-    Deletes its object ``probe/<nonce>``; only a killed probe leaves it behind.
+    Creates and deletes the object ``probe/<nonce>``; only a killed probe leaves it in the store.
 
     Args:
-        store: any store; it gets a few requests.
-        nonce: hexadecimal, never used before.
+        store: any store; the probe sends it a few requests.
+        nonce: hexadecimal digits, never used before.
 
     Raises:
-        StoreError: the store does not work at all.
+        StoreError: a request failed, so the answer is unknown.
 
     Schedule point: always.
     """
@@ -45,7 +45,7 @@ async def probe(store: ObjectStore, nonce: str) -> bool:
 
 
 async def _refuses(store: ObjectStore, key: ObjectKey) -> bool:
-    # Random bytes: a retry would treat equal bytes as its own write with a lost answer.
+    # The content is random: a retry would treat equal bytes as its own write with a lost answer.
     first = await store.create(key, b"first")
     if not await _is_refused(store, key, None):
         return False

@@ -1,8 +1,8 @@
-"""A store that retries requests which failed transiently.
+"""A store that repeats requests after transient failures.
 
-Owns: how often, how long and with what pauses a request is repeated, and recognising a write of
-ours whose answer was lost. This is the only retry loop: the inner stores try once.
-Does not know: stores. Repeats after TransientStoreError only.
+Owns: how often, how long and with which pauses a request is repeated, and recognising a write of
+ours whose answer was lost. This is the only retry loop; the inner stores make one attempt.
+Does not know: how a store works. Repeats a request only after TransientStoreError.
 """
 
 import random
@@ -49,7 +49,7 @@ class RetryPolicy:
     """The limits of retries and the pauses between them."""
 
     attempts_max: int = STORE_ATTEMPTS_MAX
-    # Time limit from the first attempt to the start of the last.
+    # Maximum time from the start of the first attempt to the start of the last.
     total_s_max: float = STORE_TOTAL_S_MAX
     delay_s_min: float = STORE_DELAY_S_MIN
     delay_s_max: float = STORE_DELAY_S_MAX
@@ -57,7 +57,8 @@ class RetryPolicy:
     def delay_s(self, attempts_made: int, jitter: float) -> float:
         """Return the pause before the next attempt.
 
-        The upper bound doubles each time; *jitter*, 0 to 1, chooses between half of it and all.
+        The upper bound doubles with each attempt. *jitter*, from 0 to 1, selects a pause between
+        half of the bound and the bound.
 
         Source: AWS Architecture Blog, "Exponential Backoff And Jitter" (equal jitter).
         """
@@ -100,7 +101,7 @@ class _Attempts:
 
 
 class _Contact:
-    """Remembers whether a store has ever answered; until then it reports delays to the user."""
+    """Records whether a store has ever answered; reports delays until then to the user."""
 
     def __init__(self, url: str, policy: RetryPolicy, notify: Callable[[str], None]) -> None:
         self._url, self._policy, self._notify = url, policy, notify
@@ -108,7 +109,7 @@ class _Contact:
         self.is_made = False
 
     async def watched(self, request: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Make one attempt; before first contact, report one that fails or takes long.
+        """Make one attempt; until the store has answered once, report failures and delays.
 
         Raises the errors of *request*.
         """
@@ -137,13 +138,13 @@ class _Contact:
         self.is_made = True
 
     def _report_silence(self) -> None:
-        # A server may accept each connection and answer nothing: then an attempt takes both.
+        # If a server accepts connections but never answers, an attempt takes both timeouts.
         bound_s = self._policy.bound_s(STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S)
         self._report(f"{self._url} has not answered yet, trying for up to {bound_s:.0f} s")
 
     def _report_failure(self, error: TransientStoreError, attempt_s: float) -> None:
         if error.unresolved:
-            return  # there is no retry, and the error itself is shown
+            return  # the request is not retried, and the caller shows the error
         bound_s = self._policy.bound_s(attempt_s)
         self._report(f"cannot reach {self._url}, trying for up to {bound_s:.0f} s: {error.code}")
 
@@ -155,9 +156,9 @@ class _Contact:
 
 @asynccontextmanager
 async def _alarm(after_s: float, call: Callable[[], None]) -> AsyncIterator[None]:
-    """Call a function if the block has not ended after *after_s*.
+    """Call a function if the with-block is still running after *after_s* seconds.
 
-    An error of the block is raised as it is, not in an exception group.
+    An error of the with-block is raised unchanged, not in an exception group.
     """
 
     async def wait() -> None:
@@ -181,7 +182,7 @@ def ignore_notice(_text: str) -> None:
 
 
 class RetryingStore:
-    """A store that repeats transient failures; raises StoreUnavailableError when it gives up."""
+    """A store that repeats failed requests, and at last raises StoreUnavailableError."""
 
     def __init__(
         self,
@@ -194,24 +195,24 @@ class RetryingStore:
 
         Args:
             inner: a store that makes one attempt per request.
-            policy: limits and pauses.
+            policy: limits of retries, and pauses.
             jitter: randomness for the pauses.
             notify: called once with a message if the store is slow or fails before its first answer.
         """
         self.inner = inner
-        self.retries = 0  # retries, over all requests
+        self.retries = 0  # number of retries since construction, of all requests
         self._policy = policy or RetryPolicy()
         self._jitter = jitter or random.Random()  # noqa: S311 - spreads load, hides nothing
         self._contact = _Contact(inner.url, self._policy, notify)
 
     @property
     def url(self) -> str:
-        """Return the inner store's."""
+        """Return the URL of the inner store."""
         return self.inner.url
 
     @property
     def has_own_clock(self) -> bool:
-        """Return the inner store's."""
+        """Return whether the inner store has its own clock."""
         return self.inner.has_own_clock
 
     async def now_ns(self) -> int | None:
@@ -219,7 +220,7 @@ class RetryingStore:
         return await self._repeat("the store's clock", self.inner.now_ns)
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
-        """Return a whole object."""
+        """Return a complete object."""
         return await self._repeat(key, partial(self.inner.get, key, max_bytes))
 
     async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
@@ -227,15 +228,15 @@ class RetryingStore:
         return await self._repeat(key, partial(self.inner.get_range, key, start, stop))
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
-        """Store an object, replacing any."""
+        """Store an object, or replace it."""
         await self._repeat(key, partial(self.inner.put, key, data))
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if the key is free, or taken by an earlier attempt of this call."""
+        """Store an object only if the key is free, or an earlier attempt of this call used it."""
         return await self._conditional(key, data, partial(self.inner.create, key, data))
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
-        """Store an object only if its version is *etag*, or stems from an attempt of this call."""
+        """Replace an object only if its version is *etag* or of an attempt of this call."""
         return await self._conditional(key, data, partial(self.inner.replace, key, data, etag))
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -244,7 +245,7 @@ class RetryingStore:
         await self._repeat(key, partial(self.inner.delete, keys))
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects, ascending; after an error resume behind the last one yielded.
+        """Yield objects, ascending; after an error resume after the last yielded object.
 
         Each yielded object resets the limits, so a long listing survives any number of errors.
         """
@@ -280,10 +281,10 @@ class RetryingStore:
     async def _conditional(
         self, key: ObjectKey, data: bytes | memoryview, request: Callable[[], Awaitable[ETag]]
     ) -> ETag:
-        """Repeat a conditional write; recognise an earlier attempt that succeeded unnoticed.
+        """Repeat a conditional write; recognise an earlier attempt whose success was not reported.
 
-        If an attempt is refused after one with an unknown outcome, that earlier attempt may be
-        the reason. The object then holds our bytes, and the write counts as done.
+        An attempt may be refused because an earlier attempt, whose outcome is unknown, succeeded.
+        If so, the object holds our bytes, and the write counts as done.
         """
         unknown = False
 

@@ -4,8 +4,8 @@ Owns: the requests, and the checks that boto3 leaves to its caller: lengths of a
 listings, errors inside successful answers.
 Does not know: retries (``objects.retry``); every method makes one attempt.
 
-Requests run in at most STORE_THREADS_MAX threads. After a cancellation the thread finishes its
-request alone, at the latest by its timeouts; it may keep the bytes, which are immutable.
+Requests run in at most STORE_THREADS_MAX threads. After a cancellation the thread still finishes
+its request, at the latest when it times out; it may keep the bytes to send, which are immutable.
 """
 
 import io
@@ -69,7 +69,7 @@ _IF_FREE: Final = {"IfNoneMatch": "*"}
 
 
 class _Page(NamedTuple):
-    """One answer to a listing."""
+    """One page of a listing."""
 
     found: Sequence[ObjectInfo]
     token: str | None  # None on the last page
@@ -86,11 +86,11 @@ class S3Store:
         *,
         multipart_bytes: int = MULTIPART_BYTES,
     ) -> None:
-        """Configure the store; send nothing before the first request.
+        """Configure the store; no connection is made before the first request.
 
         Args:
-            bucket: it must exist.
-            prefix: without slashes at its ends; may be empty.
+            bucket: name of a bucket, which must exist.
+            prefix: has no leading or trailing slash; may be empty.
             place: server, region, profile, timeouts.
             multipart_bytes: larger objects are uploaded in parts of this size; S3 requires at
                 least 5 MiB for every part but the last.
@@ -110,7 +110,7 @@ class S3Store:
 
     @property
     def has_own_clock(self) -> bool:
-        """Return true: the server stamps its answers and objects."""
+        """Return true: the server's clock dates its answers and objects."""
         return True
 
     async def now_ns(self) -> int | None:
@@ -118,7 +118,7 @@ class S3Store:
         return await self._request("the store's clock", self._now_ns)
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
-        """Return a whole object."""
+        """Return a complete object."""
         return await self._request(key, partial(self._get, key, max_bytes))
 
     async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
@@ -127,7 +127,7 @@ class S3Store:
         return await self._request(key, partial(self._get_range, key, start, stop))
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
-        """Store an object, replacing any; a large one in parts."""
+        """Store an object, or replace it; upload a large object in parts."""
         body = _immutable(data)
         if len(body) > self._multipart_bytes:
             await self._put_in_parts(key, bytes(body))
@@ -143,11 +143,11 @@ class S3Store:
         condition = {"IfMatch": etag}
         try:
             return await self._request(key, partial(self._put, key, _immutable(data), condition))
-        except ObjectMissingError as exc:  # S3's answer to a condition on a missing object
+        except ObjectMissingError as exc:  # S3 answers so if an object with a condition is missing
             raise PreconditionError(key) from exc
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
-        """Delete objects, a thousand with one request."""
+        """Delete objects, up to a thousand with one request."""
         for key in keys:
             check_key(key)
         for begin in range(0, len(keys), DELETE_BATCH_KEYS):
@@ -218,7 +218,7 @@ class S3Store:
         try:
             check_size(key, size_bytes, max_bytes, etag)
         except BaseException:
-            body.close()  # closes the connection, too: the unread body would still arrive on it
+            body.close()  # closes the connection, on which the unread body would still arrive
             raise
         return Fetched(self.read_body(key, body, size_bytes), etag)
 
@@ -236,7 +236,7 @@ class S3Store:
         """Return exactly *size_bytes* of an answer. Blocking.
 
         Raises:
-            TransientStoreError: the body was shorter or longer, or came below the minimum rate.
+            TransientStoreError: the body was shorter or longer, or arrived below the minimum rate.
         """
         deadline_s = time.monotonic() + self._place.read_timeout_s
         deadline_s += size_bytes / STORE_BODY_BYTES_PER_S_MIN
@@ -247,7 +247,7 @@ class S3Store:
             while (piece := body.read(STORE_BODY_CHUNK_BYTES)) and buffer.tell() <= size_bytes:
                 buffer.write(piece)
                 if time.monotonic() > deadline_s:
-                    raise TransientStoreError(key, "the answer took too long")
+                    raise TransientStoreError(key, "the body of the answer took too long")
         finally:
             body.close()
         if buffer.tell() != size_bytes:
@@ -264,7 +264,8 @@ class S3Store:
         client: "S3Client",
     ) -> ETag:
         assert len(body) <= OBJECT_BYTES_MAX, "an object is one PUT"
-        # boto3 takes any buffer; the types that its stubs allow would be copied or read piecemeal.
+        # boto3 accepts any buffer; it would copy, or read in chunks, the types that its stubs
+        # allow.
         answer = client.put_object(
             **self._named(key), Body=cast("bytes", body), ContentMD5=content_md5(body), **condition
         )
@@ -307,7 +308,7 @@ class S3Store:
     # --- large objects ---------------------------------------------------------------------
 
     async def _put_in_parts(self, key: ObjectKey, body: bytes) -> None:
-        """Put an object as a multipart upload; abort the upload after an error."""
+        """Store an object by a multipart upload; abort the upload after an error."""
         upload_id = await self._request(key, partial(self._begin_upload, key))
         try:
             parts = [
@@ -359,7 +360,7 @@ def _in_ns(when: datetime) -> int:
 
 
 def _immutable(data: bytes | memoryview) -> bytes | memoryview:
-    """Return *data*, copied if it is mutable: the thread of a cancelled request may keep it."""
+    """Return *data*, copied if mutable, because the thread of a cancelled request may keep it."""
     return bytes(data) if isinstance(data, memoryview) and not data.readonly else data
 
 
@@ -368,11 +369,11 @@ def _check_range(key: str, content_range: str, start: int, stop: int) -> None:
 
     Raises:
         FormatError: the object ends before *stop*.
-        TransientStoreError: the answer is for other bytes.
+        TransientStoreError: the answer has another range.
     """
     span, _, total = content_range.removeprefix("bytes ").partition("/")
     if total.isdigit() and int(total) < stop:
-        raise FormatError(key, f"it ends at byte {total}, before {stop}")
+        raise FormatError(key, f"the object ends at byte {total}, before {stop}")
     if span != f"{start}-{stop - 1}":
         asked = f"bytes {start}-{stop - 1}"
         raise TransientStoreError(key, f"answer has range {content_range!r} instead of {asked!r}")

@@ -3,9 +3,9 @@
 Owns: its configuration, its creation, and its renewal when credentials expire.
 Does not know: the contract.
 
-The client is made on first use, in a thread, thus after the daemon has forked; a process that
-inherits its parent's client makes its own. All threads of a process share it (boto3 documents
-clients, not sessions, as thread-safe).
+The client is made in a thread at its first use, which is after the daemon has forked. A process
+that inherits its parent's client makes its own client. All threads of a process share one client
+(boto3 documents clients, not sessions, as thread-safe).
 """
 
 import base64
@@ -32,7 +32,7 @@ USER_AGENT: Final = "s3fs-meta"
 
 
 class S3Place(NamedTuple):
-    """Server, region, profile and timeouts; None: from the standard AWS configuration chain."""
+    """Server, region, profile and timeouts; for None the standard AWS configuration applies."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -48,7 +48,7 @@ class _Made(NamedTuple):
 
 
 class S3ClientHolder:
-    """Holds the current client; thread-safe."""
+    """Holds the current boto3 client; thread-safe."""
 
     def __init__(self, place: S3Place) -> None:
         self._place = place
@@ -56,18 +56,18 @@ class S3ClientHolder:
         self._made: _Made | None = None
 
     def client(self) -> "S3Client":
-        """Return the client of this process; blocks, perhaps on the network for credentials."""
+        """Return the client of this process; may block on the network for credentials."""
         with self._guard:
             if self._made is None or self._made.pid != os.getpid():
                 self._made = _make(self._place)
             return self._made.client
 
     def renew(self, failed: "S3Client") -> bool:
-        """Replace a client whose credentials have expired; return whether there are newer ones.
+        """Replace a client with expired credentials; return whether newer credentials were found.
 
         Args:
-            failed: the client whose request was refused; if another thread has replaced it
-                already, nothing is done.
+            failed: the client whose request was refused. If another thread has already replaced
+                this client, nothing is done.
         """
         with self._guard:
             if self._made is None or self._made.client is not failed:
@@ -95,7 +95,7 @@ def _make(place: S3Place) -> _Made:
     )
     credentials = session.get_credentials()
     client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place))
-    # "Expect: 100-continue" costs each PUT a round trip, and a second with servers that ignore it.
+    # "Expect: 100-continue" adds a round trip to each PUT, or 1 s if a server ignores the header.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
     client.meta.events.register_last("before-parameter-build.s3", _end_redirections)
@@ -107,8 +107,8 @@ def _make(place: S3Place) -> _Made:
 def _descriptions() -> Loader:
     """Return botocore's descriptions of services, read and parsed once per process.
 
-    Making a client takes 5 ms with them and 140 ms without, nearly all with the interpreter lock
-    held; while credentials stay expired, every attempt makes one.
+    Making a client takes 5 ms with cached descriptions and 140 ms without them, nearly all with the
+    interpreter lock held. While credentials stay expired, every attempt makes a client.
     """
     return botocore.loaders.create_loader()
 
@@ -124,11 +124,11 @@ def _config(place: S3Place) -> Config:
         max_pool_connections=STORE_THREADS_MAX,
         tcp_keepalive=True,
         parameter_validation=False,
-        # Content-MD5 covers uploads, our own hashes cover downloads.
+        # Content-MD5 protects uploads, the hashes in our formats protect downloads.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={
-            # Over https TLS protects the payload; over plain http only this signature does.
+            # Over https TLS protects the payload; over plain http only its signature protects it.
             "payload_signing_enabled": (place.endpoint_url or "").startswith("http:"),
             # A self-hosted server rarely has a DNS name for every bucket.
             "addressing_style": "path" if place.endpoint_url else "auto",
@@ -146,13 +146,14 @@ def content_md5(data: bytes | memoryview) -> str:
 def _end_redirections(model: Any, context: dict[str, Any], **_: object) -> None:
     """Keep botocore from following a redirection of its own HeadBucket request.
 
-    botocore sends HeadBucket to learn a bucket's region when an answer is a redirection. If that
-    is redirected as well, for example by a web server from http to https, it would loop forever.
+    botocore sends HeadBucket to learn a bucket's region when an answer is a redirection. If
+    HeadBucket is redirected as well, for example by a web server from http to https, botocore would
+    loop forever.
     """
     if model.name == "HeadBucket":
         context["s3_redirect"]["redirected"] = True
 
 
 def _add_content_md5(params: dict[str, Any], **_: object) -> None:
-    """Add the header that older servers require in a batch delete; boto3 sends only a CRC."""
+    """Add Content-MD5 to a batch delete: older servers require it, and boto3 sends only a CRC."""
     params["headers"]["Content-MD5"] = content_md5(params["body"])

@@ -1,7 +1,7 @@
 """Translation of boto3's exceptions into our errors, each with a message of one line.
 
 Owns: the tables of S3 error codes and botocore exceptions, and the advice for each.
-Does not know: requests. An error that no table lists becomes UnexpectedStoreError.
+Does not know: how requests are made. An error that no table lists becomes UnexpectedStoreError.
 Source: Amazon S3 API Reference, "Error responses"; botocore/exceptions.py.
 """
 
@@ -42,7 +42,7 @@ _TRANSIENT_CODES: Final = frozenset(
         "IncompleteBody",
         "ConditionalRequestConflict",  # two concurrent conditional writes: neither was applied
         "OperationAborted",
-        "NoSuchUpload",  # another client aborted the upload, so the put is repeated
+        "NoSuchUpload",  # another client aborted the multipart upload; a retry starts a new one
     }
 )
 _TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
@@ -87,7 +87,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     **dict.fromkeys(EXPIRED_CODES, _EXPIRED),
 }
 
-# Most specific first. The message of a connection error names the address, never a secret.
+# The most specific classes are first. A connection error's message has an address, no secret.
 _ACCESS_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (boto.NoCredentialsError, "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile"),
     (boto.PartialCredentialsError, "the secret key is missing beside the access key"),
@@ -107,26 +107,26 @@ _TRANSIENT_EXCEPTIONS: Final = (
     boto.FlexibleChecksumError,
     boto.CredentialRetrievalError,
     boto.MetadataRetrievalError,
-    ResponseParserError,  # probably the answer of a proxy
+    ResponseParserError,  # probably a proxy sent the answer
     OSError,
 )
 FOREIGN: Final = (boto.ClientError, boto.BotoCoreError, ResponseParserError, OSError)
 
 
 def translate(exc: Exception, key: str) -> S3fsError:
-    """Return our error for one of the ``FOREIGN`` exceptions."""
+    """Return the project's error for one of the ``FOREIGN`` exceptions."""
     if isinstance(exc, boto.ClientError):
         return _from_answer(exc.response, key)
     text = one_line(exc)
     if isinstance(exc, boto.SSLError) and "CERTIFICATE_VERIFY_FAILED" in text:
-        advice = "its certificate is not trusted here; name the authority in AWS_CA_BUNDLE"
+        advice = "this host does not trust the server; name its authority in AWS_CA_BUNDLE"
         return StoreAccessError(key, "certificate verification failed", advice)
     for kind, advice in _ACCESS_EXCEPTIONS:
         if isinstance(exc, kind):
             return StoreAccessError(key, text, advice)
     unresolved = _resolution_error(exc)
     if unresolved is not None:
-        what = f"the name of its server cannot be resolved ({unresolved.strerror})"
+        what = f"the name of the store's server cannot be resolved ({unresolved.strerror})"
         return TransientStoreError(key, f"{what}: {text}", unresolved=True)
     if isinstance(exc, _TRANSIENT_EXCEPTIONS):
         return TransientStoreError(key, text)
@@ -134,7 +134,7 @@ def translate(exc: Exception, key: str) -> S3fsError:
 
 
 def _resolution_error(exc: Exception) -> socket.gaierror | None:
-    """Return the name resolution error behind *exc*, None if there is none."""
+    """Return the name resolution error that caused *exc*, None if there was none."""
     if not isinstance(exc, boto.EndpointConnectionError):
         return None
     error = exc.kwargs.get("error")
@@ -145,14 +145,14 @@ def _resolution_error(exc: Exception) -> socket.gaierror | None:
 
 
 def error_code(exc: Exception) -> str:
-    """Return the S3 error code of an answer, or ''."""
+    """Return the S3 error code in an error answer, or '' if there is none."""
     if isinstance(exc, boto.ClientError):
         return str(exc.response.get("Error", {}).get("Code", ""))
     return ""
 
 
 def from_code(code: str, text: str, key: str) -> S3fsError:
-    """Return our error for an S3 error code, from an error answer or one key of a batch delete."""
+    """Return the project's error for an S3 error code of a request, or of one key in a batch."""
     if code in _TRANSIENT_CODES:
         return TransientStoreError(key, code)
     if code in _MISSING_CODES:
@@ -160,7 +160,7 @@ def from_code(code: str, text: str, key: str) -> S3fsError:
     if code in _PRECONDITION_CODES:
         return PreconditionError(key)
     if code in _RANGE_CODES:
-        return FormatError(key, "it ends before the requested range")
+        return FormatError(key, "the object ends before the requested range")
     if code in _ADVICE:
         return StoreAccessError(key, code, _ADVICE[code])
     return UnexpectedStoreError(key, f"{code}: {text}" if text else code)
@@ -177,7 +177,7 @@ def _from_answer(response: Mapping[str, Any], key: str) -> S3fsError:
         region = error.get("Region") or headers.get("x-amz-bucket-region")
         advice = f"the bucket is in another region; pass --region {region}"
         if not region:
-            advice = "the bucket is elsewhere; check --region and --endpoint-url"
+            advice = "the bucket is in another region; check --region and --endpoint-url"
         return StoreAccessError(key, code, advice)
     if metadata.get("HTTPStatusCode") in _TRANSIENT_STATUSES and code not in _ADVICE:
         return TransientStoreError(key, code or f"HTTP {metadata['HTTPStatusCode']}")
@@ -185,7 +185,7 @@ def _from_answer(response: Mapping[str, Any], key: str) -> S3fsError:
 
 
 def _skew(date: str | None) -> str:
-    """Return a message with the offset of this host's clock from the time in the answer."""
+    """Return a message with the difference between this host's clock and the time in an answer."""
     try:
         theirs_s = parsedate_to_datetime(date or "").timestamp()
     except ValueError:
@@ -196,5 +196,5 @@ def _skew(date: str | None) -> str:
 
 
 def one_line(value: object) -> str:
-    """Return a text without line breaks."""
+    """Return the text of *value* on one line."""
     return " ".join(str(value).split())

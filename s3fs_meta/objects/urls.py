@@ -1,8 +1,8 @@
 """Parsing of store URLs, and opening the store of a URL.
 
 Owns: the forms of URLs, and the decorators around every store.
-Does not know: the stores' internals; boto3 is loaded only for a bucket, since that takes a
-third of a second.
+Does not know: how stores work. It loads boto3 only for a bucket, because loading takes a third of a
+second.
 """
 
 import re
@@ -17,19 +17,20 @@ from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.objects.retry import RetryingStore, ignore_notice
 
 _FORMS: Final = "use local:///absolute/path or s3://bucket/prefix"
-# Lower case, digits, dots and hyphens; 3 to 63. Source: S3 user guide, bucket naming rules.
+# A bucket name has 3 to 63 lower-case letters, digits, dots and hyphens. Source: S3 user guide,
+# bucket naming rules.
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _ENDPOINT: Final = re.compile(r"https?://[^/?#\s@]+(/[^?#\s]*)?")
 
 
 class LocalAddress(NamedTuple):
-    """A directory."""
+    """The address of a local store: a directory."""
 
     root: Path
 
 
 class S3Address(NamedTuple):
-    """A bucket and a prefix in it; *prefix* is empty or ends without a slash."""
+    """The address of a store in a bucket; *prefix* is empty or ends without a slash."""
 
     bucket: str
     prefix: str
@@ -39,7 +40,7 @@ StoreAddress = LocalAddress | S3Address
 
 
 class S3Options(NamedTuple):
-    """Settings of a bucket that its URL lacks; None: from the AWS configuration chain."""
+    """Settings that the URL of a bucket lacks; for None the standard AWS configuration applies."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -50,7 +51,7 @@ def parse(url: str) -> StoreAddress:
     """Return the address in *url*.
 
     Raises:
-        UsageError: it has none of the known forms.
+        UsageError: *url* has none of the known forms.
     """
     scheme, _, rest = url.partition("://")
     if scheme == "local":
@@ -67,7 +68,7 @@ def above(url: str) -> list[str]:
     """Return the URLs of the parents of *url* that may hold objects, the nearest first.
 
     Raises:
-        UsageError: it has none of the known forms.
+        UsageError: *url* has none of the known forms.
     """
     address = parse(url)
     if isinstance(address, LocalAddress):
@@ -92,7 +93,7 @@ def _prefix(url: str, path: str) -> str:
         if prefix:
             check_key(prefix)
     except InvalidRequestError as exc:
-        raise UsageError(f"URL {url!r} has a prefix that not every store can hold") from exc
+        raise UsageError(f"URL {url!r} has a prefix that is not valid in every store") from exc
     return prefix
 
 
@@ -109,10 +110,10 @@ def open_store(
 
     Args:
         url: as for ``parse``.
-        options: for buckets only.
-        make_root: make the directory of a local store (mkfs).
-        probe_only: read a few objects from an address that may be no store.
-        may_be_absent: a directory that does not exist is a store that cannot be reached.
+        options: used only for buckets.
+        make_root: make the directory of a local store; mkfs sets this.
+        probe_only: the caller reads a few objects from an address that may be no store.
+        may_be_absent: treat a missing directory as a store that cannot be reached.
         notify: as for ``RetryingStore``.
 
     Raises:

@@ -403,7 +403,7 @@ async def test_relative_time_uses_the_store_s_clock(
 
     assert (await bucket.find(asked)).txg == expected < links[-1].txg
     [notice] = bucket.points.notices
-    assert "'2d ago' is counted back by the store's clock" in notice
+    assert "'2d ago' counts back from the store's time" in notice
     then = PointInTime("then", links[2].created_ns)
     assert (await bucket.find(then)).txg == links[2].txg, "a time that is written out is absolute"
     assert "set the clock" in bucket.points.notices[-1]

@@ -1,10 +1,10 @@
-"""Abandoning unreadable txgs at the end of the chain, or publishing the local state instead.
+"""Abandoning the unreadable last txgs of the chain, or publishing the local state instead.
 
-Owns: the number after which the chain continues, the rules which host may abandon txgs, the report
-about them, the row ``mend`` of ``local_state``.
+Owns: the txg number after which the chain continues, the rules by which a host may abandon txgs,
+the report about abandoned txgs, the row ``mend`` of ``local_state``.
 Does not know: which database becomes the next txg, how it is published (``image.writer``).
-Keeps: no object is overwritten or deleted: the chain continues after every name that it can have,
-with a fence record that names the last valid txg, and then a link of kind IMAGE.
+Keeps: no object is overwritten or deleted. The chain continues after every txg that a name in the
+bucket may have, with a fence record that names the last valid txg, then a changelog of kind IMAGE.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -45,18 +45,18 @@ Publish = Callable[[Progress], Awaitable[object]]
 class Mend:
     """The txgs that may be abandoned so that a filesystem can be opened for writing."""
 
-    end_at: Txg | None = None  # abandon everything after this txg, of any writer
-    # True: the user has chosen an earlier txg, so abandon txgs of other hosts, too.
+    end_at: Txg | None = None  # abandon all txgs after this one, of any writer
+    # True: the user has chosen an earlier txg, so txgs of other hosts are abandoned, too.
     anything: bool = False
     publish_local: bool = False  # publish the local state if the bucket lacks its last txg
 
 
 class Behind(NamedTuple):
-    """The number and time after which the chain continues."""
+    """The txg number and the time after which the chain continues."""
 
     txg: Txg
     created_ns: int
-    link: Link | None = None  # the last valid link; None stands for the link of the local rows
+    link: Link | None = None  # the last valid link; None: the link in the local rows
 
 
 NOTHING: Final = Behind(Txg(0), 0)
@@ -68,12 +68,12 @@ def want(db: Database, why: str) -> None:
 
 
 def wanted(db: Database) -> str | None:
-    """Return why the next txg has to be an image, None if any kind will do."""
+    """Return why the next txg has to be an image, None if it may be of any kind."""
     return local_state.get(db, _ROW)
 
 
 def want_after(db: Database, noticed: OlderBucketError) -> None:
-    """Record that the bucket became older under this writer. Transaction: inside a group."""
+    """Record that the bucket was reset to an older copy. Transaction: inside a group."""
     want(db, put_back(noticed.message))
 
 
@@ -83,7 +83,7 @@ def put_back(why: str) -> str:
 
 
 def is_put_back(why: str) -> bool:
-    """Return whether a reason comes from ``put_back``: then packs may be missing, too."""
+    """Return whether a reason comes from ``put_back``, so that packs may be missing, too."""
     return why.startswith(_PUT_BACK)
 
 
@@ -93,13 +93,13 @@ def done(db: Database) -> None:
 
 
 async def publish_nothing(_progress: Progress) -> None:
-    """Do nothing: the default until a writer is connected to a maker of images."""
+    """Do nothing: the default until the shipper has an imager."""
 
 
 async def behind_all(
     store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, kept: Link
 ) -> Behind:
-    """Return the number and time after which the chain continues if *kept* is its last link."""
+    """Return the number and time after which the chain continues; *kept* is its last link."""
     head = Txg(0) if lease.head is None else lease.head.txg
     last = await names.last_name(store, keyring, max(head, kept.txg))
     created_ns = kept.created_ns
@@ -125,14 +125,14 @@ class Right(NamedTuple):
 async def require_right(
     store: ObjectStore, keyring: Keyring, uuid: str, kept: Txg, last: Txg, right: Right
 ) -> None:
-    """Refuse to abandon txgs of another host, unless the user asked for it.
+    """Refuse to abandon txgs of another host, unless the user requested this.
 
     Args:
         kept: the last valid txg.
         last: the last txg to abandon.
 
     Raises:
-        SettingsError: refused; the text says what to do.
+        SettingsError: the txgs must not be abandoned; the message names the ways to continue.
     """
     mend, lease = right.mend, right.lease
     if mend.anything or mend.end_at == kept:
@@ -148,7 +148,7 @@ async def require_right(
     if lease.holder == right.holder and epoch == lease.epoch:
         return
     raise SettingsError(
-        f"{lost} cannot be restored, and another host may have written that: {lease.host!r} had"
+        f"{lost} cannot be restored, and another host may have written it: {lease.host!r} had"
         f" the lease last, in epoch {lease.epoch}. If a host still has its state directory, mount"
         f" or run fsck -y on that host: it uploads its changes again. Otherwise fsck -y"
         f" --end-at={kept} abandons {lost}; the newest state is then txg {kept}"
@@ -186,12 +186,12 @@ def _line(txg: Txg, found: Fetched | str, size_bytes: int | None) -> str:
     return (
         f"txg {txg} is abandoned: written {format_time(found.link.created_ns)}, epoch"
         f" {found.changelog.epoch}, {found.object_bytes} bytes{kind}; it cannot be restored"
-        " without the ones before it"
+        " without the txgs before it"
     )
 
 
 async def _read(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fetched | str:
-    """Return a changelog, or why it cannot be read."""
+    """Return the changelog of a txg, or the reason why it cannot be read."""
     try:
         return await chain.fetch(store, keyring, uuid, txg)
     except NewerFormatError:

@@ -1,7 +1,7 @@
-"""The chain of changelogs in the bucket: finding, fetching and verifying its links.
+"""The chain of changelogs in the bucket: listing, fetching and verifying its links.
 
-Owns: the definition of a link, the record of this host's own link, reading the chain in order.
-Does not know: how a changelog is applied to rows, which host appends.
+Owns: the definition of a link, the row with the link of the local database, reading the chain.
+Does not know: how a changelog is applied to rows, which host may append.
 Keeps: a changelog continues the chain only if it names the link before it by hash.
 Design: docs/design/durability.md, "The chain".
 """
@@ -43,17 +43,17 @@ class Link(NamedTuple):
 
     txg: Txg
     hash: str
-    created_ns: int  # time of the cut, by the writer's clock
+    created_ns: int  # time at which the txg was cut, by the writer's clock
     floor: Txg = NO_FLOOR  # the first retained txg
 
     @property
     def next_txg(self) -> Txg:
-        """Return the number that the next changelog has."""
+        """Return the txg of the next changelog."""
         return Txg(self.txg + 1)
 
 
 class Fetched(NamedTuple):
-    """A changelog that was read, and its own link."""
+    """A changelog that was read, with its link."""
 
     changelog: Changelog
     link: Link
@@ -61,7 +61,7 @@ class Fetched(NamedTuple):
 
     @property
     def txg(self) -> Txg:
-        """Return its number."""
+        """Return the txg of the changelog."""
         return self.link.txg
 
 
@@ -71,7 +71,7 @@ def encode_link(link: Link) -> str:
 
 
 def recorded(db: Database) -> Link | None:
-    """Return the link that the rows of a database hold, None if that is not known."""
+    """Return the link of the state in a database, None if it is unknown."""
     text = local_state.get(db, _ROW)
     if text is not None:
         fields = Fields.parse(f"local_state.{_ROW}", text.encode("ascii", "replace"))
@@ -86,32 +86,32 @@ def recorded(db: Database) -> Link | None:
 
 
 def record(db: Database, link: Link) -> None:
-    """Note that the rows hold a link. Transaction: inside a group."""
+    """Record the link of the state in a database. Transaction: inside a group."""
     local_state.put(db, _ROW, encode_link(link))
 
 
 def record_own(db: Database, link: Link) -> None:
-    """Note that the rows hold a link which this host wrote. Transaction: inside a group."""
+    """Record a link that this host wrote as the database's. Transaction: inside a group."""
     record(db, link)
     note_own(db, link.txg)
 
 
 def note_own(db: Database, txg: Txg) -> None:
-    """Note the last txg that this host wrote itself. Transaction: inside a group."""
+    """Record the last txg that this host wrote itself. Transaction: inside a group."""
     local_state.put(db, _OWN, str(txg))
 
 
 def noted_own(db: Database) -> Txg | None:
-    """Return the txg that ``note_own`` recorded, None without one."""
+    """Return the txg that ``note_own`` recorded, None if it recorded none."""
     text = local_state.get(db, _OWN)
     return None if text is None else Txg(int(text))
 
 
 def own_txg(db: Database) -> Txg | None:
-    """Return the last txg that this host may have written itself, by its rows.
+    """Return the last txg that this host may have written itself, according to its rows.
 
-    Rows without a record of it (from an earlier program, or restored) may hold txgs of this host up
-    to the last one, so the last txg of the rows is returned.
+    A restored database, or one of an earlier program, has no record of this. This host may have
+    written all txgs in such a database, so the last of them is returned.
     """
     noted = noted_own(db)
     if noted is not None:
@@ -126,7 +126,7 @@ def wanted_floor(db: Database, link: Link) -> Txg:
 
 
 def want_floor(db: Database, floor: Txg) -> None:
-    """Let the next changelog raise the retention floor. Transaction: inside a group."""
+    """Record the floor to which the next changelog raises it. Transaction: inside a group."""
     local_state.put(db, _FLOOR, str(floor))
 
 
@@ -135,13 +135,13 @@ async def numbers_from(
 ) -> list[Txg]:
     """Return the txgs from *first* on that have a changelog in the bucket, ascending.
 
-    Names that the chain cannot have reached are left out: see ``names.reached``.
+    Names that the chain cannot have reached are ignored: see ``names.reached``.
 
     Args:
         store: the bucket.
-        keyring: of the filesystem.
-        first: a txg that the chain has reached, or the one after it.
-        count_max: stop after so many.
+        keyring: the keys of the filesystem.
+        first: a txg that the chain has reached, or the txg after it.
+        count_max: stop after this number of txgs; None: list all.
     """
     found = await listed_from(store, first, count_max)
     named = [(txg, key_of(txg)) for txg in found]
@@ -150,7 +150,7 @@ async def numbers_from(
 
 
 async def listed_from(store: ObjectStore, first: Txg, count_max: int | None = None) -> list[Txg]:
-    """Return the txgs from *first* on in the names of changelogs, ascending, foreign ones, too."""
+    """Return the txgs from *first* on that names of changelogs have, ascending, unverified."""
     found: list[Txg] = []
     after = key_of(Txg(first - 1)) if first > 0 else changelog_codec.PREFIX
     async with aclosing(store.list(changelog_codec.PREFIX, after=after)) as listing:
@@ -164,7 +164,7 @@ async def listed_from(store: ObjectStore, first: Txg, count_max: int | None = No
 
 
 async def sizes_after(store: ObjectStore, txg: Txg, last: Txg) -> list[int]:
-    """Return the sizes of the changelogs after a txg up to another, and of their parts."""
+    """Return the sizes of the changelogs after *txg* up to *last*, and of their parts."""
     found: list[int] = []
     for prefix, parse in (
         (changelog_codec.PREFIX, changelog_codec.parse_key),
@@ -179,30 +179,29 @@ async def sizes_after(store: ObjectStore, txg: Txg, last: Txg) -> list[int]:
 
 
 async def fetch_next(store: ObjectStore, keyring: Keyring, uuid: str, before: Link) -> Fetched:
-    """Return the changelog that follows a link.
+    """Return the changelog directly after a link.
 
     Raises:
-        ObjectMissingError: there is none.
-        FormatError: the object under its name is damaged, or does not follow.
+        ObjectMissingError: this changelog does not exist.
+        FormatError: the object with its name is damaged, or does not follow the link.
     """
     fetched = await fetch(store, keyring, uuid, before.next_txg)
     if fetched.changelog.previous != before.hash:
         key = key_of(before.next_txg)
-        raise FormatError(
-            key, f"it does not follow the changelog {before.txg} that this host knows"
-        )
+        raise FormatError(key, f"it does not follow changelog {before.txg} as this host knows it")
     if fetched.link.floor < before.floor:
         raise FormatError(
-            key_of(fetched.link.txg), "its retention floor is lower than that of its predecessor"
+            key_of(fetched.link.txg),
+            "its retention floor is lower than that of the changelog before it",
         )
     return fetched
 
 
 def require_known(changelog: Changelog) -> None:
-    """Refuse changes of tables that this program does not know; they are not damaged.
+    """Refuse a changelog with tables of a newer program; such a changelog is not damaged.
 
     Raises:
-        NewerFormatError: a newer program wrote them.
+        NewerFormatError: a newer program wrote the changelog.
     """
     if changelog.schema_version > SCHEMA_VERSION:
         key = key_of(changelog.txg)
@@ -213,16 +212,16 @@ async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fe
     """Return the changelog of a txg, without a check of its predecessor.
 
     Raises:
-        ObjectMissingError: there is none.
-        NewerFormatError: it is of an unknown version, and the next changelog does not show that its
-            bytes were changed.
-        FormatError: the object under its name is damaged.
+        ObjectMissingError: the changelog does not exist.
+        NewerFormatError: the changelog claims an unknown version, and the next changelog does not
+            prove that its bytes were changed.
+        FormatError: the object with its name is damaged.
     """
     key = key_of(txg)
     data = (await store.get(key, ENCODED_BYTES_MAX)).data
     changelog = await _decode(store, keyring, uuid, txg, data)
     if changelog.uuid != uuid:
-        raise FormatError(key, "it belongs to another filesystem")
+        raise FormatError(key, "the changelog belongs to another filesystem")
     return Fetched(changelog, _link(changelog, data), len(data))
 
 
@@ -235,14 +234,14 @@ async def _decode(
     except NewerFormatError as exc:
         newer = exc
     if await _is_followed(store, keyring, uuid, txg, data) is False:
-        raise FormatError(key, f"it claims {newer.what}, and the next changelog does not follow it")
+        raise FormatError(key, f"it claims {newer.what}, but the next changelog names other bytes")
     raise newer
 
 
 async def _is_followed(
     store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg, data: bytes
 ) -> bool | None:
-    """Return whether the next changelog names these bytes; None: it cannot be read."""
+    """Return whether the next changelog names the hash of *data*; None if it cannot be read."""
     after = key_of(Txg(txg + 1))
     try:
         following = (await store.get(after, ENCODED_BYTES_MAX)).data
@@ -259,8 +258,8 @@ async def link_of_image(
 ) -> Link:
     """Return the link of an image.
 
-    The changelog of the image's txg may be damaged or missing: then the hash comes from the
-    manifest, or from the changelog after it.
+    If the changelog of the image's txg is damaged or missing, the hash comes from the manifest or
+    from the next changelog.
 
     Raises:
         FormatError: the image does not belong to the chain.
@@ -283,10 +282,10 @@ async def _link_of_image_alone(
 ) -> Link:
     """Return the link of an image whose changelog cannot be read.
 
-    A manifest holds the hash of its own changelog, or, if that changelog is of kind IMAGE, the hash
-    of the changelog before it. In the second case only the next changelog holds the wanted hash; if
-    there is no next changelog, the hash of the one before it serves as well: the next writer names
-    the hash that its rows hold.
+    A manifest holds the hash of its own changelog or, if that is of kind IMAGE, the hash of the
+    changelog before it. In the second case only the next changelog holds the wanted hash. If no
+    next changelog exists, the hash of the changelog before the image serves as well, because the
+    next writer names the hash in its rows.
     """
     own_hash = manifest.changelog
     floor = NO_FLOOR
@@ -302,32 +301,32 @@ async def _link_of_image_alone(
 async def fetch_of_image(
     store: ObjectStore, keyring: Keyring, uuid: str, manifest: Manifest, key: ObjectKey
 ) -> Fetched | None:
-    """Return the changelog of an image's txg, None if the image is older than the first one.
+    """Return the changelog of an image's txg, None if the image is the filesystem's first.
 
     Raises:
         FormatError: the image does not belong to the chain, or its changelog is damaged.
-        ObjectMissingError: its changelog does not exist.
+        ObjectMissingError: the changelog does not exist.
     """
     if manifest.uuid != uuid:
-        raise FormatError(key, "it belongs to another filesystem")
+        raise FormatError(key, "the image belongs to another filesystem")
     if manifest.changelog == NO_HASH:
         return None
     own = await fetch(store, keyring, uuid, manifest.txg)
     image = own.changelog.image
     if own.link.hash != manifest.changelog and (image is None or image.key != key):
-        raise FormatError(key, "it is not the state of its txg in the chain of changelogs")
+        raise FormatError(key, "the image is not the state at its txg in the chain of changelogs")
     return own
 
 
 async def bytes_of(store: ObjectStore, txg: Txg) -> bytes:
-    """Return the object of a txg's changelog. Raises ObjectMissingError."""
+    """Return the bytes of the changelog object of a txg. Raises ObjectMissingError."""
     return (await store.get(key_of(txg), ENCODED_BYTES_MAX)).data
 
 
 async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
-    """Store a changelog; return false if another changelog has its name.
+    """Append a changelog to the chain; return false if another object has its name.
 
-    The bytes contain a nonce, so an object with equal bytes is an earlier attempt of this writer.
+    *data* contains a nonce, so an object with equal bytes is an earlier attempt of this writer.
     """
     key = key_of(txg)
     with contextlib.suppress(PreconditionError):

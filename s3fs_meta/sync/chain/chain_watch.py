@@ -1,10 +1,10 @@
 """A check that the bucket still has this writer's last changelog: one small request per append.
 
-A bucket that is replaced by an older copy under a running writer loses the last changelogs. A
-changelog that the writer appends then has no predecessor, so no other host could restore it.
+If the bucket of a running writer is replaced by an older copy, the last changelogs are lost. A
+changelog that the writer appends afterwards has no predecessor, so no host could restore it.
 
-Owns: which bytes are read and compared. Does not know: the reaction (``put_back``).
-Tasks: the shipper's, under its lock; ``require`` also by any other.
+Owns: which bytes are read and compared. Does not know: the reaction to a lost changelog.
+Tasks: the shipper's task, under its lock; any task may call ``require``.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from s3fs_meta.sync.chain.chain import Link
 
 
 class _Tail(NamedTuple):
-    """The end of a changelog's object: its tag or checksum depends on all bytes before it."""
+    """The last bytes of a changelog's object; they depend on all bytes before them."""
 
     link: Link
     start: int
@@ -27,14 +27,14 @@ class _Tail(NamedTuple):
 
 
 class ChainWatch:
-    """Remembers the last changelog of one writer."""
+    """Remembers the last changelog that one writer appended."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._tail: _Tail | None = None  # None until the object was read once
 
     def note(self, link: Link, data: bytes) -> None:
-        """Remember the end of a changelog that was confirmed just now."""
+        """Remember the last bytes of a changelog that has just been confirmed."""
         start = max(len(data) - WATCHED_TAIL_BYTES, 0)
         self._tail = _Tail(link, start, data[start:])
 
@@ -42,7 +42,7 @@ class ChainWatch:
         """Refuse a bucket that lacks the changelog of a link.
 
         Raises:
-            OlderBucketError: two requests found it missing or replaced.
+            OlderBucketError: two requests found the changelog missing or replaced.
             StoreError: the bucket does not answer.
         """
         if link.hash == NO_HASH:
@@ -63,7 +63,7 @@ class ChainWatch:
                 stop = tail.start + len(tail.data)
                 is_same = await self._store.get_range(key, tail.start, stop) == tail.data
         except ObjectMissingError:
-            return f"it has no {key} any more"
+            return f"{key} is missing"
         except FormatError as exc:
             return exc.message
-        return "" if is_same else f"{key} is another one there"
+        return "" if is_same else f"another object has replaced {key}"

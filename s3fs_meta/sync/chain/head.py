@@ -20,18 +20,18 @@ from s3fs_meta.objects.contract import ObjectStore
 
 
 def recorded(db: Database, row: str) -> Head | None:
-    """Return the head in one row of ``local_state`` (``head`` or ``attempt``), None without it."""
+    """Return the head in the row ``head`` or ``attempt`` of ``local_state``, None without a row."""
     text = local_state.get(db, row)
     return None if text is None else lease_codec.decode_head(f"local_state.{row}", text)
 
 
 def note_attempt(db: Database, head: Head) -> None:
-    """Record that *head* is about to be published. Transaction: inside a group."""
+    """Record that *head* will be published next. Transaction: inside a group."""
     local_state.put(db, "attempt", lease_codec.encode_head(head))
 
 
 def confirm(db: Database, head: Head, *, changed: bool) -> None:
-    """Record that *head* is the head. Transaction: inside a group."""
+    """Record that the lease names *head*. Transaction: inside a group."""
     local_state.put(db, "head", lease_codec.encode_head(head))
     local_state.delete(db, "attempt")
     local_state.delete(db, "image_wanted")
@@ -39,12 +39,12 @@ def confirm(db: Database, head: Head, *, changed: bool) -> None:
 
 
 def want_image(db: Database) -> None:
-    """Record that a change can be shipped only by an image. Transaction: inside a group."""
+    """Record that only an image can ship a change. Transaction: inside a group."""
     local_state.put(db, "image_wanted", "1")
 
 
 def is_image_wanted(db: Database) -> bool:
-    """Return whether a change waits that can be shipped only by an image."""
+    """Return whether an unshipped change exists that only an image can ship."""
     return local_state.get(db, "image_wanted") is not None
 
 
@@ -55,15 +55,15 @@ async def load_manifest(
 
     Args:
         store: the bucket.
-        keyring: opens the manifest.
-        key: its name.
-        content_hash: the expected hash of the object; empty: any authentic object is accepted.
+        keyring: decrypts or verifies the manifest.
+        key: the object key of the manifest.
+        content_hash: the expected hash of the object; if empty, any authentic object is accepted.
 
     Raises:
-        FormatError: the object is damaged, or does not hash to *content_hash*.
-        ObjectMissingError: it does not exist.
+        FormatError: the object is damaged, or its hash is not *content_hash*.
+        ObjectMissingError: the manifest does not exist.
     """
     fetched = await store.get(key, ENCODED_BYTES_MAX)
     if content_hash and image_codec.content_hash(fetched.data) != content_hash:
-        raise FormatError(key, "its content does not match the recorded hash of the image")
+        raise FormatError(key, "the manifest does not match the recorded hash of the image")
     return await trio.to_thread.run_sync(image_codec.decode, key, fetched.data, keyring)

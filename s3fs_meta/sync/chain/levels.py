@@ -1,9 +1,9 @@
-"""Level objects in the bucket: finding those that follow a link, reading them, merging new ones.
+"""Level objects in the bucket: listing, reading and verifying them, and merging new ones.
 
 Owns: which level object a replay applies next; merging a run of objects into one.
 Does not know: rows, when a level is made.
-Keeps: a level object is used only if the link before it and its last link are those of the chain.
-Levels are optional: if one cannot be used, its changelogs are used instead.
+Keeps: a level object is used only if the link before it and its last link are in the chain. Level
+objects are optional: if one cannot be used, its changelogs are used instead.
 Design: docs/design/durability.md, "Levels".
 """
 
@@ -38,14 +38,14 @@ from s3fs_meta.sync.chain.chain import Fetched, Link
 
 
 class NotMergedError(Exception):
-    """These objects cannot become a level: too large, or one is an image. No damage is implied."""
+    """The objects cannot be merged: they are too large, or one is an image. Nothing is damaged."""
 
 
 class Piece(NamedTuple):
-    """The content of one changelog or level, as the input of a merge."""
+    """The content of one changelog or level object, as the input of a merge."""
 
     first: Txg
-    link: Link  # the last link of the piece
+    link: Link  # the link of the last txg in the piece
     first_ns: int
     previous: str
     epoch: Epoch
@@ -59,14 +59,14 @@ class Piece(NamedTuple):
 
 
 async def ends_by_first(store: ObjectStore, keyring: Keyring, after: Txg) -> dict[Txg, list[Txg]]:
-    """Return the last txgs of the level objects that begin after a txg, by their first txg.
+    """Return the last txgs of the level objects that begin after a txg, by first txg.
 
-    Names that the chain cannot have reached are left out: see ``names.reached``.
+    Names that the chain cannot have reached are ignored: see ``names.reached``.
     """
     found: dict[ObjectKey, tuple[int, Txg]] = {}
     for level in range(1, LEVELS_MAX + 1):
         prefix = level_codec.prefix_of(level)
-        # Sorts after every key that begins with this txg.
+        # This text sorts after every key of a level object that begins with the txg *after*.
         start = f"{prefix}{after:0{TXG_DIGITS}d}-~"
         async with aclosing(store.list(prefix, after=start)) as listing:
             async for info in listing:
@@ -84,10 +84,10 @@ async def ends_by_first(store: ObjectStore, keyring: Keyring, after: Txg) -> dic
 
 
 async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None:
-    """Return the first txg of the earliest level object that includes a txg, None without one.
+    """Return the first txg of the earliest level object with a txg, None if there is none.
 
     Args:
-        upto: consider only level objects that end with this txg or before it; None: all.
+        upto: level objects that end after this txg are ignored; None: none are ignored.
     """
     earliest: Txg | None = None
     for level in range(1, LEVELS_MAX + 1):
@@ -103,12 +103,12 @@ async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None
 
 
 async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
-    """Return the last txg in the name of a level object, at least *txg*; one request.
+    """Return the latest txg that a name of a level object has, or *txg* if that is later.
 
-    That txg was in the chain, even if its changelog is lost. Only level 1 is listed, because
-    higher levels are made from its objects.
+    The returned txg was in the chain, even if its changelog is lost. Only level 1 is listed, with
+    one request, because higher levels are made from level 1.
     """
-    # First txg of the run that contains the next txg.
+    # The first txg of the level 1 run that contains the txg after *txg*.
     first = txg // LEVEL_FAN_OUT * LEVEL_FAN_OUT + 1
     found, prefix = [], level_codec.prefix_of(1)
     async with aclosing(store.list(prefix, after=f"{prefix}{first:0{TXG_DIGITS}d}")) as listing:
@@ -120,7 +120,7 @@ async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
 
 
 def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectKey | None:
-    """Return the level object that follows a link and ends latest, not after *upto*."""
+    """Return the level object after a link with the latest last txg that is not after *upto*."""
     fitting = [end for end in ends.get(link.next_txg, ()) if end <= upto]
     if not fitting:
         return None
@@ -136,29 +136,29 @@ def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectK
 async def fetch(
     store: ObjectStore, keyring: Keyring, uuid: str, key: ObjectKey, before: Link
 ) -> Level:
-    """Return the level object that follows a link.
+    """Return the level object *key*, which must follow the link *before*.
 
     Raises:
-        ObjectMissingError: it does not exist.
-        FormatError: it is damaged, or does not follow.
+        ObjectMissingError: the level object does not exist.
+        FormatError: the level object is damaged, or does not follow the link.
     """
     data = (await store.get(key, ENCODED_BYTES_MAX)).data
     level = await trio.to_thread.run_sync(level_codec.decode, key, data, keyring)
     if level.uuid != uuid:
-        raise FormatError(key, "it belongs to another filesystem")
+        raise FormatError(key, "the level object belongs to another filesystem")
     if level.previous != before.hash or level.floor < before.floor:
-        raise FormatError(key, f"it does not follow the changelog {before.txg} that is known here")
+        raise FormatError(key, f"it does not follow changelog {before.txg} as this host knows it")
     return level
 
 
 async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Level) -> None:
-    """Refuse a level whose last link is not in the chain.
+    """Refuse a level object whose last link is not in the chain.
 
-    The changelog of the level's last txg decides; if it cannot be read, the changelog after it, if
-    that exists.
+    The changelog of the level's last txg decides. If that changelog cannot be read, the next
+    changelog decides. If neither can be read, the level object is accepted.
 
     Raises:
-        FormatError: the level belongs to another history of this filesystem.
+        FormatError: the level object belongs to another chain of this filesystem.
     """
     try:
         own = await chain.fetch(store, keyring, uuid, level.last)
@@ -166,21 +166,23 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
         pass
     else:
         if own.link.hash != level.hash:
-            raise FormatError(level.key, f"it does not end with the changelog {level.last}")
+            raise FormatError(
+                level.key, f"the level object does not end with changelog {level.last}"
+            )
         return
     try:
         after = await chain.fetch(store, keyring, uuid, Txg(level.last + 1))
     except (FormatError, ObjectMissingError):
-        return  # the changelog is not needed: the level object replaces it
+        return  # neither is needed: the level object replaces its changelogs
     if after.changelog.kind is not Kind.FENCE and after.changelog.previous != level.hash:
-        raise FormatError(level.key, f"the changelog {level.last + 1} does not follow it")
+        raise FormatError(level.key, f"changelog {level.last + 1} does not follow the level object")
 
 
 async def link_of_end(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Link | None:
-    """Return the link of a txg from a level object that ends with it, None without one.
+    """Return the link of a txg from a level object that ends with the txg, or None.
 
     Raises:
-        NewerFormatError: a newer program wrote such a level object.
+        NewerFormatError: a newer program wrote a level object that ends with the txg.
     """
     for number in level_codec.ends_at(txg):
         key = level_codec.key_of(number, txg)
@@ -198,7 +200,7 @@ async def link_of_end(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg)
 
 
 def link_of(level: Level) -> Link:
-    """Return the last link of a level."""
+    """Return the link of a level object's last txg."""
     return Link(level.last, level.hash, level.created_ns, level.floor)
 
 
@@ -206,7 +208,7 @@ def link_of(level: Level) -> Link:
 
 
 def piece_of_level(level: Level) -> Piece:
-    """Return a level as the input of a merge."""
+    """Return a level object as the input of a merge."""
     return Piece(
         level.first,
         link_of(level),
@@ -224,7 +226,7 @@ def piece_of_changelog(fetched: Fetched) -> Piece:
     """Return a changelog as the input of a merge.
 
     Raises:
-        NotMergedError: it is an image, or too large.
+        NotMergedError: the changelog is of kind IMAGE, or too large.
     """
     changelog = fetched.changelog
     if changelog.kind is Kind.IMAGE or changelog.parts:
@@ -251,13 +253,13 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
     """Merge consecutive pieces into one level object. Blocking.
 
     Raises:
-        NotMergedError: the level would be too large, or some tables are of a newer program.
-        FormatError: a piece is damaged, or does not follow the one before it.
+        NotMergedError: the level object would be too large, or a piece is of a newer program.
+        FormatError: a piece is damaged, or does not follow the piece before it.
     """
     for one, other in itertools.pairwise(pieces):
         if other.previous != one.link.hash or other.first != one.link.next_txg:
             key = changelog_codec.key_of(other.first)
-            raise FormatError(key, f"it does not follow the changelog {one.link.txg}")
+            raise FormatError(key, f"it does not follow changelog {one.link.txg}")
     if max(piece.schema_version for piece in pieces) > SCHEMA_VERSION:
         raise NotMergedError("a changelog has a newer schema version")
     last = pieces[-1].link
@@ -266,7 +268,7 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
         last=last.txg,
         epoch=max(piece.epoch for piece in pieces),
         uuid=uuid,
-        schema_version=SCHEMA_VERSION,  # all changes were converted to this version
+        schema_version=SCHEMA_VERSION,  # changes of older schemas merge into this one
         first_ns=pieces[0].first_ns,
         created_ns=last.created_ns,
         previous=pieces[0].previous,
@@ -287,7 +289,7 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
 
 
 def _section(sections: Sequence[Section]) -> Section:
-    """Return the net effect of sections, without blocks that were created and removed in them."""
+    """Return the net effect of sections; blocks that they create and remove are left out."""
     changeset = changesets.merge(one.changeset for one in sections if one.changeset)
     places: dict[BlockId, Location] = {}
     for one in sections:
@@ -300,7 +302,7 @@ def _section(sections: Sequence[Section]) -> Section:
 
 
 def _packs(pieces: Sequence[Piece]) -> tuple[PackNote, ...]:
-    """Return the last note about each pack that is not forgotten."""
+    """Return the last note about each pack whose deletion no piece records."""
     notes = {note.pack: note for piece in pieces for note in piece.packs}
     gone = set(_forgotten(pieces))
     return tuple(note for pack, note in notes.items() if pack not in gone)

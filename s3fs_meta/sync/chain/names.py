@@ -1,10 +1,10 @@
-"""Txgs in the names of objects: which of them the chain of a filesystem can have reached.
+"""Txgs in the names of objects: a check which of them the chain can have reached.
 
-Owns: the rule by which a name with a number far beyond the chain is foreign; the listing of names.
+Owns: the rule that a name far beyond the chain is not ours, the listing of names.
 Does not know: links, rows.
-Keeps: a name alone proves nothing, since everyone who may write to the bucket can make one. So a
-number beyond a gap in the names counts only if an object there opens with the keys of this
-filesystem. What does not count is neither read further, nor changed, nor the base of a number.
+Keeps: a name alone proves nothing, because any user of the bucket can create objects. So a txg
+number beyond a gap counts only if an object with such a number verifies with the keys of this
+filesystem. Objects that do not count are ignored and never changed.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -35,7 +35,7 @@ _PREFIXES: Final = (
 
 
 def txg_of(key: ObjectKey) -> Txg:
-    """Return the txg in the name of an object, 0 if the name holds none."""
+    """Return the txg in the name of an object, 0 if the name has no txg."""
     level = level_codec.parse_key(key)
     if level is not None:
         return level[1]
@@ -46,7 +46,7 @@ def txg_of(key: ObjectKey) -> Txg:
 
 
 async def last_name(store: ObjectStore, keyring: Keyring, known: Txg) -> Txg:
-    """Return the latest txg in the name of any changelog, part, level or image; at least *known*."""
+    """Return the latest txg in the name of any metadata object, at least *known*."""
     found: list[Name] = []
     for prefix in _PREFIXES:
         async with aclosing(store.list(prefix)) as listing:
@@ -58,15 +58,15 @@ async def last_name(store: ObjectStore, keyring: Keyring, known: Txg) -> Txg:
 
 
 async def reached(store: ObjectStore, keyring: Keyring, known: Txg, names: Iterable[Name]) -> Txg:
-    """Return the last txg that the chain can have reached by the names of objects.
+    """Return the last txg that the chain can have reached, judged by the names of objects.
 
-    Without a gap this costs no request.
+    If the txgs in the names have no gap, no request is sent.
 
     Args:
-        store: has the objects.
-        keyring: of the filesystem.
+        store: the bucket with the objects.
+        keyring: the keys of the filesystem.
         known: a txg that the chain has reached.
-        names: of objects, with the txg of each.
+        names: the keys of objects, each with its txg.
 
     Raises:
         StoreError: an object beyond a gap cannot be read now.
@@ -84,7 +84,7 @@ async def reached(store: ObjectStore, keyring: Keyring, known: Txg, names: Itera
 
 
 def _runs(names: list[Name]) -> Iterator[list[Name]]:
-    """Return the names in runs without a gap, ascending."""
+    """Yield the names, ascending, in runs of txgs without a gap."""
     run: list[Name] = []
     for name in names:
         if run and name[0] - run[-1][0] > TXG_GAP_MAX:
@@ -96,7 +96,7 @@ def _runs(names: list[Name]) -> Iterator[list[Name]]:
 
 
 async def _is_proven(store: ObjectStore, keyring: Keyring, run: list[Name]) -> bool:
-    """Return whether an object of a run is authentic; the last ones are tried, then the first ones."""
+    """Return whether one of the last or first objects of a run is authentic."""
     tries = list(dict.fromkeys([*reversed(run[-TXG_PROOFS_MAX:]), *run[:TXG_PROOFS_MAX]]))
     for _txg, key in tries:
         try:
@@ -111,8 +111,8 @@ async def require_authentic(store: ObjectStore, keyring: Keyring, key: ObjectKey
     """Refuse an object that this filesystem did not write under its name.
 
     Raises:
-        FormatError: it is damaged, foreign, or of an unknown version.
-        ObjectMissingError: there is none.
+        FormatError: the object is damaged, not ours, or of an unknown version.
+        ObjectMissingError: the object does not exist.
     """
     data = (await store.get(key, envelope.ENCODED_BYTES_MAX)).data
     await trio.to_thread.run_sync(envelope.require_authentic, key, data, keyring)

@@ -1,9 +1,9 @@
-"""Replay: changelogs and levels from the bucket, in the order of the chain, into a database.
+"""Replay: applying changelogs and level objects to a database, in the order of the chain.
 
 Owns: the order *fetch, verify, apply, record the link*, one txg after another; refusing a changelog
 that is missing, damaged or does not fit.
-Does not know: rows (``meta.replica``), why the database needs later txgs.
-Tasks: one per database; the database has no other user meanwhile.
+Does not know: rows (``meta.replica``), why the database needs later txgs. Tasks: one per database;
+no other task uses the database meanwhile.
 """
 
 import contextlib
@@ -46,15 +46,15 @@ _log = logging.getLogger(__name__)
 
 
 class NeedsImageError(Exception):
-    """The next txg is an image: no changelog leads to it."""
+    """The next txg is an image, so no changelog has its changes."""
 
     def __init__(self, image: ManifestRef) -> None:
-        super().__init__(f"{image.key} comes next")
+        super().__init__(f"the next txg is the image {image.key}")
         self.image = image
 
 
 class MisfitError(FormatError):
-    """Readable changes that do not fit the rows of this database."""
+    """A changelog or level object is intact, but its changes do not fit the database."""
 
 
 class Replayer:
@@ -72,7 +72,7 @@ class Replayer:
         """Make a replayer for one database.
 
         Args:
-            heard: called with every changeset just before it is applied, in a thread.
+            heard: called in a thread with every changeset before it is applied.
         """
         self._store = store
         self._keyring = keyring
@@ -90,17 +90,17 @@ class Replayer:
         *,
         by_levels: bool = True,
     ) -> Link:
-        """Apply the changelogs in the bucket that follow a link; return the last link applied.
+        """Apply the changelogs after a link; return the link of the last applied changelog.
 
         Args:
-            link: the link that the rows hold.
-            upto: the last txg to apply; None for all.
-            by_levels: apply a level object instead of its changelogs where one fits.
+            link: the link of the state in the database.
+            upto: the last txg to apply; None: apply all txgs in the bucket.
+            by_levels: apply level objects instead of their changelogs where possible.
 
         Raises:
-            NeedsImageError: the next txg is an image; the database holds the txg before it.
-            BrokenChainError: a link is missing, damaged or does not fit; the database holds the
-                txg before it.
+            NeedsImageError: the next txg is an image; the database has the state before that txg.
+            BrokenChainError: a changelog is missing or damaged, or does not fit the rows; the
+                database has the state before that txg.
             FormatError: a level object does not fit the rows.
         """
         way = await self._way(link, upto, by_levels=by_levels)
@@ -116,21 +116,21 @@ class Replayer:
         return link
 
     async def _step(self, link: Link, end: Txg) -> Link:
-        """Apply the changelog that follows a link; return its own link."""
+        """Apply the changelog directly after a link; return the link of this changelog."""
         try:
             fetched = await fetch_next(self._store, self._keyring, self._uuid, link)
             await self.apply(fetched)
         except NewerFormatError:
             raise
         except ObjectMissingError as exc:
-            raise BrokenChainError(exc.key, "it is missing", link.txg, end) from exc
+            raise BrokenChainError(exc.key, "the object is missing", link.txg, end) from exc
         except FormatError as exc:
             misfit = isinstance(exc, MisfitError)
             raise BrokenChainError(exc.key, exc.what, link.txg, end, misfit=misfit) from exc
         return fetched.link
 
     async def _way(self, link: Link, upto: Txg | None, *, by_levels: bool) -> "_Way":
-        """Find the end of the chain and the levels up to it, without a long listing."""
+        """Find the last txg to apply and the level objects up to it, without a long listing."""
         few = LEVEL_FAN_OUT if by_levels else None
         numbers = await numbers_from(self._store, self._keyring, link.next_txg, few)
         ends: dict[Txg, list[Txg]] = {}
@@ -153,10 +153,10 @@ class Replayer:
                 if level.last == way.end:
                     await levels.require_end(self._store, self._keyring, self._uuid, level)
             except (FormatError, ObjectMissingError) as exc:
-                self.notices.append(f"{key} is unusable, changelogs are used instead: {exc}")
-                _log.warning("%s is unusable: %s", key, exc)
+                self.notices.append(f"changelogs are used instead of the level object {key}: {exc}")
+                _log.warning("cannot use the level object %s, using its changelogs: %s", key, exc)
                 name = level_codec.parse_key(key)
-                assert name is not None, "it was made from a listing"
+                assert name is not None, "the key is the name of a level object"
                 way.ends[link.next_txg].remove(name[1])
             else:
                 return level
@@ -183,10 +183,10 @@ class Replayer:
         )
 
     async def apply(self, fetched: Fetched) -> list[BlockId]:
-        """Apply one changelog that follows the link of the rows; return the blocks it removed.
+        """Apply the next changelog to the database; return the blocks that it removed.
 
         Raises:
-            NeedsImageError, FormatError: nothing of it was applied.
+            NeedsImageError, FormatError: no change of the changelog was applied.
         """
         changelog, link = fetched.changelog, fetched.link
         key = changelog_codec.key_of(link.txg)
@@ -227,7 +227,7 @@ class Replayer:
 
 @contextlib.contextmanager
 def _fitting() -> Iterator[None]:
-    """Turn a FormatError raised while changes are applied into a MisfitError."""
+    """Raise MisfitError instead of a FormatError that the application of changes raises."""
     try:
         yield
     except FormatError as exc:
@@ -242,4 +242,4 @@ class _Way(NamedTuple):
     """The last txg of a replay, and the level objects that shorten it."""
 
     end: Txg
-    ends: dict[Txg, list[Txg]]  # last txgs of the level objects, by first txg
+    ends: dict[Txg, list[Txg]]  # the last txgs of level objects, by first txg

@@ -2,12 +2,12 @@
 
 point in time   the txg that was current at a time; ``points_in_time`` lists the available ones
 retention       how far back points in time stay available
-snapshot        a bucket read at one point in time, without a trace in it: ``snapshot_mount``
+snapshot        a bucket read at one point in time; nothing in it changes: ``snapshot_mount``
 garbage         objects that no retained txg needs; ``reclaim`` deletes them
-older bucket    a bucket that was reset to an older copy: the local state is uploaded again
+older bucket    a bucket that was reset to an older copy; the writer uploads its state again
 
 Start at ``points_in_time``. ``txg_log`` lists the changes of each txg; if content of a snapshot is
-lost, ``newest_locations`` finds equal content by the newest metadata.
+lost, ``newest_locations`` finds equal content in the newest state.
 Below: image, lease, superblock, upload.
 Above: opening, session.
 """

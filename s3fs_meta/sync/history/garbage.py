@@ -1,9 +1,10 @@
-"""Garbage: objects that no retained txg needs, found by listings of the bucket and by the rows.
+"""Garbage: objects that no retained txg needs, found in listings of the bucket and in the database.
 
 Owns: which images can be restored from, which objects no retained txg needs.
 Does not know: deleting (``reclaim``), when the floor is raised (``retention``).
-Keeps: an object with a foreign name is never garbage; neither are objects of unfinished uploads
-(pieces of an image without manifest, parts of the next changelog, packs of this epoch).
+Keeps: an object whose name has no form of ours is never garbage. Objects of unfinished uploads are
+never garbage: pieces of an image without a manifest, parts of the next changelog, packs of this
+epoch.
 """
 
 import logging
@@ -41,15 +42,15 @@ from s3fs_meta.sync.upload.pack_index import is_ours
 
 _log = logging.getLogger(__name__)
 
-_HEX_DIGITS: Final = 2  # prefix of packs: pack/<hh>/
+_HEX_DIGITS: Final = 2  # hexadecimal digits in the first part of a pack's name: pack/<hh>/
 
 
 class Garbage(NamedTuple):
     """Objects that can be deleted once the floor is shipped; each list in order of deletion."""
 
     floor: Txg
-    packs: list[PackRow]  # packs that are condemned, or dead since before the floor
-    orphans: list[ObjectInfo]  # packs of past epochs without a row
+    packs: list[PackRow]  # packs that are condemned, or that died before the floor
+    orphans: list[ObjectInfo]  # packs of earlier epochs that have no row in the database
     manifests: list[ObjectInfo]
     pieces: list[ObjectInfo]
     changelogs: list[ObjectInfo]  # changelogs and their parts
@@ -57,7 +58,7 @@ class Garbage(NamedTuple):
 
     @property
     def counts(self) -> dict[str, tuple[int, int]]:
-        """Return how many objects of each kind there are, and their bytes."""
+        """Return the number and the bytes of the objects, by kind."""
         found = {"packs": [pack.object_bytes for pack in self.packs]}
         for kind in ("orphans", "manifests", "pieces", "changelogs", "levels"):
             objects: list[ObjectInfo] = getattr(self, kind)
@@ -66,7 +67,7 @@ class Garbage(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Return how many objects there are."""
+        """Return the number of objects of all kinds."""
         return sum(number for number, _size in self.counts.values())
 
 
@@ -77,7 +78,7 @@ class _Facts(NamedTuple):
     hash: str  # content_hash of the manifest's object
     pieces: frozenset[ObjectKey]
     previous: ManifestRef | None
-    listed: ObjectInfo  # entry of the listing from which it was read
+    listed: ObjectInfo  # the manifest's entry in the listing
 
 
 class Shelf:
@@ -92,16 +93,16 @@ class Shelf:
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
-        self._facts: dict[ObjectKey, _Facts] = {}  # facts about every readable manifest
+        self._facts: dict[ObjectKey, _Facts] = {}  # one entry for every readable manifest
         self._opened: set[ObjectKey] = set()  # manifests that were decoded, in the chain or not
         self._exchanged: set[ObjectKey] = set()  # manifests whose recorded hash differs
         self._newer: dict[ObjectKey, NewerFormatError] = {}  # manifests of an unknown version
         self._manifests: list[ObjectInfo] = []
         self._pieces: dict[ObjectKey, int] = {}
-        self._ours: dict[str, bool] = {}  # True for own images, by the prefix of their names
+        self._ours: dict[str, bool] = {}  # True for own images; by prefix of their names
 
     async def list_images(self, named: Iterable[ManifestRef] = ()) -> list[Image]:
-        """Return the images that can be restored from: complete, and in the chain.
+        """Return the images from which a restore can begin: complete, and in the chain.
 
         Args:
             named: references to manifests with the hashes that this host knows.
@@ -138,38 +139,40 @@ class Shelf:
     async def _refuse_newer(self, named: Iterable[ManifestRef]) -> None:
         """Raise NewerFormatError if an authentic object names an image of an unknown version.
 
-        All other manifests that claim such a version are left out, and stay with their pieces.
+        All other manifests that claim an unknown version are ignored; they and their pieces stay.
         """
         known = {one.key for one in named}
         known.update(one.previous.key for one in self._facts.values() if one.previous is not None)
         for key, newer in self._newer.items():
             if key in known or await self._is_named_by_its_txg(key):
                 raise newer
-            _log.info("an image that nothing names is left out and stays: %s", newer)
+            _log.info("ignoring an image that no object names, and keeping its objects: %s", newer)
 
     async def _is_named_by_its_txg(self, manifest: ObjectKey) -> bool:
         txg = _image_txg(manifest)
         try:
             fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
-        except (FormatError, ObjectMissingError):  # of an unknown version, too: it proves nothing
+        except (FormatError, ObjectMissingError):  # also NewerFormatError: a claim is no proof
             return False
         image = fetched.changelog.image
         return image is not None and image.key == manifest
 
     def _compare_hashes(self, named: Iterable[ManifestRef]) -> None:
-        """Find the manifests whose recorded hash differs."""
+        """Collect the manifests whose hash differs from the hash recorded for them."""
         hashes = {one.key: one.hash for one in named}
         exchanged: set[ObjectKey] = set()
         for key, facts in sorted(self._facts.items(), key=lambda one: one[1].image, reverse=True):
             named_hash = hashes.get(key)
             if named_hash is None:
-                continue  # the image that recorded its hash was deleted
+                continue  # no hash is recorded: the next image was deleted
             if named_hash != facts.hash:
                 exchanged.add(key)
             elif facts.previous is not None:
                 hashes.setdefault(facts.previous.key, facts.previous.hash)
         for key in sorted(exchanged - self._exchanged):
-            _log.warning("%s does not match the recorded hash of the image and is ignored", key)
+            _log.warning(
+                "the manifest %s does not match the hash recorded for it and is ignored", key
+            )
         self._exchanged = exchanged
 
     async def _read(self, info: ObjectInfo) -> _Facts | None:
@@ -195,9 +198,10 @@ class Shelf:
         return _Facts(image, content_hash, pieces, manifest.previous, info)
 
     async def _is_txg(self, manifest: Manifest, ref: ManifestRef) -> bool:
-        """Return whether an image may be the only way to its txg.
+        """Return whether a restore of the image's txg may need this image.
 
-        It is if its changelog is of kind IMAGE; an unreadable changelog may be of that kind.
+        This is so if the txg's changelog is of kind IMAGE; an unreadable changelog may be of that
+        kind.
 
         Raises:
             FormatError, ObjectMissingError: the image does not belong to the chain.
@@ -216,16 +220,18 @@ class Shelf:
         if named is None or named.key != ref.key:
             return False
         if named.hash != ref.hash:
-            raise FormatError(ref.key, "its content does not match the hash in its changelog")
+            raise FormatError(
+                ref.key, "the content of the manifest does not match the hash in its changelog"
+            )
         return True
 
     def before(self, images: Sequence[Image]) -> set[ObjectKey]:
-        """Return the previous heads' manifests that these images name."""
+        """Return the manifests that *images* name as their predecessors."""
         named = (self._facts[image.key].previous for image in images)
         return {one.key for one in named if one is not None}
 
     def lacks(self, manifest: ObjectKey) -> bool:
-        """Return whether the listing lacks a manifest."""
+        """Return whether the last listing lacks a manifest."""
         return all(info.key != manifest for info in self._manifests)
 
     def stored_bytes(self, image: Image) -> int:
@@ -238,12 +244,13 @@ class Shelf:
         """Return manifests that can be deleted, and pieces that no other manifest names.
 
         Only images that this filesystem wrote are considered. A damaged or exchanged manifest and
-        the pieces of its image stay until the base image is later than it, so that no restore
-        would use it.
+        the pieces of its image stay until the base image is later, so that no restore would use
+        them.
 
         Args:
             stay: manifests to retain.
-            before: objects of this txg and of later ones are retained: uploads may be unfinished.
+            before: objects of images from this txg on are retained, because an upload may be
+                unfinished.
             base: the txg of the image that a restore of the floor begins with.
         """
         gone = [
@@ -287,8 +294,8 @@ class Shelf:
     async def _is_ours(self, piece: ObjectKey) -> bool:
         """Return whether this filesystem wrote the image of a piece.
 
-        A manifest that opens decides that for its own image, and for those whose pieces it names.
-        Without one the piece itself is read and verified.
+        A verified manifest proves this for its own image and for the images whose pieces it names.
+        Without a verified manifest, the piece is read and verified.
         """
         image = image_codec.image_of(piece)
         if image not in self._ours:
@@ -309,7 +316,7 @@ class Shelf:
 def _open(
     key: ObjectKey, data: bytes, keyring: Keyring
 ) -> tuple[Manifest, frozenset[ObjectKey], frozenset[str]]:
-    """Return a manifest, the pieces that it names, and the images that these belong to.
+    """Return a manifest, the keys of its pieces, and the images to which these pieces belong.
 
     Blocking: a manifest may name hundreds of thousands of pieces.
     """
@@ -324,7 +331,7 @@ def _open(
 
 def _image_txg(key: ObjectKey) -> Txg:
     name = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
-    assert name is not None, "only such names were noted"
+    assert name is not None, "the key names a manifest or an image piece"
     return name.txg
 
 
@@ -339,14 +346,14 @@ class Finder:
         self.shelf = Shelf(store, keyring, uuid)
         self._judged: dict[
             ObjectInfo, bool
-        ] = {}  # True for objects that belong to this filesystem, judged by their content
-        self._parts_checked = Txg(0)  # parts of txgs up to it were compared with their changelogs
-        self._orphans_before = Epoch(0)  # packs of earlier epochs were compared with the rows
+        ] = {}  # whether the content proves that this filesystem wrote an object
+        self._parts_checked = Txg(0)  # parts up to this txg were compared with their changelogs
+        self._orphans_before = Epoch(0)  # packs of earlier epochs were compared with the database
 
     async def images(self) -> list[Image]:
-        """Return the images that can be relied on: complete, in the chain, and not abandoned.
+        """Return the images on which a restore can rely: complete, in the chain, and not abandoned.
 
-        The store may still receive a DELETE of an abandoned image, also from a fenced host.
+        The store may still receive a DELETE for an abandoned image, even from a fenced host.
         """
         head = image_head.recorded(self._db, "head")
         named = [] if head is None else [ManifestRef(head.manifest_key, head.manifest_hash)]
@@ -366,9 +373,9 @@ class Finder:
         """Return the garbage for a floor.
 
         Args:
-            images: as ``images`` has just returned them.
-            floor: objects that only earlier txgs need are garbage.
-            floor_epoch: the epoch of the floor's writer.
+            images: the last result of the method ``images``.
+            floor: objects that only txgs before this one need are garbage.
+            floor_epoch: the epoch in which the txg *floor* was written.
             end: the last confirmed txg.
             retention_ns: how long points in time stay available.
             limit: the maximum number of objects.
@@ -399,8 +406,8 @@ class Finder:
     async def _own(self, objects: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
         """Return those of the first *limit* objects that this filesystem wrote.
 
-        The content decides, because a name may be forged: one request for each object that is
-        deleted, and one per mount for each foreign object.
+        The content decides, because a name may be forged. This costs one request for each object
+        that is deleted, and one request per mount for each object of another writer.
         """
         wanted = [info for info in objects if self._judged.get(info, True)][: max(limit, 0)]
         new = [info for info in wanted if info not in self._judged]
@@ -409,8 +416,8 @@ class Finder:
             self._judged[info] = info.key in own
             if info.key not in own:
                 _log.warning(
-                    "%s is damaged or foreign and is not deleted; this filesystem does not need"
-                    " it, so unless the file is yours, delete it with a tool of the store",
+                    "%s is damaged or not written by this filesystem, so it is not deleted; the"
+                    " filesystem does not need it: if the object is not yours, delete it yourself",
                     info.key,
                 )
         return [info for info in wanted if self._judged[info]]
@@ -428,20 +435,20 @@ class Finder:
         return found
 
     async def _parts(self, base: Txg, end: Txg) -> list[ObjectInfo]:
-        """Return parts of changelogs before the base image, and those that no changelog names."""
+        """Return parts of changelogs before the base image, and parts that no changelog names."""
         found: list[ObjectInfo] = []
         unsure: dict[Txg, list[ObjectInfo]] = {}
         async with aclosing(self._store.list(changelog_codec.PART_PREFIX)) as listing:
             async for info in listing:
                 txg = changelog_codec.parse_part_key(info.key)
                 if txg is None or txg > end:
-                    continue  # the object is foreign, or may be referenced soon
+                    continue  # the object is not ours, or its changelog is not yet uploaded
                 if txg < base:
                     found.append(info)
                 elif txg > self._parts_checked:
                     unsure.setdefault(txg, []).append(info)
         strays = [await self._strays(txg, parts) for txg, parts in unsure.items()]
-        # Otherwise the next call finds the objects again, unless they were deleted.
+        # If parts without a changelog were found, the next call checks these txgs again.
         if not any(strays):
             self._parts_checked = end
         return [*found, *(info for parts in strays for info in parts)]
@@ -469,13 +476,13 @@ class Finder:
         return [info for info in parts if info.key not in named]
 
     async def find_orphans(self, floor_epoch: Epoch, limit: int) -> list[ObjectInfo]:
-        """Return packs of epochs before the floor's without a row: no changelog ever listed them.
+        """Return packs without a row from epochs before the floor's; no changelog ever listed them.
 
-        An object with the name of a pack that is not authentic belongs to another writer and is
+        An object that has the name of a pack but is not authentic belongs to another writer and is
         never returned.
 
-        Packs of later epochs stay because quarantined state of a fenced host may name them. Packs
-        that a rebuild could not read stay forever.
+        Packs of later epochs stay, because quarantined state of a fenced host may name them. Packs
+        that a rebuild of the metadata could not read stay forever.
         """
         if self._orphans_before >= floor_epoch or limit <= 0:
             return []
@@ -507,7 +514,7 @@ class Finder:
 
 
 def groups(count: int) -> Iterable[str]:
-    """Return prefixes of pack names, each shared by about RECLAIM_PACK_ROWS packs at most."""
+    """Return prefixes of pack names; each matches about RECLAIM_PACK_ROWS packs at most."""
     digits = 0
     while count > RECLAIM_PACK_ROWS * 16**digits and digits < _HEX_DIGITS:
         digits += 1

@@ -1,12 +1,12 @@
 """Lost content of a past point in time, found by its hash in the newest state.
 
-Content that was written again, or moved, is now in another pack; the rows of the snapshot still
-name the old one.
+Content that was written again, or moved, is now in another pack, while the rows of the snapshot
+still name the old pack.
 
-Owns: the newest database, restored once, when it is first needed, and the search in it.
+Owns: a database of the newest state, restored when it is first needed, and the search in it.
 Does not know: its callers, how a block is fetched (``cache.fetcher``, ``sync.uncached_reads``).
-Keeps: nothing in the bucket is changed. If the newest state cannot be read, nothing is found.
-Tasks: ``run`` is one task; ``find`` may be called by any other, and waits for it.
+Keeps: nothing in the bucket is changed. If the newest state cannot be read, no search succeeds.
+Tasks: ``run`` is one task; any other task may call ``find``, which waits for the restore.
 """
 
 import logging
@@ -34,15 +34,15 @@ _THROWAWAY = Pragmas(journal_mode="off", synchronous="off")
 
 
 class Elsewhere:
-    """The newest state of one filesystem, for readers of an older one."""
+    """The newest state of one filesystem, for readers of an older state."""
 
     def __init__(
         self, store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, path: Path
     ) -> None:
-        """Restore nothing yet.
+        """Store the arguments; ``run`` restores the database.
 
         Args:
-            path: of the newest database; the owner of its directory removes it.
+            path: the file for the newest database; the owner of its directory removes the file.
         """
         self._store = store
         self._keyring = keyring
@@ -54,7 +54,7 @@ class Elsewhere:
         self._tried = trio.Event()
 
     async def find(self, located: Located) -> Found | None:
-        """Return the present location of a block's content, None if the newest state has none."""
+        """Return the location of a block's content in the newest state, None if there is none."""
         if located.hash is None:
             return None
         self._wanted.set()
@@ -75,7 +75,7 @@ class Elsewhere:
         try:
             await self._restore()
         except (S3fsError, OSError) as exc:
-            _log.warning("cannot search for lost content in the newest state: %s", exc)
+            _log.warning("cannot search the newest state for lost content of the snapshot: %s", exc)
         finally:
             self._tried.set()
         try:
@@ -91,13 +91,13 @@ class Elsewhere:
         restorer = Restorer(self._store, self._keyring, self._uuid, no_progress)
         link = await restorer.restore(newest, self._path)
         self._db = await trio.to_thread.run_sync(self._open)
-        _log.info("searching for lost content in transaction group %d", link.txg)
+        _log.info("searching for lost content of the snapshot in txg %d", link.txg)
 
     def _open(self) -> Database:
         return Database.open(self._path, _THROWAWAY, read_only=True)
 
 
 def newest_state(volume: Volume) -> Elsewhere:
-    """Return a search in the newest state of an open filesystem, restored when it is needed."""
+    """Return the newest state of an opened filesystem; it is restored when it is first needed."""
     path = volume.state_dir.tmp / "newest.db"
     return Elsewhere(volume.store, volume.keyring, volume.uuid, volume.keeper.lease, path)

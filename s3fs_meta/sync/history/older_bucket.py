@@ -1,6 +1,6 @@
-"""Uploading the local state again after the bucket was reset to an older copy under a writer.
+"""Uploading the local state again after the bucket of a mounted writer was reset to an older copy.
 
-Owns: which packs are missing, and the order *mark them, upload cached blocks again, publish*.
+Owns: finding missing packs, and the order *mark them, upload cached blocks again, publish*.
 Does not know: how the reset is detected (``chain_watch``), how blocks are healed (``healing``).
 Keeps: nothing in the bucket is overwritten or deleted: the txgs of the older copy stay in the chain.
 Design: docs/design/durability.md, "The chain".
@@ -58,15 +58,15 @@ class Publisher:
         await self._make_anew(progress)
 
     async def _mark_missing(self) -> None:
-        """Mark each pack that has live blocks and is not in the bucket; the log names it."""
+        """Mark and log each pack that has live blocks but is not in the bucket."""
         for pack, key in await self._unlisted():
             try:
                 await self._store.get_range(key, 0, 1)
             except ObjectMissingError:
-                self._marker.mark(Mark(pack, None), "is missing since the bucket was put back")
+                self._marker.mark(Mark(pack, None), "is missing since the bucket was reset")
 
     async def _unlisted(self) -> list[tuple[PackId, ObjectKey]]:
-        """Return packs with live blocks that a listing lacks; one prefix of names at a time."""
+        """Return packs with live blocks that listings lack; list one prefix of names at a time."""
         missing: list[tuple[PackId, ObjectKey]] = []
         for digits in groups(packs.count(self._db)):
             listed = await self._listed(f"pack/{digits}")

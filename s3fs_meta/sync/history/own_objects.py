@@ -1,10 +1,10 @@
 """The proof that a filesystem wrote an object itself: by its content, not by its name.
 
 Owns: the proof. Does not know: why a caller needs it.
-Keeps: an object is ours only if it can be decrypted or verified under its own name with the keys of
-this filesystem, or if it belongs to an image (by the random digits in its name) of which such an
-object exists or is named by one. Checksums of a plain filesystem are keyed, too, so objects of
-another filesystem fail verification.
+Keeps: an object is ours if the keys of this filesystem decrypt or verify it under its own name. It
+is also ours if its name belongs to an image of which another object was verified, or whose pieces a
+verified manifest names. Checksums of a plain filesystem are keyed, too, so objects of another
+filesystem fail verification.
 """
 
 from collections.abc import Sequence
@@ -38,17 +38,17 @@ async def own_objects(
 ) -> list[ObjectKey]:
     """Return the objects that the filesystem with these keys wrote.
 
-    Costs a request for each, except for pieces of images that a manifest names.
+    Sends one request for each object, except for pieces of images that a manifest names.
 
     Args:
         store: the bucket.
-        keyring: of the filesystem.
-        named: objects whose names have the form that a filesystem uses.
+        keyring: the keys of the filesystem.
+        named: objects whose names have a form that filesystems use.
         progress: called with the number of objects read.
-        fetches: the number of objects that are read concurrently.
+        fetches: how many objects are read concurrently.
 
     Raises:
-        StoreError: some objects cannot be read now, so their writer is unknown.
+        StoreError: an object cannot be read now, so its writer is unknown.
     """
     judge = _Judge(store, keyring, fetches)
     pieces = [info for info in named if image_codec.parse_piece_key(info.key) is not None]
@@ -60,14 +60,14 @@ async def own_objects(
 
 
 class _Judge:
-    """Reads objects and keeps those that are ours."""
+    """Reads objects and records which of them this filesystem wrote."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, fetches: int) -> None:
         self._store = store
         self._keyring = keyring
         self._fetches = fetches
         self._own: set[ObjectKey] = set()
-        # Own images, by the random digits in the names of their objects.
+        # Images that this filesystem wrote, by the prefix of their names.
         self.images: set[str] = set()
 
     def knows(self, key: ObjectKey) -> bool:
@@ -77,7 +77,7 @@ class _Judge:
         )
 
     async def read_all(self, infos: Sequence[ObjectInfo], progress: Progress) -> None:
-        """Read and judge these objects, with a fixed number of tasks."""
+        """Read objects and record which are ours, with a fixed number of tasks."""
         failed: list[StoreError] = []
         waiting = iter(infos)
         done = 0
@@ -88,7 +88,7 @@ class _Judge:
                 try:
                     if await self._is_own(info):
                         self._own.add(info.key)
-                except StoreError as exc:  # raised below as itself, without an exception group
+                except StoreError as exc:  # raised below, without an exception group
                     failed.append(exc)
                     nursery.cancel_scope.cancel()
                     return
@@ -114,12 +114,12 @@ class _Judge:
         return True
 
     def _require_own(self, key: ObjectKey, data: bytes) -> None:
-        """Raise FormatError if an object is not ours."""
+        """Raise FormatError if this filesystem did not write an object."""
         if key == lease_codec.KEY:
             text_object.version_of("lease", key, data)
         elif key.startswith(probe.PREFIX):
             if data not in probe.CONTENTS:
-                raise FormatError(key, "its content is not that of a probe object")
+                raise FormatError(key, "the content is not that of a probe object")
         elif image_codec.parse_manifest_key(key) is not None:
             manifest = image_codec.decode(key, data, self._keyring)
             self.images.update(image_codec.image_of(one.key) for one in manifest.pieces)

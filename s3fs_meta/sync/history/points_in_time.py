@@ -1,10 +1,10 @@
 """Points in time: which transaction group was current at a time, and which ones are available.
 
-Owns: the search, the bounds of retention, the text about an unavailable point in time.
-Does not know: how a txg is restored, how times are written (``option_syntax``).
-Times in changelogs strictly increase along the chain within a *time span*: so a binary search over
-the numbers finds the last txg that is not later than a time, with one request per step. A new span
-begins where fsck corrected times of a wrong clock; the newest span that is old enough is searched.
+Owns: the search, the bounds of retention, the text about an unavailable point in time. Does not
+know: how a txg is restored, how users write times (``option_syntax``). Within a *time span*, the
+times in changelogs strictly increase along the chain. So a binary search over txg numbers finds the
+last txg that is not later than a time, with one request per step. A new span begins where fsck
+corrected the times of a wrong clock. The search uses the newest span that begins early enough.
 """
 
 from contextlib import aclosing
@@ -45,17 +45,18 @@ class PointsInTime:
         self._uuid = uuid
         self._lease = lease
         self._known: dict[Txg, Link] = {}
-        self._unreadable: dict[Txg, str] = {}  # changelogs that are missing or damaged, and why
+        self._unreadable: dict[Txg, str] = {}  # why a changelog cannot be read
         self.unreadable_end: list[Txg] = []  # unreadable txgs after the last readable one
-        self.end: Link | None = None  # the end of the chain, as the last search read it
+        self.end: Link | None = None  # the last readable link, as the last search found it
         self.notices: list[str] = []  # one-line facts to show to the user
 
     async def find(self, wanted: PointInTime, now_ns: int) -> Link:
         """Return the last link of the chain that is not later than a point in time.
 
         Raises:
-            SettingsError: that point in time is unavailable; the text says which ones are.
-            BrokenChainError: the wanted link is unreadable, or may be an unreadable one.
+            SettingsError: the point in time is unavailable; the message names the available ones.
+            BrokenChainError: the wanted link is unreadable, or an unreadable link may be the wanted
+                one.
             StoreError, FormatError: the bucket cannot be read.
         """
         newest = self.end = await self.newest()
@@ -67,10 +68,10 @@ class PointsInTime:
         if wanted.txg is not None:
             self._require_end(newest, wanted.txg)
             raise SettingsError(
-                f"there is no txg {wanted.txg} yet: the newest is {described(newest)}"
+                f"txg {wanted.txg} does not exist yet; the newest is {described(newest)}"
             )
         oldest = await self.oldest()
-        assert wanted.time_ns is not None, "neither by number nor the newest"
+        assert wanted.time_ns is not None, "a point in time has a txg or a time"
         if wanted.time_ns >= newest.created_ns:
             self._require_end(newest)
             if wanted.time_ns > now_ns:
@@ -91,13 +92,13 @@ class PointsInTime:
                 try:
                     fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
                 except (FormatError, ObjectMissingError):
-                    continue  # the image alone does not record that
+                    continue  # only the changelog records whether a time span begins
                 if fetched.changelog.begins_span:
                     found.append(fetched.link)
         return found
 
     async def newest(self) -> Link:
-        """Return the last link that can be read; collect those after it in ``unreadable_end``."""
+        """Return the last readable link; put the txgs after it into ``unreadable_end``."""
         head = self._lease.head
         if head is None:
             raise UnfinishedFilesystemError(self._store.url)
@@ -107,7 +108,7 @@ class PointsInTime:
             if stop is None:
                 end = max(numbers, default=first)
                 last = await levels.last_after(self._store, self._keyring, end)
-                # The txg exists, but its changelog is missing.
+                # A level object shows that this txg exists; its changelog is missing.
                 numbers += [last] if last > end else []
             for txg in reversed([txg for txg in numbers if stop is None or txg < stop]):
                 link = await self._readable(txg)
@@ -119,20 +120,20 @@ class PointsInTime:
         raise self._broken(Txg(0), self.unreadable_end[-1])
 
     def _require_end(self, newest: Link, txg: Txg | None = None) -> None:
-        """Raise BrokenChainError if *txg*, or any txg, is among the unreadable ones at the end."""
+        """Raise BrokenChainError if *txg* (None: any) is an unreadable txg after *newest*."""
         end = self.unreadable_end[-1] if self.unreadable_end else newest.txg
         if newest.txg < (end if txg is None else txg) <= end:
             raise self._broken(newest.txg, end)
 
     def _broken(self, last: Txg, end: Txg) -> BrokenChainError:
         first = Txg(last + 1)
-        what = self._unreadable.get(first, "it is missing")
+        what = self._unreadable.get(first, "the changelog is missing")
         return BrokenChainError(changelog_codec.key_of(first), what, last, end)
 
     async def oldest(self) -> Link:
-        """Return the first link that can be restored: the oldest retained txg.
+        """Return the link of the oldest retained txg, the first that can be restored.
 
-        If no garbage was ever collected, this is the first image that has all txgs after it.
+        If garbage was never collected, it is the first image after which no changelog is missing.
         """
         newest = await self.newest()
         if newest.floor > NO_FLOOR:
@@ -150,7 +151,7 @@ class PointsInTime:
         raise UnfinishedFilesystemError(self._store.url)
 
     async def _first_readable(self, first: Txg, newest: Link) -> Link:
-        """Return the first link from a txg on that can be read; *newest* is one."""
+        """Return the first readable link from txg *first* on; *newest* is readable."""
         txg = first
         while txg < newest.txg:
             link = await self._readable(txg)
@@ -160,11 +161,12 @@ class PointsInTime:
         return newest
 
     async def link(self, txg: Txg) -> Link:
-        """Return the link of a txg, also if only an image or a level object has it.
+        """Return the link of a txg, from its changelog, an image or a level object.
 
         Raises:
             ObjectMissingError: the bucket does not have the txg, or it was deleted.
-            FormatError: it is damaged.
+            FormatError: the changelog is damaged, and neither an image nor a level object has the
+                link.
         """
         if txg in self._known:
             return self._known[txg]
@@ -195,15 +197,15 @@ class PointsInTime:
         except NewerFormatError:
             raise
         except ObjectMissingError:
-            self._unreadable[txg] = "it is missing"
+            self._unreadable[txg] = "the changelog is missing"
         except FormatError as exc:
             self._unreadable[txg] = exc.what
         return None
 
     async def _numbered(self, txg: Txg, newest: Link) -> Link:
-        """Return the link of a txg that is not later than the newest one.
+        """Return the link of a txg that is not later than *newest*.
 
-        Only this one is read: damage of other txgs does not matter.
+        Only this changelog is read, so damage of other txgs does not matter.
         """
         link = await self._readable(txg)
         if link is not None and link.txg >= newest.floor:
@@ -224,11 +226,11 @@ class PointsInTime:
         """Return the last link from *oldest* to before *newest* that is not later than a time.
 
         Raises:
-            BrokenChainError: the link after it is unreadable, so its time is unknown: that link may
-                be the one that is searched for.
+            BrokenChainError: the link after the found one is unreadable. Its time is unknown, so it
+                may be the wanted link.
         """
         found, first, stop = oldest, oldest.txg + 1, newest.txg
-        while first < stop:  # bounded: the range shrinks
+        while first < stop:  # bounded: each step shrinks the range
             middle = Txg((first + stop) // 2)
             link = await self._first_readable(middle, newest)
             if link.txg >= stop or link.created_ns > time_ns:
@@ -258,7 +260,7 @@ class PointsInTime:
         return found
 
     async def _before_changelogs(self, key: ObjectKey) -> Link | None:
-        """Return the link of an image if the image is older than the first changelog, else None."""
+        """Return the link of an image if no changelog exists up to its txg, else None."""
         link = await self._link_of_image(key)
         return link if link is not None and link.hash == NO_HASH else None
 
@@ -274,12 +276,12 @@ class PointsInTime:
 
 
 def described(link: Link) -> str:
-    """Return a link as text for messages."""
+    """Return the txg and the time of a link as text for messages."""
     return f"txg {link.txg} of {format_time(link.created_ns)}"
 
 
 def mark_of(link: Link) -> str:
-    """Return a link as a mark for ``at_least``."""
+    """Return the mark of a link, which a user can pass as ``at_least``."""
     return f"{link.txg}:{link.hash[:MARK_HASH_DIGITS]}"
 
 
@@ -293,24 +295,24 @@ async def require_at_least(
     """Refuse a bucket that is older than a mark of the caller, or has another history.
 
     Args:
-        served: the link that is served; None: the filesystem is not open yet, so the listing of
-            the bucket is checked.
+        served: the link that the mount shows; None if the filesystem is not open yet, so that the
+            listing of the bucket is checked.
 
     Returns:
-        One line for the user if the hash cannot be compared, None if the check passed.
+        One line for the user if the hashes cannot be compared, None if the check passed.
 
     Raises:
-        OlderBucketError: the bucket lacks the marked txg, or has another one in its place.
+        OlderBucketError: the bucket lacks the marked txg, or has a txg with another hash.
     """
     if served is not None:
         return await _require_served(store, mark, served)
     if NO_HASH.startswith(mark.hash):
-        return None  # before the first changelog: everything is later
+        return None  # the mark is before the first changelog; every bucket is later
     numbers = await chain.listed_from(store, mark.txg)
     if not numbers:
         raise OlderBucketError(store.url, mark.txg, "it ends before that", _WAY_OUT)
     if numbers[0] != mark.txg:
-        return f"txg {mark.txg} is no longer kept, so its hash could not be compared"
+        return f"txg {mark.txg} is no longer retained, so its hash could not be compared"
     try:
         data = await chain.bytes_of(store, mark.txg)
     except ObjectMissingError as exc:  # deleted since the listing
@@ -322,9 +324,9 @@ async def require_at_least(
 
 
 async def _require_served(store: ObjectStore, mark: Mark, served: Link) -> str | None:
-    """Compare a mark with the link that is served: an earlier listing may have shown later txgs."""
+    """Compare a mark with the link that the mount shows, which may be older than a listing."""
     if served.txg < mark.txg:
-        why = f"what it shows now ends with txg {served.txg}"
+        why = f"the last txg that can be shown is {served.txg}"
         raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)
     if NO_HASH.startswith(mark.hash):
         return None
@@ -334,9 +336,9 @@ async def _require_served(store: ObjectStore, mark: Mark, served: Link) -> str |
             found = image_codec.content_hash(await chain.bytes_of(store, mark.txg))
         except ObjectMissingError as exc:
             if mark.txg >= served.floor > NO_FLOOR:
-                why = "its changelog is missing, and should be retained"
+                why = "its changelog is missing, although it should be retained"
                 raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT) from exc
-            return f"txg {mark.txg} is no longer kept, so its hash could not be compared"
+            return f"txg {mark.txg} is no longer retained, so its hash could not be compared"
     if not found.startswith(mark.hash):
         why = "another txg has that number there"
         raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)

@@ -1,10 +1,10 @@
-"""Garbage collection: deleting objects that no retained txg needs: packs, images, changelogs.
+"""Garbage collection: deletion of packs, images and changelogs that no retained txg needs.
 
-Owns: the order: condemn in rows, ship that, DELETE, forget; how many objects at a time.
+Owns: the order of steps (condemn rows, ship the rows, DELETE, remove rows), objects per pass.
 Does not know: why a pack died, which objects are garbage (``garbage``, ``retention``).
 Keeps: nothing is deleted before the txg that condemns or abandons it, or raises the floor above
 it, is confirmed; the floor is never lowered; an object of another writer is never deleted.
-Tasks: ``run`` and ``plan`` by any; one at a time.
+Tasks: any task may call ``run`` and ``plan``; one pass runs at a time.
 Design: docs/design/durability.md, "Deletion in two phases".
 """
 
@@ -36,19 +36,19 @@ _log = logging.getLogger(__name__)
 
 
 class Tally(NamedTuple):
-    """Numbers and bytes of objects, by kind."""
+    """The numbers and the bytes of objects, by kind."""
 
     floor: Txg
-    kinds: dict[str, tuple[int, int]]  # objects and bytes
+    kinds: dict[str, tuple[int, int]]  # number of objects and their bytes
 
     def as_json(self, *, deleted: bool) -> dict[str, Any]:
-        """Return the tally as JSON for programs."""
+        """Return the tally as a JSON object for programs."""
         objects = {kind: {"count": n, "bytes": size} for kind, (n, size) in self.kinds.items()}
         return {"floor": self.floor, "deleted": deleted, "objects": objects}
 
 
 class Reclaimer:
-    """Deletes unreferenced objects of one opened filesystem."""
+    """Deletes the garbage of one opened filesystem."""
 
     def __init__(
         self,
@@ -69,20 +69,20 @@ class Reclaimer:
         self._times = TxgTimes(volume.store, volume.keyring, uuid)
         self._finder = Finder(volume.db, volume.store, volume.keyring, uuid)
         self.last_error = ""
-        self.wants_image = False  # dead packs could be deleted if there were a newer image
+        self.wants_image = False  # a newer image would allow the deletion of dead packs
 
     async def run(self) -> None:
-        """Delete garbage, within a bound; after a failure the next call continues."""
+        """Delete a bounded amount of garbage; after a failure the next call continues."""
         try:
             await tend(self._volume)
             await self.reclaim()
             self.last_error = ""
         except S3fsError as exc:
             self.last_error = str(exc)
-            _log.warning("reclaim postponed: %s", exc)
+            _log.warning("garbage collection failed and will be tried again: %s", exc)
 
     async def plan(self, limit: int = RECLAIM_KEYS_MAX) -> Garbage:
-        """Return the garbage that can be deleted now; nothing is changed.
+        """Return the garbage that can be deleted now, without any change.
 
         Raises:
             ClockError: this host's clock, or the store's, is wrong.
@@ -107,19 +107,19 @@ class Reclaimer:
         return await self._finder.find(images, floor, epoch, link.txg, retention_ns, limit)
 
     async def plan_all(self) -> Tally:
-        """Return how much can be deleted now, without a limit. Raises as ``plan``."""
+        """Return the tally of all garbage that can be deleted now. Raises as ``plan``."""
         found = await self.plan(sys.maxsize)
         return Tally(found.floor, found.counts)
 
     async def reclaim_all(self, progress: Progress = no_progress) -> Tally:
-        """Delete all garbage, a bounded number of objects at a time; return how much it was.
+        """Delete all garbage, a bounded number of objects per pass; return its tally.
 
         Raises:
-            As ``reclaim``; objects deleted before stay deleted.
+            As ``reclaim``; objects of earlier passes are already deleted.
         """
         found = await self.reclaim(progress)
         kinds = found.counts
-        while found.total:  # bounded: each iteration deletes something
+        while found.total:  # bounded: each iteration deletes objects
             found = await self.reclaim(progress)
             for kind, (number, size) in found.counts.items():
                 kinds[kind] = (kinds[kind][0] + number, kinds[kind][1] + size)
@@ -131,17 +131,18 @@ class Reclaimer:
         """Delete garbage, at most *limit* objects; return the deleted objects.
 
         Raises:
-            StoreError: some objects may be deleted; the next call finds the others again.
+            StoreError: some objects may be deleted; the next call deletes the remaining objects.
             FencedError, ReadOnlyStateError: as ``Shipper.ship``; nothing was deleted.
         """
         async with self._lock:
             if abandoned_txgs.wanted(self._db) is not None:
-                # Until then the chain in the bucket ends before the local state.
+                # A complete image must be shipped first; the chain does not yet reach the local
+                # state.
                 await self._shipper.ship()
             found = await self.plan(limit)
             if found.total:
                 await self._condemn(found)
-                if await self._shipper.ship(anyway=True) is None:  # the chain abandoned it earlier
+                if await self._shipper.ship(anyway=True) is None:  # the txg was abandoned
                     await self._shipper.require_hold()
                 await self._delete(found, progress)
             self._forget_given_up(found)
@@ -150,7 +151,7 @@ class Reclaimer:
     # --- first phase ---------------------------------------------------------------------------
 
     async def _condemn(self, found: Garbage) -> None:
-        """Record in rows that nothing may refer to these objects; the next changelog ships that."""
+        """Condemn the objects in rows: nothing new may refer to them. A changelog ships that."""
         for piece in slices(found.orphans):
             self._db.begin_local()
             for info in piece:
@@ -172,10 +173,10 @@ class Reclaimer:
         self._hook("packs condemned")
 
     def _condemn_pack(self, pack: PackId) -> bool:
-        """Condemn a pack unless it is condemned already; return whether it is condemned now."""
+        """Condemn a pack that has no live blocks; return whether it is condemned now."""
         row = packs.find(self._db, pack)
         if row is None or row.live_bytes:
-            return False  # the object is in use again
+            return False  # the row is gone, or blocks refer to the pack again
         if row.state is not PackState.CONDEMNED:
             packs.condemn(self._db, pack)
         return True
@@ -183,7 +184,7 @@ class Reclaimer:
     # --- second phase --------------------------------------------------------------------------
 
     async def _delete(self, found: Garbage, progress: Progress) -> None:
-        """Send the DELETEs; objects that remain after a crash are garbage again."""
+        """Send the DELETE requests; after a crash the next pass deletes the remaining objects."""
         done = 0
 
         async def send(keys: Sequence[ObjectKey], step: str) -> None:
@@ -213,7 +214,7 @@ class Reclaimer:
             self._hook("packs forgotten")
 
     def _forget_given_up(self, found: Garbage) -> None:
-        """Remove the rows of abandoned images that were deleted now, or before a crash."""
+        """Remove the rows of abandoned images whose manifests are deleted."""
         gone = set(_keys(found.manifests))
         shelf = self._finder.shelf
         keys = [

@@ -1,10 +1,10 @@
 """Retention: the floor, which is the oldest available txg, and the images that stay.
 
-Owns: the floor, which txg is as old as the retention, which images a restore of retained txgs
-begins with. Does not know: rows, deleting (``reclaim``).
-Keeps: a wrong clock never causes the loss of a needed object. Times only choose a floor between the
-present one, which is never lowered, and the oldest of the last IMAGES_KEPT images, which always
-stay. A txg counts as old only if both its own time and the time of its upload are old.
+Owns: the floor, which txg is as old as the retention, which images stay for restores of retained
+txgs. Does not know: rows, deleting (``reclaim``).
+Keeps: a wrong clock never causes the loss of a needed object. Times only choose a floor between two
+bounds: the present floor, which is never lowered, and the oldest of the last IMAGES_KEPT images,
+which always stay. A txg counts as old only if both its own time and the time of its upload are old.
 Design: docs/design/durability.md, "Retention".
 """
 
@@ -27,7 +27,7 @@ from s3fs_meta.sync.chain import chain
 
 
 class Image(NamedTuple):
-    """A complete image that belongs to the chain."""
+    """A complete image whose txg is in the chain."""
 
     txg: Txg
     key: ObjectKey  # key of the manifest
@@ -36,7 +36,7 @@ class Image(NamedTuple):
 
 
 class TxgStamp(NamedTuple):
-    """A changelog's time and writer."""
+    """The time and the writer's epoch of a changelog."""
 
     created_ns: int
     epoch: Epoch
@@ -55,10 +55,10 @@ class TxgTimes:
     async def newest_before(
         self, time_ns: int, low: Txg, high: Txg, images: Iterable[Txg] = ()
     ) -> Txg:
-        """Return the newest txg up to *high* that is not later than a time, at least *low*.
+        """Return the newest txg from *low* to *high* that is not later than a time, or *low*.
 
-        The time of an unreadable changelog is unknown; this makes the result an earlier txg, so
-        more is retained, never less.
+        An unreadable changelog has no known time, so the result may be an earlier txg. Then more is
+        retained, never less.
 
         Args:
             images: the txgs that are images; a time span may begin with any of them.
@@ -96,7 +96,7 @@ class TxgTimes:
         """Return the time and the epoch of a changelog, None if it cannot be read.
 
         Raises:
-            NewerFormatError: a newer program wrote it.
+            NewerFormatError: a newer program wrote the changelog.
         """
         if txg not in self._known:
             self._known[txg] = await self._read(txg)
@@ -114,11 +114,11 @@ class TxgTimes:
 
 
 class StoredAges:
-    """The ages of txgs by the times at which their changelogs were stored.
+    """The ages of txgs, from the times at which their changelogs were stored.
 
-    If the store has its own clock, these times are reliable. With any other store they come from
-    this host's clock, which may have been wrong by years for an hour: then the time between two
-    txgs counts as RETENTION_GAP_S_MAX at most, so that more is retained, never less.
+    If the store has its own clock, these times are reliable. In any other store they come from this
+    host's clock, which may have been wrong by years for an hour. So the time between two txgs
+    counts as at most RETENTION_GAP_S_MAX, so that more is retained, never less.
     """
 
     def __init__(self, store: ObjectStore, now_ns: int) -> None:
@@ -127,7 +127,7 @@ class StoredAges:
         self._counted: dict[Txg, int] | None = None
 
     async def newest(self, age_ns: int, low: Txg, high: Txg, end: Txg) -> Txg:
-        """Return the newest txg up to *high* that is at least *age_ns* old, at least *low*.
+        """Return the newest txg from *low* to *high* that is at least *age_ns* old, or *low*.
 
         Args:
             age_ns: the wanted age.
@@ -158,7 +158,7 @@ class StoredAges:
         return False
 
     async def _count(self, low: Txg, end: Txg) -> dict[Txg, int]:
-        """Return the ages of the txgs after *low*; the time between two txgs is capped."""
+        """Return the ages of the txgs after *low*, with the time between two txgs capped."""
         times: list[tuple[Txg, int]] = []
         after = changelog_codec.key_of(low) if low else ""
         async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:
@@ -181,7 +181,7 @@ def newest(images: Sequence[Image]) -> list[Image]:
 
 
 def may_rise(images: Sequence[Image]) -> bool:
-    """Return whether there are as many images as always stay: with fewer, the floor stays, too."""
+    """Return whether IMAGES_KEPT images exist; with fewer images the floor must not rise."""
     return len(newest(images)) == IMAGES_KEPT
 
 
@@ -194,7 +194,7 @@ async def newest_old(
     low: Txg,
     high: Txg,
 ) -> Txg:
-    """Return the newest txg that is older than the retention by its own and its upload time.
+    """Return the newest txg whose own time and upload time are both older than the retention.
 
     Args:
         now_ns: the present time.
@@ -210,7 +210,7 @@ def floor_of(images: Sequence[Image], low: Txg, old: Txg) -> Txg:
     """Return the retention floor: never below the present one or above an image that always stays.
 
     Args:
-        images: as many as ``may_rise`` requires.
+        images: at least as many as ``may_rise`` requires.
         low: the present floor.
         old: the newest txg that is older than the retention.
     """
@@ -223,10 +223,10 @@ def base_of(images: Iterable[Image], floor: Txg) -> Image | None:
 
 
 def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKey]:
-    """Return the manifests that must be retained.
+    """Return the manifests of images that must be retained.
 
-    These are the newest images, the base image of the floor, the images whose txg has no changes in
-    its changelog, and some at intervals, so that every retained txg has an image close before it.
+    These images are the newest ones, the base image of the floor, the images whose changelogs have
+    no changes, and some at intervals. So every retained txg has an image shortly before it.
     """
     base = base_of(images, floor)
     stay = {image.key for image in newest(images)}
@@ -236,7 +236,7 @@ def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKe
     stay.update(image.key for image in images if image.is_txg and image.txg > base.txg)
     last_ns = base.created_ns
     for image in sorted(images):
-        # Absolute, because a wrong clock may be early or late.
+        # abs() because a wrong clock may be early or late.
         apart_ns = abs(image.created_ns - last_ns)
         if image.txg > base.txg and apart_ns >= retention_ns // IMAGES_SPACED:
             stay.add(image.key)

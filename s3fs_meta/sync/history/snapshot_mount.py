@@ -3,7 +3,8 @@
 Owns: the order of keys, search and restore; opening a snapshot with a separate state directory.
 Does not know: FUSE, which files are read.
 Keeps: the bucket is not changed, not even the lease. From this host's state directory of the
-filesystem only the superblock copy is read. A snapshot's state directory is removed at close.
+filesystem only the superblock copy is read. The state directory of a snapshot is removed when it is
+closed.
 """
 
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ from s3fs_meta.sync.volume import KnownSuperblock, OpenOptions, Position, Volume
 
 @dataclass(slots=True)
 class Bucket:
-    """A filesystem opened for reading only, without local state."""
+    """A filesystem whose bucket is read without local state and without the lease."""
 
     store: ObjectStore
     superblock: Superblock
@@ -54,13 +55,13 @@ class Bucket:
     async def find(self, wanted: PointInTime) -> Link:
         """Return the link of a point in time. Raises as ``PointsInTime.find``.
 
-        A time relative to now counts back from the store's clock if this host's is far from it.
+        A time relative to now counts back from the store's clock if this host's clock differs much.
         """
         wanted, now_ns = await self.by_store(wanted)
         return await self.points.find(wanted, now_ns)
 
     async def by_store(self, wanted: PointInTime) -> tuple[PointInTime, int]:
-        """Return a point in time by the store's clock, and the present time.
+        """Return a point in time counted by the store's clock, and the present time.
 
         Raises:
             StoreError: the store's clock cannot be read.
@@ -71,10 +72,10 @@ class Bucket:
         await clock.measure_for_reading()
         if clock.difference and wanted.is_ago:
             wanted = wanted._replace(time_ns=wanted.time_ns + clock.offset_ns)
-            notice = f"{clock.difference}: {wanted.text!r} is counted back by the store's clock"
+            notice = f"{clock.difference}: {wanted.text!r} counts back from the store's time"
         elif clock.difference:
             notice = (
-                f"{clock.difference}: a time is compared with those of the store; set the clock"
+                f"{clock.difference}: the time is compared with times of the store; set the clock"
             )
         else:
             return wanted, clock.now_ns()
@@ -85,7 +86,7 @@ class Bucket:
     async def restore(
         self, link: Link, target: Path, progress: Progress = no_progress
     ) -> list[str]:
-        """Write the database of a link to *target*; return notices for the user.
+        """Restore the database of a link to the file *target*; return notices for the user.
 
         Raises:
             As ``Restorer.restore``.
@@ -96,20 +97,23 @@ class Bucket:
         restored = await restorer.restore(newest, target, upto=link.txg)
         if restored.hash != link.hash:
             key = changelog_codec.key_of(link.txg)
-            raise FormatError(key, "it is not in the chain of the requested point in time")
+            raise FormatError(
+                key, "the changelog is not in the chain of the requested point in time"
+            )
         return restorer.notices
 
 
 async def read_bucket(
     store: ObjectStore, remembered: Remembered, secret: Secret, clock: Clock
 ) -> Bucket:
-    """Read keys and lease of a filesystem without opening it.
+    """Unlock a filesystem and read its lease, without opening it.
 
     Args:
         store: the bucket.
-        remembered: the superblock copy in the filesystem's state directory on this host; only read.
-        secret: opens the superblock.
-        clock: for the search.
+        remembered: the superblock copy in the filesystem's state directory on this host; it is only
+            read.
+        secret: unlocks the superblock.
+        clock: the clock for the search of a time.
 
     Raises:
         UnfinishedFilesystemError: there is no lease and no complete image.
@@ -134,14 +138,15 @@ async def open_snapshot(
     """Open a snapshot at a past point in time; close with ``close_filesystem``.
 
     Args:
-        bucket: of the filesystem.
-        state_dir: used by this snapshot alone; leftovers of a killed process in it are removed.
-        options: only the pragmas, ``at_least`` and the wait for the lock are used.
-        wanted: the last txg that is not later than this is opened.
-        progress: of the restore.
+        bucket: the bucket of the filesystem.
+        state_dir: a directory that only this snapshot uses; leftovers of a killed process in it are
+            removed.
+        options: only the pragmas, ``at_least`` and the timeout of the lock are used.
+        wanted: the snapshot is the last txg that is not later than this point in time.
+        progress: called with the progress of the restore.
 
     Raises:
-        SettingsError: that point in time is unavailable; the text says which ones are.
+        SettingsError: the point in time is unavailable; the message names the available ones.
         OlderBucketError: the bucket is older than ``at_least``.
         HeldError: another process uses the directory.
         StoreError, FormatError: an object is unavailable or damaged.
@@ -154,7 +159,7 @@ async def open_snapshot(
             unsure = await require_at_least(bucket.store, options.at_least, bucket.points.end)
         state_dir.drop_contents()
         notices = await bucket.restore(link, state_dir.database, progress)
-        # Safe, because after a crash the database is restored again.
+        # Not syncing is safe: after a crash the snapshot's database is restored again.
         pragmas = replace(options.pragmas, synchronous="off")
         db = await trio.to_thread.run_sync(Database.open, state_dir.database, pragmas)
     except BaseException:

@@ -1,13 +1,13 @@
-"""The history of a filesystem, backwards from any txg: the changes of each transaction group.
+"""The log of transaction groups: the changes of each txg, backwards from any txg.
 
 Owns: reading the chain backwards, counts of a txg's changes, which txgs concern a path.
-Does not know: how it is shown.
-Keeps: a changelog counts only if the next one names it by hash, unless the next one is damaged;
-memory does not grow with the length of the history.
+Does not know: how the log is shown.
+Keeps: a changelog is used only if the next changelog names it by hash, unless the next one is
+damaged. Memory does not grow with the number of txgs.
 
-The rows before and after a txg show which names it concerns. So a database of the last txg is
-restored, and the txgs are undone in it, one by one (``Rewinder``): recorded changes can be
-inverted. The changes of a txg that is an image are unknown; there the txg before it is restored.
+The rows before and after a txg show which paths it concerns. So ``Rewinder`` restores a database of
+the last txg and undoes the txgs in it, one by one, by inverting their recorded changes. The changes
+of a txg of kind IMAGE are unknown, so the txg before it is restored.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -34,18 +34,18 @@ _NOTHING = Summary(0, 0, 0, 0, 0)
 
 
 class TxgRecord(NamedTuple):
-    """The facts about one transaction group that a log shows."""
+    """The facts about one transaction group that ``log`` shows."""
 
     link: Link
     epoch: int
     kind: Kind
-    object_bytes: int  # size of the changelog, without parts
-    stored_bytes: int  # size of the blocks whose locations it lists: new or moved ones
+    object_bytes: int  # size of the changelog's object, without its parts
+    stored_bytes: int  # stored size of the new or moved blocks that the changelog lists
     changes: Summary | None  # None if the txg is an image, whose changes are unknown
 
 
 class Gap(NamedTuple):
-    """A transaction group that is missing, damaged, or was abandoned."""
+    """A transaction group whose changelog is missing, damaged or abandoned."""
 
     txg: Txg
     why: str
@@ -56,13 +56,13 @@ class _Names:
 
     def __init__(self, last: Link) -> None:
         self._expected = last.hash
-        self._skips = False  # a fence record may refer to an earlier link than its predecessor
-        self._is_sure = True  # True if there is no gap since the link with this hash
+        self._skips = False  # True after a fence record, which may skip abandoned txgs
+        self._is_sure = True  # True if no gap was read since the link with the expected hash
 
     def take(self, found: Fetched | Gap) -> Fetched | Gap:
-        """Return the next earlier changelog if its hash is the expected one.
+        """Check the next earlier changelog by its hash and return it, or a gap.
 
-        A gap is returned as it is; abandoned changelogs before a fence record become gaps, too.
+        A gap is returned unchanged; an abandoned changelog before a fence record becomes a gap.
 
         Raises:
             FormatError: the hash differs, or a newer program wrote the changelog.
@@ -74,7 +74,7 @@ class _Names:
             if self._skips:
                 return Gap(found.link.txg, "fsck ended the chain before it")
             key = changelog_codec.key_of(found.link.txg)
-            raise FormatError(key, "its successor in the chain names another hash")
+            raise FormatError(key, "the next changelog of the chain names another hash")
         chain.require_known(found.changelog)
         self._expected = found.changelog.previous
         self._skips, self._is_sure = found.changelog.kind is Kind.FENCE, True
@@ -82,10 +82,10 @@ class _Names:
 
 
 async def backwards(bucket: Bucket, last: Link, first: Txg) -> AsyncGenerator[Fetched | Gap, None]:
-    """Yield the changelogs from one link back to a txg, the last one first.
+    """Yield the changelogs from one link back to a txg, the latest changelog first.
 
-    A damaged or missing changelog is a gap; the txgs before it are still read. A fence record may
-    name an earlier link than its direct predecessor: the txgs between them were abandoned.
+    A damaged or missing changelog becomes a gap; the txgs before it are still read. A fence record
+    may name an earlier link than the one directly before it; the txgs between them were abandoned.
 
     Raises:
         FormatError: a hash differs from the one in the next changelog, or a newer program wrote a
@@ -121,7 +121,7 @@ async def _fetch_all(bucket: Bucket, numbers: list[Txg]) -> list[Fetched | Gap]:
 
 
 async def sections(bucket: Bucket, changelog: Changelog) -> AsyncGenerator[Section, None]:
-    """Yield the sections of a changelog, the last one first; one is in memory at a time."""
+    """Yield the sections of a changelog, the last one first; only one is in memory at a time."""
     yield changelog.section
     for part in reversed(changelog.parts):
         data = (await bucket.store.get(part.key, changelog_codec.PART_ENCODED_BYTES_MAX)).data
@@ -129,7 +129,7 @@ async def sections(bucket: Bucket, changelog: Changelog) -> AsyncGenerator[Secti
 
 
 async def describe(bucket: Bucket, fetched: Fetched) -> TxgRecord:
-    """Return the record of a txg for a log."""
+    """Return the facts about a txg that ``log`` shows."""
     changelog = fetched.changelog
     changes, stored_bytes = _NOTHING, 0
     async with aclosing(sections(bucket, changelog)) as found:
@@ -148,7 +148,7 @@ async def describe(bucket: Bucket, fetched: Fetched) -> TxgRecord:
 
 
 class Rewinder:
-    """Undoes txgs in a temporary database, and reports which of them concern a path."""
+    """Undoes txgs in a temporary database and finds the txgs that concern a path."""
 
     def __init__(
         self,
@@ -156,12 +156,12 @@ class Rewinder:
         names: list[bytes],
         restore: Callable[[Link], Awaitable[Database]],
     ) -> None:
-        """Begin with nothing restored.
+        """Store the arguments; no database is restored yet.
 
         Args:
-            bucket: has the changelogs.
-            names: the components of the path, beginning at the root.
-            restore: returns the database of a link; closes the one that it returned before.
+            bucket: the bucket with the changelogs.
+            names: the components of the path, from the root on.
+            restore: closes the database that it returned before and returns the database of a link.
         """
         self._bucket = bucket
         self._names = names
@@ -173,7 +173,7 @@ class Rewinder:
         """Undo a txg, and return whether it concerns the path; true for an image or a gap.
 
         Args:
-            fetched: the predecessor of the txg that was undone last.
+            fetched: the changelog directly before the one that was undone last.
         """
         if isinstance(fetched, Gap):
             self._db = self._watch = None

@@ -1,7 +1,7 @@
 """An image's objects: pieces of a database file, and the manifest that names them.
 
-Owns: cutting a finished copy into pieces, reusing pieces of the last image, making the manifest.
-Does not know: cuts, leases, when an image is due.
+Owns: splitting a finished copy into pieces, reusing pieces of the last image, the manifest. Does
+not know: cuts of a txg, leases, when an image is due.
 """
 
 import secrets
@@ -33,7 +33,7 @@ class NewImage(NamedTuple):
 
 
 def new_image(txg: Txg, epoch: Epoch) -> NewImage:
-    """Name a new image; the names differ from those of any other attempt at the same txg."""
+    """Name a new image; every attempt to make an image of a txg has other names."""
     random_bytes = secrets.token_bytes(image_codec.RANDOM_BYTES)
     return NewImage(txg, epoch, image_codec.image_prefix(txg, epoch, random_bytes))
 
@@ -46,13 +46,13 @@ async def put_pieces(
     old: Sequence[Piece],
     progress: Progress,
 ) -> tuple[Piece, ...]:
-    """Store the pieces of a database file that differ from the piece of *old* at the same offset.
+    """Upload the pieces of a database file that differ from those of *old* at the same offsets.
 
     Args:
         old: pieces that are in the store (``require_pieces``).
 
     Raises:
-        StoreError: some pieces may be in the store, but no manifest names them.
+        StoreError: some pieces may be in the store already; no manifest names them.
     """
     size_bytes = (await trio.to_thread.run_sync(copy.stat)).st_size
     total = -(-size_bytes // IMAGE_PIECE_BYTES)
@@ -75,7 +75,7 @@ async def require_pieces(store: ObjectStore, pieces: Sequence[Piece]) -> None:
     """Check that the pieces of an image are in the store.
 
     Raises:
-        ObjectMissingError: one of them is not.
+        ObjectMissingError: a piece is missing.
     """
     missing = {piece.key for piece in pieces}
     async with aclosing(store.list("image/")) as listing:
@@ -93,10 +93,10 @@ async def put_first(
     created_ns: int,
     progress: Progress,
 ) -> tuple[Head, bytes]:
-    """Store the pieces of an image without a predecessor, neither an image nor a changelog.
+    """Upload the pieces of the first image, which follows neither an image nor a changelog.
 
     Returns:
-        As ``describe``; its manifest is not stored yet.
+        As ``describe``; the manifest is not stored yet.
 
     Raises:
         As ``put_pieces``.
@@ -123,7 +123,7 @@ async def describe(
     previous: Head | None,
     changelog: str,
 ) -> tuple[Head, bytes]:
-    """Return the head for a finished copy, and the bytes of its manifest."""
+    """Return the head for the image of a finished copy, and the bytes of its manifest."""
     facts = await trio.to_thread.run_sync(image_copy.describe, copy)
     manifest = Manifest(
         txg=image.txg,

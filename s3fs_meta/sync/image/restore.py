@@ -1,7 +1,7 @@
 """Restoring a metadata database from the bucket: an image, and the changelogs after it.
 
-Owns: which image is used, fetching and placing its pieces, its position in the chain.
-Does not know: local state, leases.
+Owns: which image is used, downloading its pieces to their offsets, its position in the chain. Does
+not know: local state, leases.
 """
 
 import errno
@@ -44,12 +44,12 @@ from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
 
-# An interrupted restore starts again, so it need not be durable.
+# An interrupted restore is repeated from the start, so its writes need not be durable.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 
 class Restorer:
-    """Makes the database of a filesystem at one txg."""
+    """Restores the database of a filesystem at one txg."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, progress: Progress) -> None:
         self._store = store
@@ -62,20 +62,19 @@ class Restorer:
     async def restore(
         self, newest: ManifestRef | None, target: Path, upto: Txg | None = None
     ) -> Link:
-        """Write a database to *target* atomically: the file appears complete and synced.
+        """Restore a database to *target* atomically: the file appears complete and synced.
 
         Args:
-            newest: the image to begin with, if it is available and not later than *upto*.
-            target: a path without a database.
-            upto: the wanted txg; None for the last one in the bucket.
+            newest: the first image to try; None, or later than *upto*: only older images are tried.
+            target: a path at which no file exists.
+            upto: the wanted txg; None for the last txg in the bucket.
 
         Raises:
-            UnfinishedFilesystemError: there is no image.
+            UnfinishedFilesystemError: the bucket has no image.
             StoreError: an object is unavailable.
             BrokenChainError: a changelog cannot be read or replaced; the error names the last txg
                 that can be restored.
-            NoImageError: an object is damaged or missing, and the txg cannot be reached from an
-                older image.
+            NoImageError: an object is damaged or missing, and no older image leads to the txg.
         """
         unfinished = target.with_name(target.name + ".restoring")
         try:
@@ -90,7 +89,7 @@ class Restorer:
     async def _restore_from_some_image(
         self, newest: ManifestRef | None, unfinished: Path, upto: Txg | None
     ) -> Link:
-        """Try images, the newest first, until the wanted txg can be reached from one."""
+        """Restore from the newest image from which the wanted txg can be reached."""
         first: FormatError | ObjectMissingError | None = None
         newer: NewerFormatError | None = None
         broken: BrokenChainError | None = None
@@ -104,13 +103,15 @@ class Restorer:
                     if exc.key != ref.key or ref == newest:
                         raise
                     _forget_frames(exc)
-                    newer = newer or exc  # only its name says that it is an image of ours
+                    newer = newer or exc  # only the object's name shows that it is an image of ours
                     continue
                 except BrokenChainError as exc:
                     _forget_frames(exc)
                     if broken is None or exc.last_txg > broken.last_txg:
                         broken = exc
-                    _log.error("cannot restore from the image %s: %s", ref.key, exc)
+                    _log.error(
+                        "cannot restore from the image %s, trying an older one: %s", ref.key, exc
+                    )
                     continue
                 except (FormatError, ObjectMissingError) as exc:
                     _forget_frames(exc)
@@ -130,25 +131,25 @@ class Restorer:
         broken: BrokenChainError | None,
         first: S3fsError | None,
     ) -> None:
-        """Note the errors of other images, although this one leads to the wanted txg."""
+        """Note why newer images were not used, for the user, after a successful restore."""
         if newer is not None:
-            self.notices.append(f"an image that the lease does not name was left out: {newer}")
+            self.notices.append(f"an image that the lease does not name was ignored: {newer}")
         if broken is not None:
-            self.notices.append(f"level objects replace what cannot be read: {broken.key}")
+            self.notices.append(f"level objects replaced the unreadable changelog {broken.key}")
         if first is not None or broken is not None:
             self.notices.append(f"restored from the older image {key}")
 
     async def _may_lead_past(
         self, broken: BrokenChainError, ref: ManifestRef, upto: Txg | None
     ) -> bool:
-        """Return whether a restore from an image may get past a changelog that stopped another one.
+        """Return whether a restore from an image may succeed where *broken* stopped a newer image.
 
-        A restore from an older image replays the same changelogs, unless a level object replaces
-        them.
+        A restore from an older image reads the same unreadable changelog, unless a level object
+        replaces it.
         """
         name = image_codec.parse_manifest_key(ref.key)
         if broken.misfit or name is None or name.txg > broken.last_txg:
-            return True  # the damage may be in the other image, or this image is later
+            return True  # the newer image may be damaged, or this image is later than the damage
         begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
         return begin is not None and name.txg < begin
 
@@ -162,11 +163,11 @@ class Restorer:
                 yield ManifestRef(key, "")
 
     def _note_damage(self, key: ObjectKey, exc: S3fsError) -> None:
-        _log.error("cannot reach the txg from the image %s: %s", key, exc)
+        _log.error("cannot restore from the image %s, trying an older one: %s", key, exc)
         self.notices.append(f"the image {key} is unusable: {exc}")
 
     async def _older_images(self, upto: Txg | None) -> list[ObjectKey]:
-        """Return the manifests in the bucket, the latest first."""
+        """Return the keys of the manifests in the bucket, the latest first."""
         found: list[tuple[Txg, int, ObjectKey]] = []
         async with aclosing(self._store.list("image/")) as listing:
             async for info in listing:
@@ -176,9 +177,9 @@ class Restorer:
         return [key for _txg, _epoch, key in sorted(found, reverse=True)]
 
     async def _restore_from(self, ref: ManifestRef, unfinished: Path, upto: Txg | None) -> Link:
-        """Restore an image and the txgs after it; if that fails with levels, try without them.
+        """Restore an image and the txgs after it; if level objects make that fail, do without them.
 
-        Only the changelogs after a level prove that the level belongs to this chain.
+        Only the changelogs after a level object prove that it belongs to this chain.
         """
         self._take_last_level()
         try:
@@ -197,11 +198,13 @@ class Restorer:
             raise
         except (FormatError, ObjectMissingError):
             raise by_levels from None  # the level objects are not the cause
-        self.notices.append(f"{misleading} does not fit, changelogs are used instead: {by_levels}")
+        self.notices.append(
+            f"changelogs are used instead of the level object {misleading}: {by_levels}"
+        )
         return link
 
     def _take_last_level(self) -> ObjectKey | None:
-        """Return the level that was applied last, and forget it."""
+        """Return the level object that was applied last, and reset the record of it."""
         level, self._last_level = self._last_level, None
         return level
 
@@ -236,7 +239,7 @@ class Restorer:
 
 
 def _forget_frames(exc: BaseException) -> None:
-    """Free the frames of a stored error and of those before it: some hold a manifest, maybe huge."""
+    """Free the frames of an error and of its causes; a frame may hold a huge manifest."""
     exc.__traceback__ = None
     for before in (exc.__cause__, exc.__context__):
         if before is not None:
@@ -256,16 +259,17 @@ async def _fetch_all(
     unfinished: Path,
     progress: Progress,
 ) -> None:
-    """Write the pieces of the image *key*, with a fixed number of tasks.
+    """Download the pieces of the image *key* to a file, with a fixed number of tasks.
 
     Raises:
-        FormatError: the pieces do not form a file, or one is damaged.
+        FormatError: the pieces leave a gap, or a piece is damaged.
         ObjectMissingError: a piece is missing.
-        OSError: among others, the disk has no room for the database.
+        OSError: for example, the disk has no room for the database.
     """
     image_codec.require_places(manifest, key)
     if not await trio.to_thread.run_sync(has_room, unfinished, manifest.database_bytes):
-        # A hostile manifest names missing pieces: then the restore tries another image.
+        # A hostile manifest may claim any size: if its last piece is missing, another image is
+        # tried.
         await store.get_range(manifest.pieces[-1].key, 0, 1)
     done = 0
     failed: list[S3fsError | OSError] = []
@@ -298,7 +302,7 @@ async def _fetch_all(
 
 
 def has_room(path: Path, size_bytes: int) -> bool:
-    """Return whether a database fits on the disk of its file; in a thread."""
+    """Return whether a database fits on the disk of its file. Blocking."""
     return size_bytes <= _free_bytes(path)
 
 
@@ -308,27 +312,27 @@ def _free_bytes(path: Path) -> int:
 
 
 def allocate(path: Path, size_bytes: int) -> None:
-    """Make the file of the database; in a thread.
+    """Create the file of the database. Blocking.
 
     Raises:
-        OSError: among others, the disk has no room for it; no piece was fetched yet.
+        OSError: for example, the disk has no room for the file.
     """
-    path.unlink(missing_ok=True)  # left by an interrupted restore
+    path.unlink(missing_ok=True)  # an interrupted restore left this file
     free_bytes = _free_bytes(path)
     if size_bytes > free_bytes:
-        text = f"the metadata takes {size_bytes} bytes, and {free_bytes} are free"
+        text = f"the metadata needs {size_bytes} bytes, and {free_bytes} are free on the disk"
         raise OSError(errno.ENOSPC, text, os.fspath(path.parent))
     create_empty(path)
     os.truncate(path, size_bytes)
 
 
 def place_piece(path: Path, number: int, piece: Piece, data: bytes, keyring: Keyring) -> None:
-    """Write one piece at its offset; in a thread. Raises FormatError: it is damaged."""
+    """Write an encoded piece at its offset. Blocking. Raises FormatError if it is damaged."""
     write_piece(path, number, image_codec.decode_piece(piece, data, keyring))
 
 
 def write_piece(path: Path, number: int, content: bytes) -> None:
-    """Write the bytes of a piece at its offset; in a thread."""
+    """Write the decoded bytes of a piece at its offset. Blocking."""
     with path.open("r+b") as file:
         file.seek(number * IMAGE_PIECE_BYTES)
         file.write(content)

@@ -1,10 +1,10 @@
 """Making images: complete copies of the metadata in the bucket.
 
-Owns: the copy, its pieces, the order in which they become the head.
+Owns: the copy of the database, its pieces, the order of steps until the image is the head.
 Does not know: FUSE, its callers, how a txg is shipped.
 Keeps: an image names only blocks that are in the store, and its txg is in the chain; the head in
 the lease changes only after the manifest is in the store.
-Tasks: ``make`` and ``make_anew`` by any; one at a time.
+Tasks: any task may call ``make`` and ``make_anew``; one of them runs at a time.
 Design: docs/design/durability.md, "From cut to head".
 """
 
@@ -65,33 +65,33 @@ class Imager:
         self._hook = hook
         self._lock = trio.Lock()
         self.last_ns = 0
-        self._image_bytes: int | None = None  # stored bytes of the head; None: unknown
+        self._image_bytes: int | None = None  # stored bytes of the newest image; None: unknown
         self.last_error = ""
-        self._unsure = False  # True if the head may have moved because a reply was lost
-        self._link_at_start: Link | None = volume.link  # None once the txgs up to it were measured
+        self._unsure = False  # True if a lost reply leaves open which head the lease has
+        self._link_at_start: Link | None = volume.link  # None once measured
 
     def note_last(self, created_ns: int) -> None:
         """Record the creation time of the image that was the head when this mount began."""
         self.last_ns = created_ns
 
     def put_off(self, exc: Exception) -> None:
-        """Record why no image was made; a later call of ``make`` tries again."""
+        """Record and log why no image was made; a later call of ``make`` tries again."""
         self.last_error = str(exc)
-        _log.warning("image postponed: %s", exc)
+        _log.warning("cannot make an image of the metadata now, will try again: %s", exc)
 
     async def is_due(self) -> bool:
-        """Return whether the changelogs since the last image are large, relative to its size.
+        """Return whether the changelogs since the last image are large relative to this image.
 
         Raises:
             StoreError: the bucket cannot be listed.
         """
-        while self._image_bytes is None:  # bounded: an image was made meanwhile
+        while self._image_bytes is None:  # bounded: repeats only if an image was made meanwhile
             await self._measure()
         wanted = max(IMAGE_SHARE_BYTES_MIN, self._image_bytes // IMAGE_SHARE)
         return self._shipper.since_image.bytes > wanted
 
     async def _measure(self) -> None:
-        """Measure, by listings, the last image and the changelogs of earlier mounts after it."""
+        """Measure the last image and the changelogs of earlier mounts after it, from listings."""
         head, link = self._keeper.lease.head, self._link_at_start
         image_bytes, since = 0, list[int]()
         if head is not None:
@@ -104,7 +104,7 @@ class Imager:
         self._link_at_start = None
 
     async def _stored_bytes(self, head: Head) -> int:
-        """Return the size of an image's pieces in the bucket, 0 if it cannot be read."""
+        """Return the size of an image's pieces in the bucket, 0 if its manifest cannot be read."""
         try:
             manifest = await image_head.load_manifest(
                 self._store, self._keyring, head.manifest_key, head.manifest_hash
@@ -119,13 +119,13 @@ class Imager:
         return total
 
     async def make(self, progress: Progress = no_progress) -> Head:
-        """Ship everything acknowledged so far, and make an image of that txg the head.
+        """Ship all acknowledged changes, make an image of the resulting txg, and make it the head.
 
         Raises:
             FencedError: a newer epoch owns the filesystem; the mount is read-only now.
-            ReadOnlyStateError: the mount is degraded: its state must not reach the bucket.
+            ReadOnlyStateError: the mount is degraded, so its state must not be shipped.
             StoreError: the store is unavailable; all changes stay on this host.
-            NoSpaceLeftError: the disk has no room for a copy of the database beyond its reserve.
+            NoSpaceLeftError: the disk has no room for a copy of the database beside the reserve.
         """
         if abandoned_txgs.wanted(self._db) is not None:
             await self._shipper.publish_anew(progress)
@@ -155,7 +155,7 @@ class Imager:
     async def make_anew(self, progress: Progress = no_progress) -> Head:
         """Publish an image of the local state as the next txg. Raises as ``make``.
 
-        The image also ships rows that no recorded change describes, such as repairs by fsck.
+        The image also ships rows that no recorded change contains, such as repairs by fsck.
         """
         heads_made: list[Head] = []
 
@@ -180,11 +180,11 @@ class Imager:
 
     @contextlib.asynccontextmanager
     async def _room(self, progress: Progress) -> AsyncIterator[Path]:
-        """Provide a path with disk space for a copy of the database; the copy is removed at exit."""
+        """Yield a path with disk space for a copy of the database; remove the copy at exit."""
         if self._unsure:
             await self._settle_attempt()
         if not self._disk.has_room(self._copies_bytes()):
-            await self._shipper.ship(progress)  # uploaded blocks can be evicted, which makes room
+            await self._shipper.ship(progress)  # uploaded blocks can be evicted to free space
             await self._durability.sync_all()
         copy = self._tmp / f"image-{self._db.counters.txg}.db"
         with self._disk.holding(copy, self._copies_bytes()):
@@ -195,11 +195,11 @@ class Imager:
                     await trio.to_thread.run_sync(image_copy.remove, copy)
 
     def _copies_bytes(self) -> int:
-        """Return the disk space of the copy; outside WAL mode the snapshot is a second one."""
+        """Return the disk space of the copy; outside WAL mode the snapshot is a second copy."""
         return self._db.size_bytes * (1 if self._db.pragmas.is_wal else 2)
 
     async def _settle_attempt(self) -> None:
-        """Find out whether the last attempt became the head, before another replaces its row.
+        """Read from the lease whether the last attempt is the head, before its row is replaced.
 
         Raises:
             FencedError, StoreError: as ``make``.
@@ -213,10 +213,10 @@ class Imager:
     async def _put(
         self, link: Link, copy: Path, cut: Cut, old: Sequence[Piece], progress: Progress
     ) -> tuple[Head, bytes]:
-        """Upload the pieces of an image that are not in *old*; return its head and its manifest.
+        """Upload the pieces of an image that *old* lacks; return the head and the manifest's bytes.
 
         Args:
-            link: the txg of the image, and the hash that the manifest names.
+            link: the txg of the image, and the hash of a changelog for the manifest.
         """
         finish = functools.partial(image_copy.finish, txg=link.txg)
         await trio.to_thread.run_sync(
@@ -242,7 +242,7 @@ class Imager:
         image_head.note_attempt(self._db, head)
 
     async def _move_head(self, head: Head) -> None:
-        """Make an image that is in the bucket the head, and record that on this host."""
+        """Make an uploaded image the head in the lease, and record this on this host."""
         self._unsure = True
         try:
             await self._keeper.move_head(head)
@@ -254,19 +254,22 @@ class Imager:
         self._confirm(head)
 
     async def _pieces_of(self, newest: Head) -> tuple[Piece, ...]:
-        """Return the pieces of the last image; empty if it can no longer be restored."""
+        """Return the pieces of the last image, or () if this image can no longer be restored."""
         try:
             manifest = await image_head.load_manifest(
                 self._store, self._keyring, newest.manifest_key, newest.manifest_hash
             )
             await image_pieces.require_pieces(self._store, manifest.pieces)
         except (ObjectMissingError, FormatError) as exc:
-            _log.error("the last image is unavailable, so this is a full image: %s", exc)
+            _log.error(
+                "the last image cannot be used, so all pieces of the new image are uploaded: %s",
+                exc,
+            )
             return ()
         return manifest.pieces
 
     def _confirm(self, head: Head) -> None:
-        """Record on this host that the head moved. After a crash the attempt shows it."""
+        """Record on this host that an attempt is the head; a crash before this is no loss."""
         self._db.begin_local()
         image_head.confirm(self._db, head, changed=self._db.changed)
         self._durability.commit()

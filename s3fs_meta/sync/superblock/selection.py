@@ -327,7 +327,7 @@ def _fault(copy: Copy, best: Copy, authentic: Sequence[Copy]) -> str:
     if best.found.encrypted and not copy.found.encrypted:
         return "it is not encrypted, although the filesystem is"
     if copy not in authentic:
-        return "its fields are not authentic"
+        return "the fields of the superblock are not authentic"
     if copy.data != best.data:
         return f"it is of generation {_generation(copy)}, the newest is {_generation(best)}"
     return ""

@@ -36,7 +36,7 @@ class Secret(Protocol):
 
         Raises:
             PassphraseError: the secret does not open it.
-            FormatError: its fields are not authentic.
+            FormatError: the fields of the superblock are not authentic.
         """
         ...
 
@@ -112,5 +112,5 @@ class HeldKeys(Secret):
     @override
     async def open(self, superblock: Superblock) -> Keyring:
         if not superblock_codec.is_authentic(superblock, self._keyring):
-            raise FormatError(KEY, "its fields are not authentic")
+            raise FormatError(KEY, "the fields of the superblock are not authentic")
         return self._keyring

@@ -156,7 +156,7 @@ async def test_missing_pack_without_cached_blocks_is_reported_and_marked(
         await session.flush_at_end()
         await session.close()
     assert mark.pack_offset is None
-    assert "is missing since the bucket was put back" in caplog.text
+    assert "is missing since the bucket was reset" in caplog.text
     async with power.session("c", options=READ_ONLY, tasks=False) as session:
         # Equal content written again healed the lost block.
         for ino in (inos[1], inos[3], inos[2], again):

@@ -325,8 +325,8 @@ async def test_object_that_is_not_ours_under_a_name_of_ours_is_not_deleted(
             await session.make_image()
 
         assert power.store.objects[key] == b"the only copy of a thesis"
-        assert caplog.text.count(f"{key} is damaged or foreign") == 1
-        assert caplog.text.count("delete it with a tool of the store") == 1
+        assert caplog.text.count(f"{key} is damaged or not written by this filesystem") == 1
+        assert caplog.text.count("if the object is not yours, delete it yourself") == 1
         assert session.link.floor > 5, "and nothing else stays for it"
         others = {*changelogs(power), *map(str, power.store.objects)} - {Txg(2), str(key)}
         assert not {Txg(1), Txg(3), Txg(4), Txg(5), str(level.key_of(1, Txg(5)))} & others

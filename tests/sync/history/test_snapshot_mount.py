@@ -60,7 +60,7 @@ async def test_unavailable_point_in_time_leaves_no_database(power: Power, tmp_pa
     async with power.session("a", tasks=False) as session:
         write_file(session, b"x")
         await session.flush()
-    with pytest.raises(SettingsError, match="there is no txg 9 yet"):
+    with pytest.raises(SettingsError, match="txg 9 does not exist yet"):
         await open_at(power, 9, tmp_path / "then")
     key = next(key for key in power.store.objects if key.endswith("changelog/000000000001"))
     power.store.objects[key] = flipped(power.store.objects[key], -1)

@@ -154,7 +154,7 @@ async def test_newer_image_that_the_lease_does_not_name_is_left_out(power: Power
 
     async with power.session("b", tasks=False) as session:
         assert await read_file(session, ino) == b"hello"
-        assert any("does not name was left out" in notice for notice in session.volume.notices)
+        assert any("does not name was ignored" in notice for notice in session.volume.notices)
         await session.close()
 
     named = ManifestRef(keys[1], image_codec.content_hash(power.store.objects[keys[1]]))

@@ -162,7 +162,7 @@ async def test_full_image_is_made_if_the_last_one_is_damaged(
         data = power.store.objects[published.manifest_key]
         manifest = image_codec.decode(published.manifest_key, data, session.volume.keyring)
         assert manifest.previous is None
-        assert "full image" in caplog.text
+        assert "all pieces of the new image are uploaded" in caplog.text
         write_file(session, CONTENT * 3)
         await session.make_image()  # Now garbage collection has two complete images again.
         assert session.reclaimer.last_error == ""

@@ -213,7 +213,7 @@ async def test_forged_superblock_of_a_high_generation_is_not_used(power: Power) 
     keys = await power.keys()
 
     assert keys.superblock == present
-    assert keys.faults == ("", "its fields are not authentic")
+    assert keys.faults == ("", "the fields of the superblock are not authentic")
 
 
 async def test_host_that_saw_no_newer_superblock_accepts_an_older_one(

@@ -40,7 +40,7 @@ def test_values_are_parsed_by_their_kind() -> None:
     ("text", "expected"), [("-64000", -64000), ("2000", 2000), ("256M", -262144)]
 )
 def test_page_cache_is_a_number_of_sqlite_or_a_size(text: str, expected: int) -> None:
-    """A number without a unit is SQLite's own; a size is converted to KiB."""
+    """A number without a unit is passed to SQLite unchanged; a size is converted to KiB."""
     assert parse_mount_options([f"cache_size={text}"]).cache_size == expected
 
 

@@ -119,7 +119,7 @@ def test_each_operation_sends_exactly_its_documented_kernel_requests(
         assert found[name] == requests, name
 
 
-def test_kernel_asks_for_capabilities_once_for_each_written_file(
+def test_kernel_requests_capabilities_once_for_each_written_file(
     mounted: Place, program: QuickProgram
 ) -> None:
     """The kernel requests ``security.capability`` once per file, not once per write(2)."""

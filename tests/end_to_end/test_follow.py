@@ -129,7 +129,7 @@ def _read_generations(mnt: Path, last: int) -> Iterator[int]:
     seen = 0
     while seen < last:
         for look in looks:
-            # open(2) met a file that was being replaced
+            # open(2) fails while the file is replaced
             with contextlib.suppress(FileNotFoundError):
                 seen = look()
                 yield seen

@@ -95,7 +95,7 @@ def test_frozen_copy_is_consistent(program: QuickProgram, mounted: Place) -> Non
     steps: list[int] = []
     with running(worker):
         for number in range(3):
-            time.sleep(0.1)  # some work
+            time.sleep(0.1)  # the worker changes the tree
             before = worker.count - 1
             program.ok("clone", "--freeze", tree, mounted.mountpoint / f"copy{number}")
             assert worker.longest_s < PROCESS_S_MAX

@@ -57,7 +57,7 @@ class Writer:
         self.written = 0
 
     def write(self, lines: int = LINES) -> None:
-        """Let the program write some lines."""
+        """Let the program write a number of lines."""
         assert self.process.stdin is not None
         for _ in range(lines):
             self.process.stdin.write("\n")

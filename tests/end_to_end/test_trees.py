@@ -83,7 +83,7 @@ def test_next_mount_after_a_kill_completes_a_removal(program: QuickProgram, moun
     _make_tree(mnt / "tree", directories=40)
     (mnt / "survivor").hardlink_to(mnt / "tree" / "d7" / "full")
     program.ok("rm", mnt / "tree")
-    time.sleep(0.02)  # some moment
+    time.sleep(0.02)  # the background removal begins
     subprocess.run(["kill", "-9", str(program.status(mnt)["pid"])], check=True)
     program.ok("mount", mounted.url, mnt)
 

@@ -214,7 +214,7 @@ def size_of_list(path: Path) -> int:
 
 
 async def test_size_of_the_list_of_attributes_is_reported(mounted: Mounted) -> None:
-    """A program first asks for the size, with an empty buffer: 0 if there is no attribute."""
+    """A program first requests the size, with an empty buffer: 0 if there is no attribute."""
     path = mounted.path / "f"
     await mounted.run(path.touch)
     assert await mounted.run(size_of_list, path) == 0

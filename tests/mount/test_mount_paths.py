@@ -104,7 +104,7 @@ def test_commands_wait_until_their_effect_is_visible(tmp_path: Path) -> None:
 
     later.join()
     old.touch()
-    # Another process has created another entry with the old name.
+    # Another process has made another entry with the old name.
     mount_paths.require_seen([gone], there=False)
 
 

@@ -159,7 +159,7 @@ def test_trickling_answer_is_abandoned() -> None:
 async def test_corrupt_answer_of_the_right_length_is_returned(
     proxy: S3Double, real_store: S3Store
 ) -> None:
-    """Without TLS a proxy can change content, which only the codec notices."""
+    """Without TLS a proxy can change content, which only the codec detects."""
     await real_store.put(KEY, b"content")
     assert proxy.seen[0].body == b"content"
     proxy.answer(Forward(flip=True), Forward(flip=True))

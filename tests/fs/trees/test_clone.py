@@ -286,7 +286,7 @@ def _copied_counts(slices: list[TreeProgress]) -> set[int]:
 
 
 async def test_interrupted_copy_is_removed_at_once(fs: Filesystem) -> None:
-    """A copy that is cancelled is removed."""
+    """The cancelled copy leaves neither its name nor an inode."""
     top = await _make_rich_tree(fs)
     before = fs.db.counters.inodes
     with trio.CancelScope() as scope:

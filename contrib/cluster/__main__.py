@@ -1,4 +1,4 @@
-"""Start the cluster, print how to use it, and end it on ^C."""
+"""Start a MinIO cluster, print how to use it, and end it on ^C."""
 
 import argparse
 import signal
@@ -12,7 +12,7 @@ SECRET_KEY = "only-for-trying"
 
 
 def main() -> int:
-    """Run until a signal arrives."""
+    """Run the cluster until a signal arrives; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m contrib.cluster", description=__doc__)
     parser.add_argument("folder", type=Path, help="directory for the data of all nodes")
     parser.add_argument("--nodes", type=int, default=NODES, help=f"default: {NODES}")

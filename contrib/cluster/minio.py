@@ -1,6 +1,6 @@
-"""Four MinIO servers on one machine that form one store: any of them may be killed and restarted.
+"""Four MinIO servers on one machine that form one store, and may each be killed and restarted.
 
-Owns: the processes it starts, by their handles. Does not know: s3fs-meta.
+Owns: the processes of the servers. Does not know: s3fs-meta.
 Source: https://min.io/docs, "Deploy MinIO: Multi-Node Multi-Drive".
 """
 
@@ -27,7 +27,7 @@ class ClusterError(Exception):
 
 
 class Cluster:
-    """One store; give *folder* some room."""
+    """One store, whose data and logs are in *folder*."""
 
     def __init__(
         self, program: str, folder: Path, access_key: str, secret_key: str, nodes: int = NODES
@@ -38,7 +38,7 @@ class Cluster:
             **os.environ,
             "MINIO_ROOT_USER": access_key,
             "MINIO_ROOT_PASSWORD": secret_key,
-            "MINIO_CI_CD": "1",  # several drives on one disk
+            "MINIO_CI_CD": "1",  # allows several drives on one disk
             "MINIO_BROWSER": "off",
         }
         self._host = _own_address()
@@ -50,11 +50,11 @@ class Cluster:
         self.processes: list[subprocess.Popen[bytes] | None] = [None] * nodes
 
     def endpoint_url(self, node: int) -> str:
-        """Return the URL of one node; all of them serve the same objects."""
+        """Return the URL of a node; all nodes serve the same objects."""
         return f"http://{self._host}:{self._ports[node]}"
 
     def start(self, node: int) -> None:
-        """Start one node; it need not be ready."""
+        """Start a node, without waiting until it is ready."""
         log = (self._folder / f"node-{node}.log").open("ab")
         with log:
             self.processes[node] = subprocess.Popen(
@@ -72,7 +72,7 @@ class Cluster:
             )
 
     def kill(self, node: int) -> None:
-        """Kill one node."""
+        """Kill a node."""
         process = self.processes[node]
         self.processes[node] = None
         if process is not None:
@@ -83,7 +83,7 @@ class Cluster:
         """Wait until nodes can read and write.
 
         Raises:
-            ClusterError: one of them does not come up.
+            ClusterError: a node does not become ready.
         """
         deadline_s = time.monotonic() + STARTING_S_MAX
         for node in range(len(self._ports)) if nodes is None else nodes:
@@ -91,7 +91,7 @@ class Cluster:
                 process = self.processes[node]
                 if process is None or process.poll() is not None or time.monotonic() > deadline_s:
                     log = (self._folder / f"node-{node}.log").read_text(errors="replace")
-                    raise ClusterError(f"node {node} does not come up:\n{log[-2000:]}")
+                    raise ClusterError(f"node {node} does not become ready:\n{log[-2000:]}")
                 time.sleep(POLL_S)
 
     def _is_ready(self, node: int) -> bool:
@@ -137,18 +137,18 @@ class Cluster:
 
 
 def find_program() -> str | None:
-    """Return the path of MinIO's server: on PATH, or where ``go install`` puts it."""
+    """Return the path of MinIO's server, in PATH or in the directory of ``go install``."""
     found = shutil.which("minio")
     beside = Path.home() / "go" / "bin" / "minio"
     return found or (str(beside) if os.access(beside, os.X_OK) else None)
 
 
 def _own_address() -> str:
-    """Return loopback, or in a container, where MinIO refuses peers there, the machine's own."""
+    """Return the loopback address, or in a container, where MinIO refuses it, the machine's."""
     if not Path("/.dockerenv").exists():
         return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # nothing is sent; RFC 5737 keeps the address for examples
+        probe.connect(("192.0.2.1", 9))  # sends nothing; RFC 5737 reserves the address
         return str(probe.getsockname()[0])
 
 

@@ -1,1 +1,1 @@
-"""Conformance: external test suites, run on a real mount and judged. See README.md."""
+"""Conformance: test suites of other projects, run on a real mount. See README.md."""

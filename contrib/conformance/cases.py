@@ -1,4 +1,4 @@
-"""The report of a suite: one case with its outcome, judged against the expected failures."""
+"""The cases of a suite and their outcomes, compared with the expected failures."""
 
 import configparser
 import enum
@@ -13,7 +13,7 @@ EXCLUDED_FILE: Final = Path(__file__).with_name("exclusions.ini")
 
 
 class Outcome(enum.Enum):
-    """How a case ended; the value is what the table shows."""
+    """The outcome of a case; the table shows the value."""
 
     PASSED = "passed"
     FAILED = "FAILED"
@@ -36,7 +36,7 @@ class Case(NamedTuple):
 
 
 def expected_failures(suite: str, path: Path = EXPECTED_FILE) -> Mapping[str, str]:
-    """Return the names of the cases that fail, each with its reason."""
+    """Return the reasons of expected failures, by the names of the cases."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
     parser.read(path)
@@ -44,12 +44,12 @@ def expected_failures(suite: str, path: Path = EXPECTED_FILE) -> Mapping[str, st
 
 
 def exclusions(suite: str, path: Path = EXCLUDED_FILE) -> Mapping[str, str]:
-    """Return patterns of names of cases that are not run, each with its reason."""
+    """Return the reasons why cases are not run, by patterns of their names."""
     return expected_failures(suite, path)
 
 
 def is_excluded(name: str, patterns: Mapping[str, str]) -> str | None:
-    """Return why a case is not run, None if it is."""
+    """Return the reason why a case is not run; None if it is run."""
     for pattern, reason in patterns.items():
         if fnmatch.fnmatchcase(name, pattern):
             return reason
@@ -57,7 +57,7 @@ def is_excluded(name: str, patterns: Mapping[str, str]) -> str | None:
 
 
 def judged(cases: Iterable[Case], expected: Mapping[str, str]) -> Iterator[Case]:
-    """Yield the cases, judged against the expected failures."""
+    """Yield the cases with outcomes that take the expected failures into account."""
     for case in cases:
         reason = expected.get(case.name)
         if reason is None:

@@ -1,4 +1,4 @@
-"""The command line of the conformance suites: choose, run, judge, print a table."""
+"""The command line of the conformance suites: runs suites and prints a table of outcomes."""
 
 import argparse
 import json
@@ -19,16 +19,17 @@ from contrib.conformance.cases import BAD, Case, Outcome, expected_failures, jud
 from contrib.conformance.places import Place
 
 SUITES: Final = (pjdfstest.SUITE, fsx.SUITE, stress_ng.SUITE, fio.SUITE)
-# Large suites, whose location the user sets; part of "all" if it is set.
+# Large suites, whose location is an environment variable; "all" includes a suite if its variable is
+# set.
 NAMED: Final = {xfstests.SUITE: xfstests, ltp.SUITE: ltp}
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="contrib/conformance/run.py",
-        description="Run other people's filesystem tests on s3fs-meta. Needs root. xfstests and ltp"
-        " are found by $XFSTESTS and $LTP.",
-        epilog="Exit status: 0 all as expected, 1 a case failed, 2 a program is missing.",
+        description="Run filesystem tests of other projects on s3fs-meta. Needs root. $XFSTESTS "
+        "and $LTP are the directories of xfstests and LTP.",
+        epilog="Exit status: 0 all outcomes as expected, 1 a case failed, 2 a program is missing.",
     )
     parser.add_argument(
         "suite", nargs="*", metavar="SUITE", help=f"{', '.join([*SUITES, *NAMED])} or all"
@@ -36,14 +37,14 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--target", type=Path, help="run in this directory, for comparison")
     parser.add_argument(
         "--on", choices=("s3fs-meta", "null"), default="s3fs-meta",
-        help="which filesystem to mount; null is the do-nothing one of contrib/bench",
+        help="filesystem to mount; null is the do-nothing filesystem of contrib/bench",
     )  # fmt: skip
     parser.add_argument("-o", dest="options", default="", help="mount options of s3fs-meta")
-    parser.add_argument("--only", help="run the cases with this in their name")
+    parser.add_argument("--only", help="run only cases whose name contains this text")
     parser.add_argument("--seeds", type=int, default=3, help="fsx: seeds (default: 3)")
     parser.add_argument("--operations", type=int, default=100_000, help="fsx: operations")
     parser.add_argument("--seconds", type=int, default=10, help="stress-ng: seconds per job")
-    parser.add_argument("--scratch", type=Path, help="directory to work in (default: temporary)")
+    parser.add_argument("--scratch", type=Path, help="working directory (default: a temporary one)")
     parser.add_argument("--json", type=Path, help="also write all cases to this file")
     parser.add_argument("--verbose", action="store_true", help="print every case")
     arguments = parser.parse_args(argv)
@@ -108,7 +109,7 @@ def _table(cases: Sequence[Case]) -> None:
 
 @contextmanager
 def _target(arguments: argparse.Namespace) -> Iterator[Path | None]:
-    """Make a directory for the run in --target, so that nothing else there is touched."""
+    """Yield a new directory in --target, so that the run touches no other files there."""
     if arguments.target is None:
         yield None
         return
@@ -136,19 +137,19 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parse(argv)
     problems = _missing(arguments.suite)
     if os.geteuid() != 0:
-        problems.append("the suites change owners and make devices: run them as root")
+        problems.append("the suites change owners and create devices, so they must run as root")
     if problems:
         print("\n".join(problems), file=sys.stderr)
         return 2
 
     places.own_mounts()
-    # SIGTERM must unmount, too: SystemExit runs every finally.
+    # SIGTERM must unmount, too, so it raises SystemExit, which runs every finally block.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     cases = []
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="conf-", dir=arguments.scratch) as name:
         scratch = Path(name)
-        scratch.chmod(0o755)  # other users must reach the mount point
+        scratch.chmod(0o755)  # other users must reach the mountpoint
         try:
             with _target(arguments) as directory:
                 subject = places.choose(arguments.on, scratch, directory, _mount_options(arguments))

@@ -1,4 +1,4 @@
-"""fio: every section of jobs/verify.fio writes a pattern with checksums and reads it back."""
+"""fio: every section of jobs/verify.fio writes data with checksums and reads the data back."""
 
 import configparser
 import os
@@ -16,10 +16,11 @@ JOB_FILE: Final = Path(__file__).parent / "jobs" / "verify.fio"
 
 
 def sections() -> dict[str, bool]:
-    """Return the jobs of the file, each with whether it can be verified without its own run.
+    """Return, for each job of the file, whether a second run can verify the data of the first.
 
-    A mixture of reads and writes cannot: the written positions are unknown. Nor can blocks of
-    any size: fio then looks for some past the end of the file, on ext4 too.
+    This is impossible for a mixture of reads and writes, since the written positions are unknown,
+    and for blocks of any size, since fio then expects blocks beyond the end of the file, also on
+    ext4.
     """
     parser = configparser.ConfigParser(allow_no_value=True, interpolation=None)
     parser.read(JOB_FILE)
@@ -31,7 +32,7 @@ def sections() -> dict[str, bool]:
 
 
 def run(place: Place, only: str | None) -> Iterator[Case]:
-    """Run every section on its own files: write and verify, then verify with cold caches."""
+    """Run every section on its own files: write and verify, then verify again with cold caches."""
     program = programs.find(SUITE)
     for name, repeatable in sections().items():
         if only is None or only in name:

@@ -1,7 +1,8 @@
 """fsx: random reads, writes, truncates and mmap accesses of one file, compared with a copy.
 
-Every configuration of jobs/fsx-*.toml is run with several seeds. A failure names both, so it can be
-repeated: the same seed gives the same operations.
+Every configuration of jobs/fsx-*.toml is run with several seeds. The name of a case has
+configuration
+and seed, so that a failure can be repeated: equal seeds give equal operations.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""LTP: the Linux Test Project's tests of filesystems, from an installation that $LTP names.
+"""LTP: the Linux Test Project's tests of filesystems, from an installation in the directory $LTP.
 
-Scenarios ``fs`` and ``fs_perms_simple``, and of ``syscalls`` the families that concern a filesystem.
-Every test works below $TMPDIR, a directory of the filesystem under test. The excluded
-tests are in ``exclusions.ini``, each with its reason.
+Runs the scenarios ``fs`` and ``fs_perms_simple``, and from ``syscalls`` the system calls of
+filesystems. Every test works below $TMPDIR, a directory of the filesystem under test.
+``exclusions.ini`` lists the excluded tests with reasons.
 
 Source: https://github.com/linux-test-project/ltp, runtest/ and doc/users/setup_tests.rst.
 """
@@ -39,10 +39,10 @@ SYSCALLS: Final = re.compile(
 
 
 def root() -> Path:
-    """Return where LTP is installed.
+    """Return the directory in which LTP is installed.
 
     Raises:
-        MissingProgramError: $LTP does not say, or there is none.
+        MissingProgramError: $LTP is not set, or its directory has no LTP.
     """
     path = Path(os.environ.get(VARIABLE, "/nonexistent"))
     if not (path / "runtest").is_dir() or not (path / "testcases" / "bin").is_dir():
@@ -97,13 +97,16 @@ def _run(place: Place, ltp: Path, name: str, command: str) -> Case:
 
 
 def judge(finished: programs.Finished) -> tuple[Outcome, str]:
-    """Return how a test ended. Its status is a sum: 1 failed, 2 broken, 4 warned, 32 not supported."""
+    """Return the outcome of a test, and the reason if it did not pass.
+
+    The exit status of a test is a sum of 1 (failed), 2 (broken), 4 (warned) and 32 (not supported).
+    """
     lines = finished.output.splitlines()
     trouble = [line for line in lines if TROUBLE.search(line) and not line.endswith(" 0")]
     detail = "\n".join(trouble[:6]) or programs.tail(finished.output, 4)
     if finished.status == 0:
         return Outcome.PASSED, ""
-    if finished.status == 32:  # TCONF alone
+    if finished.status == 32:  # only TCONF: not supported
         reasons = [line for line in lines if "TCONF" in line]
         return Outcome.SKIPPED, "\n".join(reasons[:2]) or programs.tail(finished.output, 2)
     ended = "not ended in time" if finished.status is None else f"status {finished.status}"

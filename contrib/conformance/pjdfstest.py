@@ -1,7 +1,7 @@
-"""pjdfstest: 398 cases about what each system call must do and refuse.
+"""pjdfstest: 398 cases that test the effects and errors of system calls.
 
-Two runs. The first is everything except the cases that turn the filesystem read-only; those come
-apart, because remounting fails while an earlier case still holds a file open.
+The program is run twice. The cases that make the filesystem read-only have a run of their own,
+because a remount fails while an earlier case has a file open for writing.
 
 Source: https://github.com/saidsay-so/pjdfstest, version 0.2.2.
 """
@@ -22,15 +22,17 @@ from contrib.conformance.places import Place
 SUITE: Final = "pjdfstest"
 SECONDS_MAX: Final = 1800.0
 REMOUNT_PATTERN: Final = "erofs"
-USERS: Final = ("nobody", "daemon")  # exist everywhere; the default of the suite and of its tests
-# The address of a socket holds 108 bytes with the NUL at its end. Below the directory stand two
-# temporary directories, a random name of 32 bytes, and in some cases a file in it.
+USERS: Final = ("nobody", "daemon")  # users that every system has, and the default of the suite
+# The address of a socket has 108 bytes with the NUL at its end. The path of a socket has two
+# temporary directories below the directory of the run, a random name of 32 bytes, and sometimes a
+# file name.
 DIRECTORY_BYTES_MAX: Final = 107 - 2 * len("/.tmpXXXXXX") - len("/") - 32 - len("/file")
 LINE: Final = re.compile(r"^(\S+::\S+)\s+(ok|skipped|FAILED)$")
 OUTCOMES: Final = {"ok": Outcome.PASSED, "skipped": Outcome.SKIPPED, "FAILED": Outcome.FAILED}
 
-# The program calls mount(8) with remount,ro. For FUSE that would call a helper which cannot remount;
-# with -i mount talks to the kernel itself, and bind changes this mount only, which any kernel allows.
+# The program calls mount(8) with remount,ro, which for FUSE calls a helper that cannot remount.
+# With -i, mount(8) calls no helper; with bind, it changes only this mount, which every kernel
+# allows.
 MOUNT_SCRIPT: Final = """#!/bin/sh
 case "$2" in
 remount,*) options="remount,bind,${{2#remount,}}"; shift 2; exec {mount} -i -o "$options" "$@" ;;
@@ -53,11 +55,11 @@ entries = [{entries}]
 
 
 def run(place: Place, only: str | None) -> Iterator[Case]:
-    """Run the suite on *place*; *only* selects cases by a part of their name."""
+    """Run the suite on *place*; only cases whose name contains *only*, if it is given."""
     if len(os.fsencode(place.directory)) > DIRECTORY_BYTES_MAX:
         detail = (
-            f"{place.directory} has more than {DIRECTORY_BYTES_MAX} bytes: sockets below it would fail"
-            " with ENAMETOOLONG; name a shorter directory with --scratch or --target"
+            f"{place.directory} has more than {DIRECTORY_BYTES_MAX} bytes: sockets below it "
+            "would fail with ENAMETOOLONG; give a shorter directory with --scratch or --target"
         )
         yield Case(SUITE, "(the run itself)", Outcome.FAILED, detail)
         return
@@ -101,7 +103,7 @@ def _run(place: Place, program: str, only: str | None, *, allow_remount: bool) -
 
 
 def parse(output: str) -> Iterator[Case]:
-    """Yield the cases of the program's own report; the indented lines below one say why."""
+    """Yield the cases of the program's report; indented lines below a case are its reason."""
     case: Case | None = None
     for line in output.splitlines():
         match = LINE.match(line)
@@ -116,12 +118,12 @@ def parse(output: str) -> Iterator[Case]:
 
 
 def _group(user: str) -> str:
-    """Return the name of the user's own group: that of "nobody" is nogroup on Debian."""
+    """Return the name of a user's primary group, which for "nobody" is nogroup on Debian."""
     return grp.getgrgid(pwd.getpwnam(user).pw_gid).gr_name
 
 
 def _mount_script(scratch: Path) -> Path:
-    """Write a `mount` that can remount FUSE and return the directory it is in."""
+    """Write a program `mount` that can remount FUSE; return its directory."""
     folder = scratch / "bin"
     folder.mkdir(exist_ok=True)
     script = folder / "mount"

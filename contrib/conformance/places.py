@@ -1,4 +1,4 @@
-"""Where the suites run: on s3fs-meta, on the do-nothing filesystem, or in a directory for comparison."""
+"""The filesystem on which suites run: s3fs-meta, the do-nothing filesystem, or a directory."""
 
 import ctypes
 import os
@@ -21,7 +21,7 @@ _MS_PRIVATE: Final = 1 << 18
 
 
 def own_mounts() -> None:
-    """Give this process a mount namespace: a copy of a mount elsewhere would keep it in use.
+    """Move this process into a new mount namespace, so that no other process copies its mounts.
 
     Raises:
         OSError: the kernel refuses.
@@ -34,16 +34,16 @@ def own_mounts() -> None:
 
 
 class Place(NamedTuple):
-    """A directory for one suite, empty, with a second one on another filesystem beside it."""
+    """An empty directory for one suite, and a scratch directory on another filesystem."""
 
     directory: Path
     scratch: Path  # directory for configuration, artifacts and other files outside the target
-    own_mount: bool  # whether the directory lies on a mount that may be made read-only
+    own_mount: bool  # whether the directory is on a mount that may be made read-only
 
 
 @contextmanager
 def prepared(subject: Subject, suite: str, scratch: Path) -> Iterator[Place]:
-    """Prepare a directory for one suite on a mounted subject."""
+    """Create the directories of one suite, on a mounted subject and in *scratch*."""
     directory = subject.mountpoint / suite
     directory.mkdir()
     directory.chmod(0o755)
@@ -53,7 +53,7 @@ def prepared(subject: Subject, suite: str, scratch: Path) -> Iterator[Place]:
 
 
 def choose(kind: str, scratch: Path, directory: Path | None, options: dict[str, str]) -> Subject:
-    """Return the subject of the test, made and not yet mounted."""
+    """Return the subject of the test, which is formatted but not mounted."""
     if directory is not None:
         return PlainDirectory("directory", directory)
     if kind == "null":
@@ -64,7 +64,7 @@ def choose(kind: str, scratch: Path, directory: Path | None, options: dict[str, 
 
 
 def afterwards(subject: Subject) -> Iterator[Case]:
-    """Unmount, and yield whether the daemon ended successfully and fsck finds nothing."""
+    """Unmount, and yield cases that check the daemon's exit status, its log, and fsck."""
     subject.stop()
     if isinstance(subject, DaemonSubject):
         ended = Outcome.FAILED if subject.exit_status else Outcome.PASSED

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Results of single operations of POSIX and Linux in directories of any filesystem: a table.
+"""Print a table of the results of single POSIX and Linux operations in given directories.
 
     sudo contrib/conformance/probe.py /mnt/a /mnt/b
 
-*yes*: it did what its manual page says; an errno: it was refused; *differs*: it did something else.
-Needs root, because some operations do. Exits with 0 whatever is found: it asks, it does not judge.
+*yes*: the operation did what its manual page describes; an errno: it was refused; *differs*: it had
+another effect. Needs root, because some operations do. The exit status is 0 for all results.
 """
 
 import argparse
@@ -24,7 +24,7 @@ YES = "yes"
 
 
 def answer(operation: Operation, place: Path) -> str:
-    """Try one operation in a temporary directory of its own."""
+    """Try one operation in a temporary directory; return the result for the table."""
     with tempfile.TemporaryDirectory(dir=place, prefix="probe-") as folder:
         try:
             operation.check(Path(folder))
@@ -36,7 +36,7 @@ def answer(operation: Operation, place: Path) -> str:
 
 
 def table(answers: Sequence[tuple[Operation, Sequence[str]]], places: Sequence[Path]) -> str:
-    """Return the answers as a table in Markdown, and how many were yes."""
+    """Return the results as a table in Markdown, whose last line counts the results *yes*."""
     lines = [
         "| operation | page | " + " | ".join(map(str, places)) + " |",
         "| --- | --- |" + " --- |" * len(places),
@@ -50,10 +50,10 @@ def table(answers: Sequence[tuple[Operation, Sequence[str]]], places: Sequence[P
 
 
 def main(words: Sequence[str]) -> int:
-    """Try every operation and print the table."""
+    """Try every operation, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("place", nargs="+", type=Path, help="a directory of a filesystem")
-    parser.add_argument("--json", action="store_true", help="print the answers as JSON")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     given = parser.parse_args(words)
     if os.geteuid() != 0:
         parser.error("some operations need root: run it with sudo")

@@ -1,7 +1,7 @@
-"""Single operations of POSIX and Linux, each with its manual page: what they do in a directory.
+"""Single operations of POSIX and Linux, each with its manual page.
 
-Every function takes an empty directory of its own. It returns if the operation did what the page
-says, raises ``Different`` if it did something else, and OSError if it was refused.
+Every function takes an empty directory. It returns if the operation did what the manual page
+describes, raises ``Different`` if the operation had another effect, and OSError if it was refused.
 """
 
 import ctypes
@@ -43,12 +43,12 @@ XATTR_CREATE, XATTR_REPLACE = 1, 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Different(Exception):  # noqa: N818 - it says what happened
-    """The operation did something else than its page says."""
+class Different(Exception):  # noqa: N818 - the name describes the result
+    """The operation had another effect than its manual page describes."""
 
 
 class Operation(NamedTuple):
-    """One operation."""
+    """One operation, its manual page, and the function that tries it."""
 
     name: str
     page: str  # manual page that describes the operation
@@ -72,7 +72,7 @@ def _expect(found: object, wanted: object) -> None:
 
 
 def _refused(code: int, call: Callable[[], object]) -> None:
-    """Raise unless a call is refused with an errno."""
+    """Raise Different or OSError unless a call fails with an errno."""
     try:
         call()
     except OSError as exc:
@@ -111,20 +111,20 @@ def _umask() -> int:
     return before
 
 
-@_operation("a name of 255 bytes, and none of 256", "open(2)")
+@_operation("a name of 255 bytes, but not of 256", "open(2)")
 def _long_name(folder: Path) -> None:
     (folder / ("n" * 255)).touch()
     _refused(errno.ENAMETOOLONG, (folder / ("n" * 256)).touch)
 
 
-@_operation("a name that is no text", "path_resolution(7)")
+@_operation("a name that is not UTF-8", "path_resolution(7)")
 def _any_bytes(folder: Path) -> None:
     name = b"\xff\n\x01"
     os.close(os.open(os.fsencode(folder) + b"/" + name, os.O_CREAT | os.O_WRONLY))
     _expect(os.listdir(os.fsencode(folder)), [name])
 
 
-@_operation("mkdir, rmdir, not of a directory with names", "rmdir(2)")
+@_operation("mkdir, and rmdir of an empty directory only", "rmdir(2)")
 def _directories(folder: Path) -> None:
     (folder / "d").mkdir()
     (folder / "d" / "f").touch()
@@ -171,7 +171,7 @@ def _rename(folder: Path) -> None:
     _expect(os.listdir(folder), ["b"])
 
 
-@_operation("rename of a directory, not below itself", "rename(2)")
+@_operation("rename of a directory, but not into itself", "rename(2)")
 def _rename_directory(folder: Path) -> None:
     (folder / "a" / "b").mkdir(parents=True)
     _refused(errno.EINVAL, lambda: os.rename(folder / "a", folder / "a" / "b" / "c"))
@@ -184,7 +184,7 @@ def _renameat2(folder: Path, old: str, new: str, flags: int) -> None:
     _checked(_libc.renameat2(AT_FDCWD, one, AT_FDCWD, other, flags))
 
 
-@_operation("rename, not over anything", "renameat2(2), RENAME_NOREPLACE")
+@_operation("rename without replacing a file", "renameat2(2), RENAME_NOREPLACE")
 def _rename_noreplace(folder: Path) -> None:
     _file(folder, name="a")
     _file(folder, name="b")
@@ -227,7 +227,7 @@ def _fifo(folder: Path) -> None:
 def _socket(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         here = os.open(folder, os.O_RDONLY)
-        place = f"/proc/self/fd/{here}/s"  # a path in a socket has 108 bytes
+        place = f"/proc/self/fd/{here}/s"  # a short path: the address of a socket has 108 bytes
         server.bind(place)
         server.listen()
         client.connect(place)
@@ -240,7 +240,7 @@ def _device(folder: Path) -> None:
     _expect((folder / "null").lstat().st_rdev, os.makedev(1, 3))
 
 
-@_operation("types of names in a listing", "readdir(3), d_type")
+@_operation("file types in a listing", "readdir(3), d_type")
 def _types(folder: Path) -> None:
     (folder / "d").mkdir()
     (folder / "l").symlink_to("x")
@@ -251,7 +251,7 @@ def _types(folder: Path) -> None:
     _expect(kinds, {"d": (True, False), "l": (False, True)})
 
 
-@_operation("a large directory, and all removed while it is read", "readdir(3)")
+@_operation("a large directory whose files are removed while it is read", "readdir(3)")
 def _listing(folder: Path) -> None:
     for number in range(2000):
         (folder / f"{number}").touch()
@@ -277,7 +277,7 @@ def _append(folder: Path) -> None:
     _expect(path.read_bytes(), b"abc")
 
 
-@_operation("longer and shorter", "truncate(2)")
+@_operation("a file made shorter and longer", "truncate(2)")
 def _truncate(folder: Path) -> None:
     path = _file(folder)
     os.truncate(path, 3)
@@ -331,7 +331,7 @@ def _mapped_privately(folder: Path) -> None:
         _expect(path.read_bytes(), b"content")
 
 
-@_operation("a file that has no name any more", "unlink(2)")
+@_operation("reads and writes of an open file without a name", "unlink(2)")
 def _unnamed(folder: Path) -> None:
     path = _file(folder)
     with path.open("r+b") as file:
@@ -340,7 +340,7 @@ def _unnamed(folder: Path) -> None:
         _expect(os.pread(file.fileno(), 9, 0), b"Content")
 
 
-@_operation("it has no links", "inode(7), st_nlink")
+@_operation("link count of an open file without a name", "inode(7), st_nlink")
 def _unnamed_links(folder: Path) -> None:
     path = _file(folder)
     with path.open("rb") as file:
@@ -356,7 +356,7 @@ def _executed(folder: Path) -> None:
     _expect(done.stdout, b"ran\n")
 
 
-@_operation("from file to socket", "sendfile(2)")
+@_operation("copy from a file to a socket", "sendfile(2)")
 def _sendfile(folder: Path) -> None:
     one, other = socket.socketpair()
     with one, other, _file(folder).open("rb") as file:
@@ -364,7 +364,7 @@ def _sendfile(folder: Path) -> None:
         _expect(other.recv(9), b"content")
 
 
-@_operation("from pipe to file", "splice(2)")
+@_operation("move from a pipe to a file", "splice(2)")
 def _splice(folder: Path) -> None:
     reader, writer = os.pipe()
     os.write(writer, b"pipe")
@@ -375,7 +375,7 @@ def _splice(folder: Path) -> None:
     _expect((folder / "f").read_bytes(), b"pipe")
 
 
-# --- room and holes ----------------------------------------------------------------------------
+# --- space and holes ---------------------------------------------------------------------------
 
 
 def _fallocate(path: Path, mode: int, offset: int, length: int) -> None:
@@ -395,7 +395,7 @@ def _sparse(folder: Path) -> None:
         raise Different(f"{found} bytes for one byte of content")
 
 
-@_operation("blocks of what was just written", "inode(7), st_blocks")
+@_operation("blocks of a file after fsync", "inode(7), st_blocks")
 def _blocks(folder: Path) -> None:
     with (folder / "f").open("wb") as file:
         file.write(os.urandom(4 * MIB))
@@ -412,7 +412,7 @@ def _allocate(folder: Path) -> None:
     _expect(path.stat().st_size, MIB)
 
 
-@_operation("allocate behind the end", "fallocate(2), KEEP_SIZE")
+@_operation("allocate beyond the end of a file", "fallocate(2), KEEP_SIZE")
 def _allocate_behind(folder: Path) -> None:
     path = _file(folder)
     _fallocate(path, KEEP_SIZE, 0, MIB)
@@ -455,13 +455,13 @@ def _with_a_hole(folder: Path) -> Path:
     return path
 
 
-@_operation("where data is", "lseek(2), SEEK_DATA")
+@_operation("find data", "lseek(2), SEEK_DATA")
 def _data(folder: Path) -> None:
     with _with_a_hole(folder).open("rb") as file:
         _expect(os.lseek(file.fileno(), 0, os.SEEK_DATA), 8 * MIB)
 
 
-@_operation("where a hole is", "lseek(2), SEEK_HOLE")
+@_operation("find a hole", "lseek(2), SEEK_HOLE")
 def _hole(folder: Path) -> None:
     with _with_a_hole(folder).open("rb") as file:
         _expect(os.lseek(file.fileno(), 8 * MIB, os.SEEK_HOLE), 9 * MIB)
@@ -492,13 +492,13 @@ def _owner(folder: Path) -> None:
     _expect((found.st_uid, found.st_gid, found.st_mode & 0o7777), (12, 34, 0o4711))
 
 
-@_operation("a write takes set-user-ID away", "write(2)")
+@_operation("a write clears set-user-ID", "write(2)")
 def _privilege(folder: Path) -> None:
     path = _file(folder)
     path.chmod(0o4755)
     fd = os.open(path, os.O_WRONLY)
     child = os.fork()
-    if child == 0:  # an unprivileged process, with a file that root has opened
+    if child == 0:  # an unprivileged process that has inherited a file from root
         status = 1
         try:
             os.setuid(USER_ID)
@@ -527,7 +527,7 @@ def _birth(folder: Path) -> None:
     _expect(abs(seconds - time.time()) < 60, True)
 
 
-@_operation("group and bit of a directory are inherited", "inode(7), S_ISGID")
+@_operation("a new directory inherits group and set-group-ID", "inode(7), S_ISGID")
 def _set_group(folder: Path) -> None:
     os.chown(folder, 0, 77)
     folder.chmod(0o2755)
@@ -567,7 +567,7 @@ def _access_list(folder: Path) -> None:
     _expect(path.stat().st_mode & 0o777, 0o640)
 
 
-@_operation("a default one stands instead of the umask", "acl(5)")
+@_operation("a default access control list replaces the umask", "acl(5)")
 def _default_list(folder: Path) -> None:
     no_id, before = 0xFFFFFFFF, os.umask(0o077)
     try:
@@ -628,7 +628,7 @@ def _handle(folder: Path) -> None:
         os.close(here)
 
 
-# --- the rest ----------------------------------------------------------------------------------
+# --- locks, notification, syncing --------------------------------------------------------------
 
 
 @_operation("locks of whole files", "flock(2)")
@@ -652,7 +652,7 @@ def _lease(folder: Path) -> None:
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
 
 
-@_operation("news of a directory", "inotify(7)")
+@_operation("notification of changes in a directory", "inotify(7)")
 def _notified(folder: Path) -> None:
     fd = _checked(_libc.inotify_init())
     try:

@@ -1,4 +1,4 @@
-"""External programs: found, never installed; run with a time limit."""
+"""Finding the programs of the suites, and running them with a time limit."""
 
 import contextlib
 import os
@@ -24,29 +24,29 @@ HOW_TO_INSTALL: Final = {
 HOW_TO_FIND: Final = {
     "xfstests": "xfstests is missing: apt-get install acl attr bc gawk quota uuid-dev xfslibs-dev"
     " libacl1-dev libaio-dev libattr1-dev libgdbm-dev libtool-bin automake gettext xfsprogs,"
-    " clone https://git.kernel.org/pub/scm/fs/xfs/xfstests-dev.git, make, and name it: XFSTESTS=/path",
+    " clone https://git.kernel.org/pub/scm/fs/xfs/xfstests-dev.git, make, and set XFSTESTS=/path",
     "ltp": "LTP is missing: clone https://github.com/linux-test-project/ltp, make autotools,"
-    " ./configure --prefix=/path, make, make install, and name it: LTP=/path",
+    " ./configure --prefix=/path, make, make install, and set LTP=/path",
 }
 
 
 class MissingProgramError(Exception):
-    """A program is not installed; the text says how to install it."""
+    """A program is not installed; the message has the command that installs it."""
 
 
 class Finished(NamedTuple):
-    """A program that ended, or was killed after its time limit."""
+    """The result of a program that ended, or was killed after its time limit."""
 
-    status: int | None  # None if killed after its time limit
+    status: int | None  # exit status; None if the program was killed
     output: str
     seconds: float
 
 
 def find(name: str) -> str:
-    """Return the path of *name*.
+    """Return the path of a program.
 
     Raises:
-        MissingProgramError: it is neither on PATH nor where cargo puts it.
+        MissingProgramError: the program is neither in PATH nor in cargo's directory.
     """
     found = shutil.which(name) or shutil.which(name, path=str(CARGO_BIN))
     if found is None:
@@ -57,9 +57,9 @@ def find(name: str) -> str:
 def run(
     command: Sequence[str], *, directory: Path, seconds_max: float, environment: Mapping[str, str]
 ) -> Finished:
-    """Run *command* in *directory*; both output streams are returned as one text.
+    """Run *command* in *directory*; return standard output and standard error as one text.
 
-    After its time it is ended with all its children: it leads a process group of its own.
+    After *seconds_max* the command is killed with its process group, which includes its children.
     """
     start = time.monotonic()
     process = subprocess.Popen(
@@ -88,9 +88,10 @@ def run(
 def pieces(
     command: Sequence[str], *, directory: Path, seconds_max: float, environment: Mapping[str, str]
 ) -> Generator[str | None, None, None]:
-    """Run *command* in *directory* and yield what it prints, as it comes.
+    """Run *command* in *directory*, and yield its output piece by piece.
 
-    If nothing comes for *seconds_max* it is ended with all its children, and None is the last piece.
+    After *seconds_max* without output the command is killed with its process group, and None is the
+    last piece.
     """
     process = subprocess.Popen(
         command,
@@ -111,7 +112,8 @@ def pieces(
             yield piece.decode(errors="replace")
         yield None
     finally:
-        # Also after a normal end: background processes would disturb the next program.
+        # Needed after a normal end, too, because background processes would disturb the next
+        # program.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.stdout.close()
@@ -119,7 +121,7 @@ def pieces(
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove the files that a test left, as far as possible."""
+    """Remove the files that a test left; ignore files that cannot be removed."""
     subprocess.run(["rm", "-rf", str(directory)], capture_output=True, check=False)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run conformance suites on s3fs-meta, or in any directory. See README.md, or --help."""
+"""Run conformance suites on s3fs-meta or in any directory; see README.md and --help."""
 
 import sys
 from pathlib import Path

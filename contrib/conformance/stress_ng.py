@@ -1,4 +1,4 @@
-"""stress-ng: its filesystem jobs that verify their results, each run alone for some seconds."""
+"""stress-ng: the filesystem jobs that verify their results, each run alone for some seconds."""
 
 import os
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from contrib.conformance.places import Place
 
 SUITE: Final = "stress-ng"
 WORKERS: Final = 2
-SECONDS_GRACE: Final = 240.0  # a job may clean up thousands of files after its time
+SECONDS_GRACE: Final = 240.0  # further time in which a job may remove thousands of files
 NOT_APPLICABLE: Final = {3: "no resources", 4: "not implemented here"}  # stress-ng(1), EXIT STATUS
 MEMORY_BYTES: Final = "32m"
 
-# Left out: getdent, which reads the machine's directories instead of ours.
-# Name of the stressor -> its requirements besides the number of workers.
+# The stressors with their options besides the number of workers. getdent is missing, because it
+# reads directories of the machine, not of the filesystem under test.
 JOBS: Final[dict[str, tuple[str, ...]]] = {
     "access": (),
     "aio": (),
@@ -33,8 +33,8 @@ JOBS: Final[dict[str, tuple[str, ...]]] = {
     "filename": (),
     "flock": (),
     "fpunch": (),
-    # By count, not by time: without fallocate, stress-ng writes instead, treats a timeout
-    # during that as success, and then reports an error.
+    # Limited by count, not by time: without fallocate, stress-ng writes the file, treats a timeout
+    # during these writes as success, and then reports an error.
     "fsize": ("--fsize-ops", "4"),
     "fstat": (),
     "handle": (),
@@ -65,7 +65,7 @@ JOBS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def run(place: Place, only: str | None, *, seconds: int) -> Iterator[Case]:
-    """Run every job for *seconds*."""
+    """Run every job for a number of seconds."""
     program = programs.find(SUITE)
     for name, options in JOBS.items():
         if only is None or only in name:

@@ -1,13 +1,13 @@
-"""xfstests: the generic tests of its quick group, from a built checkout that $XFSTESTS names.
+"""xfstests: the generic tests of the group ``quick``, from a built checkout in $XFSTESTS.
 
-The suite mounts and unmounts two filesystems itself, TEST and SCRATCH; both are made here. mount(8)
-finds helpers in /sbin only, so a ``mount`` of our own stands before it in PATH and calls the helper of
-the program under test. xfstests knows the type ``fuse``, so ``df`` leaves out what follows it.
-The excluded tests are in ``exclusions.ini``, each with its reason; a test that the suite itself finds
-not applicable counts as skipped.
+This module makes two filesystems, TEST and SCRATCH, which the suite itself mounts and unmounts.
+mount(8) finds helpers in /sbin only, so PATH begins with a directory whose ``mount`` calls the
+helper of the program under test. xfstests supports the type ``fuse`` without a subtype, so a ``df``
+in that directory omits the subtype. ``exclusions.ini`` lists the excluded tests with reasons. A
+test that the suite itself finds not applicable counts as skipped.
 
-One call of its ``check`` runs many tests. If one takes longer than SECONDS_MAX, all is ended, and
-another call goes on behind it.
+One call of ``check`` runs many tests. If a test takes longer than SECONDS_MAX, the call is killed,
+and a new call continues with the next test.
 
 Source: https://git.kernel.org/pub/scm/fs/xfs/xfstests-dev.git, README and README.fuse.
 """
@@ -32,7 +32,8 @@ SECONDS_MAX: Final = 600.0
 UNMOUNT_S_MAX: Final = 300.0
 NAME: Final = r"generic/\d+"
 BEGUN: Final = re.compile(rf"^({NAME})\s")
-# As in: generic/001  44s ...  91s | generic/009        [not run] why | generic/003  - output mismatch
+# Examples: generic/001  44s ...  91s | generic/009        [not run] why | generic/003  - output
+# mismatch
 ENDED: Final = re.compile(rf"^({NAME})\s+(?:\d+s \.\.\.\s+)?(\d+)s\s*$")
 NOT_RUN: Final = re.compile(rf"^({NAME})\s+(?:\d+s \.\.\.\s+)?\[(?:not run|expunged)\]\s*(.*)$")
 
@@ -50,7 +51,7 @@ export RESULT_BASE={scratch}/results
 
 DF: Final = "#!/bin/sh\n/bin/df \"$@\" | sed 's/ fuse\\.s3fs-meta / fuse           /'\n"
 
-# The options after -o are passed on; unsuitable ones go to mount(8).
+# A program ``mount`` that calls the helper for s3fs-meta, and /bin/mount for all other filesystems.
 MOUNT: Final = """#!{python} -S
 import os, sys
 rest, options, kind, own = [], [], None, True
@@ -80,10 +81,10 @@ os.execv("/bin/mount", ["mount", *sys.argv[1:]])
 
 
 def root() -> Path:
-    """Return the checkout.
+    """Return the directory of the checkout.
 
     Raises:
-        MissingProgramError: $XFSTESTS does not say, or it is not built.
+        MissingProgramError: $XFSTESTS is not set, or its checkout is not built.
     """
     path = Path(os.environ.get(VARIABLE, "/nonexistent"))
     if not (path / "check").exists() or not (path / "ltp" / "fsx").exists():
@@ -92,7 +93,7 @@ def root() -> Path:
 
 
 def run(place: Place, only: str | None, options: Mapping[str, str]) -> Iterator[Case]:
-    """Run the tests of the group on two filesystems of their own."""
+    """Run the tests of the group on two new filesystems."""
     checkout, left_out = root(), exclusions(SUITE)
     wanted = []
     for name in members((checkout / "tests" / "generic" / "group.list").read_text()):
@@ -113,7 +114,7 @@ def run(place: Place, only: str | None, options: Mapping[str, str]) -> Iterator[
             if name not in wanted:
                 break
             wanted = wanted[wanted.index(name) + 1 :]
-            if wanted:  # a test was killed: its processes must not disturb the next
+            if wanted:  # a test was killed, and its processes must not disturb the next test
                 _unmount(place.scratch)
     finally:
         _unmount(place.scratch)
@@ -121,7 +122,7 @@ def run(place: Place, only: str | None, options: Mapping[str, str]) -> Iterator[
 
 
 def members(groups: str) -> list[str]:
-    """Return the tests of the group; dangerous ones are known to stop a kernel."""
+    """Return the tests of the group, except tests marked dangerous, which may crash a kernel."""
     found = []
     for line in groups.splitlines():
         number, *words = line.split() or ["#"]
@@ -131,7 +132,7 @@ def members(groups: str) -> list[str]:
 
 
 def _prepare(scratch: Path, options: Mapping[str, str]) -> dict[str, str]:
-    """Make both filesystems and the programs at the front of PATH; return the environment."""
+    """Make both filesystems, and the programs ``mount`` and ``df``; return the environment."""
     (scratch / "bin").mkdir()
     for name in ("test", "scratch"):
         (scratch / name).mkdir()
@@ -167,7 +168,7 @@ def _prepare(scratch: Path, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _call(checkout: Path, names: Sequence[str], environment: Mapping[str, str]) -> Iterator[Case]:
-    """Run tests until all are done, one hangs, or ``check`` ends early; yield the cases."""
+    """Run tests until all are done, a test hangs, or ``check`` ends early; yield the cases."""
     pieces = programs.pieces(
         ["./check", *names], directory=checkout, seconds_max=SECONDS_MAX, environment=environment
     )
@@ -188,16 +189,16 @@ def _call(checkout: Path, names: Sequence[str], environment: Mapping[str, str]) 
 
 
 def reports(text: str) -> list[str]:
-    """Split what ``check`` printed into one text for each test; the last one may go on.
+    """Split the output of ``check`` into one text for each test; the last may be incomplete.
 
-    What comes before the first test and after the last one is left out.
+    Output before the first test and after the last test is omitted.
     """
     found = re.split(rf"(?m)^(?={NAME}\s|Ran: )", text)
     return found[1:] if len(found) > 1 and not BEGUN.match(found[0]) else found
 
 
 def parse(report: str) -> Case:
-    """Return the case of a report: a line with the outcome, followed by the reason."""
+    """Return the case of a report, which is a line with the outcome, followed by the reason."""
     first, _, below = report.partition("\n")
     if ended := ENDED.match(first):
         return Case(SUITE, ended[1], Outcome.PASSED, seconds=float(ended[2]))
@@ -227,7 +228,7 @@ def _unmount(scratch: Path) -> None:
 
 
 def _checked(scratch: Path) -> Iterator[Case]:
-    """Yield whether fsck finds nothing in either filesystem."""
+    """Yield a case for each filesystem, which passes if fsck has no finding."""
     for name in ("test", "scratch"):
         url = f"local://{scratch}/{name}-bucket"
         try:

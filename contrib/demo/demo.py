@@ -1,9 +1,9 @@
-"""The program of ``make demo``: a filesystem on a local directory, from mkfs to the last byte compared.
+"""The program of ``make demo``: uses a filesystem on a local directory and compares every byte.
 
-Makes one in a temporary directory, mounts it, copies the Python standard library onto it, lists
-it, unmounts, checks, mounts again, and compares every name, byte, mode and time with the source.
-Leaves no mount and no file behind, whatever happens. Run with the interpreter of an environment
-in which s3fs-meta is installed.
+Makes a filesystem in a temporary directory, mounts it, copies the Python standard library to it,
+lists it, unmounts, checks, mounts again, and compares every name, byte, mode and time with the
+source. Leaves no mount and no file behind, also after a failure. Run it with the interpreter of an
+environment in which s3fs-meta is installed.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from pathlib import Path
 
 PROGRAM = Path(sys.executable).with_name("s3fs-meta")
 SOURCE = Path(sysconfig.get_path("stdlib"))
-# Installed packages are not the standard library, and compiled files may change during the comparison.
+# Installed packages are not the standard library; compiled files may change during the comparison.
 LEFT_OUT = ("site-packages", "dist-packages", "__pycache__")
 
 
 def run(*words: str | Path) -> str:
-    """Run one command of ours, show it, and return what it prints."""
+    """Run a command of s3fs-meta, print its command line, and return its output."""
     print(f"  $ s3fs-meta {' '.join(map(str, words))}", flush=True)
     done = subprocess.run([PROGRAM, *words], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
@@ -36,7 +36,7 @@ def run(*words: str | Path) -> str:
 
 @contextlib.contextmanager
 def step(title: str, times: dict[str, float]) -> Iterator[None]:
-    """Say what is done and keep how long it took."""
+    """Print the title of a step, and record the duration of the context in *times*."""
     print(f"\n{title}", flush=True)
     began = time.monotonic()
     yield
@@ -52,7 +52,7 @@ def tree(root: Path) -> Iterator[Path]:
 
 
 def differences(source: Path, copy: Path) -> list[str]:
-    """Return what is not the same in both trees."""
+    """Return the differences between two trees, one line each."""
     names, copied = set(tree(source)), set(tree(copy))
     found = [f"missing: {name}" for name in sorted(names - copied)]
     found += [f"not in the source: {name}" for name in sorted(copied - names)]
@@ -62,7 +62,7 @@ def differences(source: Path, copy: Path) -> list[str]:
 
 
 def compare(one: Path, other: Path) -> list[str]:
-    """Return in what two files, links or directories differ."""
+    """Return the properties in which two files, links or directories differ."""
     ours, theirs = one.lstat(), other.lstat()
     found = []
     if ours.st_mode != theirs.st_mode:
@@ -77,7 +77,7 @@ def compare(one: Path, other: Path) -> list[str]:
 
 
 def show(scratch: Path, times: dict[str, float]) -> None:
-    """Go through the whole life of a filesystem."""
+    """Run all steps of the demonstration, from mkfs to the last unmount."""
     url, mountpoint = f"local://{scratch}/bucket", scratch / "mnt"
     here = ("--cachedir", scratch / "state")
     copy = mountpoint / "python"
@@ -91,7 +91,7 @@ def show(scratch: Path, times: dict[str, float]) -> None:
     with step("list it", times):
         sizes = [(copy / name).lstat().st_size for name in tree(copy)]
         print(f"  {len(sizes)} names, {sum(sizes) / 1e6:.1f} MB")
-    with step("unmount it: everything goes to the bucket", times):
+    with step("unmount it: all changes are uploaded to the bucket", times):
         run("umount", mountpoint)
     with step("check it", times):
         print(run("fsck", "-n", *here, url), end="")
@@ -110,7 +110,7 @@ def show(scratch: Path, times: dict[str, float]) -> None:
 
 
 def is_mounted(path: Path) -> bool:
-    """Return whether the kernel has a mount there, dead ones too."""
+    """Return whether the mount table has a mount on *path*, also if its daemon has ended."""
     return any(line.split()[4] == str(path) for line in open("/proc/self/mountinfo"))
 
 

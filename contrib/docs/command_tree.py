@@ -1,6 +1,6 @@
-"""The command line as data: what generated pages, man pages and their tests are made from.
+"""The command line as data, for the generated pages, the man pages and their tests.
 
-Owns: reading it out of the Typer program. Does not know: how it is shown.
+Owns: reading the commands from the Typer program. Does not know: their presentation.
 """
 
 from typing import Any, NamedTuple
@@ -14,15 +14,15 @@ from s3fs_meta.cli.entry import COMMANDS, load, make_app
 class Parameter(NamedTuple):
     """One option or argument."""
 
-    names: tuple[str, ...]  # forms of an option, long ones first, or the name of an argument
+    names: tuple[str, ...]  # forms of an option, the longest first, or the name of an argument
     takes: str  # metavar of an option; empty for a flag
     text: str
-    default: str  # empty: none, or mentioned in the text
+    default: str  # empty if there is no default, or the text contains it
     required: bool
 
 
 class Command(NamedTuple):
-    """One command with everything that can be said to it."""
+    """One command with its help texts, arguments and options."""
 
     words: CommandHelp
     arguments: tuple[Parameter, ...]
@@ -30,7 +30,7 @@ class Command(NamedTuple):
 
     @property
     def usage(self) -> str:
-        """Return the line that shows how it is called."""
+        """Return the line that shows the syntax of the command."""
         return " ".join(
             ["s3fs-meta", self.words.name, "[OPTIONS]", *(one.names[0] for one in self.arguments)]
         )

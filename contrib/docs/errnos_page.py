@@ -1,6 +1,6 @@
-"""docs/reference/errnos.md: which error of the program a request is answered with as which errno.
+"""docs/reference/errnos.md: the errno that a request returns for each error class of the program.
 
-Owns: the page's text around what ``errors`` and ``fuse.errnos`` say.
+Owns: the text around the table, which is generated from ``errors`` and ``fuse.errnos``.
 """
 
 import inspect
@@ -18,24 +18,25 @@ _HEAD: Final = """\
 <!-- Made by `make docs` from the program; do not edit by hand. -->
 
 For users who debug a program on a mounted filesystem: the errno of each request that fails.
-The kernel adds errors of its own, above all EACCES and EPERM, since permissions are its work.
+The kernel itself returns further errors, mainly EACCES and EPERM, because the kernel checks
+permissions.
 
 *Logged*: the daemon's log has a line with the operation, the inode and the reason.
-*Degrades*: from then on the mount takes no more changes ([what to do](../guide/troubleshooting.md#read-only-file-system)).
-A bug of the program is {unexpected}, is logged with a traceback, and degrades the mount.
-On Linux ENOTSUP and EOPNOTSUPP are one number.
+*Degrades*: the mount accepts no more changes ([what to
+do](../guide/troubleshooting.md#read-only-file-system)). A bug of the program gives {unexpected}, is
+logged with a traceback, and degrades the mount. On Linux ENOTSUP and EOPNOTSUPP are one number.
 
 | errno | means | error | when | logged | degrades |
 | --- | --- | --- | --- | --- | --- |
 """
 
 _FOOT: Final = """
-[Troubleshooting](../guide/troubleshooting.md) says what to do about each,
-[semantics](../design/semantics.md) which calls are refused altogether.
+[Troubleshooting](../guide/troubleshooting.md) describes what to do about these errors,
+[semantics](../design/semantics.md) lists the system calls that are always refused.
 """
 
 
-# Base classes: only their subclasses are raised.
+# Base classes, of which only subclasses are raised.
 FAMILIES: Final = frozenset(
     {
         errors.S3fsError,
@@ -45,19 +46,19 @@ FAMILIES: Final = frozenset(
         errors.CorruptionError,
     }
 )
-# Raised by commands, not by requests.
+# Base classes of errors that only commands raise, not requests.
 _ELSEWHERE: Final = (errors.SettingsError, errors.ControlError)
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the text of errnos.md."""
     met = sorted(_met(), key=lambda kind: (errnos.word(_code(kind)), kind.__name__))
     unexpected = errnos.word(errnos.UNEXPECTED)
     return _HEAD.format(unexpected=unexpected) + "".join(map(_row, met)) + _FOOT
 
 
 def _met() -> Iterator[type[S3fsError]]:
-    """Yield every class of error that a request can meet."""
+    """Yield every error class that a request can raise."""
     for kind in _below(S3fsError):
         if kind not in FAMILIES and not issubclass(kind, _ELSEWHERE):
             yield kind

@@ -1,6 +1,6 @@
-"""Man pages, made from the command line.
+"""Man pages, generated from the commands and their help texts.
 
-Owns: roff. Source: man(7), groff_man_style(7).
+Owns: the roff markup. Source: man(7), groff_man_style(7).
 """
 
 import re
@@ -15,7 +15,7 @@ from s3fs_meta.option_table import OPTIONS
 
 
 def pages() -> dict[str, str]:
-    """Return file names and contents: the program, each command, and the helper of mount(8)."""
+    """Return the man pages of the program, each command and the mount(8) helper, by file name."""
     commands = command_tree.read()
     found = {"s3fs-meta.1": _program_page(commands), "mount.s3fs-meta.8": _helper_page()}
     for command in commands:
@@ -30,8 +30,8 @@ def _program_page(commands: list[Command]) -> str:
         lines += [".TP", f".BR s3fs\\-meta\\-{roff_text(command.words.name)} (1)"]
         lines.append(roff_text(command.words.summary))
     lines += [".SH ENVIRONMENT", ".TP", ".B S3FS_META_PASSPHRASE"]
-    lines += ["The passphrase, where neither a file is named nor a terminal is to be asked."]
-    lines += [".TP", ".B AWS_*", "Credentials and region, as for every program on AWS's library."]
+    lines += ["The passphrase, unless a file is given; without both, the terminal prompts for it."]
+    lines += [".TP", ".B AWS_*", "Credentials and region, as for every program with AWS's library."]
     return _page(lines)
 
 
@@ -56,8 +56,8 @@ def _command_page(command: Command) -> str:
 def _helper_page() -> str:
     lines = _head("mount.s3fs-meta", 8, "mount a filesystem of s3fs-meta from mount(8) or fstab(5)")
     lines += [".SH SYNOPSIS", ".B mount \\-t s3fs\\-meta", ".RI [ \\-o OPTIONS ] URL DIRECTORY"]
-    lines += [".SH DESCRIPTION", "Called by mount(8), which looks for it in /sbin."]
-    lines += ["For root,", ".B dev", "and", ".B suid", "are the default here."]
+    lines += [".SH DESCRIPTION", "The helper that mount(8) calls, from the directory /sbin."]
+    lines += ["For root,", ".B dev", "and", ".B suid", "are the default of this helper."]
     lines += _mount_options()
     lines += _exits(MOUNT_MEANINGS)
     lines += [".SH SEE ALSO", ".BR s3fs\\-meta\\-mount (1), fstab (5)"]
@@ -100,7 +100,7 @@ def _exits(meanings: Mapping[int, str]) -> list[str]:
 
 
 def roff_text(text: str) -> str:
-    """Return text that roff prints as it is; code marks become bold."""
+    """Return text that is escaped for roff; text in backquotes becomes bold."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
     escaped = re.sub(r"`([^`]*)`", r"\\fB\1\\fR", escaped)
     return re.sub(r"^\.", r"\\&.", escaped)

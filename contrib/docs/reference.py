@@ -1,10 +1,10 @@
-"""The generated pages of docs/reference, and the door to everything that is generated.
+"""The generated pages of docs/reference, and the command that writes them, man pages or completion.
 
     python -m contrib.docs.reference [--check] docs/reference
     python -m contrib.docs.reference --man build/man
     python -m contrib.docs.reference --completion build/completion
 
-Owns: the pages' text around what the command line, the option table and the exits say.
+Owns: the text of the pages around the texts of the commands, mount options and exit statuses.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from s3fs_meta.settings import IGNORED_WORDS, REFUSED_WORDS
 _GENERATED: Final = "<!-- Made by `make docs` from the program; do not edit by hand. -->"
 COMPLETION_VARIABLE: Final = "_S3FS_META_COMPLETE"
 
-# The paths that packages use: bash-completion(7) and the shells' own directories.
+# The file names that the completion of each shell expects.
 _COMPLETION_FILES: Final[Mapping[str, str]] = {
     "bash": "s3fs-meta",
     "zsh": "_s3fs-meta",
@@ -34,14 +34,14 @@ _COMPLETION_FILES: Final[Mapping[str, str]] = {
 
 
 def commands_page() -> str:
-    """Return cli.md."""
+    """Return the text of cli.md."""
     lines = [
         "# Commands",
         "",
         _GENERATED,
         "",
-        "Every command prints this with `--help`.",
-        "Errors are one line on standard error; [exit statuses](exit-codes.md) tell scripts more.",
+        "Every command prints its section of this page with `--help`.",
+        "An error is one line on standard error; scripts use the [exit statuses](exit-codes.md).",
         "",
     ]
     for command in command_tree.read():
@@ -50,7 +50,7 @@ def commands_page() -> str:
 
 
 def settings_page() -> str:
-    """Return settings.md."""
+    """Return the text of settings.md."""
     refused = ", ".join(f"`{word}`" for word in sorted(REFUSED_WORDS))
     ignored = ", ".join(f"`{word}`" for word in sorted(IGNORED_WORDS))
     lines = [
@@ -58,13 +58,16 @@ def settings_page() -> str:
         "",
         _GENERATED,
         "",
-        "Given to `s3fs-meta mount` and `mount -t s3fs-meta` with `-o`, or in `/etc/fstab`,"
-        " separated by commas.",
-        "Of contrary words the last one counts; a comma in a value is written `\\,`.",
-        "Sizes take `K`, `M`, `G` or `T` (powers of 1024), times `ms`, `s`, `m`, `h` or `d`.",
-        f"Words for other readers of fstab are passed over: {ignored}, `comment=…`, `x-…` and `X-…`.",
-        f"Refused by name, because they would ask for something that is not done: {refused}.",
-        "Any other unknown word is refused before anything is touched.",
+        "The options of `s3fs-meta mount -o`, `mount -t s3fs-meta -o` and `/etc/fstab`, "
+        "separated by commas.",
+        "A later option overrides an earlier one that contradicts it; a comma in a value is written"
+        " `\\,`.",
+        "Sizes have the units `K`, `M`, `G` or `T` (powers of 1024), times `ms`, `s`, `m`, `h` "
+        "or `d`.",
+        f"Options of other programs that read fstab are ignored: {ignored}, `comment=…`, `x-…` and"
+        " `X-…`.",
+        f"Options that s3fs-meta does not support are refused with the reason: {refused}.",
+        "Every other option is refused as unknown, before any change is made.",
         "",
     ]
     for option in OPTIONS:
@@ -73,11 +76,11 @@ def settings_page() -> str:
 
 
 def exits_page() -> str:
-    """Return exit-codes.md."""
+    """Return the text of exit-codes.md."""
     lines = ["# Exit statuses", "", _GENERATED, ""]
     lines += _table("s3fs-meta", {int(key): text for key, text in MEANINGS.items()})
-    lines += _table("s3fs-meta fsck", FSCK_MEANINGS, "The numbers of fsck(8).")
-    lines += _table("mount.s3fs-meta", MOUNT_MEANINGS, "The numbers of mount(8).")
+    lines += _table("s3fs-meta fsck", FSCK_MEANINGS, "The statuses of fsck(8).")
+    lines += _table("mount.s3fs-meta", MOUNT_MEANINGS, "The statuses of mount(8).")
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -136,9 +139,9 @@ def _table(program: str, meanings: Mapping[int, str], text: str = "") -> list[st
 
 
 def completion_scripts() -> dict[str, str]:
-    """Return file names and scripts, as the program itself prints them.
+    """Return the completion scripts, which the program prints, by file name.
 
-    A variable of the environment turns a run into an answer for the shell. Source: Typer, "CLI Option
+    An environment variable makes the program print a script. Source: Typer, "CLI Option
     autocompletion".
     """
     return {file: _script(shell) for shell, file in _COMPLETION_FILES.items()}
@@ -156,7 +159,7 @@ def _script(shell: str) -> str:
 
 
 def stale(directory: Path) -> list[str]:
-    """Return how the pages in *directory* differ from what they should be."""
+    """Return the lines in which the pages in *directory* differ from the generated pages."""
     found: list[str] = []
     for name, make in PAGES.items():
         path = directory / name
@@ -168,7 +171,7 @@ def stale(directory: Path) -> list[str]:
 
 
 def main() -> int:
-    """Write what was asked for; with --check, fail if a page is stale."""
+    """Write the requested files; with --check, fail if a page is stale."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--man", action="store_true")

@@ -2,11 +2,12 @@
 
     python contrib/lint/async_rules.py
 
-A file is not checked again while its content, the configuration and the versions of the rules are
-the same; ``.flake8_cache`` has the digests. Files without async code are left out.
+A file is checked again only if its content, the configuration or the version of flake8-async has
+changed; ``.flake8_cache`` has the digests of checked files. Files without async code are skipped.
 
-Of the enabled rules only ASYNC101 walks the concrete syntax tree, which takes nine tenths of the
-time. It is about a yield inside a cancel scope, so that walk is left out of files that lack either.
+Only rule ASYNC101 needs the concrete syntax tree, whose walk takes nine tenths of the time. The
+rule finds a yield inside a cancel scope, so the walk skips files that lack a yield or a cancel
+scope.
 """
 
 import configparser
@@ -42,7 +43,7 @@ def concrete_rules() -> set[str]:
 
 
 class QuickRunner(flake8_async.Flake8AsyncRunner_cst):  # type: ignore[misc, name-defined]
-    """Walks the concrete syntax tree only of files that ASYNC101 can apply to."""
+    """Walks the concrete syntax tree only of files to which ASYNC101 can apply."""
 
     def run(self) -> Iterable[Any]:
         """Yield the problems found."""
@@ -52,13 +53,13 @@ class QuickRunner(flake8_async.Flake8AsyncRunner_cst):  # type: ignore[misc, nam
 
 
 def digests() -> dict[Path, str]:
-    """Return a digest of content, configuration and rules for each file with async code."""
+    """Return, for each file with async code, a digest of content, configuration and version."""
     rules = [(ROOT / "setup.cfg").read_bytes(), metadata.version("flake8-async").encode()]
     found = {}
     for path in sorted(each for folder in FOLDERS for each in (ROOT / folder).rglob("*.py")):
         content = path.read_bytes()
         if ASYNC.search(content):
-            # Rules are disabled by path.
+            # The configuration disables rules by path, so the digest includes the path.
             parts = [str(path.relative_to(ROOT)).encode(), content, *rules]
             found[path] = hashlib.sha256(b"\0".join(parts)).hexdigest()
     return found
@@ -66,12 +67,12 @@ def digests() -> dict[Path, str]:
 
 def main() -> int:
     """Check the changed files; return the status of flake8."""
-    assert concrete_rules() == {"ASYNC101"}, "the quick runner is made for this rule alone"
+    assert concrete_rules() == {"ASYNC101"}, "QuickRunner is valid for ASYNC101 only"
     passed = set(CACHE.read_text().split()) if CACHE.exists() else set()
     found = digests()
     changed = [path for path, digest in found.items() if digest not in passed]
     if changed:
-        flake8_async.Flake8AsyncRunner_cst = QuickRunner  # flake8 forks for its jobs
+        flake8_async.Flake8AsyncRunner_cst = QuickRunner  # flake8's jobs are forks of this process
         os.chdir(ROOT)
         if status := cli.main([*map(str, changed)]):
             return status

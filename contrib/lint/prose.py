@@ -1,9 +1,9 @@
-"""Find wording that the project does not use: private idioms that a stranger has to decode.
+"""Find private idioms, which a reader would have to decode.
 
     python contrib/lint/prose.py [PATH…]
 
-Prints each place and a better wording; exit status 1 if there is any. `make lint` runs it on PROSE,
-the files that are free of such wording; a file that is reworded joins them.
+Prints the location of each idiom with a better wording, and exits with status 1 if there is any.
+`make lint` runs it on the files that PROSE in the Makefile lists.
 """
 
 import re
@@ -34,7 +34,7 @@ PATTERNS: Final = {
     r"of (one|a|that|this) moment": "at one point in time",
     r"that which": "a noun",
 }
-# A summary line says what a function does, or is a noun phrase.
+# A summary line is a sentence that describes the function, or a noun phrase.
 FIRST_LINE: Final = re.compile(r'^\s*[rbf]?"""(What|Whether)\b')
 # This file contains the patterns themselves.
 EXCEPT: Final = frozenset({"contrib/lint/prose.py"})
@@ -44,10 +44,10 @@ COMPILED: Final = [
 
 
 def offences(name: str, text: str) -> list[str]:
-    """Return a line for each place in *text* that should be worded in another way."""
+    """Return a line for each private idiom in *text*."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
-        # A test's name is a sentence, too.
+        # The name of a test is a sentence, whose words are separated by underscores.
         words = line.replace("_", " ") if "def test_" in line else line
         found += [
             f'{name}:{number}: "{hit[0]}": write {hint}'
@@ -60,7 +60,7 @@ def offences(name: str, text: str) -> list[str]:
 
 
 def main(paths: list[str]) -> int:
-    """Check the files of the project, or those below *paths*."""
+    """Check the files below *paths*, by default all of the project; return the exit status."""
     listed = subprocess.run(
         ["git", "ls-files", "--", *paths], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split("\n")

@@ -1,7 +1,7 @@
-"""Write requirements/*.txt: one set of pins for Python 3.10 and one for later versions.
+"""Write requirements/*.txt: the pinned versions for Python 3.10 and for later versions.
 
-Newer releases of some packages need Python 3.11, so each version resolves by itself and a pin
-that differs gets a marker. Needs ``python3.10`` and ``python3.11`` in PATH.
+Newer releases of some packages need Python 3.11. So pip resolves the requirements under both
+versions, and a pin that differs gets a marker. Needs ``python3.10`` and ``python3.11`` in PATH.
 """
 
 import configparser
@@ -14,7 +14,7 @@ OLD, NEW = "3.10", "3.11"
 
 
 def frozen(version: str, requirements: list[str]) -> dict[str, str]:
-    """Return name to version of everything that *requirements* pull in under one Python."""
+    """Return the versions of all packages that *requirements* need under one Python, by name."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([f"python{version}", "-m", "venv", folder], check=True)
         pip = f"{folder}/bin/pip"
@@ -24,7 +24,7 @@ def frozen(version: str, requirements: list[str]) -> dict[str, str]:
 
 
 def merged(old: dict[str, str], new: dict[str, str]) -> list[str]:
-    """Return the lines of a file, ascending by name."""
+    """Return the lines of a file of pins, ascending by name."""
     lines = []
     for name in sorted(old.keys() | new.keys(), key=str.lower):
         if old.get(name) == new.get(name):
@@ -38,19 +38,19 @@ def merged(old: dict[str, str], new: dict[str, str]) -> list[str]:
 
 
 def listed(text: str) -> list[str]:
-    """Return the requirements in *text*, one a line."""
+    """Return the requirements in *text*, which has one per line."""
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def write(name: str, purpose: str, requirements: list[str]) -> None:
-    """Resolve for both versions and write one file of pins."""
+    """Resolve the requirements for both versions of Python, and write one file of pins."""
     head = [f"# Pinned versions {purpose}.", "# Made by `make pins`; do not edit by hand."]
     lines = merged(frozen(OLD, requirements), frozen(NEW, requirements))
     (ROOT / "requirements" / name).write_text("\n".join(head + lines) + "\n")
 
 
 def main() -> None:
-    """Write both files."""
+    """Write dev.txt and bench.txt."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     runtime = listed(setup["options"]["install_requires"])

@@ -1,9 +1,9 @@
 """Make a release: ``make release VERSION=0.2.0``.
 
-In this order, so that a failure leaves no commit and no tag: write the version to setup.cfg, its
-only home; move the fragments of changes/ into CHANGELOG.md; generate man pages and completion;
-build a wheel and an sdist; install each in a new environment and use it; commit; tag.
-Publishing (``git push --follow-tags``, ``twine upload dist/*``) is left to the maintainer.
+The order of the steps ensures that a failure leaves no commit and no tag: write the version to
+setup.cfg; move the fragments of changes/ into CHANGELOG.md; generate man pages and completion;
+build a wheel and an sdist; install each in a new environment and use it; commit; tag. Publishing
+(``git push --follow-tags``, ``twine upload dist/*``) is left to the maintainer.
 """
 
 import datetime as dt
@@ -39,7 +39,7 @@ def run(*words: str | Path) -> str:
 
 
 def check(version: str) -> None:
-    """Refuse a version that is no version, or not a later one, and a tree with changes."""
+    """Refuse an invalid version, a version that is not the latest, and uncommitted changes."""
     if not VERSION.fullmatch(version):
         raise SystemExit("usage: make release VERSION=MAJOR.MINOR.PATCH")
     if run("git", "status", "--porcelain"):
@@ -50,12 +50,12 @@ def check(version: str) -> None:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return the parts of a version, which sort."""
+    """Return the parts of a version as numbers, in order to compare versions."""
     return tuple(map(int, version.split(".")))
 
 
 def set_version(version: str) -> None:
-    """Write the version where the package has it."""
+    """Write the version to setup.cfg."""
     path = ROOT / "setup.cfg"
     text, count = re.subn(r"(?m)^version = .*$", f"version = {version}", path.read_text())
     assert count == 1, "setup.cfg has one version"
@@ -63,9 +63,9 @@ def set_version(version: str) -> None:
 
 
 def with_release(changelog: str, version: str, date: str, fragments: list[str]) -> str:
-    """Return the changelog with a section for *version*: what was unreleased, and the fragments."""
+    """Return the changelog with a section of *version*: unreleased entries and the fragments."""
     head, found, rest = changelog.partition("## Unreleased\n")
-    assert found, "CHANGELOG.md has a section for what is not released yet"
+    assert found, "CHANGELOG.md has a section Unreleased"
     unreleased, next_section, older = rest.partition("\n## ")
     items = "".join(f"- {' '.join(fragment.split())}\n" for fragment in fragments)
     fixed = f"\n### Changed and fixed\n\n{items}" if items else ""
@@ -74,7 +74,7 @@ def with_release(changelog: str, version: str, date: str, fragments: list[str]) 
 
 
 def write_changelog(version: str) -> None:
-    """Move the fragments into the changelog."""
+    """Move the fragments of changes/ into CHANGELOG.md."""
     paths = sorted(path for path in CHANGES.glob("*.md") if path.name != "README.md")
     path = ROOT / "CHANGELOG.md"
     today = dt.datetime.now(dt.timezone.utc).date().isoformat()
@@ -85,7 +85,7 @@ def write_changelog(version: str) -> None:
 
 
 def build() -> tuple[Path, Path]:
-    """Build both distributions and the page of the benchmarks; return the wheel and the sdist."""
+    """Build wheel, sdist and the page of the benchmarks; return wheel and sdist."""
     for path in (DIST, *(ROOT / "build" / name for name in ("lib", "man", "completion"))):
         shutil.rmtree(path, ignore_errors=True)
     run("make", "man")
@@ -96,7 +96,7 @@ def build() -> tuple[Path, Path]:
 
 
 def try_out(distribution: Path, version: str, shared: Sequence[str] = ()) -> None:
-    """Install a distribution in a new environment, look for files in it, and use the program."""
+    """Install a distribution in a new environment, check its files, and run the program."""
     with tempfile.TemporaryDirectory() as folder:
         venv, bucket, state = (Path(folder, name) for name in ("venv", "bucket", "state"))
         bucket.mkdir()
@@ -108,13 +108,15 @@ def try_out(distribution: Path, version: str, shared: Sequence[str] = ()) -> Non
         assert version in found.split(), f"{found} instead of {version}"
         missing = [name for name in shared if not (venv / name).is_file()]
         assert not missing, f"not installed: {missing}"
-        run(venv / "bin/python", "-I", "-c", "import s3fs_meta.fuse.extension")  # the compiled part
+        run(
+            venv / "bin/python", "-I", "-c", "import s3fs_meta.fuse.extension"
+        )  # fails if not built
         run(program, "mkfs", "--plain", f"local://{bucket}", "--cachedir", state)
         run(program, "fsck", "-n", f"local://{bucket}", "--cachedir", state)
 
 
 def main() -> None:
-    """Make the release of the version on the command line."""
+    """Make a release of the version that is given on the command line."""
     version = sys.argv[1] if len(sys.argv) > 1 else ""
     check(version)
     set_version(version)

@@ -1,4 +1,4 @@
-"""Run for a time, with one filesystem after another, until there is a finding: ``make soak``."""
+"""The program of ``make soak``: random events on one filesystem after another, until a finding."""
 
 import argparse
 import os
@@ -47,17 +47,17 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m contrib.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None, help="default: drawn at random")
-    parser.add_argument("--folder", type=Path, default=None, help="where to work; default: TMPDIR")
+    parser.add_argument("--folder", type=Path, help="working directory; default: TMPDIR")
     parser.add_argument("--only", default="", help="events to choose from, separated by commas")
     parser.add_argument("--quiet", action="store_true", help="print no events")
     return parser.parse_args()
 
 
 def main() -> int:
-    """Run in process and mount namespaces of its own."""
+    """Run in new process and mount namespaces; return the exit status."""
     arguments = _arguments()
     if os.geteuid() != 0:
-        print("soak: needs root, for namespaces of its own", file=sys.stderr)
+        print("soak: root is needed to create namespaces", file=sys.stderr)
         return 2
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().getrandbits(32)
     folder = Path(tempfile.mkdtemp(prefix="s3fs-meta-soak-", dir=arguments.folder))
@@ -83,7 +83,7 @@ def _soak(arguments: argparse.Namespace, seed: int, folder: Path) -> int:
         except KeyboardInterrupt:
             print(f"soak: interrupted; seed {seed}", flush=True)
             return 130
-        except Exception as exc:  # noqa: BLE001 - whatever it is, it is a finding
+        except Exception as exc:  # noqa: BLE001 - every exception is a finding
             _report(exc, one, home, journal, arguments)
             return _FOUND
         shutil.rmtree(home)
@@ -106,7 +106,7 @@ def _round(
     deadline_s: float,
     chosen: dict[Callable[[Run], None], int],
 ) -> None:
-    """Carry out random events on one filesystem for a while."""
+    """Carry out random events on one filesystem, for at most ROUND_S."""
     deadline_s = min(deadline_s, time.monotonic() + ROUND_S)
     run = Run(seed, home, journal)
     try:
@@ -126,10 +126,10 @@ def _round(
 
 
 def _require_nothing_left(home: Path) -> None:
-    """Require that every process and mount ended.
+    """Require that the run has left no process and no mount.
 
     Raises:
-        FindingError: one is left.
+        FindingError: a process or mount is left.
     """
     deadline_s = time.monotonic() + LEFT_S_MAX
     while left := namespace.others():
@@ -151,9 +151,9 @@ def _report(
     (home / "finding").write_text(text)
     print((home / "journal").read_text()[-6000:])
     print(f"soak: FINDING, seed {seed}, step {journal.step}:\n{text}")
-    print(f"soak: everything is in {home}; the journal of events is {home}/journal")
+    print(f"soak: the files of the run are in {home}; the journal of events is {home}/journal")
     minutes = f"SOAK_MINUTES={arguments.minutes:g}"
-    print(f"soak: to repeat it: make soak SOAK_SEED={seed} {minutes}", flush=True)
+    print(f"soak: to repeat the run: make soak SOAK_SEED={seed} {minutes}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The two kinds of buckets, with direct access to objects and simulated outages."""
+"""Buckets on a local disk and on an S3 server, with access to objects and simulated outages."""
 
 import contextlib
 import os
@@ -45,19 +45,19 @@ class LocalBucket:
         (self._root / key).unlink()
 
     def go_away(self, how: int) -> None:
-        """Begin an outage: no request is answered."""
+        """Begin an outage, in which no request is answered."""
         del how
         self._root.rename(self._root.with_name("bucket-away"))
 
     def come_back(self) -> None:
         """End the outage."""
         if self._root.with_name("bucket-away").exists():
-            if self._root.exists():  # recreated by none of our commands
+            if self._root.exists():  # no command of s3fs-meta recreates the directory
                 shutil.rmtree(self._root)
             self._root.with_name("bucket-away").rename(self._root)
 
     def close(self) -> None:
-        """End what was started."""
+        """Do nothing, because a local bucket has no server."""
 
 
 class S3Bucket:
@@ -108,7 +108,7 @@ class S3Bucket:
         self._client.delete_object(Bucket="bucket", Key=f"soak/{key}")
 
     def go_away(self, how: int) -> None:
-        """Begin an outage: stop the server, or have it answer nothing."""
+        """Begin an outage: end the server, or stop its process with SIGSTOP."""
         assert self._server is not None
         assert self._server.process is not None
         if how % 2:
@@ -128,7 +128,7 @@ class S3Bucket:
     def close(self) -> None:
         """End the server."""
         if self._server is not None and self._server.process is not None:
-            self._server.process.send_signal(signal.SIGCONT)  # empty if the process has ended
+            self._server.process.send_signal(signal.SIGCONT)  # no effect if the process has ended
         self._context.close()
 
 

@@ -15,17 +15,17 @@ from contrib.soak import hand
 from contrib.soak.states import Observed, Operation
 
 ROOT: Final = Path(__file__).parents[2]
-# Long enough for a busy machine; a hang lasts forever.
+# A command that takes longer hangs: these limits are long enough for a busy machine.
 COMMAND_S_MAX: Final = 150.0
 OPERATION_S_MAX: Final = 100.0
 
 
 class FindingError(Exception):
-    """A violation of a guarantee of the filesystem: the run looks for these."""
+    """A violation of a guarantee of the filesystem, which the run searches for."""
 
 
 class Journal:
-    """A log of steps: all in a file, the last ones in memory."""
+    """The log of a run, in a file and, if *loud*, on standard output."""
 
     def __init__(self, path: Path, *, loud: bool) -> None:
         self._file = path.open("a", buffering=1, encoding="utf-8")
@@ -50,7 +50,7 @@ class Done(NamedTuple):
 
 
 class Commands:
-    """Runs programs that must end in time, and never with a traceback."""
+    """Runs programs, which must end in time and without a traceback."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -67,13 +67,13 @@ class Commands:
 
         Args:
             words: the command and its arguments.
-            shown: how the journal names it.
-            environment: its variables.
-            folder: directory for its output.
-            expected: the allowed statuses; None allows any but that of a bug.
+            shown: the name of the command in the journal.
+            environment: the environment of the command.
+            folder: the directory for its output.
+            expected: the allowed exit statuses; None allows all except the one of a bug.
 
         Raises:
-            FindingError: it hangs, ends with another status, or with a traceback.
+            FindingError: the command hangs, ends with another status, or prints a traceback.
         """
         began_s = time.monotonic()
         with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
@@ -120,7 +120,7 @@ def _text(file: IO[str]) -> str:
 
 
 def _stacks() -> str:
-    """Return for each process of this namespace the kernel function in which it waits."""
+    """Return, for each process of this namespace, the kernel function in which it waits."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -131,7 +131,7 @@ def _stacks() -> str:
 
 
 class Hand:
-    """Uses mounts from a process of its own."""
+    """Uses mounts from another process (``hand``)."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -151,7 +151,7 @@ class Hand:
         """Return ``done`` and the result, or ``error`` and an errno.
 
         Raises:
-            FindingError: it hangs.
+            FindingError: the operation hangs.
         """
         assert self._process is not None
         assert self._process.stdout is not None
@@ -173,7 +173,7 @@ class Hand:
         """Carry out an operation that must succeed.
 
         Raises:
-            FindingError: it fails, or hangs.
+            FindingError: the operation fails or hangs.
         """
         self.start((kind, *arguments))
         how, result = self.answer()
@@ -185,14 +185,14 @@ class Hand:
         """Return all entries and content below a directory.
 
         Raises:
-            FindingError: something cannot be read, other than content with EIO.
+            FindingError: an entry cannot be read; EIO of content is recorded instead.
         """
         result = self.ask("see", str(root))
         assert isinstance(result, Observed)
         return result
 
     def end(self) -> None:
-        """End the process."""
+        """Kill the process that uses mounts."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

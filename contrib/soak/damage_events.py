@@ -30,7 +30,7 @@ _REPAIRED: Final = (0, 1)
 
 @dataclass
 class Damage:
-    """One damage: its kind and its object."""
+    """One damaged object: its kind, its key, the damage, and its original content."""
 
     kind: str
     key: str
@@ -46,7 +46,7 @@ def _choose(run: Run) -> Damage:
     }
     kind = run.rnd.choice([kind for kind, found in by_kind.items() if found])
     found = by_kind[kind]
-    # The newest objects matter most for the current state.
+    # The newest objects are damaged more often, because the current state needs them most.
     key = run.rnd.choice(found[-3:] if run.rnd.random() < 0.5 else found)
     ways = ["missing", "empty", "truncated", "bit"]
     if len(found) > 1 and kind not in {"superblock", "lease"}:
@@ -78,7 +78,7 @@ def _do(run: Run, damage: Damage) -> None:
 
 
 def _keyring(run: Run) -> Keyring:
-    """Return the keys, which never change; called while the superblock is intact."""
+    """Return the keys of the filesystem, which never change; the superblock must be intact."""
     superblock = superblock_codec.decode(superblock_codec.KEY, run.bucket.get(superblock_codec.KEY))
     if run.encrypted:
         return superblock_codec.unlock(superblock, PASSPHRASE.encode())
@@ -99,17 +99,18 @@ def _note_tainted(run: Run, damage: Damage) -> None:
 
 
 def damage(run: Run) -> None:
-    """Damage an object; one host repairs it, and every host continues."""
+    """Damage an object; fsck on one host repairs it, and every host continues."""
     if run.follower.pid:
         run.follower.umount()
     run.operate_somewhat()
     run.flush(*(["--image"] if run.rnd.random() < 0.3 else []))
-    run.check()  # from here on this host has all content cached
+    run.check()  # reads all content, so this host has it in the cache
     chosen = _choose(run)
     _note_tainted(run, chosen)
     way = run.rnd.choice((_while_mounted, _while_unmounted, _by_another_host))
     if chosen.kind in {"manifest", "piece"} and _images(run) < 2:
-        way = _while_unmounted  # with only one image a host without local state has lost all names
+        # Without an intact image, only a host with local state has the names.
+        way = _while_unmounted
     run.journal.note(f"damage: {way.__name__}")
     way(run, chosen)
     run.history.tainted.clear()
@@ -155,19 +156,19 @@ def _while_unmounted(run: Run, chosen: Damage) -> None:
 
 
 def _read_damaged(run: Run) -> None:
-    """Mount on a new machine: it may refuse, or must show correct content."""
+    """Mount on a new machine, which must show correct content if it does not refuse."""
     cold = run.cold()
     done = cold.mount("ro", expected=None)
     if done.status == 0:
         observed = run.observe(cold)
-        run.history.require(observed, "a look at a damaged bucket", 0, run.history.last)
+        run.history.require(observed, "a mount of a damaged bucket", 0, run.history.last)
         cold.umount()
     cold.on_bucket("fsck", "-n", "--deep", expected=(0, 4, 8))
     run.discard(cold)
 
 
 def _repair_here(run: Run) -> None:
-    """Repair on the host that has everything in its cache: nothing may be lost."""
+    """Repair on the host that has all content in its cache, so no content may be lost."""
     host = run.writer
     if run.rnd.random() < 0.3:
         host.on_bucket("fsck", "-y", expected=None)
@@ -179,7 +180,7 @@ def _repair_here(run: Run) -> None:
 
 
 def _by_another_host(run: Run, chosen: Damage) -> None:
-    """Repair on a machine without local state: only content of the damaged object may be lost."""
+    """Repair on the second host; only content of the damaged object may be lost."""
     before = run.history.fork()
     run.umount()
     old, new = run.writer, run.other
@@ -206,7 +207,7 @@ def _by_another_host(run: Run, chosen: Damage) -> None:
     if done.status == 0:
         run.follow(old)
         old.umount()
-        # The host's part of a lost pack was in the bucket, so it follows; otherwise its txgs were abandoned.
+        # If a pack was damaged, the host has no abandoned txgs and so quarantines nothing.
         if chosen.kind != "pack":
             run.require_kept(old, kept, before, before.last, taken)
     elif taken.view() != before.now.view():
@@ -233,10 +234,10 @@ def _repair_there(run: Run, host: Host) -> None:
 
 
 def _go_on(run: Run, observed: Observed, low: int) -> None:
-    """Compare the remaining content with what may be lost, and continue from it.
+    """Require that only content of damaged objects is lost, and continue from the repaired tree.
 
     Raises:
-        FindingError: something healthy was lost, or something was lost without a report.
+        FindingError: other content was lost, or a loss was not reported.
     """
     history = run.history
     for number in range(history.last, low - 1, -1):
@@ -276,7 +277,7 @@ def _is_rest(observed: Observed, state: State, tainted: set[bytes]) -> bool:
 
 
 def _judge_cold(run: Run) -> None:
-    """Check and read everything on a machine without local state."""
+    """Run fsck on a machine without local state, and compare all content there."""
     cold = run.cold()
     cold.on_bucket("fsck", "-n", "--deep")
     cold.mount("ro")

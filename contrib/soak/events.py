@@ -29,7 +29,7 @@ def use(run: Run) -> None:
 
 
 def flush(run: Run) -> None:
-    """Flush everything to the bucket."""
+    """Flush all changes to the bucket."""
     run.operate_somewhat()
     run.flush(*(["--image"] if run.rnd.random() < 0.3 else []))
 
@@ -52,7 +52,7 @@ def use_while_busy(run: Run) -> None:
 
 
 def hold_open(run: Run) -> None:
-    """Append to a file that is kept open; lines older than the commit interval survive a kill."""
+    """Append lines to an open file; lines older than the commit interval must survive a kill."""
     name = f"{HELD}{run.rnd.getrandbits(32):x}"
     run.hand.ask("hold", f"{run.writer.mnt}/{name}")
     lines: list[tuple[float, bytes]] = []
@@ -85,7 +85,7 @@ def hold_open(run: Run) -> None:
     all_of_it = b"".join(line for _, line in lines)
     run.journal.note(f"a file held open: {len(found)} of {len(all_of_it)} bytes, {len(sure)} sure")
     if not found.startswith(sure) or not all_of_it.startswith(found):
-        raise FindingError(f"the open file {name} holds {found!r}, expected a prefix {sure!r}")
+        raise FindingError(f"the open file {name} has {found!r}, expected a prefix {sure!r}")
 
 
 def reclaim(run: Run) -> None:
@@ -99,7 +99,7 @@ def reclaim(run: Run) -> None:
 
 
 def check(run: Run) -> None:
-    """Run fsck, beside the mount or without it."""
+    """Run fsck while the filesystem is mounted, or after unmounting it."""
     run.operate_somewhat()
     if run.rnd.random() < 0.5:
         run.flush()
@@ -113,7 +113,7 @@ def check(run: Run) -> None:
     run.check()
 
 
-# --- ends and moves ------------------------------------------------------------------------------
+# --- unmounts, kills, takeovers ------------------------------------------------------------------
 
 
 def remount(run: Run) -> None:
@@ -166,7 +166,7 @@ def stand_still(run: Run) -> None:
 
 
 def take_over(run: Run) -> None:
-    """Take over on the other host while the writer is running, stopped, or dead."""
+    """Take over on the other host while the writer runs, is stopped, or was killed."""
     old, new = run.writer, run.other
     run.operate_somewhat()
     way = run.rnd.choice(("alive", "stopped", "killed"))
@@ -201,7 +201,7 @@ def take_over(run: Run) -> None:
 
 
 def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
-    """Continue and then end a fenced writer; return the number of its last state."""
+    """Write on a fenced host until it refuses, and unmount; return the number of its last state."""
     low = branch.last
     for _ in range(run.rnd.randrange(5)):
         operation = run.chooser.choose(branch.now, new=True)
@@ -219,11 +219,11 @@ def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
     flushed = old.run("flush", old.mnt, expected=None)
     if flushed.status == 0 and unshipped:
         raise FindingError(
-            f"{old.name} was taken over, and its flush says that all is in the bucket"
+            f"{old.name} was taken over, but its flush reports that the bucket has all changes"
         )
     done = old.end()
     if done.status == 0 and unshipped:
-        raise FindingError(f"{old.name} was fenced, but its unmount reports that nothing is lost")
+        raise FindingError(f"{old.name} was fenced, but its unmount reports no lost change")
     return low
 
 
@@ -239,7 +239,7 @@ def _require_quarantined(run: Run, old: Host, branch: History, low: int, taken: 
 
 
 def follow(run: Run) -> None:
-    """Require that a follower shows everything that the writer has flushed."""
+    """Require that a follower shows all changes that the writer has flushed."""
     run.operate_somewhat()
     run.follow(run.follower)
     if run.rnd.random() < 0.2:
@@ -261,9 +261,9 @@ def promote(run: Run) -> None:
 
 
 def outage(run: Run) -> None:
-    """Write during an outage of the store; nothing is lost."""
+    """Write during an outage of the store, and require that no change is lost."""
     run.operate_somewhat()
-    run.check()  # this reads and so caches all content
+    run.check()  # reads all content, and so caches it
     run.bucket.go_away(run.rnd.randrange(2))
     run.journal.note("the store is away")
     killed_s = 0.0
@@ -297,13 +297,13 @@ def _mount_offline(run: Run) -> None:
         steps = [step for step in run.history.steps if not step.dead]
         if not any(names == step.state.names.keys() for step in steps):
             raise FindingError(
-                f"{run.other.name}, offline, shows names that never existed: {names}"
+                f"the offline mount of {run.other.name} shows names that never existed: {names}"
             )
         run.other.umount()
 
 
 def turn_clock(run: Run) -> None:
-    """Change the clock of the writer and restore it; no history is lost."""
+    """Change the clock of the writer and restore it; require that no history is lost."""
     run.operate_somewhat()
     run.flush()
     offset_s = run.rnd.choice((-10 * YEAR_S, -HOUR_S, HOUR_S, 10 * YEAR_S))

@@ -1,6 +1,6 @@
 """A process that uses mounts for the run, so that a hanging mount does not block the run.
 
-Requests and answers are pickled, each with its length before it, on standard input and output.
+Requests and replies are pickled, each after its length, on standard input and output.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ HELD: Final = "held-"  # prefix of files that are held open, which are compared 
 
 
 def receive(stream: IO[bytes]) -> Any:
-    """Return the next message, None at the end."""
+    """Return the next message; None at the end of the stream."""
     length = stream.read(LENGTH.size)
     if len(length) < LENGTH.size:
         return None
@@ -59,7 +59,7 @@ def do(root: str, operation: Operation) -> None:
     """Carry out one operation.
 
     Raises:
-        OSError: it is refused.
+        OSError: the operation is refused.
     """
     path, other = f"{root}/{operation.path}", f"{root}/{operation.other}"
     acts: dict[str, Callable[[], object]] = {
@@ -80,7 +80,7 @@ def do(root: str, operation: Operation) -> None:
 
 
 class _Held:
-    """A file that is kept open, like the log of a program."""
+    """A file that stays open, like the log of a program."""
 
     def __init__(self) -> None:
         self._fd = -1
@@ -94,7 +94,7 @@ class _Held:
         os.write(self._fd, line)
 
     def close(self) -> None:
-        """Close it; the daemon may be dead."""
+        """Close the file; ignore an error, since the daemon may have been killed."""
         with contextlib.suppress(OSError):
             os.close(self._fd)
 
@@ -111,7 +111,7 @@ def see(root: str) -> Observed:
     """Return all entries and content below a directory.
 
     Raises:
-        OSError: something cannot be read, other than content with EIO.
+        OSError: an entry cannot be read; EIO of content is recorded instead.
     """
     found = Observed()
     waiting = [""]
@@ -170,7 +170,7 @@ def _attribute(path: str, name: str) -> bytes:
 
 
 def _read(path: str, size: int, name: str, found: Observed) -> bytes:
-    """Return the content from the daemon; the kernel's page cache is dropped first."""
+    """Return the content of a file from the daemon, after dropping the kernel's pages of it."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

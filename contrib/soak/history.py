@@ -1,7 +1,7 @@
-"""The states that a filesystem went through, and which of them must still exist.
+"""The states that a filesystem had, and which of them must still exist.
 
-States have ascending numbers. A state undone by a takeover or a kill is *dead*: it must not
-be seen again, but stays listed. A *point* is a txg whose state is known exactly.
+States have ascending numbers. A state that a takeover or a kill has undone is *dead*: no mount may
+show it again, but it stays in the list. A *point* is a txg whose state is known exactly.
 """
 
 import copy
@@ -22,18 +22,18 @@ from contrib.soak.states import (
     state_of,
 )
 
-# A group commits after 50 ms at most, later on a busy machine.
+# Longest time until a group commits: 50 ms, but longer on a busy machine.
 COMMIT_S_MAX: Final = 3.0
 _SHOWN_MAX: Final = 8
 
 
 @dataclass
 class Step:
-    """One state, and the operation that led to it."""
+    """One state, and the operation that resulted in it."""
 
     state: State
     operation: Operation | None
-    ended_s: float | None  # None while the operation may be missing or incomplete
+    ended_s: float | None  # end of the operation; None if it is not acknowledged
     dead: bool = False
 
 
@@ -43,12 +43,12 @@ class History:
     def __init__(self) -> None:
         self.steps = [Step(State(), None, time.monotonic())]
         self.remote = False  # fsync waits for the bucket
-        self.local_floor = 0  # number of the state that a kill must not lose
-        self.bucket_floor = 0  # number of the state that the bucket has
-        self.points: dict[int, int] = {}  # number of the state by txg
-        self.tainted: set[bytes] = set()  # blocks of a pack that is damaged
+        self.local_floor = 0  # number of the newest state that a kill must not lose
+        self.bucket_floor = 0  # number of the newest state that the bucket must have
+        self.points: dict[int, int] = {}  # numbers of states by txg
+        self.tainted: set[bytes] = set()  # blocks of the pack that is damaged now
         self.past_tainted: set[bytes] = set()  # blocks of all packs that were ever damaged
-        self.holes: list[tuple[int, int]] = []  # txgs that damage made unreachable, both included
+        self.holes: list[tuple[int, int]] = []  # first and last txg that damage made unreachable
 
     @property
     def now(self) -> State:
@@ -61,11 +61,11 @@ class History:
         return len(self.steps) - 1
 
     def begin(self, operation: Operation) -> None:
-        """Record an operation that is sent."""
+        """Record an operation that is sent, and the state after it."""
         self.steps.append(Step(self.now.after(operation), operation, None))
 
     def ended(self, operation: Operation) -> None:
-        """Record that the operation was acknowledged."""
+        """Record that the last operation was acknowledged."""
         self.steps[-1].ended_s = time.monotonic()
         if operation.sync:
             self.local_floor = self.last
@@ -73,7 +73,7 @@ class History:
             self.bucket_floor = self.last
 
     def refused(self) -> None:
-        """Record that the operation was refused, and changed nothing."""
+        """Record that the last operation was refused without a change."""
         self.steps.pop()
 
     def reached_bucket(self) -> None:
@@ -81,7 +81,7 @@ class History:
         self.local_floor = self.bucket_floor = self.last
 
     def floor_before(self, seconds: float) -> int:
-        """Return the last state that was complete at a time of the monotonic clock."""
+        """Return the newest state that was complete at a time of the monotonic clock."""
         number = self.bucket_floor
         for at in range(self.bucket_floor, len(self.steps)):
             ended_s = self.steps[at].ended_s
@@ -90,13 +90,14 @@ class History:
         return number
 
     def fork(self) -> "History":
-        """Return a separate history that continues from here."""
+        """Return a copy of the history, which continues independently."""
         other = copy.copy(self)
         other.steps = [copy.copy(step) for step in self.steps]
         other.points = dict(self.points)
         return other
 
-    # --- comparing -----------------------------------------------------------------------------------
+    # --- comparing
+    # -----------------------------------------------------------------------------------
 
     def require_now(self, observed: Observed, what: str) -> None:
         """Require that a tree equals the current state."""
@@ -105,23 +106,23 @@ class History:
     def require(
         self, observed: Observed, what: str, low: int, high: int, *, partly: bool = True
     ) -> int:
-        """Return the number of the state that was observed, or of the one before it.
+        """Return the number of the state that equals an observed tree.
 
         Args:
             observed: the tree as it was read.
             what: a description for the finding.
             low: the earliest allowed state.
             high: the latest allowed state.
-            partly: the operation after that state may be partly visible.
+            partly: the operation after the returned state may be partly visible.
 
         Raises:
-            FindingError: the tree is none of these states.
+            FindingError: no allowed state equals the tree.
         """
         self._require_tainted(observed.failed, self.tainted, what)
         return self._find(observed, what, low, high, partly=partly)
 
     def require_past(self, observed: Observed, what: str, low: int, high: int) -> int:
-        """Do the same for a point in time: content of damaged packs may be lost."""
+        """Act as ``require`` for a point in time, where content of any damaged pack may be lost."""
         self._require_tainted(observed.failed, self.past_tainted, what)
         return self._find(observed, what, low, high, partly=True)
 
@@ -145,7 +146,7 @@ class History:
         )
         state = self.steps[best].state
         wrong = differing(observed, state)
-        lines = [f"{what}: it is none of the states {low} to {high}; it is most like {best}, but:"]
+        lines = [f"{what}: none of the states {low} to {high} is equal; state {best} differs in:"]
         lines += [f"  {path}: {_difference(observed, state, path)}" for path in wrong[:_SHOWN_MAX]]
         lines.append(f"  {len(wrong)} differences")
         elsewhere = [
@@ -153,16 +154,16 @@ class History:
             for number, step in enumerate(self.steps)
             if same(observed, step.state.view(), step.state)
         ]
-        lines.append(f"  states that are equal to it: {elsewhere}")
+        lines.append(f"  states that are equal: {elsewhere}")
         return "\n".join(lines)
 
     def _require_tainted(
         self, lost: Mapping[Path, Iterable[tuple[int, int]]], tainted: set[bytes], what: str
     ) -> None:
-        """Require that what was lost had its only copy in what was damaged.
+        """Require that only blocks of damaged objects were lost.
 
         Raises:
-            FindingError: something else was lost.
+            FindingError: another block was lost.
         """
         for path, ranges in lost.items():
             for first, last in ranges:
@@ -174,7 +175,7 @@ class History:
                         )
 
     def _was_tainted(self, path: Path, at: int, tainted: set[bytes]) -> bool:
-        """Return whether a block of the file at a path was damaged, in any state: names change."""
+        """Return whether a path had a damaged block at an offset, in any state of the history."""
         for step in reversed(self.steps):
             name = step.state.names.get(path)
             if name is not None and name.kind == "f":
@@ -183,10 +184,11 @@ class History:
                     return True
         return False
 
-    # --- going on from what was found -------------------------------------------------------------------
+    # --- continuing from an observed tree
+    # ---------------------------------------------------------------
 
     def adopt(self, number: int, observed: Observed) -> None:
-        """Continue from the observed tree: later states are undone."""
+        """Continue from the observed tree; mark the states after *number* as undone."""
         for step in self.steps[number + 1 :]:
             step.dead = True
         self.steps.append(Step(state_of(observed), None, time.monotonic()))
@@ -203,7 +205,7 @@ class History:
         return max(before, default=0), min(after, default=self.last)
 
     def forget_points(self, first: int) -> None:
-        """Forget the states of txgs from a number on: the numbers may be used again."""
+        """Forget the states of txgs from a number on, because the numbers may be used again."""
         self.points = {txg: number for txg, number in self.points.items() if txg < first}
 
     def in_hole(self, txg: int) -> bool:
@@ -240,7 +242,7 @@ def _readable(observed: Observed, state: State, path: Path) -> bool:
 
 
 def differing(observed: Observed, state: State) -> list[Path]:
-    """Return the paths that differ."""
+    """Return the paths at which a tree differs from a state."""
     view = state.view()
     paths: Collection[Path] = {*observed.entries, *view}
     return sorted(path for path in paths if observed.entries.get(path) != view.get(path))

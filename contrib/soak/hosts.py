@@ -1,4 +1,4 @@
-"""A host: local state, a mountpoint, a clock of its own, and its commands."""
+"""A simulated host with local state, a mountpoint, a clock, and commands."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ class Host:
         self.cachedir = self.folder / "state"
         self.mnt = self.folder / "mnt"
         self.mnt.mkdir(parents=True)
-        self.pid = 0  # process of the daemon, while it is mounted
+        self.pid = 0  # PID of the daemon; 0: not mounted
         self.bucket = bucket
         self._journal = journal
         self._commands = Commands(journal)
@@ -86,10 +86,11 @@ class Host:
             self.wait_until_gone()
         return done
 
-    # --- the daemon --------------------------------------------------------------------------------
+    # --- the daemon
+    # --------------------------------------------------------------------------------
 
     def is_mounted(self) -> bool:
-        """Return whether the kernel has the mount, alive or dead."""
+        """Return whether the mount table has the mount, also if its daemon has ended."""
         return any(
             line.split()[4] == str(self.mnt)
             for line in Path("/proc/self/mountinfo").read_text().splitlines()
@@ -112,10 +113,10 @@ class Host:
         os.kill(self.pid, signal.SIGCONT)
 
     def wait_until_gone(self) -> None:
-        """Wait for the daemon's end.
+        """Wait until the daemon has ended.
 
         Raises:
-            FindingError: it does not end.
+            FindingError: the daemon does not end.
         """
         if not self.pid:
             return
@@ -129,10 +130,10 @@ class Host:
         self.pid = 0
 
     def end(self) -> Done:
-        """Unmount, by force if needed; unshipped changes stay on this host.
+        """Unmount, with --force if needed; unshipped changes stay on this host.
 
         Raises:
-            FindingError: that does not end the mount.
+            FindingError: the filesystem is still mounted afterwards.
         """
         done = self.umount(expected=None)
         if self.is_mounted():
@@ -147,7 +148,7 @@ class Host:
         shutil.rmtree(self.cachedir, ignore_errors=True)
 
     def kept(self) -> list[str]:
-        """Return the names of quarantined state; stray block files have no database."""
+        """Return the names of quarantined states, without those that have only block files."""
         return sorted(path.parent.name for path in self.cachedir.glob("*/kept-*/meta.db"))
 
     def log(self) -> str:
@@ -156,7 +157,8 @@ class Host:
             path.read_text(errors="replace") for path in self.cachedir.glob("*/mount.log")
         )
 
-    # --- time ------------------------------------------------------------------------------------------
+    # --- time
+    # ------------------------------------------------------------------------------------------
 
     def set_clock(self, offset_s: float) -> None:
         """Set the clock of this host, also for running processes."""
@@ -169,7 +171,7 @@ class Host:
         """Wait until a follower shows a txg.
 
         Raises:
-            FindingError: it does not.
+            FindingError: the follower does not reach the txg in time.
         """
         deadline_s = time.monotonic() + COMMAND_S_MAX
         while True:

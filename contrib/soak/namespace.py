@@ -1,4 +1,4 @@
-"""A process and mount namespace for the run: no process or mount outlives it."""
+"""A process and mount namespace for the run, which ends all processes and mounts of the run."""
 
 import ctypes
 import os
@@ -20,10 +20,10 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def run_inside(main: Callable[[], int], folder: Path) -> int:
-    """Run *main* inside, with ^C reaching it; return its status. Needs root.
+    """Run *main* in the namespaces, where ^C reaches it; return its status. Needs root.
 
-    At the end nothing is mounted below *folder*. This process waits for the first one of the namespace,
-    whose end kills all others in it; a third process runs *main*.
+    At the end no filesystem is mounted below *folder*. This process waits for the first process of
+    the namespace, whose end kills all others. A third process runs *main*.
     """
     _check(_libc.unshare(_NEWPID | _NEWNS))
     _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
@@ -33,8 +33,8 @@ def run_inside(main: Callable[[], int], folder: Path) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGTERM))
     _, status = os.waitpid(first, 0)
-    _check(_libc.umount2(b"/proc", _MNT_DETACH))  # the mount namespace that ended
-    for mountpoint in mountpoints(folder):  # mounts of killed daemons remain
+    _check(_libc.umount2(b"/proc", _MNT_DETACH))  # the /proc of the process namespace that ended
+    for mountpoint in mountpoints(folder):  # mounts that killed daemons left
         _check(_libc.umount2(os.fsencode(mountpoint), _MNT_DETACH))
     return os.waitstatus_to_exitcode(status)
 
@@ -42,7 +42,8 @@ def run_inside(main: Callable[[], int], folder: Path) -> int:
 def _be_first(main: Callable[[], int]) -> NoReturn:
     _check(_libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     _check(_libc.mount(b"proc", b"/proc", b"proc", 0, None))
-    # Notes in it are named by process numbers, which differ from those outside.
+    # The names of notes about mounts are PIDs, which differ between namespaces, so notes get a
+    # directory of their own.
     notes = runtime_dir(os.environ, os.geteuid())
     notes.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check(_libc.mount(b"notes", os.fsencode(notes), b"tmpfs", 0, None))
@@ -64,7 +65,7 @@ def _check(result: int) -> None:
 
 
 def others() -> dict[int, str]:
-    """Return the processes of the namespace other than its first one and this one."""
+    """Return all processes of the namespace except its first process and the caller."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         if int(folder.name) in {1, os.getpid()}:
@@ -78,6 +79,6 @@ def others() -> dict[int, str]:
 
 
 def mountpoints(folder: Path) -> list[str]:
-    """Return where something is mounted below a directory."""
+    """Return the mountpoints below a directory."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return [found for line in lines if (found := line.split()[4]).startswith(f"{folder}/")]

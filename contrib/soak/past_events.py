@@ -19,7 +19,7 @@ def _known(run: Run) -> list[dict[str, Any]]:
 
 
 def _one_of(run: Run, found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return one of the txgs, most often one within the retention."""
+    """Return a random txg, which in most cases is within the retention."""
     retained = [txg for txg in found if run.is_retained(txg)]
     return run.rnd.choice(retained if retained and run.rnd.random() < 0.7 else found)
 
@@ -31,7 +31,7 @@ def _require_then(run: Run, txg: dict[str, Any], observed: Observed, what: str) 
 
 
 def mount_past_txgs(run: Run) -> None:
-    """Mount a point in time, and require the tree of that time."""
+    """Mount a point in time, and compare the tree with the state of that time."""
     run.operate_somewhat()
     run.flush()
     found = _known(run)
@@ -39,7 +39,7 @@ def mount_past_txgs(run: Run) -> None:
     cold = run.cold()
     when = f"txg={txg['txg']}"
     if run.rnd.random() < 0.3 and not run.clock_was_off:
-        when = txg["time"]  # rounded up to a millisecond, so a later txg may have been cut by then
+        when = txg["time"]  # rounded up to a millisecond, so it may include a later txg
         txg = max(
             (one for one in found if one["created_ns"] < txg["created_ns"] + 10**6),
             key=lambda one: (one["time"] == when, one["txg"]),

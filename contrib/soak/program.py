@@ -1,6 +1,6 @@
-"""The program ``s3fs-meta`` with small limits, so that an hour covers the events of weeks.
+"""The program ``s3fs-meta`` with small limits, so that an hour has as many events as usual weeks.
 
-Packs, levels and images are made earlier and smaller, and reclaim runs every few seconds.
+Packs, levels and images are smaller and made earlier, and reclaim runs every few seconds.
 """
 
 from s3fs_meta import limits
@@ -27,7 +27,7 @@ for name, value in SMALL.items():
     assert hasattr(limits, name), name
     setattr(limits, name, value)
 
-# Modules imported from here on copy these limits.
+# Modules copy limits when they are imported, so they are imported after the change.
 from s3fs_meta.cli.start import program  # noqa: E402
 
 if __name__ == "__main__":

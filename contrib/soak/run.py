@@ -40,7 +40,7 @@ class Run:
         subprocess.run([*command, str(_SOURCE), "-ldl"], check=True)
         self.a, self.b, self.follower = (self._host(name) for name in ("a", "b", "follower"))
         self._colds = 0
-        self.clock_was_off = False  # so a time does not identify a point in time
+        self.clock_was_off = False  # True: a time does not identify a txg
         self.writer = self.a
         interval = self.rnd.choice(("0.5", "1", "3"))
         images = self.rnd.choice(("4", "20"))
@@ -71,12 +71,12 @@ class Run:
 
     @property
     def follows(self) -> str:
-        """Return the options of a follower; a promoted follower keeps the others."""
+        """Return the options of a follower, with those of a writer for its promotion."""
         return f"{FOLLOWS},{self.options}"
 
     @property
     def other(self) -> Host:
-        """Return the host that can write and is not the writer."""
+        """Return the second host, which is not the writer."""
         return self.b if self.writer is self.a else self.a
 
     def cold(self) -> Host:
@@ -85,16 +85,17 @@ class Run:
         return self._host(f"cold-{self._colds}")
 
     def discard(self, host: Host) -> None:
-        """Remove a machine."""
+        """Remove the files of a host."""
         shutil.rmtree(host.folder)
 
-    # --- using it ----------------------------------------------------------------------------------
+    # --- using it
+    # ----------------------------------------------------------------------------------
 
     def operate(self, count: int, *, new: bool = False) -> None:
         """Carry out operations on the writer, each of which must succeed.
 
         Raises:
-            FindingError: one is refused.
+            FindingError: an operation is refused.
         """
         for _ in range(count):
             operation = self.chooser.choose(self.history.now, new=new)
@@ -105,7 +106,7 @@ class Run:
             self.history.ended(operation)
 
     def operate_somewhat(self, most: int = 12) -> None:
-        """Carry out some operations."""
+        """Carry out a random number of operations on the writer."""
         self.operate(self.rnd.randrange(1, most + 1))
 
     def begin_operation(self) -> Operation:
@@ -117,7 +118,7 @@ class Run:
         return operation
 
     def end_operation(self, operation: Operation) -> bool:
-        """Wait for its end; return whether it was acknowledged."""
+        """Wait for the end of an operation; return whether it was acknowledged."""
         kind, result = self.hand.answer()
         self.journal.note(f"  … {kind} {result}")
         if kind == "done":
@@ -125,7 +126,7 @@ class Run:
         return kind == "done"
 
     def flush(self, *words: str, expected: Collection[int] | None = (0,)) -> int | None:
-        """Flush everything to the bucket; return the txg, None if that failed."""
+        """Flush all changes to the bucket; return the txg, or None if the flush failed."""
         done = self.writer.run("flush", "--json", *words, self.writer.mnt, expected=expected)
         if done.status != 0:
             return None
@@ -149,7 +150,8 @@ class Run:
         """Compare every byte of the writer with the model."""
         self.history.require_now(self.observe(self.writer), f"the writer {self.writer.name}")
 
-    # --- mounting ------------------------------------------------------------------------------------
+    # --- mounting
+    # ------------------------------------------------------------------------------------
 
     def mount(self, host: Host, *words: str) -> None:
         """Mount for writing; the host becomes the writer."""
@@ -157,12 +159,12 @@ class Run:
         self.writer = host
 
     def umount(self) -> None:
-        """Unmount the writer; the bucket then has everything."""
+        """Unmount the writer, after which the bucket has all changes."""
         self.writer.umount()
         self.history.reached_bucket()
 
     def recover(self, what: str, low: int) -> None:
-        """Compare the tree after a kill or takeover with the allowed states; continue from it."""
+        """Compare the tree after a kill or takeover with the allowed states, and adopt it."""
         observed = self.observe(self.writer)
         number = self.history.require(observed, what, low, self.history.last)
         lost = self.history.last - number
@@ -171,14 +173,14 @@ class Run:
         self.history.local_floor = self.history.last
 
     def shipped_floor(self, figures: dict[str, Any], asked_s: float) -> int:
-        """Return the last state that is surely in the bucket, from the figures of the writer."""
+        """Return the newest state that the bucket must have, by the figures of the writer."""
         if self.writer.clock_off:
             return self.history.bucket_floor
         age_s = figures["chain"]["unshipped_age_s"] + figures["kernel"]["age_s"]
         return self.history.floor_before(asked_s - age_s - 0.1)
 
     def follow(self, host: Host) -> None:
-        """Mount a host as a follower, and require that it shows everything shipped."""
+        """Mount a host as a follower, and require that it shows all shipped changes."""
         if not host.pid:
             host.mount(self.follows)
         txg = self.flush()
@@ -189,10 +191,10 @@ class Run:
     def require_kept(
         self, host: Host, before: set[str], branch: History, low: int, base: State
     ) -> None:
-        """Require that a host quarantined a state from *low* on, unless one equals *base*.
+        """Require that a host has quarantined a state from *low* on, unless such a state is *base*.
 
         Raises:
-            FindingError: it kept nothing, or something else.
+            FindingError: the host has quarantined no state, or another state.
         """
         kept = sorted(set(host.kept()) - before)
         if not kept:
@@ -212,21 +214,23 @@ class Run:
             for path in host.cachedir.glob(f"*/{name}"):
                 shutil.rmtree(path)
 
-    # --- the past ------------------------------------------------------------------------------------
+    # --- the past
+    # ------------------------------------------------------------------------------------
 
     def txgs(self, host: Host) -> list[dict[str, Any]]:
-        """Return the newest txgs of the log."""
+        """Return the newest txgs that s3fs-meta log lists."""
         return list(json.loads(host.on_bucket("log", "--json", "-n", "40").out)["txgs"])
 
     def is_retained(self, txg: dict[str, Any]) -> bool:
-        """Return whether a txg is young enough that it must exist."""
+        """Return whether a txg is within the retention and reachable."""
         age_s = time.time() - txg["created_ns"] / 1e9
         return age_s < self.retention_s and not self.history.in_hole(txg["txg"])
 
-    # --- the end -------------------------------------------------------------------------------------
+    # --- the end
+    # -------------------------------------------------------------------------------------
 
     def judge_at_end(self) -> None:
-        """Unmount everywhere; a new machine must find everything, and fsck no damage."""
+        """Unmount on all hosts; require all content on a new machine, and no damage by fsck."""
         self.journal.note("the end of this filesystem")
         if self.follower.pid:
             self.follower.umount()
@@ -240,10 +244,10 @@ class Run:
         self.writer.on_bucket("fsck", "-n", "--deep")
 
     def check_logs(self) -> None:
-        """Require that no daemon wrote a traceback.
+        """Require that no daemon has logged a traceback.
 
         Raises:
-            FindingError: one did.
+            FindingError: a log has a traceback.
         """
         for host in (self.a, self.b, self.follower):
             log = host.log()

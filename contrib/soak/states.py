@@ -1,4 +1,4 @@
-"""The content of a filesystem, the effect of each operation, and results of interrupted ones."""
+"""The states of a filesystem, the effects of operations, and results of interrupted operations."""
 
 import hashlib
 import random
@@ -38,7 +38,7 @@ SIZED: Final = frozenset({"put", "write", "append", "truncate"})
 
 
 class Seen(NamedTuple):
-    """The view of a program at one path."""
+    """The properties of one path that a program can read."""
 
     kind: str  # d, f or l
     mode: int = 0
@@ -50,25 +50,25 @@ class Seen(NamedTuple):
 
 @dataclass
 class Observed:
-    """A tree as it was read."""
+    """A tree as it was read from a mount."""
 
     entries: dict[Path, Seen] = field(default_factory=dict)
-    data: dict[Path, bytes] = field(default_factory=dict)  # failed parts are zeros
-    failed: dict[Path, list[tuple[int, int]]] = field(default_factory=dict)  # EIO
-    lost: dict[Path, list[tuple[int, int]]] = field(default_factory=dict)  # reported by fsck
+    data: dict[Path, bytes] = field(default_factory=dict)  # unreadable ranges are zeros
+    failed: dict[Path, list[tuple[int, int]]] = field(default_factory=dict)  # ranges with EIO
+    lost: dict[Path, list[tuple[int, int]]] = field(default_factory=dict)  # ranges marked by fsck
     inodes: dict[Path, int] = field(default_factory=dict)
 
 
 def seen_file(mode: int, links: int, mark: bytes, data: bytes) -> Seen:
-    """Return what is seen of a file."""
+    """Return the properties of a regular file."""
     return Seen("f", mode, links, mark, len(data), hashlib.sha256(data).digest())
 
 
 class Name(NamedTuple):
-    """The target of a name."""
+    """The object that a name refers to."""
 
     kind: str
-    file: int = 0  # number of a file
+    file: int = 0  # number of the file
     target: str = ""  # target of a symbolic link
     mode: int = _DIRECTORY_MODE  # mode of a directory
 
@@ -90,7 +90,7 @@ class State:
     next_file: int = 1
 
     def view(self) -> dict[Path, Seen]:
-        """Return the tree as a program sees it."""
+        """Return the properties of all paths, as a program reads them."""
         if not hasattr(self, "_view"):
             links: dict[int, int] = {}
             for name in self.names.values():
@@ -166,7 +166,7 @@ def _symlink(state: State, operation: Operation) -> None:
 def _rename(state: State, operation: Operation) -> None:
     source, target = operation.path, operation.other
     if state.names[source].kind == "f" and state.names.get(target) == state.names[source]:
-        return  # two names of one file: rename(2) does nothing
+        return  # for two names of the same file, rename(2) does nothing
     for path in [one for one in state.names if one == source or one.startswith(source + "/")]:
         state.names[target + path[len(source) :]] = state.names.pop(path)
 
@@ -215,14 +215,14 @@ def state_of(observed: Observed) -> State:
     return State(names, files, max(files, default=0) + 1)
 
 
-# --- what an interrupted operation may leave -----------------------------------------------------
+# --- results of interrupted operations -----------------------------------------------------------
 
 
 def is_between(observed: Observed, before: State, operation: Operation, after: State) -> bool:
     """Return whether a tree may be the result of an interrupted operation.
 
-    Only the file of the operation may differ from both states, and each of its bytes is the old one,
-    the new one, or zero behind the old end, where a later page came first.
+    Only the file of the operation may differ from both states. Each of its bytes must be the old
+    byte, the new byte, or zero beyond the old end, where the kernel may write a later page first.
     """
     if operation.act not in SIZED:
         return False
@@ -251,8 +251,8 @@ def _is_partly(found: bytes, old: bytes, new: bytes, operation: Operation) -> bo
     if not shortest <= len(found) <= max(len(old), len(new)):
         return False
     if operation.act == "put":
-        old = b""  # truncated first
-    begin, width = len(old), len(found)  # pages after the old end may be missing
+        old = b""  # the operation first truncates the file
+    begin, width = len(old), len(found)  # pages beyond the old end may be missing
     wanted_old, wanted_new = old[:width].ljust(width, b"\0"), new[:width].ljust(width, b"\0")
     return all(
         byte in {first, second} or (byte == 0 and at >= begin)
@@ -265,18 +265,18 @@ def _is_partly(found: bytes, old: bytes, new: bytes, operation: Operation) -> bo
 
 
 class Chooser:
-    """Chooses operations that are possible."""
+    """Chooses random operations that a state allows."""
 
     def __init__(self, rnd: random.Random) -> None:
         self._rnd = rnd
-        # Repeated content, which is deduplicated; zeros; and compressible content.
+        # Blocks that occur repeatedly, for deduplication, with zeros and a compressible block.
         self._pool = [rnd.randbytes(BLOCK_BYTES) for _ in range(4)]
         self._pool += [bytes(BLOCK_BYTES), b"the same line\n" * (BLOCK_BYTES // 14)]
         self._number = 0
-        self.syncs = True  # only some programs call fsync
+        self.syncs = True  # some operations end with an fsync
 
     def data(self) -> bytes:
-        """Return some content."""
+        """Return random content of random length."""
         size = self._rnd.choice((0, 1, 3000, 20_000, BLOCK_BYTES, 70_000, 150_000, 300_000))
         size = self._rnd.randrange(size // 2, size + 1)
         if self._rnd.random() < 0.7:
@@ -285,7 +285,7 @@ class Chooser:
         return found[:size] if self._rnd.random() < 0.5 else found[: FILE_BYTES_MAX // 2]
 
     def choose(self, state: State, *, new: bool = False) -> Operation:
-        """Return an operation; *new*: one that needs no existing content."""
+        """Return an operation; if *new*, an operation that reads no existing content."""
         acts = ["put", "put", "mkdir", "symlink", "rename", "unlink", "link", "chmod", "mark"]
         if not new:
             acts += ["put", "write", "write", "append", "append", "truncate", "rmdir"]
@@ -309,7 +309,7 @@ class Chooser:
             return Operation("symlink", self._fresh(state, "l"), f"to-{self._number}")
         if act == "rmdir":
             return self._empty_directory(state)
-        if act == "unlink":  # includes symbolic links, because most names may be links
+        if act == "unlink":  # also of symbolic links, which may be most of the names
             paths = [path for path, name in state.names.items() if name.kind != "d"]
             return Operation("unlink", self._rnd.choice(paths)) if paths else None
         if not files:

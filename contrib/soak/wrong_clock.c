@@ -1,6 +1,6 @@
-/* A clock that is wrong: loaded into a process with LD_PRELOAD, it adds what the file that
- * $SOAK_CLOCK names holds (eight bytes, nanoseconds) to the wall clock, also while it runs.
- * s3fs-meta reads the time from a file in memory that the kernel stamps; so does that. */
+/* A wrong wall clock for a process that loads this library with LD_PRELOAD. The file $SOAK_CLOCK has
+ * eight bytes, a number of nanoseconds, which are added to the wall clock; it may change at any time.
+ * s3fs-meta reads the time of a file in memory, so fstat(2) of that file is changed, too. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

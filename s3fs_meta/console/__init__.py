@@ -1,13 +1,14 @@
 """The terminal: messages, progress, passphrases, exit statuses, log lines.
 
 boundary             the outermost error handler: one line and an exit status for each error
-exits                the exit status of each error
+exits                the exit status of each error class
 ui                   notices, progress and questions of a long command
-output               results on standard output: JSON or a table
-passphrase_source    a file, the environment or the terminal; ``secret_environment`` clears it
-logs                 the journal, a terminal or the log file of a daemon
+output               results on standard output, as JSON or a table
+passphrase_source    reads a passphrase from a file, the environment or the terminal
+secret_environment   removes the passphrase from the environment of the process
+logs                 writes log lines to the journal, a terminal or the log file of a daemon
 
 Start at ``boundary.run``.
-Below: sync (what a passphrase opens), errors.
+Below: sync (type of a passphrase), errors.
 Above: mount, export, cli.
 """

@@ -21,22 +21,24 @@ Body = Callable[[], int | None]
 
 
 def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
-    """Run a program's body and return its exit status.
+    """Run the body of a program and return its exit status.
 
-    Errors that the user can handle become one line on standard error. A bug prints its traceback.
+    An error that the user can handle is printed as one line on standard error, a bug as a
+    traceback.
     """
     if sys.flags.optimize:
         print_line(program, "refuses to run under python -O: its assertions are needed")
         return ExitStatus.USAGE
     try:
         status = body() or ExitStatus.DONE
-        if status == ExitStatus.INTERRUPTED:  # the command line parser turns ^C into this
-            raise KeyboardInterrupt  # noqa: TRY301 - one place says so
+        if status == ExitStatus.INTERRUPTED:  # the command-line parser returns this status after ^C
+            raise KeyboardInterrupt  # noqa: TRY301 - only the handler below prints the message
     except (typer.Abort, KeyboardInterrupt):
         print_line(program, "interrupted")
         return ExitStatus.INTERRUPTED
     except BrokenPipeError:
-        # The reader closed the pipe (head, a pager): no message, and none at interpreter exit either.
+        # The reader (head, a pager) closed the pipe. /dev/null prevents a message, also at the
+        # exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitStatus.DONE
     except typer.TyperException as exc:
@@ -48,7 +50,7 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
             return ExitStatus.INTERRUPTED  # noqa: ASYNC104  # no event loop runs any more
         if not isinstance(exc, Exception):
             raise
-        return report(exc, program)  # noqa: ASYNC104  # the same
+        return report(exc, program)  # noqa: ASYNC104  # no event loop runs any more
     return status
 
 
@@ -65,7 +67,7 @@ def report(exc: BaseException, program: str = PROGRAM) -> ExitStatus:
 
 
 def text_of(exc: BaseException) -> str:
-    """Return an error as one line."""
+    """Return the message of an error as one line."""
     if isinstance(exc, S3fsError):
         return " ".join(exc.message.split())
     if isinstance(exc, OSError) and exc.strerror:
@@ -74,12 +76,12 @@ def text_of(exc: BaseException) -> str:
 
 
 def print_line(program: str, text: str) -> None:
-    """Print one line to standard error."""
+    """Print a line to standard error, after the name of the program."""
     sys.stderr.write(f"{program}: {text}\n")
 
 
 def _usage(program: str, exc: typer.TyperException) -> ExitStatus:
-    """Report arguments that the command line parser rejected."""
+    """Print why the command-line parser rejected the arguments; return the exit status."""
     format_message = getattr(exc, "format_message", None)
     text = format_message() if callable(format_message) else str(exc)
     if text:

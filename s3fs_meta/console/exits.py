@@ -1,7 +1,8 @@
-"""Exit statuses: one per family of errors.
+"""Exit statuses: one for each family of error classes.
 
-Owns: the numbers, their meaning, the table from errors to numbers.
-docs/reference/exit-codes.md is generated from it. fsck follows fsck(8), mount.s3fs-meta mount(8).
+Owns: the statuses, their meanings, and the table that maps error classes to statuses.
+docs/reference/exit-codes.md is generated from this module. The command fsck has the statuses of
+fsck(8), and mount.s3fs-meta those of mount(8).
 """
 
 import enum
@@ -37,27 +38,27 @@ class ExitStatus(enum.IntEnum):
 
 MEANINGS: Final[Mapping[ExitStatus, str]] = {
     ExitStatus.DONE: "done",
-    ExitStatus.BUG: "a bug: the traceback belongs into a report",
-    ExitStatus.USAGE: "an option or argument is wrong; nothing was touched",
-    ExitStatus.SETTINGS: "what was asked for cannot be done as asked",
+    ExitStatus.BUG: "a bug; report it with the traceback",
+    ExitStatus.USAGE: "an option or argument is wrong; nothing was changed",
+    ExitStatus.SETTINGS: "the command cannot be carried out as given; the message says what to do",
     ExitStatus.PASSPHRASE: "the passphrase or recovery key is wrong, or there is none",
     ExitStatus.NO_FILESYSTEM: "there is no filesystem at the URL",
-    ExitStatus.NOT_EMPTY: "mkfs found something at the URL",
-    ExitStatus.HELD: "another host, or another process here, holds the filesystem",
+    ExitStatus.NOT_EMPTY: "mkfs found objects at the URL, or a filesystem around it",
+    ExitStatus.HELD: "another host, or another process on this host, holds the filesystem",
     ExitStatus.NOT_MOUNTED: "the filesystem is not mounted on this host",
-    ExitStatus.STORE: "the store cannot be reached or answers nonsense",
+    ExitStatus.STORE: "the store cannot be reached, or its response is invalid",
     ExitStatus.STORE_ACCESS: "credentials, policy, bucket or region are wrong",
     ExitStatus.UNCONDITIONAL: "the store ignores conditional writes",
-    ExitStatus.CORRUPTION: "something that is stored is damaged; run fsck",
+    ExitStatus.CORRUPTION: "stored data is damaged; run fsck",
     ExitStatus.FENCED: "another host has taken the filesystem over",
     ExitStatus.LOCAL: "the local disk or database failed",
     ExitStatus.REQUEST: "the filesystem refused: no space, read-only, not permitted",
-    ExitStatus.CONTROL: "the mount gave no proper answer, or the kernel does not show yet what was done",
-    ExitStatus.IN_USE: "unmounted here, but the filesystem is in use elsewhere on this host and goes on",
+    ExitStatus.CONTROL: "the mount sent no valid response, or its change is not visible yet",
+    ExitStatus.IN_USE: "unmounted, but processes on this host still use the filesystem",
     ExitStatus.INTERRUPTED: "interrupted from the keyboard",
 }
 
-# The first class that matches an error decides: special classes come before general ones.
+# The first family that an error belongs to decides, so derived classes precede their base classes.
 FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (
     (errors.PassphraseError, ExitStatus.PASSPHRASE),
     (errors.UsageError, ExitStatus.USAGE),
@@ -79,12 +80,12 @@ FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (
     (KeyboardInterrupt, ExitStatus.INTERRUPTED),
 )
 
-# fsck(8); check.report adds up the same numbers.
+# The statuses of fsck(8); check.report adds the same numbers.
 FSCK_MEANINGS: Final[Mapping[int, str]] = {
     0: "no errors",
     1: "errors were corrected",
-    4: "errors are left",
-    5: "some errors were corrected, some are left",
+    4: "errors remain",
+    5: "some errors were corrected, others remain",
     8: "the check could not be made: store, passphrase, lease, disk",
     16: "an option or argument is wrong",
     32: "interrupted",
@@ -97,7 +98,7 @@ FSCK_CANCELLED: Final = 32
 MOUNT_MEANINGS: Final[Mapping[int, str]] = {
     0: "mounted",
     1: "an option or argument is wrong",
-    4: "a bug: the traceback belongs into a report",
+    4: "a bug; report it with the traceback",
     8: "interrupted",
     32: "the mount failed",
 }
@@ -108,7 +109,7 @@ MOUNT_FAILED: Final = 32
 
 
 def status_of(exc: BaseException) -> ExitStatus:
-    """Return the exit status of an error; an error of an unlisted family is a bug."""
+    """Return the exit status of an error; an error that belongs to no family is a bug."""
     for family, status in FAMILIES:
         if is_kind(exc, family):
             return status
@@ -116,7 +117,7 @@ def status_of(exc: BaseException) -> ExitStatus:
 
 
 def is_kind(exc: BaseException, *families: type[BaseException]) -> bool:
-    """Return whether an error, or the error that a mount reported, is of one of some families."""
+    """Return whether an error, or the error of a daemon that it reports, belongs to *families*."""
     kind = type(exc)
     if isinstance(exc, errors.ControlError):
         remote = getattr(errors, exc.kind, None)
@@ -126,7 +127,7 @@ def is_kind(exc: BaseException, *families: type[BaseException]) -> bool:
 
 
 def fsck_status(status: ExitStatus) -> int:
-    """Return the exit status of fsck(8) for one of our errors."""
+    """Return the exit status of fsck(8) that has the meaning of *status*."""
     return {
         ExitStatus.DONE: 0,
         ExitStatus.USAGE: FSCK_USAGE,
@@ -135,7 +136,7 @@ def fsck_status(status: ExitStatus) -> int:
 
 
 def mount_status(status: ExitStatus) -> int:
-    """Return the exit status of mount(8) for one of our errors."""
+    """Return the exit status of mount(8) that has the meaning of *status*."""
     return {
         ExitStatus.DONE: 0,
         ExitStatus.USAGE: MOUNT_USAGE,
@@ -145,7 +146,7 @@ def mount_status(status: ExitStatus) -> int:
 
 
 def leaves(exc: BaseException) -> Iterator[BaseException]:
-    """Yield the errors of an exception group, or the error itself; nurseries raise groups."""
+    """Yield the errors in an exception group (as nurseries raise), or the error itself."""
     members = getattr(exc, "exceptions", None)
     if isinstance(members, tuple):
         for member in members:

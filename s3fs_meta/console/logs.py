@@ -12,9 +12,9 @@ from typing import Final
 
 from typing_extensions import override
 
-LOG_BYTES_MAX: Final = 10 << 20  # per file; one older file is kept
+LOG_BYTES_MAX: Final = 10 << 20  # maximum size of a log file; one older file is kept
 
-# sd-daemon(3): a prefix that journald takes for the priority of a line on standard error.
+# Prefixes by which journald recognises the priority of a line on standard error: sd-daemon(3).
 _PRIORITIES: Final = {
     logging.CRITICAL: "<2>",
     logging.ERROR: "<3>",
@@ -25,7 +25,7 @@ _PRIORITIES: Final = {
 
 
 class JournalFormatter(logging.Formatter):
-    """One line per record with its priority; the journal adds time and process itself."""
+    """Formats records with a priority on each line; the journal itself adds time and process."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -34,7 +34,7 @@ class JournalFormatter(logging.Formatter):
 
 
 def to_stderr(level: int) -> None:
-    """Log to standard error, in the journal's form if the journal reads it."""
+    """Log to standard error; with priorities if the journal reads standard error."""
     handler = logging.StreamHandler(sys.stderr)
     if _is_journal():
         handler.setFormatter(JournalFormatter("%(name)s: %(message)s"))
@@ -44,7 +44,7 @@ def to_stderr(level: int) -> None:
 
 
 def to_file(path: Path, level: int) -> None:
-    """Log to a file, which is kept below LOG_BYTES_MAX."""
+    """Log to a file, which is rotated at LOG_BYTES_MAX."""
     handler = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES_MAX, backupCount=1)
     handler.setFormatter(
         logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")

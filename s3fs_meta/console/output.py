@@ -14,12 +14,12 @@ _STEP = 1024.0
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print one object."""
+    """Print one JSON object to standard output."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def print_text(text: str) -> None:
-    """Print one line."""
+    """Print one line to standard output."""
     sys.stdout.write(text + "\n")
 
 
@@ -34,7 +34,7 @@ def print_table(rows: Mapping[str, str], title: str = "") -> None:
 
 
 def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows as a table; all columns but the first are numbers."""
+    """Print rows as a table, in which all columns but the first have numbers."""
     table = Table(box=None)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
@@ -44,7 +44,7 @@ def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None
 
 
 def human_bytes(size_bytes: float) -> str:
-    """Return a size with a unit, three significant digits."""
+    """Return a size with a unit, in three significant digits."""
     for unit in _UNITS[:-1]:
         if size_bytes < _STEP:
             return f"{size_bytes:.3g} {unit}" if unit != "B" else f"{size_bytes:.0f} B"

@@ -1,7 +1,7 @@
 """Sources of a passphrase: a file, the environment, the terminal.
 
-Owns: their order, and the prompt. Does not know: keys.
-Keeps: a passphrase is never an argument, where every user could read it (proc(5), cmdline).
+Owns: the order of the sources, and the prompt. Does not know: keys.
+Keeps: no passphrase is a command-line argument, which every user could read (proc(5), cmdline).
 """
 
 import getpass
@@ -14,10 +14,10 @@ from s3fs_meta.console import secret_environment
 from s3fs_meta.errors import PassphraseError, UsageError
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 
-PASSPHRASE_BYTES_MAX: Final = 64 << 10  # limit in case the user names a disk image by mistake
+PASSPHRASE_BYTES_MAX: Final = 64 << 10  # bounds memory if the user gives a disk image by mistake
 
 Ask = Callable[[str], str]
-"""Shows a prompt and returns what was typed; raises EOFError without a terminal."""
+"""Shows a prompt and returns the typed line; raises PassphraseError without a terminal."""
 
 
 INSTEAD: Final = f"--passphrase-file or ${secret_environment.VARIABLE}"
@@ -26,14 +26,14 @@ from_environment: Final = secret_environment.passphrase
 
 
 def ask_terminal(prompt: str, instead: str = INSTEAD) -> str:
-    """Ask on the terminal, without echo.
+    """Ask the user on the terminal, without echo.
 
     Args:
         prompt: text of the prompt.
-        instead: alternatives without a terminal, for the error.
+        instead: alternatives to the terminal, for the error message.
 
     Raises:
-        PassphraseError: there is no terminal.
+        PassphraseError: the process has no terminal.
     """
     try:
         with open("/dev/tty", "rb"):
@@ -48,11 +48,11 @@ def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal
 
     Args:
         environment: the result of ``from_environment``.
-        file: a file that is preferred to the environment.
-        ask: asks the user if there is neither.
+        file: a file, which overrides the environment.
+        ask: asks the user if neither is given.
 
     Raises:
-        PassphraseError: there is none, or it is empty.
+        PassphraseError: the passphrase is empty, or the process has no terminal.
         UsageError: the file cannot be read.
     """
     if file is not None:
@@ -61,17 +61,18 @@ def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal
 
 
 def secret(file: Path | None, ask: Ask = ask_terminal) -> Passphrase:
-    """Return the secret of an existing filesystem, which is read or asked for when it is needed."""
+    """Return the passphrase of an existing filesystem, to be read or asked for when needed."""
     environment = from_environment()
     given = file is not None or environment is not None
     return Passphrase(lambda: existing(environment, file, ask), given=given)
 
 
 def new(environment: str | None, file: Path | None, ask: Ask = ask_terminal) -> bytes:
-    """Return the passphrase for a new filesystem; the terminal is asked twice.
+    """Return the passphrase for a new filesystem; on a terminal the user types it twice.
 
     Raises:
-        PassphraseError: there is none, it is empty, or the two differ.
+        PassphraseError: the passphrase is empty, the two typed passphrases differ, or the process
+            has no terminal.
         UsageError: the file cannot be read.
     """
     if file is not None:
@@ -85,10 +86,10 @@ def new(environment: str | None, file: Path | None, ask: Ask = ask_terminal) -> 
 
 
 def from_file(file: Path) -> bytes:
-    """Return the first line of a file, without its end.
+    """Return the first line of a file, without the line end.
 
     Raises:
-        PassphraseError: it is empty.
+        PassphraseError: the first line is empty.
         UsageError: the file cannot be read.
     """
     try:

@@ -1,11 +1,9 @@
-"""The passphrase in the environment: removed from it before any other step.
+"""Removing the passphrase from the environment of the process, before any other step.
 
-Owns: the variable, and the process memory that has its value. Does not know: the use of the
-passphrase.
-A process of the same user, and root, can read the environment with which a process was started, and
-every program that it starts inherits the environment. unsetenv(3) prevents only the inheritance:
-the
-kernel shows the memory into which execve(2) wrote the strings, so they are overwritten there.
+Owns: the variable, and the process memory with its value. Does not know: the use of the passphrase.
+Root, and processes of the same user, can read the environment with which a process was started, and
+programs that the process starts inherit it. unsetenv(3) prevents only the inheritance. The kernel
+shows the memory into which execve(2) wrote the strings, so the passphrase is overwritten there.
 Source: proc_pid_environ(5); proc_pid_stat(5), fields 50 and 51.
 """
 
@@ -16,15 +14,15 @@ from typing import Final
 
 VARIABLE: Final = "S3FS_META_PASSPHRASE"
 
-_FIELDS_BEFORE: Final = 3  # number of the first field after the program's name, in proc(5)
+_FIELDS_BEFORE: Final = 3  # in proc_pid_stat(5), number of the field after the program's name
 _ENV_START: Final = 50
 _ENV_END: Final = 51
 
-_taken: dict[str, str] = {}  # kept in this process and its forks, not in programs that it starts
+_taken: dict[str, str] = {}  # only this process and its forks have it, not programs it executes
 
 
 def take() -> None:
-    """Keep the passphrase in memory and remove it from the environment of this process."""
+    """Store the passphrase in memory and remove it from the environment of this process."""
     value = os.environ.pop(VARIABLE, None)
     if value is not None:
         _taken[VARIABLE] = value
@@ -32,16 +30,16 @@ def take() -> None:
 
 
 def passphrase() -> str | None:
-    """Return the passphrase that is in the environment, or was before ``take``."""
+    """Return the passphrase in the environment, also after ``take``; None if it was not set."""
     return os.environ.get(VARIABLE, _taken.get(VARIABLE))
 
 
 def _overwrite(name: bytes) -> None:
-    """Overwrite every variable of one name with zeros in the environment that the kernel shows."""
+    """Overwrite all variables of a name with zeros in the memory that /proc shows."""
     try:
         status = Path("/proc/self/stat").read_bytes()
     except FileNotFoundError:
-        return  # no /proc here, so no program can read it there
+        return  # without /proc, no program can read the environment there
     fields = status.rpartition(b")")[2].split()
     start, end = (int(fields[number - _FIELDS_BEFORE]) for number in (_ENV_START, _ENV_END))
     position = start

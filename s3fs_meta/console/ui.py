@@ -1,7 +1,7 @@
 """The user interface of a long command: notices, progress, a prompt for the passphrase.
 
-Owns: the interface, and its implementation on a terminal. Does not know: the commands that use it.
-``mount.daemon`` implements it for the terminal of another process.
+Owns: the interface ``Front``, and its implementation on a terminal. Does not know: commands.
+``mount.daemon`` implements ``Front`` for the terminal of another process.
 """
 
 import sys
@@ -27,24 +27,24 @@ class Front(Protocol):
     """Progress, notices and questions for a waiting user."""
 
     def notice(self, text: str) -> None:
-        """Show one important line."""
+        """Show the user a line that is not part of the result."""
         ...
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Show the progress of an activity."""
+        """Show the progress of the activity *what*."""
         ...
 
     def ask(self, prompt: str) -> str:
-        """Ask for a secret. Raises PassphraseError without a terminal."""
+        """Ask the user for a secret; raise PassphraseError without a terminal."""
         ...
 
     def ready(self) -> None:
-        """Report that the result for which the user waits is available."""
+        """End the display of progress, because the user need not wait any longer."""
         ...
 
 
 class TerminalFront:
-    """A front on standard error; shows progress bars only on a terminal."""
+    """A front on standard error, which shows progress bars only if that is a terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True)
@@ -64,7 +64,7 @@ class TerminalFront:
         self.close()
 
     def notice(self, text: str) -> None:
-        """Show one important line."""
+        """Print a line to standard error, above the progress bars."""
         if self._bars is not None:
             self._bars.console.print(f"{PROGRAM}: {text}", markup=False, highlight=False)
         else:
@@ -90,7 +90,7 @@ class TerminalFront:
         self._bars.update(self._tasks[what], completed=done, total=total)
 
     def ask(self, prompt: str) -> str:
-        """Ask on the terminal."""
+        """Ask the user for a secret on the terminal, without echo."""
         self.close()
         return passphrase_source.ask_terminal(prompt)
 

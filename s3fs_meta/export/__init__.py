@@ -1,9 +1,9 @@
 """Copying files out of a filesystem that is not mounted.
 
-copier            writes files of one metadata database into a directory
-from_snapshot     chooses files from a tree at one point in time
-from_quarantine   chooses files and reliable bytes from quarantined local state
-quarantine_list   quarantined state directories, and their changes that the bucket may lack
+copier            copies files of one metadata database into a directory
+from_snapshot     copies trees of a filesystem at one point in time
+from_quarantine   copies files of a quarantined state, with the bytes that are reliable
+quarantine_list   finds quarantined states, and the changes in them that the bucket may lack
 
 Start at ``copier``.
 Below: fs (names of extended attributes), sync (content of blocks), meta (rows).

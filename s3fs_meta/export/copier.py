@@ -1,10 +1,10 @@
 """Copying files of a metadata database into a directory.
 
-Owns: creating them with content, modes, owners, times, attributes, links, holes, special files;
-reporting missing content. Does not know: which files are wanted, where content comes from.
-Keeps: nothing outside the target is written. Entries are created by their paths, so the caller must
-not copy a symbolic link before a directory of the same name (damaged rows). Everything else uses
-file descriptors, which no symbolic link can redirect.
+Owns: creating files with content, modes, owners, times, attributes, links, holes; special files;
+reporting missing content. Does not know: which files are wanted, the source of their content.
+Keeps: no file outside the target is written. Entries are created by path, so the caller must not
+copy a symbolic link before a directory of the same name, which damaged rows may have. All other
+operations use file descriptors, which no symbolic link can redirect.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 _SHOWN_MAX: Final = 20  # incomplete files that are listed
 _ENTERED: Final = stat.S_IRUSR | stat.S_IXUSR
-_OWNERS: Final = "owners"  # key in Copier.refused, beside the names of attributes
+_OWNERS: Final = "owners"  # key in Copier.refused, whose other keys are names of attributes
 _SPECIAL: Final = "special files"
 _DEVICES: Final = "devices"  # key in Copier.refused and in Copier.left_out
 _BITS: Final = "set-user-ID and set-group-ID bits"
@@ -46,20 +46,24 @@ class CopiedFile(NamedTuple):
 
     path: bytes
     size_bytes: int
-    missing: list[tuple[int, int]]  # the missing range is a hole in the copy
-    unsure: list[tuple[int, int]]  # copied, but the content was not synced before a power loss
+    missing: list[tuple[int, int]]  # ranges that are holes in the copy
+    unsure: list[tuple[int, int]]  # copied ranges that were not synced before a power loss
 
 
 class Source(Protocol):
-    """A source of block content."""
+    """A source of the content of blocks."""
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
-        """Return the content of blocks, in the given order. Raises StoreError."""
+        """Return the content of blocks, in the given order.
+
+        Raises:
+            StoreError: the bucket cannot be reached.
+        """
         ...
 
 
 class Empty(NamedTuple):
-    """A file that was created and has no content yet."""
+    """A regular file that was created without its content."""
 
     fd: int
     path: bytes
@@ -76,17 +80,17 @@ class Copier:
 
         Args:
             db: the database with the inodes.
-            source: source of their content.
-            target: the directory.
-            privileges: also copy what grants privileges to other users of the copy: set-user-ID and
-                set-group-ID bits of files, file capabilities, devices.
+            source: returns the content of blocks.
+            target: the directory to copy to.
+            privileges: also copy set-user-ID and set-group-ID bits of files, file capabilities and
+                devices, which give privileges to users of the copy.
         """
         self._db = db
         self._source = source
         self._target = os.fsencode(target)
         self._block_bytes = int(properties.get(db, "block_bytes"))
         self._batch_blocks = max(1, CONTENT_RUN_BYTES // self._block_bytes)
-        self._firsts: dict[Ino, bytes] = {}  # paths of inodes with more than one name
+        self._firsts: dict[Ino, bytes] = {}  # first copied path of each inode with several names
         self._put_off: list[tuple[Attributes, bytes]] = []
         self._is_root = os.geteuid() == 0
         self._privileges = privileges
@@ -97,14 +101,14 @@ class Copier:
     # --- names -----------------------------------------------------------------------------------
 
     def make_directory(self, path: bytes) -> None:
-        """Make a directory that only this user can enter, until ``finish_directory``."""
+        """Create a directory that only this user can enter, until ``finish_directory``."""
         os.mkdir(self._place(path), 0o700)
 
     def finish_directory(self, attributes: Attributes, path: bytes) -> None:
         """Apply the attributes of a directory's inode, after its last entry was created.
 
-        If this user could not enter the directory then, the attributes wait for ``finish``, because
-        other names may be linked to files in it.
+        If the attributes would deny this user access to the directory, ``finish`` applies them,
+        because files in the directory may get further hard links.
         """
         if not self._is_root and attributes.mode & _ENTERED != _ENTERED:
             self._put_off.append((attributes, path))
@@ -112,7 +116,7 @@ class Copier:
             self._finish_directory(attributes, path)
 
     def finish(self) -> None:
-        """Apply the postponed attributes of directories; the last call."""
+        """Apply the postponed attributes of directories; no call may follow."""
         for attributes, path in self._put_off:  # inner directories first
             self._finish_directory(attributes, path)
         self._put_off.clear()
@@ -125,15 +129,15 @@ class Copier:
             os.close(fd)
 
     def make(self, attributes: Attributes, path: bytes, *, again: bool) -> Empty | None:
-        """Create one name of a non-directory inode; the parent directory must exist.
+        """Create one name of an inode that is no directory; the parent directory must exist.
 
         Args:
             attributes: attributes of the inode.
             path: path below the target.
-            again: more names of the inode may follow.
+            again: further names of the inode may follow.
 
         Returns:
-            A regular file, for ``fill``; None if the name needs no content.
+            A regular file to be filled by ``fill``; None if the name needs no content.
         """
         place, first = self._place(path), self._firsts.get(attributes.ino)
         if first is not None:
@@ -151,7 +155,7 @@ class Copier:
         return made
 
     def _make_other(self, attributes: Attributes, place: bytes) -> bool:
-        """Make a symbolic link or a special file; return whether that was possible."""
+        """Create a symbolic link or a special file; return whether it was created."""
         if stat.S_ISLNK(attributes.mode):
             os.symlink(symlinks.target(self._db, attributes.ino), place)
         elif self._leaves_out(_DEVICES, stat.S_IFMT(attributes.mode) in _DEVICE_TYPES):
@@ -215,11 +219,11 @@ class Copier:
     # --- attributes ------------------------------------------------------------------------------
 
     def _set_attributes(self, what: int | bytes, attributes: Attributes) -> None:
-        """Apply the inode's attributes to a copy, as far as the user and the target filesystem allow.
+        """Apply the inode's attributes to a copy, as far as user and target filesystem allow.
 
-        The owner first, because changing it clears capabilities and bits; the mode after the
-        extended
-        attributes, because setting them may need the owner's permission bits.
+        The owner is set first, because chown clears capabilities and set-user-ID bits. The mode is
+        set after the extended attributes, because setting these may need the owner's permission
+        bits.
         """
         if self._is_root:
             with self._noting(_OWNERS):
@@ -244,7 +248,7 @@ class Copier:
         os.utime(what, ns=times, follow_symlinks=False)
 
     def _leaves_out(self, what: str, gives_power: bool) -> bool:
-        """Return whether an attribute is omitted because it grants privileges; count it if so."""
+        """Return whether to omit an attribute because it gives privileges; count omitted ones."""
         if self._privileges or not gives_power:
             return False
         self.left_out[what] += 1
@@ -267,15 +271,15 @@ class Copier:
 
 
 def is_name(name: bytes) -> bool:
-    """Return whether bytes are a valid name of an entry; damaged rows may have others."""
+    """Return whether bytes are a valid name of an entry, which damaged rows may not have."""
     return name not in {b"", b".", b".."} and b"/" not in name and b"\0" not in name
 
 
 def require_empty(target: Path) -> None:
-    """Create a directory, or accept an empty one.
+    """Create a directory, or accept an empty directory.
 
     Raises:
-        UsageError: it exists and is not empty, or cannot be used.
+        UsageError: the directory is not empty, or cannot be created or read.
     """
     try:
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -286,17 +290,17 @@ def require_empty(target: Path) -> None:
 
 
 class Tally:
-    """Counts of what was copied."""
+    """The counts of copied and of incomplete files."""
 
     def __init__(self) -> None:
         self.files = 0
         self.size_bytes = 0
         self.incomplete_files = 0
-        # The first incomplete files; the others are only counted.
+        # The first INCOMPLETE_FILES_TOLD_MAX incomplete files; any more are only counted.
         self.incomplete: list[CopiedFile] = []
 
     def add(self, copied: CopiedFile) -> None:
-        """Count one file."""
+        """Count a copied file."""
         self.files += 1
         self.size_bytes += copied.size_bytes
         if copied.missing or copied.unsure:
@@ -319,17 +323,17 @@ class Tally:
         }
 
     def lines(self, copier: Copier) -> Iterator[str]:
-        """Yield lines for the user about incomplete and omitted entries."""
+        """Yield lines for the user about incomplete files and omitted attributes."""
         for one in self.incomplete[:_SHOWN_MAX]:
             for what, ranges in (("are missing", one.missing), ("were never synced", one.unsure)):
                 if ranges:
                     text = ", ".join(f"{first}-{last}" for first, last in ranges)
                     yield f"  bytes {text} {what} in {os.fsdecode(one.path)!r}"
         if self.incomplete_files > _SHOWN_MAX:
-            yield f"  … and {self.incomplete_files - _SHOWN_MAX} more that are not complete"
+            yield f"  … and {self.incomplete_files - _SHOWN_MAX} more files that are not complete"
         for why, counted in (
-            ("this user or that filesystem did not allow", copier.refused),
-            ("left out as --no-privileges asks", copier.left_out),
+            ("not copied, because this user or the target filesystem may not", copier.refused),
+            ("left out because of --no-privileges", copier.left_out),
         ):
             if counted:
                 text = ", ".join(f"{name} ({count})" for name, count in sorted(counted.items()))

@@ -1,7 +1,7 @@
-"""Copying files out of a quarantined state: reliable bytes of its blocks, and the copy order.
+"""Copying files out of a quarantined state.
 
-Owns: content from its blocks or from the bucket, and the order in which names are created.
-Does not know: which files are wanted (``quarantine_list``), how they are created (``copier``).
+Owns: reading content from the cached blocks or from the bucket, and the order in which names are
+created. Does not know: which files are wanted (``quarantine_list``), creating files (``copier``).
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from s3fs_meta.sync.uncached_reads import Content, FindElsewhere, UncachedReader
 
 
 class KeptContent:
-    """Reads the blocks of a database from their files, or from the bucket."""
+    """Reads the blocks of a quarantined state from its block files, or from the bucket."""
 
     def __init__(
         self,
@@ -41,7 +41,11 @@ class KeptContent:
         """Prepare reading.
 
         Args:
-            find_elsewhere: finds by its hash content that is lost at its recorded location.
+            db: the database of the quarantined state.
+            blocks: the directory of its block files.
+            store: the bucket.
+            keyring: the keys of the filesystem.
+            find_elsewhere: finds content by its hash if its recorded location has lost it.
         """
         self._db = db
         self._blocks = NumberedDir(blocks)
@@ -59,9 +63,8 @@ class KeptContent:
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
         """Return the content of blocks, in the given order.
 
-        After a power loss this is the synced content. A block that replaced another one and was
-        never
-        synced has the content of its origin, as a mount would restore it.
+        After a power loss only synced content is reliable. A block that replaced an earlier block
+        and was never synced has the content of the earlier block, as after a mount.
 
         Raises:
             StoreError: the bucket cannot be reached.
@@ -83,7 +86,7 @@ class KeptContent:
         return Content(kept + data[len(kept) :], len(kept))
 
     def _beginning(self, block: BlockId, length: int) -> bytes:
-        """Return the content of a cached block, at most a given length; empty if there is none."""
+        """Return the first *length* bytes of a cached block, or fewer if its file has fewer."""
         try:
             fd = self._blocks.open(f"{block:x}", os.O_RDONLY)
         except OSError:
@@ -140,9 +143,9 @@ def _make_directories(copier: Copier, path: bytes, made: set[bytes]) -> None:
 
 
 def _power_was_lost(db: Database) -> bool:
-    """Return whether power was lost and no mount has handled that.
+    """Return whether power was lost and no mount has repaired the state since.
 
-    Either a mount recorded the loss, or the last mount was not closed and the machine was rebooted.
+    Either a mount recorded the power loss, or the machine was rebooted after an unclean shutdown.
     """
     if local_state.get(db, "power_lost") == "1":
         return True

@@ -1,7 +1,7 @@
-"""Copying files of a point in time: a walk over the tree of that time.
+"""Copying trees of a filesystem at one point in time.
 
-Owns: the order of the walk, several files at once. Does not know: how a file is created.
-Keeps: memory does not grow with the tree, except for the names of files with hard links.
+Owns: the walk over the trees, and copying several files at once. Does not know: creating a file.
+Keeps: memory does not grow with the tree, except for the names of files with several hard links.
 """
 
 import logging
@@ -26,11 +26,11 @@ _PAGE: Final = 256
 
 
 class Step(NamedTuple):
-    """One name in a walk, or the end of a directory."""
+    """One step of a walk: a name, or the end of a directory."""
 
     attributes: Attributes
     path: bytes
-    left: bool = False  # True when all names of the directory were copied
+    left: bool = False  # the end of a directory, after all its names
 
 
 def find(db: Database, path: bytes) -> list[Step]:
@@ -39,7 +39,7 @@ def find(db: Database, path: bytes) -> list[Step]:
     Symbolic links are not followed.
 
     Raises:
-        UsageError: there is no such path.
+        UsageError: the path does not exist.
     """
     steps: list[Step] = []
     at, parent = b"", ROOT_INO
@@ -56,7 +56,7 @@ def names_of(path: bytes) -> list[bytes]:
     """Return the names of a path, from the root.
 
     Raises:
-        UsageError: it contains "..".
+        UsageError: the path contains "..".
     """
     names = [name for name in path.split(b"/") if name not in {b"", b"."}]
     if b".." in names:
@@ -65,7 +65,7 @@ def names_of(path: bytes) -> list[bytes]:
 
 
 def walk(db: Database, top: Step) -> Iterator[Step]:
-    """Yield the names below a directory; a directory before its content, and again after it."""
+    """Yield the names below a directory; yield each directory before and after its content."""
     stack: list[tuple[Step, Cookie]] = [(top, Cookie(0))]
     while stack:
         directory, after = stack.pop()
@@ -103,14 +103,13 @@ class Restoring:
         self.tally = Tally()
 
     async def copy(self, paths: Sequence[bytes]) -> None:
-        """Copy the trees at some paths; without paths the complete tree.
+        """Copy the trees at some paths with their parent directories; by default the complete tree.
 
-        Parent directories are created, too. A path below another one is copied only once. The
-        target
-        gets the attributes of the root only if the root is copied.
+        A path below another given path is copied once. The target gets the attributes of the root
+        only if the root is copied.
 
         Raises:
-            UsageError: there is no such path; nothing was copied.
+            UsageError: a path does not exist; nothing was copied.
             StoreError: the bucket cannot be reached.
             OSError: the target cannot be written.
         """
@@ -132,7 +131,7 @@ class Restoring:
         self._copier.finish()
 
     def _below(self, top: Step) -> Iterator[Step]:
-        """Yield a step and everything below it."""
+        """Yield a step and the steps of the tree below it."""
         if top.path:
             yield top
         if stat.S_ISDIR(top.attributes.mode):
@@ -141,7 +140,7 @@ class Restoring:
     async def _copy_way(
         self, way: list[Step], above: dict[bytes, Step], nursery: trio.Nursery
     ) -> None:
-        """Copy the last step of a path; create its parent directories."""
+        """Create the parent directories of a path, and copy the tree at the path."""
         for step in way[:-1]:
             if step.path not in above:
                 above[step.path] = step

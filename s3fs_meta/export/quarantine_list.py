@@ -1,7 +1,7 @@
 """Quarantined states: finding them, and the changes in them that the bucket may lack.
 
-Owns: finding the directories, reading their database, comparing it with the image on which it was
-based, the paths of inodes. Does not know: contents (``from_quarantine``), the command line.
+Owns: finding the directories, reading their databases, comparing a database with the image on which
+it was based, the paths of inodes. Does not know: contents (``from_quarantine``), the command line.
 Keeps: quarantined state is only read.
 """
 
@@ -32,19 +32,19 @@ _PENDING_INODES: Final = "SELECT ino FROM cached_blocks WHERE state = ? OR state
 
 
 class Kept(NamedTuple):
-    """One quarantined directory."""
+    """One quarantined state: its directory, and the time of the quarantine."""
 
     path: Path
     set_aside_ns: int
 
     @property
     def database(self) -> Path:
-        """Return the path of its metadata database, which may be missing."""
+        """Return the path of the metadata database, which may be missing."""
         return self.path / "meta.db"
 
     @property
     def blocks(self) -> Path:
-        """Return the directory of its block files, which may be missing."""
+        """Return the directory of the block files, which may be missing."""
         return self.path / "blocks"
 
 
@@ -61,13 +61,13 @@ def open_database(kept: Kept) -> Database:
     """Open the database of a quarantined state, for reading.
 
     Raises:
-        DatabaseError, FormatError: it is missing, or cannot be read.
+        DatabaseError, FormatError: the database is missing or cannot be read.
     """
     return Database.open(kept.database, Pragmas(), read_only=True)
 
 
 def summary(kept: Kept) -> dict[str, Any]:
-    """Return the facts that are known without the bucket; damage raises no error."""
+    """Return facts about a quarantined state, without the bucket; report damage in the facts."""
     known: dict[str, Any] = {
         "name": kept.path.name,
         "path": str(kept.path),
@@ -97,7 +97,7 @@ def summary(kept: Kept) -> dict[str, Any]:
 
 
 def without_database(kept: Kept) -> str:
-    """Return a description of a directory without a database."""
+    """Return why no file can be copied out of a quarantined state without a database."""
     sizes = [path.stat().st_size for path in kept.blocks.rglob("*") if path.is_file()]
     return (
         f"it has no database, only {len(sizes)} block files, {sum(sizes)} bytes: raw content of"
@@ -106,9 +106,9 @@ def without_database(kept: Kept) -> str:
 
 
 def changed(db: Database, base: Database | None) -> list[Ino]:
-    """Return the named inodes that differ from *base*; all of them without a base.
+    """Return the inodes that have a name and differ from *base*; all with a name if it is None.
 
-    Of directories only new ones are returned: others differ only in their entries.
+    A directory is returned only if it is new, because an old directory differs only in its entries.
     """
     states = (int(BlockState.DIRTY), int(BlockState.SEALED))
     pending = {row[0] for row in db.iterate(_PENDING_INODES, states)}
@@ -122,7 +122,7 @@ def changed(db: Database, base: Database | None) -> list[Ino]:
 
 
 class Names:
-    """Finds the paths of a database's inodes."""
+    """The paths of the inodes of a database."""
 
     def __init__(self, db: Database, wanted: Set[Ino]) -> None:
         self._directories: dict[Ino, tuple[Ino, bytes]] = {}
@@ -137,30 +137,30 @@ class Names:
                 self._names.setdefault(ino, []).append((parent, bytes(name)))
 
     def paths(self, ino: Ino) -> list[bytes]:
-        """Return all paths of an inode below the root; one below ``lost+found`` if it has none."""
+        """Return all paths of an inode, or a path in ``lost+found`` if no path is known."""
         if ino in self._directories:
-            self._directory(ino)  # then the inode is one of ``directories``
+            self._directory(ino)  # adds the inode to ``directories``
         found = [self._path(parent, name) for parent, name in self._names.get(ino, ())]
         return [path for path in found if path is not None] or [LOST + b"/#%d" % ino]
 
     def directories(self) -> Iterator[tuple[Ino, bytes]]:
-        """Yield the directories on the returned paths, outer ones first."""
+        """Yield the directories on all paths returned so far, parents before children."""
         known = [(ino, path) for ino, path in self._paths.items() if path]
         yield from sorted(known, key=lambda one: one[1].count(b"/"))
 
     def _path(self, parent: Ino, name: bytes) -> bytes | None:
-        """Return the path of a name, None if damaged rows give no parent or no valid name."""
+        """Return the path of a name; None if rows lack its parent or the name is invalid."""
         above = self._directory(parent)
         if above is None or not is_name(name):
             return None
         return above + b"/" + name if above else name
 
     def _directory(self, ino: Ino) -> bytes | None:
-        """Return the path of a directory; without recursion, since trees can be deep."""
+        """Return the path of a directory, without recursion, since trees can be deep."""
         way: list[Ino] = []
-        while ino not in self._paths:  # bounded: each pass marks one more directory
+        while ino not in self._paths:  # bounded, as each pass adds a directory
             way.append(ino)
-            self._paths[ino] = None  # a cycle ends here
+            self._paths[ino] = None  # ends the loop if damaged rows form a cycle
             if ino not in self._directories:
                 break
             ino = self._directories[ino][0]

@@ -1,10 +1,11 @@
 """The adaptor to pyfuse3 and the kernel.
 
-operations       the handlers of requests: convert, call fs, answer
+operations       handlers of requests: each converts the arguments and calls ``fs``
 raw_operations   handlers of requests that pyfuse3 does not pass on
-error_boundary   the wrapper of every handler: an errno, never an exception
-kernel_session   mount, serve requests, unmount; ``request_loop`` takes the requests
-kernel_cache     invalidates the kernel's caches after changes that it did not request
+error_boundary   wrapper of every handler, which turns exceptions into errnos
+kernel_session   one session: mounts, serves requests, unmounts
+request_loop     receives requests from the kernel
+kernel_cache     invalidates the kernel's caches after changes that the kernel did not request
 write_back       collects dirty pages from the kernel
 
 Start at ``operations``. ``extension`` imports pyfuse3, and the compiled part before it.

@@ -1,7 +1,8 @@
-"""Conversion of our values to pyfuse3's.
+"""Conversion of attributes and figures to the types of pyfuse3.
 
-Owns: the values that stat(2) and statfs(2) show. Performance: one call for every lookup, getattr and
-directory entry, so attributes are set one by one without a loop.
+Owns: the values that stat(2) and statfs(2) show.
+Performance: ``Converter.entry`` runs for every lookup, getattr and directory entry, so it sets the
+attributes one by one, without a loop.
 """
 
 import stat
@@ -14,9 +15,9 @@ from s3fs_meta.limits import ENTRY_TIMEOUT_S, NAME_BYTES_MAX
 from s3fs_meta.model import Attributes, Caller
 
 SECTOR_BYTES: Final = 512  # unit of st_blocks; stat(2)
-ALLOCATION_BYTES: Final = 4096  # size of a page: the last, partial one of a file counts as complete
-# st_blksize and f_bsize. Not the block size: stdio makes every buffer this large,
-# and recent kernels treat it as the unit of partial page writes.
+ALLOCATION_BYTES: Final = 4096  # size of a page; st_blocks counts a file's last page as complete
+# st_blksize and f_bsize. They are not the block size, because stdio makes every buffer as large as
+# st_blksize, and recent kernels use it as the unit of partial page writes.
 IO_BYTES: Final = 4096
 
 
@@ -26,11 +27,11 @@ class Overrides:
 
     uid: int | None = None
     gid: int | None = None
-    umask: int | None = None  # replaces the permission bits by 0777 without these
+    umask: int | None = None  # if set, the permission bits are 0777 minus this mask
 
 
 class Converter:
-    """Makes pyfuse3's values for one mount."""
+    """Creates the values of pyfuse3 for one mount."""
 
     def __init__(
         self,
@@ -43,8 +44,8 @@ class Converter:
         self._timeout_s = self._timeout_most_s = timeout_s
         chosen = overrides or Overrides()
         self._overrides = None if chosen == Overrides() else chosen
-        # Reply to a lookup that found nothing: with inode 0 the kernel caches that. One
-        # object serves all, because pyfuse3 only reads it.
+        # The reply to a lookup of a missing name: the kernel caches a reply with inode 0. All
+        # lookups share one object, because pyfuse3 only reads it.
         self.no_entry = pyfuse3.EntryAttributes()
         self.no_entry.st_ino = 0
         self.no_entry.entry_timeout = timeout_s
@@ -106,9 +107,9 @@ class Converter:
 
 
 def sectors(size_bytes: int, mapped_bytes: int) -> int:
-    """Return st_blocks: the mapped bytes, but no more than the size rounded up to pages.
+    """Return st_blocks: the mapped bytes, at most the size of the file rounded up to pages.
 
-    Holes have no blocks, and a last block counts only up to the end of the file.
+    Holes are not mapped. The limit excludes the part of the last block beyond the end of the file.
     """
     whole = -(-size_bytes // ALLOCATION_BYTES) * ALLOCATION_BYTES
     return min(whole, mapped_bytes) // SECTOR_BYTES

@@ -1,7 +1,7 @@
-"""Conversion of our errors to errno, and the errors after which a mount must take no changes.
+"""The errno of every error class, and the errors that make a mount read-only.
 
 Owns: the only table of errnos. Does not know: pyfuse3.
-``tests/fuse/test_errnos.py`` walks the tree of errors and fails for a leaf without an errno.
+``tests/fuse/test_errnos.py`` fails if a leaf of the tree of error classes has no errno.
 """
 
 import errno
@@ -43,19 +43,19 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
     errors.ControlError: errno.EIO,
 }
 
-# After these no change is allowed: rows contradict each other, or SQLite may have
-# undone acknowledged operations. A damaged block only fails the read that needs it.
+# Errors that make a mount read-only: rows contradict each other, or SQLite may have rolled back
+# acknowledged operations. A damaged block fails only the read that needs it.
 DEGRADING: Final = (errors.DatabaseError, errors.MetadataError)
 
 # The errno for unexpected exceptions.
 UNEXPECTED: Final = errno.EIO
 
-# Normal results, not logged.
+# Errors that are normal results of requests, and are not logged.
 ORDINARY: Final = (errors.FsError,)
 
 
 def errno_of(exc: S3fsError) -> int:
-    """Return the errno of an error, by its class or the nearest listed one above it."""
+    """Return the errno of an error: that of its class, or else of its nearest listed base class."""
     for kind in type(exc).__mro__:
         code = ERRNOS.get(kind)
         if code is not None:

@@ -1,9 +1,9 @@
-"""The wrapper of every handler: it raises only FUSEError, because others would end the mount.
+"""The wrapper of every handler, which raises only FUSEError: another exception would end the mount.
 
-Owns: converting our errors to pyfuse3's, the log line of a failure, degrading the mount, the counts
-of requests. Does not know: the handlers' work.
-Most handlers are plain functions: ``answered`` makes the coroutine that pyfuse3 wants, so a
-request costs one coroutine, not two. A handler that must wait returns a coroutine that does.
+Owns: converting errors to FUSEError, the log line of a failure, degrading the mount, the counts of
+requests. Does not know: the work of the handlers.
+Most handlers are plain functions, and ``answered`` makes the coroutine that pyfuse3 needs. So a
+request costs one coroutine, not two. Only a handler that must wait returns a further coroutine.
 """
 
 import functools
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 Handler = Callable[..., Coroutine[Any, Any, Any]]
 
-# Handlers that never leave half a change, so other changes in the open group stay.
+# Handlers that never leave an incomplete change, so that the open group need not be rolled back.
 CHANGES_NO_TWO_ROWS: Final = frozenset(
     {
         "getattr",
@@ -57,7 +57,7 @@ class Answering(Protocol):
 
 
 def answered(function: Callable[..., Any]) -> Handler:
-    """Make a handler from a function that returns the answer, or a coroutine that returns it."""
+    """Make a handler from a function that returns the reply, or a coroutine of the reply."""
     name = function.__name__
 
     @functools.wraps(function)
@@ -74,7 +74,7 @@ def answered(function: Callable[..., Any]) -> Handler:
         except Exception as exc:  # noqa: BLE001 - the boundary: one bug must not end the mount
             raise pyfuse3.FUSEError(broken(self.status, name, arguments, exc)) from None
 
-    handler.is_handler = True  # type: ignore[attr-defined]  # a mark for the test that all handlers are wrapped
+    handler.is_handler = True  # type: ignore[attr-defined]  # a test checks it on all handlers
     return handler
 
 
@@ -85,12 +85,16 @@ def failed(
     exc: S3fsError,
     begun: tuple[int, int] | None = None,
 ) -> int:
-    """Return the errno of one of our errors; log it unless it is an ordinary answer.
+    """Return the errno of an S3fsError; log the error unless it is a normal result.
 
-    An unreadable row only fails the request, unless it was found in the middle of a change.
+    An unreadable row fails only the request, unless the request had already changed rows.
 
     Args:
-        begun: ``MountStatus.progress`` when the request came; None: not known.
+        status: of the mount, which may be degraded.
+        name: the name of the request.
+        arguments: the arguments of the request, for the log.
+        exc: the error.
+        begun: ``MountStatus.progress`` at the start of the request; None: unknown.
     """
     code = errnos.errno_of(exc)
     if not isinstance(exc, errnos.ORDINARY):
@@ -106,16 +110,16 @@ def failed(
 
 
 def _advice(exc: S3fsError) -> str:
-    """Return advice about damage in the bucket; the messages of other errors contain theirs."""
+    """Return advice about a damaged object; other errors have their advice in the message."""
     if isinstance(exc, (FormatError, ObjectMissingError)) and not isinstance(exc, NewerFormatError):
         return "; s3fs-meta fsck -n --deep shows the damage, and fsck -y repairs it once unmounted"
     return ""
 
 
 def broken(status: MountStatus, name: str, arguments: tuple[object, ...], exc: Exception) -> int:
-    """Return the errno for an unexpected exception; the mount takes no more changes.
+    """Return the errno of an unexpected exception, and degrade the mount.
 
-    An OSError comes from the local disk: the layers below convert all other exceptions.
+    An OSError means that the local disk failed: the layers below convert other OSErrors.
     """
     if isinstance(exc, OSError):
         _log.error("%s%s: the local disk failed: %s", name, _described(arguments), exc)
@@ -127,7 +131,7 @@ def broken(status: MountStatus, name: str, arguments: tuple[object, ...], exc: E
 
 
 def _give_up(status: MountStatus, name: str, why: str) -> None:
-    """Make the mount read-only, and undo a change that was made only in part."""
+    """Make the mount read-only, and roll back an incomplete change."""
     if name in CHANGES_NO_TWO_ROWS:
         status.degrade(why)
     else:
@@ -135,7 +139,7 @@ def _give_up(status: MountStatus, name: str, why: str) -> None:
 
 
 def _described(arguments: tuple[object, ...]) -> str:
-    """Return arguments for a log line: numbers and short names, not content."""
+    """Return a request's numbers and short names, without content, for a log line."""
     shown = [_shown(argument) for argument in arguments if isinstance(argument, (int, bytes))]
     return f"({', '.join(shown)})"
 

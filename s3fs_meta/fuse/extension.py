@@ -1,7 +1,7 @@
 """pyfuse3, and the compiled extension that must be loaded before it.
 
-Owns: loading ``fuse_intercept.c`` so that the dynamic linker finds it before libfuse; importing
-pyfuse3.
+Owns: loading ``fuse_intercept.c``, whose symbols the dynamic linker must find before those of
+libfuse; importing pyfuse3.
 """
 
 import contextlib
@@ -14,10 +14,11 @@ from s3fs_meta.errors import ExtensionMissingError
 
 @contextlib.contextmanager
 def _symbols_for_all_libraries() -> Iterator[None]:
-    """Make libraries that are loaded inside visible to later ones.
+    """Make the symbols of libraries loaded in this context visible to libraries loaded later.
 
     Raises:
-        ExtensionMissingError: the extension was not built, or not for this Python and libfuse.
+        ExtensionMissingError: the extension was not built, or was built for another Python or
+            libfuse.
     """
     flags = sys.getdlopenflags()
     sys.setdlopenflags(flags | os.RTLD_GLOBAL)
@@ -32,6 +33,6 @@ def _symbols_for_all_libraries() -> Iterator[None]:
 with _symbols_for_all_libraries():
     from s3fs_meta.fuse import fuse_intercept
 
-import pyfuse3  # noqa: E402 - not before the extension
+import pyfuse3  # noqa: E402 - must follow the extension
 
 __all__ = ["fuse_intercept", "pyfuse3"]

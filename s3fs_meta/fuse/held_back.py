@@ -1,19 +1,20 @@
-"""Blocking the requests that change something while a tree is frozen.
+"""Blocking the requests that change a tree while it is frozen.
 
-Owns: the table of such requests, and putting a wait before their handlers.
+Owns: the table of these requests, and the wait before their handlers.
 Does not know: which tree is frozen (``fs.freeze``).
-pyfuse3 looks handlers up by name for each request. So during a freeze an attribute of the object,
-a handler that waits first, hides the handler of its class.
+pyfuse3 looks up the handler of each request by its name. So during a freeze an attribute of the
+handler object, a function that waits first, hides the method of its class.
 
-With a writeback cache write(2) ends in the kernel's memory and reaches the daemon later, in any
-order. But before the kernel accepts a byte it asks whether the file has a ``security.capability``:
-that request waits. The kernel asks once for each file, and again after it has requested the file's
-attributes: when a freeze begins, ``Operations`` invalidates those of all files open for writing.
-Executing a program, or showing the attribute, causes the same request: the system call of the
-requesting thread distinguishes these from writers.
-A waiting request holds the kernel's lock of its directory or file. So requests that write-back could
-need pass until the kernel has sent all its dirty pages: writes, new sizes, and open(2) with O_TRUNC.
-The kernel may send the times that it keeps (mtime, ctime) at any time; these requests always pass.
+With a write-back cache, write(2) ends in the kernel's memory, and its data reaches the daemon
+later, in any order. But before write(2) the kernel requests the file's ``security.capability``, and
+this request is blocked. The kernel sends it once for each file, and again after it has requested
+the file's attributes. So when a freeze begins, ``Operations`` invalidates the attributes of all
+files that are open for writing. Executing a program, or showing the attribute, causes the same
+request. The system call of the requesting thread distinguishes such a request from that of a
+writer. A blocked request holds the kernel's lock of its directory or file. So requests that
+write-back may
+need pass until the kernel has sent all dirty pages: writes, new sizes, and open(2) with O_TRUNC.
+Requests that only set mtime and ctime always pass, because the kernel may send them at any time.
 """
 
 import os
@@ -29,10 +30,11 @@ from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.model import Ino
 
 Arguments = Sequence[Any]
-# A function of a request's arguments, and of whether write-back is collected: the changed inodes.
+# Returns the inodes that a request changes, from its arguments and from whether the kernel has sent
+# all dirty pages.
 Changed = Callable[[Arguments, bool], Sequence[Ino]]
 
-# getxattr, lgetxattr, fgetxattr, getxattrat, execve, execveat. Source: the kernel's syscall tables.
+# Numbers of getxattr, lgetxattr, fgetxattr, getxattrat, execve and execveat in the kernel's tables.
 _GENERIC: Final = frozenset({8, 9, 10, 464, 221, 281})
 _READING: Final[Mapping[str, frozenset[int]]] = {
     "x86_64": frozenset({191, 192, 193, 464, 59, 322}),
@@ -76,11 +78,11 @@ def _getxattr(arguments: Arguments, _is_still: bool) -> Sequence[Ino]:
 
 
 def _only_reads(pid: int) -> bool:
-    """Return whether a thread is in a system call that changes nothing. Source: proc(5), syscall."""
+    """Return whether a thread is in a system call that only reads. Source: proc(5), syscall."""
     try:
         words = Path(f"/proc/{pid}/syscall").read_text(encoding="ascii").split()
     except OSError:
-        return False  # the process may not be examined, so it may be writing
+        return False  # this user may not inspect the process, which may be writing
     return bool(words) and words[0].isdigit() and int(words[0]) in _READING_HERE
 
 
@@ -103,7 +105,7 @@ CHANGING: Final[Mapping[str, Changed]] = {
 
 
 def hold_back(operations: Answering, freeze: Freeze, *, is_held: bool) -> None:
-    """Put waits before the handlers of changing requests, or remove them again."""
+    """Block the requests that change a frozen tree, or unblock them if *is_held* is false."""
     for name in CHANGING:
         if is_held:
             setattr(operations, name, _waiting(operations, name, freeze))

@@ -1,21 +1,21 @@
 """Invalidating the kernel's dentry, attribute and page caches.
 
-Owns: notifications to the kernel; when a follower applies a txg, which of the changed names and
-inodes the kernel may have cached, and the order. Does not know: the content of a txg, rows.
+Owns: the notifications to the kernel; when a follower applies a txg, their order, and the selection
+of names and inodes that the kernel may have cached. Does not know: the content of a txg, rows.
 
-A txg becomes visible in four steps, so that no program sees the new state and later the old one from
-the kernel's caches:
+A txg becomes visible in four steps, so that no program that has seen the new state gets the old
+state from the kernel's caches later:
 
     1. replies forbid caching; changed names and attributes are invalidated
     2. the database switches to the new state, without a schedule point
     3. replies allow caching again
     4. changed names, attributes and content are invalidated: an old reply may have arrived late
 
-Between 1 and 2 the kernel requests changed entries, and gets the old state. It requests attributes
-before each read(2), and reads pages again if time or size have changed; step 4 is for content that
-changed and kept its time and size.
-Tasks: the follower's. Notifications are sent from a thread: the kernel may block them until a
-request under way is answered.
+Between steps 1 and 2 the kernel requests changed entries, and gets the old state. The kernel
+requests attributes before each read(2), and reads pages again if time or size have changed. So
+invalidating content in step 4 is only needed if time and size stayed the same.
+Tasks: the follower's. A thread sends the notifications, because the kernel may block a notification
+until a request under way is answered.
 Source: Linux, fs/fuse/inode.c, fuse_reverse_inval_inode; fs/fuse/dir.c, fuse_reverse_inval_entry.
 """
 
@@ -36,7 +36,7 @@ from s3fs_meta.sync.kernel import Turned
 
 _log = logging.getLogger(__name__)
 
-_SLICE_ROWS = 2000  # handled between two schedule points: under a millisecond
+_SLICE_ROWS = 2000  # names or inodes handled between two schedule points: under a millisecond
 
 Names = Sequence[tuple[Ino, bytes]]
 
@@ -74,9 +74,10 @@ class KernelCache:
         await trio.to_thread.run_sync(_forget, names, inodes, contents)
 
     async def _forget_all(self) -> None:
-        """Invalidate every inode that the kernel knows, and every name in a directory that it knows.
+        """Invalidate every inode with a lookup count, and every name in such a directory.
 
-        Before the switch these are the old names; after it, names that it may cache as missing.
+        Before the database switches, these are the old names. After the switch, they are new names
+        that the kernel may have cached as missing.
         """
         inodes = [ROOT_INO, *self._lookups.known()]
         self._forget_capabilities(inodes)
@@ -97,7 +98,7 @@ class KernelCache:
                 record.forget_capability()
 
     async def _known(self, inodes: Collection[Ino]) -> list[Ino]:
-        """Return the inodes among *inodes* that the kernel knows."""
+        """Return the inodes among *inodes* that have a lookup count."""
         known: list[Ino] = []
         for piece in slices(list(inodes), _SLICE_ROWS):
             known += [ino for ino in piece if self._knows(ino)]
@@ -105,7 +106,7 @@ class KernelCache:
         return known
 
     async def _known_names(self, turned: Turned) -> Names:
-        """Return the changed names whose directory the kernel knows."""
+        """Return the changed names whose directory has a lookup count."""
         known: list[tuple[Ino, bytes]] = []
         for piece in slices(list(turned.names), _SLICE_ROWS):
             known += [entry for entry in piece if self._knows(entry[0])]
@@ -117,29 +118,29 @@ class KernelCache:
 
 
 async def forget_name(parent: Ino, name: bytes) -> None:
-    """Invalidate a name, and everything cached below it. Schedule point: always."""
+    """Invalidate a name and the cached entries below it. Schedule point: always."""
     await trio.to_thread.run_sync(_forget, [(parent, name)], (), ())
 
 
 def changed(lost: Lost) -> None:
     """Invalidate names and inodes, so that the kernel requests them again. Schedule point: never.
 
-    pyfuse3's thread invalidates names, because that may wait for requests under way; invalidating
-    attributes never waits.
+    A thread of pyfuse3 invalidates the names, because the kernel may block this until requests
+    under way are answered. Invalidating attributes never blocks.
     """
     parents = {parent for parent, _name in lost.names}
     for parent, name in lost.names:
         pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
     for ino in {*lost.inodes, *parents}:
-        # Pages of a directory are a cached listing: they are never dirty.
+        # The pages of a directory are its cached listing, so they are never dirty.
         invalidate_inode(ino, attr_only=ino not in parents)
 
 
 def invalidate_inode(ino: Ino, *, attr_only: bool) -> None:
-    """Invalidate the attributes of an inode in the kernel, or also its pages."""
+    """Invalidate the kernel's attributes of an inode; its pages, too, unless *attr_only*."""
     try:
         pyfuse3.invalidate_inode(ino, attr_only=attr_only)
-    except OSError as exc:  # the most frequent case: the kernel does not have it
+    except OSError as exc:  # usually, because the kernel has not cached the inode
         _log.debug("inode %d was not invalidated: %s", ino, exc.strerror)
 
 
@@ -147,17 +148,19 @@ NOTICES: Final = KernelNotices(changed, forget_name)
 
 
 def _forget(names: Names, inodes: Iterable[Ino], contents: Iterable[Ino]) -> None:
-    """Notify the kernel, in a thread. A name or inode that it has not cached is no error.
+    """Invalidate names, attributes and contents; called in a thread.
 
-    The cached listing of a directory is invalidated with each of its names: the kernel notices changes
-    only by the directory's mtime, which two changes within one clock tick may share.
+    A name or inode that the kernel has not cached is no error. With a name, the cached listing of
+    its
+    directory is invalidated: the kernel notices changes of a directory only by its mtime, and two
+    changes within one clock tick may have the same mtime.
     """
     contents = [*contents, *{parent for parent, _name in names}]
     for parent, name in names:
         try:
             pyfuse3.invalidate_entry(parent, name)
         except OSError as exc:
-            _log.debug("entry %r of inode %d was not forgotten: %s", name, parent, exc)
+            _log.debug("entry %r of inode %d was not invalidated: %s", name, parent, exc)
     for attr_only, wanted in ((True, inodes), (False, contents)):
         for ino in wanted:
             invalidate_inode(ino, attr_only=attr_only)

@@ -1,10 +1,11 @@
 """One FUSE session: mount, serve requests, unmount.
 
-Owns: the mount point and the request loop. Does not know: the meaning of requests.
-A session ends by ``umount`` or ``fusermount3 -u`` of any process, SIGTERM or SIGINT, or cancellation.
-A signal unmounts *while requests are still served*: closing /dev/fuse first would lose the dirty
-pages of the kernel. A second signal, or a mount point that stays busy for UNMOUNT_GRACE_S, ends the
-loop anyway, but not before the dirty pages were collected (COLLECT_S_MAX at most).
+Owns: the mountpoint and the request loop. Does not know: the meaning of requests.
+A session ends when any process unmounts it, when the daemon receives SIGTERM or SIGINT, or by
+cancellation. After a signal, the daemon unmounts while it still serves requests, because closing
+/dev/fuse first would lose the dirty pages of the kernel. After a second signal, or if the
+mountpoint stays busy for UNMOUNT_GRACE_S, the loop ends at once, but dirty pages are collected
+before, for at most COLLECT_S_MAX.
 Tasks: ``serve`` runs in its caller's task; pyfuse3 allows one session per process.
 """
 
@@ -37,20 +38,20 @@ from s3fs_meta.settings import KernelOptions
 
 _log = logging.getLogger(__name__)
 
-_ESCAPED: Final = re.compile(r"\\([0-7]{3})")  # mountinfo's escapes for blanks and backslashes
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")  # mountinfo's escapes of blanks and backslashes
 
 SUBTYPE: Final = "s3fs-meta"
-_PRINTABLE: Final = "/:@+~=%._-"  # kept in fsname; a comma would end the option
+_PRINTABLE: Final = "/:@+~=%._-"  # characters not escaped in fsname; a comma would end the option
 
 
 @dataclass(frozen=True)
 class FuseOptions(KernelOptions):
     """The mount options for the kernel."""
 
-    source: str = field(kw_only=True)  # shown as the device
+    source: str = field(kw_only=True)  # the URL, which the mount table shows as the device
 
     def words(self) -> set[str]:
-        """Return libfuse's mount options. Permissions are always the kernel's work."""
+        """Return the mount options for libfuse; the kernel always checks permissions."""
         words = {
             "default_permissions",
             f"fsname={quote(self.source, safe=_PRINTABLE)}",
@@ -67,11 +68,11 @@ class _Mounted(NamedTuple):
     """A mountpoint and the device that was mounted on it."""
 
     mountpoint: Path
-    place: str  # resolved before mounting: afterwards the daemon itself would have to answer
+    place: str  # resolved path; resolving it after mounting would send requests to this daemon
     device: int | None
 
     def is_here(self) -> bool:
-        """Return whether our filesystem is still mounted there; another one must not be unmounted."""
+        """Return whether the mounted filesystem is still this session's, and not a later one."""
         return device_number(self.place) == self.device
 
 
@@ -88,10 +89,10 @@ async def serve(
         operations: the handlers.
         mountpoint: an existing directory.
         options: the mount options.
-        on_ready: called once the mount point shows the filesystem.
+        on_ready: called when the filesystem is mounted.
 
     Raises:
-        UsageError: it cannot be mounted there.
+        UsageError: the filesystem cannot be mounted on *mountpoint*.
 
     Schedule point: always.
     """
@@ -110,27 +111,27 @@ async def serve(
                 await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
             nursery.cancel_scope.cancel()
     finally:
-        # Does nothing after an unmount, and unmounts otherwise.
+        # Unmounts, unless a process has unmounted already.
         pyfuse3.close(unmount=mounted.is_here())
         raw_operations.uninstall()
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            # The process may have waited for our reply until now.
+            # The collecting process may have waited for a reply of this daemon until now.
             await operations.write_back.close()
 
 
 def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:
-    """Mount; return the path, resolved before mounting: afterwards we would have to answer."""
+    """Mount; return the resolved path of the mountpoint."""
     place = os.path.realpath(mountpoint)
     try:
         pyfuse3.init(operations, str(mountpoint), set(words))
     except RuntimeError as exc:
-        # libfuse has printed the reason on standard error; it returns no more than this.
+        # libfuse prints the reason on standard error, and does not return it.
         raise UsageError(f"cannot mount on {str(mountpoint)!r}: {exc}") from exc
     return place
 
 
 async def _unmount_on_signal(mounted: _Mounted, write_back: WriteBack) -> None:
-    """Unmount at the first signal; end the loop at the second, or if the first does not help."""
+    """Unmount at the first signal; end the loop at the second, or if the mountpoint stays busy."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             _log.info("%s: unmounting", signal.Signals(number).name)
@@ -150,13 +151,13 @@ async def _unmount_on_signal(mounted: _Mounted, write_back: WriteBack) -> None:
 
 
 async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: trio.Event) -> None:
-    """Collect dirty pages, detach the mount point, and wait a while for open files to be closed.
+    """Collect dirty pages, detach the mountpoint, and wait UNMOUNT_GRACE_S for open files.
 
-    The loop ends by itself, and with it this task, when the last open file is closed.
+    When the last open file is closed, the request loop ends, and with it this task.
     """
-    await write_back.collect()  # once it is detached, files that are still open cannot be reached
+    await write_back.collect()  # after the detach, files that are still open are unreachable
     collected.set()
-    if mounted.is_here():  # otherwise another mount namespace or open files keep it in use
+    if mounted.is_here():  # False: only other mount namespaces or open files use the filesystem
         await detach(mounted.mountpoint)
     await trio.sleep(UNMOUNT_GRACE_S)
     _log.warning(
@@ -166,35 +167,36 @@ async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: tri
 
 
 def end() -> None:
-    """End the loop of the session that is served, even while programs use it. Schedule point: never."""
+    """End the request loop, even while programs use the filesystem. Schedule point: never."""
     pyfuse3.terminate()
 
 
 async def detach(mountpoint: Path) -> None:
     """Unmount lazily; open files keep working until they are closed."""
     command = ["fusermount3", "-u", "-z", "--", str(mountpoint)]
-    # close_fds would close in the child, before it runs the command, while vfork(2) keeps this
-    # process waiting: a descriptor of a file on our own mount would then never be closed. All
-    # descriptors are closed by execve(2) itself, which no longer blocks this process.
+    # With close_fds, the child would close descriptors while vfork(2) blocks this daemon. Closing a
+    # file on the daemon's own mount would then never end. execve(2) closes all descriptors after
+    # this process runs again.
     result = await trio.run_process(command, check=False, capture_stderr=True, close_fds=False)
     if result.returncode:
         _log.warning("fusermount3: %s", result.stderr.decode(errors="replace").strip())
 
 
 async def _tune_kernel(place: str) -> None:
-    """Let the kernel read ahead in larger steps and keep more requests under way, if allowed.
+    """Raise the kernel's read-ahead and its number of background requests, if allowed.
 
-    The kernel's defaults are 128 KiB and 12 background requests: as few as 12 reads that wait for an
+    The kernel's defaults are 128 KiB and 12 background requests. Then 12 reads that wait for an
     unreachable bucket would delay the write-back of every other file.
     """
     await trio.to_thread.run_sync(tune_mount, place, abandon_on_cancel=True)
 
 
 def tune_mount(place: str) -> None:
-    """Write the tunables of a mount that is being served; in a thread.
+    """Write the tunables of a served mount; called in a thread.
 
-    The kernel sets its own values when the first request (INIT) is answered, so this waits for a
-    later one. Its reply does not give the device: another filesystem may be mounted there by then.
+    The kernel sets its own values when the first request (INIT) is answered, so this function first
+    waits for the reply to a stat(2). The device is read from the mount table, not from that reply,
+    because another filesystem may be mounted there by then.
     """
     try:
         os.stat(place)
@@ -212,7 +214,7 @@ def tune_mount(place: str) -> None:
 
 
 def device_number(place: str) -> int | None:
-    """Return the device number of our mount at a resolved path, None if it is unmounted already."""
+    """Return the device number of the s3fs-meta mount at a resolved path; None if there is none."""
     found = None
     for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines():
         fields = line.split(" ")

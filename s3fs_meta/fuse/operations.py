@@ -1,12 +1,13 @@
-"""The handlers of FUSE requests: convert, delegate, answer.
+"""The handlers of FUSE requests: each converts arguments, calls the filesystem, and replies.
 
-Owns: the table of operations, which replies count as look-ups. Does not know: rows, blocks.
-What pyfuse3 cannot pass on is in ``raw_operations``. Left out on purpose:
+Owns: the table of operations, and which replies count as lookups. Does not know: rows, blocks.
+``raw_operations`` has the handlers of requests that pyfuse3 cannot pass on.
+Three handlers are missing on purpose:
 
 - ``flush``: the kernel remembers ENOSYS, which saves a request for every close(2). It still writes
-  back and reports errors of that, and handles file locks itself.
+  back dirty pages and reports errors of that, and handles file locks itself.
 - ``access``: the kernel checks permissions (default_permissions).
-- ``poll``: after ENOSYS the kernel answers it itself: always ready, as for any regular file.
+- ``poll``: after ENOSYS the kernel itself replies that a file is always ready.
 
 ``fsync`` and ``fsyncdir`` must exist: after ENOSYS the kernel would always report success.
 """
@@ -64,7 +65,7 @@ _HANDLERS: Final = (
     "write",
 )
 
-# In ``raw_operations``; the last one is part of some writes.
+# The handlers in ``raw_operations``; ``clear_privileges`` is part of some writes.
 RAW_HANDLERS: Final = (
     "lseek",
     "fallocate",
@@ -74,11 +75,11 @@ RAW_HANDLERS: Final = (
     "clear_privileges",
 )
 
-# Directory positions of the two names without a row; cookies of rows are larger.
+# Directory positions of "." and "..", which have no row; the cookies of rows are larger.
 _AT_DOT: Final = 1
 _AT_DOT_DOT: Final = 2
 
-# In the flags of open(2): O_TMPFILE is more than one bit.
+# The flag of open(2) that only O_TMPFILE has: O_TMPFILE includes O_DIRECTORY.
 _IS_NAMELESS: Final = os.O_TMPFILE & ~os.O_DIRECTORY
 
 _NO_ATTRIBUTE: Final = errnos.ERRNOS[NoAttributeError]
@@ -98,8 +99,8 @@ class Operations(pyfuse3.Operations):
         Args:
             filesystem: carries out the requests.
             converter: converts results to pyfuse3's types.
-            writeback: the kernel caches writes, and keeps size and times of regular files itself;
-                false on a follower, whose files another host changes.
+            writeback: the kernel caches writes, and keeps the size and times of regular files.
+                False on a follower, whose files another host changes.
         """
         self.enable_writeback_cache = writeback
         self.filesystem = self._fs = filesystem
@@ -111,7 +112,7 @@ class Operations(pyfuse3.Operations):
         self.status = filesystem.status
         self.requests = dict.fromkeys((*_HANDLERS, *RAW_HANDLERS), 0)
         filesystem.freeze.when_changed(self._hold_back)
-        self._readdir_rows = READDIR_ROWS_MIN  # entries that fitted into the last full reply
+        self._readdir_rows = READDIR_ROWS_MIN  # number of entries in the last full reply
         self._barrier = Barrier()
         self.write_back = WriteBack(
             self._barrier,
@@ -121,7 +122,7 @@ class Operations(pyfuse3.Operations):
         )
 
     def _named(self, attributes: Attributes) -> pyfuse3.EntryAttributes:
-        """Return the reply that names an inode, and count it as a look-up."""
+        """Return the reply with an inode's attributes, and count it as a lookup of the inode."""
         entry = self._entry(attributes)
         self._count(attributes.ino)
         return entry
@@ -133,7 +134,7 @@ class Operations(pyfuse3.Operations):
     def lookup(
         self, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        """Answer the inode of a name; the kernel also caches the answer that there is none."""
+        """Reply with the inode of a name, or that the name is missing; the kernel caches both."""
         found = self._fs.lookup(parent, name)
         if found is None:
             if name == self._barrier.name and parent == ROOT_INO:
@@ -148,7 +149,7 @@ class Operations(pyfuse3.Operations):
     def mknod(
         self, parent: Ino, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        """Make a file that is not opened."""
+        """Create a file, without opening it."""
         return self._named(self._namespace.make_node(parent, name, mode, caller(ctx), rdev))
 
     @override
@@ -172,7 +173,7 @@ class Operations(pyfuse3.Operations):
     def link(
         self, ino: Ino, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        """Give an inode a further name, or its first."""
+        """Create a hard link to an inode, also to one without a name (O_TMPFILE)."""
         record = self._fs.open_files.find(ino)
         is_linkable = record is not None and record.is_linkable
         return self._named(self._namespace.link(ino, parent, name, is_linkable=is_linkable))
@@ -200,13 +201,13 @@ class Operations(pyfuse3.Operations):
         flags: int,
         ctx: pyfuse3.RequestContext,
     ) -> None:
-        """Move a name."""
+        """Rename or move a directory entry."""
         self._namespace.rename(parent, name, new_parent, new_name, flags, caller=caller(ctx))
 
     @override
     @answered
     def readlink(self, ino: Ino, _ctx: pyfuse3.RequestContext) -> bytes:
-        """Answer the target of a symbolic link."""
+        """Reply with the target of a symbolic link."""
         return self._fs.readlink(ino)
 
     # --- attributes ----------------------------------------------------------------------------
@@ -214,7 +215,7 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def getattr(self, ino: Ino, _ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        """Answer the attributes of an inode."""
+        """Reply with the attributes of an inode."""
         if ino == BARRIER_INO:
             return self._barrier.entry
         return self._entry(self._fs.getattr(ino))
@@ -229,7 +230,7 @@ class Operations(pyfuse3.Operations):
         _fh: int | None,
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
-        """Change attributes."""
+        """Change the attributes of an inode."""
         request = SetAttributes(
             mode=wanted.st_mode if fields.update_mode else None,
             uid=wanted.st_uid if fields.update_uid else None,
@@ -247,7 +248,7 @@ class Operations(pyfuse3.Operations):
     def getxattr(
         self, ino: Ino, name: bytes, _ctx: pyfuse3.RequestContext
     ) -> bytes | Awaitable[bytes]:
-        """Answer the value of one extended attribute."""
+        """Reply with the value of an extended attribute."""
         is_without = name == CAPABILITY and self._fs.xattrs.lacks_capability(ino)
         if is_without or ino == BARRIER_INO:
             raise pyfuse3.FUSEError(_NO_ATTRIBUTE)
@@ -258,23 +259,23 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def setxattr(self, ino: Ino, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
-        """Set one extended attribute.
+        """Set an extended attribute.
 
-        pyfuse3 implements XATTR_CREATE and XATTR_REPLACE by calling getxattr first; no other request
-        is handled in between, because neither handler waits.
+        pyfuse3 implements XATTR_CREATE and XATTR_REPLACE by calling getxattr first. No other
+        request is handled between getxattr and setxattr, because neither handler waits.
         """
         self._fs.xattrs.set(ino, name, value, caller(ctx))
 
     @override
     @answered
     def listxattr(self, ino: Ino, ctx: pyfuse3.RequestContext) -> list[bytes]:
-        """Answer the names of an inode's extended attributes."""
+        """Reply with the names of an inode's extended attributes."""
         return self._fs.xattrs.names(ino, caller(ctx))
 
     @override
     @answered
     def removexattr(self, ino: Ino, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
-        """Remove one extended attribute."""
+        """Remove an extended attribute."""
         self._fs.xattrs.remove(ino, name)
 
     # --- content -------------------------------------------------------------------------------
@@ -284,7 +285,7 @@ class Operations(pyfuse3.Operations):
     def create(
         self, parent: Ino, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
-        """Make a regular file and open it, also for O_TMPFILE."""
+        """Create a regular file and open it; with O_TMPFILE, the file has no name."""
         if flags & _IS_NAMELESS:
             created = self._namespace.make_nameless(parent, mode, caller(ctx))
         else:
@@ -300,10 +301,10 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     async def open(self, ino: Ino, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        """Open a file. libfuse makes the kernel leave O_TRUNC to us (FUSE_ATOMIC_O_TRUNC).
+        """Open a file, and truncate it if O_TRUNC is set (libfuse sets FUSE_ATOMIC_O_TRUNC).
 
-        The kernel refuses to open for writing on a read-only mount, but a follower is mounted
-        writable for the kernel, because it may be promoted.
+        On a read-only mount the kernel refuses to open for writing. A follower is writable for the
+        kernel, because it may be promoted, so this handler must refuse.
         """
         if ino == BARRIER_INO:
             self._barrier.opened()
@@ -320,7 +321,7 @@ class Operations(pyfuse3.Operations):
             writes=writes,
             appends=bool(flags & os.O_APPEND),
         )
-        if changes_mode:  # the kernel keeps the mode: after O_TRUNC it requests only the size
+        if changes_mode:  # after O_TRUNC the kernel requests only the size, and keeps the old mode
             invalidate_inode(ino, attr_only=True)
         if writes and self._fs.freeze.is_held:
             self._have_asked_again(ino)
@@ -329,7 +330,7 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def read(self, ino: Ino, offset: int, length: int) -> bytes | Awaitable[bytes]:
-        """Answer bytes of a file."""
+        """Reply with bytes of a file."""
         found = self._data.try_read(ino, offset, length)
         if isinstance(found, bytes):
             return found
@@ -339,11 +340,11 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def write(self, ino: Ino, offset: int, data: bytes) -> int | Awaitable[int]:
-        """Write bytes of a file, all of them.
+        """Write all given bytes to a file.
 
-        With a writeback cache the kernel keeps mtime and ctime of regular files and sends them
-        before fsync and close, also for direct and mapped writes. If we set the time here, a late
-        write-back would overwrite a time that utimensat(2) has set.
+        With a write-back cache the kernel keeps mtime and ctime of regular files, and sends them
+        before fsync and close, also for direct and mapped writes. If this handler set the times, a
+        late write-back would overwrite a time that utimensat(2) has set.
         """
         if not data:
             return 0
@@ -359,7 +360,7 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def release(self, ino: Ino) -> None:
-        """Close a file: the last descriptor of one open(2) is closed."""
+        """End one open(2) of a file, whose last descriptor was closed."""
         if ino == BARRIER_INO:
             self._barrier.released()
         else:
@@ -368,9 +369,10 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     async def fsync(self, ino: Ino, datasync: bool) -> None:
-        """Make a file durable, its attributes and its name too; with *datasync* not its times.
+        """Make content, name and attributes of a file durable; if *datasync*, without its times.
 
-        The kernel requests the number of blocks again after close(2), but not after fsync(2).
+        The kernel requests st_blocks again after close(2), but not after fsync(2). So its
+        attributes are invalidated if st_blocks has changed.
         """
         await self._fs.sync_file(ino, data_only=datasync)
         record, blocks = self._fs.open_files.find(ino), self._fs.getattr(ino).mapped_blocks
@@ -391,10 +393,10 @@ class Operations(pyfuse3.Operations):
     def readdir(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> None:
         """List a directory from a position on, with attributes, until the reply is full.
 
-        Every name that fits in counts as a look-up, except "." and "..".
+        Every name in the reply counts as a lookup, except "." and "..".
         """
         if start == 0 and not self.requests["opendir"]:
-            self._fs.open_directory(ino)  # the kernel did not open it: NO_OPENDIR
+            self._fs.open_directory(ino)  # with NO_OPENDIR the kernel sends no opendir
         if start < _AT_DOT_DOT and not self._list_dots(ino, start, token):
             return
         after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0
@@ -412,20 +414,20 @@ class Operations(pyfuse3.Operations):
             limit = READDIR_ROWS_MIN
 
     def _list_dots(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> bool:
-        """List "." and ".."; return whether there is room for more."""
+        """List "." and ".."; return whether the reply has space for further entries."""
         here = self._fs.getattr(ino)
         if start < _AT_DOT and not pyfuse3.readdir_reply(token, b".", self._entry(here), _AT_DOT):
             return False
         try:
             above = self._fs.getattr(here.parent)
         except NoInodeError:
-            above = here  # a removed directory that is still open: its parent may be gone
+            above = here  # a removed directory that is still open, whose parent was removed, too
         return pyfuse3.readdir_reply(token, b"..", self._entry(above), _AT_DOT_DOT)
 
     @override
     @answered
     def releasedir(self, _ino: Ino) -> None:
-        """Close a directory, which needs no work: an open directory has no state."""
+        """Do nothing, because an open directory has no state."""
 
     @override
     @answered
@@ -438,12 +440,12 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def statfs(self, _ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        """Answer sizes and counts."""
+        """Reply with the size and the free space of the filesystem."""
         return self.converter.statfs(self._fs.statfs())
 
     @override
     async def forget(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Decrease lookup counts. The kernel expects no answer: errors are only logged."""
+        """Decrease lookup counts; log errors, because the kernel expects no reply."""
         self.requests["forget"] += 1
         forget = self._fs.forget
         for ino, times in pairs:
@@ -457,15 +459,16 @@ class Operations(pyfuse3.Operations):
                 broken(self.status, "forget", (ino, times), exc)
 
     def _hold_back(self, is_held: bool) -> None:
-        """Make requests that change something wait while a tree is frozen."""
+        """Block requests that change files while a tree is frozen, or unblock them."""
         hold_back(self, self._fs.freeze, is_held=is_held)
         if is_held:
             for ino in self._fs.open_files.written():
                 self._have_asked_again(ino)
 
     def _have_asked_again(self, ino: Ino) -> None:
-        """Make the kernel ask for ``security.capability`` before the next write(2) to an inode.
+        """Make the kernel request ``security.capability`` before the next write(2) to an inode.
 
-        The kernel caches that there is none until it requests the attributes, here invalidated.
+        The kernel caches that the attribute is missing until it requests the inode's attributes. So
+        these are invalidated here.
         """
         invalidate_inode(ino, attr_only=True)

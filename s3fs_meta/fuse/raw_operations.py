@@ -1,9 +1,9 @@
-"""The handlers of requests that libfuse or pyfuse3 does not pass on, or only slowly.
+"""The handlers of requests that libfuse or pyfuse3 does not pass on, or passes on slowly.
 
 Owns: the layouts of requests and replies, and the tasks of requests that wait. Does not know: the
 semantics (``fs.content.file_ranges``, ``fs.inode_flags``), the C side (``fuse_intercept.c``).
-The extension calls a method while it receives a request, so a method never waits: a request that
-must wait is handled by a separate task, which answers when it is done.
+The extension calls a method while it receives a request, so a method never waits. A request that
+must wait is handled by a task of its own, which sends the reply.
 Source: linux/fuse.h. The layouts skip file handles: the handle of a file is its inode number.
 """
 
@@ -40,7 +40,7 @@ NO_OPEN: Final = 1 << 17
 PARALLEL_DIROPS: Final = 1 << 18
 CACHE_SYMLINKS: Final = 1 << 23
 NO_OPENDIR: Final = 1 << 24
-HANDLE_KILLPRIV_V2: Final = 1 << 28  # requests say when set-user-ID bits must be cleared
+HANDLE_KILLPRIV_V2: Final = 1 << 28  # a flag of a request demands to clear set-user-ID bits
 _FLAGS: Final = CACHE_SYMLINKS | DONT_MASK | PARALLEL_DIROPS | HANDLE_KILLPRIV_V2
 
 LSEEK: Final = struct.Struct("=8xqI4x")  # offset, whence
@@ -49,36 +49,36 @@ FALLOCATE: Final = struct.Struct("=8xqqI4x")  # offset, length, mode
 # offset, target inode, target offset, length
 COPY_FILE_RANGE: Final = struct.Struct("=8xqQ8xqq8x")
 WRITE_OUT: Final = struct.Struct("=I4x")
-GETXATTR: Final = struct.Struct("=I4x")  # room for the answer; the name follows
+GETXATTR: Final = struct.Struct("=I4x")  # maximum size of the reply; the name follows
 LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty list
-IOCTL: Final = struct.Struct("=12xI8xI4x")  # command, bytes that follow
-IOCTL_OUT: Final = bytes(16)  # the result, and fields for unrestricted commands only
+IOCTL: Final = struct.Struct("=12xI8xI4x")  # command, number of bytes that follow
+IOCTL_OUT: Final = bytes(16)  # result 0, and fields that only unrestricted commands use
 
-# Fields that stay 0: the attributes, which the kernel ignores, the device, which it knows, and
-# reserved space. The mask is that of linux/stat.h.
+# The layout leaves three kinds of fields 0: attributes, which the kernel ignores, the device
+# number, which the kernel has, and reserved space. The masks are those of linux/stat.h.
 _STATX_OUT: Final = struct.Struct("=QI20xII8xIIIH2xQQQ8x" + 4 * "qI4x" + "II120x")
 _STATX_BASIC_STATS: Final = 0x7FF
 _STATX_BTIME: Final = 0x800
 _SECOND_NS: Final = 1_000_000_000
 
-# The file length in the kernel, by statx(2).
+# Constants of statx(2), which returns the length of a file in the kernel.
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD: Final = -100
 _DONT_SYNC: Final = 0x4000
 _INO_AND_SIZE: Final = 0x300  # STATX_INO, STATX_SIZE
 _STATX: Final = struct.Struct("=32xQQ88xII112x")  # fields of struct statx: inode, size, device
 
-# Attributes that the kernel and cp(1) ask for although few files have one.
+# Extended attributes that the kernel and cp(1) request often, although few files have them.
 _OFTEN_MISSING: Final = frozenset({CAPABILITY, acl.ACCESS, acl.DEFAULT})
 
 Work = Callable[..., Coroutine[Any, Any, bytes]]
 
 
 def _in_a_task(layout: struct.Struct) -> Callable[[Work], Callable[..., None]]:
-    """Make a handler that runs a coroutine function in a task and answers with its result.
+    """Make a handler that runs a coroutine function in a task and replies with its result.
 
     Args:
-        layout: of the request; the function gets the inode, the user ID and the decoded values.
+        layout: the layout of the request. The function gets inode, user ID and the decoded values.
     """
 
     def decorate(function: Work) -> Callable[..., None]:
@@ -99,15 +99,15 @@ def _answer(unique: int, code: int, content: bytes = b"") -> None:
 
 
 class RawOperations:
-    """Handlers of one mount for the requests that pyfuse3 does not know."""
+    """The handlers of one mount for the requests that pyfuse3 does not pass on."""
 
     def __init__(self, operations: Operations, nursery: trio.Nursery, device: int) -> None:
         """Make the handlers of one mount.
 
         Args:
-            operations: its other handlers.
-            nursery: runs the tasks, from before the first request until the last answer.
-            device: number of the mount.
+            operations: the other handlers of the mount.
+            nursery: runs the tasks, from before the first request until the last reply.
+            device: the device number of the mount.
         """
         self.operations = operations
         self._nursery = nursery
@@ -116,7 +116,7 @@ class RawOperations:
         self._waiting = WaitingRoom(is_shared=self._fs.waiting_room.is_shared)
 
     def start(self, function: Work, unique: int, uid: int, arguments: tuple[Any, ...]) -> None:
-        """Start a task of a handler, unless too many wait already."""
+        """Start the task of a handler, or reply with an error if too many tasks wait already."""
         waits = contextlib.ExitStack()
         caller.set(uid)
         try:
@@ -133,7 +133,7 @@ class RawOperations:
         arguments: tuple[Any, ...],
         waits: contextlib.ExitStack,
     ) -> None:
-        """Run a handler and answer with its result, or with an errno if it fails or is cancelled."""
+        """Run a handler; reply with its result, or with an errno if it fails or is cancelled."""
         name, status = function.__name__.removeprefix("_"), self.operations.status
         code, content = errno.EIO, b""
         begun = status.progress
@@ -149,23 +149,24 @@ class RawOperations:
             _answer(unique, code, content)
 
     def lseek(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
-        """Answer where data or a hole is."""
+        """Reply with the position of data or of a hole."""
         self.operations.requests["lseek"] += 1
         arguments = (ino, fuse_intercept.caller_thread(), *LSEEK.unpack_from(content))
         self.start(RawOperations._lseek, unique, uid, arguments)
 
     async def _lseek(self, ino: Ino, pid: int, offset: int, whence: int) -> bytes:
-        """Answer where data or a hole is, for a request of process *pid*.
+        """Return the reply to lseek(2) with SEEK_DATA or SEEK_HOLE by process *pid*.
 
         The kernel does not write back dirty pages before this request. So a file that is open for
-        writing counts as all data, up to the kernel's length of it; without this handler the kernel
-        would answer that for every file.
+        writing counts as data without holes, up to the length that the kernel has. Without this
+        handler the kernel would reply so for every file.
         """
         record = self._fs.open_files.find(ino)
         if self.operations.enable_writeback_cache and record is not None and record.was_written:
             size_bytes = await trio.to_thread.run_sync(kernel_size, pid, self._device, ino)
             if size_bytes is None:
-                # After ENOSYS the kernel answers by itself, and does not ask again for any file.
+                # After ENOSYS the kernel replies by itself, and sends no further lseek for any
+                # file.
                 _log.warning(
                     "lseek reports no more holes in any file: the length of inode %d in the kernel "
                     "is unknown",
@@ -177,7 +178,7 @@ class RawOperations:
 
     @_in_a_task(FALLOCATE)
     async def fallocate(self, ino: Ino, uid: int, offset: int, length: int, mode: int) -> bytes:
-        """Check for free space, or make holes."""
+        """Check for free space, or make holes, as the mode of fallocate requests."""
         if uid != 0:
             await self._fs.freeze.passed((ino,))
             self._clear_privileges(ino)
@@ -185,9 +186,9 @@ class RawOperations:
         return b""
 
     def copy_file_range(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
-        """Copy within the filesystem: a small range at once, any other one in a task.
+        """Copy a range within the filesystem: a small range at once, a larger range in a task.
 
-        The kernel has written back both ranges before.
+        Before this request, the kernel has written back the dirty pages of source and target.
         """
         self.operations.requests["copy_file_range"] += 1
         arguments = (ino, uid, *COPY_FILE_RANGE.unpack_from(content))
@@ -207,7 +208,7 @@ class RawOperations:
     def _try_copy(
         self, source: Ino, uid: int, offset: int, target: Ino, at: int, length: int
     ) -> int | None:
-        """Copy a small range at once; return None if that must wait."""
+        """Copy a small range; return None, without a change, if the copy must wait."""
         if self._fs.freeze.is_held:
             return None
         if uid != 0:
@@ -232,10 +233,10 @@ class RawOperations:
     # --- frequent requests, which pyfuse3 knows ------------------------------------------------
 
     def getxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
-        """Answer that an inode has no such attribute if it has none at all.
+        """Reply that an extended attribute is missing if the inode has no extended attributes.
 
         Returns:
-            Whether this was the answer; if not, ``Operations.getxattr`` gives it.
+            Whether the reply was sent; if not, ``Operations.getxattr`` handles the request.
         """
         name = content[GETXATTR.size : -1]
         if name not in _OFTEN_MISSING or self._fs.freeze.is_held or not self._has_none(ino):
@@ -245,7 +246,7 @@ class RawOperations:
         return True
 
     def listxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
-        """Answer an empty list if an inode has no attributes; return as ``getxattr``."""
+        """Reply with an empty list if an inode has no attributes; return whether it was sent."""
         if not self._has_none(ino):
             return False
         self.operations.requests["listxattr"] += 1
@@ -257,14 +258,15 @@ class RawOperations:
         try:
             return self._fs.xattrs.has_none(ino)
         except S3fsError:
-            return False  # the other handler meets the same error, and reports it
+            return False  # the handler in ``Operations`` gets the same error, and reports it
 
     # --- flags, birth time, privileges ---------------------------------------------------------
 
     def ioctl(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
-        """Get or set the flags of an inode; answer every other command with ENOTTY at once.
+        """Get or set the flags of an inode; reply to every other command with ENOTTY at once.
 
-        Such commands are frequent: programs check whether a file that they open is a terminal.
+        Other commands are frequent: many programs check whether a file that they open is a
+        terminal.
         """
         self.operations.requests["ioctl"] += 1
         command, given_bytes = IOCTL.unpack_from(content)
@@ -275,12 +277,12 @@ class RawOperations:
         self.start(RawOperations.flags, unique, uid, (ino, command, given, uid == 0))
 
     async def flags(self, ino: Ino, command: int, given: bytes, is_root: bool) -> bytes:
-        """Answer a command about the flags of an inode."""
+        """Return the reply to a command that gets or sets the flags of an inode."""
         result = await self._fs.flags.command(ino, command, given, is_root=is_root)
         return IOCTL_OUT + result
 
     def statx(self, unique: int, ino: Ino, _uid: int, _content: bytes) -> None:
-        """Answer attributes with the birth time, which the kernel requests only once per inode."""
+        """Reply with attributes and birth time; the kernel requests the latter once per inode."""
         code, content = 0, b""
         try:
             self.operations.requests["statx"] += 1
@@ -296,7 +298,7 @@ class RawOperations:
         """Clear set-user-ID bits before a write whose request has the flag FUSE_WRITE_KILL_SUIDGID.
 
         Returns:
-            Whether the write was answered with an error: it must not be done if the bits stay.
+            Whether an error was sent as the reply to the write, which must then not be done.
         """
         code, begun = 0, self.operations.status.progress
         try:
@@ -311,30 +313,34 @@ class RawOperations:
         return code != 0
 
     def _clear_privileges(self, ino: Ino) -> None:
-        """Clear set-user-ID bits, and invalidate the attributes. Raises as ``AttributeStore``."""
+        """Clear set-user-ID bits, and invalidate the kernel's attributes.
+
+        Raises:
+            As ``AttributeStore.clear_privileges``.
+        """
         if self._fs.attributes.clear_privileges(ino):
             invalidate_inode(ino, attr_only=True)
 
 
 def install(handlers: RawOperations, *, read_only: bool) -> None:
-    """Give the next session these handlers.
+    """Make the extension call *handlers* in the next session.
 
     Args:
-        handlers: of the mount.
-        read_only: the kernel refuses all changes. Then it may open files without a request: a
-            request would only check for write access, which the kernel refuses itself.
+        handlers: the handlers of the mount.
+        read_only: the kernel refuses all changes. Then it opens files without a request, because
+            the handler would only check for write access.
     """
     fuse_intercept.install(handlers, _FLAGS, NO_OPENDIR | (NO_OPEN if read_only else 0))
     handlers.operations.filesystem.open_files.expect_reports(not read_only)
 
 
 def uninstall() -> None:
-    """Stop calling the handlers: the session has ended."""
+    """Make the extension call no handlers any more, after the session has ended."""
     fuse_intercept.install(None, 0, 0)
 
 
 def statx_out(entry: pyfuse3.EntryAttributes, btime_ns: int) -> bytes:
-    """Return the answer to statx: attributes, and the birth time."""
+    """Return the reply to a statx request: attributes and birth time."""
     timeout_s = int(entry.attr_timeout)
     times_ns = (entry.st_atime_ns, btime_ns, entry.st_ctime_ns, entry.st_mtime_ns)
     return _STATX_OUT.pack(
@@ -356,23 +362,24 @@ def statx_out(entry: pyfuse3.EntryAttributes, btime_ns: int) -> bytes:
 
 
 def kernel_size(pid: int, device: int, ino: Ino) -> int | None:
-    """Return the length of a file that a process has open, None if it is not found. Blocking.
+    """Return the kernel's length of a file that a process has open; None if not found. Blocking.
 
-    With a writeback cache the kernel knows the length before the daemon does. A system call on the
-    mount would send a request to this daemon, and a daemon with a thread that waits for the daemon
-    itself cannot be killed. So the file is found in /proc, and statx(2) answers from the kernel's cache.
+    With a write-back cache the kernel has a new length earlier than the daemon. A system call on
+    the mount would send a request to this daemon, and a daemon with a thread that waits for the
+    daemon itself cannot be killed. So the file is reached through /proc, where statx(2) reads the
+    kernel's cache without a request.
     Source: statx(2), AT_STATX_DONT_SYNC; proc_pid_fd(5); fs/fuse/dir.c, fuse_update_get_attr.
 
     Args:
-        pid: of the process, or of one of its threads.
-        device: of the mount.
-        ino: of the file.
+        pid: the ID of the process, or of one of its threads.
+        device: the device number of the mount.
+        ino: the inode of the file.
     """
     folder = f"/proc/{pid}/fd"
     try:
         descriptors = os.listdir(folder)[:DESCRIPTORS_EXAMINED_MAX]
     except OSError:
-        return None  # the process has ended, or may not be examined
+        return None  # the process has ended, or this user may not inspect it
     wanted = (ino, os.major(device), os.minor(device))
     buffer = ctypes.create_string_buffer(_STATX.size)
     for descriptor in descriptors:

@@ -1,15 +1,15 @@
-"""Receiving FUSE requests without trio's scheduler if the next one is already available.
+"""Receiving FUSE requests without trio's scheduler if the next request is already available.
 
 Owns: how pyfuse3's workers wait for requests. Does not know: the meaning of requests.
-For every request pyfuse3 takes a lock and waits for its descriptor through trio, which costs about
-20 µs of interpreter time. It finds both functions through its module attribute ``trio``, which
-pyfuse3's own asyncio layer replaces; here the attribute is a ``DirectTrio``. A worker that has
-answered first polls the descriptor with select(2), for at most NEXT_REQUEST_S: a program that makes
-one system call after the other sends its next request within that time. Only if no request arrives
-does the worker wait through trio.
+For every request pyfuse3 takes a lock of trio and waits for its descriptor through trio, which
+costs about 20 µs of interpreter time. pyfuse3 calls both functions through its module attribute
+``trio`` (its asyncio layer replaces this attribute). Here the attribute is a ``DirectTrio``. A
+worker that has sent a reply first polls the descriptor with select(2), for at most NEXT_REQUEST_S,
+because a program that makes one system call after the other sends its next request within that
+time. Only if no request arrives does the worker wait through trio.
 
-Keeps: every other task runs at least once in ``STREAK_S_MAX``, however many requests come; there
-is always a worker that waits for requests, or is about to, while others are busy.
+Keeps: under any load, every other task runs at least once in ``STREAK_S_MAX``; while workers are
+busy, another worker waits for requests or is about to wait.
 Tasks: pyfuse3's workers, all in one thread, so nothing happens between two awaits.
 """
 
@@ -37,13 +37,13 @@ class Gate:
         self._fd = -1
         self._fds: list[int] = []
         self._worker_waits = False  # a worker waits for the descriptor, through trio
-        self._is_closing = False  # trio wakes workers that wait already, not those that begin later
+        self._is_closing = False  # checked before a wait: trio wakes only workers that wait already
         self._is_direct = False  # the worker that has just passed the gate need not wait
-        self._has_answered = False  # the next worker at the gate has just answered a request
+        self._has_answered = False  # the next worker at the gate has just sent a reply
         self._streak_end_s = 0.0
 
     async def __aenter__(self) -> None:
-        """Return when a request is available, or when no other worker waits for one through trio."""
+        """Return when a request is available, or when no other worker waits through trio."""
         while True:
             if time.perf_counter() > self._streak_end_s:
                 await checkpoint()
@@ -55,7 +55,7 @@ class Gate:
             if not self._worker_waits:
                 return
             await self._parked.park()
-            self._has_answered = False  # the worker was woken, so it has not just answered
+            self._has_answered = False  # the worker was woken, so it has not just sent a reply
 
     async def __aexit__(
         self,
@@ -63,13 +63,13 @@ class Gate:
         _exc: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Wake another worker to wait for requests: the received one may take long."""
+        """Wake another worker to wait for requests, because the received request may take long."""
         self._has_answered = True
         if self._parked and not self._worker_waits:
             self._parked.unpark()
 
     async def wait_readable(self, fd: int) -> None:
-        """Return when a request is available, at once if the gate has seen it already.
+        """Return when a request is available; at once if the gate has already found one.
 
         Raises:
             trio.ClosedResourceError: the loop ends.
@@ -86,7 +86,7 @@ class Gate:
                 if self._is_closing:
                     raise trio.ClosedResourceError
                 await trio.lowlevel.wait_readable(fd)
-                # Otherwise another worker has taken the request.
+                # If no request is available now, another worker has taken it.
                 if not self._fds or self.is_ready(0.0):
                     return
         finally:
@@ -94,24 +94,24 @@ class Gate:
             self._streak_end_s = time.perf_counter() + STREAK_S_MAX
 
     def notify_closing(self, fd: int) -> None:
-        """Wake waiting workers, because the loop ends. Each checks ``_is_closing`` before it waits."""
+        """Wake waiting workers, because the loop ends; a worker that waits later ends at once."""
         self._is_closing = True
         trio.lowlevel.notify_closing(fd)
 
     def is_ready(self, wait_s: float) -> bool:
-        """Return whether a request arrives within a time. Blocking."""
+        """Return whether a request arrives within *wait_s*. Blocking."""
         return bool(self._fds and select.select(self._fds, (), (), wait_s)[0])
 
 
 class DirectTrio:
-    """A replacement of pyfuse3's module attribute ``trio``: the same, except for its lock and waits."""
+    """The module ``trio`` for pyfuse3, with another lock and other waits for a descriptor."""
 
     def __init__(self) -> None:
         self._gate = Gate()
         self.lowlevel = _Lowlevel(self._gate)
 
-    def Lock(self) -> Gate:  # noqa: N802 - the name in the library
-        """Return the gate, which workers pass one by one."""
+    def Lock(self) -> Gate:  # noqa: N802 - the name in trio
+        """Return the gate, which workers pass one at a time."""
         return self._gate
 
     def __getattr__(self, name: str) -> Any:
@@ -129,7 +129,7 @@ class _Lowlevel:
 
 @contextlib.contextmanager
 def direct() -> Iterator[None]:
-    """Replace ``trio`` in pyfuse3 while its main loop runs in this context."""
+    """Replace ``trio`` in pyfuse3 for the duration of a context, in which its main loop runs."""
     module: Any = pyfuse3
     module.trio = DirectTrio()
     try:

@@ -3,20 +3,20 @@
 Owns: the time of the last collection, the process that triggers it, the age of uncollected data.
 Does not know: how collected data become durable (``sync.durability``, ``sync.changelog.writer``).
 
-With a write-back cache write(2) ends in the kernel's memory, and mapped pages are always there. The
-kernel sends them at close(2), at fsync(2), or when they are 30 s old. The intervals of background
-syncs and of cuts must bound the loss by a killed daemon, a power cut or a lost machine. So all
-dirty pages are collected before each of these. If no file is open for writing that costs nothing:
-the kernel has written back everything at close(2).
+With a write-back cache, write(2) and writes to mapped pages end in the kernel's memory. The kernel
+sends the dirty pages at close(2), at fsync(2), or when they are 30 s old. The intervals of
+background syncs and of cuts must bound the loss by a killed daemon, a power cut or a lost machine.
+So all dirty pages are collected before each sync and each cut. This costs nothing if no file is
+open for writing, because the kernel writes back at close(2).
 
-One *pass* is a syncfs(2), which starts write-back, and the barrier (``barrier``). Kernels since 2026
-do not wait for pages that are already in transit, and skip files while many requests are queued,
-so a pass with more than COLLECT_QUIET_REQUESTS requests is followed by another one. Collecting never
-takes the lock of a file, so that no writer waits for it.
+One *pass* is a syncfs(2), which starts write-back, and the barrier (``barrier``). Kernels since
+2026 do not wait for pages that are already in transit, and skip files while many requests are
+queued. So after a pass with more than COLLECT_QUIET_REQUESTS requests, another pass follows.
+Collecting never takes the lock of a file, so that no writer waits for it.
 Source: Linux, fs/fs-writeback.c, sync_inodes_sb; fs/fuse/file.c, fuse_writepages.
 
 Keeps: system calls that wait for the kernel run in another process (``write_back_process``).
-Tasks: any may call ``collect``; one collection at a time serves all tasks that wait for it.
+Tasks: any task may call ``collect``; one collection serves all tasks that wait for it.
 Design: docs/design/durability.md, "From the kernel to the daemon".
 """
 
@@ -44,7 +44,7 @@ from s3fs_meta.limits import (
 _log = logging.getLogger(__name__)
 
 _SCRIPT: Final = Path(__file__).with_name("write_back_process.py")
-_INHERITED: Final = ("LD_LIBRARY_PATH", "PATH")  # no variable that could hold a secret
+_INHERITED: Final = ("LD_LIBRARY_PATH", "PATH")  # other variables may contain a secret
 
 
 class WriteBack:
@@ -58,13 +58,13 @@ class WriteBack:
         *,
         is_still: Callable[[], bool],
     ) -> None:
-        """Make the object; nothing runs yet.
+        """Begin without a collecting process.
 
         Args:
-            barrier: the file that the handlers of the mount report as opened and released.
-            open_files: of the mount.
-            requests: the number of requests of each kind; the handlers update it.
-            is_still: whether writes are blocked for a copy of their tree.
+            barrier: counts its opens and releases, which the handlers of the mount report.
+            open_files: the open files of the mount.
+            requests: the number of requests of each kind, updated by the handlers.
+            is_still: returns whether writes are blocked by a freeze.
         """
         self._barrier = barrier
         self._open_files = open_files
@@ -79,11 +79,11 @@ class WriteBack:
         self.last_error = ""
 
     def begin(self, place: str, device: int) -> None:
-        """Note the mount point and device; ``collect`` works from then on."""
+        """Record mountpoint and device; ``collect`` works from then on."""
         self._place, self._device, self._serves = place, device, True
 
     async def close(self) -> None:
-        """Stop collecting, and end the process."""
+        """Stop collecting, and end the collecting process."""
         self._serves = False
         if self._process is not None:
             process, self._process = self._process, None
@@ -91,7 +91,7 @@ class WriteBack:
 
     @property
     def pid(self) -> int | None:
-        """Return the process that collects, None if there is none (yet)."""
+        """Return the PID of the collecting process; None if none runs."""
         return None if self._process is None else self._process.pid
 
     def figures(self) -> dict[str, Any]:
@@ -106,14 +106,14 @@ class WriteBack:
         }
 
     def age_s(self) -> float:
-        """Return the largest possible age of dirty pages in the kernel."""
+        """Return the maximum age of dirty pages in the kernel."""
         return self._age_s(self._collected_s)
 
     def asked_age_s(self) -> float:
-        """Return the time since the last pass: write-back was started, and all queued writes came.
+        """Return the time since the last pass, which started write-back and saw all queued writes.
 
-        If programs write without pause, the kernel may have skipped a file while its queue was long.
-        So a pass that was not quiet resets this figure, but not ``age_s``.
+        If programs write without pause, the kernel may have skipped a file while its queue was
+        long. So a pass that was not quiet resets this figure, but not ``age_s``.
         """
         return self._age_s(self._asked_s)
 
@@ -127,11 +127,11 @@ class WriteBack:
         """Make the kernel send all data that was written before this call.
 
         Args:
-            limit_s: the longest time to wait; then the caller continues without the rest.
+            limit_s: time limit; afterwards the caller continues with incomplete data.
 
         Returns:
-            Whether everything was collected. If not, ``last_error`` has the reason; write-back was
-            started all the same, unless the collecting process is stuck.
+            Whether all data was collected. If not, ``last_error`` has the reason; write-back was
+            started nevertheless, unless the collecting process hangs.
 
         Schedule point: only if a file is open for writing.
         """
@@ -140,11 +140,11 @@ class WriteBack:
         called_s = time.monotonic()
         with trio.move_on_after(limit_s) as scope:
             async with self._lock:
-                # A collection that began while this call waited for the lock has included its data.
+                # If another task's collection began after this call, it has collected the data.
                 if self._began_s <= called_s:
                     await self._collect()
         if scope.cancelled_caught:
-            self._failed(f"the kernel did not hand over everything within {limit_s:g} s")
+            self._failed(f"the kernel did not write back all dirty pages within {limit_s:g} s")
         return self._collected_s >= called_s
 
     async def _collect(self) -> None:
@@ -155,7 +155,7 @@ class WriteBack:
             try:
                 await self._ask()
             except OSError as exc:
-                self._failed(f"the kernel was not asked for what it holds: {exc}")
+                self._failed(f"write-back by the kernel could not be started: {exc}")
                 return
             await self._barrier.passed()
             self._asked_s = self._began_s
@@ -166,15 +166,15 @@ class WriteBack:
             self._collected_s = self._began_s
             self.last_error = ""
         elif not is_quiet:
-            # Write-back was started; but whether the kernel skipped a file cannot be known.
-            self._failed("programs write faster than the kernel hands over")
+            # Write-back was started, but the kernel may have skipped a file.
+            self._failed("programs write faster than the kernel writes back")
 
     def _background(self) -> int:
-        """Return the number of requests so far of the kinds that share a queue with write-back."""
+        """Return the number of read and write requests so far, which share the background queue."""
         return self._requests["read"] + self._requests["write"]
 
     async def _ask(self) -> None:
-        """Send one request to the collecting process; start the process if there is none.
+        """Send one request to the collecting process; start the process if none runs.
 
         Raises:
             OSError: the request failed, or the process ended.
@@ -200,20 +200,21 @@ class WriteBack:
 
 
 class ProcessEndedError(OSError):
-    """The collecting process ended; the next request starts another."""
+    """The collecting process ended; the next request starts a new one."""
 
 
 class CollectingProcess:
     """One collecting process, and the connection to it."""
 
     def __init__(self, place: str, barrier_name: bytes) -> None:
-        """Start the process. Only in the main thread: it ends with the thread that started it.
+        """Start the process; call this in the main thread, because it ends with its parent thread.
 
         Raises:
             OSError: the process cannot be started.
         """
-        # This process is blocked until execve(2) has read the program, so the program must not lie on
-        # our own mount. Not subprocess: it waits until the new process has closed inherited files.
+        # The daemon is blocked until execve(2) has read the program, so the program must not be on
+        # the daemon's own mount. The module subprocess would also wait until the new process has
+        # closed inherited files.
         for path in (os.path.realpath(sys.executable), os.path.realpath(_SCRIPT)):
             if os.path.commonpath([path, place]) == place:
                 raise OSError(f"{path} lies below the mountpoint")
@@ -223,7 +224,7 @@ class CollectingProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             streams = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), number) for number in (0, 1)]
-            # In a separate session: ^C at a foreground mount must reach only the daemon.
+            # In a session of its own, because ^C at a foreground mount must reach only the daemon.
             try:
                 self.pid = os.posix_spawn(
                     sys.executable, command, environment, file_actions=streams, setsid=True
@@ -236,13 +237,13 @@ class CollectingProcess:
         self._received = b""
 
     async def ask(self, device: int) -> None:
-        """Let the process collect once. One caller at a time; a caller may be cancelled.
+        """Make the process collect once; one caller at a time, which may be cancelled.
 
         Raises:
             OSError: the kernel refused.
             ProcessEndedError: the process was killed.
         """
-        while self._answered < self._asked:  # skip answers for callers that were cancelled
+        while self._answered < self._asked:  # skip replies to callers that were cancelled
             await self._answer()
         self._asked += 1
         try:
@@ -269,9 +270,9 @@ class CollectingProcess:
         return answer
 
     async def end(self) -> None:
-        """Kill the process, and wait for its end, COLLECTOR_END_S_MAX at most.
+        """Kill the process, and wait at most COLLECTOR_END_S_MAX for its end.
 
-        It may be blocked in the kernel by a request to this daemon; then it ends with the mount.
+        If the process is blocked in the kernel by a request to this daemon, it ends with the mount.
         """
         self._socket.close()
         os.kill(self.pid, signal.SIGKILL)

@@ -1,17 +1,18 @@
 """The collecting process: at the daemon's request it makes the kernel write back one mount.
 
-Owns: the system calls that may wait for the daemon. Does not know: how the daemon handles the writes.
-The daemon must not make these calls itself: a thread that waits in the kernel for an answer of its own
-process keeps a killed daemon from exiting, and ``/dev/fuse`` open. This process is started by
-execve(2) and inherits no descriptor of the daemon but a socket. It may be killed at any time; it ends
-when the socket is closed, and with its parent.
+Owns: the system calls that may wait for the daemon. Does not know: how the daemon handles the
+writes. The daemon must not make these system calls itself. A thread that waits in the kernel for a
+reply of its own process prevents a killed daemon from exiting, and keeps ``/dev/fuse`` open. The
+collecting process is started by execve(2) and inherits only a socket of the daemon. It may be
+killed at any time, and ends when the socket is closed or its parent ends.
 
-One line per request, one per answer, on standard input and output:
+The protocol has one line per request and one per reply, on standard input and output:
 
     daemon → process   <number> <device number, or 0: any>
     process → daemon   <number> done | <number> failed <errno> <text>
 
-Run as a script, with nothing of the package imported: it starts in some 30 ms and takes 9 MB.
+The module is run as a script that imports no other module of the package, so that it starts in some
+30 ms and takes 9 MB.
 Design: docs/design/durability.md, "From the kernel to the daemon".
 """
 
@@ -28,21 +29,21 @@ _AT_FDCWD = -100
 _OPEN_TREE = 428  # the same number on every architecture since Linux 5.2
 _OPEN_TREE_CLONE = 1
 _PR_SET_PDEATHSIG = 1
-_ESCAPED = re.compile(rb"\\([0-7]{3})")  # mountinfo's escapes for blanks and backslashes
+_ESCAPED = re.compile(rb"\\([0-7]{3})")  # mountinfo's escapes of blanks and backslashes
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def collect(place: bytes, name: bytes, device: int) -> None:
-    """Start write-back of everything dirty on a mount, then open and close its barrier.
+    """Start write-back of all dirty pages of a mount, then open and close its barrier.
 
-    The barrier is a hidden file of the daemon: the kernel queues the release of a closed file behind
-    all writes of write-back, so when the daemon sees the release it has seen those writes.
+    The barrier is a hidden file of the daemon. The kernel queues the release of a closed file
+    behind all earlier writes, so the daemon has received these writes when it receives the release.
 
     Args:
-        place: the mount point.
-        name: of the barrier, in the root of the filesystem.
-        device: of the filesystem; 0: use any filesystem that is mounted there.
+        place: the mountpoint.
+        name: the name of the barrier, in the root of the filesystem.
+        device: the device number of the filesystem; 0: use any filesystem mounted on *place*.
 
     Raises:
         OSError: the filesystem cannot be reached, or a system call failed.
@@ -76,7 +77,7 @@ def _root(place: bytes, device: int) -> Iterator[int]:
 
 
 def _candidates(place: bytes, device: int) -> Iterator[bytes]:
-    """Yield paths where a filesystem may be mounted: also if moved, or in another mount namespace."""
+    """Yield paths where a filesystem may be mounted, also in other mount namespaces."""
     yield place
     found = _mountpoints(b"self", device)
     yield from found
@@ -88,7 +89,7 @@ def _candidates(place: bytes, device: int) -> Iterator[bytes]:
 
 
 def open_root(path: bytes) -> int:
-    """Open a directory; if allowed through a detached mount, so that the mount point is not busy."""
+    """Open a directory through a detached mount, if allowed, so that its mountpoint is not busy."""
     tree = _libc.syscall(
         _OPEN_TREE, _AT_FDCWD, ctypes.c_char_p(path), _OPEN_TREE_CLONE | os.O_CLOEXEC
     )
@@ -101,13 +102,13 @@ def open_root(path: bytes) -> int:
 
 
 def _mountpoints(process: bytes, device: int) -> list[bytes]:
-    """Return the mount points of a filesystem that a process sees. Source: proc_pid_mountinfo(5)."""
+    """Return a filesystem's mountpoints in a process's namespace. Source: proc_pid_mountinfo(5)."""
     number = b"%d:%d" % (os.major(device), os.minor(device))
     try:
         with open(b"/proc/%s/mountinfo" % process, "rb") as lines:
             found = [line.split(b" ")[2:5] for line in lines]
     except OSError:
-        return []  # the process has ended, or may not be examined
+        return []  # the process has ended, or this user may not inspect it
     return [
         _ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), path)
         for one, root, path in found
@@ -122,7 +123,7 @@ def _checked(result: int, path: bytes) -> None:
 
 
 def serve(requests: int, answers: int, work: Callable[[int], None]) -> None:
-    """Run each request and answer it, until the other end is closed."""
+    """Carry out each request and reply to it, until the daemon closes the connection."""
     rest = b""
     while piece := os.read(requests, 4096):
         *lines, rest = (rest + piece).split(b"\n")
@@ -140,13 +141,13 @@ def serve(requests: int, answers: int, work: Callable[[int], None]) -> None:
 def main(place: str, name: str, parent: str) -> None:
     """Serve the daemon that started this process; end with it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the daemon needs this process until its own end
-    os.chdir("/")  # a working directory on another mount would keep it from being unmounted
+        signal.signal(number, signal.SIG_IGN)  # the daemon needs this process until the daemon ends
+    os.chdir("/")  # a working directory on another mount would prevent its unmount
     os.closerange(2, os.sysconf("SC_OPEN_MAX"))
     os.open(os.devnull, os.O_WRONLY)
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
-        return  # the parent ended before it could be watched
+        return  # the parent ended before PR_SET_PDEATHSIG took effect
     where, barrier = os.fsencode(place), os.fsencode(name)
     serve(0, 1, lambda device: collect(where, barrier, device))
 

@@ -1,8 +1,8 @@
 """A wrapper around a store that fails on request.
 
-Owns: the requested faults, each for the next calls of one method. A method is named as in the
-contract (``now``, ``get``, ``get_range``, ``put``, ``create``, ``replace``, ``delete``, ``list``)
-or ``ANY``. The faults of one method happen in the order of their requests.
+Owns: the requested faults. Each applies to the next calls of one method, which has its name in the
+contract (``now``, ``get``, ``get_range``, ``put``, ``create``, ``replace``, ``delete``, ``list``),
+or of ``ANY`` method. The faults of a method happen in the order in which they were requested.
 """
 
 import enum
@@ -22,14 +22,14 @@ WRITES: Final = ("put", "create", "replace", "delete")
 
 
 class Call(NamedTuple):
-    """One call; *key* is the first key of a delete and the prefix of a list."""
+    """One recorded call; for a delete, *key* is the first key; for a list, the prefix."""
 
     method: str
     key: str
 
 
 class StoreGate:
-    """Blocks the calls of one method until it is opened; then it stays open."""
+    """Blocks the calls of one method until ``open`` is called."""
 
     def __init__(self) -> None:
         self._started = trio.Event()
@@ -40,7 +40,7 @@ class StoreGate:
         await self._started.wait()
 
     def open(self) -> None:
-        """Let blocked and later calls pass."""
+        """Let blocked calls continue, and later calls pass."""
         self._opened.set()
 
     async def pass_through(self) -> None:
@@ -57,7 +57,7 @@ class _Kind(enum.Enum):
 
 
 class _Fault(NamedTuple):
-    """One fault, for one call."""
+    """One fault, which applies to one call."""
 
     kind: _Kind
     error: StoreError | None = None
@@ -69,8 +69,8 @@ class FaultyStore:
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
         self.calls: list[Call] = []
-        self.down: StoreError | None = None  # every call fails with it while it is set
-        self.ignores_conditions = False  # True: create and replace always store
+        self.down: StoreError | None = None  # if set, every call fails with this error
+        self.ignores_conditions = False  # True: create and replace store unconditionally
         self._faults: dict[str, deque[_Fault]] = {}
         self._gates: dict[str, StoreGate] = {}
 
@@ -82,16 +82,16 @@ class FaultyStore:
 
     def lose_reply(self, method: str, *, times: int = 1) -> None:
         """Carry out the call, then raise TransientStoreError."""
-        assert method in {*WRITES, "list"}, "a read without its answer is a failed one"
+        assert method in {*WRITES, "list"}, "for a read, a lost reply is the same as a failure"
         self._order(method, _Fault(_Kind.LOSE_REPLY), times)
 
     def corrupt(self, method: str, *, times: int = 1) -> None:
-        """Answer a get or get_range with one bit in the middle flipped."""
-        assert method in {"get", "get_range"}, "only answers with bytes can be corrupt"
+        """Flip one bit in the middle of the bytes that a get or get_range returns."""
+        assert method in {"get", "get_range"}, "only replies with bytes can be corrupt"
         self._order(method, _Fault(_Kind.CORRUPT), times)
 
     def shorten(self, method: str, *, times: int = 1) -> None:
-        """Answer a get with half of the bytes (no store would do that to a get_range)."""
+        """Return only the first half of an object from a get."""
         assert method == "get", "a get_range checks its own length"
         self._order(method, _Fault(_Kind.SHORTEN), times)
 
@@ -107,12 +107,12 @@ class FaultyStore:
 
     @property
     def url(self) -> str:
-        """Return the inner store's."""
+        """Return the URL of the inner store."""
         return self.inner.url
 
     @property
     def has_own_clock(self) -> bool:
-        """Return the inner store's."""
+        """Return whether the inner store has a clock of its own."""
         return self.inner.has_own_clock
 
     async def now_ns(self) -> int | None:
@@ -121,24 +121,24 @@ class FaultyStore:
         return await self.inner.now_ns()
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
-        """Return a whole object, perhaps damaged."""
+        """Return an object, damaged if a fault was requested."""
         fault = await self._enter("get", key)
         fetched = await self.inner.get(key, max_bytes)
         return fetched._replace(data=_damaged(fetched.data, fault))
 
     async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
-        """Return bytes ``[start, stop)`` of an object, perhaps damaged."""
+        """Return bytes ``[start, stop)`` of an object, damaged if a fault was requested."""
         fault = await self._enter("get_range", key)
         return _damaged(await self.inner.get_range(key, start, stop), fault)
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
-        """Store an object, replacing any."""
+        """Store an object unconditionally."""
         fault = await self._enter("put", key)
         await self.inner.put(key, data)
         _lose(fault, key)
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if the key is free."""
+        """Store an object if no object has the key."""
         fault = await self._enter("create", key)
         if self.ignores_conditions:
             etag = await self._put_regardless(key, data)
@@ -148,7 +148,7 @@ class FaultyStore:
         return etag
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
-        """Store an object only if its present version is *etag*."""
+        """Store an object if the key's current object has the version *etag*."""
         fault = await self._enter("replace", key)
         if self.ignores_conditions:
             new_etag = await self._put_regardless(key, data)
@@ -165,7 +165,7 @@ class FaultyStore:
         _lose(fault, key)
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects, ascending; a lost reply ends the listing after the first object."""
+        """Yield the objects by ascending key; a lost reply ends the listing after the first one."""
         fault = await self._enter("list", prefix)
         async with aclosing(self.inner.list(prefix, after=after)) as found:
             async for info in found:
@@ -177,10 +177,10 @@ class FaultyStore:
         await self.inner.close()
 
     async def _enter(self, method: str, key: str) -> _Fault | None:
-        """Record the call, wait at its gate, and return the fault to apply.
+        """Record a call, wait at its gate, and return the fault to apply.
 
         Raises:
-            StoreError: the call must fail.
+            StoreError: the requested fault is a failure of the call.
         """
         self.calls.append(Call(method, key))
         gate = self._gates.get(method) or self._gates.get(ANY)

@@ -1,9 +1,9 @@
-"""The states that a filesystem may have after a crash: each is a prefix of the operations.
+"""The states that a filesystem may have after a crash: those after each uncommitted operation.
 
-Owns: the states of a filesystem since the last commit, and matching a tree found after a crash to
-one of them. Does not know: how a crash is made.
-A kill keeps every byte that was written to a block file, and the rows of committed groups. So a
-test finds the state at the last commit, in which some bytes of the next write may appear already.
+Owns: the states of a filesystem since the last commit, and comparing a tree found after a crash
+with these states. Does not know: how a crash is made. After a kill, all bytes written to block
+files exist, and the rows of committed groups. So a test finds the state of the last commit, but a
+file may already have some bytes of the next write.
 """
 
 import re
@@ -22,7 +22,7 @@ _RUN: Final = re.compile(rb"\0+|[^\0]+")
 
 
 class History:
-    """Operations and the states between them; ``states[0]`` is before the first."""
+    """Operations, and the states before, between and after them, in ``states``."""
 
     def __init__(self, start: ModelFilesystem) -> None:
         self.states = [start]
@@ -31,20 +31,20 @@ class History:
 
     @property
     def now(self) -> ModelFilesystem:
-        """Return the present state."""
+        """Return the current state."""
         return self.states[-1]
 
     def add(self, operation: Operation, after: ModelFilesystem) -> None:
-        """Add one operation that was done, and the state after it."""
+        """Add an operation that was carried out, and the state after the operation."""
         self.operations.append(operation)
         self.states.append(after)
 
     def note_commit(self) -> None:
-        """Note that all operations added so far are committed."""
+        """Record that all operations added so far are committed."""
         self.sure = len(self.operations)
 
     def find(self, tree: Tree, next_ino: Ino) -> ModelFilesystem | None:
-        """Return the newest state that equals a tree, None if no state does."""
+        """Return the newest state that equals a tree; None if no state does."""
         for number in range(len(self.operations), self.sure - 1, -1):
             state = self.states[number].crashed()
             if state.next_ino != next_ino:
@@ -58,7 +58,7 @@ class History:
 
 
 def _allow_bytes(expected: Tree, found: Tree, operation: Operation, after: ModelFilesystem) -> None:
-    """Accept bytes of one uncommitted write, within the size that the file had before it."""
+    """Accept bytes of one uncommitted write within the size of the file before the write."""
     if operation.act not in _WRITES or operation.ino not in after.nodes:
         return
     new = after.nodes[operation.ino].content
@@ -76,7 +76,7 @@ def _allow_bytes(expected: Tree, found: Tree, operation: Operation, after: Model
 
 
 def with_content(state: ModelFilesystem, tree: Tree) -> ModelFilesystem:
-    """Give the files of a state the contents in *tree*, and return the state."""
+    """Replace the contents of a state's files by the contents in *tree*; return the state."""
     for entry in tree.values():
         if entry.content is not None:
             state.set_content(entry.ino, entry.content)
@@ -86,7 +86,7 @@ def with_content(state: ModelFilesystem, tree: Tree) -> ModelFilesystem:
 def differences(expected: Tree, found: Tree) -> list[str]:
     """Return one line for each difference between two trees."""
     lines = [f"{path!r} is missing" for path in sorted(expected.keys() - found.keys())]
-    lines += [f"{path!r} is too much" for path in sorted(found.keys() - expected.keys())]
+    lines += [f"{path!r} is not expected" for path in sorted(found.keys() - expected.keys())]
     for path in sorted(expected.keys() & found.keys()):
         for field, wanted, present in zip(Seen._fields, expected[path], found[path], strict=True):
             if wanted != present:

@@ -1,10 +1,11 @@
-"""The reference model: the shortest possible definition of a filesystem.
+"""The reference model: a minimal definition of a filesystem, with which tests compare the real one.
 
-Owns: the correct behaviour. A filesystem is a set of nodes; a directory's names are the only
-links. Every other field of stat(2) is computed on request.
+Owns: the correct behaviour of operations. A filesystem is a set of nodes, and the entries of
+directories are the only links between nodes. Fields of stat(2) such as nlink are computed on
+request.
 Does not know: blocks, rows, groups, caches, stores, times.
-Nodes are values that are replaced, never changed, so a copy of the model costs one dictionary.
-Errors are the program's own, so that a test can compare their classes.
+Nodes are immutable values, so a copy of the model costs one dictionary. Operations raise the error
+classes of the program, so that a test can compare them.
 """
 
 import stat
@@ -34,7 +35,7 @@ RENAME_EXCHANGE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One inode; its mode decides which of the other fields apply."""
+    """One inode; the file type in its mode decides which other fields apply."""
 
     mode: int
     uid: int = 0
@@ -46,17 +47,17 @@ class Node:
 
     @property
     def is_directory(self) -> bool:
-        """Return whether it is a directory."""
+        """Return whether the inode is a directory."""
         return stat.S_ISDIR(self.mode)
 
     @property
     def is_file(self) -> bool:
-        """Return whether it is a regular file."""
+        """Return whether the inode is a regular file."""
         return stat.S_ISREG(self.mode)
 
 
 class Seen(NamedTuple):
-    """The visible state of the inode behind one path."""
+    """The visible state of the inode at one path."""
 
     ino: Ino
     mode: int
@@ -64,13 +65,13 @@ class Seen(NamedTuple):
     uid: int
     gid: int
     size_bytes: int  # 0 for directories, whose size is not compared
-    content: bytes | None  # None if it is not a regular file, or was not read
+    content: bytes | None  # None if the inode is no regular file, or its content was not read
     target: bytes
     xattrs: tuple[tuple[bytes, bytes], ...]
 
 
 class ModelFilesystem:
-    """A filesystem in memory."""
+    """The model of one filesystem, in memory."""
 
     def __init__(self, *, uid: int = 0, gid: int = 0) -> None:
         self.nodes: dict[Ino, Node] = {ROOT_INO: Node(stat.S_IFDIR | 0o755, uid, gid)}
@@ -86,7 +87,7 @@ class ModelFilesystem:
         return other
 
     def crashed(self) -> "ModelFilesystem":
-        """Return the filesystem after a crash: no file is open, so open unlinked files vanish."""
+        """Return the filesystem after a crash, without the files that were open and unlinked."""
         left = self.copy()
         for ino in list(left.opens):
             left.opens.pop(ino)
@@ -96,11 +97,11 @@ class ModelFilesystem:
     # --- looking -------------------------------------------------------------------------------
 
     def tree(self) -> dict[bytes, Seen]:
-        """Return the state of every named inode, by path; the root is ``/``."""
+        """Return the state of each inode that has a name, by path; the root is ``/``."""
         return {path: self.seen(ino) for path, ino in self.paths()}
 
     def paths(self) -> Iterator[tuple[bytes, Ino]]:
-        """Yield every path with its inode, a directory before its entries."""
+        """Yield every path with its inode, directories before their entries."""
         waiting = [(b"/", ROOT_INO)]
         while waiting:
             path, ino = waiting.pop()
@@ -124,7 +125,7 @@ class ModelFilesystem:
         )
 
     def nlink(self, ino: Ino) -> int:
-        """Count names; for a directory: its name, its ``.``, and the ``..`` of subdirectories."""
+        """Return the link count, which for a directory includes ``.`` and ``..`` of children."""
         node = self.nodes[ino]
         if node.is_directory:
             return 2 + sum(self.nodes[child].is_directory for child in node.entries.values())
@@ -133,7 +134,7 @@ class ModelFilesystem:
         )
 
     def ino_at(self, path: bytes) -> Ino:
-        """Return the inode that a path names. Raises NoEntryError."""
+        """Return the inode at a path; raise NoEntryError if the path does not exist."""
         ino = ROOT_INO
         for name in filter(None, path.split(b"/")):
             ino = self._find(ino, name)
@@ -146,7 +147,7 @@ class ModelFilesystem:
         return child
 
     def node(self, ino: Ino) -> Node:
-        """Return one inode. Raises NoInodeError."""
+        """Return one inode; raise NoInodeError if it does not exist."""
         node = self.nodes.get(ino)
         if node is None:
             raise NoInodeError(ino)
@@ -171,7 +172,7 @@ class ModelFilesystem:
     def make(
         self, parent: Ino, name: bytes, mode: int, uid: int, gid: int, target: bytes = b""
     ) -> Ino:
-        """Make an inode of any type; in a setgid directory it inherits the group and the bit."""
+        """Create an inode of any type, which inherits the group of a setgid directory."""
         directory = self._directory(parent)
         _check_name(name)
         if name in directory.entries:
@@ -186,7 +187,7 @@ class ModelFilesystem:
         return ino
 
     def link(self, ino: Ino, parent: Ino, name: bytes) -> None:
-        """Give an inode a further name."""
+        """Create a hard link to an inode."""
         node = self.node(ino)
         if node.is_directory:
             raise NotPermittedError("hard link to a directory")
@@ -199,7 +200,7 @@ class ModelFilesystem:
         self._enter(parent, name, ino)
 
     def unlink(self, parent: Ino, name: bytes) -> None:
-        """Remove a name that is no directory."""
+        """Remove a name of an inode that is no directory."""
         ino = self._find(parent, name)
         if self.nodes[ino].is_directory:
             raise RefusesDirectoryError(ino)
@@ -223,9 +224,9 @@ class ModelFilesystem:
         self._leave(parent, name)
 
     def clone(self, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes) -> None:
-        """Copy a name and the tree below it; hard links inside stay hard links in the copy.
+        """Copy a name and the tree below it; hard links within the tree are hard links in the copy.
 
-        The numbers of the copy's inodes are unspecified: see ``renumber``.
+        The inode numbers of the copy are unspecified, so ``renumber`` changes them later.
         """
         source = self._find(parent, name)
         _check_name(new_name)
@@ -246,9 +247,9 @@ class ModelFilesystem:
             yield from self._all_below(child)
 
     def renumber(self, numbers: Mapping[Ino, Ino], next_ino: Ino) -> None:
-        """Give inodes new numbers, which no other inode has."""
-        assert len(set(numbers.values())) == len(numbers), "no number is given twice"
-        assert not set(numbers.values()) & (self.nodes.keys() - numbers.keys()), "nor again"
+        """Change the numbers of inodes to numbers that no other inode has."""
+        assert len(set(numbers.values())) == len(numbers), "each new number is different"
+        assert not set(numbers.values()) & (self.nodes.keys() - numbers.keys()), "no number is used"
         self.nodes = {
             numbers.get(ino, ino): replace(
                 node,
@@ -261,7 +262,7 @@ class ModelFilesystem:
     def rename(
         self, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, flags: int = 0
     ) -> None:
-        """Move a name over another, or exchange the two (rename(2), renameat2(2))."""
+        """Move a name, or exchange two names if *flags* demands that."""
         _check_name(new_name)
         moved = self._find(parent, name)
         target = self._directory(new_parent).entries.get(new_name)
@@ -315,7 +316,7 @@ class ModelFilesystem:
         self.purge(ino)
 
     def purge(self, ino: Ino) -> None:
-        """Drop an inode that has no name and is not open."""
+        """Delete an inode if it has no name and is not open."""
         named = any(ino in node.entries.values() for node in self.nodes.values())
         if ino != ROOT_INO and not named and not self.opens.get(ino):
             self.nodes.pop(ino, None)
@@ -323,26 +324,26 @@ class ModelFilesystem:
     # --- inodes --------------------------------------------------------------------------------
 
     def open(self, ino: Ino) -> None:
-        """Open an inode: it exists until ``release`` even without a name."""
+        """Open an inode, which then exists until ``release``, even without a name."""
         self.node(ino)
         self.opens[ino] = self.opens.get(ino, 0) + 1
 
     def release(self, ino: Ino) -> None:
-        """Undo one ``open``."""
+        """End one ``open`` of an inode."""
         self.opens[ino] -= 1
         if not self.opens[ino]:
             del self.opens[ino]
             self.purge(ino)
 
     def write(self, ino: Ino, offset: int, data: bytes) -> None:
-        """Write bytes; a gap between the end and *offset* reads as zeros."""
+        """Write bytes to a file; a gap between its end and *offset* reads as zeros."""
         node = self._file(ino)
         before = node.content.ljust(offset, b"\0")
         content = before[:offset] + data + before[offset + len(data) :]
         self.nodes[ino] = replace(node, content=content)
 
     def truncate(self, ino: Ino, size_bytes: int) -> None:
-        """Set the size; added bytes are zeros."""
+        """Set the size of a file; added bytes are zeros."""
         node = self._file(ino)
         content = node.content[:size_bytes].ljust(size_bytes, b"\0")
         self.nodes[ino] = replace(node, content=content)
@@ -352,12 +353,12 @@ class ModelFilesystem:
         self.nodes[ino] = replace(self._file(ino), content=content)
 
     def chmod(self, ino: Ino, mode: int) -> None:
-        """Set the permission bits."""
+        """Set the permission bits of an inode."""
         node = self.node(ino)
         self.nodes[ino] = replace(node, mode=stat.S_IFMT(node.mode) | mode)
 
     def chown(self, ino: Ino, uid: int, gid: int) -> None:
-        """Set owner and group, as root: no mode bit is cleared."""
+        """Set owner and group as root does, without clearing mode bits."""
         self.nodes[ino] = replace(self.node(ino), uid=uid, gid=gid)
 
     def set_xattr(
@@ -369,7 +370,7 @@ class ModelFilesystem:
         must_be_new: bool = False,
         must_exist: bool = False,
     ) -> None:
-        """Set one extended attribute."""
+        """Set an extended attribute of an inode."""
         node = self.node(ino)
         if must_be_new and name in node.xattrs:
             raise AttributeExistsError(ino, name)
@@ -378,7 +379,7 @@ class ModelFilesystem:
         self.nodes[ino] = replace(node, xattrs={**node.xattrs, name: value})
 
     def remove_xattr(self, ino: Ino, name: bytes) -> None:
-        """Remove one extended attribute."""
+        """Remove an extended attribute of an inode."""
         node = self.node(ino)
         if name not in node.xattrs:
             raise NoAttributeError(ino, name)

@@ -1,4 +1,4 @@
-"""The visible state of a ``Filesystem``, in the types of the model.
+"""The visible state of a ``Filesystem``, in the types of the reference model.
 
 Owns: walking a ``Filesystem`` and describing its inodes. Does not know: the expected state.
 """
@@ -10,14 +10,15 @@ from s3fs_meta.model import ROOT_INO, Attributes, Caller, Cookie
 from s3fs_meta.testing.model_fs import Seen
 
 _ROOT = Caller(0, 0, 0, 1)
-_PAGE = 3  # small, so that directories take several pages
+_PAGE = 3  # rows of a page: few, so that a directory takes several pages
 
 
 async def tree_of(fs: Filesystem, *, content: bool = True) -> dict[bytes, Seen]:
-    """Return the state of every named inode, by path; the root is ``/``.
+    """Return the state of each inode that has a name, by path; the root is ``/``.
 
     Args:
-        content: read every file; blocks that are not cached are downloaded.
+        fs: the filesystem.
+        content: read every file, and so download blocks that are not cached.
     """
     found: dict[bytes, Seen] = {}
     waiting = [(b"/", fs.getattr(ROOT_INO))]
@@ -48,7 +49,7 @@ async def seen(fs: Filesystem, attributes: Attributes, *, content: bool = True) 
 
 
 def entries(fs: Filesystem, directory: Attributes) -> list[tuple[bytes, Attributes]]:
-    """Return a directory's names and attributes; check that its size is their number."""
+    """Return a directory's names and attributes; check that its size is the number of names."""
     found: list[tuple[bytes, Attributes]] = []
     after = Cookie(0)
     while page := fs.read_directory(directory.ino, after, _PAGE):

@@ -1,9 +1,9 @@
 """Filesystem operations as values, from which tests build random programs.
 
-Owns: the operations, choosing one by a few small numbers, and applying it to the model and to the
-filesystem. Does not know: comparisons, crashes.
-A *wish* holds small numbers only, so that failing programs shrink to readable ones. Its meaning
-depends on the inodes and names that exist when it is carried out.
+Owns: the operations, choosing an operation by a few small numbers, and applying it to the model and
+to the filesystem. Does not know: comparisons, crashes.
+A *wish* is an act with small numbers, which choose among the inodes and names that exist when the
+wish is carried out. So Hypothesis can shrink a failing program to a readable one.
 """
 
 import enum
@@ -24,7 +24,7 @@ from s3fs_meta.model import Caller, Ino
 from s3fs_meta.testing.model_fs import RENAME_EXCHANGE, RENAME_NOREPLACE, ModelFilesystem
 
 BLOCK_BYTES: Final = 64 * KIB
-# With umask 0: the filesystem would apply another one, and the model has none.
+# The umask is 0, because the model does not apply one.
 ROOT: Final = Caller(0, 0, 0, 1)
 USER: Final = Caller(1000, 100, 0, 1)
 
@@ -67,10 +67,10 @@ class Wish(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One act with its arguments; the act decides which of them apply."""
+    """One act with its arguments; the act decides which arguments apply."""
 
     act: Act
-    ino: Ino  # number of the inode, or of the directory with the name
+    ino: Ino  # the inode, or the directory that has the name
     name: bytes = b""
     new_parent: Ino = Ino(0)
     new_name: bytes = b""
@@ -134,12 +134,12 @@ _XATTR_NAMES: Final = (b"user.a", b"user.b", b"trusted.c", b"security.d")
 _FLAGS: Final = (0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE)
 _XATTR_CREATE: Final = 1  # sys/xattr.h
 _XATTR_REPLACE: Final = 2
-_WISHES_FOR_WHAT_IS_NOT: Final = 8  # one of this many names may be missing
-_PATTERN_BYTES: Final = 61  # a prime, so that no two blocks begin at the same point of the pattern
+_WISHES_FOR_WHAT_IS_NOT: Final = 8  # one of so many chosen names need not exist
+_PATTERN_BYTES: Final = 61  # a prime, so that every block begins at another byte of the pattern
 
 
 def pattern(number: int, length: int) -> bytes:
-    """Return *length* bytes that depend on *number*; zeros for 0.
+    """Return *length* bytes that depend on *number*; for the number 0 they are zeros.
 
     For other numbers no byte is zero, so that a test notices lost content.
     """
@@ -151,7 +151,7 @@ def pattern(number: int, length: int) -> bytes:
 
 
 def choose(model: ModelFilesystem, wish: Wish) -> Operation | None:
-    """Return the operation that a wish means now, None if no inode fits it."""
+    """Return the operation that a wish means in the current state; None if no inode is suitable."""
     if wish.act in _OF_NAMES:
         return _choose_name(model, wish)
     if wish.act is Act.RELEASE:
@@ -181,7 +181,7 @@ def _choose_name(model: ModelFilesystem, wish: Wish) -> Operation:
 
 
 def _choose_entry(model: ModelFilesystem, wish: Wish, directories: list[Ino]) -> Operation:
-    """Choose an existing name; one wish in _WISHES_FOR_WHAT_IS_NOT takes any name."""
+    """Choose an existing name; for one wish in _WISHES_FOR_WHAT_IS_NOT, any name."""
     act, a, b, c, d = wish
     directory, name = directories[a % len(directories)], NAMES[b % len(NAMES)]
     entries = [(ino, name) for ino in directories for name in sorted(model.nodes[ino].entries)]
@@ -219,7 +219,7 @@ def _choose_change(model: ModelFilesystem, wish: Wish, ino: Ino) -> Operation:
 
 
 def apply(model: ModelFilesystem, operation: Operation) -> Outcome:
-    """Apply an operation to the model; return the class of its error, None on success."""
+    """Apply an operation to the model; return the class of its error, or None on success."""
     try:
         _apply(model, operation)
     except FsError as exc:
@@ -278,10 +278,10 @@ def _apply_to_inode(model: ModelFilesystem, operation: Operation) -> None:
 
 
 async def perform(fs: Filesystem, operation: Operation) -> Outcome:
-    """Apply an operation to the filesystem; return the class of its error, None on success.
+    """Apply an operation to the filesystem; return the class of its FsError, or None on success.
 
     Raises:
-        S3fsError: any error but FsError: of the store, the database, the disk.
+        S3fsError: the store, the database or the disk failed.
     """
     try:
         if operation.act is Act.CLONE:
@@ -318,7 +318,7 @@ def _perform_on_names(fs: Filesystem, operation: Operation) -> None:
 
 
 def _remove_tree(fs: Filesystem, parent: Ino, name: bytes) -> None:
-    """Remove a name with the tree below it, and delete that tree's inodes at once."""
+    """Remove a name with the tree below it, and delete the inodes of the tree at once."""
     found = fs.lookup(parent, name)
     fs.tree_removal.remove(parent, name, Ino(0) if found is None else found.ino)
     while len(fs.orphans.trees):
@@ -340,7 +340,7 @@ async def _perform_on_inode(fs: Filesystem, operation: Operation) -> None:
     act, ino, name, _, _, number, data = operation
     match act:
         case Act.WRITE | Act.APPEND:
-            # A write from the kernel's cache, for which the kernel sets the times.
+            # For a write from its cache the kernel sets the times, so every second write sets none.
             from_cache = data[0] % 2 == 1
             assert await fs.write(ino, number, data, sets_times=not from_cache) == len(data)
         case Act.TRUNCATE:

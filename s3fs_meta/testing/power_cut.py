@@ -1,20 +1,21 @@
 """Simulated power cuts: every state of a disk that the rules of POSIX and SQLite allow.
 
-Owns: these rules, choosing states, writing one to a directory. Does not know: the correct state
+Owns: the rules, choosing states, writing a state to a directory. Does not know: the correct state
 after recovery.
 
     synced before the cut     is on the disk
-    an unsynced name          is on the disk or not, independent of others; a rename is one step
+    an unsynced name          is on the disk or not, independently of other names; a rename is one
+                              step
     an unsynced write to the  is on the disk, or not, or only some of its 512-byte sectors are
       database or its journal
-    an unsynced page of a     is as at any point in time since the last sync, each 4 KiB page on
-      block file              its own; where it overwrites old bytes, each sector on its own
+    an unsynced page of a     is as at any point in time since the last sync, each 4 KiB page
+      block file              independently; if it overwrites old bytes, each sector independently
     an unsynced size of a     is as at any point in time since the last sync
       block file
 
-The last two rules allow fewer states than the third, because the kernel writes pages, not calls,
-and no filesystem that we know shows parts of a page that it never wrote; SQLite does not rely on
-that. A page that was never written and lies within the size is a hole. Sources: fsync(2);
+The rules for block files allow fewer states than the rule for the database: the kernel writes
+pages, and no known filesystem shows parts of a page that it never wrote. SQLite does not rely on
+this. A page within the size that was never written is a hole. Sources: fsync(2);
 https://www.sqlite.org/atomiccommit.html, "Hardware Assumptions"; Pillai et al., "All File Systems
 Are Not Created Equal", OSDI 2014.
 """
@@ -45,21 +46,21 @@ from s3fs_meta.testing.recorded_disk import (
 PAGE_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
 _HALF: Final = 0.5
-_CHANGES_MAX: Final = 10_000  # unsynced changes before one cut
-_TORN: Final = 0.3  # share of torn writes, in states with torn writes
+_CHANGES_MAX: Final = 10_000  # maximum number of unsynced changes before a cut
+_TORN: Final = 0.3  # share of torn writes in states that have torn writes
 
 _Data = Wrote | Resized
 
 
 class Content:
-    """A file on a disk: pages, and holes where no page was ever written."""
+    """The content of a file on a disk: pages, and holes where no page was written."""
 
     def __init__(self) -> None:
         self.pages: dict[int, bytearray] = {}
         self.size_bytes = 0
 
     def apply(self, event: _Data) -> None:
-        """Apply one event to all pages of the file."""
+        """Apply a write or a change of the size to the content."""
         if isinstance(event, Wrote):
             for piece in pieces(event):
                 self.put(piece)
@@ -70,12 +71,12 @@ class Content:
             self.size_bytes = event.size_bytes
 
     def put(self, piece: "Piece") -> None:
-        """Write into one page."""
+        """Write bytes into one page."""
         page = self.pages.setdefault(piece.page, bytearray(PAGE_BYTES))
         page[piece.start : piece.start + len(piece.data)] = piece.data
 
     def cut_page(self, page: int, size_bytes: int) -> None:
-        """Zero the part of one page past a size; drop a page that lies past it."""
+        """Zero the part of a page beyond a size; drop a page that is beyond it."""
         keep = size_bytes - page * PAGE_BYTES
         if keep <= 0:
             self.pages.pop(page, None)
@@ -83,7 +84,7 @@ class Content:
             self.pages[page][keep:] = bytes(PAGE_BYTES - keep)
 
     def write_to(self, path: Path) -> None:
-        """Write the content to a file; holes stay holes."""
+        """Write the content to a file, with its holes."""
         with path.open("wb") as file:
             for page, data in sorted(self.pages.items()):
                 file.seek(page * PAGE_BYTES)
@@ -110,7 +111,7 @@ def pieces(event: Wrote) -> Iterator[Piece]:
 
 
 class State(NamedTuple):
-    """One possible state of the directory after a cut."""
+    """One possible state of a directory after a power cut."""
 
     names: dict[str, FileId | None]
     files: dict[FileId, Content]
@@ -142,7 +143,7 @@ class State(NamedTuple):
 
 
 class PowerCut:
-    """All states that are possible if power is cut after some events."""
+    """The states that a directory may have if power is cut after some recorded events."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self._events = events
@@ -154,7 +155,7 @@ class PowerCut:
         self._settle()
 
     def _settle(self) -> None:
-        """Separate the synced changes from the unsynced ones."""
+        """Separate synced from unsynced changes."""
         files, directories, everything = self._covered()
         for number, event in enumerate(self._events):
             if isinstance(event, Wrote | Resized):
@@ -196,7 +197,7 @@ class PowerCut:
 
     @property
     def loose(self) -> int:
-        """Return the number of unsynced changes, as ``Exactly`` counts them."""
+        """Return the number of unsynced changes, by the count of ``Exactly``."""
         counts = [Exactly(0), Exactly((1 << _CHANGES_MAX) - 1)]
         for dice in counts:
             self.choose(dice)
@@ -205,7 +206,7 @@ class PowerCut:
     # --- choosing --------------------------------------------------------------------------------
 
     def choose(self, dice: "Dice") -> State:
-        """Return one state."""
+        """Return the state that *dice* chooses."""
         names = dict(self._names)
         for event in self._loose_names:
             if dice.keeps():
@@ -231,11 +232,11 @@ class PowerCut:
 
 
 class Dice:
-    """Chooses among the states, by a seed."""
+    """Chooses a state at random, from a seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
-        # Most bugs appear at the extremes: nearly no change on the disk, or nearly all.
+        # Most bugs appear if nearly no change is on the disk, or nearly all changes are.
         self._bias = self._random.choice((0.0, 0.03, 0.5, 0.97, 1.0))
         self._tears = self._random.random() < _HALF
 
@@ -244,23 +245,23 @@ class Dice:
         return self._random.random() < self._bias
 
     def page(self, count: int) -> int:
-        """Return how many of *count* changes of one page, in order, are on the disk."""
+        """Return how many of *count* successive changes of a page are on the disk."""
         if self.keeps():
             return count
         return self._random.randint(0, count) if self._random.random() < _HALF else 0
 
     def size(self, count: int) -> int:
-        """Return how many of *count* changes of one file's size, in order, are on the disk."""
+        """Return how many of *count* successive changes of a file's size are on the disk."""
         return self.page(count)
 
     def sectors(self, piece: Piece) -> list[Piece]:
-        """Return the sectors of a piece that are on the disk: none, all, or some."""
+        """Return the sectors of a piece that are on the disk: none, some or all."""
         if self._tears and self._random.random() < _TORN:
             return [part for part in _sectors(piece) if self._random.random() < _HALF]
         return [piece] if self.keeps() else []
 
     def parts(self, event: Wrote) -> list[Piece]:
-        """Return the parts of one write of SQLite that are on the disk."""
+        """Return the parts of a write by SQLite that are on the disk."""
         return [part for piece in pieces(event) for part in self.sectors(piece)]
 
     def torn(self, piece: Piece) -> list[Piece]:
@@ -269,12 +270,12 @@ class Dice:
 
 
 class Exactly(Dice):
-    """Chooses one state by the bits of a number: each change is on the disk or not, none torn."""
+    """Chooses a state by the bits of a number: one bit for each change, without torn writes."""
 
     def __init__(self, bits: int) -> None:
         super().__init__(0)
         self._bits = bits
-        self.asked = 0  # number of bits that were used
+        self.asked = 0  # number of bits used so far
 
     @override
     def keeps(self) -> bool:
@@ -304,7 +305,7 @@ def _sectors(piece: Piece) -> Iterator[Piece]:
 
 
 def _choose_writes(content: Content, loose: list[_Data], dice: Dice) -> None:
-    """Apply writes to the database or its journal, each independent of the others."""
+    """Apply writes to the database or its journal, each independently."""
     for event in loose:
         if isinstance(event, Resized):
             if dice.keeps():
@@ -317,7 +318,7 @@ def _choose_writes(content: Content, loose: list[_Data], dice: Dice) -> None:
 
 
 def _choose_pages(content: Content, loose: list[_Data], dice: Dice) -> None:
-    """Apply writes to a block file: each page, and the size, as at a point in time of its own."""
+    """Apply writes to a block file: each page and the size have a point in time of their own."""
     sizes = [content.size_bytes]
     changes: defaultdict[int, list[Piece | int]] = defaultdict(list)
     for event in loose:
@@ -344,7 +345,7 @@ def _choose_pages(content: Content, loose: list[_Data], dice: Dice) -> None:
 
 
 def _tear(content: Content, change: Piece | int, dice: Dice) -> None:
-    """Apply a part of the next change to a page that was on the disk before."""
+    """Apply a part of the next change to a page that the disk has."""
     if not isinstance(change, int):
         for part in dice.torn(change):
             content.put(part)

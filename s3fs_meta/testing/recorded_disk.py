@@ -1,12 +1,13 @@
 """A recording of every change that a process makes to one directory, in order.
 
-Owns: the events, and the hooks that record them: the functions of ``os`` that change files, and
-for SQLite a VFS (``recorded_vfs``). Does not know: the effects of a power cut (``power_cut``).
-A test can check a recording: ``replay`` of all events must give the directory byte by byte.
+Owns: the events, and the hooks that record them: replacements of the functions of ``os`` that
+change files, and for SQLite a VFS (``recorded_vfs``). Does not know: the effects of a power cut
+(``power_cut``).
+A test can check a recording: ``replay`` of all events must return the content of the directory.
 
 A file is identified by its inode number, so descriptors need no records. An event is recorded
-after its call has returned; a sync covers the events recorded before it began. Both may record a
-change as less durable than it is, never as more.
+after its call has returned, and a sync covers the events recorded before it began. So a change may
+be recorded as less durable than it is, but never as more durable.
 """
 
 import contextlib
@@ -41,10 +42,10 @@ class Resized(NamedTuple):
 
 
 class Entered(NamedTuple):
-    """A name was created for a file; None: for a directory."""
+    """A name was created, for a file or a directory."""
 
     path: str
-    file: FileId | None
+    file: FileId | None  # None: a directory
 
 
 class Left(NamedTuple):
@@ -82,19 +83,20 @@ class SyncedAll(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """An event outside the disk: a promise to the user, an object stored."""
+    """An event that is no change of the disk, such as the end of an fsync or a stored object."""
 
     what: Any
 
 
 Event = Wrote | Resized | Entered | Left | Moved | SyncedFile | SyncedDirectory | SyncedAll | Noted
 
-# A crash invalidates SQLite's shared memory; a socket has no content.
+# Files that are not recorded: a crash invalidates SQLite's shared memory, and a socket has no
+# content.
 IGNORED: Final = ("-shm", "control.sock")
 
 
 class Recorder:
-    """Collects the events below one directory, which exists and is empty."""
+    """Collects the events below one directory, which is empty at the start."""
 
     def __init__(self, root: Path) -> None:
         self.root = os.path.realpath(root)
@@ -104,13 +106,13 @@ class Recorder:
         self._next_id = 0
 
     def note(self, what: object) -> int:
-        """Add an event outside the disk; return its number."""
+        """Add an event that is no change of the disk; return the number of the event."""
         with self._lock:
             self.events.append(Noted(what))
             return len(self.events) - 1
 
     def inside(self, path: Any) -> str | None:
-        """Return a path relative to the root, None for a path outside it."""
+        """Return a path relative to the root; None for a path outside the root."""
         text = os.path.abspath(os.fspath(path)) if isinstance(path, (str, Path)) else ""
         if not text.startswith(self.root + "/") or text.endswith(IGNORED):
             return None
@@ -126,7 +128,7 @@ class Recorder:
             self.events.append(Entered(path, self._ids[inode]))
 
     def id_of(self, inode: int) -> FileId | None:
-        """Return the file with an inode number, None for one that is not recorded."""
+        """Return the identifier of the file with an inode number; None if it is not recorded."""
         return self._ids.get(inode)
 
     def removed(self, path: str, inode: int) -> None:
@@ -146,7 +148,7 @@ class Recorder:
 
     @property
     def lock(self) -> threading.RLock:
-        """Return the lock that keeps events in order if recording one takes several steps."""
+        """Return the lock that a caller holds while it makes a change and records the event."""
         return self._lock
 
 
@@ -154,7 +156,7 @@ class Recorder:
 
 
 class Disk:
-    """The files and names that result from some events, in memory."""
+    """The files and names of a directory, in memory, as events create them."""
 
     def __init__(self) -> None:
         self.names: dict[str, FileId | None] = {}
@@ -175,7 +177,7 @@ class Disk:
             apply_to_names(self.names, event)
 
     def contents(self) -> dict[str, bytes | None]:
-        """Return every path with its content, None for directories."""
+        """Return every path with its content; None for directories."""
         return {
             path: None if file is None else bytes(self.files.get(file, b""))
             for path, file in self.names.items()
@@ -183,7 +185,7 @@ class Disk:
 
 
 def apply_to_names(names: dict[str, FileId | None], event: Event) -> None:
-    """Apply one event to names; ignore a removal of a missing name."""
+    """Apply an event to names; ignore the removal of a missing name."""
     if isinstance(event, Entered):
         names[event.path] = event.file
     elif isinstance(event, Left):
@@ -194,7 +196,7 @@ def apply_to_names(names: dict[str, FileId | None], event: Event) -> None:
 
 
 def replay(events: list[Event]) -> dict[str, bytes | None]:
-    """Return the content of a disk that keeps all changes, after some events."""
+    """Return the content of a directory after some events, if no change is lost."""
     disk = Disk()
     for event in events:
         disk.apply(event)
@@ -231,12 +233,12 @@ _REAL: Final = {
 
 
 def _inode(path: Any) -> int:
-    """Return the inode number behind a path, 0 without one."""
+    """Return the inode number of a path; 0 if the path does not exist."""
     return os.lstat(path).st_ino if os.path.lexists(path) else 0
 
 
 class _Calls:
-    """Replacements for functions of ``os`` that pass every change to a recorder."""
+    """Replacements of functions of ``os``, which pass every change to a recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -245,7 +247,7 @@ class _Calls:
         return self._recorder.id_of(os.fstat(fd).st_ino)
 
     def open(self, path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        """Open, and record a file that is created or truncated."""
+        """Open a file, and record if this creates or truncates it."""
         inside = self._recorder.inside(path)
         if inside is None or not flags & (os.O_CREAT | os.O_TRUNC):
             return int(_REAL["open"](path, flags, *args, **kwargs))
@@ -263,12 +265,12 @@ class _Calls:
             self._recorder.add(Resized(file, size_bytes))
 
     def write(self, fd: int, data: Any) -> int:
-        """Write, and record the bytes at the descriptor's position."""
+        """Write bytes at the descriptor's position, and record them."""
         offset = os.lseek(fd, 0, os.SEEK_CUR) if self._file(fd) is not None else 0
         return self._wrote(fd, data, offset, _REAL["write"](fd, data))
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:
-        """Write at an offset, and record the bytes."""
+        """Write bytes at an offset, and record them."""
         return self._wrote(fd, data, offset, _REAL["pwrite"](fd, data, offset))
 
     def _wrote(self, fd: int, data: Any, offset: int, count: int) -> int:
@@ -278,12 +280,12 @@ class _Calls:
         return count
 
     def ftruncate(self, fd: int, length: int) -> None:
-        """Set the size, and record it."""
+        """Set the size of an open file, and record the size."""
         _REAL["ftruncate"](fd, length)
         self._resized(self._file(fd), length)
 
     def truncate(self, path: Any, length: int) -> None:
-        """Set the size, and record it."""
+        """Set the size of a file, and record the size."""
         if isinstance(path, int):
             self.ftruncate(path, length)
             return
@@ -291,11 +293,11 @@ class _Calls:
         self._resized(self._recorder.id_of(os.stat(path).st_ino), length)
 
     def fsync(self, fd: int) -> None:
-        """Sync, and record that the file or directory is durable."""
+        """Sync a file or directory, and record that it is durable."""
         self._sync(fd, _REAL["fsync"])
 
     def fdatasync(self, fd: int) -> None:
-        """Sync, and record it as an fsync: fdatasync syncs the size, too, if it changed."""
+        """Sync a file, and record an fsync, because a changed size is synced, too."""
         self._sync(fd, _REAL["fdatasync"])
 
     def _sync(self, fd: int, sync: Callable[[int], None]) -> None:
@@ -312,13 +314,13 @@ class _Calls:
             self._recorder.add(SyncedDirectory(inside, covers))
 
     def syncfs(self, fd: int) -> int:
-        """Record that everything is durable; sync nothing, for speed."""
+        """Record that all changes are durable; for speed, do not sync."""
         covers = len(self._recorder.events)
         self._recorder.add(SyncedAll(covers))
         return 0
 
     def rename(self, source: Any, target: Any, **kwargs: Any) -> None:
-        """Rename, and record it."""
+        """Rename a file, and record the change."""
         with self._recorder.lock:
             inode = _inode(source)
             self._recorder.forget(_inode(target))
@@ -326,18 +328,18 @@ class _Calls:
             old, new = self._recorder.inside(source), self._recorder.inside(target)
             file = self._recorder.id_of(inode)
             if old is not None and new is not None:
-                assert file is not None, f"{source}: only files move while this is recorded"
+                assert file is not None, f"{source}: only renames of files can be recorded"
                 self._recorder.add(Moved(old, new, file))
 
     def unlink(self, path: Any, **kwargs: Any) -> None:
-        """Unlink, and record it."""
+        """Remove a file's name, and record the change."""
         with self._recorder.lock:
             inode = _inode(path)
             _REAL["unlink"](path, **kwargs)
             self._left(path, inode)
 
     def mkdir(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        """Make a directory, and record it."""
+        """Create a directory, and record the change."""
         with self._recorder.lock:
             _REAL["mkdir"](path, *args, **kwargs)
             inside = self._recorder.inside(path)
@@ -345,7 +347,7 @@ class _Calls:
                 self._recorder.add(Entered(inside, None))
 
     def rmdir(self, path: Any, **kwargs: Any) -> None:
-        """Remove a directory, and record it."""
+        """Remove a directory, and record the change."""
         with self._recorder.lock:
             _REAL["rmdir"](path, **kwargs)
             self._left(path, 0)
@@ -356,10 +358,10 @@ class _Calls:
             self._recorder.removed(inside, inode)
 
     def path_open(self, path: Path, mode: str = "r", *args: Any, **words: Any) -> Any:
-        """Open as pathlib does, but record the writes."""
+        """Open a file as pathlib does, and record its writes."""
         if self._recorder.inside(path) is None or not set(mode) & set("wxa+"):
             return open(path, mode, *args, **words)
-        assert mode in {"wb", "r+b"}, f"mode {mode!r} is not needed so far"
+        assert mode in {"wb", "r+b"}, f"mode {mode!r} is not implemented"
         creates = os.O_CREAT | os.O_TRUNC if mode == "wb" else 0
         return io.BufferedRandom(_Raw(self, self.open(path, os.O_RDWR | creates, 0o666)))
 
@@ -392,17 +394,17 @@ class _Raw(io.RawIOBase):
 
     @override
     def readinto(self, buffer: Any) -> int:
-        """Read into a buffer."""
+        """Read bytes into a buffer."""
         return os.readv(self._fd, [buffer])
 
     @override
     def write(self, data: Any) -> int:
-        """Write at the position."""
+        """Write bytes at the position of the file, and record them."""
         return self._calls.write(self._fd, data)
 
     @override
     def truncate(self, size: int | None = None) -> int:
-        assert size is not None, "always given so far"
+        assert size is not None, "truncate without a size is not implemented"
         self._calls.ftruncate(self._fd, size)
         return size
 
@@ -415,7 +417,7 @@ class _Raw(io.RawIOBase):
 
 @contextlib.contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
-    """Record what this process does below the recorder's root, in every thread."""
+    """Record the changes that all threads of this process make below the recorder's root."""
     calls = _Calls(recorder)
     replaced: list[tuple[Any, str, Any]] = []
 
@@ -423,14 +425,14 @@ def recording(recorder: Recorder) -> Iterator[None]:
         replaced.append((owner, name, getattr(owner, name)))
         setattr(owner, name, new)
 
-    def path_open(path: Path, *args: Any, **words: Any) -> Any:  # a function becomes a method
+    def path_open(path: Path, *args: Any, **words: Any) -> Any:  # becomes a method of Path
         return calls.path_open(path, *args, **words)
 
     for name in _REAL:
         put(os, name, getattr(calls, name))
     put(os, "replace", calls.rename)
     put(os, "remove", calls.unlink)
-    put(block_files._libc, "syncfs", calls.syncfs)  # noqa: SLF001 - the one door to syncfs(2)
+    put(block_files._libc, "syncfs", calls.syncfs)  # noqa: SLF001 - the only call of syncfs(2)
     put(pathlib.Path, "open", path_open)
     _put_old_pathlib(put, calls)
     try:
@@ -441,7 +443,7 @@ def recording(recorder: Recorder) -> Iterator[None]:
 
 
 def _put_old_pathlib(put: Callable[[Any, str, Any], None], calls: _Calls) -> None:
-    """Replace the functions of ``os`` in pathlib's own class, which it has before Python 3.11."""
+    """Replace the functions of ``os`` in pathlib's ``_NormalAccessor`` of Python 3.10."""
     accessor = getattr(pathlib, "_NormalAccessor", None)
     if accessor is not None:
         for name in ("unlink", "rename", "replace", "mkdir", "rmdir"):

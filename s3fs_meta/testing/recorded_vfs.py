@@ -1,8 +1,9 @@
 """A VFS that records SQLite's changes to its files.
 
-Owns: recording when SQLite's own unix VFS makes a change durable. Does not know: SQL.
-Source: os_unix.c: unixOpen sets UNIXFILE_DIRSYNC for a journal or log that may be created, and
-the first unixSync of such a file syncs its directory, too; so does unixDelete with dirSync set.
+Owns: recording the changes of SQLite's unix VFS and when they are durable. Does not know: SQL.
+Source: os_unix.c. unixOpen sets UNIXFILE_DIRSYNC for a journal or log that may be created, and
+the first unixSync of such a file also syncs its directory. unixDelete with dirSync syncs the
+directory, too.
 """
 
 import contextlib
@@ -45,7 +46,7 @@ class _RecordedFile(apsw.VFSFile):
             if is_new:
                 recorder.created(inside, inode)
             self._file = recorder.id_of(inode)
-            assert self._file is not None, f"{path} was made before the recording began"
+            assert self._file is not None, f"{path} was created before the recording began"
 
     @override
     def xWrite(self, data: bytes, offset: int) -> None:
@@ -72,7 +73,7 @@ class _RecordedFile(apsw.VFSFile):
 
 
 class _RecordedVfs(apsw.VFS):
-    """SQLite's own VFS, which passes every change to a recorder."""
+    """A VFS that calls SQLite's unix VFS, and passes every change to a recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -99,7 +100,7 @@ class _RecordedVfs(apsw.VFS):
 
 @contextlib.contextmanager
 def recorded_sqlite(recorder: Recorder) -> Iterator[None]:
-    """Record every database opened in this context; the caller closes them before its end."""
+    """Record every database opened in this context; the caller must close each before the end."""
     vfs = _RecordedVfs(recorder)
     try:
         yield

@@ -72,7 +72,7 @@ def test_metadata_that_the_target_refuses_is_counted(
     assert copier.refused == {"nowhere.x": 1, "special files": 1}
     assert os.listdir(target) == ["d"]
     [line] = Tally().lines(copier)
-    assert line.endswith("did not allow: nowhere.x (1), special files (1)")
+    assert line.endswith("target filesystem may not: nowhere.x (1), special files (1)")
 
 
 @pytest.mark.parametrize("privileges", [False, True])
@@ -111,7 +111,7 @@ async def test_privileges_can_be_omitted(
     assert set_attributes == [b"user.colour"]
     assert sorted(os.listdir(target)) == ["d", "fifo", "program"]
     assert [*Tally().lines(copier)] == [
-        "  left out as --no-privileges asks: devices (2), file capabilities (1),"
+        "  left out because of --no-privileges: devices (2), file capabilities (1),"
         " set-user-ID and set-group-ID bits (1)"
     ]
     assert not copier.refused
@@ -180,5 +180,5 @@ def test_report_lists_twenty_incomplete_files_and_counts_all(db: Database, targe
         "  bytes 0-4, 7-9 are missing in 'f0'",
         "  bytes 5-6 were never synced in 'f0'",
     ]
-    assert lines[-1] == "  … and 5 more that are not complete"
+    assert lines[-1] == "  … and 5 more files that are not complete"
     assert (tally.files, tally.size_bytes, tally.incomplete_files) == (26, 255, 25)

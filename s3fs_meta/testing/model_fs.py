@@ -342,6 +342,13 @@ class ModelFilesystem:
         content = before[:offset] + data + before[offset + len(data) :]
         self.nodes[ino] = replace(node, content=content)
 
+    def copy_range(self, source: Ino, start: int, target: Ino, at: int, length: int) -> None:
+        """Write a part of one file into another; beyond the end of *source* nothing is copied."""
+        self._file(target)
+        data = self._file(source).content[start : start + length]
+        if data:
+            self.write(target, at, data)
+
     def truncate(self, ino: Ino, size_bytes: int) -> None:
         """Set the size of a file; added bytes are zeros."""
         node = self._file(ino)

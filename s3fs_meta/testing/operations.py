@@ -41,6 +41,7 @@ class Act(enum.Enum):
     WRITE = "write"
     APPEND = "append"
     TRUNCATE = "truncate"
+    COPY_RANGE = "copy_file_range"
     LINK = "link"
     UNLINK = "unlink"
     REMOVE_DIRECTORY = "rmdir"
@@ -76,13 +77,16 @@ class Operation(NamedTuple):
     new_name: bytes = b""
     number: int = 0  # mode, size, offset, flags or uid
     data: bytes = b""  # content, target or value
+    source: Ino = Ino(0)  # of a copied range, as the next two
+    start: int = 0
+    length: int = 0
 
     @override
     def __repr__(self) -> str:
         data = f"{len(self.data)} bytes {self.data[:6]!r}"
         return (
             f"{self.act.value}({self.ino}, {self.name!r}, {self.new_parent}, {self.new_name!r},"
-            f" {self.number:#x}, {data})"
+            f" {self.number:#x}, {data}, {self.source}, {self.start}, {self.length})"
         )
 
 
@@ -104,7 +108,9 @@ _OF_NAMES: Final = frozenset(
     },
 )
 _FROM_TO: Final = frozenset({Act.RENAME, Act.CLONE})
-_OF_FILES: Final = frozenset({Act.WRITE, Act.APPEND, Act.TRUNCATE, Act.FSYNC, Act.OPEN})
+_OF_FILES: Final = frozenset(
+    {Act.WRITE, Act.APPEND, Act.TRUNCATE, Act.COPY_RANGE, Act.FSYNC, Act.OPEN}
+)
 
 NAMES: Final = (b"a", b"b", b"c", b"d", b"e\xff", b"n" * 255)
 _MODES: Final = (0o644, 0o600, 0o755, 0o2775, 0o1777, 0o4711, 0)
@@ -130,6 +136,7 @@ _OFFSETS: Final = (
     2 * BLOCK_BYTES,
     3 * BLOCK_BYTES - 1,
 )
+_STARTS: Final = (0, 0, 0, 50, BLOCK_BYTES)  # of copied ranges; programs mostly copy all of a file
 _XATTR_NAMES: Final = (b"user.a", b"user.b", b"trusted.c", b"security.d")
 _FLAGS: Final = (0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE)
 _XATTR_CREATE: Final = 1  # sys/xattr.h
@@ -193,7 +200,7 @@ def _choose_entry(model: ModelFilesystem, wish: Wish, directories: list[Ino]) ->
     return Operation(act, directory, name, new_parent, new_name, _FLAGS[d % len(_FLAGS)])
 
 
-def _choose_change(model: ModelFilesystem, wish: Wish, ino: Ino) -> Operation:
+def _choose_change(model: ModelFilesystem, wish: Wish, ino: Ino) -> Operation | None:
     act, _, b, c, d = wish
     match act:
         case Act.APPEND:
@@ -204,6 +211,8 @@ def _choose_change(model: ModelFilesystem, wish: Wish, ino: Ino) -> Operation:
             return Operation(act, ino, number=_OFFSETS[b % len(_OFFSETS)], data=data)
         case Act.TRUNCATE:
             return Operation(act, ino, number=_OFFSETS[b % len(_OFFSETS)])
+        case Act.COPY_RANGE:
+            return _choose_range(model, wish, ino)
         case Act.CHMOD:
             return Operation(act, ino, number=_MODES[b % len(_MODES)])
         case Act.CHOWN:
@@ -213,6 +222,24 @@ def _choose_change(model: ModelFilesystem, wish: Wish, ino: Ino) -> Operation:
             return Operation(act, ino, attribute, number=c % 3, data=pattern(d, d))
         case _:
             return Operation(act, ino)
+
+
+def _choose_range(model: ModelFilesystem, wish: Wish, target: Ino) -> Operation | None:
+    """Choose a range within one block of another file: a longer copy may stop after any block.
+
+    Holes are not copied: lost zeros could not be told from zeros that were there before.
+    """
+    act, _, b, c, d = wish
+    inos = sorted(ino for ino, node in model.nodes.items() if node.is_file and ino != target)
+    if not inos:
+        return None
+    start = _STARTS[b % len(_STARTS)]
+    length = min(_LENGTHS[d % len(_LENGTHS)], BLOCK_BYTES - start % BLOCK_BYTES)
+    number = _OFFSETS[d % len(_OFFSETS)] if c % 2 else 0
+    source = inos[c % len(inos)]
+    if 0 in model.nodes[source].content[start : start + length]:
+        return None
+    return Operation(act, target, number=number, source=source, start=start, length=length)
 
 
 # --- doing it ----------------------------------------------------------------------------------
@@ -235,7 +262,7 @@ def _apply(model: ModelFilesystem, operation: Operation) -> None:
 
 
 def _apply_to_names(model: ModelFilesystem, operation: Operation) -> None:
-    act, ino, name, new_parent, new_name, number, data = operation
+    act, ino, name, new_parent, new_name, number, data, *_ = operation
     match act:
         case Act.LINK:
             model.link(ino, new_parent, new_name)
@@ -254,12 +281,14 @@ def _apply_to_names(model: ModelFilesystem, operation: Operation) -> None:
 
 
 def _apply_to_inode(model: ModelFilesystem, operation: Operation) -> None:
-    act, ino, name, _, _, number, data = operation
+    act, ino, name, _, _, number, data, source, start, length = operation
     match act:
         case Act.WRITE | Act.APPEND:
             model.write(ino, number, data)
         case Act.TRUNCATE:
             model.truncate(ino, number)
+        case Act.COPY_RANGE:
+            model.copy_range(source, start, ino, number, length)
         case Act.CHMOD:
             model.chmod(ino, number)
         case Act.CHOWN:
@@ -286,6 +315,8 @@ async def perform(fs: Filesystem, operation: Operation) -> Outcome:
     try:
         if operation.act is Act.CLONE:
             await _clone(fs, operation)
+        elif operation.act is Act.COPY_RANGE:
+            await _copy_range(fs, operation)
         elif operation.act in _OF_NAMES:
             _perform_on_names(fs, operation)
         else:
@@ -296,7 +327,7 @@ async def perform(fs: Filesystem, operation: Operation) -> Outcome:
 
 
 def _perform_on_names(fs: Filesystem, operation: Operation) -> None:
-    act, ino, name, new_parent, new_name, number, data = operation
+    act, ino, name, new_parent, new_name, number, data, *_ = operation
     names = fs.namespace
     match act:
         case Act.MAKE_DIRECTORY:
@@ -332,12 +363,18 @@ async def _clone(fs: Filesystem, operation: Operation) -> None:
     await fs.tree_clone.clone(source, Ino(0) if found is None else found.ino, target, _hear)
 
 
+async def _copy_range(fs: Filesystem, operation: Operation) -> None:
+    _, target, _, _, _, at, _, source, start, length = operation
+    if fs.ranges.try_copy(source, start, target, at, length) is None:  # it must wait
+        await fs.ranges.copy(source, start, target, at, length)
+
+
 def _hear(_progress: TreeProgress) -> None:
     """Ignore a progress report."""
 
 
 async def _perform_on_inode(fs: Filesystem, operation: Operation) -> None:
-    act, ino, name, _, _, number, data = operation
+    act, ino, name, _, _, number, data, *_ = operation
     match act:
         case Act.WRITE | Act.APPEND:
             # For a write from its cache the kernel sets the times, so every second write sets none.

@@ -20,6 +20,7 @@ _NUMBER: Final = st.integers(0, 15)
 _OFTEN: Final[Mapping[Act | Event, int]] = {
     Act.WRITE: 5,
     Act.APPEND: 3,
+    Act.COPY_RANGE: 3,
     Act.MAKE_FILE: 2,
     Event.KILL: 6,
     Event.COMMIT: 2,

@@ -46,7 +46,7 @@ HOST: Final = "a"
 _SESSION: Final = SessionOptions(cache_bytes=64 * MIB)
 _READ_BYTES: Final = 512  # content is lost in units of this size
 _OPTIONS: Final = FilesystemOptions(access_time=AccessTime.NEVER)
-_CONTENT: Final = frozenset({Act.WRITE, Act.APPEND, Act.TRUNCATE})
+_CONTENT: Final = frozenset({Act.WRITE, Act.APPEND, Act.TRUNCATE, Act.COPY_RANGE})
 
 
 class Stored(NamedTuple):

@@ -55,7 +55,7 @@ MODES: Final = (
 )
 CANCELLED: Final = "cancelled flush"
 EVENTS: Final = (COMMIT, SYNC, BUSY, UPLOAD, FLUSH, CANCELLED, EVICT, READ, REMOUNT, KILL)
-_OFTEN: Final = {Act.WRITE, Act.APPEND, Act.MAKE_FILE, Act.FSYNC}
+_OFTEN: Final = {Act.WRITE, Act.APPEND, Act.COPY_RANGE, Act.MAKE_FILE, Act.FSYNC}
 # A copy of a tree is several groups, so after a cut it may exist in part.
 ACTS: Final = [act for act in Act if act is not Act.CLONE for _ in range(4 if act in _OFTEN else 1)]
 
@@ -153,6 +153,36 @@ async def test_overwrites_in_place_are_durable_after_fsync(
 
     for number in range(10):
         await judge_choice(run, len(run.events), Dice(number + 10 * seed), boots.next_home())
+
+
+def make_copies(seed: int, steps: int) -> list[Step]:
+    """Return a program that copies small ranges among three files, which it changes and uploads."""
+    dice = random.Random(seed)
+    program: list[Step] = []
+    for number in range(3):
+        program += [Wish(Act.MAKE_FILE, 0, number), Wish(Act.APPEND, number, 0, number + 1, 1)]
+    program.append(FLUSH)
+    for _ in range(steps):
+        a, b, c, d = (dice.randrange(1, 16) for _ in range(4))
+        copy = Wish(Act.COPY_RANGE, a, b, c, d)
+        changes = (Wish(Act.APPEND, a, 0, c, d), Wish(Act.TRUNCATE, a, b), Wish(Act.UNLINK, a, b))
+        events = (Wish(Act.FSYNC, a), COMMIT, UPLOAD, FLUSH, EVICT, KILL)
+        program.append(
+            dice.choice((copy, copy, copy, dice.choice(changes), FLUSH, dice.choice(events)))
+        )
+    return program
+
+
+@pytest.mark.parametrize("seed", range(300, 306))
+async def test_copies_of_ranges_keep_all_promises(
+    template: MemoryStore, boots: Boots, seed: int
+) -> None:
+    """A copy shares an uploaded block or writes a new one, at once or after its content is fetched."""
+    program = [*make_copies(seed, 30), Wish(Act.FSYNC)]
+    run = await record(program, boots.next_home(), template, Pragmas())
+
+    await judge_choice(run, len(run.events), Dice(seed), boots.next_home())
+    await judge_random_states(run, seed, 8, boots)
 
 
 EVERY_MAX: Final = 9  # up to so many unsynced changes every combination is tried

@@ -69,7 +69,7 @@ def test_next_mount_of_a_killed_host_restores_the_deleted_superblock(
 
     mounted = program.run("mount", encrypted.url, encrypted.mountpoint)
     assert mounted.returncode == 0
-    assert "was missing; it was put back" in mounted.stderr
+    assert "was missing; it was stored again" in mounted.stderr
     assert (encrypted.mountpoint / "file").read_bytes() == CONTENT
     program.ok("umount", encrypted.mountpoint)
     assert _objects(encrypted) == healthy

@@ -1,8 +1,8 @@
-"""A consistent snapshot of the filesystem that is about to be shipped: the content of a cut.
+"""The content of a cut: a consistent snapshot of the filesystem that is shipped next.
 
-Owns: the values that pass between the shipper and the imager; merging the rows of a cut with the
-uploads after it to the locations that its changelog lists. Does not know: how a cut is made, how
-either was collected, the chain.
+Owns: the values that the shipper passes to the imager; the locations that a changelog lists, from
+the rows of a cut and the uploads after it. Does not know: how a cut is made, how rows and uploads
+were collected, the chain.
 """
 
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ from s3fs_meta.model import BlockId, ObjectKey, PackId, PackState, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.upload.cut import Cut
 
-_NOWHERE: Final = bytes(32)  # stands for the hash of a block whose content is lost
+_NOWHERE: Final = bytes(32)  # replaces the hash of a block whose content is lost
 
 
 class Frozen(NamedTuple):
@@ -27,11 +27,11 @@ class Frozen(NamedTuple):
     last_seq: int
     next_block: BlockId
     floor: Txg  # the first retained txg
-    snapshot: Snapshot | None  # None if only the writer's own connection can read the database
+    snapshot: Snapshot | None  # None outside WAL mode: only the writer's connection reads
 
 
 class Shipped(NamedTuple):
-    """A txg that is in the bucket; the caller makes an image of it and closes the snapshot."""
+    """A shipped txg; the receiver makes an image of the snapshot and closes it."""
 
     link: Link
     cut: Cut
@@ -39,7 +39,7 @@ class Shipped(NamedTuple):
 
 
 def close(frozen: Frozen) -> None:
-    """End the snapshot of a cut, if it has one; a checkpoint can empty the WAL then."""
+    """Close the snapshot of a cut, if it has one, so that a checkpoint can empty the WAL."""
     if frozen.snapshot is not None:
         frozen.snapshot.close()
 
@@ -48,7 +48,7 @@ def locations_of(news: News, cut: Cut) -> tuple[Location, ...]:
     """Return the locations of the blocks that a changelog lists.
 
     Raises:
-        MetadataError: a block is in no pack, and not known as lost.
+        MetadataError: a block is in no pack, and its content is not recorded as lost.
     """
     found: dict[BlockId, Location] = {}
     for row in news.blocks:
@@ -74,7 +74,7 @@ def locations_of(news: News, cut: Cut) -> tuple[Location, ...]:
 
 
 def pack_notes_of(news: News, cut: Cut) -> tuple[tuple[PackNote, ...], tuple[PackId, ...]]:
-    """Return the notes about new and condemned packs, and the IDs of deleted packs."""
+    """Return the notes about new and condemned packs, and the IDs of packs that were deleted."""
     notes = {
         one.pack: PackNote(one.pack, one.object_key, one.object_bytes, PackState.STORED)
         for one in cut.packs.values()

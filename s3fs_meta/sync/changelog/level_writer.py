@@ -1,7 +1,7 @@
-"""Making level objects in the background of the writer.
+"""Making level objects in a background task of the writer.
 
-Owns: which levels are missing; they are merged one after another.
-Does not know: how they are merged (``levels``).
+Owns: which level objects are missing, and the order in which they are made. Does not know: how
+changelogs are merged (``levels``).
 Keeps: only confirmed txgs are merged; a run that cannot be merged gets no level, because a restore
 can use its changelogs.
 Tasks: ``run`` is one background task.
@@ -43,7 +43,7 @@ class Leveler:
         self._position = volume.position
         self._status = status
         self._hook = hook
-        # Runs that end at this txg or earlier need no further attempt.
+        # The runs up to this txg need no further attempt.
         self.done: Txg | None = None
         self.last_error = ""
 
@@ -58,13 +58,13 @@ class Leveler:
                 self.last_error = ""
             except S3fsError as exc:
                 self.last_error = str(exc)
-                _log.info("merging changelogs postponed: %s", exc)
+                _log.info("cannot merge changelogs into levels now, will try again: %s", exc)
 
     async def make_due(self) -> None:
-        """Make the levels that are missing up to the last txg that is confirmed.
+        """Make the missing level objects up to the last confirmed txg.
 
         Raises:
-            StoreError: the store is unavailable; the next call continues from there.
+            StoreError: the store is unavailable; the next call continues with the same object.
         """
         known: set[tuple[int, Txg]] = set()
         if self.done is None:
@@ -77,7 +77,7 @@ class Leveler:
         for last in range(first_end, end + 1, LEVEL_FAN_OUT):
             for level in level_codec.ends_at(Txg(last)):
                 if (level, last) not in known and not await self._make(level, Txg(last)):
-                    break  # the higher levels need this one
+                    break  # a higher level needs this level object
             self.done = Txg(last)
 
     async def _known(self, after: Txg) -> set[tuple[int, Txg]]:
@@ -91,7 +91,7 @@ class Leveler:
         }
 
     async def _make(self, level: int, last: Txg) -> bool:
-        """Make one level object; return whether it exists now."""
+        """Make one level object; return whether the bucket has it now."""
         try:
             pieces = await self._pieces(level, last)
             made = await trio.to_thread.run_sync(levels.merge, level, self._uuid, pieces)
@@ -102,16 +102,16 @@ class Leveler:
             _log.info("no level object of level %d ending at txg %d: %s", level, last, exc)
             return False
         data = await trio.to_thread.run_sync(level_codec.encode, made, self._keyring)
-        with contextlib.suppress(PreconditionError):  # made by an earlier mount
+        with contextlib.suppress(PreconditionError):  # an earlier mount made it
             await self._store.create(made.key, data)
         self._hook("level put")
         return True
 
     async def _pieces(self, level: int, last: Txg) -> list[Piece]:
-        """Return the objects of the level below.
+        """Return the content of the objects that a level object merges: those one level below.
 
         Raises:
-            NotMergedError, FormatError, ObjectMissingError: one is unavailable.
+            NotMergedError, FormatError, ObjectMissingError: one of the objects cannot be merged.
         """
         pieces: list[Piece] = []
         size = 0

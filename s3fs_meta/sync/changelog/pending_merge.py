@@ -1,10 +1,10 @@
 """Merging recorded changes that are not shipped yet, so that an outage leaves few records.
 
-Owns: when records are merged, without a stall for any request. Does not know: the content of a
-changeset, the store.
+Owns: when records are merged; no request waits for this. Does not know: the content of a changeset,
+the store.
 Keeps: records of a txg that is being shipped are not merged.
-Tasks: ``run`` is one background task. Records are merged in a thread; outside WAL, where only the
-loop can read them, they are read on the loop: CHANGELOG_RUN_BYTES at the most at once.
+Tasks: ``run`` is one background task, which merges records in a thread. Outside WAL mode only the
+event loop can read records; it reads at most CHANGELOG_RUN_BYTES at once.
 """
 
 from collections.abc import Callable
@@ -19,31 +19,31 @@ from s3fs_meta.meta.tables.pending import ChangeRecorder, Run
 
 
 class Condenser:
-    """Merges the waiting records of one mounted filesystem."""
+    """Merges the recorded, unshipped changes of one mounted filesystem."""
 
     def __init__(
         self, db: Database, recorder: ChangeRecorder, frozen_seq: Callable[[], int]
     ) -> None:
-        """Merge nothing yet.
+        """Store the arguments; ``run`` starts to merge.
 
         Args:
-            db: of the mount.
-            recorder: records the changes of that database.
-            frozen_seq: returns the last record that belongs to a cut txg.
+            db: the database of the mount.
+            recorder: records the changes of *db*.
+            frozen_seq: returns the number of the last record that belongs to a cut txg.
         """
         self._db = db
         self._recorder = recorder
         self._frozen_seq = frozen_seq
 
     async def run(self) -> None:
-        """Merge waiting records, until cancelled."""
+        """Merge unshipped records at intervals, until cancelled."""
         while True:
             await trio.sleep(CONDENSE_INTERVAL_S)
             while await self.condense():
                 pass
 
     async def condense(self) -> bool:
-        """Merge some records into one; return false if there were too few to merge."""
+        """Merge a run of small records into one; return false if no run was merged."""
         run = self._recorder.small_run(self._frozen_seq())
         if run is None:
             return False
@@ -51,7 +51,7 @@ class Condenser:
         self._db.commit()
         merged = await self._merge(first, last)
         if merged is None or merged.last_seq != last or first <= self._frozen_seq():
-            return False  # the records are shipped, or about to be shipped
+            return False  # the records are shipped, or belong to a cut txg
         self._db.begin_local()
         self._recorder.replace_run(first, last, merged.changeset)
         return True

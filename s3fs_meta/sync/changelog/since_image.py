@@ -1,6 +1,6 @@
-"""Changelogs since the last image: the measure of when another one is due.
+"""Sums over the changelogs since the last image, which decide when the next image is due.
 
-Owns: two sums. Does not know: how long an image takes, or a restore.
+Owns: two sums. Does not know: how long an image or a restore takes.
 """
 
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from s3fs_meta.limits import NEWS_BYTES_MIN
 
 
 class SinceImage:
-    """Changelogs that a restore replays after the last image; the writer adds, an image resets."""
+    """Counts the changelogs that a restore replays after the last image."""
 
     def __init__(self) -> None:
-        self.bytes = 0  # changelogs and their parts, as stored
-        self.has_news = False  # True if a changelog changes more than locations
+        self.bytes = 0  # stored size of changelogs and their parts
+        self.has_news = False  # True if a changelog since the image changes more than locations
 
     def add(self, stored_bytes: int) -> None:
-        """Count an object that was stored."""
+        """Add the size of a stored changelog or part."""
         self.bytes += stored_bytes
 
     def note_news(self) -> None:
@@ -24,11 +24,11 @@ class SinceImage:
         self.has_news = True
 
     def add_earlier(self, sizes: Sequence[int]) -> None:
-        """Count changelogs of earlier mounts, of which only the sizes are known."""
+        """Add the sizes of changelogs of earlier mounts, whose content is not read."""
         self.bytes += sum(sizes)
         self.has_news = self.has_news or max(sizes, default=0) > NEWS_BYTES_MIN
 
     def reset(self) -> None:
-        """Reset both sums: there is a newer image."""
+        """Reset both sums, because a new image was made."""
         self.bytes = 0
         self.has_news = False

@@ -1,9 +1,9 @@
-"""Stepping over an object that has the name of this writer's next changelog and is not authentic.
+"""Continuing the chain after an unauthentic object with the name of this writer's next changelog.
 
 Owns: the decision whether another writer took the name. Does not know: how images are made.
-Keeps: the object stays as it is. The attempted txg counts as the last one of this host, whose
-changelog cannot be read, as at a mount after such damage; the next txg is an image of the local state.
-Tasks: the shipper's, under its lock.
+Keeps: the object is never changed. The attempted txg counts as this host's last one, with an
+unreadable changelog, as in a mount after such damage. The next txg is an image of the local state.
+Tasks: the shipper's task, under its lock.
 Design: docs/design/durability.md, "From cut to chain".
 """
 
@@ -24,24 +24,25 @@ _log = logging.getLogger(__name__)
 
 
 async def step_over(volume: Volume, durability: Durability, txg: Txg, data: bytes) -> NoReturn:
-    """Handle a name that is taken, while this host holds the lease.
+    """Handle an object with the name of a txg that this host attempted, while it holds the lease.
 
     Args:
-        volume: of the writer.
-        durability: of its rows.
+        volume: the volume of the writer.
+        durability: commits the writer's rows.
         txg: the attempted txg.
-        data: its changelog.
+        data: the changelog of the attempted txg.
 
     Raises:
         FencedError: the object is authentic, so another writer has appended it.
-        OlderBucketError: it is not; recorded, so that the next txg is an image.
+        OlderBucketError: the object is not authentic. This is recorded, so the next txg is an
+            image.
         StoreError: the object cannot be read now; the next txg tries again.
     """
     key = key_of(txg)
     try:
         await names.require_authentic(volume.store, volume.keyring, key)
     except ObjectMissingError:
-        what = f"{key} was there, and is missing"
+        what = f"{key} existed when this host appended it, and is missing now"
     except FormatError as exc:
         what = f"{key} is taken by an object that this filesystem did not write ({exc.what})"
     else:

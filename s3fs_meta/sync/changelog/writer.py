@@ -1,11 +1,11 @@
 """Shipping transaction groups to the bucket: cut, seal, upload, append to the chain.
 
-Owns: one txg from its cut to its confirmation, and when the next one is due.
-Does not know: FUSE, images (it gives them a cut), how blocks are uploaded.
+Owns: the steps of one txg from its cut to its confirmation, and when the next txg is due.
+Does not know: FUSE, how images are made from a cut, how blocks are uploaded.
 Keeps: a changelog names only blocks that the store has; its bytes are synced on this host before
 they are sent and never change; a txg counts as shipped only if the lease, read after the append, is
 still ours.
-Tasks: ``run`` is one background task; ``ship`` may be called by any other. One txg at a time.
+Tasks: ``run`` is one background task; any task may call ``ship``. One txg is shipped at a time.
 Design: docs/design/durability.md, "From cut to chain".
 """
 
@@ -118,7 +118,7 @@ class Shipper:
         self._attempt_is_synced = False
         self._watch = ChainWatch(volume.store)
         self.publish_anew = publish_anew  # publishes an image of the local state as the next txg
-        self._image_wait: _ImageWait | None = None  # set while an image waits with an open snapshot
+        self._image_wait: _ImageWait | None = None  # set while an image waits for blocks
         volume.recorder.when_recorded(self._recorded)
 
     def _recorded(self) -> None:
@@ -130,7 +130,7 @@ class Shipper:
 
     @property
     def oldest_ns(self) -> int:
-        """Return the time of the oldest change that is not in the bucket; 0 without one."""
+        """Return the time of the oldest change that the bucket lacks; 0 if there is none."""
         return self._cut_oldest_ns or (self._recorder.oldest_ns if self._db.changed else 0)
 
     # --- scheduling ----------------------------------------------------------------------------
@@ -150,22 +150,22 @@ class Shipper:
                 return
             except (S3fsError, OSError) as exc:
                 self.last_error = str(exc)
-                _log.warning("changes are not in the bucket yet: %s", exc)
+                _log.warning("cannot ship changes to the bucket now, will try again: %s", exc)
                 await trio.sleep(self._interval_s)
 
     async def ship(self, progress: Progress = no_progress, *, anyway: bool = False) -> Link | None:
-        """Ship every change acknowledged so far.
+        """Ship all changes that were acknowledged before the call.
 
         Args:
             progress: called with the state of the upload.
-            anyway: ship even if only locations changed.
+            anyway: ship also if only locations, pack news or the floor changed.
 
         Returns:
-            The last link of the chain, None when nothing changed.
+            The last link of the chain, None if nothing changed.
 
         Raises:
             FencedError: a newer epoch owns the filesystem; the mount is read-only now.
-            ReadOnlyStateError: the mount is degraded: its state must not reach the bucket.
+            ReadOnlyStateError: the mount is degraded, so its state must not be shipped.
             StoreError: the store is unavailable; all changes stay on this host.
         """
         published = abandoned_txgs.wanted(self._db) is not None
@@ -195,18 +195,18 @@ class Shipper:
                 return self._position.link
 
     async def ship_blocks(self, progress: Progress) -> None:
-        """Ship if there are dirty blocks that can be uploaded, without a time limit."""
+        """Ship if dirty blocks can be uploaded; the upload has no time limit."""
         if self._uploader.shippable:
             await self._ship_once(progress)
 
     async def ship_for_image(self, progress: Progress) -> Shipped:
         """Ship a txg even if nothing changed; return it with its open snapshot, for an image.
 
-        The WAL only grows while a snapshot is open, so the caller runs ``ship_blocks`` first; if
-        the upload of blocks that were written since then takes too long, the image is abandoned.
+        The WAL only grows while a snapshot is open, so the caller runs ``ship_blocks`` first. If
+        the upload of blocks that were written meanwhile takes too long, no image is made.
 
         Raises:
-            As ``ship``. StoreUnavailableError: also if the WAL grew too much meanwhile.
+            As ``ship``; StoreUnavailableError also if the WAL grew too much.
         """
         async with self._lock:
             with self._fencing():
@@ -218,7 +218,7 @@ class Shipper:
                 except BaseException:
                     close(frozen)
                     raise
-                assert frozen.snapshot is not None, "it was asked for"
+                assert frozen.snapshot is not None, "the cut opened a snapshot"
                 return Shipped(self._position.link, frozen.cut, frozen.snapshot)
 
     async def ship_as_image(
@@ -226,7 +226,7 @@ class Shipper:
         make: Callable[[Txg, Cut, Snapshot, Link], Awaitable[ManifestRef]],
         progress: Progress,
     ) -> Link:
-        """Publish an image as the next txg, which replays without the changes before it.
+        """Publish an image of the local state as the next txg, which no earlier changelog precedes.
 
         Args:
             make: uploads an image; called with its txg, cut, snapshot and the link before it.
@@ -239,7 +239,7 @@ class Shipper:
             with self._fencing():
                 await self._send_attempt()
                 frozen = await self._freeze(snapshot=True)
-                assert frozen.snapshot is not None, "it was asked for"
+                assert frozen.snapshot is not None, "the cut opened a snapshot"
                 try:
                     await self._wait_for_blocks(frozen.cut, progress)
                     ref = await make(frozen.txg, frozen.cut, frozen.snapshot, self._position.link)
@@ -257,7 +257,7 @@ class Shipper:
                 return self._position.link
 
     async def require_shipped(self, progress: Progress = no_progress) -> None:
-        """Check that the bucket has the last changelog; if not, ship an image. Raises as ``ship``."""
+        """Publish an image if the bucket lost the last changelog. Raises as ``ship``."""
         try:
             with self._fencing():
                 await self._require_end()
@@ -271,7 +271,7 @@ class Shipper:
 
     @contextlib.contextmanager
     def _fencing(self) -> Iterator[None]:
-        """Refuse to ship from a fenced or degraded mount; turn it read-only if the lease is lost."""
+        """Refuse to ship from a fenced or degraded mount; if the lease is lost, turn read-only."""
         if self._keeper.fenced is not None:
             raise self._keeper.fenced
         if not self._status.ships:
@@ -293,11 +293,11 @@ class Shipper:
         )
 
     async def wait_until_shipped(self, timeout_s: float) -> None:
-        """Wait until the bucket has everything acknowledged before the call; for fsync=remote.
+        """Wait until all changes acknowledged before the call are shipped; for fsync=remote.
 
         Raises:
-            FencedError, ReadOnlyStateError: this mount cannot ship any more.
-            StoreUnavailableError: it took longer than *timeout_s*; the upload continues.
+            FencedError, ReadOnlyStateError: this mount can no longer ship.
+            StoreUnavailableError: shipping takes longer than *timeout_s*; it continues.
         """
         self._db.commit()
         if self._db.changed or abandoned_txgs.wanted(self._db) is not None:
@@ -324,12 +324,12 @@ class Shipper:
     # --- one txg -------------------------------------------------------------------------------
 
     async def _freeze(self, *, snapshot: bool = False) -> Frozen:
-        """Cut a txg: seal all dirty blocks and assign its number.
+        """Cut a txg: seal all dirty blocks and assign the txg number.
 
-        Most blocks are sealed beforehand in slices; the cut itself is one slice.
+        Most blocks are sealed beforehand, in slices of the event loop; the cut itself is one slice.
 
         Args:
-            snapshot: open a snapshot, from which an image can be made.
+            snapshot: open a snapshot even outside WAL mode, so that an image can be made.
         """
         await self._clock.compare_after_a_jump()
         await self._uploader.sealer.seal_most()
@@ -364,7 +364,7 @@ class Shipper:
             if keeps_snapshot:
                 await self._wait_before_image(frozen.cut, progress)
             else:
-                close(frozen)  # the upload may take days, and the WAL would grow meanwhile
+                close(frozen)  # the upload may take days, and an open snapshot lets the WAL grow
                 await self._wait_for_blocks(frozen.cut, progress)
             self._hook("txg uploaded")
             changelog, reported = await self._describe_in_view(frozen, news)
@@ -380,16 +380,16 @@ class Shipper:
         await self._send_attempt()
 
     async def _in_view(self, frozen: Frozen, read: Callable[..., _T], *arguments: object) -> _T:
-        """Read rows as they were at the cut: in a thread if there is a snapshot, else now."""
+        """Read rows: as of the cut in a thread, or without a snapshot in the event loop."""
         if frozen.snapshot is None:
             return read(self._db.connection, *arguments)
         return await trio.to_thread.run_sync(read, frozen.snapshot.connection, *arguments)
 
     async def _wait_before_image(self, cut: Cut, progress: Progress) -> None:
-        """Do as ``_wait_for_blocks`` with an open snapshot, until the WAL grew too much.
+        """Wait for the upload of blocks with an open snapshot, until the WAL grew too much.
 
         Raises:
-            StoreUnavailableError: the WAL grew too much; the next cut has the changes, too.
+            StoreUnavailableError: the WAL grew too much; the next cut includes the changes.
         """
         began_s = trio.current_time()
         with trio.CancelScope() as scope:
@@ -433,8 +433,8 @@ class Shipper:
     def _in_new_span(self, changelog: Changelog, cut_ns: int) -> Changelog:
         """Begin a new time span if a wrong clock dated the last link later than this cut.
 
-        A time span can begin only with an image, since no level spans an image, and only while the
-        store's clock agrees with this host's.
+        A time span begins only with an image, because no level object spans an image, and only
+        while the store's clock agrees with this host's.
         """
         if self._clock.disagreement or not is_later(self._position.link.created_ns, cut_ns):
             return changelog
@@ -442,7 +442,7 @@ class Shipper:
         return replace(changelog, created_ns=cut_ns, begins_span=True)
 
     async def _describe_in_view(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
-        """Call ``_describe`` with a new snapshot, which still has the records of the cut."""
+        """Call ``_describe`` with a new snapshot, which still contains the records of the cut."""
         if not self._db.pragmas.is_wal:
             return await self._describe(frozen, news)
         view = frozen._replace(snapshot=self._db.open_snapshot())
@@ -452,9 +452,9 @@ class Shipper:
             close(view)
 
     async def _describe(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
-        """Return the changelog of a txg whose blocks are in the store, and the packs in its news.
+        """Return the changelog of a txg whose blocks are uploaded, and the packs that it reports.
 
-        Sections that do not fit into one object are uploaded as parts.
+        Sections that do not fit into the changelog object are uploaded as parts.
         """
         locations = locations_of(news, frozen.cut)
         seq = await self._in_view(frozen, pending.shipped_seq)
@@ -511,10 +511,10 @@ class Shipper:
         *,
         is_image: bool = False,
     ) -> None:
-        """Encode a changelog and sync it to this host's disk; its bytes never change again."""
+        """Encode a changelog and sync it to this host's disk; its bytes never change afterwards."""
         data = await trio.to_thread.run_sync(changelog_codec.encode, changelog, self._keyring)
         self._db.begin_local()
-        if is_image:  # changes recorded since the cut belong to the next txg
+        if is_image:  # an image has the cut's changes; later records belong to the next txg
             pending.forget(self._db, frozen.last_seq)
         self._attempt_is_synced = False
         pending.put_outbox(self._db, changelog.txg, data)
@@ -529,16 +529,16 @@ class Shipper:
         self._attempt_is_synced = True
 
     async def _send_attempt(self) -> bool:
-        """Append the attempted changelog, if there is one; return whether there was.
+        """Append the attempted changelog to the chain; return false if no attempt is recorded.
 
         Raises:
-            FencedError: another writer has its number, or the lease.
+            FencedError: another writer has appended a changelog with this txg, or has the lease.
             StoreError: the store is unavailable; the next txg tries again.
         """
         attempt = pending.outbox(self._db)
         if attempt is None:
             return False
-        if not self._attempt_is_synced:  # the task that attempted it was cancelled before the sync
+        if not self._attempt_is_synced:  # the task that recorded it was cancelled
             await self._sync_attempt()
         txg, data = attempt
         ours = await chain.append(self._store, txg, data)
@@ -568,7 +568,8 @@ class Shipper:
         """Check that this host holds the lease and that the bucket has its last changelog.
 
         Raises:
-            OlderBucketError: the bucket became older; recorded, so that the next txg is an image.
+            OlderBucketError: the bucket was reset to an older copy. This is recorded, so the next
+                txg is an image.
         """
         try:
             await self._require_lease()
@@ -590,7 +591,7 @@ class Shipper:
             await put_back(self._store, self._keyring, self._keeper, *end)
 
     async def _purge(self) -> None:
-        """Remove records that are in the bucket, in slices."""
+        """Remove shipped records, in slices of the event loop."""
         more = True
         while more:
             self._db.begin_local()

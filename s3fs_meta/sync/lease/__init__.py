@@ -1,9 +1,9 @@
 """The lease: which host may write, and how another host takes over.
 
-lease    the object that names the writing host; each holder has a higher epoch
+lease the object that names the writing host; each new holder has a higher epoch
 hold     the holder name and the nonces that prove that a lease belongs to this host
-fence    a record at the end of the chain that prevents appends by the former writer
-epoch    the number of a holder; objects of a lower epoch are refused
+fence    a changelog without changes that prevents appends by the former writer
+epoch    the number of a lease acquisition; a host with a lower epoch must not write
 
 Start at ``keeper``, then ``fence``. ``lease_proof`` stores the hold and compares it with a lease;
 ``lease_back`` stores a lost lease again under its writer, ``lease_repair`` derives a new one in fsck.

@@ -1,10 +1,10 @@
-"""Becoming the writer: the lease with a new epoch, then a fence record at the end of the chain.
+"""Becoming the writer: taking the lease with a new epoch, then appending a fence record.
 
-Owns: the order of these two, for a mount that opens for writing and for a follower that is
-promoted. Does not know: how the txgs of the chain are applied to a database.
-Keeps: this host's holder name and nonce are on its disk before the lease has them, and the fence
-record is on its disk before it is sent. The former writer's next append fails, because the name
-exists; txgs that it appended late are applied before the fence record.
+Owns: the order of both steps, for a mount that opens for writing and for a promoted follower. Does
+not know: how the txgs of the chain are applied to a database.
+Keeps: this host's holder name and nonce are on its disk before the lease has them. The fence record
+is on its disk before it is sent. The former writer's next append fails, because its name exists.
+Txgs that the former writer appended late are applied before the fence record.
 Design: docs/design/durability.md, "One writer".
 """
 
@@ -50,7 +50,7 @@ class Fencer:
         clock: Clock,
         hook: Hook,
     ) -> None:
-        """Make a fencer for one state directory; *keeper* has read the lease."""
+        """Make a fencer for one state directory; *keeper* has already read the lease."""
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
@@ -68,17 +68,17 @@ class Fencer:
         catch_up: Callable[[Database], Awaitable[Database]],
         behind: Callable[[], Behind] = lambda: NOTHING,
     ) -> Database:
-        """Take the lease and append the fence record; return the database that holds it.
+        """Take the lease and append a fence record; return the database that includes it.
 
         Args:
-            db: at the end of the chain, or one attempted txg ahead of it.
+            db: a database with the last txg of the chain, or one attempted txg ahead of it.
             held: this host's proof of a lease.
             force: take the lease from any host that holds it.
-            catch_up: returns a database at the end of the chain: the given one, or another.
-            behind: returns the predecessor of the fence record if unreadable txgs are abandoned.
+            catch_up: returns a database, the given one or another, with the last txg of the chain.
+            behind: returns what the fence record follows if unreadable txgs are abandoned.
 
         Raises:
-            HeldError: another host holds the lease, or keeps appending to the chain.
+            HeldError: another host holds the lease, or repeatedly appends to the chain.
             FormatError: the epoch of the lease is higher than any host can have reached.
         """
         chain_epoch = await self._require_epoch(db)
@@ -99,14 +99,14 @@ class Fencer:
             if await self._send(db) and await self._append(db, behind()):
                 return db
             db = await catch_up(db)
-        raise HeldError(f"another host keeps writing to {self._store.url}")
+        raise HeldError(f"another host repeatedly appends to the chain in {self._store.url}")
 
     async def _require_epoch(self, db: Database) -> Epoch:
-        """Return the latest epoch found at the end of the chain or in this host's own writes.
+        """Return the latest epoch of the chain's last changelog and this host's own acquisitions.
 
         Raises:
             FormatError: the epoch of the lease is far too high; only fsck -y replaces the lease.
-            NewerFormatError: a newer program wrote the end of the chain; nothing was changed.
+            NewerFormatError: a newer program wrote the last changelog; nothing was changed.
         """
         lease, link = self._keeper.lease, chain.recorded(db)
         last = Epoch(int(local_state.get(db, "epoch") or 0))
@@ -117,16 +117,16 @@ class Fencer:
             except NewerFormatError:
                 raise
             except (FormatError, ObjectMissingError) as exc:
-                _log.info("cannot read the epoch at the end of the chain: %s", exc)
+                _log.info("cannot read the epoch of the last changelog of the chain: %s", exc)
         if lease.epoch - last > EPOCH_LEAP_MAX:
-            why = f"its epoch is {lease.epoch}, and that of the chain is {last}"
+            why = f"its epoch is {lease.epoch}, but the chain's last epoch is {last}"
             raise FormatError(lease_codec.KEY, f"{why}; s3fs-meta fsck -y makes a new lease")
         return last
 
     async def _append(self, db: Database, behind: Behind) -> bool:
-        """Sync a fence record to disk and append it; return false if its number was taken."""
+        """Sync a fence record to disk and append it; return false if its txg number is taken."""
         link = behind.link or chain.recorded(db)
-        assert link is not None, "whatever was chosen or restored has a place in the chain"
+        assert link is not None, "every chosen or restored database has a link"
         fence = Changelog(
             kind=Kind.FENCE,
             txg=max(link.next_txg, Txg(behind.txg + 1)),
@@ -150,7 +150,7 @@ class Fencer:
         return False
 
     async def _send(self, db: Database) -> bool:
-        """Append the attempted changelog, if any; return false if its number was taken."""
+        """Append the attempted changelog, if any; return false if its txg number is taken."""
         attempt = pending.outbox(db)
         if attempt is None:
             return True

@@ -1,9 +1,9 @@
 """The keeper of the lease: acquiring and releasing the lease object, and its epoch.
 
-Owns: acquiring, moving the head, releasing; each is one compare-and-set on one object, so that
-exactly one of two writers succeeds; whether an unreleased lease is this host's own. Does not know:
-what an image is, where this host stores its proof of a lease (``lease_proof``).
-No step trusts a clock: the lease's times are information for people.
+Owns: acquiring the lease, changing its head, releasing it. Each is one compare-and-set on one
+object, so exactly one of two writers succeeds. Also whether an unreleased lease is this host's own.
+Does not know: what an image is, where this host stores its proof of a lease (``lease_proof``). No
+step depends on a clock; the times in the lease are only shown to users.
 Design: docs/design/durability.md, "One writer".
 """
 
@@ -45,19 +45,19 @@ from s3fs_meta.objects.contract import ETag, ObjectStore
 _log = logging.getLogger(__name__)
 
 _NO_EPOCH: Final = Epoch(0)
-_LATE_WRITES_MAX: Final = 3  # our own writes that the store may apply after they timed out
+_LATE_WRITES_MAX: Final = 3  # at most this many own writes may be applied after they timed out
 
 
 class Hold(NamedTuple):
     """A state directory's proof that an unreleased lease is its own."""
 
     holder: str  # random name of the state directory
-    nonces: tuple[str, ...]  # ascending by time; a lease of this state directory has one of them
-    machine: MachineMarks = UNKNOWN_MACHINE  # the machine it runs on
+    nonces: tuple[str, ...]  # the oldest first; a lease of this state directory has one
+    machine: MachineMarks = UNKNOWN_MACHINE  # the machine that uses the state directory
 
 
 def new_nonce() -> str:
-    """Return a nonce for one acquisition."""
+    """Return a new nonce for one acquisition of the lease."""
     return secrets.token_hex(NONCE_BYTES)
 
 
@@ -65,20 +65,22 @@ def refuse_held(lease: Lease, hold: Hold, *, force: bool) -> None:
     """Refuse an unreleased lease of another state directory, unless *force* is set.
 
     Raises:
-        HeldError: the text says who holds it, since when, and what to do.
+        HeldError: the message names the holder, the time, and what to do.
     """
     if lease.released or force:
         return
     if lease.holder != hold.holder:
         raise HeldError(describe_holder(lease))
     if lease.nonce is not None and lease.nonce not in hold.nonces:
-        raise HeldError(describe_copy(lease, "the lease was acquired again after it was made"))
+        raise HeldError(
+            describe_copy(lease, "the lease was acquired again after the copy was made")
+        )
     if lease.machine.is_other(hold.machine):
         raise HeldError(describe_copy(lease, "the lease was acquired on another machine"))
 
 
 class LeaseKeeper:
-    """This host's hold on one filesystem."""
+    """This host's view of the lease of one filesystem, and its hold on the lease."""
 
     def __init__(
         self,
@@ -88,13 +90,13 @@ class LeaseKeeper:
         conditional: bool = True,
         check_s: float = LEASE_CHECK_S,
     ) -> None:
-        """Make a keeper that holds nothing yet.
+        """Make a keeper that does not hold the lease yet.
 
         Args:
-            store: where the lease object is.
-            clock: for ``since``, which is only displayed.
+            store: the bucket with the lease.
+            clock: gives the time of an acquisition, which is only shown to users.
             conditional: whether the store honours conditional writes.
-            check_s: time between two checks that we still hold it.
+            check_s: minimum time between two checks that this host still holds the lease.
         """
         self._store = store
         self._clock = clock
@@ -110,25 +112,25 @@ class LeaseKeeper:
 
     @property
     def lease(self) -> Lease:
-        """Return the lease as we last wrote or read it."""
+        """Return the lease as this process last wrote or read it."""
         assert self._lease is not None, "the lease was not read yet"
         return self._lease
 
     @property
     def is_held(self) -> bool:
-        """Return whether this process acquired the lease and has not seen that another host has it."""
+        """Return whether this process acquired the lease and has not found itself fenced since."""
         return self._is_acquired and self.fenced is None
 
     @property
     def epoch(self) -> Epoch:
-        """Return our epoch."""
+        """Return the epoch in the lease."""
         return self.lease.epoch
 
     async def require_conditions(self, *, unsafe_allowed: bool) -> None:
-        """Find out whether the store honours conditional writes; if not, overwrite blindly.
+        """Test whether the store honours conditional writes; if not, use none for the lease.
 
         Raises:
-            UnconditionalStoreError: it does not, and the user did not accept that.
+            UnconditionalStoreError: the store ignores conditions, and *unsafe_allowed* is not set.
         """
         conditional = await probe.probe(self._store, uuid.uuid4().hex)
         if not conditional and not unsafe_allowed:
@@ -140,15 +142,15 @@ class LeaseKeeper:
         self._conditional = conditional
 
     def assume(self, lease: Lease) -> None:
-        """Use a derived or remembered lease instead of reading it. It is not held."""
+        """Use a derived or remembered lease, which this process does not hold."""
         self._lease = lease
 
     async def read(self) -> Lease:
         """Read the lease.
 
         Raises:
-            UnfinishedFilesystemError: there is none: mkfs was interrupted, or the lease was lost.
-            FormatError: it is damaged; the error says what to do.
+            UnfinishedFilesystemError: the lease is missing: mkfs was interrupted, or it was lost.
+            FormatError: the lease is damaged; the message says what to do.
         """
         try:
             fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
@@ -159,15 +161,15 @@ class LeaseKeeper:
         except NewerFormatError:
             raise
         except FormatError as exc:
-            advice = "s3fs-meta fsck -y makes it anew"
+            advice = "s3fs-meta fsck -y makes a new lease"
             raise FormatError(lease_codec.KEY, f"{exc.what}; {advice}") from exc
         return self._lease
 
     async def reread(self) -> Lease:
-        """Read the lease after a write of ours whose outcome is unknown.
+        """Read the lease after a write by this process whose outcome is unknown.
 
         Raises:
-            FencedError: a newer epoch owns the filesystem; nothing was adopted.
+            FencedError: a newer epoch owns the filesystem.
         """
         fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
         found = lease_codec.decode(lease_codec.KEY, fetched.data)
@@ -177,10 +179,10 @@ class LeaseKeeper:
         return found
 
     async def confirm(self) -> None:
-        """Check that we still hold the lease, unless that was done less than *check_s* ago.
+        """Check that we still hold the lease, unless this was checked less than *check_s* ago.
 
         The check only limits how long a fenced mount uploads packs that no changelog will name. So
-        it is postponed if the lease is unavailable.
+        if the lease is unavailable, the check is postponed.
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
@@ -193,15 +195,15 @@ class LeaseKeeper:
         try:
             await self.require_hold()
         except (StoreError, CorruptionError) as exc:
-            _log.info("the lease cannot be read now: %s", exc)
+            _log.info("cannot read the lease now, will try again: %s", exc)
 
     async def require_hold(self) -> None:
-        """Read the lease and check that it is ours; earlier writes are confirmed only then.
+        """Read the lease and check that it is ours; only then are earlier writes confirmed.
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
-            OlderBucketError: the lease is an earlier one than ours, so the bucket was reset to an
-                older copy. Our lease was stored again.
+            OlderBucketError: the lease is older than ours, so the bucket was reset to an older
+                copy. Our lease was stored again.
             LostLeaseError: the lease is missing or damaged.
             StoreError: the lease cannot be read.
         """
@@ -209,16 +211,16 @@ class LeaseKeeper:
         self._looked_s = trio.current_time()
         if self._conditional and self._came_before_ours(found):
             await self._put_again(found, etag)
-        # A store without conditions may show an older lease for a while.
+        # A store without conditional writes may return an older lease for a while.
         if found.epoch > self.epoch or (self._conditional and not _same_hold(found, self.lease)):
             raise self._ended_by(found)
 
     async def _found(self) -> tuple[Lease, ETag]:
-        """Return the lease that is in the bucket.
+        """Read the lease in the bucket; return it with its ETag.
 
         Raises:
-            LostLeaseError: it is missing or damaged.
-            NewerFormatError: it is of a newer program.
+            LostLeaseError: the lease is missing or damaged.
+            NewerFormatError: a newer program wrote the lease.
         """
         url, etag = self._store.url, None
         try:
@@ -228,21 +230,21 @@ class LeaseKeeper:
         except NewerFormatError:
             raise
         except ObjectMissingError as exc:
-            raise LostLeaseError(url, "it is missing", None) from exc
+            raise LostLeaseError(url, "the lease is missing", None) from exc
         except ObjectTooLargeError as exc:
             raise LostLeaseError(url, exc.what, exc.etag) from exc
         except FormatError as exc:
             raise LostLeaseError(url, exc.what, etag) from exc
 
     async def put_back(self, lost: LostLeaseError) -> None:
-        """Store our lost lease again; the caller has verified that the chain ends with our link.
+        """Store our lost lease again; the caller has verified that the chain's last link is ours.
 
-        The nonce stays the same. Another host may have taken the lease from us, and lost its own
-        before it appended a fence record: it recognises ours as the one that it replaced, and
-        replaces it again.
+        The nonce stays the same. Another host may have replaced our lease and then lost its own
+        lease before it appended a fence record. That host recognises our lease as the one that it
+        replaced, and replaces it again.
 
         Raises:
-            PreconditionError: the lease is not the lost one any more (in a store with conditions).
+            PreconditionError: the lease changed since it was found lost.
         """
         data = lease_codec.encode(self.lease)
         if not self._conditional:
@@ -253,7 +255,7 @@ class LeaseKeeper:
             self._etag = await self._store.replace(lease_codec.KEY, data, lost.etag)
 
     def _came_before_ours(self, found: Lease) -> bool:
-        """Return whether a lease is an earlier one that we held or replaced."""
+        """Return whether a lease is older than ours, and was held or replaced by this host."""
         is_known = found.holder == self.lease.holder or found == self._replaced
         return found.epoch < self.epoch and is_known
 
@@ -262,11 +264,11 @@ class LeaseKeeper:
             lease_codec.KEY, lease_codec.encode(self.lease), etag
         )
         txg = 0 if self.lease.head is None else self.lease.head.txg
-        what = f"its lease has epoch {found.epoch} again, and had epoch {self.epoch} before"
+        what = f"its lease has the old epoch {found.epoch} instead of {self.epoch}"
         raise OlderBucketError(self._store.url, txg, what, "the local state becomes the next txg")
 
     def ended_by_object(self, key: ObjectKey) -> FencedError:
-        """Return the error for an object of another writer that has the name of our next txg."""
+        """Record and return the error for another writer's object with the name of our next txg."""
         self.fenced = FencedError(self.epoch, self.epoch, f"the writer of {key}")
         return self.fenced
 
@@ -278,7 +280,7 @@ class LeaseKeeper:
         """Write the first lease, released, for a new filesystem.
 
         Raises:
-            PreconditionError: there is one.
+            PreconditionError: a lease exists already.
         """
         self._hold = Hold(holder, (new_nonce(),))
         lease = self._ours(Epoch(0), head, released=True)
@@ -289,13 +291,13 @@ class LeaseKeeper:
         """Raise the epoch and take the lease; return the lease that it replaced.
 
         Args:
-            hold: of the state directory; the lease gets its latest nonce.
-            force: take it from any host that holds it.
+            hold: the proof of the state directory; the lease gets its latest nonce.
+            force: take the lease from any host that holds it.
             above: the latest epoch of the chain. The lease may have an earlier epoch if the bucket
                 is an older copy; no epoch is used twice.
 
         Raises:
-            HeldError: another host holds it; the text says who, since when, and what to do.
+            HeldError: another host holds the lease; the message names it and what to do.
         """
         self._hold = hold
         before = await self.read()
@@ -312,7 +314,7 @@ class LeaseKeeper:
         return before
 
     async def move_head(self, head: Head) -> None:
-        """Make an image the head, if no newer epoch replaced ours.
+        """Make an image the head in the lease, if no newer epoch replaced ours.
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
@@ -320,7 +322,7 @@ class LeaseKeeper:
         await self._write(replace(self.lease, head=head))
 
     async def release(self) -> None:
-        """Release the lease, so that any host may take it; a fenced host has nothing to release."""
+        """Release the lease, so that any host may take it. Raises FencedError."""
         await self._write(replace(self.lease, released=True))
 
     async def _write(self, lease: Lease) -> None:
@@ -341,7 +343,7 @@ class LeaseKeeper:
                 self.fenced = FencedError(lease.epoch, theirs.epoch, theirs.host)
                 raise self.fenced
             self._etag = etag
-            if theirs == lease:  # our own write, whose reply was lost
+            if theirs == lease:  # the store applied our write, but its reply was lost
                 self._lease = lease
                 return
 
@@ -350,7 +352,7 @@ class LeaseKeeper:
 
 
 def released(epoch: Epoch, head: Head | None, clock: Clock) -> Lease:
-    """Return a released lease for a filesystem that lost its own."""
+    """Return a new, released lease for a filesystem that lost its lease."""
     hold = Hold(uuid.uuid4().hex, (new_nonce(),))
     return _lease_of_this_process(epoch, hold, head, clock, released=True)
 
@@ -372,24 +374,24 @@ def _lease_of_this_process(
 
 
 def _same_hold(one: Lease, other: Lease) -> bool:
-    """Return whether two leases belong to one acquisition, so that the same holder wrote both.
+    """Return whether the same holder wrote two leases in one acquisition.
 
-    The server may apply a write after it timed out; then the holder's next write conflicts with it.
+    A server may apply a write after it timed out; the holder's next write then conflicts with it.
     """
     return replace(one, head=None, released=False) == replace(other, head=None, released=False)
 
 
 def describe_holder(lease: Lease) -> str:
-    """Return the message of a mount that is refused because of the lease."""
-    return f"{_held_by(lease)}; unmount it there, or if that host is gone for good use --takeover"
+    """Return the message of a mount that is refused because another host holds the lease."""
+    return f"{_held_by(lease)}; unmount it there, or if that host is lost use --takeover"
 
 
 def describe_copy(lease: Lease, why: str) -> str:
     """Return the message of a mount that is refused because its state directory is a copy."""
     return (
-        f"{_held_by(lease)}, and the state directory here is not the one that it is held from, but"
-        f" a copy or a backup of it ({why}); unmount the filesystem where it is in use, or if it is"
-        " in use nowhere use --takeover"
+        f"{_held_by(lease)}, and the local state directory is only a copy or a backup of the"
+        f" directory that holds the lease ({why}); unmount the filesystem where it is in use, or if"
+        " it is in use nowhere use --takeover"
     )
 
 

@@ -1,11 +1,12 @@
-"""Storing a lost lease again, under its writer, if no other host can have written.
+"""Storing the lost lease of a running writer again, if no other host can have written.
 
-Owns: the proof. Does not know: how the loss is noticed (``lease.keeper``), what else a txg needs.
-Keeps: the chain decides who writes. The lease is put back only while the chain ends with our own
-link: another writer appends its fence record before anything else, and our next append then fails,
-because the name exists. A conditional write creates the lease or replaces its damaged bytes, so a
-lease of another host is never overwritten.
-Tasks: the shipper's, under its lock or ``require``.
+Owns: the proof that no other host has written. Does not know: how the loss is detected
+(``lease.keeper``).
+Keeps: the chain decides which host writes. The lease is stored again only while the last link of
+the chain is ours: another writer appends a fence record before anything else, and our next append
+then fails, because the name exists. A conditional write creates the lease or replaces its damaged
+bytes, so a lease of another host is never overwritten.
+Tasks: the shipper's task under its lock, or any task in ``require_shipped``.
 Design: docs/design/durability.md, "One writer".
 """
 
@@ -40,31 +41,32 @@ async def put_back(
     attempt: tuple[Txg, bytes] | None,
     lost: LostLeaseError,
 ) -> None:
-    """Put the lease of this writer back.
+    """Store the lost lease of this writer again.
 
     Args:
         store: the bucket that lost it.
-        keyring: of the filesystem.
+        keyring: the keys of the filesystem.
         keeper: the keeper of the lost lease.
-        watch: knows the last changelog of this writer.
-        link: the link of that changelog.
-        attempt: a txg of this writer that may be in the chain after that link.
+        watch: checks that the bucket has the last changelog of this writer.
+        link: the link of the last changelog of this writer.
+        attempt: a txg and changelog of this writer that may follow *link* in the chain.
         lost: the error that reported the loss.
 
     Raises:
         FencedError: another host has the lease, or has written.
-        LostLeaseError: the bucket lost this writer's last changelog, too; the text says what to do.
+        LostLeaseError: the bucket lost this writer's last changelog, too; the message says what to
+            do.
         StoreError: the store is unavailable; the next txg tries again.
     """
     try:
         await watch.require(link)
     except OlderBucketError as exc:
-        why = f"{lost.why}, and {key_of(link.txg)}, which this host wrote last, is lost, too"
+        why = f"{lost.why}, and {key_of(link.txg)}, this host's last changelog, is lost, too"
         raise LostLeaseError(lost.url, why, lost.etag, _ADVICE) from exc
     for txg in await chain.numbers_from(store, keyring, link.next_txg, 2):
         if attempt is None or txg != attempt[0] or not await chain.append(store, *attempt):
             raise keeper.ended_by_object(key_of(txg))
     with contextlib.suppress(PreconditionError):  # another host wrote a lease: require_hold raises
         await keeper.put_back(lost)
-        _log.error("%s; it was put back: no other host has written since", lost)
+        _log.error("%s; this host stored the lease again, because no other host has written", lost)
     await keeper.require_hold()

@@ -1,7 +1,8 @@
 """This host's proof that a lease belongs to it, and the detection of copied state directories.
 
-Owns: where the proof is stored (rows of ``local_state``, and a file in case the database is lost),
-and the comparison of an unreleased lease with the chain. Does not know: how a lease is written.
+Owns: where the proof is stored (in rows of ``local_state``, and in a file in case the database is
+lost), and the comparison of an unreleased lease with the chain. Does not know: how a lease is
+written.
 Keeps: a nonce is synced on this host before the lease gets it, so a crash at any point leaves a
 lease that this host recognises as its own.
 Design: docs/design/durability.md, "One writer".
@@ -26,13 +27,13 @@ _REPLACED: Final = "replaced_lease"
 
 
 def known(db: Database | None, state_dir: StateDir, keyring: Keyring, *, doubtful: bool) -> Hold:
-    """Return this host's proof of a lease; a new identity if it never held one.
+    """Return this host's proof of a lease; with a new name if this host never held a lease.
 
     Args:
         db: the local database, if it exists; its rows have precedence.
-        state_dir: its ``holder`` file is used if the rows are missing or may be outdated.
-        keyring: of the filesystem; the machine's identifiers are hashed with it.
-        doubtful: the rows of *db* may be older than the last nonce.
+        state_dir: the directory whose ``holder`` file is used if the rows are missing or doubtful.
+        keyring: the keys of the filesystem, which hash the machine's identifiers.
+        doubtful: true if the rows of *db* may be older than the last nonce.
     """
     holder, *nonces = state_dir.holder or [uuid.uuid4().hex]
     if db is not None:
@@ -44,7 +45,7 @@ def known(db: Database | None, state_dir: StateDir, keyring: Keyring, *, doubtfu
 
 
 def machine_marks(keyring: Keyring) -> MachineMarks:
-    """Return keyed hashes of this machine's identifiers, which do not reveal them."""
+    """Return keyed hashes of this machine's identifiers; the hashes do not reveal them."""
     found = machine.this_machine()
 
     def mark(kind: bytes, value: str | None) -> str | None:
@@ -58,7 +59,7 @@ def machine_marks(keyring: Keyring) -> MachineMarks:
 
 
 def with_new_nonce(hold: Hold, lease: Lease) -> Hold:
-    """Return a hold with a nonce for the next acquisition; the nonce of *lease* is retained."""
+    """Return a hold with a new nonce for the next acquisition and the nonce of *lease*."""
     drawn = [*hold.nonces, new_nonce()]
     kept = drawn[-LEASE_NONCES_MAX:]
     if lease.nonce in drawn and lease.nonce not in kept:
@@ -67,7 +68,7 @@ def with_new_nonce(hold: Hold, lease: Lease) -> Hold:
 
 
 def note(db: Database, hold: Hold) -> None:
-    """Record this host's proof of a lease in the rows. Transaction: inside a group."""
+    """Record this host's proof of a lease in the database. Transaction: inside a group."""
     local_state.put(db, "holder", hold.holder)
     local_state.put(db, "nonces", " ".join(hold.nonces))
 
@@ -78,10 +79,11 @@ def note_replaced(db: Database, lease: Lease) -> None:
 
 
 def took_last(db: Database, lease: Lease) -> bool:
-    """Return whether no other host can have taken the lease since this host did.
+    """Return whether no other host can have taken the lease since this host took it.
 
-    This holds if this state directory wrote the lease, in this acquisition or an earlier one, or if
-    it is the lease that this host replaced: then the bucket is an older copy that no host has used.
+    This is true if this state directory wrote the lease, in this or an earlier acquisition. It is
+    also true for the lease that this host replaced: the bucket is an older copy that no host has
+    used.
     """
     if lease.epoch > int(local_state.get(db, "epoch") or 0):
         return False
@@ -92,28 +94,28 @@ def took_last(db: Database, lease: Lease) -> bool:
 
 
 def _named(lease: Lease) -> str:
-    """Return a text that identifies one state of one lease."""
+    """Return a text that identifies the content of a lease."""
     head = "" if lease.head is None else lease.head.manifest_hash
     facts = (lease.epoch, lease.holder, lease.nonce, lease.since_ns, lease.released, head)
     return " ".join(map(str, facts))
 
 
 def keep(state_dir: StateDir, hold: Hold) -> None:
-    """Record this host's proof of a lease in the file, durably. Blocking."""
+    """Record this host's proof of a lease in the file ``holder``, durably. Blocking."""
     state_dir.keep_holder([hold.holder, *hold.nonces])
 
 
 async def refuse_copy(
     store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, db: Database, *, force: bool
 ) -> None:
-    """Refuse an unreleased lease under which another process wrote to the chain.
+    """Refuse an unreleased lease that a copy of this state directory used to write.
 
-    The lease has the holder name and a nonce of this state directory. So a txg of its epoch that
-    this directory does not know can only come from a copy of the directory. Late appends of an
-    earlier writer have an older epoch and are ignored.
+    The lease has the holder name and a nonce of this state directory. So if a txg of the lease's
+    epoch is unknown to this directory, a copy of the directory wrote it. Late appends of an earlier
+    writer have an older epoch and are ignored.
 
     Raises:
-        HeldError: a copy wrote to the chain, and *force* is not set.
+        HeldError: a copy of the directory wrote to the chain, and *force* is not set.
         StoreError: the chain cannot be read.
     """
     link = chain.recorded(db)
@@ -131,5 +133,5 @@ async def refuse_copy(
     except (FormatError, ObjectMissingError):
         return  # the writer of the object is unknown; the next step reports the damage
     if written.epoch >= lease.epoch:
-        why = f"the chain goes on to txg {last}, and its own last one is {own}"
+        why = f"the last txg of the chain is {last}, but this directory's last txg is {own}"
         raise HeldError(describe_copy(lease, why))

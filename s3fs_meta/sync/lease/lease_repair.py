@@ -1,9 +1,9 @@
-"""Replacing a lost or damaged lease by one derived from the images and epochs in the bucket.
+"""Replacing a lost or damaged lease by a lease derived from images and epochs in the bucket.
 
 Owns: the choice of the image that the new lease names. Only ``fsck -y`` stores the lease; a reader
 only uses the name of the image.
-Keeps: the new epoch is not below any epoch of an object in the bucket; a host that still holds the
-old lease finds it replaced, and is fenced.
+Keeps: the new epoch is not below the epoch of any object in the bucket. A host that still holds the
+old lease is fenced.
 """
 
 import logging
@@ -41,14 +41,14 @@ async def mend_lease(
     """Store a new, released lease if the present one is missing or cannot be read.
 
     Args:
-        needs_image: false if local state is published next: then the lease need not name an image.
+        needs_image: false if local state is published next, so that the lease may name no image.
 
     Returns:
-        The fault, and the image that the new lease names; None if the lease is valid.
+        A line about the fault and the new lease; None if the present lease is valid.
 
     Raises:
-        UnfinishedFilesystemError: there is no complete image; nothing was changed.
-        NewerFormatError: the lease, or the last changelog, is of a newer program.
+        UnfinishedFilesystemError: the bucket has no complete image; nothing was changed.
+        NewerFormatError: a newer program wrote the lease or the last changelog.
         PreconditionError: another process stored a lease meanwhile.
     """
     etag: ETag | None = None
@@ -57,7 +57,7 @@ async def mend_lease(
         etag = fetched.etag
         lease = lease_codec.decode(lease_codec.KEY, fetched.data)
     except ObjectMissingError:
-        why = "it is missing"
+        why = "the lease is missing"
     except ObjectTooLargeError as exc:
         etag, why = exc.etag, str(exc)
     except NewerFormatError:
@@ -70,7 +70,7 @@ async def mend_lease(
         anew = await _lease_of_images(store, keyring, clock, needs_image=needs_image)
         if lease.epoch - anew.epoch <= EPOCH_LEAP_MAX:
             return None
-        why = f"its epoch {lease.epoch} is far beyond all traces of epochs, {anew.epoch}"
+        why = f"its epoch {lease.epoch} is far above the latest epoch in the bucket, {anew.epoch}"
     lease = await _lease_of_images(store, keyring, clock, needs_image=needs_image)
     data = lease_codec.encode(lease)
     if etag is None:
@@ -78,7 +78,7 @@ async def mend_lease(
     else:
         await store.replace(lease_codec.KEY, data, etag)
     named = "no image" if lease.head is None else lease.head.manifest_key
-    return f"{why}; it was made anew and names {named}"
+    return f"{why}; a new lease was made, which names {named}"
 
 
 async def read_or_derive(
@@ -86,15 +86,15 @@ async def read_or_derive(
 ) -> str | None:
     """Read the lease for a caller that only reads the filesystem; nothing is written.
 
-    Such a caller needs only the name of the newest image. If the lease is missing or damaged, it is
-    derived from the newest complete image in the bucket.
+    Such a caller needs only the name of the newest image. If the lease is missing or damaged, a
+    lease is derived from the newest complete image in the bucket.
 
     Returns:
-        The fault of the lease; None if it is valid.
+        A line about the fault of the lease; None if the lease is valid.
 
     Raises:
-        UnfinishedFilesystemError: there is no lease, and no complete image either.
-        NewerFormatError: the lease, or the last changelog, is of a newer program.
+        UnfinishedFilesystemError: the bucket has neither a lease nor a complete image.
+        NewerFormatError: a newer program wrote the lease or the last changelog.
         StoreError: the store is unavailable, so the state of the lease is unknown.
     """
     try:
@@ -107,7 +107,7 @@ async def read_or_derive(
         return None
     keeper.assume(await _lease_of_images(store, keyring, clock))
     if isinstance(damage, UnfinishedFilesystemError):
-        return "the lease is missing; s3fs-meta fsck -y makes it anew"
+        return "the lease is missing; s3fs-meta fsck -y makes a new lease"
     return str(damage)
 
 
@@ -133,7 +133,7 @@ async def _lease_of_images(
         store, keyring, Txg(0), [(txg, changelog_codec.key_of(txg)) for txg in txgs]
     )
     last = await _last_epoch(store, keyring, [txg for txg in txgs if txg <= end])
-    # Names are not authenticated: an impossible epoch in one does not prove a writer.
+    # Names are not authenticated: an impossible epoch in a name is not the epoch of a writer.
     epoch = max((found for found in epochs if found - last <= EPOCH_LEAP_MAX), default=last)
     keys = [key for _, _, key in sorted(manifests, reverse=True)]
     head = await _newest_complete(store, keyring, keys, pieces)
@@ -145,13 +145,13 @@ async def _lease_of_images(
 async def _newest_complete(
     store: ObjectStore, keyring: Keyring, keys: list[ObjectKey], pieces: set[ObjectKey]
 ) -> Head | None:
-    """Return the first complete image as a head, None without one.
+    """Return the first complete image of *keys* as a head, None if there is none.
 
-    An image that claims to be of a newer program is left out if another one is complete: nothing
-    names it, and this program can read the last changelog.
+    An image that claims to be of a newer program is ignored if another image is complete, because
+    no object names it and this program can read the last changelog.
 
     Raises:
-        NewerFormatError: only such images are there.
+        NewerFormatError: no image is complete, and one claims to be of a newer program.
     """
     newer: NewerFormatError | None = None
     for key in keys:
@@ -162,7 +162,7 @@ async def _newest_complete(
             continue
         if head is not None:
             if newer is not None:
-                _log.warning("an image that nothing names was left out: %s", newer)
+                _log.warning("ignoring an image that no object names: %s", newer)
             return head
     if newer is not None:
         raise newer
@@ -170,9 +170,9 @@ async def _newest_complete(
 
 
 async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> Epoch:
-    """Return an epoch that is not below that of any changelog; epochs rise along the chain.
+    """Return an epoch not below that of any changelog; epochs rise along the chain.
 
-    Each unreadable changelog may have begun a new epoch, so each counts as one.
+    Each unreadable changelog may have begun a new epoch, so it counts as one epoch.
     """
     damaged = 0
     for txg in sorted(txgs, reverse=True):
@@ -192,7 +192,7 @@ async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> 
 async def _complete(
     store: ObjectStore, keyring: Keyring, key: ObjectKey, pieces: set[ObjectKey]
 ) -> Head | None:
-    """Return an image as a head, None if it is damaged or incomplete."""
+    """Return an image as a head, None if the image is damaged or incomplete."""
     try:
         data = (await store.get(key, ENCODED_BYTES_MAX)).data
         manifest = await trio.to_thread.run_sync(image_codec.decode, key, data, keyring)

@@ -1,8 +1,9 @@
 """Opening a filesystem on this host.
 
-opening              the order: keys, lock, local state or bucket, lease, fence
+opening the order: keys, lock, local state or bucket, lease, fence record
 local_state_choice   continue from the local database, follow the bucket, or restore
-current_database     the resulting database: local, restored, or one that replaces the chain's end
+current_database     the resulting database: local, restored, or one after which abandoned txgs
+follow
 offline              read-only while the bucket is unreachable
 
 Start at ``opening``; the table of ``local_state_choice`` is the decision.

@@ -1,8 +1,8 @@
-"""A database at the end of the chain: the local one, a restored one, or one that ends the chain.
+"""A database with the last txg of the chain: the local one, or a restored one.
 
 Owns: keeping local state until another database has replaced it; choosing the last txg to retain if
-the end of the chain cannot be read.
-Does not know: the lease's rules, how the end of a chain is published.
+the last changelogs of the chain cannot be read. Does not know: the rules of the lease, how txgs are
+abandoned in the bucket.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -58,7 +58,7 @@ def _rules(lease: Lease, wanted: Wanted) -> Rules:
 
 
 class Bringer:
-    """Opens or restores a database at the end of the chain; the state directory is locked."""
+    """Opens or restores a database with the last txg of the chain, in a locked state directory."""
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class Bringer:
         self._progress = progress
         self._wanted = wanted
         self.db: Database | None = None  # the opened database; after an error the caller closes it
-        self.behind = abandoned_txgs.NOTHING  # precedes the next txg, as does the rows' link
+        self.behind = abandoned_txgs.NOTHING  # the next txg follows this, and the link in the rows
         self.notices: list[str] = []  # one-line facts to show to the user
         self.mended: list[str] = []  # faults of the chain, and the abandoned txgs
 
     async def bring(self, local: Local, lease: Lease, holder: str) -> Database:
-        """Return a database at the end of the chain, or ahead of it.
+        """Return a database with the last txg of the chain, or with later local changes.
 
         Args:
             local: the local state.
@@ -91,8 +91,8 @@ class Bringer:
             holder: this host's holder name.
 
         Raises:
-            BrokenChainError: the end of the chain cannot be read; the local state is unchanged.
-            SettingsError: refused; the text says what to do.
+            BrokenChainError: the last changelogs cannot be read; the local state is unchanged.
+            SettingsError: txgs of another host would be abandoned; the message says what to do.
             StoreError, FormatError: an object is unavailable or damaged.
         """
         self.db = local.db
@@ -120,17 +120,17 @@ class Bringer:
         """Record that the next txg is an image of the local state."""
         why = chooser.lost_end
         self._want_image(db, abandoned_txgs.put_back(why) if chooser.is_put_back else why)
-        self.mended.append(f"{why}; the local state takes its place")
+        self.mended.append(f"{why}; an image of the local state replaces it")
         if not chooser.replaces:
             return
         store, keyring, uuid = self._store, self._keyring, self._superblock.uuid
         ours = chain.recorded(db)
-        assert ours is not None, "else it was not chosen"
+        assert ours is not None, "local state without a link is never chosen"
         try:
             newest = await PointsInTime(store, keyring, uuid, lease).newest()
         except NewerFormatError:
             raise
-        # The bucket has no txg that could be restored.
+        # If no txg in the bucket can be restored, the chain continues from the local state alone.
         except (CorruptionError, UnfinishedFilesystemError):
             self.behind = await abandoned_txgs.behind_all(store, keyring, uuid, lease, ours)
             return
@@ -138,11 +138,11 @@ class Bringer:
         kept = newest._replace(floor=max(newest.floor, ours.floor))
         self.behind = behind._replace(txg=max(behind.txg, ours.txg), link=kept)
         self.mended.append(
-            f"up to txg {newest.txg} what the bucket has instead stays a part of the past"
+            f"the other history in the bucket, up to txg {newest.txg}, stays available as the past"
         )
 
     async def _restore_or_mend(self, chooser: Chooser, lease: Lease, holder: str) -> Database:
-        """Restore the newest txg; if that fails, end the chain earlier where that is allowed."""
+        """Restore the newest txg; if that fails and fsck allows it, restore an earlier txg."""
         try:
             path, _link = await self._restore(lease, beside=chooser.left is not None)
         except NewerFormatError:
@@ -175,7 +175,7 @@ class Bringer:
             self.notices += restorer.notices
 
     def _put_in_place(self, path: Path, lease: Lease) -> Database:
-        """Move a restored database to the path of the local state, which was moved away before."""
+        """Move a restored database to the path of the local state, which is free now."""
         self.db = None
         database = self._state_dir.database
         if path != database:
@@ -194,7 +194,7 @@ class Bringer:
     async def _end_chain(
         self, chooser: Chooser, lease: Lease, holder: str, broken: S3fsError
     ) -> Database:
-        """Continue from the last txg on this host or in the bucket, with a number above all used.
+        """Continue from the last txg on this host or in the bucket, with an unused txg number.
 
         Raises:
             SettingsError: another host wrote txgs that would be abandoned.
@@ -207,7 +207,7 @@ class Bringer:
             await self._require_right(kept.txg, lease, holder)
             db, chooser.left = left.db, None
             db.begin_local()
-            # The number of the next txg is taken; the image contains its changes.
+            # The attempted txg's number is taken; the next image contains its changes.
             pending.clear_outbox(db)
             db.commit()
         elif last is None:
@@ -227,7 +227,7 @@ class Bringer:
 
     async def _require_right(self, kept: Txg, lease: Lease, holder: str) -> None:
         mend = self._wanted.mend
-        assert mend is not None, "else it was refused"
+        assert mend is not None, "only a repair abandons txgs"
         lost = await names.last_name(self._store, self._keyring, kept)
         if lost > kept:
             uuid = self._superblock.uuid

@@ -1,13 +1,13 @@
-"""Healing of holes that fsck made, from the cached blocks of quarantined states.
+"""Refilling of holes that fsck made, from the cached blocks of quarantined states.
 
-Owns: which holes are healed, and their records. Does not know: why a state was quarantined.
-``fsck -y`` on one host replaces content that the bucket lost by holes; another host may have that
-content cached, and quarantines it at its next mount. The hole gets its content back if that is
-certain: the file lists the part in its attribute, it has not changed since (same size, same mtime,
-same ctime), and the cached block has the hash that its row in the quarantined state names.
+Owns: which holes are refilled, and the records of lost parts. Does not know: why a state was
+quarantined. ``fsck -y`` on one host replaces content that the bucket lost by holes. Another host
+may have that content cached, and quarantines it at its next mount. The hole gets its content back
+under three conditions: an attribute of the file lists the lost part, the file has not changed since
+(same size, mtime and ctime), and the cached block has the hash in its row in the quarantined state.
 Keeps: quarantined state is only read. Content is durable before its rows are committed. An interrupted
 run is continued by the next mount.
-Tasks: one, at a mount for writing, before the kernel can send requests.
+Tasks: one task, at a mount for writing, before the kernel can send requests.
 Design: docs/design/durability.md, "Damage in the bucket".
 """
 
@@ -49,20 +49,20 @@ _BLOCKS_AT_ONCE: Final = LOOP_SLICE_ROWS
 
 
 class _Hole(NamedTuple):
-    """A hole, and the block of a quarantined state that was there."""
+    """A hole, and the block that a quarantined state has at its offset."""
 
     block_index: BlockIndex
     block: BlockRow
 
 
 async def heal_holes(volume: Volume) -> list[str]:
-    """Give holes that fsck made their content back; return lines for the user.
+    """Refill holes that fsck made with their old content; return lines for the user.
 
     Args:
-        volume: opened for writing; no other task uses it.
+        volume: a volume opened for writing that no other task uses.
 
     Raises:
-        DatabaseError, OSError: the disk failed.
+        DatabaseError, OSError: the local disk failed.
     """
     states = _quarantined(volume.state_dir)
     if not states:
@@ -105,11 +105,11 @@ def _lost_parts(db: Database) -> list[LostPart]:
 
 
 def _opened(path: Path, uuid: str) -> Database | None:
-    """Open the database of a quarantined state; return None if it is of no use. In a thread."""
+    """Open the database of a quarantined state; return None if it cannot be used. Blocking."""
     try:
         db = Database.open(path / "meta.db", Pragmas(), read_only=True)
     except S3fsError as exc:
-        _log.info("%s is not searched for lost content: %s", path, exc)
+        _log.info("cannot search the quarantined state %s for lost content: %s", path, exc)
         return None
     if local_state.get(db, "uuid") not in {None, uuid}:
         db.close()
@@ -118,7 +118,7 @@ def _opened(path: Path, uuid: str) -> Database | None:
 
 
 class _Healer:
-    """Heals holes with the blocks of one quarantined state."""
+    """Refills holes with the blocks of one quarantined state."""
 
     def __init__(self, volume: Volume, source: Database, source_blocks: Path) -> None:
         self._db = volume.db
@@ -132,7 +132,7 @@ class _Healer:
         self.files_healed: set[Ino] = set()
 
     async def heal(self, lost: Sequence[LostPart]) -> None:
-        """Heal the parts whose content this state has."""
+        """Refill the lost parts whose content the quarantined state has."""
         for part in lost:
             if not self._is_unchanged(part.ino):
                 continue
@@ -140,7 +140,7 @@ class _Healer:
                 await self._heal_some(part.ino, holes)
 
     def _is_unchanged(self, ino: Ino) -> bool:
-        """Return whether a file is the same in both states, except for its holes."""
+        """Return whether a file is equal in both states, except for its holes."""
         now, then = inodes.find(self._db, ino), inodes.find(self._source, ino)
         return (
             now is not None
@@ -193,7 +193,7 @@ class _Healer:
             raise full
 
     def _content(self, row: BlockRow) -> bytes | None:
-        """Return the content of a block of the quarantined state if its hash is right. In a thread."""
+        """Return the content of a quarantined block, None unless its hash is right. Blocking."""
         try:
             fd = self._source_blocks.open(f"{row.block:x}", os.O_RDONLY)
         except OSError:
@@ -215,7 +215,7 @@ class _Healer:
     async def _finish(
         self, ino: Ino, made: Sequence[tuple[BlockId, int]], healed: Sequence[range]
     ) -> None:
-        """Make new blocks durable, and shorten the record of what the file has lost; commit."""
+        """Make new blocks durable, shorten the list of the file's lost parts, and commit."""
         await trio.to_thread.run_sync(self._files.sync, [block for block, _size in made])
         cached_blocks.note_synced(self._db, made)
         recorded = lost_ranges.parse(xattrs.find(self._db, ino, ATTRIBUTE) or b"")

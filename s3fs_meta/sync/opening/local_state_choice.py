@@ -1,6 +1,6 @@
 """The choice between the local state of a filesystem and a restore from the bucket.
 
-Owns: the decision, based on the positions of both in the chain of changelogs.
+Owns: the decision, based on the positions of local state and bucket in the chain.
 Does not know: the lease, the cache's internals.
 
     local state             the bucket                  decision
@@ -12,7 +12,7 @@ Does not know: the lease, the cache's internals.
     any                     lost our link by damage     continue; the next txg is an image
     any                     is older, or another's      refuse; fsck -y may continue, as above
 
-If the bucket has our last attempt, that is our link.
+If the bucket has our last attempt, the attempt is our link.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -63,13 +63,13 @@ class Local(NamedTuple):
     """The local state of a filesystem."""
 
     db: Database | None
-    doubtful: bool  # committed rows may be lost: see ``volatility``
+    doubtful: bool  # True if committed rows may be lost: see ``volatility``
 
 
 def examine(
     state_dir: StateDir, pragmas: Pragmas, superblock: Superblock, *, repairing: bool
 ) -> Local:
-    """Open the local database if there is one; nothing is moved.
+    """Open the local database if it exists; no file is moved.
 
     Raises:
         SettingsError: the database belongs to another filesystem.
@@ -88,19 +88,19 @@ def examine(
 
 
 def is_damage_of(exc: FormatError, state_dir: StateDir) -> bool:
-    """Return whether an error is about damage of the local database."""
+    """Return whether an error reports damage of the local database."""
     return exc.key == str(state_dir.database) and not isinstance(exc, NewerFormatError)
 
 
 def with_advice(exc: FormatError) -> FormatError:
-    """Return an error about the local database, extended by advice on what to do."""
+    """Return an error about the local database with advice in its message."""
     what = exc.what if ADVICE in exc.what else f"{exc.what}; {ADVICE}"
     return FormatError(exc.key, what)
 
 
 @contextlib.contextmanager
 def advising(state_dir: StateDir) -> Iterator[None]:
-    """Add advice to errors about the local database, also to those raised after opening."""
+    """Add advice to errors about damage of the local database that the with-block raises."""
     try:
         yield
     except FormatError as exc:
@@ -110,14 +110,14 @@ def advising(state_dir: StateDir) -> Iterator[None]:
 
 
 def volatility(pragmas: Pragmas) -> str:
-    """Return the event that may lose committed rows: ``crash``, ``power`` loss or ``nothing``."""
+    """Return which event may lose committed rows: ``crash``, ``power`` (loss) or ``nothing``."""
     if pragmas.journal_mode in {"off", "memory"}:
         return "crash"
     return "nothing" if pragmas.survives_power_loss else "power"
 
 
 def _is_doubtful(db: Database) -> bool:
-    """Return whether the last run ended in a way that may lose committed rows with its pragmas."""
+    """Return whether the end of the last run may have lost committed rows, given its pragmas."""
     if local_state.get(db, "clean") == "1":
         return False
     volatile = local_state.get(db, "volatile")
@@ -126,25 +126,25 @@ def _is_doubtful(db: Database) -> bool:
 
 
 class Left(NamedTuple):
-    """Local state that is replaced as soon as there is another database."""
+    """Local state that will be replaced once another database is restored."""
 
     db: Database
     why: str
     link: Link | None  # None if the link is unknown or not in the chain
-    keep: bool  # True if it may have the only copy of some data
+    keep: bool  # True if the state may have the only copy of data
 
 
 class Rules(NamedTuple):
-    """The facts and permissions that the decision depends on."""
+    """The facts and permissions on which the decision depends."""
 
-    lease: Lease  # as found
-    follows: bool = False  # the chosen database must equal the bucket's state exactly
-    mends: bool = False  # local state may replace the bucket's, if no other host wrote later
-    publishes: bool = False  # local state may replace it even if another host wrote later
+    lease: Lease  # the lease in the bucket
+    follows: bool = False  # a follower: the database must equal the state of its link
+    mends: bool = False  # local state may be published if no other host wrote later
+    publishes: bool = False  # local state may be published in any case
 
 
 class Chooser:
-    """Makes the decision for one opening and carries it out."""
+    """Decides for one opening whether the local state is used, and prepares it or its removal."""
 
     def __init__(
         self,
@@ -167,35 +167,37 @@ class Chooser:
         self._mends = rules.mends
         self._publishes = rules.publishes
         self.left: Left | None = None
-        self.lost_end = ""  # why the last txg of the local state cannot be read in the bucket
-        # True if the bucket is an older copy, so packs may be missing, too.
+        self.lost_end = ""  # why the bucket's changelog of our last txg cannot be read
+        # True if the bucket was reset to an older copy, so that packs may be missing, too.
         self.is_put_back = False
         self.replaces = False  # True if local state replaces another history in the bucket
         self.notices: list[str] = []  # one-line facts to show to the user
 
     async def choose(self, local: Local) -> Database | None:
-        """Return the local database at the end of the chain, if it can be continued.
+        """Return the local database, brought to the last txg of the chain, if it can be continued.
 
-        Otherwise it stays unchanged in ``left`` until ``make_way``, because a restore may fail.
+        Otherwise the state stays unchanged in ``left`` until ``make_way``, as a restore may fail.
 
         Raises:
-            OlderBucketError: the bucket was exchanged; nothing was changed.
-            SettingsError: a follower's local state holds changes that are not in the bucket.
+            OlderBucketError: the bucket was reset to an older copy; nothing was changed.
+            SettingsError: the local state of a follower has changes that the bucket lacks.
             StoreError: the bucket is unavailable; nothing was changed.
         """
         if local.db is None:
             if self._state_dir.has_remains:
                 kept = self._state_dir.quarantine_as(str(self._clock.now_ns()))
                 self.notices.append(
-                    f"remains of an earlier state without its database are kept in {kept}"
+                    f"files of an earlier local state without a database are kept in {kept}"
                 )
             return None
         if local.doubtful:
-            why = "a crash under such a journal mode or synchronous=off may have damaged them"
+            why = "a crash with this journal mode or synchronous=off may have damaged them"
             return self._leave(local.db, why, keep=True)
         link = chain.recorded(local.db)
         if link is None:
-            return self._leave(local.db, "it is not known what the bucket had then", keep=True)
+            return self._leave(
+                local.db, "it is unknown which txg of the bucket they follow", keep=True
+            )
         try:
             return await self._compare(local.db, link)
         except BaseException:
@@ -206,7 +208,7 @@ class Chooser:
         """Remove the state in ``left``, or quarantine it if it may be the only copy.
 
         Args:
-            restored: the database that takes its place.
+            restored: the database that replaces the state.
         """
         left, self.left = self.left, None
         if left is None:
@@ -239,7 +241,7 @@ class Chooser:
             return await self._leave_unknown(db, link)
         link, newer = await self._adopt_attempt(db, link, newer)
         if newer and abandoned_txgs.is_put_back(abandoned_txgs.wanted(db) or ""):
-            why = "another host has written since; the bucket has a history without them"
+            why = "another host has written since, and the bucket has a history without them"
             return self._leave(db, why, keep=True)
         if self._follows or newer:
             await trio.to_thread.run_sync(self._drop_fence, db)
@@ -260,9 +262,9 @@ class Chooser:
         try:
             await replayer.forward(link, self._progress)
         except NeedsImageError:
-            return self._leave(db, "the bucket has a new beginning", link=link)
+            return self._leave(db, "a txg of the bucket is a complete image", link=link)
         except (FormatError, ObjectMissingError) as exc:
-            why = f"what came after it cannot be followed: {exc}"
+            why = f"the later txgs in the bucket cannot be applied to them: {exc}"
             return self._leave(db, why, link=chain.recorded(db), keep=True)
         self.notices += replayer.notices
         db.begin_local()
@@ -272,18 +274,18 @@ class Chooser:
         return db
 
     async def _newer(self, db: Database, link: Link) -> list[Txg] | None:
-        """Return the txgs after a link, None if the link's relation to them is unknown.
+        """Return the txgs after a link, None if it is unknown whether they follow the link.
 
         Raises:
-            OlderBucketError: the bucket lacks the link, or has another txg under its number.
+            OlderBucketError: the bucket lacks the link, or has another changelog with its txg.
         """
         numbers = await chain.numbers_from(self._store, self._keyring, link.txg)
         newer = [txg for txg in numbers if txg > link.txg]
-        if link.hash == NO_HASH:  # the local state is that of an image before the first changelog
+        if link.hash == NO_HASH:  # the local state is an image without a changelog
             return newer if not newer or newer[0] == link.next_txg else None
         is_listed = link.txg in numbers
         try:
-            why = await self._why_lost(db, link) if is_listed else "it is missing"
+            why = await self._why_lost(db, link) if is_listed else "the object is missing"
             if not why:
                 return newer
             if newer and newer[0] == link.next_txg and await self._names(link):
@@ -293,7 +295,7 @@ class Chooser:
                 and not is_listed
                 and not (self._mends and lease_proof.took_last(db, self._lease))
             ):
-                raise self._older(link, f"it has no {key_of(link.txg)}")
+                raise self._older(link, f"{key_of(link.txg)} is missing")
         except OlderBucketError as exc:
             if not self._publishes:
                 raise
@@ -312,35 +314,35 @@ class Chooser:
     def _note_lost_end(self, key: ObjectKey, why: str) -> None:
         self.lost_end = f"{key}: {why}"
         self.notices.append(
-            f"{key} cannot be read in the bucket ({why}), but the local state has that txg:"
-            " the next txg of a mount for writing is a complete image of it"
+            f"{key} cannot be read in the bucket ({why}), but the local state has its txg:"
+            " the next txg of a mount for writing is a complete image of the local state"
         )
 
     def _replace(self, db: Database, exc: OlderBucketError) -> list[Txg]:
-        """Let the local state replace the other history that the bucket has."""
+        """Prepare the local state to replace the other history in the bucket."""
         db.begin_local()
-        # The predecessor of the next txg may be lost; the image contains its changes.
+        # The attempted txg may have no predecessor; the next image contains its changes.
         pending.clear_outbox(db)
         db.commit()
         self.lost_end, self.is_put_back, self.replaces = exc.what, True, True
         return []
 
     def _older(self, link: Link, why: str) -> OlderBucketError:
-        """Return the error of a bucket that lacks the last link of this host."""
+        """Return the error about a bucket that lacks the last link of this host."""
         if not self._mends:
             return OlderBucketError(self._store.url, link.txg, why)
         way_out = (
-            "move the state directory away; if not, and the local state shall be the filesystem,"
-            " although another host may have written since, s3fs-meta fsck -y --publish-local puts it"
-            " into the bucket"
+            "move the state directory away. Otherwise, if the local state shall be the filesystem,"
+            " although another host may have written since, s3fs-meta fsck -y --publish-local"
+            " publishes it"
         )
         return OlderBucketError(self._store.url, link.txg, why, way_out)
 
     async def _why_lost(self, db: Database, link: Link) -> str:
-        """Return why the changelog of a link cannot be read, empty if it can.
+        """Return why the changelog of a link cannot be read, "" if it can be read.
 
         Raises:
-            OlderBucketError: it can be read, but is not the changelog that this host knows.
+            OlderBucketError: the changelog can be read, but is not the one that this host knows.
         """
         try:
             data = await chain.bytes_of(self._store, link.txg)
@@ -352,18 +354,18 @@ class Chooser:
         except NewerFormatError:
             pass
         except ObjectMissingError:
-            return "it is missing"
+            return "the object is missing"
         except FormatError as exc:
             return exc.what
         if lease_proof.took_last(db, self._lease) and not await self._follows_there(link.txg):
             return f"it does not follow {key_of(Txg(link.txg - 1))}"
-        raise self._older(link, "another txg has that number there")
+        raise self._older(link, "the bucket has another txg with this number")
 
     async def _follows_there(self, txg: Txg) -> bool:
-        """Return whether the changelog of a txg names the hash of the one before it in the bucket.
+        """Return whether the changelog of a txg names the hash of the bucket's changelog before it.
 
-        If not, that object was exchanged, not the bucket. The answer is yes, too, if one of the two
-        cannot be read, and for a fence record, which may name an earlier link.
+        If not, only this object was exchanged, not the bucket. The result is also true if one of
+        both changelogs cannot be read, and for a fence record, which may name an earlier link.
         """
         uuid = self._superblock.uuid
         try:
@@ -377,7 +379,7 @@ class Chooser:
         return changelog.kind is Kind.FENCE or changelog.previous == before.link.hash
 
     async def _names(self, link: Link) -> bool:
-        """Return whether the changelog after a link names it."""
+        """Return whether the next changelog names the hash of a link."""
         try:
             await chain.fetch_next(self._store, self._keyring, self._superblock.uuid, link)
         except NewerFormatError:
@@ -387,15 +389,15 @@ class Chooser:
         return True
 
     async def _leave_unknown(self, db: Database, link: Link) -> Database | None:
-        """Leave state whose link is not in the chain: its changelog was deleted or lost."""
+        """Refuse to continue state whose changelog was deleted or lost."""
         first = await chain.listed_from(self._store, Txg(0), 1)
         is_reclaimed = bool(first) and first[0] > link.txg
         return self._leave(db, "another host has written since, long ago", keep=not is_reclaimed)
 
     async def _adopt_fence_of_mend(self, db: Database, link: Link) -> Link:
-        """Adopt the fence record of an interrupted mend if the bucket has it.
+        """Adopt the fence record of an interrupted repair as our link if the bucket has it.
 
-        Its number is above all that were used, so it does not follow the link of the rows directly.
+        Its txg number is above all used ones, so it does not follow the link of the rows directly.
         """
         attempt = pending.outbox(db)
         if attempt is None or abandoned_txgs.wanted(db) is None:
@@ -420,7 +422,8 @@ class Chooser:
     ) -> tuple[Link, list[Txg]]:
         """Adopt our last attempt as our link if the bucket has it.
 
-        A damaged object under its name counts as our attempt if no other host can have written it.
+        A damaged object with the attempt's name counts as ours if no other host can have written
+        it.
         """
         attempt = pending.outbox(db)
         if attempt is None or not newer or newer[0] != attempt[0]:
@@ -442,9 +445,9 @@ class Chooser:
         return ours, newer[1:]
 
     def _drop_fence(self, db: Database) -> None:
-        """Forget a fence record that is not in the bucket; it contains no changes. In a thread.
+        """Remove a fence record that is not in the bucket; it has no changes. Blocking.
 
-        If the store applies its upload later, it is replayed like another host's record.
+        If the store applies the upload later, the record is replayed like another host's.
         """
         attempt = pending.outbox(db)
         if attempt is None:
@@ -464,7 +467,7 @@ class Chooser:
 
 
 def _is_settled(db: Database) -> bool:
-    """Return whether the local state has no blocks, attempts or news that the bucket lacks."""
+    """Return whether the bucket has all blocks, attempts and changes of the local state."""
     waiting = cached_blocks.in_state(db, BlockState.DIRTY, 1) + cached_blocks.in_state(
         db, BlockState.SEALED, 1
     )
@@ -472,7 +475,7 @@ def _is_settled(db: Database) -> bool:
 
 
 def _has_last_copies(db: Database, restored: Path) -> bool:
-    """Return whether cached blocks may be the last copies of their content. In a thread."""
+    """Return whether cached blocks may be the last copies of their content. Blocking."""
     newest = Database.open(restored, Pragmas(), read_only=True)
     try:
         return last_copies.exist(db, newest)
@@ -481,7 +484,7 @@ def _has_last_copies(db: Database, restored: Path) -> bool:
 
 
 def is_exact(db: Database) -> bool:
-    """Return whether the rows equal those of their link, so that later changelogs fit them.
+    """Return whether the rows equal the state of their link, so that later changelogs fit them.
 
     Packs that no changelog lists yet may have IDs that another host has used for its own packs.
     """

@@ -1,10 +1,10 @@
-"""Opening a filesystem to read it while its bucket cannot be reached.
+"""Opening a filesystem read-only while its bucket cannot be reached.
 
-Owns: the check whether local state is complete, and the choice of the part that is shown. Does not
+Owns: the check whether the local state is complete, and opening it without the bucket. Does not
 know: FUSE, why the bucket cannot be reached.
 Keeps: only state that this host verified before is used. The superblock is the copy that an earlier
-mount verified, the rows are those of a link that this host has applied. Later writes of another
-host are not visible, and the mount is read-only.
+mount verified; the rows have the state of a link that this host has applied. Later writes of
+another host are not visible, and the mount is read-only.
 Design: docs/decisions/0013-offline-mounts.md.
 """
 
@@ -52,7 +52,7 @@ from s3fs_meta.sync.volume import KnownSuperblock, OpenOptions, Position, Volume
 
 
 async def why_unreachable(store: ObjectStore) -> str:
-    """Return why a store does not answer, empty if it does. It takes OFFLINE_AFTER_S at most."""
+    """Return why a store does not answer, "" if it answers. Takes at most OFFLINE_AFTER_S."""
     with trio.move_on_after(OFFLINE_AFTER_S):
         try:
             await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
@@ -72,20 +72,20 @@ async def open_offline(
     options: OpenOptions,
     why: str,
 ) -> Volume:
-    """Open complete local state, read-only; close with ``close_filesystem``.
+    """Open a complete local state read-only; close it with ``close_filesystem``.
 
     Args:
-        store: unreachable now; once it is reachable, content that is not cached is read from it.
-        state_dir: of this filesystem.
-        secret: opens its superblock.
-        clock: for timestamps.
-        options: only the pragmas, ``follow``, ``at_least`` and the wait for the lock are used.
+        store: cannot be reached now; later, content that is not cached is read from it.
+        state_dir: the state directory of the filesystem.
+        secret: unlocks the superblock.
+        clock: gives the timestamps of files.
+        options: only the pragmas, ``follow``, ``at_least`` and the timeout of the lock are used.
         why: the reason why the store cannot be reached.
 
     Raises:
         OfflineError: the local state is not complete; nothing was changed.
         OlderBucketError: the local state is older than ``at_least``.
-        PassphraseError: the secret does not open the superblock.
+        PassphraseError: the secret does not unlock the superblock.
         HeldError: another process on this host uses the local state.
         FormatError: the database is damaged.
     """
@@ -133,12 +133,12 @@ async def open_offline(
 
 
 async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) -> Link:
-    """Return the link of local state, if the state is complete and has these keys.
+    """Return the link of the local state, which must be complete and have the keys *keyring*.
 
-    The state of a follower is complete after each txg, except for totals, which are counted here.
+    The state of a follower is complete after each txg, except for totals; these are recounted.
 
     Raises:
-        OfflineError: it is not complete.
+        OfflineError: the local state is not complete, or has other keys.
     """
     if local.db is None or local.doubtful:
         raise OfflineError(why, "the local metadata is not complete")
@@ -156,7 +156,7 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
 
 
 def _settle(db: Database) -> None:
-    """Recount totals that no changelog has; takes a second per ten million blocks."""
+    """Recount the totals that changelogs do not have; takes a second per ten million blocks."""
     db.begin_local()
     replica.settle(db)
     pending.set_block_floor(db, pending.first_new_block(db))
@@ -171,14 +171,14 @@ def _notice(why: str, *, follows: bool) -> str:
 def _require_mark(url: str, link: Link, mark: Mark) -> None:
     """Refuse local state that is older than a mark of the caller.
 
-    A later link is accepted: without the bucket the hash of the marked txg cannot be compared.
+    A later link is accepted, because the marked txg's hash cannot be read without the bucket.
 
     Raises:
-        OlderBucketError: the state is older, or has another txg with that number.
+        OlderBucketError: the state is older, or has another txg with the marked number.
     """
     is_other = link.txg == mark.txg and not link.hash.startswith(mark.hash)
     if link.txg < mark.txg or is_other:
-        what = f"it is unreachable, and this host knows it only up to txg {link.txg}"
+        what = f"it is unreachable, and this host has its state only up to txg {link.txg}"
         raise OlderBucketError(url, mark.txg, what, "mount again when it is reachable")
 
 
@@ -193,7 +193,7 @@ async def _open_remembered(
     superblock = superblock_codec.decode(superblock_codec.KEY, data)
     if secret.given and not superblock.encrypted:
         raise PassphraseError(
-            "a passphrase is given, and the filesystem that this host knows is not encrypted"
+            "a passphrase is given, but the local state is of a filesystem that is not encrypted"
         )
     return superblock, await secret.open(superblock)
 
@@ -201,18 +201,18 @@ async def _open_remembered(
 async def _restore_copies(
     db: Database, state_dir: StateDir, keyring: Keyring, store: ObjectStore, why: str
 ) -> None:
-    """Restore, without the bucket, earlier content of blocks that a power cut damaged."""
+    """Restore earlier content of blocks that a power cut damaged, without the bucket."""
     try:
         files = BlockFiles(state_dir.blocks, state_dir.tmp)
         await restore_copies(db, files, keyring, store)
     except StoreError as exc:
         raise OfflineError(
-            why, "after a power loss only the bucket has some of the content"
+            why, "after a power loss, some content is available only in the bucket"
         ) from exc
 
 
 def _last_known_lease(db: Database, holder: str) -> Lease:
-    """Return the lease as this host last read or wrote it, for ``status``."""
+    """Return a lease with this host's last known epoch and head, for ``status``."""
     return Lease(
         epoch=Epoch(int(local_state.get(db, "epoch") or 0)),
         holder=holder,

@@ -1,6 +1,6 @@
 """Opening a filesystem on this host: keys, lock, local state or restore, lease, fence record.
 
-Owns: the order of these. Does not know: FUSE, the cache's internals.
+Owns: the order of these steps. Does not know: FUSE, the internals of the cache.
 Design: docs/design/durability.md, "At mount" and "One writer".
 """
 
@@ -63,7 +63,7 @@ async def open_filesystem(
 
     Raises:
         NotAFilesystemError, PassphraseError, HeldError, UnconditionalStoreError,
-            OlderBucketError: refused; nothing was changed.
+            OlderBucketError: the filesystem may not be opened; nothing was changed.
         StoreError: the store is unavailable.
         As ``open_keys``.
     """
@@ -82,14 +82,14 @@ async def open_filesystem(
         if opening.db is not None:
             opening.db.close()
         state_dir.unlock()
-        for notice in opening.notices:  # after an error the caller has no volume to read them from
+        for notice in opening.notices:  # after an error no volume passes them to the caller
             _log.warning("%s", notice)
         raise
     return volume
 
 
 class _Opening:
-    """One opening, while the state directory is locked."""
+    """One opening of a filesystem, while its state directory is locked."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Opening:
             if self._store_clock.disagreement:
                 self.notices.append(self._store_clock.disagreement)
         elif options.repairing:
-            await self._store_clock.measure_for_reading()  # needed to compare the times of txgs
+            await self._store_clock.measure_for_reading()  # a repair compares the times of txgs
         await self._require_at_least(None)
         db = await self._bring(local, lease, held.holder)
         await self._require_at_least(db)
@@ -155,11 +155,11 @@ class _Opening:
         await self._settle_strays(db, first, killed=crashed and not power_lost and db is local.db)
         recorder = ChangeRecorder(db, self._clock.now_ns)
         link = chain.recorded(db)
-        assert link is not None, "whatever was chosen or restored has a place in the chain"
+        assert link is not None, "every chosen or restored database has a link"
         if is_later(link.created_ns, self._store_clock.now_ns()):
             self.notices.append(
-                f"{described(link)} is of a time that is still to come: a host with a wrong clock wrote it;"
-                " if the clock of this one is right, s3fs-meta fsck -y begins a new time span"
+                f"{described(link)} is in the future, because a host with a wrong clock wrote it;"
+                " if the clock of this host is right, s3fs-meta fsck -y begins a new time span"
             )
         db.counters.begin_txg(link.next_txg)
         await self._spread_superblock()
@@ -207,8 +207,10 @@ class _Opening:
             return
         try:
             self.notices += await put_back(self._store, self._keys, self._options.hook)
-        except StoreError as exc:  # this mount or the next one tries again
-            self.notices.append(f"a missing superblock was not put back: {exc}")
+        except StoreError as exc:  # this mount tries again later, as does the next mount
+            self.notices.append(
+                f"a missing copy of the superblock could not be stored again: {exc}"
+            )
 
     def _examine(self) -> Local:
         local = local_state_choice.examine(
@@ -223,8 +225,8 @@ class _Opening:
     async def _require_at_least(self, db: Database | None) -> None:
         """Raise OlderBucketError if the bucket, or *db*, is older than ``at_least``.
 
-        The listing is checked first, so that a bucket that is too old changes nothing on this
-        host; the rows are checked later, because a store may hide objects that it listed.
+        The listing is checked first, so that a too old bucket changes nothing on this host. The
+        rows are checked later, because a store may hide objects that it listed.
         """
         if self._options.at_least is None:
             return
@@ -234,10 +236,10 @@ class _Opening:
             self.notices.append(unsure)
 
     async def _require_keys(self, local: Local) -> Local:
-        """Refuse local state of other keys: it would be uploaded under the keys of the bucket.
+        """Refuse local state with other keys, which would be uploaded under the bucket's keys.
 
-        State of an earlier program, which has no record of its keys, is accepted if the keys of the
-        bucket's superblock open an image.
+        State of an earlier program has no record of its keys. It is accepted if the keys of the
+        bucket's superblock decrypt an image.
 
         Raises:
             ExchangedSuperblockError: the keys differ. If the user accepts the bucket's superblock,
@@ -262,7 +264,7 @@ class _Opening:
         local.db.close()
         self.db = None
         kept = self._state_dir.quarantine_as(str(self._clock.now_ns()))
-        self.notices.append(f"the local state has other keys; it is kept in {kept}")
+        self.notices.append(f"the local state has other keys and was quarantined in {kept}")
         return Local(None, doubtful=False)
 
     async def _read_lease(self) -> Lease:
@@ -276,7 +278,7 @@ class _Opening:
         return self._keeper.lease
 
     async def _require_lease(self, lease: Lease, held: Hold, local: Local) -> None:
-        """Raise HeldError, before anything is moved, if the lease may not be taken."""
+        """Raise HeldError if the lease may not be taken, before any file is moved."""
         force = self._options.force_takeover
         refuse_held(lease, held, force=force)
         if local.db is not None and not local.doubtful:
@@ -299,7 +301,7 @@ class _Opening:
             self._bringer.notices = []
 
     async def _settle_strays(self, db: Database, first: BlockId, *, killed: bool) -> None:
-        """Remove or quarantine stray block files, except for fsck, which may need them."""
+        """Remove or quarantine stray block files, but not in a repair, which may need them."""
         if self._options.repairing:
             return
         stamp = str(self._clock.now_ns())
@@ -308,18 +310,18 @@ class _Opening:
         )
 
     async def _catch_up(self, db: Database, holder: str) -> Database:
-        """Apply txgs that the former writer appended late."""
+        """Apply txgs that the former writer appended late to the database."""
         db = await self._bring(Local(db, doubtful=False), self._keeper.lease, holder)
         note_start(db, self._keyring, holder, None)
         return db
 
 
 def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> tuple[bool, bool]:
-    """Record that a process uses this state; return whether the last run crashed or lost power.
+    """Record that a process uses this state; return whether the last run crashed, or lost power.
 
     Args:
-        own: the last txg that this host wrote, read from the database that was found at opening.
-            *db* may be a restored one, or the same one after it adopted its last attempt.
+        own: the last txg that this host wrote, according to the database before opening. *db* may
+            be a restored database, or the same database with its last attempt adopted.
     """
     boot_id = machine.this_boot()
     before = local_state.get(db, "boot_id")
@@ -345,7 +347,7 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
 
     Args:
         volume: returned by ``open_filesystem``.
-        release: release the lease, too: only if the bucket has all changes.
+        release: release the lease, too; only allowed if the bucket has all changes.
 
     Raises:
         StoreError: the lease was not released; the local state is clean.

@@ -1,10 +1,9 @@
 """Stray block files: files without a row in the local database.
 
-Owns: removing those whose content is in the bucket, quarantining the others, the line for the user.
-Does not know: which database is used.
-A killed process leaves a few, created by the last, uncommitted group of operations: they are
-removed. If the database was restored from a backup, there are many: they may be the only copy of
-data written after the backup, so they are quarantined.
+Owns: removing stray files whose content is in the bucket, quarantining all others, the line for the
+user. Does not know: which database is used. A killed process leaves a few stray files, from its
+last, uncommitted group of operations; they are removed. A database that was restored from a backup
+leaves many. They may be the only copy of data written after the backup, so they are quarantined.
 Design: docs/design/durability.md, "Life of a block".
 """
 
@@ -31,20 +30,21 @@ async def settle(
     *,
     killed: bool = False,
 ) -> list[str]:
-    """Remove the files that are in the bucket, quarantine the others; return lines for the user.
+    """Remove stray files whose content is in the bucket, quarantine others; return notices.
 
     Args:
-        state_dir: locked.
-        db: its database, which no other task uses meanwhile.
-        keyring: of the filesystem.
-        stamp: of the directory of quarantined files.
-        first: files with smaller numbers are not touched. After a clean shutdown only files from
-            ``next_block`` on can be strays, of another database; finding them costs one listing.
-        killed: the last process that used the directory was killed, but the machine ran on; *db*
-            is its database. Then files of its uncommitted operations are removed.
+        state_dir: the locked state directory.
+        db: the database of *state_dir*, which no other task uses meanwhile.
+        keyring: the keys of the filesystem.
+        stamp: part of the name of the directory for quarantined files.
+        first: files of blocks with smaller numbers are ignored. After a clean shutdown only files
+            from ``next_block`` on can be strays, left by another database; this check costs one
+            listing.
+        killed: the last process that used *db* was killed, but the machine did not crash. Files of
+            its uncommitted operations are removed.
 
     Raises:
-        OSError: the disk refused.
+        OSError: a file cannot be removed or moved.
     """
     files = BlockFiles(state_dir.blocks, state_dir.tmp)
     kept = state_dir.quarantine(stamp)

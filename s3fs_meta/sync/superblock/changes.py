@@ -1,12 +1,11 @@
-"""Writing the superblock: changes, missing copies, damaged copies; in the bucket and on this host.
+"""Writing the superblock, in the bucket and on this host: changes, missing and damaged copies.
 
 Owns: the order *first object, second object, this host's copy*, and which copy may be overwritten.
 Does not know: which copy is used (``selection``).
-Keeps: a mount only creates missing objects, with one exception that finishes a change: the second
-object of an interrupted change gets the bytes of the first. Only a change, or ``fsck -y``, replaces
-other objects, by compare-and-set, and ``fsck -y`` keeps the replaced bytes on this host.
-Only an authentic superblock is written, and only if its keys were used on this host or open another
-object of the bucket.
+Keeps: a mount only creates missing objects, with one exception: it finishes an interrupted change
+by copying the first object to the second. Only a change, or ``fsck -y``, replaces other objects, by
+compare-and-set, and ``fsck -y`` keeps the replaced bytes on this host. Only an authentic superblock
+is written, and only if its keys were used on this host or open another object of the bucket.
 
 Design: docs/design/durability.md, "The superblock".
 """
@@ -38,10 +37,10 @@ Mutate = Callable[[Superblock, Keyring], Superblock]
 
 
 class Changed(NamedTuple):
-    """The result of a change."""
+    """The result of a change of the superblock."""
 
     superblock: Superblock
-    unreached: list[str]  # unchanged copies, each with the reason
+    unreached: list[str]  # the copies that could not be changed, each with the reason
 
 
 async def change(
@@ -56,12 +55,12 @@ async def change(
     Args:
         store: the bucket of the filesystem.
         remembered: this host's copy.
-        secret: opens the present superblock.
-        mutate: returns the new superblock; may be slow (derive a key, or ask the user).
+        secret: unlocks the present superblock.
+        mutate: returns the new superblock; may be slow, because it derives a key or asks the user.
         hook: called after each step.
 
     Raises:
-        PreconditionError: another process changed it meanwhile; nothing was changed.
+        PreconditionError: another process changed the superblock meanwhile; nothing was changed.
         As ``open_keys``, ``require_proof``, and what *mutate* raises.
     """
     keys = await open_keys(store, remembered, secret)
@@ -71,9 +70,9 @@ async def change(
 
 
 async def accept_first(store: ObjectStore, remembered: Remembered, secret: Secret) -> Changed:
-    """Make the first object in the bucket the superblock in use, although a newer copy is known.
+    """Make the first object in the bucket the superblock in use, even if a newer copy is known.
 
-    It gets a generation above that of every known copy, so that other hosts accept it, too.
+    The superblock gets a generation above that of every known copy, so other hosts accept it.
 
     Raises:
         As ``open_first`` and ``require_proof``.
@@ -112,30 +111,30 @@ async def _publish(
 
 
 async def put_back(store: ObjectStore, keys: Keys, hook: Hook = no_hook) -> list[str]:
-    """Create missing objects in the bucket, and finish a change that was interrupted.
+    """Create missing superblock objects in the bucket, and finish an interrupted change.
 
     The caller holds the lease, so the filesystem exists, and no other host can remove it.
 
     Returns:
-        One line for each object that was created again.
+        One line for the user for each object that was created again.
     """
     first, second = keys.copies
     done = []
     if first.missing and await _create(store, first, keys.data):
-        done.append(f"the object {first.key!r} was missing; it was put back")
+        done.append(f"the object {first.key!r} was missing; it was stored again")
     hook("superblock put")
     if second.missing and await _create(store, second, keys.data):
         if keys.faults[1]:
-            done.append(f"the object {second.key!r} was missing; it was put back")
+            done.append(f"the object {second.key!r} was missing; it was stored again")
     elif _is_late(keys):
-        with contextlib.suppress(PreconditionError):  # another process is changing it
+        with contextlib.suppress(PreconditionError):  # another process is changing the object
             await _write(store, second, keys.data)
     hook("superblock copy put")
     return done
 
 
 def _is_late(keys: Keys) -> bool:
-    """Return whether a change was interrupted between the first and the second object."""
+    """Return whether a change was interrupted before it wrote the second object."""
     first, second = keys.copies
     return (
         not keys.faults[0]
@@ -147,14 +146,14 @@ def _is_late(keys: Keys) -> bool:
 
 
 async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Clock) -> list[str]:
-    """Replace each faulty object in the bucket by the superblock in use; for ``fsck -y``.
+    """Replace each faulty superblock object by the superblock in use; for ``fsck -y``.
 
     Returns:
-        One line for each fault and its repair.
+        One line for the user for each fault and its repair.
 
     Raises:
         PreconditionError: another process changed an object meanwhile.
-        OSError: the replaced bytes cannot be saved on this host; the object is unchanged.
+        OSError: the old bytes of an object cannot be saved on this host; the object is unchanged.
         As ``require_proof``.
     """
     await require_proof(store, keys)
@@ -164,7 +163,7 @@ async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Cl
             continue
         if copy.error is not None:
             raise copy.error
-        assert copy.key is not None, "this host's copy is none in the bucket"
+        assert copy.key is not None, "the copy is an object in the bucket"
         kept = ""
         if copy.data:
             path = await trio.to_thread.run_sync(
@@ -172,13 +171,13 @@ async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Cl
             )
             kept = f"; the replaced object is kept in {path}"
         await _write(store, copy, keys.data)
-        done.append(f"the object {copy.key!r}: {fault}; another copy was put in its place{kept}")
+        done.append(f"the object {copy.key!r}: {fault}; another copy replaced it{kept}")
     return done
 
 
 async def _create(store: ObjectStore, copy: Copy, data: bytes) -> bool:
-    """Create an object that was missing; return False if another process did."""
-    assert copy.key is not None, "this host's copy is none in the bucket"
+    """Create a missing object; return false if another process has created it."""
+    assert copy.key is not None, "the copy is an object in the bucket"
     with contextlib.suppress(PreconditionError):
         await store.create(copy.key, data)
         return True
@@ -186,7 +185,7 @@ async def _create(store: ObjectStore, copy: Copy, data: bytes) -> bool:
 
 
 async def _write(store: ObjectStore, copy: Copy, data: bytes) -> None:
-    assert copy.key is not None, "this host's copy is none in the bucket"
+    assert copy.key is not None, "the copy is an object in the bucket"
     if copy.missing:
         await store.create(copy.key, data)
     elif copy.data != data:

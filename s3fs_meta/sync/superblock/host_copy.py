@@ -1,9 +1,9 @@
-"""This host's copy of the superblock: the newest that it has seen, in the state directory.
+"""This host's copy of the superblock: the newest that the host has seen, in the state directory.
 
-Owns: the file; an older generation replaces a newer one only if the caller demands it.
+Owns: the file, and the rule that only an explicit demand replaces a newer generation.
 Does not know: the bucket, which of several copies is used (``selection``).
-Keeps: a crash leaves the old copy or the new one. The copy outlives the database of the directory,
-and is removed only with the directory.
+Keeps: after a crash the file is either the old or the new copy. The copy stays if the database of
+the directory is replaced, and is removed only with the directory.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Remembered:
-    """The copy in one state directory, which may not exist. All methods: blocking."""
+    """The superblock copy in one state directory, which may not exist. All methods block."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
         self.path = state / _NAME
 
     def read(self) -> bytes | None:
-        """Return the bytes of the copy, None if there is none; they may be damaged."""
+        """Return the bytes of the copy, which may be damaged, or None if no copy exists."""
         try:
             with open(os.open(self.path, _READ), "rb") as file:
                 return file.read(TEXT_OBJECT_BYTES_MAX + 1)
@@ -37,13 +37,13 @@ class Remembered:
             return None
 
     def keep(self, data: bytes, *, back: bool = False) -> None:
-        """Store an authentic superblock durably, unless the present copy is newer.
+        """Store an authentic superblock durably as the copy, unless the present copy is newer.
 
         Without a state directory nothing is stored.
 
         Args:
-            data: its bytes.
-            back: replace a newer copy, too.
+            data: the bytes of the superblock.
+            back: replace the present copy even if it is newer.
         """
         present = self.read()
         if present == data or not self._state.is_dir():
@@ -60,7 +60,7 @@ class Remembered:
         sync_path(self._state)
 
     def keep_replaced(self, key: ObjectKey, data: bytes, stamp: str) -> Path:
-        """Save the bytes of an object that a repair is about to replace; return their path."""
+        """Save the bytes of an object that a repair will replace; return the file's path."""
         path = self._state / f"replaced-{key}-{stamp}"
         write_durably(path, data)
         sync_path(self._state)
@@ -70,8 +70,8 @@ class Remembered:
 def _is_older(data: bytes, present: bytes) -> bool:
     """Return whether *data* is an older superblock than *present* of the same filesystem.
 
-    Different bytes with the same generation count as older: every change raises the generation, so
-    the object was exchanged. Early programs made changes without a generation (0).
+    Different bytes with the same generation count as older, because every change raises the
+    generation, so the object must have been exchanged. Early programs always wrote generation 0.
     """
     one = superblock_codec.decode(superblock_codec.KEY, data)
     try:

@@ -1,8 +1,9 @@
-"""The proof that keys belong to the filesystem in the bucket: they open one of its objects.
+"""The proof that keys belong to the filesystem in the bucket: they decrypt one of its objects.
 
 Owns: the choice and number of the objects that are tried. Does not know: the origin of the keys.
-Keeps: a superblock authenticates only its own fields, so any writer of the bucket can replace it by
-another filesystem's. A command writes nothing under keys that open no other object.
+Keeps: a command writes nothing under keys that decrypt or verify no object but the superblock. A
+superblock authenticates only its own fields, so any writer of the bucket can replace it by another
+filesystem's.
 """
 
 from collections import deque
@@ -30,7 +31,7 @@ from s3fs_meta.sync.upload.pack_index import read_index
 
 
 class _Try(NamedTuple):
-    """Keys, and the object that they are tried on."""
+    """Keys, and an object on which they are tried."""
 
     store: ObjectStore
     keyring: Keyring
@@ -39,24 +40,24 @@ class _Try(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """A kind of object that proves keys."""
+    """A kind of object that can prove that keys are right."""
 
     prefix: str
     parse: Callable[[str], object | None]
-    opens: Callable[[_Try], Awaitable[bool]]  # the function may raise FormatError
+    opens: Callable[[_Try], Awaitable[bool]]  # may raise FormatError
     newest: bool = False  # True: try the last objects of the listing first
 
 
 async def opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> bool:
-    """Return whether the keys open one of the newest images in the bucket."""
+    """Return whether the keys decrypt or verify one of the newest images in the bucket."""
     opened, _ = await _try(_MANIFESTS, store, keyring, uuid)
     return opened
 
 
 async def require_own_keys(store: ObjectStore, keyring: Keyring, uuid: str) -> None:
-    """Refuse keys that open none of the objects in the bucket.
+    """Refuse keys that decrypt or verify none of the filesystem's objects in the bucket.
 
-    A bucket without such objects is accepted: ``mkfs`` was interrupted, or all objects are lost.
+    A bucket without objects is accepted: ``mkfs`` was interrupted, or all objects are lost.
 
     Raises:
         LostSuperblockError: the superblock with these keys belongs to another filesystem.
@@ -72,14 +73,14 @@ async def require_own_keys(store: ObjectStore, keyring: Keyring, uuid: str) -> N
     if newer is not None:
         raise newer
     if refused:
-        what = "the superblock there is another filesystem's: its keys open no other object"
+        what = "the superblock is another filesystem's: its keys decrypt no other object"
         raise LostSuperblockError(store.url, f"{what} ({refused[0]})")
 
 
 async def _try(
     kind: _Kind, store: ObjectStore, keyring: Keyring, uuid: str
 ) -> tuple[bool, list[CorruptionError]]:
-    """Return whether the keys open one of a few objects, and the errors of the others."""
+    """Return whether the keys verify one of a few objects; if not, also the errors."""
     chosen: deque[ObjectInfo] = deque(maxlen=PROOF_OBJECTS_MAX)
     async with aclosing(store.list(kind.prefix)) as listing:
         async for info in listing:

@@ -1,10 +1,10 @@
-"""The selection of a superblock: from two objects in the bucket and this host's copy.
+"""The selection of the superblock from two objects in the bucket and this host's copy.
 
-Owns: reading the copies, the decision between them, the proof that a filesystem exists at all.
+Owns: reading the copies, the decision between them, the proof that a filesystem exists.
 Does not know: how a copy is written again (``changes``), the use of the keys.
-Keeps: the decision is made once, on the bytes that are then used. The authentic copy of the highest
-generation is used. A plain copy is refused if a passphrase is given, or if any copy of the same
-uuid is encrypted. A copy that cannot be read now is never treated as a damaged one.
+Keeps: the decision is made once, and the bytes on which it was made are used. The authentic copy of
+the highest generation is used. A plain copy is refused if a passphrase is given, or if any copy of
+the same uuid is encrypted. A copy that cannot be read now is never treated as damaged.
 
     the bucket has            this host has seen      decision
     a copy, as new as any     nothing, or the same    the bucket's copy is used
@@ -65,7 +65,7 @@ class Copy(NamedTuple):
     fault: str  # why ``found`` is None
     missing: bool = False
     error: StoreError | None = None  # why the copy cannot be read now
-    newer: NewerFormatError | None = None  # set if it claims to be of a newer program
+    newer: NewerFormatError | None = None  # set if the copy claims to be of a newer program
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,11 @@ class Keys:
 
     superblock: Superblock
     keyring: Keyring
-    data: bytes  # its object
+    data: bytes  # the bytes of the superblock's object
     copies: tuple[Copy, Copy]  # the first and the second copy in the bucket
-    faults: tuple[str, str]  # how each differs from the one in use; empty: equal, or never created
-    retention_s: int  # the longest retention of all copies, unless both in the bucket agree
-    proven: bool  # True if this host has used these keys before, or they decrypted an image
+    faults: tuple[str, str]  # how each differs from the copy in use; "": equal, or never created
+    retention_s: int  # the longest of all copies, unless both objects agree
+    proven: bool  # True if this host used the keys before, or they decrypted an image
 
     @property
     def notices(self) -> list[str]:
@@ -93,20 +93,21 @@ class Keys:
 async def open_keys(
     store: ObjectStore, remembered: Remembered, secret: Secret, *, repairing: bool = False
 ) -> Keys:
-    """Select the superblock and open it.
+    """Select the superblock and unlock it.
 
     Args:
         store: the bucket of the filesystem.
         remembered: this host's copy.
-        secret: asked only for an encrypted filesystem.
-        repairing: accept a bucket that has only older copies than this host.
+        secret: asked for only if the filesystem is encrypted.
+        repairing: accept a bucket whose copies are all older than this host's copy.
 
     Raises:
-        NotAFilesystemError, BeingRemovedError: there is no filesystem, or it is being removed.
-        LostSuperblockError: there is a filesystem, but no usable copy of its superblock.
-        ExchangedSuperblockError: the superblock is plain, and this host knows an encrypted one.
-        OlderSuperblockError: the bucket has only an older superblock than this host has seen.
-        PassphraseError: the secret does not open the superblock, or opens only an older copy.
+        NotAFilesystemError, BeingRemovedError: the bucket has no filesystem, or it is being
+            removed.
+        LostSuperblockError: the bucket has a filesystem, but no usable copy of its superblock.
+        ExchangedSuperblockError: the superblock is plain, but this host's copy is encrypted.
+        OlderSuperblockError: all superblocks in the bucket are older than this host's copy.
+        PassphraseError: the secret does not unlock the superblock, or unlocks only an older copy.
         FormatError: the fields of the superblock are not authentic.
         NewerFormatError: a newer program wrote the superblock.
         StoreError: the superblock cannot be read now.
@@ -118,11 +119,11 @@ async def open_keys(
     authentic = _with_block_size_of(local, [one for one in group if _is_authentic(one, keyring)])
     if second.newer is not None and primary not in authentic:
         raise second.newer
-    best = max(authentic, key=_generation)  # the first of several with the same generation
+    best = max(authentic, key=_generation)  # of several with the same generation the first
     in_bucket = [one for one in authentic if one is not local]
     if in_bucket and not repairing and best is local:
         raise OlderSuperblockError(store.url, max(map(_generation, in_bucket)), _generation(local))
-    assert best.found is not None, "a copy that opens was found"
+    assert best.found is not None, "an authentic copy was found"
     first_fault, second_fault = (_fault(copy, best, authentic) for copy in (primary, second))
     same = not first_fault and not second_fault and _agrees(local, best)
     retentions = [one.found.retention_s for one in authentic if one.found is not None]
@@ -140,13 +141,13 @@ async def open_keys(
 async def open_first(
     store: ObjectStore, remembered: Remembered, secret: Secret
 ) -> tuple[Keys, int]:
-    """Open the first object in the bucket, even if another copy is newer.
+    """Unlock the first superblock object in the bucket, even if another copy is newer.
 
     Returns:
-        The superblock and its keys; the highest generation of any copy.
+        The superblock with its keys, and the highest generation of any copy.
 
     Raises:
-        LostSuperblockError: it is missing or damaged.
+        LostSuperblockError: the first object is missing or damaged.
         As ``open_keys``.
     """
     copies = await _read_all(store, remembered)
@@ -169,7 +170,7 @@ async def open_first(
 
 
 async def require_proof(store: ObjectStore, keys: Keys) -> None:
-    """Refuse to write under keys that were never checked against the rest of the bucket.
+    """Refuse to write under keys that no other object in the bucket was checked with.
 
     Raises:
         As ``require_own_keys``.
@@ -179,17 +180,17 @@ async def require_proof(store: ObjectStore, keys: Keys) -> None:
 
 
 async def peek(store: ObjectStore, remembered: Remembered) -> Superblock:
-    """Return a superblock without verification by its keys, for display only.
+    """Return a superblock without verifying its authenticity, for display only.
 
     Raises:
-        As ``open_keys``, except for errors that only keys reveal.
+        As ``open_keys``, except for errors that only unlocking finds.
     """
     primary, second, local = copies = await _read_all(store, remembered)
     first = next(one.found for one in copies if one.found is not None)
     same = _encrypted_first([one for one in copies if one.found and one.found.uuid == first.uuid])
     _refuse_plain(store, (primary, second), local)
     best = max(same, key=_generation)
-    assert best.found is not None, "only what was found was chosen"
+    assert best.found is not None, "only copies that were found are chosen"
     return best.found
 
 
@@ -197,7 +198,7 @@ async def peek(store: ObjectStore, remembered: Remembered) -> Superblock:
 
 
 async def _read_all(store: ObjectStore, remembered: Remembered) -> tuple[Copy, Copy, Copy]:
-    """Read all copies; check that one can be used and that the bucket holds a filesystem."""
+    """Read all copies; check that one is usable and that the bucket holds a filesystem."""
     fetched: dict[ObjectKey, Fetched | StoreError | ObjectTooLargeError] = {}
 
     async def fetch(key: ObjectKey) -> None:
@@ -237,22 +238,22 @@ def _judged(key: ObjectKey, fetched: Fetched | StoreError | ObjectTooLargeError)
     if isinstance(fetched, ObjectTooLargeError):
         return Copy(key, b"", fetched.etag, None, fetched.what)
     if isinstance(fetched, StoreError):
-        return Copy(key, b"", "", None, f"it cannot be read: {fetched}", error=fetched)
+        return Copy(key, b"", "", None, f"the object cannot be read: {fetched}", error=fetched)
     return _parsed(key, fetched.data, fetched.etag)
 
 
 def _missing(key: ObjectKey | None) -> Copy:
-    return Copy(key, b"", "", None, "it is missing", missing=True)
+    return Copy(key, b"", "", None, "the object is missing", missing=True)
 
 
 def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> Copy:
-    """Return a decoded copy.
+    """Decode a copy of the superblock; a fault becomes a field of the result.
 
-    A newer program changes the first object before the second one, so a second one of its version
-    beside an authentic first one is not from an upgrade, and counts as damaged.
+    A newer program changes the first object before the second object. So if the first object is of
+    this version and authentic, a second object of a newer version counts as damaged.
 
     Raises:
-        NewerFormatError: the first object, or this host's copy, needs a newer program.
+        NewerFormatError: a newer program wrote the first object or this host's copy.
     """
     try:
         return Copy(key, data, etag, superblock_codec.decode(key or KEY, data), "")
@@ -265,7 +266,7 @@ def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> Copy:
 
 
 async def find_trace(store: ObjectStore) -> ObjectKey | None:
-    """Return an object that proves that the bucket holds a filesystem, None if there is none.
+    """Return the key of an object that proves that the bucket holds a filesystem, or None.
 
     ``destroy`` deletes the superblock after all other objects, so a superblock alone is no proof.
     """
@@ -306,9 +307,9 @@ def _is_authentic(copy: Copy, keyring: Keyring) -> bool:
 
 
 def _with_block_size_of(local: Copy, authentic: list[Copy]) -> list[Copy]:
-    """Leave out copies whose block size differs from this host's copy: a block size never changes.
+    """Remove copies with another block size than this host's copy; a block size never changes.
 
-    On a plain filesystem any writer of the bucket can make such a copy.
+    On a plain filesystem any user of the bucket can make a copy with another block size.
     """
     if local not in authentic or local.found is None:
         return authentic
@@ -317,19 +318,21 @@ def _with_block_size_of(local: Copy, authentic: list[Copy]) -> list[Copy]:
 
 
 def _fault(copy: Copy, best: Copy, authentic: Sequence[Copy]) -> str:
-    """Return how a copy in the bucket differs from the one in use, empty if it does not."""
-    assert best.found is not None, "a copy that opens was found"
+    """Return how a copy in the bucket differs from the copy in use, "" if it does not differ."""
+    assert best.found is not None, "an authentic copy was found"
     if copy.found is None:
         never_made = best.found.format_version < superblock_codec.COPIED_SINCE
         return "" if copy.key == COPY_KEY and copy.missing and never_made else copy.fault
     if copy.found.uuid != best.found.uuid:
-        return f"it is of another filesystem, {copy.found.uuid}"
+        return f"the superblock is of another filesystem, {copy.found.uuid}"
     if best.found.encrypted and not copy.found.encrypted:
-        return "it is not encrypted, although the filesystem is"
+        return "the superblock is not encrypted, although the filesystem is"
     if copy not in authentic:
         return "the fields of the superblock are not authentic"
     if copy.data != best.data:
-        return f"it is of generation {_generation(copy)}, the newest is {_generation(best)}"
+        return (
+            f"the superblock has generation {_generation(copy)}, the newest has {_generation(best)}"
+        )
     return ""
 
 
@@ -343,8 +346,8 @@ async def _open_group(
 ) -> tuple[list[Copy], Keyring, bool]:
     """Return the copies of the bucket's filesystem, its keys, and whether they opened an image.
 
-    If there are copies of several filesystems, or plain copies with different keys, an object was
-    exchanged: then the filesystem is the one whose keys open the images.
+    If copies are of several filesystems, or are plain with different keys, an object was exchanged.
+    The bucket's filesystem is then the one whose keys decrypt or verify an image.
     """
     local = copies[2]
     _require_encrypted(store, copies, secret)
@@ -376,27 +379,28 @@ async def _open_group(
             refused[0]
             if refused
             else LostSuperblockError(
-                store.url, "there are superblocks with several keys, and none decrypts an image"
+                store.url,
+                "its superblocks have different keys, and none of these decrypts an image",
             )
         )
     if local.found is not None and local.found.uuid != uuid:
         raise SettingsError(
-            f"this host has local state of another filesystem that was at {store.url!r}; move it "
-            "away, or choose another with --cachedir"
+            f"this host has local state of another filesystem that was at {store.url!r}; move this "
+            "state away, or choose another directory with --cachedir"
         )
     return group, keyring, True
 
 
 def _require_encrypted(store: ObjectStore, copies: Sequence[Copy], secret: Secret) -> None:
-    """Refuse a plain filesystem if a passphrase is given: the user expects an encrypted one.
+    """Refuse a plain filesystem if a passphrase is given, because the user expects encryption.
 
     Raises:
         PassphraseError: no copy is encrypted.
     """
     if secret.given and not any(map(_encrypted, copies)):
         raise PassphraseError(
-            f"{store.url} is not encrypted, although a passphrase is given; if that is right, leave "
-            "the passphrase out"
+            f"{store.url} is not encrypted, although a passphrase is given; if it shall "
+            "be plain, leave the passphrase out"
         )
 
 
@@ -405,7 +409,7 @@ def _encrypted(copy: Copy) -> bool:
 
 
 def _encrypted_first(group: list[Copy]) -> list[Copy]:
-    """Return the encrypted copies of one filesystem; if there are none, all."""
+    """Return the encrypted copies of one filesystem, or all copies if none is encrypted."""
     return [one for one in group if _encrypted(one)] or group
 
 
@@ -426,13 +430,13 @@ def _refuse_plain(store: ObjectStore, in_bucket: Sequence[Copy], local: Copy) ->
 
 
 async def _unlock(store: ObjectStore, group: list[Copy], secret: Secret) -> Keyring:
-    """Return the keys of one filesystem from its newest authentic copy."""
+    """Return the keys in the newest authentic copy of one filesystem."""
     newest_first = sorted(group, key=_generation, reverse=True)
     if any(map(_encrypted, group)):
         secret.ask()
     refused: list[tuple[Copy, PassphraseError | CorruptionError]] = []
     for one in newest_first:
-        assert one.found is not None, "only what was found can be opened"
+        assert one.found is not None, "only copies that were found can be unlocked"
         if any(one.data == other.data for other, _ in refused):
             continue
         try:
@@ -446,7 +450,7 @@ async def _unlock(store: ObjectStore, group: list[Copy], secret: Secret) -> Keyr
         if newer[0].key is None:
             raise OlderSuperblockError(store.url, _generation(one), _generation(newer[0]))
         raise PassphraseError(
-            "the passphrase was changed: this one opens only a superblock of generation "
+            "the passphrase was changed: the given one unlocks only a superblock of generation "
             f"{_generation(one)}, and the newest is {_generation(newer[0])}"
         )
     reasons = [exc for _, exc in refused]

@@ -1,6 +1,6 @@
-"""Secrets that open a superblock: a passphrase, the recovery key, or keys that are open already.
+"""Secrets that unlock a superblock: a passphrase, the recovery key, or keys that are known.
 
-Owns: asking at most once. Does not know: which superblock is used (``selection``).
+Owns: asking the user at most once. Does not know: which superblock is used (``selection``).
 """
 
 from collections.abc import Callable
@@ -16,15 +16,15 @@ from s3fs_meta.errors import FormatError
 
 
 class Secret(Protocol):
-    """Opens superblocks of one filesystem."""
+    """A secret that unlocks superblocks of one filesystem."""
 
     @property
     def given(self) -> bool:
-        """Return whether the user gave the secret in advance: the filesystem must be encrypted."""
+        """Return whether the user gave the secret in advance, so expects encryption."""
         ...
 
     def ask(self) -> None:
-        """Ask for the secret, once; only called for an encrypted filesystem.
+        """Ask the user for the secret, once; only called for an encrypted filesystem.
 
         Raises:
             PassphraseError: no secret is available.
@@ -32,20 +32,20 @@ class Secret(Protocol):
         ...
 
     async def open(self, superblock: Superblock) -> Keyring:
-        """Return the keys in a superblock; asks first.
+        """Return the keys in a superblock; ask the user first if necessary.
 
         Raises:
-            PassphraseError: the secret does not open it.
+            PassphraseError: the secret does not unlock the superblock.
             FormatError: the fields of the superblock are not authentic.
         """
         ...
 
 
 class _Typed(Secret):
-    """A secret that a user types or a file holds."""
+    """A secret that a user types or that a file holds."""
 
     def __init__(self, source: Callable[[], bytes], *, given: bool = False) -> None:
-        """Make a secret that is asked for when it is needed.
+        """Make a secret for which the user is asked when it is needed.
 
         Args:
             source: returns the secret, or asks the user for it.
@@ -72,7 +72,7 @@ class _Typed(Secret):
 
 
 class Passphrase(_Typed):
-    """The passphrase."""
+    """The passphrase of a filesystem, as a secret."""
 
     @override
     async def open(self, superblock: Superblock) -> Keyring:
@@ -95,7 +95,7 @@ class RecoveryKey(_Typed):
 
 
 class HeldKeys(Secret):
-    """Keys that were opened before: those of a running mount."""
+    """The keys of a running mount, as a secret."""
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
@@ -107,7 +107,7 @@ class HeldKeys(Secret):
 
     @override
     def ask(self) -> None:
-        """Do nothing: the keys are known."""
+        """Do nothing, because the keys are known."""
 
     @override
     async def open(self, superblock: Superblock) -> Keyring:

@@ -2,12 +2,13 @@
 
 block       the unit of caching: dirty, sealed, uploaded, clean
 pack        one immutable object with many sealed blocks and their index
-cut         the blocks of one consistent snapshot, and where each of them ended up
-compaction  live blocks of a mostly dead pack, moved to new packs
+cut         the blocks of one consistent snapshot, and the location of each in a pack
+compaction moves live blocks of mostly dead packs to new packs
 healing     marks packs with proven damage, and uploads their cached blocks again
 
 Start at ``uploader.Uploader.run``. ``sealing`` decides which blocks are sealed and when, ``packer``
-makes packs of them, ``pack_index`` reads the index of a pack in the bucket, ``bounds`` has their sizes.
+makes packs of them, ``pack_index`` reads the index of a pack in the bucket, ``bounds`` has the
+sizes of batches.
 Below: cache (block files), codec.pack (bytes), objects (the store).
 Above: changelog, which ships the rows that refer to packs.
 """

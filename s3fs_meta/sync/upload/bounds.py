@@ -1,4 +1,4 @@
-"""The bounds of what one mount uploads together.
+"""The bounds of the batches and objects that one mount uploads.
 
 Design: docs/design/durability.md, "From dirty to uploaded" and "From cut to chain".
 """
@@ -18,14 +18,14 @@ from s3fs_meta.limits import (
 
 @dataclass(frozen=True)
 class UploadBounds:
-    """When blocks are sealed, and how much a batch and one object of a changelog hold."""
+    """When blocks are sealed, and the maximum of a batch and of a changelog object."""
 
     seal_age_s: float = SEAL_AGE_S
     seal_linger_s: float = SEAL_LINGER_S
-    pack_bytes: int = PACK_BYTES_TARGET  # enough dirty content to seal it without more
+    pack_bytes: int = PACK_BYTES_TARGET  # this much dirty content is sealed without waiting
     batch_blocks: int = SEAL_BATCH_BLOCKS_MAX
-    run_bytes: int = CHANGELOG_RUN_BYTES  # changes in one object
-    locations: int = CHANGELOG_LOCATIONS_MAX  # in one object
+    run_bytes: int = CHANGELOG_RUN_BYTES  # maximum bytes of changes in one changelog object
+    locations: int = CHANGELOG_LOCATIONS_MAX  # maximum number of locations in one changelog object
 
 
 DEFAULT_BOUNDS: Final = UploadBounds()

@@ -1,10 +1,10 @@
 """Compaction: moving the live blocks of mostly dead packs into new packs.
 
 Owns: choosing a pack, fetching its live blocks, handing them to the uploader.
-Does not know: how the new pack is made, when the old one may be deleted (``reclaim``).
-Keeps: the old location stays in the rows until the new one is confirmed, so a crash at any point
-leaves every block readable. A cached block that differs from the pack is never moved: the uploader
-compares hashes.
+Does not know: how the new pack is made, when the old pack may be deleted (``reclaim``). Keeps: the
+old location stays in the rows until the new location is confirmed, so after a crash at any point
+every block is readable. A cached block that differs from the pack is never moved, because the
+uploader compares hashes.
 """
 
 import logging
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class Compactor:
-    """Empties mostly dead packs, a few at a time."""
+    """Moves the live blocks of mostly dead packs, a few packs per call."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class Compactor:
         files: BlockFiles,
         mark: Callable[[Mark, str], None],
     ) -> None:
-        """Move nothing yet.
+        """Store the arguments; ``run`` moves blocks.
 
         Args:
-            mark: marks proven damage; ``DamageMarker.mark``.
+            mark: ``DamageMarker.mark``, which marks proven damage.
         """
         self._db = volume.db
         self._cache = cache
@@ -67,10 +67,10 @@ class Compactor:
         self.last_error = ""
 
     async def run(self) -> None:
-        """Do as ``run_once``; a failure is recorded, and the next call tries again.
+        """Call ``run_once``; record a failure, after which the next call tries again.
 
         Raises:
-            FencedError: another host has taken the filesystem over.
+            FencedError: another host has taken over the filesystem.
         """
         try:
             await self.run_once()
@@ -78,17 +78,17 @@ class Compactor:
             raise
         except (S3fsError, OSError) as exc:
             self.last_error = str(exc)
-            _log.warning("compaction postponed: %s", exc)
+            _log.warning("cannot compact packs now, will try again: %s", exc)
 
     async def run_once(self) -> int:
-        """Start moving the live blocks of some packs; return how many blocks.
+        """Seal the live blocks of some packs for a move; return the number of blocks.
 
-        The uploader does the rest; garbage collection deletes the packs after two more images. A
-        missing or damaged pack is marked, reported and skipped.
+        The uploader moves the sealed blocks; garbage collection deletes the packs after two more
+        images. A missing or damaged pack is marked, reported and skipped.
 
         Raises:
             StoreError: the store is unavailable.
-            NoSpaceLeftError: the disk has only its reserve left.
+            NoSpaceLeftError: the disk has no space beside its reserve.
         """
         self.last_error = ""
         moved = emptied = failed = 0
@@ -109,7 +109,7 @@ class Compactor:
     async def _leave(self, pack: PackRow, exc: ObjectMissingError | FormatError) -> None:
         """Report a pack that cannot be emptied; mark it if its object is missing or damaged."""
         self.last_error = str(exc)
-        _log.error("compaction skips %s: %s", pack.object_key, exc)
+        _log.error("compaction cannot move the blocks of %s and skips it: %s", pack.object_key, exc)
         if isinstance(exc, NewerFormatError):
             return
         is_gone = isinstance(exc, ObjectMissingError)
@@ -128,7 +128,7 @@ class Compactor:
         try:
             places = await self._fetch(pack, missing)
             for piece in slices(live):
-                self._db.begin()  # begins a group, so that the next txg ships the new location
+                self._db.begin()  # not begin_local: the next txg ships the new location
                 moved += sum(self._freeze(pack, row, places) for row in piece)
                 await trio.lowlevel.checkpoint()
         finally:
@@ -140,11 +140,11 @@ class Compactor:
     async def _fetch(
         self, pack: PackRow, missing: list[BlockRow]
     ) -> dict[int | None, tuple[Ino, BlockIndex]]:
-        """Fetch and unpack a pack; one retry before it is reported as missing or damaged."""
+        """Fetch and unpack a pack; fetch it twice before it is reported as missing or damaged."""
         try:
             return await self._fetch_once(pack, missing)
         except (ObjectMissingError, FormatError) as exc:
-            _log.info("fetching %s once more: %s", pack.object_key, exc)
+            _log.info("fetching the pack %s once more after an error: %s", pack.object_key, exc)
         return await self._fetch_once(pack, missing)
 
     async def _fetch_once(
@@ -154,7 +154,7 @@ class Compactor:
         return await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
 
     async def _remove_strays(self, brought: list[BlockRow]) -> None:
-        """Remove fetched files without a row: the block was deleted, or the move failed."""
+        """Remove files of fetched blocks without a row, whose move failed or is obsolete."""
         index = self._cache.index
         strays = [row.block for row in brought if index.get(row.block) is None]
         await self._cache.remove_files(strays)
@@ -162,7 +162,7 @@ class Compactor:
     def _freeze(
         self, pack: PackRow, row: BlockRow, places: dict[int | None, tuple[Ino, BlockIndex]]
     ) -> bool:
-        """Seal one block for the uploader, if it is still in the pack; return whether it is."""
+        """Seal a block for the uploader if it is still in the pack; return whether it is."""
         now = blocks.find(self._db, row.block)
         if now is not None and now.pack == pack.pack:
             ino, index = places[row.pack_offset]
@@ -173,12 +173,14 @@ class Compactor:
     def _unpack(
         self, pack: PackRow, data: bytes, missing: list[BlockRow]
     ) -> dict[int | None, tuple[Ino, BlockIndex]]:
-        """Write blocks that are not cached; return inode and index by offset. In a thread."""
+        """Write uncached blocks to the cache; return inode and index by offset. Blocking."""
         entries = pack_codec.read_index(self._keyring, pack.object_key, data, len(data))
         for row in missing:
             offset, length, content_hash = row.pack_offset, row.stored_bytes, row.hash
             if offset is None or length is None or content_hash is None:
-                raise FormatError(pack.object_key, f"block {row.block} has no location in it")
+                raise FormatError(
+                    pack.object_key, f"the row of block {row.block} has no location in this pack"
+                )
             stored = memoryview(data)[offset : offset + length]
             content = pack_codec.open_block(
                 self._keyring, pack.object_key, stored, offset, row.plain_bytes, content_hash
@@ -188,6 +190,6 @@ class Compactor:
 
 
 def _worthless(pack: PackRow, live: list[BlockRow]) -> bool:
-    """Return whether a new pack, with its index, would hardly be smaller than the old one."""
+    """Return whether a new pack with its index would hardly be smaller than the old pack."""
     new_bytes = sum(row.stored_bytes or 0 for row in live) + len(live) * INDEX_ENTRY_BYTES
     return new_bytes > COMPACT_LIVE_FRACTION * (pack.object_bytes - PACK_OVERHEAD_BYTES)

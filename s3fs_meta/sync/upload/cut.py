@@ -30,7 +30,7 @@ class Cut:
         self._stored: dict[bytes, Placed] = {}  # by hash
 
     def resolve(self, placed: Placed, pack: PackRecord) -> None:
-        """Record the location of one block of the cut; others are ignored."""
+        """Record the location of one block; blocks that are not of the cut are ignored."""
         if placed.block in self.pending:
             self.pending.discard(placed.block)
             self.places[placed.block] = placed
@@ -38,15 +38,15 @@ class Cut:
             self._stored.setdefault(placed.hash, placed)
 
     def equal(self, block: BlockId, content_hash: bytes) -> tuple[Placed, PackRecord] | None:
-        """Return the location of an equal block of the cut for a block that has none yet.
+        """Return the location of an equal block of the cut, for a block without a location.
 
-        This deduplicates blocks that only the cut names: zero blocks, which became holes meanwhile,
+        This deduplicates blocks that only the cut names: zero blocks that became holes meanwhile,
         and blocks of files that were removed meanwhile.
         """
         known = self._stored.get(content_hash) if block in self.pending else None
         return None if known is None else (known._replace(block=block), self.packs[known.pack])
 
     def give_up(self, lost: Collection[BlockId]) -> None:
-        """Record blocks as lost: they get no location."""
+        """Record blocks of the cut as lost, so that they get no location."""
         self.lost |= self.pending.intersection(lost)
         self.pending.difference_update(lost)

@@ -1,4 +1,4 @@
-"""The index of a pack in the bucket: reading it, and recognising packs of this filesystem by it.
+"""Reading the index of a pack in the bucket, and recognising packs of this filesystem by it.
 
 Owns: reading an index with at most two requests. Does not know: rows, why a caller reads a pack.
 Keeps: a pack is ours only if its index and trailer are authentic, under its own name, with the
@@ -19,11 +19,13 @@ async def read_index(
     """Fetch and verify the index of one pack, with at most two requests.
 
     Raises:
-        FormatError: the object does not end in an index.
-        StoreError: it is unavailable.
+        FormatError: the object does not end with a valid index.
+        StoreError: the object is unavailable.
     """
     if not 0 < object_bytes <= PACK_BYTES_MAX:
-        raise FormatError(key, f"it has an impossible size for a pack: {object_bytes} bytes")
+        raise FormatError(
+            key, f"the object has an impossible size for a pack: {object_bytes} bytes"
+        )
     start = max(object_bytes - PACK_TAIL_BYTES, 0)
     tail = await store.get_range(key, start, object_bytes)
     needed = pack_codec.index_tail_bytes(key, tail, object_bytes)

@@ -1,6 +1,6 @@
-"""Making packs of sealed blocks: pure functions of their arguments and files, run in a thread.
+"""Making packs of sealed blocks: functions of arguments and block files, run in a thread.
 
-Owns: hashing, finding zero blocks, filling packs. Does not know: rows, the store, the loop.
+Owns: hashing, finding zero blocks, filling packs. Does not know: rows, the store, the event loop.
 """
 
 import secrets
@@ -15,7 +15,7 @@ from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino
 
 
 class Sealed(NamedTuple):
-    """One frozen block with a local file."""
+    """One sealed block with a block file."""
 
     block: BlockId
     ino: Ino
@@ -40,13 +40,13 @@ class Packer:
         self._files = files
         self._keyring = keyring
         self._compression = compression
-        self._epoch = epoch  # a follower has none until it is promoted
+        self._epoch = epoch  # a follower has no epoch until it is promoted
 
     def hash_all(self, sealed: Sequence[Sealed]) -> tuple[list[Hashed], list[LostBlockError]]:
         """Hash the content of each block, in order.
 
         Returns:
-            The blocks that could be read, and an error for each whose file is missing or short.
+            The blocks that could be read, and an error for each block with a missing or short file.
         """
         hashed: list[Hashed] = []
         lost: list[LostBlockError] = []
@@ -64,7 +64,7 @@ class Packer:
         """Put blocks into as many packs as they need, in order.
 
         Raises:
-            LostBlockError: a file is missing or short.
+            LostBlockError: a block file is missing or short.
         """
         packs: list[pack_codec.Pack] = []
         writer: pack_codec.PackWriter | None = None

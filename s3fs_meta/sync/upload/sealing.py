@@ -1,9 +1,9 @@
-"""Sealing: which dirty blocks are frozen for an upload, and when.
+"""Sealing: which dirty blocks are frozen for upload, and when.
 
 Owns: the age at which a block is sealed, waiting until blocks fill a pack, which sealed blocks the
 next batch holds. Does not know: packs, the store; the state of a block (``cache.block_cache``).
-Keeps: a block is in one batch at a time; a block whose only copy is lost is in none.
-Tasks: the uploader's; ``seal_most`` and ``seal_all`` are called by a cut.
+Keeps: a block is in one batch at a time; a block whose only copy is lost is in no batch. Tasks: the
+uploader's tasks; a cut calls ``seal_most`` and ``seal_all``.
 Design: docs/design/durability.md, "From dirty to uploaded".
 """
 
@@ -36,8 +36,8 @@ class Sealer:
         """Make a sealer; no batch holds a block yet.
 
         Args:
-            bounds: how old and how large a batch is.
-            lost: blocks whose only copy is lost; ``seal_all`` forgets those that no file names.
+            bounds: the age at which blocks are sealed, the size of a batch.
+            lost: blocks whose only copy is lost; ``seal_all`` removes blocks that no file names.
             remove: removes a block that no file names.
         """
         self._db = db
@@ -50,7 +50,7 @@ class Sealer:
     # --- batches -------------------------------------------------------------------------------
 
     def ripe_after_s(self) -> float:
-        """Return the age at which blocks are sealed: any age while writers wait for room."""
+        """Return the age at which blocks are sealed; it is 0 while writers wait for cache space."""
         return 0.0 if self._cache.writers_waiting else self._bounds.seal_age_s
 
     def next_batch(self, age_s: float) -> list[Sealed]:
@@ -67,11 +67,11 @@ class Sealer:
         return [Sealed(*row) for row in cached_blocks.sealed_rows(self._db, chosen)]
 
     def release(self, batch: Iterable[Sealed]) -> None:
-        """Let later batches hold the blocks of a batch. Schedule point: never."""
+        """Allow other batches to take the blocks of a batch. Schedule point: never."""
         self._in_flight.difference_update(row.block for row in batch)
 
     async def seal_ripe(self, age_s: float) -> None:
-        """Seal the blocks of the next batch in slices instead of at once."""
+        """Seal the blocks of the next batch, in slices of the event loop."""
         if self._is_waiting():
             return
         for piece in slices(self._ripe(age_s)):
@@ -80,7 +80,7 @@ class Sealer:
             await trio.lowlevel.checkpoint()
 
     def _ripe(self, age_s: float) -> list[BlockId]:
-        """Return the dirty blocks of the next batch, none if they can wait until they fill a pack."""
+        """Return the dirty blocks of the next batch, [] if they wait until they fill a pack."""
         ripe = self._cache.index.dirty_before(trio.current_time() - age_s, SEAL_BATCH_BYTES)
         return [] if age_s and ripe and self._waits_for_more(ripe) else ripe
 
@@ -119,9 +119,9 @@ class Sealer:
     # --- for a cut -----------------------------------------------------------------------------
 
     async def seal_most(self) -> None:
-        """Seal dirty blocks in slices, so that a cut has few left to seal in one slice.
+        """Seal dirty blocks in slices, so that a cut has few blocks to seal in its one slice.
 
-        Sealed blocks that no file names any more are removed, as no later cut will name them.
+        Sealed blocks that no file names are removed, because no later cut names them.
         """
         index = self._cache.index
         for piece in slices(self._unnamed()):
@@ -141,13 +141,13 @@ class Sealer:
         return [one for one in self._cache.index.unnamed if one not in self._in_flight]
 
     def seal_all(self) -> set[BlockId]:
-        """Seal every dirty block; return all sealed blocks. Inside a group."""
+        """Seal every dirty block; return all sealed blocks. Transaction: inside a group."""
         self._end_lost()
         self._cache.seal(self._cache.blocks_in(BlockState.DIRTY))
         return set(self._cache.index.sealed())
 
     def _end_lost(self) -> None:
-        """Forget lost blocks that no file names any more. Inside a group."""
+        """Remove lost blocks that no file names. Transaction: inside a group."""
         for block in list(self._lost):
             row = blocks.find(self._db, block)
             if row is not None and row.refs > 0:

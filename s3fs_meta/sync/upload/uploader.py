@@ -1,13 +1,13 @@
 """Uploading sealed blocks to the store.
 
-Owns: which packs blocks get into, the order of writes to rows and store. Does not know: which blocks
-are sealed when (``sealing``), names, images (it only records locations for an open cut).
-Its changes do not make a txg due: the operation that wrote a block already has, and the cut gets
-the block's location directly.
-Keeps: a location is recorded only after the store confirmed its pack; the intention to write a
-pack is durable before the pack can exist, so that no pack of ours is ever unknown.
-Tasks: ``run`` is one background task; ``drain`` may be called by any other. Packs of one batch
-are uploaded one after another, at most UPLOADS_MAX batches at once.
+Owns: which pack a block is stored in, the order of writes to rows and store. Does not know: which
+blocks are sealed and when (``sealing``), names, images (it only records locations for an open cut).
+An upload does not make a txg due: the operation that wrote the block has already done so, and the
+cut gets the location directly.
+Keeps: a location is recorded only after the store confirmed its pack. The row of a pack is durable
+before the pack can exist, so that no pack of ours is ever unknown. Tasks: ``run`` is one background
+task; any task may call ``drain``. Packs of one batch are uploaded one after another, at most
+UPLOADS_MAX batches at once.
 Design: docs/design/durability.md, "From dirty to uploaded".
 """
 
@@ -86,7 +86,7 @@ class Uploader:
         self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
         self._landed = trio.Event()
         self._cut: Cut | None = None
-        # Zero blocks that need a pack, because a cut contains them.
+        # Zero blocks that must be in a pack first, because a cut contains them.
         self._zeros: dict[BlockId, Zero] = {}
         self.lost: dict[BlockId, LostBlockError] = {}
         self.sealer = Sealer(db, cache, bounds, self.lost, self._end)
@@ -103,7 +103,7 @@ class Uploader:
 
     @property
     def shippable(self) -> int:
-        """Return the number of pending blocks whose files are intact, so that they can be uploaded."""
+        """Return the number of pending blocks with intact files, which can be uploaded."""
         return self.pending - len(self.lost)
 
     # --- what to upload ------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Uploader:
                     await self._try(self._settle)
 
     async def acquire(self, batch: Sequence[Sealed]) -> None:
-        """Wait for an upload slot; if the task is cancelled, a later batch has these blocks."""
+        """Wait for an upload slot; if the task is cancelled, release the blocks of the batch."""
         try:
             await self._limiter.acquire_on_behalf_of(batch[0].block)
         except trio.Cancelled:
@@ -149,15 +149,15 @@ class Uploader:
             self._limiter.release_on_behalf_of(batch[0].block)
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Call *work*; a failure is reported, and ``run`` pauses before it tries again."""
+        """Call *work*; report a failure, after which ``run`` pauses before it tries again."""
         try:
             await work()
         except (S3fsError, OSError) as exc:
             self.last_error = str(exc)
             self._failures.append(exc)
             self._pause_until_s = trio.current_time() + UPLOAD_PAUSE_S
-            _log.error("upload failed: %s", exc)
-            # The rows of a block may be half updated.
+            _log.error("uploading blocks failed, will try again: %s", exc)
+            # The failure may have left rows of a block half updated, so the mount turns read-only.
             if isinstance(exc, (DatabaseError, MetadataError)):
                 self._break_off(f"upload failed: {exc}")
 
@@ -176,7 +176,7 @@ class Uploader:
     async def drain(self, cut: Cut, report: Callable[[int], None]) -> None:
         """Upload sealed blocks until every block of a cut has a location, without a time limit.
 
-        A block whose only copy is lost does not stop the others: the cut records it as lost.
+        A block whose only copy is lost does not prevent this: the cut records the block as lost.
 
         Raises:
             S3fsError, OSError: a batch failed; its blocks stay sealed.
@@ -207,7 +207,7 @@ class Uploader:
         """Raise if files name a block whose only copy is lost.
 
         Raises:
-            LostBlockError: for the first such block; the message says what to do.
+            LostBlockError: a file names a lost block; the message says what to do.
         """
         for block, exc in self.lost.items():
             row = blocks.find(self._db, block)
@@ -235,7 +235,7 @@ class Uploader:
             self._landed = trio.Event()
 
     def _note_lost(self, lost: Sequence[LostBlockError]) -> None:
-        """Remember blocks whose only copy is lost: this mount reports them, and does not retry."""
+        """Record blocks whose only copy is lost: this mount reports them and never retries them."""
         for exc in lost:
             block = BlockId(exc.block)
             row = blocks.find(self._db, block)
@@ -246,16 +246,16 @@ class Uploader:
             ino = 0 if held is None else held.ino
             self.lost[block] = LostBlockError(
                 block,
-                f"{exc.what}; reads of that part of inode {ino} fail, everything else is uploaded: "
-                "rewrite or remove that file, or unmount and run fsck -y",
+                f"{exc.what}; reads of this part of inode {ino} fail, other blocks are uploaded: "
+                "rewrite or remove the file, or unmount and run fsck -y",
             )
-            _log.error("cannot upload: %s", self.lost[block])
+            _log.error("cannot upload a block: %s", self.lost[block])
 
     async def _place_known(self, hashed: Sequence[Hashed]) -> tuple[list[Hashed], list[Hashed]]:
-        """Settle zero blocks and content that is in the store; return the other blocks.
+        """Give zero blocks and already stored content their location; return all other blocks.
 
         Returns:
-            Blocks to upload, and blocks equal to one of them.
+            The blocks to upload, and the blocks that are equal to one of these.
         """
         fresh: dict[bytes, Hashed] = {}
         doubles: list[Hashed] = []
@@ -280,13 +280,15 @@ class Uploader:
         return [*fresh.values(), *moving], doubles
 
     def _moving(self, block: BlockId) -> BlockRow | None:
-        """Return the row of a block that compaction moves from one pack to another."""
+        """Return the row of a block that compaction or healing moves to another pack, else None."""
         row = blocks.find(self._db, block)
         return row if row is not None and row.pack is not None else None
 
     def _stay(self, row: BlockRow) -> None:
         """Keep the old location of a block whose cached copy is missing or damaged."""
-        _log.warning("block %d stays in its pack: its cached copy is damaged or missing", row.block)
+        _log.warning(
+            "block %d is not moved from its pack: its cached copy is damaged or missing", row.block
+        )
         assert row.hash is not None, "a block with a pack has a hash"
         assert row.pack is not None, "only moving blocks stay"
         assert row.pack_offset is not None, "a block with a pack has an offset"
@@ -307,7 +309,7 @@ class Uploader:
     async def _place_doubles(
         self, doubles: Sequence[Hashed], stored: Mapping[bytes, tuple[Placed, PackRecord]]
     ) -> None:
-        """Settle blocks equal to one of this batch, even if that one was removed meanwhile."""
+        """Give blocks the location of an equal block of their batch, even if it was removed."""
         for piece in slices(doubles):
             self._db.begin_local()
             for one in piece:
@@ -319,7 +321,7 @@ class Uploader:
             await trio.lowlevel.checkpoint()
 
     def _record_known(self, one: Hashed) -> bool:
-        """Settle a block if it need not be stored; return whether it was settled."""
+        """Record a block that need not be uploaded; return false if it must be uploaded."""
         if self._record_unnamed(one):
             return True
         if one.is_zero:
@@ -336,7 +338,7 @@ class Uploader:
         return True
 
     def _record_equal(self, one: Hashed) -> bool:
-        """Give a block of the open cut the location of an equal one; return whether there is one."""
+        """Give a block of the open cut an equal block's location; return whether one exists."""
         sealed = one.sealed
         found = None if self._cut is None else self._cut.equal(sealed.block, one.hash)
         if found is not None:
@@ -349,9 +351,9 @@ class Uploader:
         self._cache.doom(block)
 
     def _record_zero(self, one: Hashed) -> bool:
-        """Make a zero block a hole; return false if the open cut needs it in a pack first.
+        """Make a zero block a hole; return false if the open cut needs the block in a pack first.
 
-        The rows of the cut name the block, and readers of the cut do not see that it became a hole.
+        The rows of the cut name the block, so readers of the cut need its content in a pack.
         """
         sealed = one.sealed
         if self._cut is not None and sealed.block in self._cut.pending:
@@ -372,7 +374,7 @@ class Uploader:
         known = blocks.intact(self._db, one.hash)
         if known is None:
             return False
-        assert known.pack is not None, "what is intact is in a pack"
+        assert known.pack is not None, "an intact block is in a pack"
         assert known.pack_offset is not None, "a block with a pack has an offset"
         assert known.stored_bytes is not None, "a block with a pack has a length"
         sealed = one.sealed
@@ -383,7 +385,7 @@ class Uploader:
         return True
 
     def _share(self, place: Placed, ino: Ino, index: BlockIndex, of: BlockId) -> None:
-        """Let a file name an equal, stored block instead of one that is not in the bucket."""
+        """Let a file name an equal, stored block instead of its own block, which is not stored."""
         placements.apply(
             self._db,
             [
@@ -423,7 +425,7 @@ class Uploader:
         return record
 
     def _record_placed(self, record: PackRecord, entries: Sequence[PackEntry]) -> None:
-        # Repeated in each slice, because a crash may preserve only that slice's group.
+        # Repeated in each slice: a crash may preserve the group of any one slice alone.
         packs.stored(self._db, record.pack)
         for entry in entries:
             self._record_one(_place_of(entry, record), record, entry.ino, entry.block_index)
@@ -455,7 +457,7 @@ class Uploader:
         """Store a pack, with retries until an outage ends: the bucket has no other copy.
 
         Raises:
-            FencedError: another host took the filesystem over; the pack was not stored.
+            FencedError: another host has taken over the filesystem; the pack was not stored.
         """
         delay_s = 1.0
         while True:  # bounded by cancellation at unmount; each retry is bounded by the store
@@ -466,7 +468,7 @@ class Uploader:
                 if not self.last_error:
                     self._on_wait(str(exc))
                 self.last_error = str(exc)
-                _log.warning("upload waits %.0f s: %s", delay_s, exc)
+                _log.warning("uploading a pack failed, trying again in %.0f s: %s", delay_s, exc)
             else:
                 self.last_error = ""
                 return
@@ -474,17 +476,21 @@ class Uploader:
             delay_s = min(2 * delay_s, UPLOAD_RETRY_S_MAX)
 
     async def _create(self, pack: Pack) -> None:
-        """Store a pack once.
+        """Store a pack, with one attempt.
 
         Raises:
-            FormatError: another object has its random name; the blocks get another pack.
+            FormatError: another object has the pack's random name; a later batch uploads the
+                blocks.
         """
         with contextlib.suppress(PreconditionError):
             await self._store.create(pack.key, pack.data)
             return
-        # The name is random, so this is an earlier attempt of ours whose reply was lost.
+        # The name is random, so an earlier attempt of ours, whose reply was lost, stored the
+        # object.
         if (await self._store.get(pack.key, len(pack.data))).data != pack.data:
-            raise FormatError(pack.key, "it is not the pack that was uploaded under this name")
+            raise FormatError(
+                pack.key, "the object is not the pack that was uploaded under this name"
+            )
 
 
 def _place_of(entry: PackEntry, record: PackRecord) -> Placed:

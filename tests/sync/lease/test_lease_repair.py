@@ -108,7 +108,9 @@ async def test_reading_needs_no_intact_lease(power: Power, damage: str) -> None:
         assert await read_file(session, ino) == CONTENT + b"!"
         assert await read_file(session, first) == CONTENT
     assert power.store.objects == before
-    with pytest.raises((FormatError, UnfinishedFilesystemError), match="fsck -y makes it anew"):
+    with pytest.raises(
+        (FormatError, UnfinishedFilesystemError), match=r"fsck -y makes (it anew|a new lease)"
+    ):
         await open_here(power)
 
 
@@ -260,7 +262,7 @@ async def test_lease_with_an_impossible_epoch_is_recreated(
     why = await mend(power)
 
     assert why is not None
-    assert "far beyond" in why
+    assert "far above" in why
     assert lease_in(power.store).epoch == before.epoch
     assert await mend(power) is None
     async with power.session("b") as session:

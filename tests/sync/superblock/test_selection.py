@@ -175,7 +175,7 @@ async def test_older_one_of_two_superblock_objects_is_not_used(power: Power) -> 
         keys = await power.keys()
         assert keys.superblock.retention_s == 100
         [notice] = keys.notices
-        assert "generation 1, the newest is 2" in notice
+        assert "generation 1, the newest has 2" in notice
         power.store.objects[key] = newest
 
 
@@ -349,7 +349,9 @@ async def test_superblocks_of_another_filesystem_are_not_used(power: Power) -> N
 
     keys = await power.keys("a")
     assert keys.data == mine[KEY]
-    assert [fault.split(",")[0] for fault in keys.faults] == ["it is of another filesystem"] * 2
+    assert [fault.split(",")[0] for fault in keys.faults] == [
+        "the superblock is of another filesystem"
+    ] * 2
 
     power.store.objects |= mine
     Remembered(power.home / "a").path.write_bytes(foreign)
@@ -394,7 +396,7 @@ async def test_plain_superblock_beside_an_encrypted_one_is_not_used(
     for host in ("a", "b"):
         found = await encrypted.keys(host)
         assert found.keyring.encrypted
-        assert any("it is not encrypted" in notice for notice in found.notices)
+        assert any("is not encrypted" in notice for notice in found.notices)
         assert (await peek(encrypted.store, encrypted.remembered(host))).encrypted
 
 

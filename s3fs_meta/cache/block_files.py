@@ -175,9 +175,9 @@ class BlockFiles:
         try:
             found = os.fstat(fd)
             if not found.st_nlink:
-                raise LostBlockError(block, "its local copy was removed")
+                raise LostBlockError(block, "its cache file was removed")
             if found.st_size < min(offset, plain_bytes):
-                raise LostBlockError(block, f"its local copy ends at byte {found.st_size}")
+                raise LostBlockError(block, f"its cache file ends at byte {found.st_size}")
             if offset > plain_bytes:
                 os.ftruncate(fd, plain_bytes)
             write_all(fd, offset, data)
@@ -208,7 +208,7 @@ class BlockFiles:
         try:
             found = os.fstat(fd)
             if found.st_size < keep_bytes:
-                raise LostBlockError(source, f"its local copy ends at byte {found.st_size}")
+                raise LostBlockError(source, f"its cache file ends at byte {found.st_size}")
             self._directory.rename(_name(source), _name(target))
             self._open.rename(source, target)
             if found.st_size > keep_bytes:
@@ -284,7 +284,7 @@ class BlockFiles:
         return found.st_mtime_ns, found.st_ctime_ns
 
     def numbers(self, first: BlockId = _FIRST) -> Iterable[BlockId]:
-        """Yield the block numbers of all files from about *first* on, perhaps some lower numbers."""
+        """Yield the block numbers of all files from *first* on, and perhaps some lower numbers."""
         for number in self._directory.numbers(first):
             yield BlockId(number)
 
@@ -374,9 +374,9 @@ def _read(block: BlockId, fd: int, start: int, stop: int) -> bytes:
     try:
         data = os.pread(fd, stop - start, start)
     except OSError as exc:
-        raise LostBlockError(block, f"its local copy cannot be read ({exc.strerror})") from exc
+        raise LostBlockError(block, f"its cache file cannot be read ({exc.strerror})") from exc
     if len(data) != stop - start:
-        raise LostBlockError(block, f"its local copy ends at byte {start + len(data)}")
+        raise LostBlockError(block, f"its cache file ends at byte {start + len(data)}")
     return data
 
 
@@ -392,10 +392,10 @@ def write_all(fd: int, offset: int, data: bytes | memoryview) -> None:
 
 
 def _not_opened(block: BlockId, exc: OSError) -> LostBlockError:
-    return LostBlockError(block, f"its local copy cannot be opened ({exc.strerror})")
+    return LostBlockError(block, f"its cache file cannot be opened ({exc.strerror})")
 
 
 def _translate(exc: OSError, block: BlockId) -> LostBlockError | NoSpaceLeftError:
     if exc.errno in _NO_SPACE_ERRNOS:
         return NoSpaceLeftError("the disk of the cache directory is full")
-    return LostBlockError(block, f"its local copy failed ({exc.strerror})")
+    return LostBlockError(block, f"its cache file failed ({exc.strerror})")

@@ -222,7 +222,7 @@ class Fetcher:
                 neighbours, first, stored = await self._get_with(located, neighbours, object_key)
                 await trio.to_thread.run_sync(self._unpack, located, object_key, first, stored)
             except (ObjectMissingError, FormatError) as exc:
-                _log.info("requesting block %d again: %s", located.block, exc)
+                _log.info("requesting block %d again from the store: %s", located.block, exc)
                 await self._get_again(located, object_key)
                 neighbours, first, stored = (), 0, b""
             self.fetched_blocks += 1

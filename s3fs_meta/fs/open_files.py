@@ -50,7 +50,7 @@ class OpenInode:
         self.has_capability = None
 
     def shows_blocks(self, blocks: int) -> bool:
-        """Record the number of blocks in a reply; return whether the kernel's number was another."""
+        """Record the number of blocks in a reply; return whether the kernel had another number."""
         is_news, self.known_blocks = self.known_blocks != blocks, blocks
         return is_news
 

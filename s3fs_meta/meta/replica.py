@@ -107,7 +107,9 @@ class Replica:
         db = self._db
         for one in packs:
             if not db.run(_PUT_PACK, (one.pack, one.object_key, int(one.state), one.object_bytes)):
-                raise FormatError(where, f"pack {one.pack} is another object in the local database")
+                raise FormatError(
+                    where, f"it names another object for pack {one.pack} than the local database"
+                )
         _touch(db, "touched_packs", [one.pack for one in packs])
         db.run(
             "UPDATE totals SET next_pack = max(next_pack, ?)",

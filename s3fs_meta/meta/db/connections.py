@@ -3,9 +3,9 @@
 Owns: the translation of errors, the settings of every connection. They assume an untrusted file,
 because the schema of an image comes from the bucket.
 Does not know: pragmas that users choose (``pragmas``), groups, tables.
-Keeps: no trigger or view of a database runs, its schema calls only functions without side effects,
-a page with inconsistent cells raises an error and never causes a read past its memory, and a value or
-definition longer than any of ours raises an error before memory is allocated for it.
+Keeps: no trigger or view of a database runs, and its schema calls only functions without side
+effects. A page with inconsistent cells raises an error, and never causes a read past its memory. A
+value or definition longer than any valid one raises an error before memory is allocated for it.
 Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files". Our own temporary
 views still work (since SQLite 3.35).
 """

@@ -11,7 +11,7 @@ A *group* gathers operations in one transaction. An operation checks everything 
 change; there are no savepoints. When SQLite loses the group (a full disk, an I/O error), all its
 changes are undone, the counters are read again, listeners are called in the order of ``LossStep``,
 and the caller gets the error. Under ``journal_mode=off`` nothing can be undone. After a failed
-change the database then refuses further groups, and the owner turns the mount read-only; a later
+change the database then refuses further groups, and the owner makes the mount read-only; a later
 mount restores the database.
 """
 
@@ -244,7 +244,7 @@ class Database(Statements):
         self.shares_hashes = bool(self.connection.execute(shared).fetchall())
         rows: list[Row] = self.connection.execute(counters.SELECT).fetchall()
         if len(rows) != 1:
-            raise FormatError(str(self.path), "the counters row is missing")
+            raise FormatError(str(self.path), "its row of counters is missing")
         values = tuple(value if type(value) is int else 0 for value in rows[0])
         if values != rows[0] and not repairing:
             raise FormatError(str(self.path), "a counter is not a number; run fsck -y")

@@ -95,7 +95,7 @@ def finish(
         )
         for (homeless,) in db.all(sql, (len(lost) + 1,)):
             if homeless not in lost:
-                raise MetadataError(f"block {homeless} of an image is in no pack", 0)
+                raise MetadataError(f"block {homeless} of the copied database is in no pack", 0)
         placements.drop_local_tables(db)
         db.commit()
     finally:

@@ -69,7 +69,7 @@ def require_ours(path: Path, key: str, *, authentic: bool = False) -> None:
 
     Raises:
         NewerFormatError: the file has a schema version that this program does not know.
-        FormatError: the file's schema is not ours, or SQLite cannot read it.
+        FormatError: the file has another schema than this program, or SQLite cannot read it.
         DatabaseError: the disk failed.
     """
     try:
@@ -88,7 +88,7 @@ def require_ours_damaged(connection: apsw.Connection, key: str) -> int:
     indexes are not created.
 
     Raises:
-        FormatError: the database's schema is not ours, or cannot be read.
+        FormatError: the database has another schema than this program, or an unreadable one.
     """
     try:
         found = _schema_of(connection, key)
@@ -180,7 +180,9 @@ def _require_same(found: _Schema, wanted: _Schema, key: str) -> None:
             raise FormatError(key, f"its table {name} has another definition than the schema")
     for name, sql in found.indexes.items():
         if wanted.indexes.get(name) != sql:
-            raise FormatError(key, f"its index {name} is not in the schema")
+            raise FormatError(
+                key, f"its index {name} is not in the schema, or is defined differently"
+            )
 
 
 def _schema_of(connection: apsw.Connection, key: str) -> _Schema:

@@ -95,8 +95,8 @@ def _find_content(past: Database, present: Database) -> int:
         named = ", ".join(list(missing)[:_NAMED_MAX])
         more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
         raise SettingsError(
-            f"content of that point in time is no longer kept: it was in {named}{more}, which may"
-            " be deleted by now; s3fs-meta restore copies out what is still available"
+            f"a part of the content of that point in time is in {named}{more}, which may be deleted"
+            " already; s3fs-meta restore copies the content that is still available"
         )
     return lost
 

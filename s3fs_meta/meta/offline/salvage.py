@@ -111,7 +111,7 @@ class DamagedDatabase:
             key: key of the object from which it was restored, for errors.
 
         Raises:
-            FormatError: the file's schema cannot be read, or is not ours.
+            FormatError: the file's schema is unreadable, or is not that of this program.
             NewerFormatError: the file's row schema_version names a version of a newer program.
         """
         require_schema_tree(path, key)

@@ -239,6 +239,6 @@ def test_statement_that_bypasses_the_owner_of_inodes_fails_its_test(db: Database
     inodes.change_directory(db, ROOT_INO, 5, entries=1)
     namespace = {"db": db, "sql": "SELECT ino FROM INODES"}
     code = compile("found = db.one(sql)", str(PACKAGE / "meta/tables/made_up.py"), "exec")
-    with pytest.raises(AssertionError, match="goes past"):
+    with pytest.raises(AssertionError, match="bypasses"):
         exec(code, namespace)
     assert db.inodes.one("SELECT size_bytes FROM inodes") == (1,)

@@ -67,7 +67,7 @@ def test_image_with_a_block_in_no_pack_is_refused(
     """An image never refers to content that is not in the bucket."""
     copy = tmp_path / "copy.db"
     _, block = copy_with_dirty_block(make_database, copy)
-    with pytest.raises(MetadataError, match=f"block {block} of an image is in no pack"):
+    with pytest.raises(MetadataError, match=f"block {block} of the copied database is in no pack"):
         image_copy.finish(copy, [], [])
 
 

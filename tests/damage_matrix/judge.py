@@ -233,7 +233,7 @@ class Judge:
         self._expect(unchanged, "it was refused, and changed the bucket")
 
     def rebuilt(self) -> None:
-        """Require all content, and the newest names that the chain or the pieces of images contain."""
+        """Require all content, and the newest names in the chain or in the pieces of images."""
         self._expect(self.result.status == 1, f"status {self.result.status}")
         again = self.cell.command("fsck", "-n", self.cell.bucket.url)
         self._expect(again.status == 0, f"the second run has status {again.status}: {again.said}")

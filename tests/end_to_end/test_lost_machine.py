@@ -68,7 +68,7 @@ def test_another_host_has_a_file_whose_fsync_was_remote(
 
 
 def test_possible_loss_is_reported(place: Place, program: Program) -> None:
-    """An extended attribute and ``status --unshipped`` name the files that are only on this host."""
+    """An extended attribute and ``status --unshipped`` name files that are only on this host."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     (mnt / "d").mkdir()

@@ -33,7 +33,7 @@ def test_single_user_may_use_all_slots() -> None:
 
 
 def test_no_user_of_a_shared_mount_takes_all_slots() -> None:
-    """The first user gets two thirds of all slots, each further user two thirds of the free ones."""
+    """The first user gets two thirds of all slots, each further one two thirds of the free ones."""
     room = WaitingRoom(is_shared=True)
     with filled(room, 1000) as first:
         assert first == WAITING_HANDLERS_MAX * 2 // 3

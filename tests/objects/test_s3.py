@@ -81,7 +81,7 @@ async def test_hanging_requests_are_bounded(double: S3Double, store: S3Store) ->
     assert len(double.seen) == STORE_THREADS_MAX
 
 
-# --- answers that are wrong ------------------------------------------------------------------------
+# --- wrong answers -------------------------------------------------------------------------------
 
 
 @pytest.mark.s3

@@ -28,7 +28,7 @@ from tests.objects.s3_double import (
 )
 from tests.servers import Certificate
 
-# --- what every request is like --------------------------------------------------------------------
+# --- every request -------------------------------------------------------------------------------
 
 
 async def test_put_sends_without_expect_header(double: S3Double, store: S3Store) -> None:

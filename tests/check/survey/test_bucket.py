@@ -170,7 +170,7 @@ async def test_unreferenced_packs_are_not_checked_beside_a_mount(healthy: Health
     assert healthy.db.all("SELECT count(*) FROM temp.seen_unnamed") == [(0,)]
 
 
-# --- images that another host makes meanwhile ------------------------------------------------------
+# --- images that another host makes meanwhile ----------------------------------------------------
 
 
 class _Moving(FaultyStore):

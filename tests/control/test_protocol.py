@@ -15,7 +15,7 @@ _values = st.recursive(
 )
 
 
-@settings(max_examples=30)
+@settings(derandomize=True, deadline=None, max_examples=30)
 @given(st.dictionaries(st.text(), _values))
 def test_message_round_trips_as_one_line(message: dict[str, object]) -> None:
     """The only newline of an encoded message is its last byte."""

@@ -33,6 +33,7 @@ TXG_MAX: Final = (1 << 63) - 2
 _LIKENESS: Final = 0.7
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)\s*%?")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
 _SIZE_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DURATION_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -63,6 +64,20 @@ def parse_size(word: str, text: str, example: str = "512M") -> int:
     if match is None:
         raise UsageError(f"{word}={text} is not a size; write for example {word}={example}")
     return int(float(match[1]) * _SIZE_UNITS[match[2].upper()])
+
+
+def percent(word: str, text: str) -> float:
+    """Return a share from 0 to 100, with or without the sign.
+
+    Raises:
+        UsageError: not a share.
+    """
+    match = _PERCENT.fullmatch(text.strip())
+    if match is None or float(match[1]) > 100:  # noqa: PLR2004 - by definition
+        raise UsageError(
+            f"{word}={text} is not a share from 0 to 100 %; write for example {word}=5%"
+        )
+    return float(match[1])
 
 
 def seconds(minimum: float) -> Callable[[str, str], float]:

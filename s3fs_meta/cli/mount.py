@@ -84,7 +84,7 @@ def mount(
         typer.Option(
             "--at-least",
             metavar="TXG:HASH",
-            help="Refuse a bucket that is older than this state, which status shows as chain mark.",
+            help="Refuse a bucket that is older than this state, which status --all shows as chain mark.",
             show_default=False,
         ),
     ] = None,

@@ -1,13 +1,13 @@
 """``s3fs-meta status``: figures of a mount, or of the objects in a bucket."""
 
-from collections.abc import Mapping
+import os
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import trio
 import typer
 
-from s3fs_meta.cli import options
+from s3fs_meta.cli import options, status_view
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.keyring import Keyring
@@ -17,12 +17,13 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import ControlError, NotMountedError, UsageError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX, TXG_GAP_MAX
 from s3fs_meta.model import Txg
-from s3fs_meta.mount import mount_holders, targets
+from s3fs_meta.mount import targets
 from s3fs_meta.mount.control_api import request_status, request_unshipped
-from s3fs_meta.mount.mount_holders import Holder
+from s3fs_meta.mount.health import Level, Limits, Verdict, judge
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.option_syntax import parse_size, percent, seconds
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.superblock.host_copy import Remembered
@@ -40,12 +41,44 @@ HELP = CommandHelp(
     ),
     examples=(
         Example("s3fs-meta status", "every mount of this host"),
-        Example("s3fs-meta status /mnt/home", "the figures of a mount"),
+        Example("s3fs-meta status /mnt/home", "one screen about a mount; --all for every figure"),
+        Example(
+            "s3fs-meta status --check --max-age 5m --min-free 5% /mnt/home", "for Nagios, cron"
+        ),
         Example("s3fs-meta status --unshipped /mnt/home", "files with changes not yet uploaded"),
         Example("s3fs-meta status --json s3://bucket/home", "for a monitoring program"),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.CONTROL),
 )
+
+
+_MaxAge = Annotated[
+    str | None,
+    typer.Option(
+        "--max-age",
+        metavar="TIME",
+        help="With --check: how old a change may be that only this host has, as 5m.",
+        show_default=False,
+    ),
+]
+_MaxPending = Annotated[
+    str | None,
+    typer.Option(
+        "--max-pending",
+        metavar="SIZE",
+        help="With --check: how much content may be only on this host, as 1G.",
+        show_default=False,
+    ),
+]
+_MinFree = Annotated[
+    str | None,
+    typer.Option(
+        "--min-free",
+        metavar="PERCENT",
+        help="With --check: how much of the disk with the cache must be free, as 5%.",
+        show_default=False,
+    ),
+]
 
 
 def status(
@@ -64,20 +97,69 @@ def status(
         bool,
         typer.Option("--unshipped", help="List files whose changes are not yet in the bucket."),
     ] = False,
-) -> None:
+    every: Annotated[
+        bool, typer.Option("--all", help="Show every figure, the counters of requests too.")
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Print one line for a monitoring program; the exit status is 0 (good), 1 (a limit "
+            "is passed or an upload failed), 2 (the mount does not take changes, or has ended) or 3 "
+            "(unknown).",
+        ),
+    ] = False,
+    max_age: _MaxAge = None,
+    max_pending: _MaxPending = None,
+    min_free: _MinFree = None,
+) -> int:
     """Run ``s3fs-meta status``."""
+    if check:
+        limits = Limits(
+            None if max_age is None else seconds(0)("--max-age", max_age),
+            None if max_pending is None else parse_size("--max-pending", max_pending),
+            None if min_free is None else percent("--min-free", min_free),
+        )
+        return _check(target, access.cachedir, limits)
     if unshipped:
         _show_unshipped(target, access.cachedir, json=json)
-        return
+        return ExitStatus.DONE
     if target is None:
         _show_all(json=json)
-        return
+        return ExitStatus.DONE
     place = targets.of_either(target, access.cachedir)
     figures = trio.run(_figures, place, access)
     if json:
         output.print_json(figures)
+    elif every or figures["mountpoint"] is None:
+        output.print_table(status_view.table_rows(figures))
     else:
-        output.print_table(table_rows(figures))
+        output.print_table(status_view.screen(figures))
+    return ExitStatus.DONE
+
+
+def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
+    """Print a line for each mount, or for one; return the exit status of the worst."""
+    places = targets.all_mounted() if target is None else [targets.of_either(target, cachedir)]
+    worst = Level.OK if places else Level.CRITICAL
+    if not places:
+        output.print_text(f"{worst.name}: nothing is mounted")
+    for place in places:
+        verdict = trio.run(_verdict, place, limits)
+        output.print_text(verdict.text)
+        worst = max(worst, verdict.level)
+    return int(worst)
+
+
+async def _verdict(place: Target, limits: Limits) -> Verdict:
+    try:
+        figures = await request_status(place)
+        disk = await trio.to_thread.run_sync(os.statvfs, place.state)
+    except NotMountedError as exc:
+        return Verdict(Level.CRITICAL, f"{Level.CRITICAL.name}: {exc.message}")
+    except ControlError as exc:
+        return Verdict(Level.UNKNOWN, f"{Level.UNKNOWN.name}: {place.url}: {exc.message}")
+    return judge(figures, 100.0 * disk.f_bavail / max(disk.f_blocks, 1), limits)
 
 
 def _show_unshipped(target: str | None, cachedir: Path | None, *, json: bool) -> None:
@@ -189,49 +271,3 @@ async def _image(
         "database_bytes": manifest.database_bytes,
         "pieces": len(manifest.pieces),
     }
-
-
-# Texts shown instead of the names of figures, since "file 3 MiB" would be meaningless.
-_SIZES: Final[Mapping[str, str]] = {
-    "file bytes": "size of all files",
-    "block bytes": "of it distinct data",
-    "stored bytes": "stored in packs",
-    "cache bytes": "cache used",
-    "cache bytes max": "cache limit",
-}
-
-
-def table_rows(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Return the figures as names and values for users."""
-    rows: dict[str, str] = {}
-    for name, value in _flat(figures):
-        last = name.rsplit(" ", 1)[-1]
-        if value is None or value == "" or name.startswith("store "):
-            continue
-        if name == "capacity bytes" and value == 0:
-            rows["capacity"] = "unlimited"
-        elif name in _SIZES:
-            rows[_SIZES[name]] = output.human_bytes(value)
-        elif last == "bytes" or " bytes" in f" {name}":
-            rows[name.removesuffix(" bytes")] = output.human_bytes(value)
-        elif last == "ns":
-            rows[name.removesuffix(" ns")] = output.human_time(value) if value else "never"
-        elif isinstance(value, list):
-            if value:
-                rows[name] = mount_holders.described([Holder(**one) for one in value], 0)
-        elif isinstance(value, bool):
-            rows[name] = "yes" if value else "no"
-        else:
-            rows[name] = str(value)
-    return rows
-
-
-def _flat(figures: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for key, value in figures.items():
-        name = before + key.replace("_", " ")
-        if isinstance(value, Mapping):
-            found += _flat(value, f"{name} ")
-        else:
-            found.append((name, value))
-    return found

@@ -1,14 +1,17 @@
 """The status command."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cli import status
-from tests.cli.conftest import Place
+from s3fs_meta.cli import status_view
+from s3fs_meta.console.exits import ExitStatus
+from tests.cli.conftest import Place, wait_until_gone
 from tests.programs import Program
 
 
@@ -67,7 +70,7 @@ def test_status_finds_a_mount_by_mountpoint_by_url_and_in_the_list(
 
 def test_printed_figures_have_units() -> None:
     """Sizes have binary units, times are words, and figures without a value are left out."""
-    rows = status.table_rows(
+    rows = status_view.table_rows(
         {"a_bytes": 2048, "image": {"last_ns": 0, "x": None}, "ro": True, "store": {"get": {}}}
     )
 
@@ -76,7 +79,7 @@ def test_printed_figures_have_units() -> None:
 
 def test_each_printed_size_has_a_label() -> None:
     """Sizes have a label in words; a capacity of 0 is printed as "unlimited"."""
-    rows = status.table_rows({"file_bytes": 1, "capacity_bytes": 0, "cache": {"bytes": 2}})
+    rows = status_view.table_rows({"file_bytes": 1, "capacity_bytes": 0, "cache": {"bytes": 2}})
 
     assert rows == {"size of all files": "1 B", "capacity": "unlimited", "cache used": "2 B"}
 
@@ -115,3 +118,64 @@ def test_mount_of_another_user_is_named_as_such(program: Program, mounted: Place
         env=program.environment,
     )
     assert done.stdout.startswith(f"OtherUserError {mounted.mountpoint} is mounted by user root")
+
+
+@pytest.mark.mount
+def test_one_screen_begins_with_the_state_and_leaves_out_counters(
+    program: Program, mounted: Place
+) -> None:
+    (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
+
+    lines = [line.split() for line in program.ok("status", mounted.mountpoint).splitlines()]
+
+    assert lines[0] == ["state", "serving"]
+    assert len(lines) <= 24  # of a terminal
+    everything = program.ok("status", "--all", mounted.mountpoint)
+    assert "requests getattr" in everything
+    assert ["requests", "getattr"] not in [line[:2] for line in lines]
+
+
+@pytest.mark.mount
+def test_check_gives_one_line_and_the_exit_status_of_monitoring_plugins(
+    program: Program, mounted: Place
+) -> None:
+    good = program.run("status", "--check", "--max-pending", "1G", mounted.mountpoint)
+    (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
+    doubtful = program.run("status", "--check", "--max-pending", "1000", mounted.mountpoint)
+    no_room = program.run("status", "--check", "--min-free", "100%", mounted.mountpoint)
+    pid = program.status(mounted.mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    killed = program.run("status", "--check", mounted.mountpoint)
+    program.run("umount", mounted.mountpoint)
+    absent = program.run("status", "--check", mounted.url)
+
+    lines = [done.stdout for done in (good, doubtful, no_room, killed, absent)]
+    assert [done.returncode for done in (good, doubtful, no_room, killed, absent)] == [
+        0,
+        1,
+        1,
+        2,
+        2,
+    ]
+    assert [len(text.splitlines()) for text in lines] == [1] * 5
+    assert [text.split(":")[0] for text in lines] == ["OK", "WARNING", "WARNING", *["CRITICAL"] * 2]
+    assert "5000 bytes are only on this host | age=" in lines[1]
+    assert "pending=5000B;1000 free=" in lines[1]
+    assert "was killed; mount it again" in lines[3]
+
+
+def test_check_of_nothing_mounted_is_critical(program: Program, place: Place) -> None:
+    done = program.run("status", "--check", place.url)
+    assert (done.returncode, done.stdout.split(":")[0]) == (2, "CRITICAL")
+
+
+@pytest.mark.parametrize(
+    "words", [("--min-free", "101"), ("--max-age", "-1"), ("--max-pending", "much")]
+)
+def test_impossible_limit_is_refused(
+    program: Program, place: Place, words: tuple[str, str]
+) -> None:
+    done = program.run("status", "--check", *words, place.url)
+    assert done.returncode == ExitStatus.USAGE
+    assert words[0] in done.stderr

@@ -1,0 +1,124 @@
+"""The figures of a mount as text: one screen for people, or a table of all figures."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from s3fs_meta.console import output
+from s3fs_meta.mount import health, mount_holders
+from s3fs_meta.mount.mount_holders import Holder
+
+# Texts shown instead of the names of figures, since "file 3 MiB" would be meaningless.
+_SIZES: Final[Mapping[str, str]] = {
+    "file bytes": "size of all files",
+    "block bytes": "of it distinct data",
+    "stored bytes": "stored in packs",
+    "cache bytes": "cache used",
+    "cache bytes max": "cache limit",
+}
+_PARTS_WITH_ERRORS: Final = ("upload", "chain", "image", "compaction", "reclaim", "follow")
+
+
+def screen(figures: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a user wants to know first: the state, what is at risk, sizes, the bucket."""
+    chain, image = figures["chain"], figures["image"]
+    rows = {
+        "state": _state(figures),
+        "filesystem": " ".join(filter(None, (figures["label"], figures["url"]))),
+        "mounted on": f"{figures['mountpoint']} (process {figures['pid']})",
+        "files": f"{figures['inodes']} inodes, {output.human_bytes(figures['file_bytes'])}",
+        "stored": _stored(figures),
+        "only on this host": _at_risk(figures),
+        "cache": _cache(figures["cache"]),
+        "bucket": f"txg {chain['txg']} of {output.human_time(chain['created_ns'])}",
+    }
+    if image["last_ns"]:
+        rows["last image"] = f"txg {image['txg']} of {output.human_time(image['last_ns'])}"
+    if figures["follow"]["behind_s"] is not None:
+        rows["behind the writer"] = f"{figures['follow']['behind_s']:.1f} s at most"
+    rows["requests to it"] = _requests(figures["store"])
+    if figures["holders"]:
+        rows["used by"] = mount_holders.described([Holder(**one) for one in figures["holders"]], 0)
+    for part in _PARTS_WITH_ERRORS:
+        if figures[part]["last_error"]:
+            rows[f"error of {part}"] = figures[part]["last_error"]
+    return rows
+
+
+def _state(figures: Mapping[str, Any]) -> str:
+    words = [figures["state"]]
+    if figures["at"] is not None:
+        words.append(f"as at {figures['at']}")
+    if figures["read_only"]:
+        words.append("read-only")
+    words += filter(None, (figures["why"], figures["offline"]))
+    return ", ".join(words)
+
+
+def _stored(figures: Mapping[str, Any]) -> str:
+    ratios = [
+        f"{name} {figures[key]:.2f}"
+        for name, key in (("deduplication", "dedup_ratio"), ("compression", "compression_ratio"))
+        if figures[key] is not None
+    ]
+    return ", ".join((f"{output.human_bytes(figures['stored_bytes'])} in packs", *ratios))
+
+
+def _at_risk(figures: Mapping[str, Any]) -> str:
+    """Return what the loss of this host would cost now."""
+    found = health.exposure(figures)
+    if not found.age_s and not found.content_bytes:
+        return "nothing"
+    content = output.human_bytes(found.content_bytes)
+    return f"changes of the last {found.age_s:.1f} s, {content} to upload"
+
+
+def _cache(cache: Mapping[str, Any]) -> str:
+    used, limit = output.human_bytes(cache["bytes"]), output.human_bytes(cache["bytes_max"])
+    hits = "" if cache["hit_ratio"] is None else f", {cache['hit_ratio']:.0%} of reads found there"
+    return f"{used} of {limit}{hits}"
+
+
+def _requests(store: Mapping[str, Mapping[str, int]]) -> str:
+    total = {
+        key: sum(method[key] for method in store.values())
+        for key in ("requests", "errors", "sent_bytes", "received_bytes")
+    }
+    sent, received = (output.human_bytes(total[f"{word}_bytes"]) for word in ("sent", "received"))
+    failed = f", {total['errors']} failed" if total["errors"] else ""
+    return f"{total['requests']}{failed}; {sent} sent, {received} received"
+
+
+def table_rows(figures: Mapping[str, Any]) -> dict[str, str]:
+    """Return the figures as names and values for users."""
+    rows: dict[str, str] = {}
+    for name, value in _flat(figures):
+        last = name.rsplit(" ", 1)[-1]
+        if value is None or value == "" or name.startswith("store "):
+            continue
+        if name == "capacity bytes" and value == 0:
+            rows["capacity"] = "unlimited"
+        elif name in _SIZES:
+            rows[_SIZES[name]] = output.human_bytes(value)
+        elif last == "bytes" or " bytes" in f" {name}":
+            rows[name.removesuffix(" bytes")] = output.human_bytes(value)
+        elif last == "ns":
+            rows[name.removesuffix(" ns")] = output.human_time(value) if value else "never"
+        elif isinstance(value, list):
+            if value:
+                rows[name] = mount_holders.described([Holder(**one) for one in value], 0)
+        elif isinstance(value, bool):
+            rows[name] = "yes" if value else "no"
+        else:
+            rows[name] = str(value)
+    return rows
+
+
+def _flat(figures: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in figures.items():
+        name = before + key.replace("_", " ")
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{name} ")
+        else:
+            found.append((name, value))
+    return found

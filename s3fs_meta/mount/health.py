@@ -1,0 +1,100 @@
+"""A verdict on a mount for monitoring programs, from its figures and the user's limits.
+
+Owns: which figures make a mount healthy, doubtful or broken, and the line that says so.
+Does not know: how figures are queried.
+The levels are the exit statuses of monitoring plugins; the line ends with performance data.
+Source: https://nagios-plugins.org/doc/guidelines.html, "Plugin Output", "Plugin Return Codes".
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from s3fs_meta.mount.control_api import ENDING
+from s3fs_meta.mount_state import MountState
+
+_IN_ORDER: Final = {MountState.SERVING.value, MountState.FOLLOWING.value}
+_PASSING: Final = {MountState.STARTING.value, MountState.STOPPING.value, ENDING}
+
+
+class Level(enum.IntEnum):
+    """The result of a check; the value is the exit status."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+class Limits(NamedTuple):
+    """The figures above which a mount is doubtful; None: every value is accepted."""
+
+    age_s: float | None = None  # of the oldest change that only this host has
+    pending_bytes: int | None = None  # content that only this host has
+    free_percent: float | None = None  # of the disk with the cache
+
+
+class Verdict(NamedTuple):
+    """The level of one mount, and the line for it."""
+
+    level: Level
+    text: str
+
+
+class Exposure(NamedTuple):
+    """The changes that a loss of this host would cost now: their age and size."""
+
+    age_s: float
+    content_bytes: int
+
+
+def exposure(figures: Mapping[str, Any]) -> Exposure:
+    """Return the age and size of changes that only this host has."""
+    age_s = max(figures["chain"]["unshipped_age_s"], figures.get("kernel", {}).get("age_s", 0.0))
+    return Exposure(float(age_s), int(figures["upload"]["pending_bytes"]))
+
+
+def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> Verdict:
+    """Return the verdict on a mount.
+
+    Args:
+        figures: of the mount, as ``request_status`` returns them.
+        free_percent: how much of the disk with the cache is free.
+        limits: what the user accepts.
+    """
+    found = exposure(figures)
+    state, broken, doubts = figures["state"], [], []
+    if state in _PASSING:
+        doubts.append(f"the mount is {state}")
+    elif state not in _IN_ORDER:
+        broken.append(f"the mount is {state}: {figures['why']}")
+    if figures["upload"]["lost_blocks"]:
+        broken.append(f"{figures['upload']['lost_blocks']} blocks are lost: run fsck")
+    doubts += [
+        f"{part}: {figures[part]['last_error']}"
+        for part in ("upload", "chain", "image", "reclaim", "follow")
+        if figures[part]["last_error"]
+    ]
+    if limits.age_s is not None and found.age_s > limits.age_s:
+        doubts.append(f"changes of {found.age_s:.0f} s are only on this host")
+    if limits.pending_bytes is not None and found.content_bytes > limits.pending_bytes:
+        doubts.append(f"{found.content_bytes} bytes are only on this host")
+    if limits.free_percent is not None and free_percent < limits.free_percent:
+        doubts.append(f"the disk with the cache has only {free_percent:.0f} % free")
+    level = Level.CRITICAL if broken else Level.WARNING if doubts else Level.OK
+    why = "; ".join(broken + doubts) or f"the mount is {state}"
+    where = f"{figures['url']} on {figures['mountpoint']}"
+    return Verdict(level, f"{level.name}: {where}: {why} | {_data(found, free_percent, limits)}")
+
+
+def _data(found: Exposure, free_percent: float, limits: Limits) -> str:
+    """Return performance data: each figure with its limit."""
+    return (
+        f"age={found.age_s:.1f}s;{_limit(limits.age_s)}"
+        f" pending={found.content_bytes}B;{_limit(limits.pending_bytes)}"
+        f" free={free_percent:.1f}%;{_limit(limits.free_percent, ':')}"
+    )
+
+
+def _limit(limit: float | None, after: str = "") -> str:
+    return "" if limit is None else f"{limit:.15g}{after}"

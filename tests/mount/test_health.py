@@ -1,0 +1,67 @@
+"""Verdicts on mounts for monitoring programs."""
+
+from typing import Any
+
+import pytest
+
+from s3fs_meta.mount.health import Level, Limits, exposure, judge
+
+STRICT = Limits(age_s=60, pending_bytes=1000, free_percent=5)
+
+
+def figures(**changes: Any) -> dict[str, Any]:
+    """Return the figures of a mount in order, with some changed."""
+    part = {"last_error": ""}
+    found: dict[str, Any] = {
+        "url": "s3://bucket/home",
+        "mountpoint": "/mnt",
+        "state": "serving",
+        "why": "",
+        "chain": {"unshipped_age_s": 1.0, **part},
+        "kernel": {"age_s": 0.5},
+        "upload": {"pending_bytes": 10, "lost_blocks": 0, **part},
+    }
+    found |= {name: dict(part) for name in ("image", "reclaim", "follow")}
+    for name, value in changes.items():
+        found[name] = found[name] | value if isinstance(value, dict) else value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "text"),
+    [
+        ({}, Level.OK, "the mount is serving"),
+        ({"state": "following"}, Level.OK, "the mount is following"),
+        ({"state": "ending"}, Level.WARNING, "the mount is ending"),
+        (
+            {"state": "fenced", "why": "host b took over"},
+            Level.CRITICAL,
+            "fenced: host b took over",
+        ),
+        ({"state": "degraded", "why": "disk"}, Level.CRITICAL, "degraded: disk"),
+        ({"upload": {"lost_blocks": 2}}, Level.CRITICAL, "2 blocks are lost: run fsck"),
+        ({"upload": {"last_error": "refused"}}, Level.WARNING, "upload: refused"),
+        ({"chain": {"unshipped_age_s": 61.0}}, Level.WARNING, "changes of 61 s are only on this"),
+        ({"kernel": {"age_s": 99.0}}, Level.WARNING, "changes of 99 s are only on this"),
+        ({"upload": {"pending_bytes": 1001}}, Level.WARNING, "1001 bytes are only on this host"),
+    ],
+)
+def test_each_doubt_has_its_level_and_reason(
+    changes: dict[str, Any], level: Level, text: str
+) -> None:
+    found = judge(figures(**changes), 50.0, STRICT)
+    assert found.level is level
+    assert found.text.startswith(f"{level.name}: s3://bucket/home on /mnt: ")
+    assert text in found.text
+
+
+def test_full_disk_is_doubtful() -> None:
+    found = judge(figures(), 4.0, STRICT)
+    assert found.level is Level.WARNING
+    assert found.text.endswith("| age=1.0s;60 pending=10B;1000 free=4.0%;5:")
+
+
+def test_without_limits_no_age_and_no_size_is_doubtful() -> None:
+    old = figures(chain={"unshipped_age_s": 1e6}, upload={"pending_bytes": 1 << 40})
+    assert judge(old, 0.0, Limits()).level is Level.OK
+    assert exposure(old) == (1e6, 1 << 40)

@@ -365,8 +365,12 @@ class ModelFilesystem:
         self.nodes[ino] = replace(node, mode=stat.S_IFMT(node.mode) | mode)
 
     def chown(self, ino: Ino, uid: int, gid: int) -> None:
-        """Set owner and group as root does, without clearing mode bits."""
-        self.nodes[ino] = replace(self.node(ino), uid=uid, gid=gid)
+        """Set owner and group; a regular file loses suid, and sgid if its group may execute it."""
+        node = self.node(ino)
+        mode = node.mode
+        if node.is_file:
+            mode &= ~(stat.S_ISUID | (stat.S_ISGID if mode & stat.S_IXGRP else 0))
+        self.nodes[ino] = replace(node, mode=mode, uid=uid, gid=gid)
 
     def set_xattr(
         self,

@@ -507,6 +507,13 @@ class NotAFilesystemError(SettingsError):
         super().__init__(text)
 
 
+class AbsentDirectoryError(NotAFilesystemError):
+    """The directory of a local store does not exist; its disk may not be mounted."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, "that directory does not exist; mount its disk, or")
+
+
 class BeingRemovedError(SettingsError):
     """A removal of the filesystem was interrupted; only s3fs-meta destroy can continue it."""
 
@@ -519,7 +526,8 @@ class UnfinishedFilesystemError(SettingsError):
 
     def __init__(self, url: str) -> None:
         super().__init__(
-            f"{url!r} has no lease; if it ever held files, s3fs-meta fsck -y makes it anew;"
+            f"{url!r} has no lease; if it ever held files, s3fs-meta fsck -y makes it anew,"
+            f" and s3fs-meta mount -o ro needs none;"
             f" if mkfs was interrupted, s3fs-meta destroy removes the objects that it wrote"
         )
 

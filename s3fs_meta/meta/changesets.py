@@ -214,10 +214,10 @@ def is_news(changeset: bytes) -> bool:
         return any(table not in _BOOKKEEPING for table, _ in _changes(changeset))
 
 
-def former_values(changeset: bytes, table: str, number: int) -> dict[int, Any]:
+def former_values(changeset: bytes, table: str, key: int | str) -> dict[int, Any]:
     """Return the values that an UPDATE of one row replaces, by position of their columns.
 
-    *number* is the row's primary key, its first column. Columns that the UPDATE does not change are
+    *key* is the row's primary key, its first column. Columns that the UPDATE does not change are
     left out.
 
     Raises:
@@ -226,10 +226,23 @@ def former_values(changeset: bytes, table: str, number: int) -> dict[int, Any]:
     found: dict[int, Any] = {}
     with _errors(_CHANGESET):
         for name, change in _changes(changeset):
-            if name == table and change.old and change.new and change.old[0] == number:
+            if name == table and change.old and change.new and change.old[0] == key:
                 values = enumerate(change.old[1:], 1)
                 found |= {column: one for column, one in values if one is not apsw.no_change}
     return found
+
+
+def inserts(changeset: bytes, table: str, key: int | str) -> bool:
+    """Return whether a changeset inserts a row; *key* is its primary key, its first column.
+
+    Raises:
+        FormatError: the changeset is damaged.
+    """
+    with _errors(_CHANGESET):
+        return any(
+            name == table and change.new is not None and not change.old and change.new[0] == key
+            for name, change in _changes(changeset)
+        )
 
 
 def block_refs(changeset: bytes) -> dict[BlockId, int]:

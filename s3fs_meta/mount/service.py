@@ -25,6 +25,7 @@ from s3fs_meta.console.ui import Front
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.control.server import ControlServer
 from s3fs_meta.errors import (
+    AbsentDirectoryError,
     ControlError,
     HeldError,
     NotMountedError,
@@ -97,7 +98,9 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
             finally:
                 with trio.move_on_after(CLOSE_S_MAX, shield=True):
                     await session.close()
-    except (S3fsError, OSError):
+    except (S3fsError, OSError) as exc:
+        if isinstance(exc, AbsentDirectoryError):
+            _advise_read_only(plan, front)
         if plan.options.at is not None:
             remove_stale_snapshot(plan.place.state)
         raise
@@ -169,9 +172,13 @@ def _advising(plan: MountPlan, front: Front) -> Iterator[None]:
     try:
         yield
     except StoreUnavailableError:
-        if not plan.open.read_only and StateDir(plan.place.state).database.exists():
-            front.notice("mount it with -o ro to read the local state of this host")
+        _advise_read_only(plan, front)
         raise
+
+
+def _advise_read_only(plan: MountPlan, front: Front) -> None:
+    if not plan.open.read_only and StateDir(plan.place.state).database.exists():
+        front.notice("mount it with -o ro to read the local state of this host")
 
 
 async def _learn_last_image(session: Session) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from s3fs_meta.errors import InvalidRequestError, NotAFilesystemError, UsageError
+from s3fs_meta.errors import AbsentDirectoryError, InvalidRequestError, UsageError
 from s3fs_meta.objects.contract import ObjectStore, check_key
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.metrics import CountingStore
@@ -117,13 +117,13 @@ def open_store(
         notify: as for ``RetryingStore``.
 
     Raises:
-        NotAFilesystemError: the directory does not exist.
+        AbsentDirectoryError: the directory does not exist.
         UsageError: the URL is wrong, or a file is where the directory should be.
     """
     address = parse(url)
     required = not (make_root or probe_only or may_be_absent)
     if isinstance(address, LocalAddress) and required and not address.root.exists():
-        raise NotAFilesystemError(url, "that directory does not exist; mount its disk, or")
+        raise AbsentDirectoryError(url)
     endpoint_url = (options or S3Options()).endpoint_url
     if endpoint_url is not None and not _ENDPOINT.fullmatch(endpoint_url):
         raise UsageError(f"endpoint {endpoint_url!r} does not have the form https://host:port")

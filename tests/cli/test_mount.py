@@ -207,6 +207,7 @@ def test_read_only_mount_works_while_the_disk_of_the_bucket_is_absent(
     for options in ("rw", "ro,at=txg=1"):
         refused = program.run("mount", "-o", options, url, mnt)
         assert refused.returncode == ExitStatus.NO_FILESYSTEM
+        assert ("mount it with -o ro to read" in refused.stderr) == (options == "rw")
     assert not there.exists()
     away.rename(there)
     program.ok("mount", url, mnt)

@@ -32,7 +32,6 @@ from s3fs_meta.errors import (
     FormatError,
     NewerFormatError,
     ObjectMissingError,
-    ObjectTooLargeError,
     StoreError,
 )
 from s3fs_meta.limits import (
@@ -46,6 +45,7 @@ from s3fs_meta.limits import (
     IMAGE_PIECE_FAULTS_MAX,
     IMAGES_KEPT,
     TEXT_OBJECT_BYTES_MAX,
+    TXG_GAP_MAX,
 )
 from s3fs_meta.model import Epoch, ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
@@ -299,23 +299,31 @@ async def _name_damaged_images(
     rows = exam.db.all("SELECT object_key FROM temp.seen_objects WHERE object_key GLOB 'image/*'")
     for (key,) in rows:
         manifest = ObjectKey(str(key))
-        if image_codec.parse_manifest_key(manifest) is None or manifest in kept:
+        name = image_codec.parse_manifest_key(manifest)
+        if name is None or manifest in kept:
             continue
         try:
             await image_head.load_manifest(store, keyring, manifest, "")
         except ObjectMissingError:
             continue  # the image was deleted after the listing
-        except NewerFormatError as exc:
-            exam.report.remember(
-                "an older image is not of this filesystem, or was written by a newer program:"
-                f" {exc}"
-            )
-        except (ObjectTooLargeError, FormatError) as exc:
-            exam.report.remember(
-                f"an older image is damaged, or not of this filesystem: {exc}; no repair needs it."
-                " If it is of this filesystem, garbage collection deletes it when a later image is"
-                " as old as the retention"
-            )
+        except FormatError as exc:
+            if name.txg > exam.db.counters.txg + TXG_GAP_MAX:
+                exam.evidence.note_foreign([manifest])  # the chain cannot have reached its number
+                continue
+            _report_damaged_image(exam, exc)
+
+
+def _report_damaged_image(exam: Examination, exc: FormatError) -> None:
+    if isinstance(exc, NewerFormatError):
+        exam.report.remember(
+            f"an older image is not of this filesystem, or was written by a newer program: {exc}"
+        )
+    else:
+        exam.report.remember(
+            f"an older image is damaged, or not of this filesystem: {exc}; no repair needs it."
+            " If it is of this filesystem, garbage collection deletes it when a later image is as"
+            " old as the retention"
+        )
 
 
 # --- locations of blocks -----------------------------------------------------------------------

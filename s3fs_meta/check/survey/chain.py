@@ -24,7 +24,7 @@ from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError
 from s3fs_meta.limits import FETCHES_MAX, MEND_PROBES_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync.chain import chain, names
+from s3fs_meta.sync.chain import chain, levels, names
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -126,8 +126,15 @@ class _Chain:
                 found.append((names.txg_of(key), key))
         end = await names.reached(self._store, self._keyring, head, found)
         self._exam.evidence.note_foreign(key for txg, key in found if txg > end)
-        chain_names = (name for name in found if not name[1].startswith(_PARTS))
-        return max((txg for txg, _key in chain_names if txg <= end), default=head)
+        chain_names = [name for name in found if name[0] <= end and not name[1].startswith(_PARTS)]
+        last = max(
+            (txg for txg, key in chain_names if changelog_codec.parse_key(key) is not None),
+            default=head,
+        )
+        later = [(txg, key) for txg, key in chain_names if txg > last]
+        last = await levels.last_authentic(self._store, self._keyring, last, later)
+        self._exam.evidence.note_foreign(key for txg, key in later if txg > last)
+        return max(head, last)
 
     def _listed_numbers(self) -> Iterator[Txg]:
         sql = "SELECT object_key FROM temp.seen_objects WHERE object_key GLOB 'changelog/*'"

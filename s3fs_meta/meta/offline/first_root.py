@@ -1,6 +1,6 @@
 """The root directory that mkfs made, reconstructed from later changes of it.
 
-Owns: which values of the root directory are known. Does not know: the source of changesets.
+Owns: which values of the root directory, and of the key of the hash of names, are known. Does not know: the source of changesets.
 Keeps: a value is corrected only before its first change is applied, because that change records the
 former value. An owner and a mode that no change replaced keep the values of the empty database.
 Tasks: any thread, inside a transaction.
@@ -13,6 +13,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import ROOT_INO
 
 _COLUMNS: Final = "SELECT name FROM pragma_table_info('inodes', 'main') ORDER BY cid"
+_COOKIE_KEY: Final = "cookie_key"
 
 
 class FirstRoot:
@@ -35,3 +36,13 @@ class FirstRoot:
                 self._known.add(column)
                 sql = f"UPDATE inodes SET {self._columns[column]} = ? WHERE ino = ?"
                 self._db.run(sql, (value, ROOT_INO))
+        self._hear_cookie_key(changeset)
+
+    def _hear_cookie_key(self, changeset: bytes) -> None:
+        """Set the former key of the hash of names: a repair that was interrupted recorded a change."""
+        former = changesets.former_values(changeset, "properties", _COOKIE_KEY)
+        for value in former.values():
+            sql = "UPDATE properties SET value = ? WHERE name = ?"
+            self._db.run(sql, (value, _COOKIE_KEY))
+        if changesets.inserts(changeset, "properties", _COOKIE_KEY):
+            self._db.run("DELETE FROM properties WHERE name = ?", (_COOKIE_KEY,))

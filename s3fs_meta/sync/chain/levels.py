@@ -8,7 +8,8 @@ Design: docs/design/durability.md, "Levels".
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from s3fs_meta.limits import (
     LEVEL_FAN_OUT,
     LEVEL_SECTION_BYTES_MAX,
     LEVELS_MAX,
+    TXG_GAPS_MAX,
 )
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.schema import SCHEMA_VERSION
@@ -35,6 +37,8 @@ from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain, names
 from s3fs_meta.sync.chain.chain import Fetched, Link
+
+_log = logging.getLogger(__name__)
 
 
 class NotMergedError(Exception):
@@ -103,7 +107,7 @@ async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None
 
 
 async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
-    """Return the latest txg that a name of a level object has, or *txg* if that is later.
+    """Return the latest txg that an authentic level object ends with, or *txg* if that is later.
 
     The returned txg was in the chain, even if its changelog is lost. Only level 1 is listed, with
     one request, because higher levels are made from level 1.
@@ -116,7 +120,39 @@ async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
             name = level_codec.parse_key(info.key)
             if name is not None:
                 found.append((name[1], info.key))
-    return await names.reached(store, keyring, txg, found)
+    last = await names.reached(store, keyring, txg, found)
+    return await last_authentic(store, keyring, txg, [name for name in found if name[0] <= last])
+
+
+async def last_authentic(
+    store: ObjectStore, keyring: Keyring, txg: Txg, levels: Iterable[names.Name]
+) -> Txg:
+    """Return the last txg of the authentic ones of some level objects, at least *txg*.
+
+    A level object beyond the last changelog shows that changelogs are lost. But any writer of the
+    bucket can make its name, so it counts only if this filesystem wrote the object. Without such
+    names this costs no request.
+    """
+    later = sorted({name for name in levels if name[0] > txg}, reverse=True)
+    for last, key in later[:TXG_GAPS_MAX]:
+        try:
+            await names.require_authentic(store, keyring, key)
+        except (FormatError, ObjectMissingError) as exc:
+            _log.warning("%s is not a level object of this filesystem: %s", key, exc)
+            continue
+        return last
+    return txg
+
+
+def names_of(ends: Mapping[Txg, Sequence[Txg]]) -> list[names.Name]:
+    """Return the txg and the key of each level object in the result of ``ends_by_first``."""
+    return [
+        (last, level_codec.key_of(level, last))
+        for first, some in ends.items()
+        for last in some
+        for level in level_codec.ends_at(last)
+        if level_codec.first_of(level, last) == first
+    ]
 
 
 def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectKey | None:

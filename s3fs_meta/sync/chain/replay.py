@@ -8,7 +8,7 @@ no other task uses the database meanwhile.
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import trio
@@ -25,7 +25,7 @@ from s3fs_meta.errors import (
     NewerFormatError,
     ObjectMissingError,
 )
-from s3fs_meta.limits import CLEANUP_S_MAX, LEVEL_FAN_OUT
+from s3fs_meta.limits import CLEANUP_S_MAX, LEVEL_FAN_OUT, TXG_GAPS_MAX
 from s3fs_meta.meta.db import schema
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.replica import Replica
@@ -136,14 +136,24 @@ class Replayer:
         ends: dict[Txg, list[Txg]] = {}
         if len(numbers) == few or (by_levels and not _are_without_gap(numbers, link)):
             ends = await levels.ends_by_first(self._store, self._keyring, link.txg)
-            last = max((end for some in ends.values() for end in some), default=link.txg)
-            later = await numbers_from(self._store, self._keyring, Txg(last + 1))
-            numbers = [*numbers, last, *later]
+            numbers += await self._after_levels(link, ends)
         else:
             last = max(numbers, default=link.txg)
             numbers.append(await levels.last_after(self._store, self._keyring, last))
         end = max(numbers, default=link.txg)
         return _Way(end if upto is None else max(min(end, upto), link.txg), ends)
+
+    async def _after_levels(self, link: Link, ends: Mapping[Txg, Sequence[Txg]]) -> list[Txg]:
+        """Return the last txg that level objects lead to, and the txgs of later changelogs."""
+        named = levels.names_of(ends)
+        for last in sorted({name[0] for name in named}, reverse=True)[:TXG_GAPS_MAX]:
+            later = await numbers_from(self._store, self._keyring, last)
+            if later:
+                return later
+            of_last = [name for name in named if name[0] == last]
+            if await levels.last_authentic(self._store, self._keyring, link.txg, of_last) == last:
+                return [last]
+        return await numbers_from(self._store, self._keyring, link.next_txg)
 
     async def _level(self, way: "_Way", link: Link) -> Level | None:
         """Return the largest valid level object that follows a link, None without one."""

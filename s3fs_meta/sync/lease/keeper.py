@@ -161,7 +161,7 @@ class LeaseKeeper:
         except NewerFormatError:
             raise
         except FormatError as exc:
-            advice = "s3fs-meta fsck -y makes a new lease"
+            advice = "s3fs-meta fsck -y makes a new lease, and s3fs-meta mount -o ro needs none"
             raise FormatError(lease_codec.KEY, f"{exc.what}; {advice}") from exc
         return self._lease
 

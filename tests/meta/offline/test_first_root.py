@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline.first_root import FirstRoot
@@ -44,3 +46,31 @@ def test_changesets_apply_to_a_database_with_another_root_directory(
     assert len(recorder.changesets) == len(CHANGES)
     assert contents(other.connection) == contents(writer.connection)
     assert inodes.get(other, ROOT_INO).uid == 6
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["replaced", "lost and drawn anew"])
+def test_changesets_with_a_new_cookie_key_apply_to_a_database_with_another_key(
+    make_database: MakeDatabase, lost: bool
+) -> None:
+    """A crash during fsck may leave such a change, which the next mount ships in a changelog."""
+    writer, other = make_database("writer.db"), make_database("other.db")
+    writer.begin()
+    if lost:
+        writer.run("DELETE FROM properties WHERE name = 'cookie_key'")
+    else:
+        writer.run("UPDATE properties SET value = x'0011' WHERE name = 'cookie_key'")
+    writer.commit()
+    recorder = recorded(writer)
+    writer.begin()
+    writer.run("INSERT OR REPLACE INTO properties VALUES ('cookie_key', ?)", (b"k" * 16,))
+    writer.commit()
+    first_root = FirstRoot(other)
+
+    other.begin_local()
+    for changeset in recorder.changesets:
+        first_root.hear(changeset)
+        changesets.apply(other.connection, changeset, "a changelog")
+    other.commit()
+
+    assert len(recorder.changesets) == 1
+    assert contents(other.connection) == contents(writer.connection)

@@ -1,0 +1,156 @@
+"""Objects that are not ours, with a number that the chain may reach soon."""
+
+import contextlib
+
+import pytest
+
+from s3fs_meta.check.report import Report
+from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.errors import BrokenChainError, OlderBucketError, SettingsError
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.sync.chain.abandoned_txgs import Mend
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
+from tests.damage import claim_newer
+from tests.sync.conftest import TAKEOVER, Power, write_file
+from tests.sync.history.readers import bucket_of
+from tests.sync.opening.histories import READ_ONLY, end_at, require_files, written
+
+pytestmark = pytest.mark.thorough
+
+MEND = OpenOptions(mend=Mend())
+JUNK = (b"?", b"")
+
+
+def level_at(last: int) -> ObjectKey:
+    """Return the name of the level object of the lowest level that ends at a txg."""
+    return level_codec.key_of(1, Txg(last))
+
+
+async def checked(session: Session) -> tuple[Report, set[str]]:
+    """Run fsck; return its report and the foreign objects."""
+    volume = session.volume
+    examined = Examined(volume.db, volume.store, volume.keyring)
+    report = await check_filesystem(examined, Wanted(), Report(), SystemClock())
+    rows = volume.db.all("SELECT object_key FROM temp.seen_foreign")
+    return report, {str(row[0]) for row in rows}
+
+
+@pytest.mark.parametrize("last", [15, 60, 105])
+@pytest.mark.parametrize("content", JUNK, ids=["junk", "empty"])
+async def test_level_name_behind_the_end_locks_no_host_out(
+    power: Power, last: int, content: bytes
+) -> None:
+    """Only an authentic level object shows that changelogs are lost."""
+    inos = await written(power)
+    power.store.objects[level_at(last)] = content
+
+    for host, options in (("r", READ_ONLY), ("b", None), ("a", None), ("c", MEND)):
+        async with power.session(host, options=options, tasks=False) as session:
+            await require_files(session, inos, 9)
+            assert session.volume.mended == ()
+            await session.close()
+    bucket = await bucket_of(power)
+    newest = await bucket.points.newest()
+    assert bucket.points.unreadable_end == []
+    await bucket.restore(newest, power.home / "restored.db")
+    assert power.store.objects[level_at(last)] == content
+
+
+async def test_level_name_behind_the_end_is_foreign_for_fsck(power: Power) -> None:
+    await written(power)
+    power.store.objects[level_at(15)] = b"?"
+    async with power.session("b", options=TAKEOVER, tasks=False) as session:
+        report, foreign = await checked(session)
+        assert level_at(15) in foreign
+        assert [one.invariant for one in report.verdicts if one.left] == ["I26"], report.lines()
+
+
+async def test_level_that_is_left_shows_that_changelogs_are_lost(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        for number in range(9):
+            write_file(session, b"%d" % number)
+            await session.flush()
+        await session.leveler.make_due()
+        await session.close()
+    assert level_at(10) in power.store.objects
+    del power.store.objects[key_of(Txg(10))]
+    bucket = await bucket_of(power)
+    assert (await bucket.points.newest()).txg == 10
+
+    power.store.objects[level_at(10)] = b"?"
+    del power.store.objects[key_of(Txg(9))]
+    bucket = await bucket_of(power)
+    assert (await bucket.points.newest()).txg == 8
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 100])
+async def test_changelog_name_behind_the_end_costs_a_message_and_one_command(
+    power: Power, ahead: int
+) -> None:
+    """The host that wrote last needs only fsck -y; another one must name the last txg."""
+    inos = await written(power)
+    key = key_of(Txg(9 + ahead))
+    power.store.objects[key] = b"?"
+    before = dict(power.store.objects)
+
+    with pytest.raises(BrokenChainError, match=r"at=txg=9 .* fsck -y"):
+        async with power.session("b", tasks=False):
+            pass
+    with pytest.raises(SettingsError, match="fsck -y --end-at=9"):
+        async with power.session("b", options=MEND, tasks=False):
+            pass
+    assert power.store.objects == before
+    host, options = ("a", MEND) if ahead != 2 else ("b", end_at(9))
+    async with power.session(host, options=options, tasks=False) as session:
+        await require_files(session, inos, 9)
+        inos[200] = write_file(session, b"200")
+        await session.flush_at_end()
+        await session.close()
+
+    for other in ("c", "d"):
+        async with power.session(other, tasks=False) as session:
+            await require_files(session, inos, 200)
+            await session.close()
+    assert power.store.objects[key] == b"?"
+
+
+@pytest.mark.parametrize("content", ["junk", "claims to be newer"])
+async def test_running_writer_passes_changelog_names_in_its_way(power: Power, content: str) -> None:
+    """It steps over the objects, loses nothing, and leaves a chain that other hosts read."""
+    async with power.session("a", tasks=False) as session:
+        inos = {2: write_file(session, b"2")}
+        await session.flush()
+        junk = b"?" if content == "junk" else claim_newer(power.store.objects[key_of(Txg(2))])
+        for txg in (3, 5):
+            power.store.objects[key_of(Txg(txg))] = junk
+        for number in range(3, 9):
+            inos[number] = write_file(session, b"%d" % number)
+            with contextlib.suppress(OlderBucketError):  # the name was taken
+                await session.flush()
+        await session.flush_at_end()
+        await session.close()
+    async with power.session("b", tasks=False) as session:
+        await require_files(session, inos, 9)
+
+
+@pytest.mark.parametrize("content", ["junk", "claims to be newer"])
+async def test_image_name_far_behind_the_end_is_foreign(power: Power, content: str) -> None:
+    """An image within the reach of the chain may be a damaged one of ours."""
+    await written(power)
+    manifest = next(key for key in power.store.objects if key.endswith("/manifest"))
+    junk = b"?" if content == "junk" else claim_newer(power.store.objects[manifest])
+    far, near = (image_codec.manifest_key(Txg(txg), Epoch(1), b"foreign!") for txg in (5000, 20))
+    power.store.objects[far] = power.store.objects[near] = junk
+
+    async with power.session("b", options=TAKEOVER, tasks=False) as session:
+        report, foreign = await checked(session)
+
+    assert far in foreign
+    assert near not in foreign
+    assert not any(far in note and "damaged" in note for note in report.notes)
+    assert any(near in note and "damaged" in note for note in report.notes) == (content == "junk")

@@ -322,13 +322,13 @@ def _parse(key: ObjectKey, payload: bytes) -> Changelog:
     (header_bytes,) = _COUNT.unpack_from(payload)
     end = _COUNT.size + header_bytes
     if end > len(payload) or header_bytes > HEADER_BYTES_MAX:
-        raise FormatError(key, "it ends within its header")
+        raise FormatError(key, "the changelog ends within its header")
     fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
     version = fields.integer("version", 1)
     if version not in {VERSION, SPAN_VERSION}:
         raise NewerFormatError(key, f"changelog version {version}")
     if version == SPAN_VERSION and not fields.boolean("begins_span"):
-        raise FormatError(key, "its version is higher than the fields of the changelog require")
+        raise FormatError(key, "the version of the changelog is higher than its fields require")
     changelog = Changelog(
         kind=Kind(fields.matching("kind", _KINDS)),
         txg=Txg(fields.integer("txg", 1, NUMBER_MAX)),
@@ -387,7 +387,7 @@ def check_packs(
     for pack in packs:
         epoch = parse_pack_key(pack.object_key)
         if epoch is None or epoch > epoch_max:
-            raise FormatError(key, "its packs have an invalid name or a later epoch")
+            raise FormatError(key, "a pack has an invalid name or a later epoch")
     require_distinct(key, "pack's name", [pack.object_key for pack in packs])
     require_distinct(key, "pack", [*(pack.pack for pack in packs), *forgotten])
 
@@ -395,7 +395,7 @@ def check_packs(
 def require_distinct(key: str, noun: str, items: Sequence[object]) -> None:
     """Raise FormatError if an item occurs twice."""
     if len(set(items)) != len(items):
-        raise FormatError(key, f"it names a {noun} twice")
+        raise FormatError(key, f"the object names a {noun} twice")
 
 
 def _image(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:

@@ -53,7 +53,7 @@ def encode(
 ) -> bytes:
     """Return the object that holds *payload*, at most ENVELOPE_BYTES_MAX, under the name *key*.
 
-    *kind* is a word of at most 8 ASCII letters; *level* is zstd's.
+    *kind* is a word of at most 8 ASCII letters; *level* is the compression level of zstd.
     """
     assert kind.isalpha(), "a kind is a word"
     assert len(kind) <= KIND_BYTES_MAX, "a kind is a short word"
@@ -95,7 +95,7 @@ def decode(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
     try:
         return decompress(packed, header.payload_bytes)
     except DecompressionError as exc:
-        raise FormatError(key, f"its payload cannot be decompressed: {exc}") from exc
+        raise FormatError(key, f"the payload cannot be decompressed: {exc}") from exc
 
 
 def require_authentic(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> None:
@@ -118,17 +118,17 @@ class _Header(NamedTuple):
 
 def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
     if len(view) < HEADER.size or bytes(view[: len(_MAGIC)]) != _MAGIC:
-        raise FormatError(key, "it does not begin with the magic of a metadata object")
+        raise FormatError(key, "the object does not begin with the magic of a metadata object")
     if len(view) > ENCODED_BYTES_MAX:
-        raise FormatError(key, f"it is too large for a metadata object: {len(view)} bytes")
+        raise FormatError(key, f"the object is too large for a metadata object: {len(view)} bytes")
     raw = bytes(view[: HEADER.size])
     _, version, flags, stored_kind, payload_bytes, salt = HEADER.unpack(raw)
     if version != VERSION or flags & ~_ENCRYPTED:
         raise NewerFormatError(key, f"envelope version {version} with flags {flags}")
     if stored_kind != kind.ljust(KIND_BYTES_MAX, b"\0"):
-        raise FormatError(key, f"it is not of the kind {kind.decode('ascii', 'replace')}")
+        raise FormatError(key, f"the object is not of the kind {kind.decode('ascii', 'replace')}")
     if payload_bytes > ENVELOPE_BYTES_MAX:
-        raise FormatError(key, f"its payload is too large: {payload_bytes} bytes")
+        raise FormatError(key, f"the payload is too large: {payload_bytes} bytes")
     return _Header(bool(flags & _ENCRYPTED), payload_bytes, salt, raw)
 
 

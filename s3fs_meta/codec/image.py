@@ -175,7 +175,7 @@ def decode_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> by
     try:
         content = envelope.decode(_PIECE_KIND, piece.key, data, keyring)
     except NewerFormatError as exc:
-        raise FormatError(piece.key, f"it claims {exc.what}, unlike its manifest") from exc
+        raise FormatError(piece.key, f"the piece claims {exc.what}, unlike its manifest") from exc
     if len(content) != piece.plain_bytes or content_hash(content) != piece.hash:
         raise FormatError(
             piece.key, "the content of the piece does not match the hash in its manifest"

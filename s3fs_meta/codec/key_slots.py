@@ -74,7 +74,7 @@ def lock_with_passphrase(
 
 
 def open_with_passphrase(uuid: str, lock: PassphraseLock, passphrase: bytes) -> bytes:
-    """Return the master key.
+    """Return the master key that a passphrase lock holds.
 
     Raises:
         PassphraseError: the passphrase is wrong, or the lock was tampered with.
@@ -91,7 +91,7 @@ def lock_with_new_recovery_key(uuid: str, master_key: bytes) -> tuple[str, str]:
 
 
 def open_with_recovery_key(uuid: str, wrapped: str, recovery_key: str) -> bytes:
-    """Return the master key.
+    """Return the master key in *wrapped*, which the recovery key encrypts.
 
     Raises:
         PassphraseError: the recovery key is mistyped or wrong, or the lock was tampered with.

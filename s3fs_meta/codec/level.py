@@ -51,7 +51,7 @@ assert len(str(LEVELS_MAX)) == 1, "a level has one digit"
 
 @dataclass(frozen=True)
 class Level:
-    """The changes of a run of txgs."""
+    """The merged changes of a run of txgs, with the links that the run connects."""
 
     level: int  # the object merges LEVEL_FAN_OUT ** level txgs
     last: Txg
@@ -163,7 +163,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Level:
     (header_bytes,) = _COUNT.unpack_from(payload)
     end = _COUNT.size + header_bytes
     if end > len(payload) or header_bytes > HEADER_BYTES_MAX:
-        raise FormatError(key, "it ends within its header")
+        raise FormatError(key, "the level object ends within its header")
     if len(payload) - end > LEVEL_SECTION_BYTES_MAX:
         raise FormatError(key, "the level object has more changes than one may have")
     fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)

@@ -33,7 +33,7 @@ def encode(noun: str, version: int, fields: Mapping[str, object]) -> bytes:
 
 
 def version_of(noun: str, key: str, data: bytes | memoryview) -> int:
-    """Return the version in the first line; check nothing else.
+    """Return the version in the first line of a text object; verify nothing else.
 
     Raises:
         FormatError: the object has another noun, or is no text object.
@@ -66,5 +66,5 @@ def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Field
 
 
 def last_line(body: bytes) -> bytes:
-    """Return the line with the hash of all lines before it."""
+    """Return the last line of a text object, with the hash of the lines *body* before it."""
     return f"blake3 {blake3(body).hexdigest()}\n".encode("ascii")

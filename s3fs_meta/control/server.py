@@ -211,7 +211,7 @@ async def _forward(receive: trio.MemoryReceiveChannel[Message], stream: trio.Soc
         async for event in receive:
             await stream.send_all(encode(event))
     except trio.BrokenResourceError:
-        receive.close()  # sending the answer will raise this error, too
+        receive.close()  # the connection is lost: sending the answer raises the error, too
 
 
 async def _carry_out(request: Request, handlers: Mapping[str, Handler], report: Report) -> Message:

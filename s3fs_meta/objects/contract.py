@@ -21,7 +21,7 @@ ETag = str  # opaque version of the content of one object; only replace() uses i
 
 
 class ObjectInfo(NamedTuple):
-    """One object in a listing."""
+    """One entry of a listing: the key, the size and the time of an object."""
 
     key: ObjectKey
     size_bytes: int

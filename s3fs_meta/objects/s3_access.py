@@ -80,7 +80,7 @@ class S3ClientHolder:
             return True
 
     def close(self) -> None:
-        """Close idle connections."""
+        """Close idle connections to the server."""
         with self._guard:
             made, self._made = self._made, None
         if made is not None and made.pid == os.getpid():

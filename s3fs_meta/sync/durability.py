@@ -1,12 +1,11 @@
 """Durability of operations on this host: group commit, fsync, background sync.
 
-Owns: the order *block files, then COMMIT, then the WAL to disk*; when a group ends; the ``commit=``
-interval. Does not know: the store.
-Keeps: data before names: a sync of rows begins with the content of every file, because rows are
-committed together. The only exception is data written during the sync: its rows may be durable
-before it is.
-Tasks: ``run_group_commit`` and ``run_background_sync``, one each per mount; ``sync_file`` by
-any fsync handler.
+Owns: the order *block files, then COMMIT, then the WAL to disk*; when a group of operations is
+committed; the ``commit=`` interval. Does not know: the store.
+Keeps: content is durable before the rows that name it, so a sync of rows begins with the content of
+every file. The only exception is data written during the sync, whose rows may be durable first.
+Tasks: ``run_group_commit`` and ``run_background_sync`` are one task each per mount; any fsync
+handler may call ``sync_file``.
 Design: docs/design/durability.md, "From write to fsync".
 """
 
@@ -27,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Durability:
-    """Commits and syncs of one mount."""
+    """Commits and syncs the changes of one mount."""
 
     def __init__(
         self,
@@ -39,14 +38,14 @@ class Durability:
         last_record: Callable[[], int],
         collect: Callable[[], Awaitable[object]],
     ) -> None:
-        """Commit and sync nothing yet.
+        """Store the arguments; the ``run`` methods commit and sync.
 
         Args:
             db: the mount's database.
             cache: the mount's block cache.
-            status: is set to degraded when a write to the disk fails.
+            status: set to degraded when a write to the disk fails.
             commit_interval_s: the time between two background syncs.
-            last_record: returns the last committed record of a change.
+            last_record: returns the number of the last committed record of changes.
             collect: makes the kernel write back dirty pages.
         """
         self._db = db
@@ -57,10 +56,10 @@ class Durability:
         self._sync_lock = trio.Lock()
         self._last_record = last_record
         self.collect = collect
-        self.synced_mark = 0  # number of the last record that is on the disk
-        # Numbers of the last changes and of the last changes of times that are on the disk.
+        self.synced_mark = 0  # number of the last record of changes on the disk
+        # Number of the last change on the disk, and of the last change of only times.
         self._synced = -1, -1
-        self._broken = ""  # why no sync can succeed any more; once set, never cleared
+        self._broken = ""  # why every later sync fails; never cleared once set
         db.listeners.when_opened(self._group_opened)
         db.listeners.when_lost(LossStep.REFUSE, self._group_lost)
 
@@ -68,10 +67,10 @@ class Durability:
         self._opened.set()
 
     def _group_lost(self) -> None:
-        self._give_up("operations of the last moments were lost")
+        self._give_up("the last operations were lost")
 
     def _give_up(self, why: str) -> None:
-        """Refuse changes and syncs from now on: it is unknown which operations are durable."""
+        """Refuse later changes and syncs, because it is unknown which operations are durable."""
         self._broken = self._broken or why
         self._status.degrade(why)
 
@@ -80,9 +79,9 @@ class Durability:
             raise DatabaseError(self._broken)
 
     async def run_group_commit(self) -> None:
-        """Commit each group as soon as no operation follows, or at its greatest age, until cancelled.
+        """Commit each group when no operation follows or at its maximum age, until cancelled.
 
-        A commit costs as much as ten operations, so a stream of them gets fewer and larger groups.
+        A commit costs as much as ten operations, so a stream of operations gets large groups.
         """
         while True:
             await self._opened.wait()
@@ -100,13 +99,15 @@ class Durability:
         try:
             self._db.commit()
         except DatabaseError as exc:
-            _log.error("commit failed: %s", exc)
-            self._give_up(f"operations of the last moments were lost: {exc}")
+            _log.error(
+                "cannot commit operations to the database, the mount turns read-only: %s", exc
+            )
+            self._give_up(f"the last operations were lost: {exc}")
 
     async def run_background_sync(self) -> None:
-        """Sync everything every ``commit=`` seconds, until cancelled.
+        """Sync all changes every ``commit=`` seconds, until cancelled.
 
-        That includes data that programs wrote to open files.
+        A sync includes data that programs wrote to open files.
         """
         while True:
             await trio.sleep(self._commit_interval_s)
@@ -117,13 +118,13 @@ class Durability:
                 self._status.degrade(f"background sync failed: {exc}")
 
     async def sync_file(self, _ino: Ino, *, data_only: bool = False) -> None:
-        """Make one file's content and all metadata that names it durable: fsync(2).
+        """Make one file's content and the metadata that names it durable, as fsync(2) requires.
 
         Args:
-            data_only: times may be lost: fdatasync(2).
+            data_only: times need not be durable, as for fdatasync(2).
 
         Raises:
-            OSError, DatabaseError: it is not durable; the mount is read-only from now on.
+            OSError, DatabaseError: the file is not durable; the mount is read-only from now on.
         """
         await self.sync(data_only=data_only)
 
@@ -138,16 +139,17 @@ class Durability:
                 await trio.to_thread.run_sync(self._db.checkpoint)
 
     async def sync(self, *, data_only: bool = False) -> None:
-        """Make every operation of before this call durable: contents, then rows.
+        """Make every operation before this call durable: first contents, then rows.
 
         Rows that an earlier sync made durable are not synced again.
 
         Args:
-            data_only: operations that change only times may be lost.
+            data_only: operations that change only times need not be durable.
 
         Raises:
-            OSError, DatabaseError: it is not durable; the mount is read-only from now on, and
-                every later call is refused too, because the kernel reports a lost page only once.
+            OSError, DatabaseError: operations are not durable. The mount is read-only from now on,
+                and every later call is refused, too, because the kernel reports a lost page only
+                once.
         """
         self._require_sound()
         try:
@@ -159,7 +161,7 @@ class Durability:
             mark, begun = self._last_record(), (self._db.changes_begun, self._db.times_begun)
             await trio.to_thread.run_sync(self._db.sync_wal)
         except (OSError, DatabaseError) as exc:
-            self._give_up(f"the disk refused to sync: {exc}")
+            self._give_up(f"the local disk failed to sync: {exc}")
             raise
         self._require_sound()
         self.synced_mark = max(self.synced_mark, mark)

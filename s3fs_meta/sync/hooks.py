@@ -1,6 +1,7 @@
-"""Named steps in the order of writes, for tests that stop there.
+"""Names of the steps between writes, at which tests stop or crash the program.
 
-Owns: the list of names. docs/design/durability.md has a table row for each; a test compares.
+Owns: the list of names. docs/design/durability.md has a table row for each name, as a test
+requires.
 """
 
 from collections.abc import Callable
@@ -36,7 +37,7 @@ STEPS: Final = (
     "level put",
 )
 
-# The steps of a mount for writing before it serves; the last one only in a promotion.
+# The steps of a mount for writing before it serves. Only a promotion has the last step.
 TAKEOVER_STEPS: Final = (
     "nonce noted",
     "lease taken",
@@ -47,7 +48,7 @@ TAKEOVER_STEPS: Final = (
     "totals settled",
 )
 
-# The steps that a rollback adds; between the first two are the steps of a txg that is an image.
+# The steps of a rollback. Between the first two are the steps of a txg of kind IMAGE.
 ROLLBACK_STEPS: Final = (
     "past restored",
     "past published",
@@ -55,14 +56,15 @@ ROLLBACK_STEPS: Final = (
     "past in place",
 )
 
-# A change of the superblock; mkfs, and a mount that finds one missing, run the first two.
+# The steps of a change of the superblock. mkfs has the first two, as has a mount that stores a
+# missing copy again.
 SUPERBLOCK_STEPS: Final = (
     "superblock put",
     "superblock copy put",
     "superblock remembered",
 )
 
-# The steps of destroy.
+# The steps of the command destroy.
 REMOVAL_STEPS: Final = (
     "removal prepared",
     "removal noted",

@@ -1,4 +1,4 @@
-"""A session's interface to the kernel: write back dirty pages, drop cached answers.
+"""The interface of a session to the kernel: writing back dirty pages, dropping cached answers.
 
 Owns: the interface, and a null implementation for sessions without a mountpoint.
 Does not know: FUSE.
@@ -10,7 +10,7 @@ from s3fs_meta.model import Ino
 
 
 class Turned(NamedTuple):
-    """The names, inodes and contents that a txg changed, for caches of answers."""
+    """The names, inodes and file contents that a txg changed."""
 
     names: set[tuple[Ino, bytes]]
     inodes: set[Ino]
@@ -18,22 +18,22 @@ class Turned(NamedTuple):
 
 
 class Kernel(Protocol):
-    """Holds dirty pages that it has not written back yet, and caches answers."""
+    """The kernel of a mountpoint, which holds dirty pages and caches answers to requests."""
 
     async def collect(self) -> object:
-        """Make the kernel write back all pages dirtied before this call, within a time limit."""
+        """Make the kernel write back all pages that are dirty now, within a time limit."""
         ...
 
     async def before_turn(self, turned: Turned | None) -> None:
-        """Before a txg is shown: drop its answers (None: all), and cache none until ``at_turn``."""
+        """Drop answers that the next txg changes (None: all); cache none until ``at_turn``."""
         ...
 
     def at_turn(self) -> None:
-        """Cache answers again, because the new txg is shown now. Schedule point: never."""
+        """Cache answers again, because the new txg is visible now. Schedule point: never."""
         ...
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Drop answers that were given just before the switch, and file content."""
+        """Drop answers given just before the new txg became visible, and changed file content."""
         ...
 
 

@@ -1,12 +1,11 @@
-"""Cached blocks that may be the last copies of their content.
+"""The rule which cached blocks may be the last copies of their content.
 
-Owns: the rule which clean cached blocks of a replaced local state must not be dropped.
-Does not know: how they are kept.
-Keeps: a cached block is dropped only if the bucket still counts as having it, or if the files that
-had it were removed or changed. Two records say that the bucket lost it: a mark of damage, which ends
-with the pack's row after the retention, and the attribute of a file whose lost part fsck replaced by
-a hole, which stays with the file.
-All functions block, and belong in a thread.
+Owns: which clean cached blocks of a replaced local state must not be dropped. Does not know: how
+these blocks are kept.
+Keeps: a cached block is dropped only if no record reports its content as lost in the bucket, or if
+the files that had it were removed or changed. Two records report lost content. A mark of damage
+exists until the pack's row is removed after the retention. The attribute of a file whose lost part
+fsck replaced by a hole stays with the file. All functions block, so they must run in a thread.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -21,11 +20,11 @@ _STORED: Final = frozenset({BlockState.UPLOADED, BlockState.CLEAN})
 
 
 def exist(db: Database, newest: Database) -> bool:
-    """Return whether a local database has cached blocks that may be last copies.
+    """Return whether cached blocks of a local database may be last copies of their content.
 
     Args:
-        db: the database; only its rows of uploaded and clean blocks count.
-        newest: the database that replaces it.
+        db: the local database; only its uploaded and clean blocks are considered.
+        newest: the database that replaces *db*.
     """
     return any(cached_blocks.are_marked(db, one) for one in (newest, db)) or any(
         _is_stored(db, block) for block in _of_lost_parts(db, newest)
@@ -33,7 +32,7 @@ def exist(db: Database, newest: Database) -> bool:
 
 
 def among(db: Database, newest: Database, held: Set[BlockId]) -> list[BlockId]:
-    """Return those of the cached blocks *held* that may be last copies, ascending."""
+    """Return which of the cached blocks *held* may be last copies, ascending."""
     found = {
         block for marked in (newest, db) for block in cached_blocks.marked_among(db, marked, held)
     }
@@ -47,7 +46,7 @@ def _is_stored(db: Database, block: BlockId) -> bool:
 
 
 def _of_lost_parts(db: Database, newest: Database) -> Iterator[BlockId]:
-    """Yield the blocks in *db* of parts of files that *newest* records as lost and has as holes."""
+    """Yield the blocks that *db* has where *newest* has a hole for a lost part of a file."""
     for part in lost_ranges.iterate(newest):
         for index, block in block_map.blocks_of(db, part.ino, part.first, part.last):
             if block_map.find(newest, part.ino, index) is None:

@@ -1,4 +1,4 @@
-"""mkfs: the objects of a new filesystem, and the names that a filesystem gives.
+"""mkfs: creating the objects of a filesystem, and recognising names of such objects.
 
 Owns: the order in which a filesystem is created: superblock (claims the URL) and its copy, first
 image, lease (the filesystem exists). Mount refuses the objects of an interrupted mkfs; destroy
@@ -44,7 +44,7 @@ from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.superblock.selection import find_trace
 
-# Either of the two proves that there is a filesystem.
+# Each of these objects proves that a filesystem exists.
 SUPERBLOCK_KEYS: Final = (superblock_codec.KEY, superblock_codec.COPY_KEY)
 _PROBE_KEY: Final = re.compile(r"probe/[0-9a-f]{32}", re.ASCII)
 
@@ -56,7 +56,7 @@ class NewFilesystem:
     label: str
     block_bytes: int
     page_size: int
-    passphrase: bytes | None  # None for a filesystem without encryption
+    passphrase: bytes | None  # None: the filesystem is not encrypted
     unsafe_single_writer: bool = False
     cost: KdfCost = STANDARD_COST
     retention_s: int = RETENTION_S_DEFAULT
@@ -71,8 +71,9 @@ async def make_filesystem(
         The superblock and, if encrypted, the recovery key, which is stored nowhere.
 
     Raises:
-        NotEmptyError: the URL has a filesystem or foreign objects; nothing was changed.
-        UnconditionalStoreError: the store ignores conditional writes, and that was not accepted.
+        NotEmptyError: the URL has a filesystem or other objects; nothing was changed.
+        UnconditionalStoreError: the store ignores conditional writes, and the user did not accept
+            this.
     """
     await _require_empty(store)
     keeper = LeaseKeeper(store, clock)
@@ -85,7 +86,7 @@ async def make_filesystem(
         await store.create(superblock_codec.COPY_KEY, data)
         hook("superblock copy put")
     except PreconditionError as exc:
-        raise NotEmptyError(f"another process makes a filesystem at {store.url}") from exc
+        raise NotEmptyError(f"another process is making a filesystem at {store.url}") from exc
     database = tmp / f"mkfs-{superblock.uuid}.db"
     try:
         await trio.to_thread.run_sync(_new_database, database, superblock)
@@ -106,15 +107,15 @@ async def _require_empty(store: ObjectStore) -> None:
         return
     if await _is_being_removed(store):
         raise NotEmptyError(
-            f"the filesystem at {store.url} is being removed; s3fs-meta destroy finishes that"
+            f"the filesystem at {store.url} is being removed; run s3fs-meta destroy to finish this"
         )
     if await has_superblock(store):
         raise NotEmptyError(f"{store.url} already holds a filesystem; s3fs-meta destroy removes it")
     if any(map(is_own, keys)) and await find_trace(store) is not None:
         raise NotEmptyError(
-            f"{store.url} holds a filesystem whose superblock is lost (there is {keys[0]!r}); "
-            "s3fs-meta fsck -y on a host that has mounted it puts the superblock back, s3fs-meta "
-            "destroy removes these objects"
+            f"{store.url} holds a filesystem whose superblock is lost (it has {keys[0]!r}); "
+            "s3fs-meta fsck -y on a host that has mounted it restores the superblock, s3fs-meta "
+            "destroy removes the filesystem"
         )
     below = next((found for key in keys if (found := _filesystem_below(key))), None)
     if below is not None:
@@ -133,10 +134,10 @@ async def _is_being_removed(store: ObjectStore) -> bool:
 
 
 async def has_superblock(store: ObjectStore) -> bool:
-    """Return whether an object begins like a superblock, of any version.
+    """Return whether one of the superblock objects begins like a superblock of any version.
 
     Raises:
-        StoreError: the objects cannot be read.
+        StoreError: the superblock objects cannot be read.
     """
     for key in SUPERBLOCK_KEYS:
         try:
@@ -149,7 +150,7 @@ async def has_superblock(store: ObjectStore) -> bool:
 
 
 def _filesystem_below(key: str) -> str | None:
-    """Return the prefix of the filesystem that a key may belong to, None if there is none."""
+    """Return the prefix of the filesystem to which a key may belong, else None."""
     names = key.split("/")
     for count in range(1, len(names)):
         if is_own("/".join(names[count:])):
@@ -183,7 +184,7 @@ def _new_superblock(wanted: NewFilesystem) -> tuple[Superblock, Keyring, str | N
 
 
 def superblock_facts(superblock: Superblock) -> dict[str, bytes]:
-    """Return the fields of the superblock that the metadata repeats, in the form of ``properties``."""
+    """Return the superblock fields that the table ``properties`` repeats, in its form."""
     return {
         "uuid": superblock.uuid.encode(),
         "block_bytes": str(superblock.block_bytes).encode(),

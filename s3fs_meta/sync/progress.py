@@ -1,4 +1,4 @@
-"""Progress reports of long work."""
+"""The type of progress reports of long operations."""
 
 from collections.abc import Callable
 
@@ -7,4 +7,4 @@ Progress = Callable[[str, int, int], None]
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Show nothing."""
+    """Ignore a progress report."""

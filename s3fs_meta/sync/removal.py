@@ -1,7 +1,7 @@
-"""Removing a filesystem: its objects are deleted, the superblock last.
+"""Removing a filesystem by deleting its objects, the superblock last.
 
 Owns: the order of the removal. Does not know: which objects the filesystem wrote (``own_objects``).
-After an interrupted removal only another removal accepts the remaining objects.
+After an interrupted removal, every command except another removal refuses the remaining objects.
 Design: docs/design/durability.md, "The superblock".
 """
 
@@ -29,23 +29,23 @@ from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys
 from s3fs_meta.sync.superblock.unlocking import Secret
 
-LAST: Final = frozenset({*SUPERBLOCK_KEYS, lease_codec.KEY})  # deleted after all others
+LAST: Final = frozenset({*SUPERBLOCK_KEYS, lease_codec.KEY})  # deleted after all other objects
 
 
 class Contents(NamedTuple):
-    """The objects of a bucket, by the form of their names."""
+    """The objects of a bucket, divided by the form of their names."""
 
-    named: list[ObjectInfo]  # names that have the form of a filesystem's objects
-    foreign: list[ObjectKey]  # all others
+    named: list[ObjectInfo]  # the name has a form that a filesystem uses
+    foreign: list[ObjectKey]  # the keys of all other objects
 
     @property
     def keys(self) -> list[ObjectKey]:
-        """Return the names that have the form of a filesystem's objects."""
+        """Return the keys of the objects whose names have a form that a filesystem uses."""
         return [info.key for info in self.named]
 
 
 async def list_contents(store: ObjectStore) -> Contents:
-    """List a bucket. Raises StoreError."""
+    """Return all objects of a bucket. Raises StoreError."""
     found = Contents([], [])
     async for info in store.list(""):
         if is_own(info.key):
@@ -65,7 +65,7 @@ async def keys_of_removed(
 
     Raises:
         LostSuperblockError: the superblock is damaged, and this host has no copy.
-        PassphraseError: the secret does not open the superblock.
+        PassphraseError: the secret does not unlock the superblock.
     """
     try:
         data = (await store.get(superblock_codec.COPY_KEY, TEXT_OBJECT_BYTES_MAX)).data
@@ -87,16 +87,16 @@ async def keys_of_removed(
 
 
 def require_own_superblock(keys: Keys) -> None:
-    """Refuse to write over the superblock of another filesystem.
+    """Refuse to overwrite the superblock of another filesystem.
 
     Raises:
-        UsageError: an object name of this filesystem holds another filesystem's superblock.
+        UsageError: one of the superblock objects belongs to another filesystem.
     """
     for copy in keys.copies:
         if copy.found is not None and copy.found.uuid != keys.superblock.uuid:
             raise UsageError(
                 f"{copy.key!r} is the superblock of another filesystem, {copy.found.uuid}; nothing "
-                "was removed. Move that object away, or use --by-name if it may be deleted, too"
+                "was removed. Move this object away, or use --by-name if it may be deleted, too"
             )
 
 
@@ -112,16 +112,16 @@ async def remove(
     """Delete the objects of a filesystem, its superblock last.
 
     First a tombstone replaces the superblock, so that no host restores it from a copy or opens the
-    remaining objects. The second superblock object stays until all others are deleted: after an
-    interruption only its keys show which objects belong to the filesystem.
+    remaining objects. The second superblock object stays until all other objects are deleted,
+    because after an interruption only its keys prove which objects belong to the filesystem.
 
     Args:
         store: the bucket.
-        own: the objects of the filesystem.
-        label: of the filesystem; a later run needs it if this one is interrupted.
+        own: the keys of the filesystem's objects.
+        label: the label of the filesystem; another run needs it if this run is interrupted.
         progress: called with the number of deleted objects, and the total.
         hook: called after each step.
-        superblock: new content of the second superblock object; None: it is not changed.
+        superblock: new content of the second superblock object; None: leave it unchanged.
     """
     keys = set(own)
     if superblock is not None:

@@ -1,9 +1,9 @@
 """Replication lag: the files with changes that are not yet in the bucket.
 
-Owns: reading the records that no confirmed changelog holds, for inodes and for paths.
-Does not know: how they are shipped, its callers.
-Costs nothing until the first call; then each record is read once.
-Tasks: any; one call at a time.
+Owns: reading the unshipped records of changes, for inodes and for paths.
+Does not know: how records are shipped, its callers. Nothing is read before the first call;
+afterwards each record is read once.
+Tasks: any task; one call runs at a time.
 """
 
 import enum
@@ -25,15 +25,15 @@ class FileState(enum.Enum):
     """How durable the newest data and names of a file are."""
 
     DIRTY = "dirty"  # a power cut may lose changes
-    LOCAL = "local"  # on this machine's disk only
-    BUCKET = "bucket"  # everything is in the bucket
+    LOCAL = "local"  # all changes are on this machine's disk
+    BUCKET = "bucket"  # all changes are in the bucket
 
 
 class Paths(NamedTuple):
-    """Paths with changes that are not in the bucket, in order."""
+    """Sorted paths of files with changes that are not in the bucket."""
 
     paths: list[str]
-    complete: bool  # False if there are more
+    complete: bool  # False if more paths have such changes
 
 
 class Unshipped:
@@ -42,19 +42,19 @@ class Unshipped:
     def __init__(
         self, db: Database, confirmed_seq: Callable[[], int], synced_seq: Callable[[], int]
     ) -> None:
-        """Read nothing yet.
+        """Store the arguments; nothing is read yet.
 
         Args:
-            db: of the mount; records are made in it.
-            confirmed_seq: returns the last record that is in the bucket.
-            synced_seq: returns the last record that is on the local disk.
+            db: the database of the mount, which has the records of changes.
+            confirmed_seq: returns the number of the last record in the bucket.
+            synced_seq: returns the number of the last record on the local disk.
         """
         self._db = db
         self._confirmed_seq = confirmed_seq
         self._synced_seq = synced_seq
-        self._last: dict[Ino, int] = {}  # the last record of each inode
+        self._last: dict[Ino, int] = {}  # number of the last record of each inode
         self._read_seq = 0
-        # Up to this record any inode may have changed, because too many did to store.
+        # Any inode may have changed up to this record; there were too many to store each.
         self._floor_seq = 0
         self._lock = trio.Lock()
 
@@ -68,20 +68,20 @@ class Unshipped:
         return FileState.LOCAL if seq <= self._synced_seq() else FileState.DIRTY
 
     async def paths(self, limit: int) -> Paths:
-        """Return paths with changes not in the bucket, at most *limit*. Schedule point: always."""
+        """Return at most *limit* paths with unshipped changes. Schedule point: always."""
         async with self._lock:
             self._db.commit()
             found = await self._read(tree_paths.unshipped, self._confirmed_seq(), limit + 1)
         return Paths(found[:limit], len(found) <= limit)
 
     async def _refresh(self) -> None:
-        """Read the records that were added since the last call."""
+        """Read the records of changes that were added since the last call."""
         confirmed = self._confirmed_seq()
         self._last = {ino: seq for ino, seq in self._last.items() if seq > confirmed}
         self._db.commit()
         self._read_seq = max(self._read_seq, confirmed)
         complete = False
-        while not complete:  # read in pieces, because after a long outage there are many records
+        while not complete:  # bounded reads: a long outage leaves many records
             new = await self._read(
                 pending.inodes_changed, self._read_seq, UNSHIPPED_INODES_AT_ONCE_MAX
             )

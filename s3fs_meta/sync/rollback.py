@@ -1,10 +1,11 @@
 """Rollback: publishing a past txg as a new txg, so that a second rollback can undo it.
 
-Owns: the order *ship unshipped changes, restore the past beside, publish it, exchange databases*.
-Does not know: which point in time is wanted, its callers.
-Keeps: one object, the changelog of the new txg, makes the rollback happen, on this and all other
-hosts at once. A crash leaves this host with the database from before the rollback; the next mount
-applies the new txg to it as if another host had written that txg.
+Owns: the order *ship changes, restore the past txg beside the current one, publish it, exchange the
+databases*.
+Does not know: which point in time the user wants, its callers.
+Keeps: the creation of one object, the changelog of the new txg, is the rollback, on this and all
+other hosts at once. After a crash this host has the database from before the rollback; the next
+mount applies the new txg to it as if another host had written the txg.
 Design: docs/design/durability.md, "Rollback".
 """
 
@@ -39,7 +40,7 @@ from s3fs_meta.sync.volume import Position, Volume
 class RolledBack(NamedTuple):
     """The result of a rollback."""
 
-    before: Link  # the last link before the rollback; a rollback to it undoes this one
+    before: Link  # the last link before the rollback; a rollback to this link undoes it
     now: Link
     notices: list[str]  # one-line facts to show to the user
 
@@ -54,21 +55,21 @@ async def roll_back(
     """Publish the state of a past txg as a new txg; always close the filesystem.
 
     Args:
-        volume: open for writing; no other task uses it.
-        past: the link to roll back to.
-        clock: for the new txg.
-        progress: called with the state of the work.
-        hook: called between the steps.
+        volume: a volume opened for writing that no other task uses.
+        past: the link of the past txg.
+        clock: gives the time of the new txg.
+        progress: called with the progress of each step.
+        hook: called with the name of each finished step.
 
     Raises:
-        SettingsError: the past txg is no longer retained; only unshipped changes were shipped.
-        FencedError: another host has taken the filesystem over.
+        SettingsError: the past txg is no longer retained; pending changes were shipped.
+        FencedError: another host has taken over the filesystem.
         StoreError, FormatError: an object is unavailable or damaged. If the store failed in the
             last step, the next mount finds out whether the rollback happened.
     """
     session = Session(volume, SessionOptions(), clock, hook)
     notices: list[str] = []
-    stamp = ""  # name of the quarantine, if the bucket lacks blocks of the current state
+    stamp = ""  # set if the bucket lacks blocks of the current state: names their quarantine
     aside: Session | None = None
     try:
         session.recover()
@@ -76,7 +77,7 @@ async def roll_back(
         if why:
             stamp = str(clock.now_ns())
             kept = volume.state_dir.quarantine(stamp)
-            notices.append(f"{why}; the present is quarantined in {kept}")
+            notices.append(f"{why}; the state before the rollback is quarantined in {kept}")
         before = volume.position.link
         _require_kept(past, before)
         beside = StateDir(volume.state_dir.rollback)
@@ -104,7 +105,7 @@ async def roll_back(
 
 
 async def _ship(session: Session, progress: Progress) -> str:
-    """Ship all changes; return why this host may have the only copy of a block, empty if not."""
+    """Ship all changes; return why only this host may have a block, "" if the bucket has all."""
     try:
         await session.flush_at_end(progress)
     except LostBlockError as exc:
@@ -115,7 +116,7 @@ async def _ship(session: Session, progress: Progress) -> str:
 
 
 def _require_kept(past: Link, before: Link) -> None:
-    """Raise SettingsError if another host has reclaimed since the past was looked up."""
+    """Raise SettingsError if the past txg was reclaimed since the user chose it."""
     if past.txg < before.floor:
         raise SettingsError(f"txg {past.txg} is no longer retained")
 
@@ -123,7 +124,7 @@ def _require_kept(past: Link, before: Link) -> None:
 async def _restore_beside(
     volume: Volume, past: Link, before: Link, beside: StateDir, progress: Progress
 ) -> list[str]:
-    """Restore the database of the past txg, prepared to become the next txg."""
+    """Restore the database of the past txg and prepare it to become the next txg."""
     head = volume.keeper.lease.head
     newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
     restorer = Restorer(volume.store, volume.keyring, volume.uuid, progress)
@@ -131,19 +132,19 @@ async def _restore_beside(
     if restored.hash != past.hash:
         raise FormatError(
             changelog_codec.key_of(past.txg),
-            "the restored state has another hash than this changelog",
+            "the restored state has another hash than the changelog",
         )
     lost = await trio.to_thread.run_sync(_take_over, beside, volume, before)
     if lost:
         restorer.notices.append(
-            f"{lost} blocks of that point in time are damaged in the bucket, and intact nowhere:"
-            " reading them is an error; fsck --deep lists their files"
+            f"{lost} blocks of that point in time are damaged in the bucket and have no copy:"
+            " reading them fails; fsck --deep lists their files"
         )
     return restorer.notices
 
 
 def _take_over(beside: StateDir, volume: Volume, before: Link) -> int:
-    """Copy newer facts to the restored database; return how many of its blocks are damaged."""
+    """Copy what must not be rolled back to the restored database; return its damaged blocks."""
     past = Database.open(beside.database, volume.db.pragmas)
     try:
         lost = rollback_rows.take_over(past, volume.db)
@@ -182,10 +183,10 @@ async def _open_beside(
 def _exchange(state_dir: StateDir, beside: StateDir, stamp: str, hook: Hook) -> None:
     """Replace the current database by the restored one. Blocking.
 
-    After a crash between the two, the next mount restores it from the bucket.
+    After a crash between both steps, the next mount restores the database from the bucket.
 
     Args:
-        stamp: names the quarantine of the current database; empty: the bucket has all of its data.
+        stamp: names the quarantine of the current database; "": the bucket has all of its data.
     """
     if stamp:  # the bucket does not have all data of the current state
         state_dir.quarantine_as(stamp)

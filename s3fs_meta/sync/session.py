@@ -1,6 +1,6 @@
 """A session: one opened filesystem with its cache and its background tasks, below a mount.
 
-Owns: putting the parts together, recovery after a crash, the order of starting and stopping.
+Owns: constructing and connecting the parts, recovery after a crash, the order of starts and stops.
 Does not know: FUSE, the command line.
 """
 
@@ -56,11 +56,11 @@ _NO_KERNEL: Final = NoKernel()
 
 
 def _ignore(_why: str) -> None:
-    """Do nothing when uploads have to wait."""
+    """Ignore that uploads must wait."""
 
 
 class Session:
-    """The parts of one mount below the filesystem semantics."""
+    """One opened filesystem, with all parts of a mount below the filesystem semantics."""
 
     def __init__(
         self,
@@ -73,16 +73,16 @@ class Session:
         on_wait: Callable[[str], None] = _ignore,
         bounds: UploadBounds = DEFAULT_BOUNDS,
     ) -> None:
-        """Put the parts together; nothing runs yet.
+        """Construct the parts; no task runs yet.
 
         Args:
             volume: the opened filesystem.
             options: the mount options.
-            clock: for times in ``status``.
-            hook: called after each step.
+            clock: gives the times that ``status`` shows.
+            hook: called after each named step.
             kernel: the kernel of the mountpoint.
-            on_wait: called with the reason when the bucket takes no uploads.
-            bounds: of batches of blocks, and of the objects of a changelog.
+            on_wait: called with the reason when the bucket accepts no uploads.
+            bounds: maximum sizes of batches of blocks and of changelog objects.
         """
         self.volume = volume
         self.options = options
@@ -172,24 +172,24 @@ class Session:
         self.leveler = Leveler(volume, status, self._hook)
 
     async def _publish_older(self, progress: Progress) -> None:
-        """Publish the local state where the bucket became an older copy."""
+        """Publish the local state, because the bucket was reset to an older copy."""
         await self._publisher.publish(progress)
 
     @property
     def link(self) -> Link:
-        """Return the link that a follower shows, or that was shipped last."""
+        """Return the link that a follower shows, or that a writer shipped last."""
         return self.volume.position.link
 
     @property
     def offline(self) -> str:
-        """Return why the mount shows only local state; empty: the bucket can be reached."""
+        """Return why the mount shows only local state, "" if the bucket can be reached."""
         return self.volume.offline if self.follower is None else self.follower.offline
 
     def recover(self) -> None:
-        """Repair the rows that an earlier run left, so that this run can continue from them.
+        """Repair the rows that an earlier run left, so that this run can continue.
 
-        Runs before any task. After a clean unmount it changes nothing.
-        It removes no block file, because the rows may not be on the disk yet; the first sync does.
+        Must run before any task. After a clean unmount nothing is changed. No block file is
+        removed, because the rows may not be on the disk yet; the first sync removes obsolete files.
         """
         self.db.begin_local()
         cached_blocks.unseal_all(self.db)
@@ -210,15 +210,15 @@ class Session:
             self.db.follow()
 
     def start(self) -> None:
-        """Begin to serve: accept changes from now on, unless mounted read-only."""
+        """Begin to serve requests; accept changes from now on unless mounted read-only."""
         if self.status.state is not MountState.STARTING:
             return  # a background task has failed already
         serves = MountState.SERVING if self.follower is None else MountState.FOLLOWING
         self.status.enter(serves)
-        self.damage.wake()  # damage that fsck marked may have cached copies
+        self.damage.wake()  # cached copies may heal damage that fsck marked
 
     async def run(self) -> None:
-        """Run the background tasks until cancelled; a failing one never ends the others."""
+        """Run the background tasks until cancelled; a failing task never ends another one."""
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "group commit": self.durability.run_group_commit,
             "background sync": self.durability.run_background_sync,
@@ -235,7 +235,7 @@ class Session:
                 nursery.start_soon(self._write)
 
     async def _write(self) -> None:
-        """Run a writer's tasks: uploads until the end, the others until the last txg."""
+        """Run a writer's tasks: uploads until cancelled, upkeep until the last txg is due."""
         upkeep: dict[str, Callable[[], Awaitable[None]]] = {
             "changelog": self.shipper.run,
             "condensing": self.condenser.run,
@@ -249,7 +249,7 @@ class Session:
             nursery.start_soon(self.run_upkeep, upkeep)
 
     async def run_upkeep(self, tasks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
-        """Run the tasks that must end before the last upload: later txgs would not be shipped."""
+        """Run the tasks that must end before the last upload, which ships their changes."""
         with self._upkeep:
             await self._run_all(tasks)
 
@@ -259,10 +259,10 @@ class Session:
                 nursery.start_soon(self.supervise, name, task)
 
     async def _follow(self) -> None:
-        """Follow; once promoted, do what a mount for writing does."""
-        assert self.follower is not None, "it was asked for"
+        """Follow another writer; after a promotion, run the tasks of a writer."""
+        assert self.follower is not None, "only a follower has this task"
         await self.follower.run()
-        async with self.follower.paused():  # a promotion ends the follower before it leads
+        async with self.follower.paused():  # a promotion in progress ends first
             promoted = not self.status.read_only
         if promoted:
             await self._write()
@@ -271,7 +271,7 @@ class Session:
         """Make a follower the writer; return the last link. Raises as ``promotion.take_over``.
 
         Raises:
-            UsageError: this mount is no follower, or no longer one.
+            UsageError: this mount is no follower, or does not follow any more.
         """
         follower = self.follower
         if follower is None:
@@ -289,30 +289,30 @@ class Session:
         return link
 
     def _lead(self, link: Link) -> None:
-        """Turn the session into one for writing. Schedule point: never."""
+        """Turn a follower's session into a writer's session. Schedule point: never."""
         self.db.lead()
         self.db.counters.begin_txg(link.next_txg)
         self.volume.position.advance(link)
         self.status.promote()
         self.damage.wake()
-        _log.info("promoted: writing from transaction group %d on", link.next_txg)
+        _log.info("promoted to the writer; its first txg is %d", link.next_txg)
 
     async def supervise(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
-        """Run one background task; if it fails, the mount turns read-only and keeps all changes."""
+        """Run a background task; if it fails, the mount turns read-only and keeps all changes."""
         try:
             await task()
         except Exception:  # noqa: BLE001 - a supervisor: logged, and the mount turns read-only
-            _log.exception("background task %r failed", name)
-            self.status.break_off(f"background task {name!r} failed; see the log")
+            _log.exception("the background task %r failed; the mount turns read-only", name)
+            self.status.break_off(f"the background task {name!r} failed; see the log")
 
     async def verify_copies(self) -> None:
-        """After a power cut: compare every cached block with its hash, and record that."""
+        """Compare every cached block with its hash, as a power cut requires, and record this."""
         await self.cache.verify_copies()
         self.db.begin_local()
         local_state.delete(self.db, "suspect")
 
     async def confirm_hold(self) -> None:
-        """Turn read-only if another host has taken the filesystem over; raises FencedError then."""
+        """Raise FencedError and turn read-only if another host has taken over the filesystem."""
         try:
             await self.volume.keeper.confirm()
         except FencedError as exc:
@@ -320,7 +320,7 @@ class Session:
             raise
 
     async def _run_images(self) -> None:
-        """Make an image when it would shorten a restore enough; then delete garbage and compact."""
+        """Make an image when one is due; then delete garbage and compact packs."""
         while True:
             await trio.sleep(min(IMAGE_CHECK_S, self.options.image_interval_s))
             if not self.status.writable:
@@ -336,17 +336,17 @@ class Session:
                 self.imager.put_off(exc)
 
     async def _run_reclaim(self) -> None:
-        """Delete garbage at intervals, also while no image is made."""
+        """Delete garbage at intervals, even if no image is due."""
         while True:
             await trio.sleep(RECLAIM_INTERVAL_S)
             if self.status.ships:
                 await self.reclaimer.run()
 
     async def image_is_due(self) -> bool:
-        """Return whether an image would shorten a restore much, or, after a long time, a little.
+        """Return whether an image would shorten a restore much, or a little after a long time.
 
-        Changes of locations alone do not make an image due; dead packs that cannot be deleted
-        without an image do.
+        Changes of locations alone do not make an image due. Dead packs that cannot be deleted
+        without an image make one due.
         """
         age_s = (self.volume.clock.now_ns() - self.imager.last_ns) / 1e9
         wanted = self.shipper.since_image.has_news or self.reclaimer.wants_image
@@ -368,8 +368,8 @@ class Session:
         """Ship all changes; see ``Shipper.ship``.
 
         Raises:
-            ReadOnlyStateError: mounted read-only, so without the lease.
-            LostBlockError: all changes are shipped, except blocks whose only copies are lost.
+            ReadOnlyStateError: the mount is read-only, so it does not hold the lease.
+            LostBlockError: the only copies of some blocks are lost; all other changes are shipped.
         """
         if self.status.read_only:
             raise ReadOnlyStateError("mounted read-only")
@@ -380,7 +380,7 @@ class Session:
         return link
 
     async def flush_now(self, progress: Progress = no_progress) -> Link | None:
-        """Do as ``flush``, for a user; restore a missing superblock, too."""
+        """Ship all changes as ``flush`` does, and store a missing superblock again; for a user."""
         link = await self.flush(progress)
         await self._tend_superblock(put_back_missing)
         return link
@@ -388,56 +388,56 @@ class Session:
     async def _tend_superblock(self, work: Callable[[Volume], Awaitable[None]]) -> None:
         try:
             await work(self.volume)
-        except (S3fsError, OSError) as exc:  # no content depends on it; the next flush tries again
-            _log.warning("cannot check the superblock: %s", exc)
+        except (S3fsError, OSError) as exc:  # no file depends on it; the next flush tries again
+            _log.warning("cannot check the superblock now, will try again: %s", exc)
 
     async def sync_file(self, ino: Ino, *, data_only: bool = False) -> None:
-        """Make one file and the metadata that names it durable, as the ``fsync`` option demands.
+        """Make a file and the metadata that names it durable, as the option ``fsync`` requires.
 
         Args:
-            data_only: times may be lost: fdatasync(2).
+            data_only: times need not be durable, as for fdatasync(2).
 
         Raises:
             OSError, DatabaseError: the file is not on the disk.
-            S3fsError: with fsync=remote: the file is on the disk, but not in the bucket.
+            S3fsError: only with fsync=remote: the file is on the disk, but not in the bucket.
         """
         await self.durability.sync_file(ino, data_only=data_only)
         if self.options.fsync == "remote":
             await self.shipper.wait_until_shipped(self.options.write_timeout_s)
 
     async def state_of(self, ino: Ino) -> bytes:
-        """Return a file's replication state, as the value of the extended attribute."""
+        """Return the replication state of a file, as the value of its extended attribute."""
         return (await self.unshipped.state_of(ino)).value.encode()
 
     async def flush_at_end(self, progress: Progress = no_progress) -> None:
-        """Do as ``flush``, and ship changes of locations, too, so that the bucket has all changes.
+        """Ship all changes as ``flush`` does, and also changes that affect only locations.
 
-        Images, garbage collection and similar tasks end first, so that the lease can be released
-        afterwards.
+        Upkeep tasks such as images and garbage collection end first, so that the lease can be
+        released afterwards.
         """
         self._upkeep.cancel()
         await self.flush(progress)
         if image_head.is_image_wanted(self.db):
             try:
                 await self.make_image(progress)
-            except (S3fsError, OSError) as exc:  # nothing depends on it
-                _log.warning("image postponed to the next mount: %s", exc)
+            except (S3fsError, OSError) as exc:  # the next mount makes the image
+                _log.warning("cannot make an image now; the next mount makes it: %s", exc)
         await self.shipper.ship(progress, anyway=True)
         await self._tend_superblock(tend)
 
     async def publish_anew(self, progress: Progress = no_progress) -> Head:
         """Publish the local state as the next txg; see ``Imager.make_anew``."""
         head = await self.imager.make_anew(progress)
-        # Ships the locations that were found after the cut.
+        # Ship the locations that were recorded after the cut.
         await self.shipper.ship(progress, anyway=True)
         return head
 
     async def close(self) -> None:
-        """Stop; unshipped changes stay on this host for the next mount.
+        """Stop the session; unshipped changes stay on this host for the next mount.
 
         Raises:
-            OSError, DatabaseError: the disk refused, or operations were lost; the next mount
-                treats this one as crashed.
+            OSError, DatabaseError: the disk failed, or operations were lost; the next mount treats
+                this session as crashed.
             StoreError: the lease was not released; the local state is complete.
         """
         if self.status.state is not MountState.STOPPING:
@@ -459,17 +459,17 @@ class Session:
             release = everything_there and not self.status.read_only
             await close_filesystem(self.volume, release=release)
         except (FencedError, LostLeaseError) as exc:
-            # Another host holds the lease, so there is nothing to release.
+            # Another host has the lease, or it is lost, so this host cannot release it.
             _log.warning("lease already lost: %s", exc)
 
     async def _lead_at_end(self) -> None:
-        """Make a follower's rows of cached blocks outlive the unmount."""
+        """Make a follower's rows of cached blocks durable, for the next mount."""
         if self.follower is not None:
             await self.follower.close()
         if self.db.follows:
             self.db.lead()
 
     async def _sync_at_end(self) -> None:
-        """Sync all files, also fetched blocks, which the next mount trusts without verification."""
+        """Sync all block files, even of fetched blocks: the next mount trusts them unverified."""
         await trio.to_thread.run_sync(self.files.sync_everything)
         await self.durability.sync()

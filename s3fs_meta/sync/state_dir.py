@@ -1,10 +1,12 @@
 """The state directory of one filesystem on this host: database, cache, socket, lock.
 
-Owns: its layout, the lock that keeps a second process out, and the check that no other user owns or
-can write to the directory. Does not know: its path (``state_paths``).
-The directory holds names, content and the database of the mount: a user who can plant an entry in
-it could make the daemon write to any file that the daemon may write. So the check follows no symbolic
-link and opens no entry: closing a descriptor of the database would drop SQLite's locks.
+Owns: the layout, the lock that excludes a second process, and the check that no other user owns or
+can write to the directory. Does not know: how the path is chosen (``state_paths``).
+
+The directory holds names, content and the database of the mount. A user who can plant an entry in
+it could make the daemon write to any file that the daemon may write, so the check follows no
+symbolic link. It opens no entry, because closing a descriptor of the database would drop SQLite's
+locks.
 
     <cachedir>/<label>-<hash of the URL>/
         lock           flock(2) by the one process that uses the directory
@@ -19,7 +21,7 @@ link and opens no entry: closing a descriptor of the database would drop SQLite'
         mount.log      the daemon's log when it has no terminal
 
     <cachedir>/<label>-<hash of the URL>-at-<hash of the mountpoint>/
-        the same for a snapshot that is mounted there; removed after the unmount
+        the state of a snapshot mounted on the mountpoint; removed after the unmount
 """
 
 import fcntl
@@ -69,7 +71,7 @@ class StateDir:
 
     @property
     def spool(self) -> Path:
-        """Return the path of snapshots of a database without a WAL; a crash may leave one."""
+        """Return the path of a snapshot of a database without a WAL; a crash may leave it."""
         return self.path / "meta.db-snapshot"
 
     @property
@@ -84,12 +86,12 @@ class StateDir:
 
     @property
     def rollback(self) -> Path:
-        """Return the directory where a rollback restores the past; a crash may leave it."""
+        """Return the directory in which a rollback restores the past txg; a crash may leave it."""
         return self.path / "rollback"
 
     @property
     def holder(self) -> list[str]:
-        """Return the recorded holder name and nonces of this host, maybe none."""
+        """Return the recorded holder name and nonces of this host, [] if none are recorded."""
         try:
             with (self.path / "holder").open("rb") as file:
                 return file.read(HOLDER_BYTES_MAX).decode("ascii", "replace").split()
@@ -99,7 +101,7 @@ class StateDir:
     def keep_holder(self, words: Sequence[str]) -> None:
         """Record this host's holder name and nonces durably. Blocking."""
         data = "\n".join(words).encode("ascii")
-        assert len(data) <= HOLDER_BYTES_MAX, "it is read back as a whole"
+        assert len(data) <= HOLDER_BYTES_MAX, "the file can be read with one read"
         if self.holder == list(words):
             return
         new = self.path / "holder.new"
@@ -108,7 +110,7 @@ class StateDir:
         sync_path(self.path)
 
     def clear_unfinished(self) -> None:
-        """Remove remains of interrupted work outside ``tmp``."""
+        """Remove remains of interrupted operations outside ``tmp``."""
         self.spool.unlink(missing_ok=True)
         shutil.rmtree(self.rollback, ignore_errors=True)
 
@@ -118,7 +120,7 @@ class StateDir:
         return self.path / "mount.log"
 
     async def lock(self, *, wait_s: float = 0.0) -> None:
-        """Take the lock, waiting at most *wait_s* seconds.
+        """Take the lock of the directory, waiting at most *wait_s* seconds.
 
         Raises:
             HeldError: another process on this host uses the filesystem.
@@ -132,9 +134,9 @@ class StateDir:
             await trio.sleep(_LOCK_POLL_S)
 
     def try_lock(self) -> bool:
-        """Take the lock if it is free; return whether it was.
+        """Take the lock if it is free; return whether it was free.
 
-        ``since_change_ns`` is then the times from the database's last change until now.
+        If so, ``since_change_ns`` becomes the time range from the last database change until now.
         """
         fd = os.open(self.path / "lock", _LOCK | os.O_CREAT, FILE_MODE)
         if not _can_lock(fd):
@@ -154,37 +156,38 @@ class StateDir:
 
     @property
     def is_locked_by_other(self) -> bool:
-        """Return whether some other process holds the lock now."""
+        """Return whether another process holds the lock now."""
         return is_locked(self.path)
 
     def drop_contents(self) -> None:
-        """Remove the database and its blocks; only for contents that the bucket has completely."""
-        # Removed first, so that after a crash the rows still name the remaining files.
+        """Remove the database and its blocks, all of whose data the bucket must have."""
+        # The blocks are removed first, so that after a crash the rows still name all remaining
+        # files.
         shutil.rmtree(self.blocks, ignore_errors=True)
         for suffix in ("", "-wal", "-shm", "-journal"):
             self.database.with_name(self.database.name + suffix).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove the whole directory, under its lock, with everything in it."""
-        assert self._lock_fd >= 0, "no other process may use what is removed"
+        """Remove the complete directory, whose lock this process must hold."""
+        assert self._lock_fd >= 0, "no other process may use the directory"
         shutil.rmtree(self.path, ignore_errors=True)
 
     @property
     def has_remains(self) -> bool:
-        """Return whether there are database logs or block files, which a lost database leaves."""
+        """Return whether database logs or block files exist, which a lost database leaves."""
         logs = (self.path / f"meta.db-{suffix}" for suffix in ("wal", "journal"))
         blocks = self.blocks.is_dir() and any(self.blocks.iterdir())
         return blocks or any(log.exists() for log in logs)
 
     def quarantine(self, stamp: str) -> Path:
-        """Return the path of one quarantine directory; it is not created."""
+        """Return the path of the quarantine directory with *stamp*; do not create it."""
         return self.path / f"kept-{stamp}"
 
     def quarantine_as(self, stamp: str) -> Path:
-        """Quarantine database and blocks: move them to a directory that is never removed; return it.
+        """Move database and blocks to a quarantine directory, which is never removed; return it.
 
-        The blocks are moved first and the logs last: after an interruption anywhere the rest is
-        found again, and no database is opened without its log.
+        The blocks are moved first and the logs last. So after an interruption at any point the next
+        mount finds the remaining files, and no database is opened without its log.
         """
         aside = self.quarantine(stamp)
         aside.mkdir(mode=0o700)
@@ -196,7 +199,7 @@ class StateDir:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether some other process uses a state directory, which may not exist."""
+    """Return whether another process uses a state directory, which may not exist."""
     try:
         fd = os.open(path / "lock", _LOCK)
     except FileNotFoundError:
@@ -208,10 +211,10 @@ def is_locked(path: Path) -> bool:
 
 
 class LockWatch:
-    """Waits until no process uses a state directory, which may not exist, or be removed meanwhile.
+    """Waits until no process uses a state directory, which may be missing or removed meanwhile.
 
-    A process that removes the directory holds the lock until then: so create the watch before that
-    process is asked to end.
+    A process that removes the directory holds the lock until it has done so. Create the watch
+    before that process is asked to end.
     """
 
     def __init__(self, path: Path) -> None:
@@ -228,7 +231,7 @@ class LockWatch:
             os.close(self._fd)
 
     async def wait_until_free(self) -> None:
-        """Return when no process uses the directory."""
+        """Wait until no process uses the directory."""
         if self._fd < 0:
             return
         while not _can_lock(self._fd):  # noqa: ASYNC110 - no event reports the end of a flock(2)
@@ -251,7 +254,7 @@ def remove_stale_snapshots(state: Path, but: Path) -> None:
         but: the directory of the snapshot that is about to be mounted; it is not removed.
     """
     for path in state.parent.glob(f"{glob.escape(state.name)}{SNAPSHOT_INFIX}*"):
-        # A directory without a lock belongs to a mount that has just begun.
+        # A directory without a lock file belongs to a mount that has just begun.
         if path != but and (path / "lock").exists():
             remove_stale_snapshot(path)
 
@@ -266,19 +269,20 @@ def remove_stale_snapshot(path: Path) -> None:
 
 
 def require_private(path: Path) -> None:
-    """Refuse a state directory that another user owns, can write, or has an entry in.
+    """Refuse a state directory that another user owns, can write to, or has an entry in.
 
-    If others can only read it, their access is removed: they cannot have planted an entry.
+    If other users can only read the directory, their access is removed, because they cannot have
+    planted an entry.
 
     Raises:
-        SettingsError: it is refused; nothing was changed.
-        OSError: it cannot be examined.
+        SettingsError: the directory is refused; nothing was changed.
+        OSError: the directory cannot be examined.
     """
     try:
         directory_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except NotADirectoryError as exc:  # also raised by O_NOFOLLOW with O_DIRECTORY for a link
+    except NotADirectoryError as exc:  # open(2) also fails so for a symbolic link
         raise SettingsError(
-            f"the state directory {str(path)!r} is a symbolic link or no directory; remove it, or "
+            f"the state directory {str(path)!r} is a symbolic link or no directory; remove it or "
             "choose another with --cachedir"
         ) from exc
     try:
@@ -300,7 +304,7 @@ def require_private(path: Path) -> None:
 
 
 def _require_entry(path: Path, directory_fd: int, name: str, *, is_open: bool) -> None:
-    """Refuse one entry as ``require_private`` does; remove other users' write permission."""
+    """Refuse an entry that another user may have planted; remove other users' write permission."""
     try:
         entry = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,11 +1,11 @@
 """This host's clock, compared with the store's.
 
-Owns: whether the two agree, and the time for the chain: this host's, or the store's if this host's
-is far from it. Does not know: garbage collection, its callers.
-Keeps: no txg gets its time from one wrong clock: the difference is measured before a host writes,
-and again when this host's clock jumps. A filesystem may have been idle for years, so the times of
-txgs prove nothing.
-Tasks: any; a measurement is one request.
+Owns: whether both clocks agree, and the time for changelogs: this host's, or the store's if the
+clocks differ much. Does not know: garbage collection, its callers.
+Keeps: no txg gets its time from this host's wrong clock. The difference is measured before a host
+writes, and again when this host's clock jumps. The times of earlier txgs prove nothing, because a
+filesystem may have been idle for years.
+Tasks: any task; a measurement is one request.
 Design: docs/design/durability.md, "Clocks".
 """
 
@@ -24,37 +24,37 @@ _S: int = 1_000_000_000
 
 
 class StoreClock:
-    """A clock for times that other hosts read; within CLOCK_OFF_S_MAX of the store's."""
+    """A clock for times that other hosts read, at most CLOCK_OFF_S_MAX from the store's."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        """Trust this host's clock until the first measurement."""
+        """Use this host's clock until the first measurement."""
         self._store = store
         self._clock = clock
-        self._offset_ns = 0  # nanoseconds added to this host's time if the clocks disagree, else 0
+        self._offset_ns = 0  # added to this host's time if the clocks disagree, else 0
         self._looked_ns = 0  # this host's time at the last measurement
-        self._looked_s = 0.0  # the time of that measurement by the monotonic clock
-        self.difference = ""  # the difference between the clocks, as text; empty: they agree
-        self.disagreement = ""  # consequence of the difference for a writer, one line of text
+        self._looked_s = 0.0  # monotonic time of the last measurement
+        self.difference = ""  # the difference of the clocks as text; "": they agree
+        self.disagreement = ""  # what the difference means for a writer, one line of text
 
     def now_ns(self) -> int:
         """Return the best known time, in nanoseconds since 1970-01-01 UTC."""
         return self._clock.now_ns() + self._offset_ns
 
     async def measure_for_reading(self) -> None:
-        """Compare the clocks only if the store has its own: then it takes no write to the store."""
+        """Compare the clocks if the store has its own clock, which can be read without a write."""
         if self._store.has_own_clock:
             await self.measure()
 
     @property
     def offset_ns(self) -> int:
-        """Return how far the store's clock is ahead of this host's; 0: they agree."""
+        """Return how far the store's clock is ahead of this host's clock, 0 if they agree."""
         return self._offset_ns
 
     async def compare(self) -> None:
-        """Compare the clocks; log a line as soon as they do not agree.
+        """Compare the clocks; log a line when they begin to disagree.
 
         Raises:
-            StoreError: the store is unavailable; the last result stays.
+            StoreError: the store is unavailable; the last result stays valid.
         """
         before = self.disagreement
         await self.measure()
@@ -69,7 +69,7 @@ class StoreClock:
         self._looked_ns, self._looked_s = after_ns, trio.current_time()
         ours_ns = min(
             max(theirs_ns or after_ns, before_ns), after_ns
-        )  # the store's time may lie anywhere between the two readings
+        )  # the store may have read its clock at any time between both readings
         off_ns = (theirs_ns or after_ns) - ours_ns
         if abs(off_ns) <= CLOCK_OFF_S_MAX * _S:
             self._offset_ns, self.difference, self.disagreement = 0, "", ""
@@ -80,22 +80,22 @@ class StoreClock:
             f"the clock of this host is {_describe(abs(off_ns))} {way} that of {self._store.url}"
         )
         self.disagreement = (
-            f"{self.difference}: what is written is dated by the store, and nothing is reclaimed "
-            "until they agree; set the clock"
+            f"{self.difference}: new txgs get the store's time, and no garbage is deleted until "
+            "the clocks agree; set the clock"
         )
 
     async def compare_after_a_jump(self) -> None:
-        """Compare the clocks if this host's was set or the host slept since. Raises as ``compare``."""
+        """Compare the clocks if this host's clock jumped or it slept. Raises as ``compare``."""
         passed_ns = self._clock.now_ns() - self._looked_ns
         elapsed_ns = int((trio.current_time() - self._looked_s) * _S)
         if abs(passed_ns - elapsed_ns) > CLOCK_OFF_S_MAX * _S:
             await self.compare()
 
     async def require_agreement(self) -> None:
-        """Compare the clocks.
+        """Compare the clocks; refuse clocks that disagree.
 
         Raises:
-            ClockError: they do not agree.
+            ClockError: the clocks do not agree.
             StoreError: as ``compare``.
         """
         await self.compare()

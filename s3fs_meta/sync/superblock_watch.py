@@ -1,9 +1,9 @@
-"""Care for the superblock by a running mount: updating this host's copy, restoring missing ones.
+"""Upkeep of the superblock by a running mount: updating this host's copy, restoring objects.
 
-Owns: when that may be done. Does not know: which copy is used, how one is written.
-Keeps: only the host that holds the lease stores a missing copy again, so no removed filesystem
+Owns: when a mount may do this. Does not know: which copy is used, how a copy is written.
+Keeps: only the host that holds the lease stores a missing copy again, so a removed filesystem never
 reappears.
-Tasks: the background reclaim, a flush by the user, and the last flush of a mount.
+Tasks: the background garbage collection, a flush by the user, the last flush of a mount.
 """
 
 import logging
@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 async def retained_s(volume: Volume) -> int:
-    """Return the retention in seconds; any host may have changed it. Nothing is written.
+    """Return the present retention in seconds, which any host may have changed; write nothing.
 
-    It is the longest retention of all copies, unless both objects in the bucket are equal and not
-    older than this host's copy.
+    The result is the longest retention of all copies, unless both objects in the bucket are equal
+    and not older than this host's copy.
 
     Raises:
         As ``open_keys``.
@@ -40,7 +40,7 @@ async def tend(volume: Volume) -> None:
     """Restore missing copies in the bucket, and update this host's copy after a change.
 
     Raises:
-        FencedError: another host has taken the filesystem over; the bucket is unchanged.
+        FencedError: another host has taken over the filesystem; the bucket is unchanged.
         As ``open_keys``; the bucket is unchanged.
     """
     remembered = Remembered(volume.state_dir.path)
@@ -55,8 +55,8 @@ async def tend(volume: Volume) -> None:
         _log.warning("%s", notice)
     if _was_exchanged(volume.superblock, keys.superblock):
         _log.warning(
-            "the superblock in the bucket differs but has the same generation; this host "
-            "keeps using the one that it has seen, and the longer retention"
+            "the superblock in the bucket differs from this host's copy but has the same "
+            "generation; this host continues to use its copy, and the longer retention"
         )
         return
     volume.known.accept(keys.superblock)
@@ -64,7 +64,7 @@ async def tend(volume: Volume) -> None:
 
 
 async def put_back_missing(volume: Volume) -> None:
-    """Do as ``tend`` if a listing lacks one of the two objects; else only the listing is read."""
+    """Call ``tend`` if a listing shows that one of the two objects in the bucket is missing."""
     wanted = {superblock_codec.KEY, superblock_codec.COPY_KEY}
     async with aclosing(volume.store.list(superblock_codec.KEY)) as listing:
         async for info in listing:
@@ -75,7 +75,7 @@ async def put_back_missing(volume: Volume) -> None:
 
 
 def _was_exchanged(seen: Superblock, found: Superblock) -> bool:
-    """Return whether a superblock was replaced without a change: changes raise the generation."""
+    """Return whether a superblock was exchanged: a change would have raised its generation."""
     return found.generation == seen.generation > 0 and found != seen
 
 

@@ -1,9 +1,9 @@
 """Uncached reads: content of blocks from their packs, for callers that read each block once.
 
-Owns: combining requests: one for adjacent blocks, one for all small blocks of a shared window.
+Owns: combining requests, one for adjacent blocks or for all small blocks in one window of a pack.
 Does not know: files, cached blocks (``cache.fetcher`` downloads those).
-Keeps: a missing or damaged block is returned empty, never as zeros.
-Tasks: any number at once.
+Keeps: the content of a missing or damaged block is returned as b"", never as zeros.
+Tasks: any number of tasks at once.
 """
 
 import contextlib
@@ -39,11 +39,11 @@ class Content(NamedTuple):
     """The content of a block, or the part of its beginning that is available."""
 
     data: bytes
-    sure_bytes: int  # number of verified bytes at the beginning; later ones may be wrong
+    sure_bytes: int  # number of verified bytes at the beginning; later bytes may be wrong
 
 
 class _Window:
-    """A stretch of a pack that is fetched once."""
+    """A range of a pack that is fetched once, for all small blocks in it."""
 
     def __init__(self) -> None:
         self.lock = trio.Lock()
@@ -51,7 +51,7 @@ class _Window:
 
 
 class _Record(NamedTuple):
-    """The location of a block in its pack, and its row."""
+    """The location of a block's record in a pack, and the row of the block."""
 
     pack: PackId
     start: int
@@ -69,10 +69,10 @@ class UncachedReader:
         keyring: Keyring,
         find_elsewhere: FindElsewhere | None = None,
     ) -> None:
-        """Make a reader of blocks.
+        """Make a reader of the blocks in *db*.
 
         Args:
-            find_elsewhere: finds another location for a block that its recorded location lost.
+            find_elsewhere: finds another location for a block whose recorded location is damaged.
         """
         self._db = db
         self._store = store
@@ -81,7 +81,7 @@ class UncachedReader:
         self._windows: OrderedDict[tuple[PackId, int], _Window] = OrderedDict()
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
-        """Return the content of blocks, in their order; empty for a lost one.
+        """Return the content of blocks, in the order of *wanted*; empty for a lost block.
 
         Raises:
             StoreError: the bucket cannot be reached.
@@ -96,7 +96,7 @@ class UncachedReader:
         return found
 
     async def _read_elsewhere(self, located: Located, find: FindElsewhere) -> bytes:
-        """Return the content of a block from another location; empty if there is none."""
+        """Return the content of a block from another location, b"" if no other location has it."""
         other = await find(located)
         if other is None:
             return b""
@@ -130,11 +130,11 @@ class UncachedReader:
             return await trio.to_thread.run_sync(self._open_all, key, first.start, stored, records)
         if len(records) == 1:
             return [b""]
-        # If the object is truncated, only the last blocks may be lost.
+        # If the object is truncated, only its last blocks may be lost, so read each block alone.
         return [data for one in records for data in await self._read_run([one])]
 
     async def _from_window(self, key: ObjectKey, record: _Record) -> bytes:
-        """Return a small record; the window around it stays in memory for its neighbours."""
+        """Return a small record; the window around it stays in memory for neighbouring records."""
         number = record.start // NEIGHBOUR_FETCH_BYTES
         begin = number * NEIGHBOUR_FETCH_BYTES
         if record.stop > begin + NEIGHBOUR_FETCH_BYTES:  # the record spans two windows
@@ -158,7 +158,7 @@ class UncachedReader:
     def _open_all(
         self, key: ObjectKey, start: int, stored: bytes, records: Sequence[_Record]
     ) -> list[bytes]:
-        """Verify and unpack records of a stretch; in a thread."""
+        """Verify and unpack the records in a range of a pack. Blocking."""
         return [
             self._open(key, memoryview(stored)[one.start - start : one.stop - start], one)
             for one in records
@@ -177,7 +177,7 @@ class UncachedReader:
 
 
 def _runs(wanted: Sequence[Located]) -> Iterator[list[_Record | None]]:
-    """Yield runs of blocks that one request can fetch; None for a block without a location."""
+    """Yield runs of blocks that one request can fetch; [None] for a block without a location."""
     run: list[_Record | None] = []
     for located in wanted:
         record = _record(located)
@@ -194,7 +194,7 @@ def _runs(wanted: Sequence[Located]) -> Iterator[list[_Record | None]]:
 
 def _follows(run: list[_Record | None], last: _Record, record: _Record) -> bool:
     first = run[0]
-    assert first is not None, "what is nowhere has no neighbours"
+    assert first is not None, "a block without a location ends no run"
     beside = record.pack == last.pack and record.start == last.stop
     return beside and record.stop - first.start <= CONTENT_RUN_BYTES
 
@@ -202,7 +202,7 @@ def _follows(run: list[_Record | None], last: _Record, record: _Record) -> bool:
 def _record(located: Located) -> _Record | None:
     if located.pack is None:
         return None
-    assert located.pack_offset is not None, "what is in a pack has a place there"
-    assert located.stored_bytes is not None, "with a length"
+    assert located.pack_offset is not None, "a block with a pack has an offset"
+    assert located.stored_bytes is not None, "a block with a pack has a length"
     start = located.pack_offset
     return _Record(located.pack, start, start + located.stored_bytes, located)

@@ -1,8 +1,9 @@
-"""A filesystem that is open on this host, as one value, and the options to open it with.
+"""An opened filesystem as one value, and the options with which it is opened.
 
-Owns: its parts: store, keys, state directory, database, lease, position in the chain.
-Does not know: how it is opened and closed (``sync.opening``), what runs on it (``sync.session``).
-Keeps: the value never changes. What changes during a mount's life has an owner with methods: the
+Owns: the list of its parts: store, keys, state directory, database, lease, position in the chain.
+Does not know: how it is opened and closed (``sync.opening``), which tasks use it
+(``sync.session``).
+Keeps: the value never changes. Each part that changes during a mount is an object with methods: the
 lease (``LeaseKeeper``), the position (``Position``), the superblock (``KnownSuperblock``), and the
 role, follower or writer (``mount_state.MountStatus``).
 """
@@ -27,37 +28,37 @@ from s3fs_meta.sync.store_clock import StoreClock
 
 @dataclass(frozen=True, slots=True)
 class OpenOptions:
-    """How to open a filesystem."""
+    """The options with which a filesystem is opened."""
 
     pragmas: Pragmas = field(default_factory=Pragmas)
     read_only: bool = False
-    follow: bool = False  # read-only, and exactly at the end of the chain
-    repairing: bool = False  # fsck: open state that a mount would refuse
-    mend: Mend | None = None  # txgs that may be abandoned if the end of the chain is unreadable
-    accept_superblock: bool = False  # fsck: quarantine local state of other keys
+    follow: bool = False  # read-only, with exactly the state of the last txg
+    repairing: bool = False  # set by fsck: open state that a mount would refuse
+    mend: Mend | None = None  # txgs that may be abandoned if they cannot be read
+    accept_superblock: bool = False  # set by fsck: quarantine local state with other keys
     force_takeover: bool = False
     unsafe_single_writer: bool = False
     lock_wait_s: float = 0.0
-    lease_check_s: float = LEASE_CHECK_S  # time between two checks of a held lease
-    at_least: Mark | None = None  # a link that the opened state must include
+    lease_check_s: float = LEASE_CHECK_S  # minimum time between two checks of a held lease
+    at_least: Mark | None = None  # the mark of a link that the opened state must include
     hook: Hook = no_hook
 
 
 class Position:
-    """The position of the rows in the chain. The writer or the follower of a mount advances it."""
+    """The position of the database in the chain, which the mount's writer or follower advances."""
 
     def __init__(self, first: Link) -> None:
-        """Begin at the link that the rows held when the filesystem was opened."""
+        """Begin at the link of the database when the filesystem was opened."""
         self.first = first
         self.link = first  # the link that a follower shows, or that a writer shipped last
 
     def advance(self, link: Link) -> None:
-        """Note that the rows hold another link now. Schedule point: never."""
+        """Record that the database now has the state of another link. Schedule point: never."""
         self.link = link
 
 
 class KnownSuperblock:
-    """The superblock that this mount uses. Other hosts may change the one in the bucket."""
+    """The superblock that this mount uses; another host may change the superblock in the bucket."""
 
     def __init__(self, present: Superblock) -> None:
         self._present = present
@@ -75,7 +76,7 @@ class KnownSuperblock:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A filesystem open on this host: the state directory is locked, the database open."""
+    """A filesystem opened on this host: its state directory is locked, its database open."""
 
     store: ObjectStore
     known: KnownSuperblock
@@ -85,16 +86,16 @@ class Volume:
     recorder: ChangeRecorder
     keeper: LeaseKeeper
     position: Position
-    clock: StoreClock  # clock for times in the chain
-    options: OpenOptions  # options of the opening; a promotion does not change them
-    crashed: bool  # unclean shutdown of the last mount on this host
-    power_lost: bool  # unclean shutdown, and the machine was rebooted since
+    clock: StoreClock  # gives the times of changelogs
+    options: OpenOptions  # as given at opening; a promotion does not change them
+    crashed: bool  # the last mount on this host had an unclean shutdown
+    power_lost: bool  # also, the machine was rebooted since
     notices: tuple[str, ...]  # one-line facts to show to the user
     # Faults of the copies in the bucket when the volume was opened.
     superblock_faults: tuple[str, ...] = ()
-    mended: tuple[str, ...] = ()  # faults of the chain, and abandoned txgs
-    offline: str = ""  # why it was opened without the bucket; empty: the bucket was reachable
-    # True for a snapshot, whose state directory is removed when it is closed.
+    mended: tuple[str, ...] = ()  # lines about faults of the chain and abandoned txgs
+    offline: str = ""  # why it was opened without the bucket; "": with the bucket
+    # True for a snapshot; its state directory is removed when the snapshot is closed.
     throwaway: bool = False
 
     @property
@@ -109,5 +110,5 @@ class Volume:
 
     @property
     def link(self) -> Link:
-        """Return the link that the rows held when the filesystem was opened."""
+        """Return the link of the database when the filesystem was opened."""
         return self.position.first

@@ -141,7 +141,7 @@ def test_sqlite_full_undoes_one_group_and_nothing_that_was_synced(
     made = make_directories_until_refused(mnt)
     found = program.status(mnt)
     assert found["state"] == "degraded"
-    assert "operations of the last moments were lost" in found["why"]
+    assert "the last operations were lost" in found["why"]
     assert differing(contents(mnt), expected) == []
     left = directories(mnt)
     assert left == made[: len(left)]

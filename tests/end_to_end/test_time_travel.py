@@ -151,4 +151,4 @@ def test_mount_at_least_compares_the_bucket_with_an_earlier_state(
     later = f"{int(mark.split(':')[0]) + 50}:{mark.split(':')[1]}"
     done = program.run("mount", "--at-least", later, place.url, place.mountpoint)
 
-    assert (done.returncode, "it ends before that" in done.stderr) == (12, True)
+    assert (done.returncode, "the bucket's last txg is earlier" in done.stderr) == (12, True)

@@ -91,7 +91,7 @@ def record(db: Database, link: Link) -> None:
 
 
 def record_own(db: Database, link: Link) -> None:
-    """Record a link that this host wrote as the database's. Transaction: inside a group."""
+    """Record the link of the state in a database, written by this host. Inside a group."""
     record(db, link)
     note_own(db, link.txg)
 
@@ -183,16 +183,18 @@ async def fetch_next(store: ObjectStore, keyring: Keyring, uuid: str, before: Li
 
     Raises:
         ObjectMissingError: this changelog does not exist.
-        FormatError: the object with its name is damaged, or does not follow the link.
+        FormatError: the object with the changelog's name is damaged, or does not follow the link.
     """
     fetched = await fetch(store, keyring, uuid, before.next_txg)
     if fetched.changelog.previous != before.hash:
         key = key_of(before.next_txg)
-        raise FormatError(key, f"it does not follow changelog {before.txg} as this host knows it")
+        raise FormatError(
+            key, f"the object does not follow changelog {before.txg} as this host knows it"
+        )
     if fetched.link.floor < before.floor:
         raise FormatError(
             key_of(fetched.link.txg),
-            "its retention floor is lower than that of the changelog before it",
+            "the retention floor is lower than in the changelog before it",
         )
     return fetched
 
@@ -215,7 +217,7 @@ async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fe
         ObjectMissingError: the changelog does not exist.
         NewerFormatError: the changelog claims an unknown version, and the next changelog does not
             prove that its bytes were changed.
-        FormatError: the object with its name is damaged.
+        FormatError: the object with the changelog's name is damaged.
     """
     key = key_of(txg)
     data = (await store.get(key, ENCODED_BYTES_MAX)).data

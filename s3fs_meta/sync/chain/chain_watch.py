@@ -31,7 +31,7 @@ class ChainWatch:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._tail: _Tail | None = None  # None until the object was read once
+        self._tail: _Tail | None = None  # None until the changelog was read once
 
     def note(self, link: Link, data: bytes) -> None:
         """Remember the last bytes of a changelog that has just been confirmed."""

@@ -183,7 +183,9 @@ async def fetch(
     if level.uuid != uuid:
         raise FormatError(key, "the level object belongs to another filesystem")
     if level.previous != before.hash or level.floor < before.floor:
-        raise FormatError(key, f"it does not follow changelog {before.txg} as this host knows it")
+        raise FormatError(
+            key, f"the object does not follow changelog {before.txg} as this host knows it"
+        )
     return level
 
 
@@ -295,7 +297,7 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
     for one, other in itertools.pairwise(pieces):
         if other.previous != one.link.hash or other.first != one.link.next_txg:
             key = changelog_codec.key_of(other.first)
-            raise FormatError(key, f"it does not follow changelog {one.link.txg}")
+            raise FormatError(key, f"the object does not follow changelog {one.link.txg}")
     if max(piece.schema_version for piece in pieces) > SCHEMA_VERSION:
         raise NotMergedError("a changelog has a newer schema version")
     last = pieces[-1].link

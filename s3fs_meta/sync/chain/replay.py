@@ -2,8 +2,8 @@
 
 Owns: the order *fetch, verify, apply, record the link*, one txg after another; refusing a changelog
 that is missing, damaged or does not fit.
-Does not know: rows (``meta.replica``), why the database needs later txgs. Tasks: one per database;
-no other task uses the database meanwhile.
+Does not know: rows (``meta.replica``), why the database needs later txgs.
+Tasks: one per database; no other task uses the database meanwhile.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Making level objects in a background task of the writer.
 
-Owns: which level objects are missing, and the order in which they are made. Does not know: how
-changelogs are merged (``levels``).
+Owns: which level objects are missing, and the order in which they are made.
+Does not know: how changelogs are merged (``levels``).
 Keeps: only confirmed txgs are merged; a run that cannot be merged gets no level, because a restore
 can use its changelogs.
 Tasks: ``run`` is one background task.

@@ -2,7 +2,7 @@
 
 follower          polls the chain and switches to each new txg atomically
 follower_resync   restores a second database if changelogs do not lead to the newest txg
-promotion         the follower becomes the writer; the same fence as any opening for writing
+promotion         makes the follower the writer, with a fence record as at any opening for writing
 
 Each txg becomes visible atomically: no request is answered from two txgs.
 

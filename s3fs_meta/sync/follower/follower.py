@@ -1,12 +1,13 @@
-"""A read-only mount that follows another host: each txg becomes visible atomically.
+"""The follower: a read-only mount that shows each new txg of another host atomically.
 
 Owns: when to poll for the next txg, the order *apply on a second connection, switch, drop removed
-blocks*, and the restore if changelogs do not lead to the newest txg.
+blocks*, and when to restore because changelogs do not lead to the newest txg.
 Does not know: FUSE, leases, rows.
-Keeps: no request is answered partly from one txg and partly from the next: a second connection
-commits a txg, in a thread, while the mount's own connection still reads the txg before it; the
+Keeps: no request is answered partly from one txg and partly from the next. A second connection
+commits a txg, in a thread, while the mount's own connection still reads the txg before it. Then the
 mount's connection switches in one slice of the event loop.
-Tasks: ``run`` is one background task. One txg at a time; the task in ``paused`` has the database.
+Tasks: ``run`` is one background task. One txg is applied at a time; a task in ``paused`` has the
+second connection.
 Design: docs/design/concurrency.md, "A follower turns".
 """
 
@@ -52,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 class Follower:
-    """Advances one read-only mount, txg by txg."""
+    """Advances the state that one read-only mount shows, txg by txg."""
 
     def __init__(
         self,
@@ -64,13 +65,13 @@ class Follower:
         interval_s: float,
         degrade: Callable[[str], None],
     ) -> None:
-        """Begin at the txg of the opened filesystem.
+        """Begin at the txg that the opened database has.
 
         Args:
             volume: a filesystem opened to follow.
             cache: the mount's block cache.
             kernel: drops the cached answers that a txg changes.
-            clock: for times in ``status``.
+            clock: gives the times that ``status`` shows.
             interval_s: the time between two polls for the next txg.
             degrade: called with the reason when the mount cannot show any txg.
         """
@@ -85,10 +86,10 @@ class Follower:
         self._touched: Touched | None = None  # inodes of the txg being applied; None: too many
         self._turn = trio.Lock()
         self._ended = trio.Event()
-        self._missed = 0  # polls without an answer, since the last listing
+        self._missed = 0  # polls without a new txg, since the last listing
         self._anew_not_before_s = -math.inf
         self._position = volume.position
-        self.offline = volume.offline  # why only local state is shown; empty: the bucket answers
+        self.offline = volume.offline  # why only local state is shown; "": the bucket answers
         self.polled_ns = 0
         self.last_error = ""
 
@@ -100,7 +101,7 @@ class Follower:
     # --- scheduling ----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Follow until cancelled or closed."""
+        """Poll for new txgs at intervals and show them, until cancelled or closed."""
         while not self._ended.is_set():
             await self.poll_once()
             with trio.move_on_after(self._interval_s):
@@ -119,17 +120,19 @@ class Follower:
                     self.offline = ""
             except S3fsError as exc:
                 if str(exc) != self.last_error:
-                    _log.warning("cannot follow, showing txg %d: %s", self.link.txg, exc)
+                    _log.warning(
+                        "cannot get the next txg, still showing txg %d: %s", self.link.txg, exc
+                    )
                 self.last_error = str(exc)
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Give the connection that applies txgs to the caller; no txg is applied meanwhile."""
+        """Apply no txg in the with-block, so that the caller may use the second connection."""
         async with self._turn:
             yield
 
     async def close(self) -> None:
-        """Stop following, and close the second connection."""
+        """Stop polling for txgs, and close the second connection."""
         self._ended.set()
         await self._close_applier()
 
@@ -139,7 +142,7 @@ class Follower:
             self._applier = None
 
     async def applier(self) -> Database:
-        """Return the connection that applies txgs, for a caller inside ``paused``."""
+        """Return the second connection, which applies txgs, to a caller inside ``paused``."""
         if self._applier is None:
             self._applier = await trio.to_thread.run_sync(
                 Database.open, self._db.path, self._db.pragmas
@@ -149,10 +152,11 @@ class Follower:
     # --- one txg -------------------------------------------------------------------------------
 
     async def catch_up(self) -> None:
-        """Show the newest txg of the bucket. Only ``poll_once`` and callers in ``paused`` call it.
+        """Show the newest txg of the bucket; the caller must be ``poll_once`` or inside ``paused``.
 
         Raises:
-            S3fsError: a txg is unavailable; the mount shows the one before it, complete.
+            S3fsError: a txg is unavailable; the mount shows the complete state of the txg before
+                it.
         """
         try:
             while fetched := await self._poll():
@@ -165,7 +169,7 @@ class Follower:
             await self._begin_anew(str(exc), None)
 
     async def _poll(self) -> Fetched | None:
-        """Return the next txg, None if there is none yet: one small request."""
+        """Return the changelog after the shown txg, None if none exists; one small request."""
         volume = self._volume
         try:
             fetched = await chain.fetch_next(volume.store, volume.keyring, volume.uuid, self.link)
@@ -178,13 +182,13 @@ class Follower:
         return fetched
 
     async def _require_next(self) -> None:
-        """Raise if the bucket has later txgs but not the next one, or lacks the shown txg."""
+        """Raise if the bucket lacks the shown txg, or has later txgs but not the next txg."""
         volume = self._volume
         found = await chain.numbers_from(volume.store, volume.keyring, self.link.txg)
         self._missed = 0
         if not found and self.link.hash != NO_HASH:
             url = self._volume.store.url
-            raise OlderBucketError(url, self.link.txg, f"it has no {key_of(self.link.txg)}")
+            raise OlderBucketError(url, self.link.txg, f"{key_of(self.link.txg)} is missing")
         if found and found[-1] > self.link.txg and self.link.next_txg not in found:
             raise ObjectMissingError(key_of(self.link.next_txg))
 
@@ -198,10 +202,10 @@ class Follower:
         await self._show(turned, gone, fetched.link)
         if applier.wal_bytes > WAL_CHECKPOINT_BYTES:
             await trio.to_thread.run_sync(applier.checkpoint)
-            self._db.go_on()  # no connection reads the WAL any more, so the next txg restarts it
+            self._db.go_on()  # no connection reads the WAL now, so the next txg restarts it
 
     def _hear(self, changeset: bytes) -> None:
-        """Collect the rows that a part of a txg touches, unless they are too many; in a thread."""
+        """Collect the rows that a part of a txg changes, unless they are too many. Blocking."""
         known = self._touched
         if known is None:
             return
@@ -217,13 +221,13 @@ class Follower:
         """Restore the newest txg into a second database, and show that database instead.
 
         Raises:
-            StoreError, CorruptionError: the txg is unavailable; no retry for FOLLOW_ANEW_S.
+            StoreError, CorruptionError: the newest txg is unavailable. A retry waits FOLLOW_ANEW_S.
         """
         if trio.current_time() < self._anew_not_before_s:
             raise FormatError(self._volume.store.url, f"{why}; {self.last_error}")
         self._anew_not_before_s = trio.current_time() + FOLLOW_ANEW_S
-        _log.warning("restoring, and showing txg %d meanwhile: %s", self.link.txg, why)
-        self.last_error = f"restoring, because {why}"
+        _log.warning("restoring the newest txg, showing txg %d meanwhile: %s", self.link.txg, why)
+        self.last_error = f"restoring the newest txg, because {why}"
         path, link = await follower_resync.restore_beside(
             self._volume, await self.applier(), self.link, image, self._cache, self._clock
         )
@@ -241,12 +245,12 @@ class Follower:
         if failure is not None:
             await self._cache.forget_gone(self._cache.index.blocks())
             raise failure
-        _log.info("restored: showing txg %d", link.txg)
+        _log.info("restored the newest txg, showing txg %d", link.txg)
 
     def _exchange(self, path: Path, link: Link) -> S3fsError | None:
         """Switch to another database; if that fails, keep the current one and return the error.
 
-        If the current database cannot be opened again either, the mount is degraded.
+        If the current database cannot be opened again, the mount is degraded.
         """
         failure = None
         try:
@@ -254,7 +258,7 @@ class Follower:
         except S3fsError as exc:
             failure = exc
             if self._db.is_closed:
-                why = "the local database was lost while another took its place"
+                why = "the local database was lost while a restored one replaced it"
                 self._degrade(f"{why}: {exc}; unmount, and mount again")
                 raise
         shown = link if failure is None else chain.recorded(self._db)
@@ -267,7 +271,7 @@ class Follower:
         try:
             await self._kernel.before_turn(turned)
             self._db.go_on()
-            self._cache.evictor.reconsider()  # the writer may have healed damage
+            self._cache.evictor.reconsider()  # healed blocks can be evicted
             self._position.advance(link)
         finally:
             self._kernel.at_turn()
@@ -276,7 +280,7 @@ class Follower:
 
 
 def _turned(db: Database, touched: Touched | None) -> Turned | None:
-    """Return the changes of a txg that was applied just now; in a thread."""
+    """Return the changes of a txg that has just been applied. Blocking."""
     if touched is None:
         return None
     names = touched.names

@@ -1,7 +1,8 @@
-"""A second database for a follower, restored if changelogs do not lead to the newest txg.
+"""Restoring a second database for a follower if changelogs do not lead to the newest txg.
 
-Owns: restoring it, and copying this host's local state into it. Does not know: how a mount switches
-to it. Tasks: the follower's; meanwhile the mount answers from its current database.
+Owns: restoring the database, and copying this host's local state into it. Does not know: how a
+mount switches to the database. Tasks: the follower's task; meanwhile the mount answers from its
+current database.
 Keeps: a new database is returned only after the last copies of damaged blocks were quarantined,
 because the switch drops all cached blocks.
 """
@@ -38,17 +39,17 @@ async def restore_beside(
     """Restore the newest txg of the bucket into a new database; return its path and its link.
 
     Args:
-        volume: a filesystem that follows.
+        volume: the volume of a follower.
         applier: the follower's second connection; it has the local state of this host.
         shown: the link that the mount shows.
-        image: the image to begin with; None: the newest one.
-        cache: of the mount; it is not changed.
-        clock: for the name of a quarantine.
+        image: the image to begin with; None: the newest image.
+        cache: the cache of the mount, which is not changed.
+        clock: gives the time in the name of a quarantine directory.
 
     Raises:
-        OlderBucketError: the chain in the bucket ends before *shown*.
-        StoreError, FormatError: the txg is unavailable; the new database was removed.
-        NoSpaceLeftError, DatabaseError: the disk refused; the new database was removed.
+        OlderBucketError: the last txg of the chain is before *shown*.
+        StoreError, FormatError: the newest txg is unavailable; the new database was removed.
+        NoSpaceLeftError, DatabaseError: the disk is full or failed; the new database was removed.
     """
     head = (await volume.keeper.read()).head
     if head is None:
@@ -73,11 +74,11 @@ async def restore_beside(
 
 def _require_newer(link: Link, shown: Link, url: str) -> None:
     if link.txg < shown.txg:
-        raise OlderBucketError(url, shown.txg, f"it ends at txg {link.txg}")
+        raise OlderBucketError(url, shown.txg, f"the last txg of the bucket is {link.txg}")
 
 
 def _copy_position(path: Path, applier: Database, head: Head | None) -> None:
-    """Copy the local state of this host into a restored database; in a thread."""
+    """Copy this host's rows of local state into a restored database. Blocking."""
     db = Database.open(path, applier.pragmas)
     try:
         db.begin_local()

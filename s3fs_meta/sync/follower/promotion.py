@@ -2,11 +2,11 @@
 
 Owns: the order *check the lease, catch up, take the lease, append the fence record, recount totals
 that no changelog has*.
-Does not know: what a session does with it, FUSE.
+Does not know: how a session becomes a writer's, FUSE.
 Tasks: one promotion at a time, while the follower is paused. Until the promotion ends, the mount
-answers from the last txg that it showed.
-Crash after taking the lease: the next mount or promotion on this host regains it at once.
-Crash after the fence record: the same, and it continues from the fence record.
+answers from the last txg that it showed. After a crash with the lease taken, the next mount or
+promotion on this host gets the lease again at once. After a crash with the fence record appended,
+it also continues from the fence record.
 """
 
 import trio
@@ -30,15 +30,15 @@ async def take_over(
     """Make this host the writer; return the link of its fence record.
 
     Args:
-        volume: a filesystem that follows.
-        follower: the volume's follower; the caller is inside ``Follower.paused``.
-        hook: called after each step.
+        volume: the volume of a follower.
+        follower: the follower of the volume; the caller is inside ``Follower.paused``.
+        hook: called after each named step.
         force: take the lease from any host that holds it.
         unsafe: accept a store that ignores conditional writes.
 
     Raises:
-        HeldError, UnconditionalStoreError: refused; the mount keeps following.
-        StoreError: the store is unavailable; the mount keeps following and can be promoted later.
+        HeldError, UnconditionalStoreError: this host may not write; the mount stays a follower.
+        StoreError: the store is unavailable; the mount stays a follower and can be promoted later.
     """
     keeper = volume.keeper
     held = lease_proof.known(volume.db, volume.state_dir, volume.keyring, doubtful=False)
@@ -58,7 +58,7 @@ async def take_over(
 
     await catch_up(db)
     await lease_proof.refuse_copy(volume.store, volume.keyring, volume.uuid, lease, db, force=force)
-    if pending.outbox(db) is not None:  # the fence record of an interrupted promotion
+    if pending.outbox(db) is not None:  # an interrupted promotion left its fence record
         db.begin_local()
         pending.clear_outbox(db)
         db.commit()
@@ -75,12 +75,12 @@ async def take_over(
     await trio.to_thread.run_sync(_settle, db)
     hook("totals settled")
     link = chain.recorded(db)
-    assert link is not None, "the fence record was noted"
+    assert link is not None, "the database records the link of the fence record"
     return link
 
 
 def _settle(db: Database) -> None:
-    """Recount the totals that a writer maintains; blocks for a second per ten million blocks."""
+    """Recount the totals that a writer maintains. Blocks 1 s per ten million blocks."""
     db.begin_local()
     replica.settle(db)
     pending.set_block_floor(db, pending.first_new_block(db))

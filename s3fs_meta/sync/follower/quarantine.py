@@ -1,12 +1,12 @@
-"""Quarantine of the last copies that a follower has cached, before it drops its cached blocks.
+"""Quarantining cached blocks of a follower that may be last copies, before it drops its cache.
 
-Owns: a directory ``kept-…`` with these block files and the rows that name them.
-Does not know: which blocks are last copies (``sync.last_copies``), what comes after the quarantine.
-A follower resyncs after another host's fsck replaced unreadable content by holes, for example. Then
-cached blocks of damaged packs may be the last copies of that content. The files get a second name,
-since readers of the current txg still use the first.
-Keeps: a directory with a database also has all of its block files, durably: a crash before that leaves
-block files without a database, and the cache unchanged.
+Owns: a directory ``kept-…`` with such block files and the rows that name them. Does not know: which
+blocks are last copies (``sync.last_copies``), what happens after the quarantine. For example, a
+follower restores the newest txg after another host's fsck replaced unreadable content by holes.
+Cached blocks of damaged packs may then be the last copies of that content. The block files get a
+second name, because readers of the current txg still use the first name.
+Keeps: a quarantine directory with a database durably has all of its block files. A crash before
+that leaves block files without a database, and the cache unchanged.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -33,24 +33,24 @@ from s3fs_meta.sync.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
 
-# The copy is removed after any failure, and synced as a whole.
+# The copy of the database is removed after a failure, and synced once when it is complete.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 
 async def quarantine(
     state_dir: StateDir, applier: Database, restored: Path, cache: BlockCache, clock: Clock
 ) -> None:
-    """Quarantine cached blocks that may be the last copies of their content, if there are any.
+    """Quarantine cached blocks that may be the last copies of their content, if any exist.
 
     Args:
-        state_dir: of the follower.
-        applier: has the rows of the cached blocks.
-        restored: the database that replaces it.
-        cache: of the mount; it is not changed.
-        clock: for the name of the directory.
+        state_dir: the state directory of the follower.
+        applier: the follower's second connection, with the rows of the cached blocks.
+        restored: the database that replaces the current one.
+        cache: the cache of the mount, which is not changed.
+        clock: gives the time in the name of the quarantine directory.
 
     Raises:
-        NoSpaceLeftError, DatabaseError: the disk refused; nothing was quarantined.
+        NoSpaceLeftError, DatabaseError: the disk is full or failed; nothing was quarantined.
     """
     held = set(cache.index.blocks())
     last = await trio.to_thread.run_sync(_last_copies, applier, restored, held)
@@ -60,15 +60,15 @@ async def quarantine(
     with cache.disk.holding(copy, applier.size_bytes):
         await trio.to_thread.run_sync(_fill, state_dir, applier, last, copy, kept)
     _log.warning(
-        "%d cached blocks are quarantined in %s: the bucket has lost or damaged their packs, so they"
-        " may be the last copies; s3fs-meta recover-state --everything copies files out of it",
+        "%d cached blocks were quarantined in %s: the bucket has lost or damaged their packs, so"
+        " these may be the last copies; s3fs-meta recover-state --everything reads them",
         len(last),
         kept,
     )
 
 
 def _last_copies(applier: Database, restored: Path, held: set[BlockId]) -> list[BlockId]:
-    newest = Database.open(restored, applier.pragmas)  # a read-only connection would leave its log
+    newest = Database.open(restored, applier.pragmas)  # a read-only one leaves its log file
     try:
         return last_copies.among(applier, newest, held)
     finally:
@@ -78,7 +78,7 @@ def _last_copies(applier: Database, restored: Path, held: set[BlockId]) -> list[
 def _fill(
     state_dir: StateDir, applier: Database, last: Sequence[BlockId], copy: Path, kept: Path
 ) -> None:
-    """Make the directory; leave nothing after an error. In a thread."""
+    """Make the quarantine directory; after an error remove it. Blocking."""
     try:
         _copy_rows(applier, last, copy)
         kept.mkdir(mode=DIRECTORY_MODE)
@@ -98,7 +98,7 @@ def _fill(
 
 
 def _copy_rows(applier: Database, last: Sequence[BlockId], copy: Path) -> None:
-    """Copy the database durably; of the cached blocks it names only *last*."""
+    """Copy the database durably, with rows only of the cached blocks *last*."""
     image_copy.remove(copy)
     snapshot = applier.open_snapshot()
     try:

@@ -103,7 +103,7 @@ class _Judge:
 
     async def _is_own(self, info: ObjectInfo) -> bool:
         if info.key in _SUPERBLOCKS:
-            return True  # the caller refuses objects of another filesystem
+            return True  # the caller refuses a superblock of another filesystem
         if pack_codec.parse_key(info.key) is not None:
             return await is_ours(self._store, self._keyring, info)
         try:

@@ -1,10 +1,12 @@
 """Points in time: which transaction group was current at a time, and which ones are available.
 
-Owns: the search, the bounds of retention, the text about an unavailable point in time. Does not
-know: how a txg is restored, how users write times (``option_syntax``). Within a *time span*, the
-times in changelogs strictly increase along the chain. So a binary search over txg numbers finds the
-last txg that is not later than a time, with one request per step. A new span begins where fsck
-corrected the times of a wrong clock. The search uses the newest span that begins early enough.
+Owns: the search, the bounds of retention, the text about an unavailable point in time.
+Does not know: how a txg is restored, how users write times (``option_syntax``).
+
+Within a *time span*, the times in changelogs strictly increase along the chain. So a binary search
+over txg numbers finds the last txg that is not later than a time, with one request per step. A new
+span begins where fsck corrected the times of a wrong clock. The search uses the newest span that
+begins early enough.
 """
 
 from contextlib import aclosing
@@ -310,13 +312,15 @@ async def require_at_least(
         return None  # the mark is before the first changelog; every bucket is later
     numbers = await chain.listed_from(store, mark.txg)
     if not numbers:
-        raise OlderBucketError(store.url, mark.txg, "it ends before that", _WAY_OUT)
+        raise OlderBucketError(store.url, mark.txg, "the bucket's last txg is earlier", _WAY_OUT)
     if numbers[0] != mark.txg:
         return f"txg {mark.txg} is no longer retained, so its hash could not be compared"
     try:
         data = await chain.bytes_of(store, mark.txg)
     except ObjectMissingError as exc:  # deleted since the listing
-        raise OlderBucketError(store.url, mark.txg, "it ends before that", _WAY_OUT) from exc
+        raise OlderBucketError(
+            store.url, mark.txg, "the bucket's last txg is earlier", _WAY_OUT
+        ) from exc
     if not image_codec.content_hash(data).startswith(mark.hash):
         why = "another txg has that number there"
         raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)

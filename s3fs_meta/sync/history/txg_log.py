@@ -110,7 +110,7 @@ async def _fetch_all(bucket: Bucket, numbers: list[Txg]) -> list[Fetched | Gap]:
         except NewerFormatError:
             raise
         except ObjectMissingError:
-            found[txg] = Gap(txg, "it is missing")
+            found[txg] = Gap(txg, "the changelog is missing")
         except FormatError as exc:
             found[txg] = Gap(txg, exc.what)
 

@@ -1,7 +1,7 @@
 """An image's objects: pieces of a database file, and the manifest that names them.
 
-Owns: splitting a finished copy into pieces, reusing pieces of the last image, the manifest. Does
-not know: cuts of a txg, leases, when an image is due.
+Owns: splitting a finished copy into pieces, reusing pieces of the last image, the manifest.
+Does not know: cuts of a txg, leases, when an image is due.
 """
 
 import secrets

@@ -1,7 +1,7 @@
 """Restoring a metadata database from the bucket: an image, and the changelogs after it.
 
-Owns: which image is used, downloading its pieces to their offsets, its position in the chain. Does
-not know: local state, leases.
+Owns: which image is used, downloading its pieces to their offsets, its position in the chain.
+Does not know: local state, leases.
 """
 
 import errno

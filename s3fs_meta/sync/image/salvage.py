@@ -1,14 +1,14 @@
-"""The intact pieces of an image that cannot be restored, laid out in a file.
+"""Writing the intact pieces of an image that cannot be restored to a database file.
 
-Owns: finding intact pieces, also in other images, and the pieces of an image without a manifest. Does
-not know: rows.
-Keeps: only a proven damage leaves a gap, which is filled with zeros; an unavailable store is an
-error. At most SALVAGE_IMAGES_MAX images are read. An object whose claim of an unknown version cannot
-be verified counts as lost; an authentic object of a newer program ends the salvage.
+Owns: finding intact pieces, also in other images, and finding pieces without a manifest.
+Does not know: rows.
+Keeps: only proven damage leaves a gap, which is filled with zeros; an unavailable store is an
+error. At most SALVAGE_IMAGES_MAX images are read. An object that claims an unknown version counts
+as lost if it is not authentic; an authentic object of a newer program ends the salvage.
 
 The name of a piece has the txg of its image and its number, which gives its offset. An image stores
-only the pieces that differ from those of the image before it. So the newest piece of each number, up
-to a txg, gives the database of that txg. This is true unless an image was interrupted: the caller
+only the pieces that differ from those of the image before it. So the newest pieces of all numbers,
+up to a txg, are the database of that txg, unless the upload of an image was interrupted. The caller
 checks that the database is consistent.
 """
 
@@ -41,11 +41,11 @@ from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
 _DAMAGE = (CorruptionError, ObjectMissingError, ObjectTooLargeError)
-_PARTS_OF_ONE_LOST: Final = 10  # an image that lost a larger part is used only as a last resort
+_PARTS_OF_ONE_LOST: Final = 10  # an image that lost a larger share is used last
 
 
 class _Name(NamedTuple):
-    """The name of an image; a later image is greater."""
+    """The name of an image; names sort by txg and epoch."""
 
     txg: Txg
     epoch: Epoch
@@ -55,42 +55,42 @@ class _Name(NamedTuple):
 class Remains(NamedTuple):
     """An image whose first piece and other intact pieces were written to a file."""
 
-    key: ObjectKey  # of its manifest
+    key: ObjectKey  # the key of the image's manifest
     txg: Txg
     pieces: int
     missing: int
-    listed: bool = True  # False: its manifest is lost, so the pieces are those that names suggest
+    listed: bool = True  # False: no manifest; pieces were chosen by name
 
     @property
     def lacks_much(self) -> bool:
-        """Return whether it lost more than a tenth of its pieces."""
+        """Return whether the image lost more than a tenth of its pieces."""
         return self.missing * _PARTS_OF_ONE_LOST > self.pieces
 
 
 class Salvager:
-    """Writes the intact pieces of one filesystem's images to a file, one image after the other."""
+    """Writes the intact pieces of a filesystem's images to a file, one image after another."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, progress: Progress) -> None:
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
         self._progress = progress
-        self.newer: NewerFormatError | None = None  # the first object that only claims to be newer
+        self.newer: NewerFormatError | None = None  # the first unverified claim to be newer
 
     async def lay_out(self, path: Path) -> AsyncGenerator[Remains, None]:
-        """Write each image that has its first piece to the file and yield it, the best first.
+        """Write each image that has its first piece to a file, the best image first, and yield it.
 
-        Images with nine tenths of their pieces come first, the newest first; then those without a
-        manifest that fits, if all of their pieces are there; then the others, by the share of
-        missing pieces.
+        First are images with nine tenths of their pieces, the newest first. Next are all other
+        images of which pieces of every number exist, also of earlier images; their manifests are
+        ignored. Last are images with fewer pieces, by the share of missing pieces.
 
         Args:
-            path: of the file; each image replaces the one before it.
+            path: the path of the file; each image replaces the image before it.
 
         Raises:
-            NewerFormatError: an authentic manifest is of a newer program.
+            NewerFormatError: a newer program wrote an authentic manifest.
             StoreError: the store is unavailable.
-            OSError: the disk has no room.
+            OSError: for example, the disk has no room for the file.
         """
         keys = await self._manifests()
         good: set[str] = set()
@@ -112,18 +112,18 @@ class Salvager:
                 yield remains
 
     async def _lay_out(self, path: Path, key: ObjectKey, keys: list[ObjectKey]) -> Remains | None:
-        """Write one image to the file; None: its first piece is lost."""
+        """Write one image to the file; return None if its manifest or first piece is lost."""
         manifest = await self._manifest(key)
         if manifest is None:
             return None
         enough = await trio.to_thread.run_sync(has_room, path, manifest.database_bytes)
         if not enough and not await self._is_there(manifest.pieces[-1]):
             _log.warning(
-                "%s claims a database of %d bytes, more than the disk has free",
+                "the manifest %s claims a database of %d bytes, more than the disk has free",
                 key,
                 manifest.database_bytes,
             )
-            return None  # a hostile manifest may claim any size
+            return None  # the last piece is missing, too: a hostile manifest may claim any size
         await trio.to_thread.run_sync(allocate, path, manifest.database_bytes)
         missing: dict[str, list[int]] = {}
         for number, piece in enumerate(manifest.pieces):
@@ -138,7 +138,7 @@ class Salvager:
         return Remains(key, manifest.txg, len(manifest.pieces), len(gaps))
 
     async def _lay_out_unlisted(self, path: Path, name: _Name) -> Remains | None:
-        """Write an image without its manifest to the file; None: a piece is lost."""
+        """Write an image to the file without its manifest; return None if a piece is lost."""
         keys = await self._newest_pieces(name)
         start = await self._content(keys[0]) if 0 in keys else None
         size_bytes = 0 if start is None else size_in_header(start)
@@ -154,14 +154,19 @@ class Salvager:
             if content is None:
                 return None
             if len(content) != wanted_bytes:
-                _log.warning("%s has %d bytes, not %d", keys[number], len(content), wanted_bytes)
+                _log.warning(
+                    "the image piece %s has %d bytes, not %d",
+                    keys[number],
+                    len(content),
+                    wanted_bytes,
+                )
                 return None
             await trio.to_thread.run_sync(write_piece, path, number, content)
         key = ObjectKey(f"{name.prefix}/manifest")
         return Remains(key, name.txg, len(sizes), 0, listed=False)
 
     async def _without(self, good: set[str]) -> list[_Name]:
-        """Return the images of which pieces are there, except for these, the newest first."""
+        """Return the images with pieces in the bucket, except for *good*, the newest first."""
         found = set()
         async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
             async for info in listing:
@@ -171,7 +176,7 @@ class Salvager:
         return sorted(found, reverse=True)[:SALVAGE_IMAGES_MAX]
 
     async def _newest_pieces(self, name: _Name) -> dict[int, ObjectKey]:
-        """Return the newest piece of each number up to an image, by number."""
+        """Return for each number the newest piece in an image and the images before it."""
         newest: dict[int, tuple[_Name, ObjectKey]] = {}
         async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
             async for info in listing:
@@ -234,9 +239,13 @@ class Salvager:
         return True
 
     def _note_lost(self, exc: CorruptionError | ObjectMissingError) -> None:
-        """Report an object that cannot be used, and keep the first that only claims to be newer."""
+        """Log an object that cannot be used; record the first unverified claim to be newer."""
         if isinstance(exc, NewerFormatError):
-            _log.warning("%s claims %s, and counts as lost", exc.key, exc.what)
+            _log.warning(
+                "the object %s claims %s, which cannot be verified, so it counts as lost",
+                exc.key,
+                exc.what,
+            )
             self.newer = self.newer or NewerFormatError(exc.key, exc.what)
         else:
             _log.warning("%s", exc)
@@ -260,7 +269,7 @@ class Salvager:
         return True
 
     async def _fill(self, path: Path, missing: dict[str, list[int]], other: ObjectKey) -> None:
-        """Fill gaps with pieces of another image that have the same bytes."""
+        """Fill gaps with equal pieces of another image."""
         manifest = await self._manifest(other) if missing else None
         for piece in manifest.pieces if manifest is not None else ():
             numbers = missing.get(piece.hash, [])

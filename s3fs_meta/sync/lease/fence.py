@@ -1,7 +1,7 @@
 """Becoming the writer: taking the lease with a new epoch, then appending a fence record.
 
-Owns: the order of both steps, for a mount that opens for writing and for a promoted follower. Does
-not know: how the txgs of the chain are applied to a database.
+Owns: the order of both steps, for a mount that opens for writing and for a promoted follower.
+Does not know: how the txgs of the chain are applied to a database.
 Keeps: this host's holder name and nonce are on its disk before the lease has them. The fence record
 is on its disk before it is sent. The former writer's next append fails, because its name exists.
 Txgs that the former writer appended late are applied before the fence record.
@@ -119,7 +119,7 @@ class Fencer:
             except (FormatError, ObjectMissingError) as exc:
                 _log.info("cannot read the epoch of the last changelog of the chain: %s", exc)
         if lease.epoch - last > EPOCH_LEAP_MAX:
-            why = f"its epoch is {lease.epoch}, but the chain's last epoch is {last}"
+            why = f"the epoch of the lease is {lease.epoch}, but the chain's last is {last}"
             raise FormatError(lease_codec.KEY, f"{why}; s3fs-meta fsck -y makes a new lease")
         return last
 

@@ -264,7 +264,7 @@ class LeaseKeeper:
             lease_codec.KEY, lease_codec.encode(self.lease), etag
         )
         txg = 0 if self.lease.head is None else self.lease.head.txg
-        what = f"its lease has the old epoch {found.epoch} instead of {self.epoch}"
+        what = f"the lease has the old epoch {found.epoch} instead of {self.epoch}"
         raise OlderBucketError(self._store.url, txg, what, "the local state becomes the next txg")
 
     def ended_by_object(self, key: ObjectKey) -> FencedError:

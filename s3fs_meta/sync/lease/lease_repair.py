@@ -70,7 +70,7 @@ async def mend_lease(
         anew = await _lease_of_images(store, keyring, clock, needs_image=needs_image)
         if lease.epoch - anew.epoch <= EPOCH_LEAP_MAX:
             return None
-        why = f"its epoch {lease.epoch} is far above the latest epoch in the bucket, {anew.epoch}"
+        why = f"the lease's epoch {lease.epoch} is far above the latest in the bucket, {anew.epoch}"
     lease = await _lease_of_images(store, keyring, clock, needs_image=needs_image)
     data = lease_codec.encode(lease)
     if etag is None:

@@ -1,8 +1,8 @@
 """A database with the last txg of the chain: the local one, or a restored one.
 
 Owns: keeping local state until another database has replaced it; choosing the last txg to retain if
-the last changelogs of the chain cannot be read. Does not know: the rules of the lease, how txgs are
-abandoned in the bucket.
+the last changelogs of the chain cannot be read.
+Does not know: the rules of the lease, how txgs are abandoned in the bucket.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -183,7 +183,7 @@ class Bringer:
             sync_directory(self._state_dir.path)
         db = Database.open(database, self._wanted.pragmas)
         self.db = db
-        assert lease.head is not None, "it was restored from an image"
+        assert lease.head is not None, "the database was restored from an image"
         db.begin_local()
         image_head.confirm(db, lease.head, changed=False)
         db.commit_durable()

@@ -358,7 +358,7 @@ class Chooser:
         except FormatError as exc:
             return exc.what
         if lease_proof.took_last(db, self._lease) and not await self._follows_there(link.txg):
-            return f"it does not follow {key_of(Txg(link.txg - 1))}"
+            return f"the changelog does not follow {key_of(Txg(link.txg - 1))}"
         raise self._older(link, "the bucket has another txg with this number")
 
     async def _follows_there(self, txg: Txg) -> bool:

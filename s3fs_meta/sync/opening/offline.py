@@ -1,7 +1,7 @@
 """Opening a filesystem read-only while its bucket cannot be reached.
 
-Owns: the check whether the local state is complete, and opening it without the bucket. Does not
-know: FUSE, why the bucket cannot be reached.
+Owns: the check whether the local state is complete, and opening it without the bucket.
+Does not know: FUSE, why the bucket cannot be reached.
 Keeps: only state that this host verified before is used. The superblock is the copy that an earlier
 mount verified; the rows have the state of a link that this host has applied. Later writes of
 another host are not visible, and the mount is read-only.
@@ -178,7 +178,7 @@ def _require_mark(url: str, link: Link, mark: Mark) -> None:
     """
     is_other = link.txg == mark.txg and not link.hash.startswith(mark.hash)
     if link.txg < mark.txg or is_other:
-        what = f"it is unreachable, and this host has its state only up to txg {link.txg}"
+        what = f"the bucket is unreachable, and this host has only txgs up to {link.txg}"
         raise OlderBucketError(url, mark.txg, what, "mount again when it is reachable")
 
 

@@ -1,9 +1,10 @@
 """Stray block files: files without a row in the local database.
 
 Owns: removing stray files whose content is in the bucket, quarantining all others, the line for the
-user. Does not know: which database is used. A killed process leaves a few stray files, from its
-last, uncommitted group of operations; they are removed. A database that was restored from a backup
-leaves many. They may be the only copy of data written after the backup, so they are quarantined.
+user.
+Does not know: which database is used. A killed process leaves a few stray files, from its last,
+uncommitted group of operations; they are removed. A database that was restored from a backup leaves
+many. They may be the only copy of data written after the backup, so they are quarantined.
 Design: docs/design/durability.md, "Life of a block".
 """
 

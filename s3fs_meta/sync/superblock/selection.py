@@ -380,7 +380,7 @@ async def _open_group(
             if refused
             else LostSuperblockError(
                 store.url,
-                "its superblocks have different keys, and none of these decrypts an image",
+                "the superblocks have different keys, and none of these decrypts an image",
             )
         )
     if local.found is not None and local.found.uuid != uuid:

@@ -1,16 +1,17 @@
-"""Damage in the bucket: proven damage is marked, and healed from any intact copy.
+"""Damage in the bucket: marking proven damage, and healing it with any intact copy.
 
-    mark     a location whose content the store has lost; no block is deduplicated onto it
-    heal     give a damaged block the location of equal content; its references do not change, so
+    mark     records that the store lost the content of a location; no new block shares the location
+    heal     gives a damaged block the location of equal content; its references do not change, so
              the next txg repairs every file that shares the block, on every host
 
-Content that is written again heals when it is uploaded (``move_damaged``); so does a clean cached
-copy, which goes to the uploader as a block that compaction moves, and an equal block in another pack.
+Equal content that a program writes heals a block when it is uploaded (``move_damaged``). A clean
+cached copy heals it, too: the uploader stores it like a block that compaction moves. An equal block
+in another pack heals it at once.
 
 Owns: when a mark is set, which blocks are healed. Does not know: how damage is proven
 (``cache.fetcher``), which marks are obsolete (fsck --deep).
 Keeps: only a writer sets marks, because they are rows of a replicated table.
-Tasks: ``run`` is one background task; ``note`` is called by any handler that fetches.
+Tasks: ``run`` is one background task; any handler that fetches a block may call ``note``.
 """
 
 import logging
@@ -36,7 +37,7 @@ _FIRST = FilePart(Ino(0), BlockIndex(0))
 
 
 def move_damaged(db: Database, placed: Placed) -> BlockId | None:
-    """Give damaged blocks the location of equal content; return the oldest, None without one.
+    """Give damaged blocks the location of equal content; return the first such block, or None.
 
     Transaction: inside a group, which the next txg ships.
     """
@@ -51,7 +52,11 @@ def move_damaged(db: Database, placed: Placed) -> BlockId | None:
         return None
     db.begin()
     placements.apply(db, [placed._replace(block=block) for block in found])
-    _log.warning("%d damaged blocks were healed by equal content: %s", len(found), found)
+    _log.warning(
+        "healed %d damaged blocks with equal content that is stored elsewhere: %s",
+        len(found),
+        found,
+    )
     return found[0]
 
 
@@ -66,42 +71,43 @@ class DamageMarker:
     def note(self, located: Located, is_gone: bool) -> None:
         """Mark the pack of a missing or damaged block, unless this mount is read-only.
 
-        If one record is damaged, others may be, too: the object may be truncated or exchanged. So
-        no new block is deduplicated onto that pack until fsck --deep has read all of it.
+        If one record is damaged, others may be damaged, too, because the object may be truncated or
+        exchanged. So no new block shares a location in the pack until fsck --deep has read the
+        complete pack.
         """
         row = blocks.find(self._db, located.block)
         if row is None or row.pack is None or not self._status.writable:
             return
         if (row.pack, row.pack_offset) != (located.pack, located.pack_offset):
-            return  # the block has moved meanwhile
+            return  # the block has another location now
         what = "is missing" if is_gone else f"is damaged at offset {row.pack_offset}"
         self.mark(Mark(row.pack, None), what)
 
     def mark(self, mark: Mark, what: str) -> None:
-        """Mark proven damage, and start a search for copies that heal it."""
+        """Mark proven damage, and make the healer search for copies."""
         self._db.begin()
         if damage_marks.add(self._db, mark):
             _log.error(
-                "%s %s: equal content that is written later is stored in another pack and heals"
-                " the files that had it; s3fs-meta fsck -n --deep shows what else is damaged, and"
-                " fsck -y repairs it once unmounted",
+                "the pack %s %s: equal content that is written later is stored in another pack and"
+                " heals the files that had it; s3fs-meta fsck -n --deep lists all damage, and"
+                " fsck -y repairs it after an unmount",
                 packs.object_key(self._db, mark.pack),
                 what,
             )
             self.wake()
 
     def wake(self) -> None:
-        """Start a search for copies that heal marked blocks."""
+        """Make the healer search for copies that heal marked blocks."""
         self._due.set()
 
     async def wait(self) -> None:
-        """Return once a search is wanted."""
+        """Wait until ``wake`` is called."""
         await self._due.wait()
         self._due = trio.Event()
 
 
 class Healer:
-    """Heals the damage that was marked."""
+    """Heals marked damage."""
 
     def __init__(
         self, db: Database, cache: BlockCache, status: MountStatus, marker: DamageMarker
@@ -112,14 +118,14 @@ class Healer:
         self._marker = marker
 
     async def run(self) -> None:
-        """Heal damage with copies on this host after each new mark, until cancelled."""
+        """Heal marked damage after each call of ``DamageMarker.wake``, until cancelled."""
         while True:
             await self._marker.wait()
             if self._status.writable:
                 await self.heal()
 
     async def heal(self) -> int:
-        """Heal marked blocks that are cached, or equal to an intact one; return how many."""
+        """Heal marked blocks that are cached or equal to an intact block; return the number."""
         from_cache: list[BlockRow] = []
         count = 0
         for mark in damage_marks.marks(self._db):
@@ -139,7 +145,7 @@ class Healer:
         return [row for row in found if row.refs > 0 and offset in {None, row.pack_offset}]
 
     def _take_equal(self, row: BlockRow) -> bool:
-        """Give a block the location of an intact one with its content, if there is one."""
+        """Give a block the location of an intact, equal block; return whether one exists."""
         now = self._still_damaged(row)
         equal = None if now is None or now.hash is None else blocks.intact(self._db, now.hash)
         if equal is None or equal.hash is None or equal.pack is None:
@@ -158,11 +164,11 @@ class Healer:
         return held is not None and held.state in {BlockState.CLEAN, BlockState.UPLOADED}
 
     async def _upload_again(self, rows: Sequence[BlockRow]) -> int:
-        """Hand cached copies to the uploader, which compares each with its hash first."""
+        """Seal cached copies for the uploader, which compares each copy with its hash first."""
         places = await self._places_of(rows)
         count = 0
         for piece in slices(rows):
-            self._db.begin()  # begins a group, so that the next txg ships the new location
+            self._db.begin()  # not begin_local: the next txg ships the new location
             for row in piece:
                 now, place = self._still_damaged(row), places.get(row.block)
                 if now is not None and place is not None and self._is_cached(row.block):
@@ -170,12 +176,12 @@ class Healer:
                     count += 1
             await trio.lowlevel.checkpoint()
         if count:
-            _log.warning("%d damaged blocks are uploaded again from the cache", count)
+            _log.warning("uploading %d damaged blocks again from the cache", count)
             self._cache.upload_signal.set()
         return count
 
     async def _places_of(self, rows: Sequence[BlockRow]) -> dict[BlockId, FilePart]:
-        """Return one file and index of each block, for the index of its new pack. In slices."""
+        """Return one file and block index of each block, for the index of its new pack."""
         found: dict[BlockId, FilePart] = {}
         wanted = {row.block for row in rows}
         for block in list(wanted):

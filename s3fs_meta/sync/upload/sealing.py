@@ -2,8 +2,8 @@
 
 Owns: the age at which a block is sealed, waiting until blocks fill a pack, which sealed blocks the
 next batch holds. Does not know: packs, the store; the state of a block (``cache.block_cache``).
-Keeps: a block is in one batch at a time; a block whose only copy is lost is in no batch. Tasks: the
-uploader's tasks; a cut calls ``seal_most`` and ``seal_all``.
+Keeps: a block is in one batch at a time; a block whose only copy is lost is in no batch.
+Tasks: the uploader's tasks; a cut calls ``seal_most`` and ``seal_all``.
 Design: docs/design/durability.md, "From dirty to uploaded".
 """
 

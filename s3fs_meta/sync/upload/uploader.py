@@ -5,9 +5,9 @@ blocks are sealed and when (``sealing``), names, images (it only records locatio
 An upload does not make a txg due: the operation that wrote the block has already done so, and the
 cut gets the location directly.
 Keeps: a location is recorded only after the store confirmed its pack. The row of a pack is durable
-before the pack can exist, so that no pack of ours is ever unknown. Tasks: ``run`` is one background
-task; any task may call ``drain``. Packs of one batch are uploaded one after another, at most
-UPLOADS_MAX batches at once.
+before the pack can exist, so that no pack of ours is ever unknown.
+Tasks: ``run`` is one background task; any task may call ``drain``. Packs of one batch are uploaded
+one after another, at most UPLOADS_MAX batches at once.
 Design: docs/design/durability.md, "From dirty to uploaded".
 """
 

@@ -189,7 +189,7 @@ async def test_older_bucket_is_refused_by_a_host_that_saw_a_newer_one(power: Pow
     del power.store.objects[f"changelog/{link.txg:012}"]  # type: ignore[arg-type]
     assert "no longer retained" in str(await require_at_least(power.store, mark))
     power.store.objects = old
-    with pytest.raises(OlderBucketError, match="it ends before that"):
+    with pytest.raises(OlderBucketError, match="the bucket's last txg is earlier"):
         await require_at_least(power.store, mark)
 
 

@@ -271,7 +271,7 @@ async def test_offline_mount_of_a_state_older_than_at_least_is_refused(power: Po
 
     await close_filesystem(await offline(power, mark=good), release=False)
     for mark in (Mark(Txg(link.txg + 1), link.hash), Mark(link.txg, "0123456789abcdef")):
-        with pytest.raises(OlderBucketError, match="this host has its state only up to"):
+        with pytest.raises(OlderBucketError, match="this host has only txgs up to"):
             await offline(power, mark=mark)
 
 

@@ -247,7 +247,7 @@ async def test_damage_found_by_reading_marks_the_complete_pack(
         await _damaged_file(power, session, damage)
         [(pack, _key)] = packs.all_keys(session.db)
         assert damage_marks.marks(session.db) == [Mark(pack, None)]
-        assert "s3fs-meta fsck -n --deep shows what else is damaged" in caplog.text
+        assert "s3fs-meta fsck -n --deep lists all damage" in caplog.text
 
 
 def _located(session: Session, ino: Ino) -> Located:

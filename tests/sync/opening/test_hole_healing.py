@@ -1,12 +1,13 @@
 """Holes that fsck made get their content back from quarantined cached blocks."""
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.check.run import Examined, Wanted, check_filesystem
 from s3fs_meta.clock import SystemClock
@@ -14,7 +15,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes, lost_ranges, xattrs
 from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE
-from s3fs_meta.model import BlockIndex, Ino
+from s3fs_meta.model import BlockId, BlockIndex, Ino
 from s3fs_meta.sync.opening.hole_healing import heal_holes
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session
@@ -202,3 +203,28 @@ async def test_healed_content_survives_a_power_cut(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         assert session.volume.power_lost
         assert await read_file(session, ino) == CONTENT
+
+
+async def test_content_is_synced_before_its_rows_are_committed(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut between the two leaves the hole, never a block without content."""
+    await _lose(power, _one_block)
+    order: list[str] = []
+    sync, commit = BlockFiles.sync, Database.commit
+
+    def note_sync(files: BlockFiles, made: Sequence[BlockId]) -> None:
+        order.append("files")
+        sync(files, made)
+
+    def note_commit(db: Database) -> None:
+        order.append("rows")
+        commit(db)
+
+    async with _opened(power) as volume:
+        with monkeypatch.context() as patched:
+            patched.setattr(BlockFiles, "sync", note_sync)
+            patched.setattr(Database, "commit", note_commit)
+            await heal_holes(volume)
+
+    assert order[:2] == ["files", "rows"]

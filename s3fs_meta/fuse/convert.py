@@ -6,6 +6,7 @@ attributes one by one, without a loop.
 """
 
 import stat
+import struct
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +20,10 @@ ALLOCATION_BYTES: Final = 4096  # size of a page; st_blocks counts a file's last
 # st_blksize and f_bsize. They are not the block size, because stdio makes every buffer as large as
 # st_blksize, and recent kernels use it as the unit of partial page writes.
 IO_BYTES: Final = 4096
+
+# Time for which the attributes are valid, then the attributes: linux/fuse.h, fuse_attr_out.
+_ATTRIBUTES_OUT: Final = struct.Struct("=QI4xQQQqqqIIIIIIIII4x")
+_SECOND_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,51 @@ class Converter:
         if self._overrides is not None:
             _override(entry, self._overrides)
         return entry
+
+    def attributes_out(self, attributes: Attributes) -> bytes:
+        """Return the reply with the attributes of an inode, in the layout of the kernel.
+
+        As pyfuse3 makes it of ``entry``, in a third of the time.
+        """
+        (
+            ino,
+            mode,
+            nlink,
+            uid,
+            gid,
+            size_bytes,
+            mapped_blocks,
+            ctime_ns,
+            mtime_ns,
+            atime_ns,
+            rdev,
+            _parent,
+            _flags,
+            _btime_ns,
+        ) = attributes
+        if self._overrides is not None:
+            shown = self.entry(attributes)
+            mode, uid, gid = shown.st_mode, shown.st_uid, shown.st_gid
+        timeout_s = int(self._timeout_s)
+        return _ATTRIBUTES_OUT.pack(
+            timeout_s,
+            int((self._timeout_s - timeout_s) * _SECOND_NS),
+            ino,
+            size_bytes,
+            sectors(size_bytes, mapped_blocks * self._block_bytes) if mapped_blocks else 0,
+            atime_ns // _SECOND_NS,
+            mtime_ns // _SECOND_NS,
+            ctime_ns // _SECOND_NS,
+            atime_ns % _SECOND_NS,
+            mtime_ns % _SECOND_NS,
+            ctime_ns % _SECOND_NS,
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            IO_BYTES,
+        )
 
     def statfs(self, figures: SpaceFigures) -> pyfuse3.StatvfsData:
         """Return the figures that df(1) shows."""

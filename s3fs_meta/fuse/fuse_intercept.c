@@ -172,6 +172,8 @@ static int intercept(struct fuse_session *session, Request *request)
         return call_handler("getxattr", request);
     case FUSE_LISTXATTR:
         return call_handler("listxattr", request);
+    case FUSE_SETATTR: /* and takes long to convert attributes */
+        return call_handler("setattr", request);
     case FUSE_INTERRUPT: /* libfuse does not know the intercepted requests, pyfuse3 no interrupts */
         return 1;
     case FUSE_LSEEK:

@@ -21,10 +21,12 @@ import trio
 
 from s3fs_meta.errors import BusyError, S3fsError, UnknownLengthError
 from s3fs_meta.fs import acl, inode_flags
+from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.content.file_ranges import seek_without_holes
 from s3fs_meta.fs.waiting_room import WaitingRoom, caller
 from s3fs_meta.fs.xattrs import CAPABILITY
 from s3fs_meta.fuse import errnos
+from s3fs_meta.fuse.barrier import BARRIER_INO
 from s3fs_meta.fuse.error_boundary import broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.fuse.kernel_cache import invalidate_inode
@@ -41,6 +43,14 @@ PARALLEL_DIROPS: Final = 1 << 18
 CACHE_SYMLINKS: Final = 1 << 23
 NO_OPENDIR: Final = 1 << 24
 HANDLE_KILLPRIV_V2: Final = 1 << 28  # a flag of a request demands to clear set-user-ID bits
+# Valid fields of SETATTR; the others are sizes, handles and flags that need no attention without one.
+SET_MODE: Final = 1 << 0
+SET_UID: Final = 1 << 1
+SET_GID: Final = 1 << 2
+SET_SIZE: Final = 1 << 3
+SET_ATIME: Final = 1 << 4
+SET_MTIME: Final = 1 << 5
+SET_CTIME: Final = 1 << 10
 _FLAGS: Final = CACHE_SYMLINKS | DONT_MASK | PARALLEL_DIROPS | HANDLE_KILLPRIV_V2
 
 LSEEK: Final = struct.Struct("=8xqI4x")  # offset, whence
@@ -49,6 +59,8 @@ FALLOCATE: Final = struct.Struct("=8xqqI4x")  # offset, length, mode
 # offset, target inode, target offset, length
 COPY_FILE_RANGE: Final = struct.Struct("=8xqQ8xqq8x")
 WRITE_OUT: Final = struct.Struct("=I4x")
+# Valid fields, atime, mtime, ctime (s), the same (ns), mode, owner, group.
+SETATTR: Final = struct.Struct("=I28xqqqIIII4xII4x")
 GETXATTR: Final = struct.Struct("=I4x")  # maximum size of the reply; the name follows
 LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty list
 IOCTL: Final = struct.Struct("=12xI8xI4x")  # command, number of bytes that follow
@@ -252,6 +264,38 @@ class RawOperations:
         self.operations.requests["listxattr"] += 1
         (room_bytes,) = GETXATTR.unpack_from(content)
         _answer(unique, 0, b"" if room_bytes else LISTXATTR_SIZE_OUT)
+        return True
+
+    def setattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
+        """Change attributes other than the size; return as ``getxattr``.
+
+        The kernel sends the time also with the flags that mean "now".
+        """
+        valid, atime_s, mtime_s, ctime_s, atime, mtime, ctime, mode, uid, gid = SETATTR.unpack_from(
+            content
+        )
+        operations = self.operations
+        if valid & SET_SIZE or self._fs.freeze.is_held or ino == BARRIER_INO:
+            return False
+        operations.requests["setattr"] += 1
+        begun, code, answer = operations.status.progress, 0, b""
+        try:
+            wanted = SetAttributes(
+                mode if valid & SET_MODE else None,
+                uid if valid & SET_UID else None,
+                gid if valid & SET_GID else None,
+                None,
+                atime_s * _SECOND_NS + atime if valid & SET_ATIME else None,
+                mtime_s * _SECOND_NS + mtime if valid & SET_MTIME else None,
+                ctime_s * _SECOND_NS + ctime if valid & SET_CTIME else None,
+            )
+            changed = self._fs.attributes.set_attributes(ino, wanted)
+            answer = operations.converter.attributes_out(changed)
+        except S3fsError as exc:
+            code = failed(operations.status, "setattr", (ino,), exc, begun)
+        except Exception as exc:  # noqa: BLE001 - the boundary, as in ``work``
+            code = broken(operations.status, "setattr", (ino,), exc)
+        _answer(unique, code, answer)
         return True
 
     def _has_none(self, ino: Ino) -> bool:

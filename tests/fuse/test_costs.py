@@ -13,7 +13,14 @@ from typing import Final, NamedTuple
 import pytest
 import trio
 
-from s3fs_meta.fuse.raw_operations import COPY_FILE_RANGE, RawOperations
+from s3fs_meta.fuse.raw_operations import (
+    COPY_FILE_RANGE,
+    SET_ATIME,
+    SET_CTIME,
+    SET_MTIME,
+    SETATTR,
+    RawOperations,
+)
 from s3fs_meta.model import ROOT_INO, Ino
 from tests.calls import Counted, counting
 from tests.fuse.conftest import BLOCK_BYTES, Context, Handlers
@@ -123,6 +130,19 @@ async def test_cost_of_a_copy_of_a_small_file(handlers: Handlers, is_uploaded: b
     else:
         require(counted, "copy of a small file that is dirty")
     assert await handlers.fs.read(target, 0, len(DATA)) == DATA
+
+
+async def test_cost_of_setting_times(handlers: Handlers) -> None:
+    """Extracting an archive sets them for each file: three requests with owner and mode."""
+    ino = await make_file(handlers, b"f")
+    content = SETATTR.pack(SET_ATIME | SET_MTIME | SET_CTIME, 1, 2, 3, 0, 0, 0, 0, 0, 0)
+    async with trio.open_nursery() as nursery:
+        raw = RawOperations(handlers.operations, nursery, 0)
+
+        async def request() -> None:  # noqa: RUF029 - it must not wait
+            assert raw.setattr(1, ino, 0, content)
+
+        require(await cost_of(handlers, request), "times of a file")
 
 
 async def test_cost_of_a_read_of_an_uncached_block(handlers: Handlers) -> None:

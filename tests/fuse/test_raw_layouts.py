@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from s3fs_meta.fuse import raw_operations
-from s3fs_meta.fuse.convert import Converter
+from s3fs_meta.fuse.convert import Converter, Overrides
 from tests.fuse.conftest import FILE
 
 
@@ -18,6 +18,7 @@ from tests.fuse.conftest import FILE
         ("COPY_FILE_RANGE", 56),
         ("WRITE_OUT", 8),
         ("GETXATTR", 8),
+        ("SETATTR", 88),
         ("IOCTL", 32),
     ],
 )
@@ -41,3 +42,24 @@ def test_statx_reply_has_its_layout() -> None:
     assert [seconds * 10**9 + rest for seconds, rest in times] == list(wanted)
     assert times[3] == (-1, 999_999_999)
     assert struct.unpack_from("=II", content, 160) == (8, 1)
+
+
+@pytest.mark.parametrize("overrides", [None, Overrides(uid=1, gid=2, umask=0o027)])
+def test_reply_with_attributes_has_its_layout(overrides: Overrides | None) -> None:
+    """Struct fuse_attr_out has the values that pyfuse3 would send, times before 1970, too."""
+    converter = Converter(1 << 20, overrides=overrides, timeout_s=1.5)
+    device = FILE._replace(rdev=0x801)
+    entry, content = converter.entry(device), converter.attributes_out(device)
+    assert len(content) == 104
+    assert struct.unpack_from("=QI", content, 0) == (1, 500_000_000)
+    assert struct.unpack_from("=QQQ", content, 16) == (1 << 40, 5000, entry.st_blocks)
+    seconds, rests = (
+        struct.unpack_from("=qqq", content, 40),
+        struct.unpack_from("=III", content, 64),
+    )
+    times = [second * 10**9 + rest for second, rest in zip(seconds, rests, strict=True)]
+    assert times == [entry.st_atime_ns, entry.st_mtime_ns, entry.st_ctime_ns]
+    assert (seconds[1], rests[1]) == (-1, 999_999_999)
+    shown = (entry.st_mode, entry.st_nlink, entry.st_uid, entry.st_gid)
+    assert struct.unpack_from("=IIII", content, 76) == shown
+    assert struct.unpack_from("=III", content, 92) == (0x801, entry.st_blksize, 0)

@@ -16,7 +16,19 @@ from s3fs_meta.errors import NoInodeError, NoSpaceLeftError
 from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.fuse import raw_operations
-from s3fs_meta.fuse.raw_operations import COPY_FILE_RANGE, GETXATTR, RawOperations
+from s3fs_meta.fuse.raw_operations import (
+    COPY_FILE_RANGE,
+    GETXATTR,
+    SET_ATIME,
+    SET_CTIME,
+    SET_GID,
+    SET_MODE,
+    SET_MTIME,
+    SET_SIZE,
+    SET_UID,
+    SETATTR,
+    RawOperations,
+)
 from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino
 from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 
@@ -236,6 +248,62 @@ async def test_copy_into_a_frozen_tree_clears_no_privileges(mounted: Mounted) ->
             await trio.testing.wait_all_tasks_blocked()
             assert fs.getattr(target).mode & stat.S_ISUID
             nursery.cancel_scope.cancel()
+
+
+def times_request(valid: int) -> bytes:
+    """Return a request that sets these fields."""
+    return SETATTR.pack(valid, -2, 3, 4, 999_999_999, 0, 5, 0o640, 7, 8)
+
+
+async def test_attributes_are_set_before_pyfuse3(tmp_path: Path) -> None:
+    """A request that sets no size needs no wait, so it is answered at once; others are left."""
+    async with opened(tmp_path) as handlers, trio.open_nursery() as nursery:
+        raw, fs = RawOperations(handlers.operations, nursery, 0), handlers.fs
+        made = fs.namespace.make_node(ROOT_INO, b"f", 0o100644, Caller(0, 0, 0, 0))
+        times = SET_ATIME | SET_MTIME | SET_CTIME
+        assert raw.setattr(NONE, made.ino, 0, times_request(times))
+        after = fs.getattr(made.ino)
+        assert (after.atime_ns, after.mtime_ns, after.ctime_ns) == (
+            -1_000_000_001,
+            3_000_000_000,
+            4_000_000_005,
+        )
+        assert after[:7] == made[:7]
+        assert raw.setattr(NONE, made.ino, 0, times_request(SET_MODE | SET_UID | SET_GID))
+        last = fs.getattr(made.ino)
+        assert (last.mode, last.uid, last.gid) == (0o100640, 7, 8)
+        assert (last.atime_ns, last.mtime_ns) == (after.atime_ns, after.mtime_ns)
+        requests = handlers.operations.requests["setattr"]
+        assert requests == 2
+        assert not raw.setattr(NONE, made.ino, 0, times_request(SET_SIZE | SET_MTIME))
+        with fs.freeze.hold(ROOT_INO, 60):
+            assert not raw.setattr(NONE, made.ino, 0, times_request(SET_MODE))
+        assert fs.getattr(made.ino) == last
+        assert raw.setattr(NONE, Ino(made.ino + 1000), 0, times_request(SET_MODE))
+        assert handlers.operations.requests["setattr"] == requests + 1
+
+
+def set_attributes(root: Path) -> None:
+    """Change attributes by system calls, and be refused where there is a reason."""
+    path = root / "f"
+    path.write_bytes(b"content")
+    os.chmod(path, 0o4750)
+    os.chown(path, 1, 2)
+    os.utime(path, ns=(-1_000_000_001, 4_000_000_000_999_999_999))
+    found = path.stat()
+    assert (found.st_mode, found.st_uid, found.st_gid, found.st_size) == (0o100750, 1, 2, 7)
+    assert (found.st_atime_ns, found.st_mtime_ns) == (-1_000_000_001, 4_000_000_000_999_999_999)
+    os.truncate(path, 3)
+    assert path.read_bytes() == b"con"
+    subprocess.run(["chattr", "+i", path], check=True)
+    with pytest.raises(PermissionError):
+        os.chmod(path, 0o600)
+    subprocess.run(["chattr", "-i", path], check=True)
+
+
+async def test_kernel_sees_the_attributes_that_were_set(mounted: Mounted) -> None:
+    """Replies that pyfuse3 does not make reach the kernel complete, errors too."""
+    await mounted.run(set_attributes, mounted.path)
 
 
 def listed(folder: Path) -> list[str]:

@@ -59,6 +59,8 @@ class Durability:
         self.synced_mark = 0  # number of the last record of changes on the disk
         # Number of the last change on the disk, and of the last change of only times.
         self._synced = -1, -1
+        self._committed = -1, -1  # the same of the last commit by ``sync``
+        self._log_lock = trio.Lock()
         self._broken = ""  # why every later sync fails; never cleared once set
         db.listeners.when_opened(self._group_opened)
         db.listeners.when_lost(LossStep.REFUSE, self._group_lost)
@@ -141,7 +143,8 @@ class Durability:
     async def sync(self, *, data_only: bool = False) -> None:
         """Make every operation before this call durable: first contents, then rows.
 
-        Rows that an earlier sync made durable are not synced again.
+        Rows that an earlier sync made durable are not synced again, and calls that wait at the same
+        time share the next sync of the log.
 
         Args:
             data_only: operations that change only times need not be durable.
@@ -159,13 +162,22 @@ class Durability:
                 return
             self._db.commit_durable()
             mark, begun = self._last_record(), (self._db.changes_begun, self._db.times_begun)
-            await trio.to_thread.run_sync(self._db.sync_wal)
+            self._committed = begun
+            await self._sync_log(begun)
         except (OSError, DatabaseError) as exc:
             self._give_up(f"the local disk failed to sync: {exc}")
             raise
         self._require_sound()
         self.synced_mark = max(self.synced_mark, mark)
-        self._synced = max(self._synced, begun)
+
+    async def _sync_log(self, begun: tuple[int, int]) -> None:
+        """Sync the log unless another call has done it since the commit of these operations."""
+        async with self._log_lock:
+            self._require_sound()
+            if self._synced < begun:
+                covered = self._committed
+                await trio.to_thread.run_sync(self._db.sync_wal)
+                self._synced = max(self._synced, covered)
 
     def _is_synced(self, *, data_only: bool) -> bool:
         """Return whether the rows of all operations so far are on the disk."""

@@ -216,6 +216,9 @@ UPLOADS_MAX: Final = 2
 CACHE_BYTES_MIN: Final = 64 * MIB
 DISK_RESERVE_BYTES: Final = 32 * MIB  # disk space reserved for SQLite: many times the largest group
 OPEN_BLOCKS_MAX: Final = 2048  # cache files kept open; at most a fourth of the process limit
+# Empty block files made at once before they are needed, half as many are left then: 100 ms of a stream.
+FILES_AHEAD: Final = 128
+FILES_AHEAD_MARGIN: Final = 32  # numbers that blocks get while the first files are made
 # File descriptors that a mount requests, if its user may raise the limit.
 OPEN_FILES_WANTED: Final = 8192
 CACHED_BLOCKS_MAX: Final = 250_000  # cached blocks: bounds the index in memory at about 50 MB

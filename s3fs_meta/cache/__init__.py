@@ -4,6 +4,7 @@ block_cache       the states of cached blocks: dirty, sealed, uploaded, clean
 block_files       the files in the cache directory, one per block
 fetcher           downloads blocks
 read_coalescing   chooses blocks that one request downloads together
+files_ahead       empty files for the next blocks
 eviction          makes room by removing clean blocks
 index             bytes per state and the eviction order, in memory
 disk_space        reserves free space on the disk of the state directory

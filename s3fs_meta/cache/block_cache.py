@@ -20,6 +20,7 @@ from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.eviction import Evictor
 from s3fs_meta.cache.fetcher import NO_HANDLERS, DamageHandlers, Fetcher
+from s3fs_meta.cache.files_ahead import Numbers
 from s3fs_meta.cache.index import CacheIndex
 from s3fs_meta.cache.recovery import KnownCopies
 from s3fs_meta.cache.slices import slices
@@ -302,7 +303,7 @@ class BlockCache:
         Schedule point: never.  Transaction: inside a group.
         """
         block = self._db.counters.take_block()
-        self._files.create(block, offset, data)
+        is_named = self._files.create(block, offset, data)
         plain_bytes = offset + len(data)
         if replaced is None:
             blocks.fill_hole(self._db, block, ino, index, plain_bytes, hole_bytes=offset)
@@ -313,7 +314,7 @@ class BlockCache:
             self._copies.note(block, replaced, replaced.plain_bytes)
             block_map.replace(self._db, ino, index, replaced.block, block)
             self.release(replaced.block)
-        self.index.made(block, plain_bytes, trio.current_time())
+        self.index.made(block, plain_bytes, trio.current_time(), is_named=is_named)
         return block
 
     def copy_on_write(
@@ -336,7 +337,7 @@ class BlockCache:
         Schedule point: never.  Transaction: inside a group.
         """
         keep_bytes = min(keep_bytes, located.plain_bytes)
-        block = self._db.counters.take_block()
+        block, is_named = self._db.counters.take_block(), False
         try:
             if (
                 located.state is BlockState.CLEAN
@@ -346,12 +347,12 @@ class BlockCache:
                 self._files.take_over(located.block, block, keep_bytes)
                 self._let_go(located.block)
             else:
-                self._files.copy(located.block, block, keep_bytes)
+                is_named = self._files.copy(located.block, block, keep_bytes)
         except LostBlockError as exc:
             self._lost_local(located, exc)
         blocks.create_dirty(self._db, block, ino, index, keep_bytes)
         self._copies.note(block, located, keep_bytes if cuts else located.plain_bytes)
-        self.index.made(block, keep_bytes, trio.current_time())
+        self.index.made(block, keep_bytes, trio.current_time(), is_named=is_named)
         return block
 
     def write_in_place(self, located: Located, offset: int, data: bytes | memoryview) -> None:
@@ -399,6 +400,13 @@ class BlockCache:
             return
         cached_blocks.set_state(self._db, block, BlockState.DOOMED)
         self.index.move(block, BlockState.DOOMED)
+
+    async def make_files_ahead(self) -> None:
+        """Make empty files for the next blocks, until cancelled. Raises as ``FilesAhead.run``."""
+        counters = self._db.counters
+        await self._files.ahead.run(
+            Numbers(lambda: counters.next_block, lambda block: self.index.get(block) is not None)
+        )
 
     # --- states --------------------------------------------------------------------------------
 

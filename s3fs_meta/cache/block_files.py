@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from s3fs_meta.cache.files_ahead import FilesAhead
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError
 from s3fs_meta.hashed_dir import NumberedDir, make_durably
 from s3fs_meta.limits import OPEN_BLOCKS_MAX, SYNCFS_FILES_MIN
@@ -102,6 +103,7 @@ class BlockFiles:
         make_durably(tmp)
         self._directory = NumberedDir(root)
         self._directory.gather()
+        self.ahead = FilesAhead(self._directory)
         self._open = OpenBlocks()
         self._adoptions = itertools.count()  # several threads may call next() of a count
 
@@ -140,21 +142,28 @@ class BlockFiles:
         self._open.put(block, fd)
         return fd
 
-    def create(self, block: BlockId, offset: int, data: bytes | memoryview) -> None:
+    def create(self, block: BlockId, offset: int, data: bytes | memoryview) -> bool:
         """Write a new file: zeros up to *offset*, then *data*. On the event loop.
 
         An existing file of the block is overwritten: it is a leftover of a group that a crash undid.
 
+        Returns:
+            Whether the name of the file is durable already.
+
         Raises:
             NoSpaceLeftError: the disk is full; the file was removed.
         """
+        fd = self.ahead.take(block)
+        is_named = fd is not None
         try:
-            fd = self._directory.open(_name(block), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            if fd is None:
+                fd = self._directory.open(_name(block), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             self._open.put(block, fd)
             write_all(fd, offset, data)
         except OSError as exc:
             self.remove(block)
             raise _translate(exc, block) from exc
+        return is_named
 
     def write_within(
         self, block: BlockId, offset: int, data: bytes | memoryview, plain_bytes: int
@@ -184,14 +193,16 @@ class BlockFiles:
         except OSError as exc:
             raise _translate(exc, block) from exc
 
-    def copy(self, source: BlockId, target: BlockId, keep_bytes: int) -> None:
+    def copy(self, source: BlockId, target: BlockId, keep_bytes: int) -> bool:
         """Copy the first *keep_bytes* of *source* to a new file of *target*. On the event loop.
+
+        Return as ``create``.
 
         Raises:
             LostBlockError: the file of *source* is missing or too short.
             NoSpaceLeftError: the disk is full; the file of *target* was removed.
         """
-        self.create(target, 0, self.read_on_loop(source, 0, keep_bytes))
+        return self.create(target, 0, self.read_on_loop(source, 0, keep_bytes))
 
     def take_over(self, source: BlockId, target: BlockId, keep_bytes: int) -> None:
         """Rename the file of *source* to *target*, and truncate it to *keep_bytes*.
@@ -209,6 +220,7 @@ class BlockFiles:
             found = os.fstat(fd)
             if found.st_size < keep_bytes:
                 raise LostBlockError(source, f"its cache file ends at byte {found.st_size}")
+            self.ahead.drop(target)
             self._directory.rename(_name(source), _name(target))
             self._open.rename(source, target)
             if found.st_size > keep_bytes:

@@ -83,11 +83,15 @@ class CacheIndex:
         elif state is BlockState.SEALED:
             self._sealed[block] = None
 
-    def made(self, block: BlockId, size_bytes: int, now_s: float) -> None:
-        """Add a new dirty block, whose file is not synced."""
+    def made(
+        self, block: BlockId, size_bytes: int, now_s: float, *, is_named: bool = False
+    ) -> None:
+        """Add a new dirty block, whose file is not synced; *is_named*: but its name is."""
         self._add(block, BlockState.DIRTY, size_bytes)
         self._dirty[block] = now_s
         self._unsynced.add(block)
+        if is_named:
+            self._synced[block] = 0
 
     def wrote(self, block: BlockId, size_bytes: int, now_s: float) -> None:
         """Note a write into a dirty block, which may have grown; mark it as unsynced."""
@@ -231,7 +235,7 @@ class CacheIndex:
         return lengths
 
     def was_synced(self, block: BlockId) -> bool:
-        """Return whether a sync since the mount has made the name of a block's file durable."""
+        """Return whether the name of a block's file is known to be durable."""
         return block in self._synced
 
     def note_synced(self, block: BlockId, length: int) -> None:

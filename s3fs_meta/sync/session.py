@@ -243,6 +243,7 @@ class Session:
             "reclaim": self._run_reclaim,
             "levels": self.leveler.run,
             "healing": self.healer.run,
+            "block files": self.cache.make_files_ahead,
         }
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.supervise, "upload", self.uploader.run)

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from s3fs_meta.errors import DatabaseError
-from s3fs_meta.limits import GROUP_AGE_S_MAX, GROUP_DELAY_S
+from s3fs_meta.limits import FILES_AHEAD_MARGIN, GROUP_AGE_S_MAX, GROUP_DELAY_S
 from s3fs_meta.meta.tables import block_map, cached_blocks, inodes
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
@@ -149,6 +149,35 @@ async def test_directories_are_synced_once_for_new_block_files(
         copy = session.cache.copy_on_write(located, *_file_of(session, first), len(CONTENT))
         assert await sync() == [f"{copy:x}", "xxx"]
         session.db.rollback()
+
+
+async def test_new_block_files_need_no_sync_of_a_directory(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An fsync of a new small file syncs two files: that of its block, and the log."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        fsync(fd)
+
+    async with power.session("a", tasks=False) as session:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.cache.make_files_ahead)
+            write_file(session, CONTENT)
+            with trio.fail_after(10):
+                while not len(session.files.ahead):  # noqa: ASYNC110 - made in a thread
+                    await trio.sleep(0.001)
+            for _ in range(FILES_AHEAD_MARGIN):
+                write_file(session, CONTENT)
+            await session.durability.sync()
+            write_file(session, CONTENT)
+            nursery.cancel_scope.cancel()
+        [*_others, block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
+        monkeypatch.setattr(os, "fsync", note)
+        await session.durability.sync()
+        assert synced == [f"{block:x}"]
 
 
 def _file_of(session: Session, block: BlockId) -> tuple[Ino, BlockIndex]:

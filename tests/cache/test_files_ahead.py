@@ -1,0 +1,203 @@
+"""Block files that are made before they are needed."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files_ahead import Numbers
+from s3fs_meta.limits import FILES_AHEAD, FILES_AHEAD_MARGIN
+from s3fs_meta.model import BlockId
+
+MARGIN = FILES_AHEAD_MARGIN
+
+
+class Blocks:
+    """Creates blocks one after another in a directory of block files."""
+
+    def __init__(self, home: Path) -> None:
+        self.files = BlockFiles(home / "blocks", home / "tmp")
+        self.next = 1
+        self.cached: set[int] = set()
+
+    def create(self) -> bool:
+        """Create the next block; return whether its name is durable."""
+        block = BlockId(self.next)
+        self.next += 1
+        self.cached.add(block)
+        return self.files.create(block, 0, b"content of %d" % block)
+
+    async def run(self) -> None:
+        """Make files ahead."""
+        await self.files.ahead.run(Numbers(lambda: self.next, self.cached.__contains__))
+
+    async def until_made(self, count: int = 1) -> None:
+        """Wait until so many files are ahead."""
+        with trio.fail_after(10):
+            while len(self.files.ahead) < count:  # noqa: ASYNC110 - made in a thread, without an event
+                await trio.sleep(0.001)
+
+
+@pytest.fixture
+def blocks(tmp_path: Path) -> Blocks:
+    """Return an empty directory of block files."""
+    return Blocks(tmp_path)
+
+
+async def test_no_file_is_made_before_the_first_block(blocks: Blocks) -> None:
+    """A mount that is only read makes no file."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(blocks.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert list(blocks.files.numbers()) == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_blocks_get_files_whose_names_are_durable(
+    blocks: Blocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a stream of blocks all but the first get one, and their directory is synced in between."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(blocks.run)
+        first = [blocks.create() for _ in range(MARGIN + 1)]
+        await blocks.until_made()
+        named = []
+        for _ in range(4 * FILES_AHEAD):
+            await blocks.until_made(FILES_AHEAD // 4)
+            named.append(blocks.create())
+        nursery.cancel_scope.cancel()
+    assert not any(first)
+    assert named.count(False) <= MARGIN
+    assert synced.count("xxx") <= 10
+    for block in blocks.cached:
+        content = b"content of %d" % block
+        assert blocks.files.read(BlockId(block), 0, len(content)) == content
+
+
+async def test_files_that_no_block_got_are_removed_at_the_end(blocks: Blocks) -> None:
+    """Those of blocks stay."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(blocks.run)
+        blocks.create()
+        await blocks.until_made()
+        assert len(list(blocks.files.numbers())) > 1
+        nursery.cancel_scope.cancel()
+    assert set(blocks.files.numbers()) == blocks.cached
+    assert not len(blocks.files.ahead)
+
+
+def _pass_over(blocks: Blocks) -> None:
+    blocks.next += MARGIN + FILES_AHEAD
+
+
+def _replace(blocks: Blocks) -> None:
+    """Give the name of a file that was made ahead to the file of another block."""
+    blocks.next += MARGIN
+    taken = BlockId(max(blocks.files.numbers()))
+    blocks.files.take_over(BlockId(1), taken, 7)
+    blocks.cached = {taken}
+    blocks.next = taken + 1
+
+
+@pytest.mark.parametrize("pass_over", [_pass_over, _replace])
+async def test_numbers_that_are_passed_over_leave_no_file(
+    blocks: Blocks, pass_over: Callable[[Blocks], None]
+) -> None:
+    """A block that gets its content in another way needs no new file, and loses none."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(blocks.run)
+        blocks.create()
+        await blocks.until_made()
+        pass_over(blocks)
+        passed = blocks.next
+        with trio.fail_after(10):
+            while any(n < passed for n in set(blocks.files.numbers()) - blocks.cached):
+                blocks.create()
+                await trio.sleep(0.001)
+        nursery.cancel_scope.cancel()
+    assert set(blocks.files.numbers()) == blocks.cached
+    for block in blocks.cached:
+        assert blocks.files.read(BlockId(block), 0, 7) == b"content"
+
+
+async def test_block_that_makes_its_file_at_the_same_time_keeps_it(
+    blocks: Blocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread may be slow: then blocks get the numbers of its files before it is done."""
+    real = os.open
+    made: list[str] = []
+
+    def overtake() -> None:
+        while blocks.next < MARGIN + 20:
+            blocks.create()
+
+    def slow(path: str, flags: int, mode: int = 0o777) -> int:
+        fd = real(path, flags, mode)
+        if flags & os.O_EXCL:
+            made.append(path)
+            if len(made) == 10:
+                trio.from_thread.run_sync(overtake)
+        return fd
+
+    monkeypatch.setattr(os, "open", slow)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(blocks.run)
+        blocks.create()
+        await blocks.until_made()
+        nursery.cancel_scope.cancel()
+    assert set(blocks.files.numbers()) == blocks.cached
+    assert blocks.next == MARGIN + 20
+    for block in blocks.cached:
+        assert blocks.files.read(BlockId(block), 0, 7) == b"content"
+
+
+async def test_leftover_of_a_crash_is_overwritten(blocks: Blocks) -> None:
+    """A file that is there already is not empty, so it is not made ahead."""
+    leftover = BlockId(39)
+    blocks.files.create(leftover, 0, b"x" * 1000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(blocks.run)
+        blocks.create()
+        await blocks.until_made()
+        while blocks.next <= leftover:
+            blocks.create()
+        nursery.cancel_scope.cancel()
+    assert blocks.files.size(leftover) == len(b"content of 39")
+
+
+async def test_disk_that_takes_no_file_costs_nothing(
+    blocks: Blocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without files ahead each block makes its own, and reports the error itself."""
+    real = os.open
+    refused: list[str] = []
+
+    def refuse(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_EXCL and len(refused) < 2:
+            refused.append(path)
+            raise OSError(28, "No space left on device")
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(blocks.run)
+        while len(refused) < 2:
+            assert not blocks.create()
+            await trio.testing.wait_all_tasks_blocked()
+            await trio.sleep(0.001)
+        blocks.create()
+        await blocks.until_made()
+        nursery.cancel_scope.cancel()
+    assert set(blocks.files.numbers()) == blocks.cached

@@ -372,22 +372,26 @@ class BlockCache:
             blocks.resize(self._db, located.block, located.plain_bytes, size_bytes)
         self.index.wrote(located.block, size_bytes, trio.current_time())
 
-    def release(self, block: BlockId) -> None:
+    def release(self, block: BlockId, row: BlockRow | None = None) -> None:
         """Drop one reference to a block; delete the block if it was the last reference.
+
+        Args:
+            block: a file has it.
+            row: its row, if the caller has just read it.
 
         Schedule point: never.  Transaction: inside a group.
         """
-        if blocks.drop_ref(self._db, block) > 0:
-            return
-        held = self.index.get(block)
-        if held is not None and held.state is BlockState.SEALED:
-            self.index.unnamed.add(block)
-            # The block is being packed and an image may refer to it, so the uploader deletes it.
+        row, held = row or blocks.get(self._db, block), self.index.get(block)
+        is_sealed = held is not None and held.state is BlockState.SEALED
+        if row.refs != 1 or is_sealed:
+            if blocks.drop_ref(self._db, block) == 0:
+                self.index.unnamed.add(block)
+                # It is being packed and an image may refer to it, so the uploader deletes it.
             return
         if held is not None and held.state is BlockState.CLEAN and self.evictor.is_last_copy(block):
             # UPLOADED keeps the file until the next sync: a crash may restore the block's row.
             self.index.move(block, BlockState.UPLOADED)
-        blocks.delete(self._db, block)
+        blocks.delete_read(self._db, row)
         self.doom(block)
 
     def doom(self, block: BlockId) -> None:

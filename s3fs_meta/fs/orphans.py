@@ -197,11 +197,13 @@ def unmap(
     Raises:
         BadRowError: the row of a block or of its pack cannot be read; nothing was changed.
     """
+    if not blocks:
+        return
     rows = [blocks_meta.get(db, block) for _index, block in blocks]
     for pack in {row.pack for row in rows if row.pack is not None}:
         packs.get(db, pack)
-    for index, block in blocks:
-        block_map.remove(db, ino, index)
-        cache.release(block)
-    if blocks:
-        inodes.add_mapped_blocks(db, ino, -len(blocks))
+    are_distinct = len({row.block for row in rows}) == len(rows)  # else a row changes meanwhile
+    for (index, block), row in zip(blocks, rows, strict=True):
+        block_map.remove_read(db, ino, index)
+        cache.release(block, row if are_distinct else None)
+    inodes.add_mapped_blocks(db, ino, -len(blocks))

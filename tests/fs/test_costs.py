@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import apsw
+import pytest
 
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
@@ -98,6 +99,24 @@ async def test_each_operation_executes_its_number_of_statements(
         if found[operation.__name__] > most * COUNT + OF_A_GROUP
     }
     assert too_many == {}, found
+
+
+@pytest.mark.parametrize(("is_uploaded", "most"), [(False, 11.5), (True, 14.5)])
+async def test_statements_of_removing_small_files(
+    volume: Volume, fs: Filesystem, is_uploaded: bool, most: float
+) -> None:
+    """A file of one block: each of its rows is read once and deleted once."""
+    for number in range(COUNT):
+        ino = make_file(fs, name_of(number))
+        await fs.write(ino, 0, b"content of %d" % number)
+    if is_uploaded:
+        await volume.session.flush()
+        await volume.session.durability.sync_all()
+    with counting(volume) as counted:
+        for number in range(COUNT):
+            fs.namespace.unlink(ROOT_INO, name_of(number))
+    assert counted.count <= most * COUNT
+    assert volume.session.db.counters.inodes == 1
 
 
 async def test_cached_attributes_cost_no_statement(volume: Volume, fs: Filesystem) -> None:

@@ -126,6 +126,11 @@ def remove(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
     return before
 
 
+def remove_read(db: Database, ino: Ino, index: BlockIndex) -> None:
+    """Make a part of a file a hole whose row was just read. Transaction: inside a group."""
+    db.run("DELETE FROM block_map WHERE ino = ? AND block_index = ?", (ino, index))
+
+
 def indexes_from(
     db: Database, ino: Ino, index_from: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, BlockId]]:

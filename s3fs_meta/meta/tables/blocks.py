@@ -219,7 +219,12 @@ def delete(db: Database, block: BlockId) -> None:
     """
     row = get(db, block)
     assert row.refs == 0, "a block with references is not deleted"
-    db.run("DELETE FROM blocks WHERE block = ?", (block,))
+    delete_read(db, row)
+
+
+def delete_read(db: Database, row: BlockRow) -> None:
+    """Delete a row that was just read, and whose only reference the caller drops. As ``delete``."""
+    db.run("DELETE FROM blocks WHERE block = ?", (row.block,))
     db.counters.block_bytes -= row.plain_bytes
     if row.pack is not None:
         packs.drop_live_bytes(db, row.pack, row.stored_bytes or 0)

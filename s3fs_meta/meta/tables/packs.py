@@ -129,10 +129,12 @@ def add_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
 
 def drop_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
     """Subtract the bytes of a block from the live bytes of a pack. Transaction: inside a group."""
-    sql = "UPDATE packs SET live_bytes = live_bytes - ? WHERE pack = ?"
-    if not db.run(sql, (stored_bytes, pack)):
+    sql = (
+        "UPDATE packs SET live_bytes = live_bytes - ?1, died_txg ="
+        " CASE WHEN live_bytes = ?1 AND died_txg IS NULL THEN ?2 ELSE died_txg END WHERE pack = ?3"
+    )
+    if not db.run(sql, (stored_bytes, db.counters.txg, pack)):
         raise MetadataError(f"pack {pack} has no row", 0)
-    note_if_dead(db, pack)
 
 
 def note_if_dead(db: Database, pack: PackId) -> None:

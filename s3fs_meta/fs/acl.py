@@ -6,6 +6,7 @@ The kernel enforces ACLs (FUSE_POSIX_ACL); the filesystem must keep them up to d
 Source: acl(5); linux/posix_acl_xattr.h; fs/posix_acl.c, whose functions are named below.
 """
 
+import functools
 import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -25,10 +26,12 @@ OTHER: Final = 0x20
 _VERSION: Final = 2
 _HEADER: Final = struct.Struct("<I")
 _ENTRY: Final = struct.Struct("<HHI")
+_MINIMAL_BYTES: Final = _HEADER.size + 3 * _ENTRY.size  # owner, group, others
 _UNDEFINED_ID: Final = 0xFFFFFFFF
 _PERMISSIONS: Final = 0o777
 _TAGS_IN_ORDER: Final = (USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER)
 _NAMED: Final = frozenset({USER, GROUP})
+_MINIMAL: Final = frozenset({USER_OBJ, GROUP_OBJ, OTHER})
 
 
 class AclEntry(NamedTuple):
@@ -55,6 +58,15 @@ def decode(value: bytes) -> Acl:
     Raises:
         InvalidRequestError: the value is not a valid ACL (posix_acl_from_xattr, posix_acl_valid).
     """
+    return _decode_minimal(value) if len(value) == _MINIMAL_BYTES else _decode(value)
+
+
+@functools.lru_cache(maxsize=512)  # as many as there are permissions; cp(1) sets one for each file
+def _decode_minimal(value: bytes) -> Acl:
+    return _decode(value)
+
+
+def _decode(value: bytes) -> Acl:
     body = len(value) - _HEADER.size
     if body < 0 or body % _ENTRY.size or _HEADER.unpack_from(value)[0] != _VERSION:
         raise InvalidRequestError("ACL", value)
@@ -93,15 +105,11 @@ def apply_access(mode: int, entries: Acl) -> WithMode:
     """
     if not entries:
         return WithMode(mode, None)
-    permissions = 0
-    for tag, perm, _ in entries:
-        if tag == USER_OBJ:
-            permissions |= perm << 6
-        elif tag == OTHER:
-            permissions |= perm
-    permissions |= _group_class(entries).perm << 3
-    minimal = all(entry.tag not in _NAMED and entry.tag != MASK for entry in entries)
-    return WithMode(mode & ~_PERMISSIONS | permissions, None if minimal else encode(entries))
+    perms = {tag: perm for tag, perm, _ in entries}  # with a mask, those of GROUP_OBJ do not count
+    group = perms.get(MASK, perms[GROUP_OBJ])
+    permissions = perms[USER_OBJ] << 6 | group << 3 | perms[OTHER]
+    is_minimal = perms.keys() == _MINIMAL
+    return WithMode(mode & ~_PERMISSIONS | permissions, None if is_minimal else encode(entries))
 
 
 def _group_class(entries: Acl) -> AclEntry:

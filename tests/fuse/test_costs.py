@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 import pytest
 import trio
 
+from s3fs_meta.fs import acl
+from s3fs_meta.fs.acl import AclEntry
 from s3fs_meta.fuse.raw_operations import (
     COPY_FILE_RANGE,
     SET_ATIME,
@@ -130,6 +132,21 @@ async def test_cost_of_a_copy_of_a_small_file(handlers: Handlers, is_uploaded: b
     else:
         require(counted, "copy of a small file that is dirty")
     assert await handlers.fs.read(target, 0, len(DATA)) == DATA
+
+
+async def test_cost_of_setting_permissions_as_an_acl(handlers: Handlers) -> None:
+    """As cp(1) does with -a for each file: the ACL is equivalent to a mode, and so not stored."""
+    ino = await make_file(handlers, b"f")
+    value = acl.encode(
+        [AclEntry(acl.USER_OBJ, 6), AclEntry(acl.GROUP_OBJ, 4), AclEntry(acl.OTHER, 4)]
+    )
+
+    async def request() -> None:
+        await handlers.operations.setxattr(ino, acl.ACCESS, value, Context())
+
+    await request()
+    require(await cost_of(handlers, request), "permissions as an ACL")
+    assert handlers.fs.getattr(ino).mode & 0o7777 == 0o644
 
 
 async def test_cost_of_setting_times(handlers: Handlers) -> None:

@@ -114,7 +114,7 @@ class CacheBench:
         return key
 
     def watch_removals(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-        """Return a list that collects the thread of each file's removal."""
+        """Return a list to which each removal of a block file appends the id of its thread."""
         removed_by: list[int] = []
         remove, remove_all = self.files.remove, self.files.remove_all
 

@@ -331,8 +331,8 @@ def test_process_with_a_low_file_limit_keeps_fewer_block_files_open(tmp_path: Pa
     assert sum(map(is_open, fds)) == 100
 
 
-def test_linked_files_outlive_the_first_names(files: BlockFiles, tmp_path: Path) -> None:
-    """A missing file is passed over; a taken name is refused."""
+def test_linked_block_files_outlive_their_first_names(files: BlockFiles, tmp_path: Path) -> None:
+    """A missing block file is skipped; an existing name is an error."""
     aside = tmp_path / "kept" / "blocks"
     for block in (ONE, TWO):
         files.create(block, 0, b"content")

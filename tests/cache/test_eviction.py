@@ -1,4 +1,4 @@
-"""Eviction of clean blocks."""
+"""Eviction of clean blocks and of blocks at damaged locations."""
 
 import threading
 
@@ -13,10 +13,10 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockState
 from tests.cache.conftest import INO, CacheBench
 
 
-async def test_many_small_blocks_make_room_without_stalling_the_loop(
+async def test_eviction_of_many_small_blocks_does_not_stall_the_loop(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few are evicted at once; a writer that needs more waits while a thread removes the files."""
+    """The event loop removes only a few block files itself; a thread removes all others."""
     for index in range(100):
         bench.write(index, bytes([index]) * 100)
     await bench.upload(*range(100))
@@ -33,8 +33,8 @@ async def test_many_small_blocks_make_room_without_stalling_the_loop(
     assert len(list(bench.files.numbers())) == cache.index.total_count == 10
 
 
-async def test_cancelled_eviction_leaves_no_file(bench: CacheBench) -> None:
-    """Rows and files are removed together, even if the writer is cancelled."""
+async def test_cancelled_eviction_leaves_no_block_file_without_a_row(bench: CacheBench) -> None:
+    """Rows and files of evicted blocks are removed together, even if the writer is cancelled."""
     for index in range(100):
         bench.write(index, bytes([index]) * 100)
     await bench.upload(*range(100))
@@ -61,7 +61,7 @@ async def test_many_blocks_are_evicted_although_their_bytes_fit(
 
 
 def _damage(bench: CacheBench, block: BlockId) -> Mark:
-    """Mark the pack of a block."""
+    """Mark the pack of a block as damaged."""
     pack = blocks.get(bench.db, block).pack
     assert pack is not None
     mark = Mark(pack, None)
@@ -73,7 +73,7 @@ def _damage(bench: CacheBench, block: BlockId) -> Mark:
 async def test_block_at_a_damaged_location_is_evicted_only_after_it_is_intact(
     bench: CacheBench,
 ) -> None:
-    """Its cached copy may be the only one; fsck --deep, for example, removes the mark."""
+    """The cached block may be the only copy until its mark is removed, as by fsck --deep."""
     damaged, sound = bench.write(0, b"damaged"), bench.write(1, b"sound")
     await bench.upload(0)
     await bench.upload(1)
@@ -96,10 +96,10 @@ async def test_block_at_a_damaged_location_is_evicted_only_after_it_is_intact(
     assert index.spared_bytes == 0
 
 
-async def test_eviction_goes_on_behind_many_last_copies(
+async def test_eviction_continues_after_many_blocks_at_damaged_locations(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More of them than one slice may look at are in front of the blocks that can be evicted."""
+    """One slice examines fewer blocks than must stay before those that can be evicted."""
     monkeypatch.setattr(eviction, "LOOP_SLICE_ROWS", 2)
     damaged = [bench.write(index, b"damaged") for index in range(5)]
     await bench.upload(*range(5))
@@ -116,8 +116,10 @@ async def test_eviction_goes_on_behind_many_last_copies(
 
 
 @pytest.mark.parametrize("how", ["copied", "replaced", "removed"])
-async def test_file_of_a_last_copy_stays_until_a_sync(bench: CacheBench, how: str) -> None:
-    """A crash may restore the row of a changed or removed block, and no pack has its content."""
+async def test_block_file_at_a_damaged_location_stays_until_a_sync(
+    bench: CacheBench, how: str
+) -> None:
+    """A crash may restore the row of a changed or removed block whose content is in no pack."""
     block = await bench.upload_content(b"damaged")
     _damage(bench, block)
 
@@ -130,7 +132,7 @@ async def test_file_of_a_last_copy_stays_until_a_sync(bench: CacheBench, how: st
         bench.cache.release(block)
 
     assert bench.files.read(block, 0, 7) == b"damaged"
-    if how != "copied":  # the caller releases it
+    if how != "copied":  # The caller releases a copied block.
         assert bench.cache.blocks_in(BlockState.DOOMED) == [block]
         await bench.cache.settle([], [block])
         assert bench.files.size(block) is None

@@ -172,7 +172,7 @@ async def test_files_that_are_not_block_files_are_kept(bench: CacheBench, tmp_pa
 async def test_stray_file_of_a_block_in_no_pack_is_kept_for_fsck(
     bench: CacheBench, tmp_path: Path
 ) -> None:
-    """The block of this file has a row in the database but is in no pack."""
+    """A block that has a row but is in no pack may exist only in a stray file."""
     block = bench.write(0, b"content")
     bench.db.begin_local()
     bench.db.run("DELETE FROM cached_blocks")

@@ -69,7 +69,7 @@ EMPTY = replace(FENCE, kind=Kind.GROUP)
 
 
 def encoded(header: object, section: bytes = encode_section(NO_CHANGES)) -> bytes:
-    """Return an object with an unchecked header and section."""
+    """Return a sealed changelog whose header and section were not checked."""
     text = header if isinstance(header, bytes) else dump(header)  # type: ignore[arg-type]
     payload = struct.pack(">I", len(text)) + text + section
     return envelope.encode(b"changes", KEY, payload, PLAIN)

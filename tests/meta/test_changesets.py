@@ -536,8 +536,8 @@ def test_parts_of_a_split_changeset_equal_the_original(
     assert changesets.split(whole, len(whole)) == [whole]
 
 
-def test_value_longer_than_any_of_ours_is_refused(make_database: MakeDatabase) -> None:
-    """A level object of some kilobytes can hold a name of megabytes."""
+def test_changeset_with_too_long_a_value_is_refused(make_database: MakeDatabase) -> None:
+    """A level object of some kilobytes can contain a name of megabytes."""
     db = make_database()
     changeset = changeset_of(
         "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target BLOB NOT NULL)",

@@ -167,7 +167,7 @@ async def test_damage_to_each_object_is_reported_and_invents_no_content(
         outcome = await outcome_of(power, contents, f"host-{number}")
 
         for ino, content in outcome.contents.items():
-            assert content in (None, contents[ino]), f"{key}: invented"
+            assert content in (None, contents[ino]), f"{key}: wrong content"
         if key == last and damage is remove:
             # Only a host that remembers this changelog can detect its removal: see
             # test_local_state_choice.
@@ -176,6 +176,6 @@ async def test_damage_to_each_object_is_reported_and_invents_no_content(
             assert outcome == before  # The changelogs of the level still exist.
             continue
         if key not in {LEASE, SUPERBLOCK}:
-            assert key in outcome.words, f"{damage.__name__} of {key} was not noticed"
+            assert key in outcome.words, f"{damage.__name__} of {key} was not reported"
         elif not (key == LEASE and damage is exchange):
-            assert outcome.words, f"{damage.__name__} of {key} was not noticed"
+            assert outcome.words, f"{damage.__name__} of {key} was not reported"

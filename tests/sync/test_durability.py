@@ -46,7 +46,7 @@ async def test_group_commits_soon_after_its_first_operation(power: Power) -> Non
 async def test_single_operation_is_committed_after_the_group_delay(
     power: Power, mock_clock: trio.testing.MockClock
 ) -> None:
-    """A killed daemon loses at most the operations of this delay."""
+    """A killed daemon loses at most the operations of the last group delay."""
     async with power.session("a", tasks=False) as session, trio.open_nursery() as nursery:
         session.db.commit()
         nursery.start_soon(session.durability.run_group_commit)

@@ -182,7 +182,7 @@ async def test_points_in_time_ignore_names_with_impossible_txgs(
 async def test_fsck_counts_names_with_impossible_txgs_as_foreign_objects(
     power: Power, number: int, deep: bool
 ) -> None:
-    """Such objects are no fault of the chain."""
+    """Objects with impossible txgs are no fault of the chain."""
     await written(power)
     made = strew(power, number)
     async with power.session("b", options=TAKEOVER, tasks=False) as session:

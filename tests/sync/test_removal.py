@@ -91,7 +91,7 @@ async def test_removal_keeps_objects_that_only_have_names_of_this_program(
 ) -> None:
     await use(power)
     power.store.objects[key] = b"the only copy of a thesis"
-    assert is_own(key), "a name of ours"
+    assert is_own(key), "the name is one of this program"
 
     await remove(power)
 

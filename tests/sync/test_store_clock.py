@@ -405,7 +405,7 @@ async def test_relative_time_uses_the_store_s_clock(
     [notice] = bucket.points.notices
     assert "'2d ago' counts back from the store's time" in notice
     then = PointInTime("then", links[2].created_ns)
-    assert (await bucket.find(then)).txg == links[2].txg, "a time that is written out is absolute"
+    assert (await bucket.find(then)).txg == links[2].txg, "an absolute time needs no clock"
     assert "set the clock" in bucket.points.notices[-1]
 
 

@@ -58,8 +58,8 @@ def test_every_connection_distrusts_the_schema_of_the_file(hostile: Path) -> Non
         connection.close()
 
 
-def test_value_longer_than_any_of_ours_is_damage(tmp_path: Path) -> None:
-    """No memory is allocated for it; SQLite alone would read up to 1 GB."""
+def test_value_longer_than_the_longest_allowed_is_damage(tmp_path: Path) -> None:
+    """No memory is allocated for such a value, which SQLite would read up to 1 GB."""
     path = tmp_path / "long.db"
     made = apsw.Connection(str(path))
     made.execute("CREATE TABLE t (a)")
@@ -73,8 +73,8 @@ def test_value_longer_than_any_of_ours_is_damage(tmp_path: Path) -> None:
         assert isinstance(translated(caught.value, "meta.db"), FormatError)
 
 
-def test_short_values_are_required_only_within_the_block(hostile: Path) -> None:
-    """The limit before it is restored."""
+def test_limit_of_short_values_ends_with_its_context(hostile: Path) -> None:
+    """The limit that was set before is restored."""
     connection = connections.connect(hostile, read_only=False)
     with pytest.raises(apsw.TooBigError), connections.short_values(connection, 10_000):
         connection.execute("SELECT zeroblob(10001)").fetchall()

@@ -477,7 +477,7 @@ def test_durable_commit_syncs_the_database_before_it_ends_the_journal(
     assert events[-len(last) :] == last
     events.clear()
     db.commit_durable()
-    assert events == [] or events[-1] == "sync journal", "also when nothing was left to commit"
+    assert events == [] or events[-1] == "sync journal", "even without anything to commit"
     db.close()
 
 

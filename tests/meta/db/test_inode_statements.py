@@ -207,7 +207,7 @@ def test_statements_on_inodes_go_through_the_owner() -> None:
         if USES_TABLE.search(one.text) and one.file not in OWNERS and not one.of.endswith(".inodes")
     ]
     assert shown(past) == []
-    assert sum(one.of.endswith(".inodes") for one in ran) > 20, "they are found"
+    assert sum(one.of.endswith(".inodes") for one in ran) > 20, "no statements found"
 
 
 def test_sql_statements_consist_of_constants() -> None:
@@ -221,7 +221,7 @@ def test_sql_statements_consist_of_constants() -> None:
         and not one.file.startswith(WRITES_THROUGH)
         and one.file not in OWNERS
     }
-    assert hidden == COMPOSED, "a new one that does not use inodes is to be listed in COMPOSED"
+    assert hidden == COMPOSED, "add statements without inodes to COMPOSED"
 
 
 def test_modules_that_read_inodes_by_another_connection_are_listed() -> None:

@@ -85,7 +85,7 @@ def test_inode_row_is_written_once_in_a_group(db: Database) -> None:
 def test_inode_created_and_deleted_within_a_group_is_never_written(
     make_database: MakeDatabase,
 ) -> None:
-    """Such an inode is neither in the table nor in the recorded changes."""
+    """A short-lived inode is neither in the table nor in the recorded changes."""
     db = make_database()
     recorder = recorded(db)
     db.begin()

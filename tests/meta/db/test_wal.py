@@ -41,7 +41,7 @@ def test_wal_grows_with_commits_and_restarts_after_a_checkpoint(
     assert done.copied_frames == done.frames > 0
     assert (db.wal_bytes, db.wal_uncopied_bytes) == (length, 0)
     commit_some(db, range(100, 101))
-    assert 0 < db.wal_bytes < length, "a log that was copied whole is started over"
+    assert 0 < db.wal_bytes < length, "a completely copied log is restarted"
 
 
 def test_open_group_does_not_stop_a_checkpoint(make_database: MakeDatabase) -> None:
@@ -118,7 +118,7 @@ def test_sync_of_the_wal_keeps_the_locks_on_the_database(make_database: MakeData
     db.sync_wal()
     db.sync_wal()
     assert locks_of(db.path) == before
-    assert before, "under WAL the database file carries a shared lock"
+    assert before, "SQLite holds a shared lock in WAL mode"
 
 
 def locks_of(path: Path) -> list[str]:

@@ -27,7 +27,7 @@ def change(db: Database, assignment: str) -> None:
 def test_changesets_apply_to_a_database_with_another_root_directory(
     make_database: MakeDatabase,
 ) -> None:
-    """Each changeset has the old values that it expects, so the root directory can get them."""
+    """The first changesets contain the old values that the root directory must have."""
     writer, other = make_database("writer.db"), make_database("other.db")
     for db in (writer, other):
         db.inodes.write_through()

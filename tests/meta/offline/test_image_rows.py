@@ -107,7 +107,7 @@ def test_rebuilt_file_has_no_block_whose_content_differs_from_its_pack(
 def test_packs_replace_lost_rows_of_the_block_map(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The inode row has the number of blocks, so a rebuild takes no more than these from packs."""
+    """The inode row limits the number of blocks that a rebuild takes from packs."""
     image.begin()
     image.run("DELETE FROM block_map WHERE ino = 2 AND block_index = 1")
     image.commit()

@@ -154,7 +154,9 @@ _TABLES = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES)
 
 @pytest.mark.parametrize("kind", ["BLOB", "TEXT"])
 @pytest.mark.parametrize("table", _TABLES)
-def test_value_longer_than_any_of_ours_is_refused(image: Path, table: str, kind: str) -> None:
+def test_value_longer_than_the_longest_allowed_is_refused(
+    image: Path, table: str, kind: str
+) -> None:
     """A directory with a thousand such names would need gigabytes of memory."""
     connection = apsw.Connection(str(image))
     columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
@@ -169,7 +171,7 @@ def test_value_longer_than_any_of_ours_is_refused(image: Path, table: str, kind:
         except (
             apsw.MismatchError,
             apsw.ConstraintError,
-        ):  # SQLite itself refuses it in this column
+        ):  # SQLite refuses the value in this column.
             continue
         with pytest.raises(
             FormatError, match=f"its table {table} has a value of more than|too big"
@@ -178,8 +180,8 @@ def test_value_longer_than_any_of_ours_is_refused(image: Path, table: str, kind:
         image.write_bytes(healthy)
 
 
-def test_longest_values_of_ours_are_accepted(image: Path) -> None:
-    """The longest attribute, name and target of a link."""
+def test_longest_allowed_values_are_accepted(image: Path) -> None:
+    """The values are the longest attribute, name and symlink target."""
     change(
         image,
         f"INSERT INTO xattrs VALUES (1, zeroblob(255), zeroblob({XATTR_VALUE_BYTES_MAX}))",
@@ -189,7 +191,7 @@ def test_longest_values_of_ours_are_accepted(image: Path) -> None:
     require_ours(image, KEY)
 
 
-def test_definition_longer_than_any_of_ours_is_refused(image: Path) -> None:
+def test_definition_longer_than_the_longest_allowed_is_refused(image: Path) -> None:
     """SQLite parses every definition in the file when it first reads it."""
     spaces = " " * DATABASE_SQL_BYTES_MAX
     change(image, f"CREATE TABLE foreign_table (a,{spaces} b)")
@@ -208,8 +210,8 @@ def test_definition_longer_than_any_of_ours_is_refused(image: Path) -> None:
     ],
     ids=["dentries", "properties", "names of properties", "inodes", "xattrs"],
 )
-def test_long_value_takes_no_memory(image: Path, row: str) -> None:
-    """Not even by a search, which would load complete rows."""
+def test_refused_long_value_takes_no_memory(image: Path, row: str) -> None:
+    """A search that loaded complete rows would allocate the value."""
     change(image, f"INSERT INTO {row.format(f'zeroblob({64 * MIB})')}")
     apsw.memory_high_water(True)
     before = apsw.memory_used()

@@ -251,7 +251,7 @@ def test_size_of_a_database_is_read_from_its_header(start: bytes, size_bytes: in
 
 
 def test_rows_of_a_newer_schema_are_refused(filled: Database, tmp_path: Path) -> None:
-    """Its tables may look like ours, and their rows mean something else."""
+    """Tables of a newer schema may have the same form but rows of another meaning."""
     filled.begin()
     filled.run("UPDATE properties SET value = ? WHERE name = 'schema_version'", (b"999",))
     filled.commit()
@@ -261,10 +261,10 @@ def test_rows_of_a_newer_schema_are_refused(filled: Database, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("table", [INODES, DENTRIES, XATTRS], ids=lambda table: table.name)
-def test_row_longer_than_any_of_ours_costs_only_itself_and_no_memory(
+def test_salvage_skips_only_a_row_that_is_too_long_without_loading_it(
     filled: Database, tmp_path: Path, table: Table
 ) -> None:
-    """All rows before and after it are read; no search loads it."""
+    """All rows before and after the long row are read."""
     path = copied(filled, tmp_path / "copy.db")
     connection = apsw.Connection(str(path))
     wide = f"zeroblob({64 * MIB})"

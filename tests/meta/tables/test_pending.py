@@ -196,7 +196,7 @@ def test_outbox_keeps_the_bytes_of_a_changelog_until_it_is_confirmed(
 
 
 def test_outbox_keeps_the_longest_changelog(make_database: MakeDatabase) -> None:
-    """It is the longest value of a database on this host."""
+    """The longest changelog is the longest value in the database of a host."""
     db = make_database()
     longest = bytes(envelope.ENCODED_BYTES_MAX)
     db.begin_local()

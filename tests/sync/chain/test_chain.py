@@ -73,7 +73,7 @@ async def test_changelog_of_another_filesystem_is_refused() -> None:
 
 
 async def test_unknown_changelog_version_is_damage_if_the_next_changelog_shows_it() -> None:
-    """The hash in the next changelog proves that this one was changed after it was written."""
+    """The hash in the next changelog proves that the changelog was changed after writing."""
     store = MemoryStore()
     await append(store, fence(START))
     first = (await chain.fetch(store, KEYRING, UUID, Txg(1))).link

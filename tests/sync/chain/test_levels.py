@@ -212,7 +212,7 @@ async def test_failed_restore_by_levels_keeps_no_manifest_in_memory(power: Power
     with pytest.raises(BrokenChainError) as refused:
         await restorer.restore(None, power.home / "restored.db")
 
-    assert refused.value.__context__ is not None, "it was tried without levels, too"
+    assert refused.value.__context__ is not None, "restored without levels, too"
     gc.collect()
     kept = [one for one in gc.get_objects() if isinstance(one, Manifest)]
     assert [one for one in kept if not any(one is other for other in others)] == []
@@ -355,7 +355,7 @@ def test_changelogs_of_a_newer_schema_version_are_not_merged() -> None:
 
 
 def test_changelogs_with_too_many_changes_are_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restore then reads the changelogs of this run one by one."""
+    """A restore reads the changelogs of such a run one by one."""
     monkeypatch.setattr(levels, "LEVEL_SECTION_BYTES_MAX", 3)
     one = _piece(1)
     with pytest.raises(NotMergedError):

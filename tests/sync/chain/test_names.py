@@ -47,7 +47,7 @@ async def test_changelog_names_without_a_large_gap_cost_no_request(power: Power)
 
 async def test_changelog_names_after_a_large_gap_need_an_authentic_object(power: Power) -> None:
     """One authentic changelog after a large gap proves all numbers before it."""
-    await written(power)  # These files are in txgs 1 to 9.
+    await written(power)  # The written files are in txgs 1 to 9.
     ahead = 9 + TXG_GAP_MAX + 1
     power.store.objects[key_of(Txg(ahead))] = power.store.objects[key_of(Txg(9))]
     assert await reached(power, 9, ahead) == (9, 1)
@@ -58,7 +58,7 @@ async def test_changelog_names_after_a_large_gap_need_an_authentic_object(power:
 
 
 async def test_changelog_names_with_impossible_txgs_are_ignored(power: Power) -> None:
-    """After such a txg number the chain could not continue."""
+    """The chain could not continue after such a txg number."""
     assert await reached(power, 9, 10 + TXG_LEAP_MAX, (1 << 63) - 2) == (9, 0)
 
 

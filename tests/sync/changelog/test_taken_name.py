@@ -41,7 +41,7 @@ async def test_writer_continues_after_an_invalid_object_under_the_next_name(
 
 
 async def test_authentic_changelog_under_the_next_name_fences_the_writer(power: Power) -> None:
-    """Only another writer can have appended it, even if that writer's lease was lost."""
+    """Only another writer can have appended the changelog, even without a valid lease."""
     async with power.session("a", tasks=False) as session:
         lease = power.store.objects[ObjectKey("lease")]
         async with power.session("b", options=TAKEOVER, tasks=False) as other:

@@ -92,7 +92,7 @@ async def test_zeros_and_duplicates_after_the_cut_reach_the_other_host(power: Po
         assert all(block_map.find(session.db, ino, BlockIndex(0)) is None for ino in zeros)
         at_first = changelogs(power, session)[-1].txg
         more = write_file(session, b"same" * 2000)
-        # These ship the placements that were made after the first cut.
+        # These two calls ship the placements that were made after the first cut.
         await session.shipper.ship(anyway=True)
         await session.shipper.ship(anyway=True)
         assert pending.is_empty(session.db)

@@ -40,7 +40,7 @@ async def test_follower_shows_each_shipped_txg(power: Power) -> None:
 
 
 async def test_follower_deletes_cached_blocks_of_removed_files(power: Power) -> None:
-    """Rows and files of these blocks are deleted; other cached blocks stay."""
+    """Rows and files of these cached blocks are deleted; other cached blocks stay."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept" * 20_000), write_file(writer, b"gone" * 20_000)
         await ship(writer)
@@ -61,7 +61,7 @@ async def test_follower_deletes_cached_blocks_of_removed_files(power: Power) -> 
 
 
 async def test_follower_announces_exactly_the_changes_of_a_txg(power: Power) -> None:
-    """The changes include a name that refers to another inode."""
+    """A name that now refers to another inode is announced, too."""
     async with power.session("a") as writer:
         one, other = write_file(writer, b"one"), write_file(writer, b"other")
         writer.db.begin()

@@ -40,12 +40,12 @@ async def test_only_images_that_can_be_restored_are_listed(power: Power) -> None
         assert await again.list_images() == [images[0], only, images[4]]
 
         gone, pieces = await again.garbage({images[at].key for at in (0, 3, 4)}, images[4].txg)
-        assert [info.key for info in gone] == [images[2].key], "a copy of the damaged one may exist"
+        assert [info.key for info in gone] == [images[2].key], "a damaged image may have a copy"
         assert pieces == []
 
         stay = {images[at].key for at in (0, 3, 4)}
         gone, pieces = await again.garbage(stay, images[4].txg, images[3].txg)
-        assert [info.key for info in gone] == [images[1].key, images[2].key], "both are superseded"
+        assert [info.key for info in gone] == [images[1].key, images[2].key], "both are older"
         assert {info.key.split("/")[1] for info in pieces} == {images[1].key.split("/")[1]}
 
 
@@ -155,7 +155,7 @@ async def test_images_of_other_filesystems_are_not_garbage(power: Power) -> None
         store.calls.clear()
 
         assert await shelf.garbage(stay, Txg(8)) == ([], [])
-        assert len(store.calls) == 1, "one piece says whose the image is"
+        assert len(store.calls) == 1, "one piece shows the owner of the image"
 
 
 async def test_orphan_packs_are_found_in_bounded_memory(

@@ -72,7 +72,7 @@ async def test_lost_block_is_found_by_its_hash_in_the_newest_state(
 
 
 async def test_unreadable_newest_state_yields_no_location(power: Power, tmp_path: Path) -> None:
-    """The reader then gets the error of the requested block."""
+    """A reader gets the error of the requested block if the newest state is unreadable."""
     async with power.session(tasks=False) as session:
         ino = write_file(session, b"content" * 100)
         await session.make_image()

@@ -12,7 +12,7 @@ from tests.sync.own import own, use
 
 
 async def test_image_pieces_without_a_manifest_are_own_objects(power: Power) -> None:
-    """A writer that was killed before it wrote the manifest leaves such pieces."""
+    """A writer that is killed before it writes the manifest leaves image pieces."""
     await use(power)
     for key in list(power.store.objects):
         if image_codec.parse_manifest_key(key) is not None:

@@ -327,7 +327,7 @@ async def test_object_that_is_not_ours_under_a_name_of_ours_is_not_deleted(
         assert power.store.objects[key] == b"the only copy of a thesis"
         assert caplog.text.count(f"{key} is damaged or not written by this filesystem") == 1
         assert caplog.text.count("if the object is not yours, delete it yourself") == 1
-        assert session.link.floor > 5, "and nothing else stays for it"
+        assert session.link.floor > 5, "only the foreign object is kept"
         others = {*changelogs(power), *map(str, power.store.objects)} - {Txg(2), str(key)}
         assert not {Txg(1), Txg(3), Txg(4), Txg(5), str(level.key_of(1, Txg(5)))} & others
 

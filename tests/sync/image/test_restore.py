@@ -299,7 +299,7 @@ async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> Non
 async def test_plain_image_with_a_long_name_is_ignored(
     power: Power, tmp_path: Path, column: str
 ) -> None:
-    """The image before it and changelogs lead to the same state; an authentic image is trusted."""
+    """An older image and changelogs lead to the same state; an authentic image is trusted."""
     await put_hostile_image(power, tmp_path, f"INSERT INTO dentries VALUES (1, 300, {column})")
 
     async with power.session("b", tasks=False) as session:

@@ -64,7 +64,7 @@ async def test_no_epoch_is_used_twice_after_an_older_lease_was_put_back(power: P
 
 
 async def test_fence_record_follows_the_last_changelog(power: Power) -> None:
-    """The fence record takes the number of the former writer's next txg."""
+    """The fence record gets the number that the former writer's next txg would have had."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         before = chain.recorded(session.db)

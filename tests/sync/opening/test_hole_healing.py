@@ -1,4 +1,4 @@
-"""Holes that fsck made get their content back from quarantined cached blocks."""
+"""Healing of holes that fsck made, with content from quarantined cached blocks."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -47,7 +47,7 @@ async def _lose(power: Power, write: Callable[[Session], Ino]) -> Ino:
 
 @asynccontextmanager
 async def _opened(power: Power, host: str = "a") -> AsyncIterator[Volume]:
-    """Open the filesystem as a mount does before it serves."""
+    """Open the filesystem without the tasks of a mount, and close it."""
     volume = await open_filesystem(
         power.store, StateDir(power.home / host), power.secret, power.clock, OpenOptions()
     )
@@ -73,7 +73,7 @@ def _three_blocks(session: Session) -> Ino:
 
 
 async def test_hole_is_healed_and_the_content_reaches_other_hosts(power: Power) -> None:
-    """The host with the cached blocks mounts: every byte is back, and no loss is recorded."""
+    """The mount of the host with the cached blocks restores every byte and records no loss."""
     ino = await _lose(power, _three_blocks)
 
     async with _opened(power) as volume:
@@ -108,10 +108,10 @@ def _accept(db: Database, ino: Ino) -> None:
 
 
 @pytest.mark.parametrize("change", [_touch, _grow, _accept])
-async def test_changed_file_is_not_healed(
+async def test_holes_of_a_changed_file_are_not_healed(
     power: Power, change: Callable[[Database, Ino], None]
 ) -> None:
-    """It may have zeros there on purpose: it was changed, or the loss accepted."""
+    """After a change or an accepted loss, the file may have zeros on purpose."""
     ino = await _lose(power, _one_block)
     async with _opened(power) as volume:
         volume.db.begin()
@@ -122,8 +122,8 @@ async def test_changed_file_is_not_healed(
         assert inodes.get(volume.db, ino).mapped_blocks == 0
 
 
-async def test_part_with_new_content_keeps_it(power: Power) -> None:
-    """The other part is healed, and the record names what is still lost."""
+async def test_new_content_in_a_hole_is_kept(power: Power) -> None:
+    """The other hole is healed, and the attribute lists only what is still lost."""
     ino = await _lose(power, _three_blocks)
     async with power.session("a", tasks=False) as session:
         session.db.begin()
@@ -144,10 +144,10 @@ def _flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_flip, Path.unlink])
-async def test_only_content_with_the_right_hash_heals(
+async def test_hole_is_healed_only_by_content_with_the_right_hash(
     power: Power, spoil: Callable[[Path], None]
 ) -> None:
-    """A quarantined file is damaged or missing: the loss stays recorded."""
+    """If the quarantined block file is damaged or missing, the loss stays recorded."""
     ino = await _lose(power, _one_block)
     async with _opened(power) as volume:
         [kept] = volume.state_dir.path.glob("kept-*/blocks/*/*")
@@ -159,7 +159,7 @@ async def test_only_content_with_the_right_hash_heals(
 
 
 async def test_unreadable_quarantine_does_not_prevent_the_mount(power: Power) -> None:
-    """Its database is no database; another quarantine is still used."""
+    """One quarantine has a damaged database; the other quarantine is used."""
     ino = await _lose(power, _one_block)
     async with _opened(power) as volume:
         other = volume.state_dir.quarantine("9" * 19)
@@ -172,10 +172,10 @@ async def test_unreadable_quarantine_does_not_prevent_the_mount(power: Power) ->
         assert inodes.get(volume.db, ino).mapped_blocks == 1
 
 
-async def test_full_disk_leaves_the_rest_as_a_loss(
+async def test_mount_on_a_full_disk_leaves_holes_unhealed(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mount continues, and says so; the quarantined state has the content."""
+    """The mount continues with a notice, and the quarantine keeps the content."""
     ino = await _lose(power, _one_block)
     monkeypatch.setattr("s3fs_meta.cache.disk_space.DiskSpace.spare_bytes", lambda _self: 0)
     async with _opened(power) as volume:
@@ -186,7 +186,7 @@ async def test_full_disk_leaves_the_rest_as_a_loss(
 
 
 async def test_healed_content_survives_a_power_cut(power: Power) -> None:
-    """Its files are synced before their rows are committed."""
+    """Block files of healed blocks are synced before their rows are committed."""
     ino = await _lose(power, _one_block)
     async with _opened(power) as volume:
         await heal_holes(volume)

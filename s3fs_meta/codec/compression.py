@@ -23,7 +23,7 @@ _threads = threading.local()
 
 
 class Method(enum.IntEnum):
-    """First byte of compressed data."""
+    """The compression methods; the value is the first byte of compressed data."""
 
     STORED = 0
     ZSTD = 1

@@ -234,7 +234,7 @@ def is_authentic(superblock: Superblock, keyring: Keyring) -> bool:
 
 
 def encode_tombstone(label: str) -> bytes:
-    """Return a tombstone: the object KEY while the filesystem with *label* is removed."""
+    """Return a tombstone, the bytes that replace the superblock while it is being removed."""
     return text_object.encode(_TOMBSTONE, _TOMBSTONE_VERSION, {"label": label})
 
 

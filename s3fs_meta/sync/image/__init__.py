@@ -1,6 +1,6 @@
 """Images: complete copies of the metadata database in the bucket.
 
-image pieces of a database file, and a manifest that names them
+image    pieces of a database file, and a manifest that names them
 restore  an image and the changelogs after it, made into a local database
 salvage  the intact pieces of an image that cannot be restored
 

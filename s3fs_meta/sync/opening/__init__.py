@@ -1,9 +1,8 @@
 """Opening a filesystem on this host.
 
-opening the order: keys, lock, local state or bucket, lease, fence record
+opening              the order: keys, lock, local state or bucket, lease, fence record
 local_state_choice   continue from the local database, follow the bucket, or restore
-current_database     the resulting database: local, restored, or one after which abandoned txgs
-follow
+current_database     the resulting database: local, or restored up to a retained txg
 offline              read-only while the bucket is unreachable
 
 Start at ``opening``; the table of ``local_state_choice`` is the decision.

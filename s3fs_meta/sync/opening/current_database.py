@@ -189,7 +189,7 @@ class Bringer:
         db.commit_durable()
         return db
 
-    # --- a chain whose end cannot be read ------------------------------------------------------
+    # --- a chain whose last changelogs cannot be read ------------------------------------------
 
     async def _end_chain(
         self, chooser: Chooser, lease: Lease, holder: str, broken: S3fsError

@@ -328,7 +328,7 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
     crashed = before is not None and local_state.get(db, "clean") != "1"
     power_lost = crashed and (before != boot_id or local_state.get(db, "power_lost") == "1")
     db.begin_local()
-    if power_lost:  # recorded until ``Session.recover`` has handled it
+    if power_lost:  # the row stays until ``Session.recover`` has repaired the rows
         local_state.put(db, "power_lost", "1")
     local_state.put(db, "holder", holder)
     local_state.put(db, "key_check", keyring.check_value)

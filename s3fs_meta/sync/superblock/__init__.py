@@ -1,6 +1,6 @@
 """The superblock: the parameters of a filesystem, and its wrapped master key.
 
-copy        one of two objects in the bucket, or of one file on this host: ``host_copy``
+copy        a superblock as one of two objects in the bucket, or as this host's file: ``host_copy``
 selection   the decision which copy is used
 changes     writing the superblock: a change, a missing copy, a damaged copy
 proof       keys open other objects of the bucket, or nothing is written under them

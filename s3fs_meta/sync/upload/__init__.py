@@ -3,7 +3,7 @@
 block       the unit of caching: dirty, sealed, uploaded, clean
 pack        one immutable object with many sealed blocks and their index
 cut         the blocks of one consistent snapshot, and the location of each in a pack
-compaction moves live blocks of mostly dead packs to new packs
+compaction  moves live blocks of mostly dead packs to new packs
 healing     marks packs with proven damage, and uploads their cached blocks again
 
 Start at ``uploader.Uploader.run``. ``sealing`` decides which blocks are sealed and when, ``packer``

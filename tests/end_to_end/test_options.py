@@ -115,9 +115,9 @@ def test_wrong_url_is_refused(
 def test_mountpoint_must_be_a_directory(place: Place, program: Program, tmp_path: Path) -> None:
     """A missing mountpoint is not created, and a file is refused."""
     (tmp_path / "file").touch()
-    for path in (tmp_path / "missing", tmp_path / "file"):
+    for name, says in (("missing", "does not exist; create it"), ("file", "is not a directory")):
         assert_refused(
-            place, program, place.url, path, status=ExitStatus.USAGE, says="is not a directory"
+            place, program, place.url, tmp_path / name, status=ExitStatus.USAGE, says=says
         )
     assert not (tmp_path / "missing").exists()
 

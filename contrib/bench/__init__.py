@@ -1,1 +1,1 @@
-"""Benchmarks against real mounts. `python -m contrib.bench --help` lists them."""
+"""Benchmarks on mounted filesystems. `python -m contrib.bench --help` lists all benchmarks."""

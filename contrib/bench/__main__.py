@@ -1,4 +1,4 @@
-"""The command line of the benchmarks: choose, run, print, keep as JSON."""
+"""The command line of the benchmarks: it runs them, prints the figures and saves them as JSON."""
 
 import argparse
 import contextlib
@@ -23,13 +23,13 @@ from contrib.bench.local_subjects import NAMES
 from contrib.bench.subjects import PROJECT
 
 SAMPLES: Final = frozenset({"values", "ratio_of_turns"})
-KEPT: Final = PROJECT / "docs" / "benchmarks" / "figures.json"  # for the complete set
+KEPT: Final = PROJECT / "docs" / "benchmarks" / "figures.json"  # of the complete set
 QUICK: Final = PROJECT / "build" / "benchmarks" / "figures.json"
 
 Figures = dict[str, Any]
 
 
-# The sizes of each run(): in the complete set, with --quick.
+# The size arguments of each benchmark's run(): (in the complete set, with --quick).
 BENCHMARKS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
     "peers": {"files": (6000, 500)},
     "sequential": {"gib": (4, 1), "rounds": (3, 2)},
@@ -50,44 +50,44 @@ BENCHMARKS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
     "upload_stall": {"read_mib": (1024, 128), "rounds": (3, 1), "delay_ms": (30, 30)},
     "journal_modes": {"files": (20_000, 2000), "rounds": (2, 1)},
     "database_pragmas": {"updates": (100, 20), "rounds": (3, 1)},
-    "delete_many": {  # 10^N files each: from, to, and up to which rm -rf is measured
+    "delete_many": {  # powers of ten: fewest files, most files, most files for rm -rf
         "delete_power_min": (5, 5), "delete_power": (6, 5), "one_by_one_power": (5, 5),
         "peer_files": (100_000, 10_000),
     },
-    "scale": {"scale_power": (7, 5)},  # 10^N files, a tenth and a hundredth of them
+    "scale": {"scale_power": (7, 5)},  # filesystems of 10^N, 10^(N-1) and 10^(N-2) files
     "extremes": {"names": (1_000_000, 100_000), "tib": (100, 1)},
     "collect": {"watched_s": (10, 2)},
     "codec": {"corpus_mib": (24, 2)},
     "workloads": {"files": (10_000, 1000), "messages": (5000, 500), "turns": (5, 1)},
 }  # fmt: skip
-MODULES: Final = {  # of those that have another name
+MODULES: Final = {  # of the benchmarks whose module has another name
     "random": "random_access", "recovery": "recovery_point", "workloads": "workloads.session",
 }  # fmt: skip
-# Options of benchmarks that have no size.
+# Further arguments of run(), which have no default size.
 EXTRA: Final[Mapping[str, tuple[str, ...]]] = {
     "scale": ("sizes",),
     "workloads": ("only", "subjects", "tree"),
 }
-LOAD_PER_CORE_MAX: Final = 0.5  # of the last minute, before a benchmark
+LOAD_PER_CORE_MAX: Final = 0.5  # load average of one minute; above this a benchmark warns
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m contrib.bench",
-        description="Measure s3fs-meta beside the ceiling of its stack, the disk and its peers. "
-        "Needs root (drop_caches). Without a name the complete set runs. "
-        "`page --from FILE --to FILE` makes a page of figures that were measured before.",
-        epilog="Sizes are those of the complete set, and in brackets those of --quick.",
+        description="Measure s3fs-meta, a filesystem that does nothing, the disk and other "
+        "filesystems. Needs root, to drop the kernel's caches. Without a name the complete set "
+        "runs. `page --from FILE --to FILE` makes an HTML page from saved figures.",
+        epilog="Each size is given as: size in the complete set (size with --quick).",
     )
     parser.add_argument("benchmark", nargs="*", help=f"{', '.join(BENCHMARKS)}; default: all")
     parser.add_argument(
-        "--scratch", type=Path, help="directory to work in (default: a new disk in an image file)"
+        "--scratch", type=Path, help="directory to measure in (default: a new disk image)"
     )
-    parser.add_argument("--quick", action="store_true", help="small sizes: some minutes for all")
-    parser.add_argument("--json", type=Path, help=f"file for the figures (all: {KEPT})")
-    parser.add_argument("--page", type=Path, help="also write the page of that file here")
+    parser.add_argument("--quick", action="store_true", help="use small sizes: minutes for all")
+    parser.add_argument("--json", type=Path, help=f"write the figures to this file (all: {KEPT})")
+    parser.add_argument("--page", type=Path, help="write the page of the figures to this file")
     parser.add_argument(
-        "--update", action="store_true", help="keep what the JSON file has of other benchmarks"
+        "--update", action="store_true", help="keep the other benchmarks' figures in the JSON file"
     )
     for option in sorted({option for sizes in BENCHMARKS.values() for option in sizes}):
         users = [
@@ -98,23 +98,27 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         words = f"--{option.replace('_', '-')}"
         parser.add_argument(words, type=int, metavar="N", help=", ".join(users))
     parser.add_argument(
-        "--tree", type=Path, metavar="DIR", help="workloads: tree instead of the made one, absolute"
+        "--tree", type=Path, metavar="DIR", help="workloads: absolute path of a source tree to use"
     )
     parser.add_argument(
         "--sizes",
         type=lambda text: [int(word) for word in text.split(",")],
         metavar="N,N…",
-        help="scale: these numbers of files",
+        help="scale: numbers of files to measure",
     )
     parser.add_argument(
-        "--only", type=_words, metavar="STEP,…", default=[], help="workloads: beginnings of names"
+        "--only",
+        type=_words,
+        metavar="STEP,…",
+        default=[],
+        help="workloads: prefixes of step names",
     )
     parser.add_argument(
         "--subjects",
         type=_words,
         metavar="NAME,…",
         default=[],
-        help=f"workloads: of {', '.join(NAMES)}",
+        help=f"workloads: filesystems to measure, of {', '.join(NAMES)}",
     )
     arguments = parser.parse_args(argv)
     if other := sorted(set(arguments.subjects) - set(NAMES)):
@@ -134,7 +138,7 @@ def _words(text: str) -> list[str]:
 
 
 def _sized(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of one benchmark: as given, or else its own sizes."""
+    """Return the arguments of a benchmark's run(): options of the command line, or its defaults."""
     given = vars(arguments)
     sizes: dict[str, Any] = {
         option: pair[arguments.quick] if given[option] is None else given[option]
@@ -144,7 +148,7 @@ def _sized(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _command(name: str, sizes: Mapping[str, Any], scratch: Path | None) -> str:
-    """Return the command that measures this alone, with its sizes written out."""
+    """Return the command that runs one benchmark alone, with all sizes as options."""
     words = [
         f"--{option.replace('_', '-')}="
         + (",".join(map(str, value)) if isinstance(value, list) else str(value))
@@ -159,14 +163,14 @@ def _now() -> str:
 
 
 def _revision() -> str:
-    """Return the revision of the project that was measured."""
+    """Return the git revision of the measured project."""
     words = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
 
 def _measured(name: str, arguments: argparse.Namespace) -> Figures:
-    """Run one benchmark; a failure is written down, and the next one runs."""
+    """Run a benchmark; return its entry of the report, with the exception if it failed."""
     module = importlib.import_module(f"contrib.bench.{MODULES.get(name, name)}")
     sizes = _sized(name, arguments)
     entry: Figures = {
@@ -177,12 +181,13 @@ def _measured(name: str, arguments: argparse.Namespace) -> Figures:
         "load": {"before": os.getloadavg()[0]},
     }
     if entry["load"]["before"] > LOAD_PER_CORE_MAX * (os.cpu_count() or 1):
-        print(f"the machine is busy: load {entry['load']['before']:.1f}", file=sys.stderr)
+        busy = f"the machine is busy (load {entry['load']['before']:.1f}): figures may be too slow"
+        print(busy, file=sys.stderr)
     began_s = time.monotonic()
     try:
         with _scratch(name, arguments.scratch) as scratch:
             entry["figures"] = module.run(scratch, **sizes)
-    except Exception as exc:  # noqa: BLE001 - one that fails must not cost the others
+    except Exception as exc:  # noqa: BLE001 - the next benchmarks run after a failure
         traceback.print_exc()
         entry["error"] = f"{type(exc).__name__}: {exc}"
     entry["seconds"] = time.monotonic() - began_s
@@ -192,7 +197,7 @@ def _measured(name: str, arguments: argparse.Namespace) -> Figures:
 
 @contextlib.contextmanager
 def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
-    """Give a directory to measure in: in *folder*, else on a new disk."""
+    """Yield a directory to measure in: below *folder*, or on a new disk."""
     with contextlib.ExitStack() as stack:
         parent = folder or stack.enter_context(disk.new())
         directory = tempfile.TemporaryDirectory(
@@ -202,7 +207,7 @@ def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
 
 
 def _rounded(value: object, *, without: frozenset[str] = frozenset()) -> object:
-    """Return *value* with four digits of each number, and without some keys."""
+    """Return *value* with numbers rounded to four digits, and without the keys of *without*."""
     if isinstance(value, dict):
         return {
             key: _rounded(each, without=without)
@@ -215,7 +220,7 @@ def _rounded(value: object, *, without: frozenset[str] = frozenset()) -> object:
 
 
 def _began(arguments: argparse.Namespace, argv: Sequence[str]) -> Figures:
-    """Return the report so far: nothing, or with --update what the file has."""
+    """Return an empty report, or with --update the report that the JSON file has."""
     if arguments.update and arguments.json and arguments.json.exists():
         found: Figures = json.loads(arguments.json.read_text())
         return found
@@ -241,7 +246,7 @@ def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
             if not target["met"]:
                 print(f"missed: {name}: {target['what']}", file=sys.stderr)
         failed += [name] if "error" in entry else []
-        if arguments.json:  # after each benchmark: an interrupted run keeps its figures
+        if arguments.json:  # written after each benchmark, so that an interrupted run has figures
             arguments.json.parent.mkdir(parents=True, exist_ok=True)
             arguments.json.write_text(json.dumps(_rounded(report), indent=1) + "\n")
     if arguments.page:
@@ -254,16 +259,16 @@ def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; return 1 if a benchmark failed. A missed target is a figure, no failure."""
+    """Run the command; return 1 if a benchmark failed. A missed target is not a failure."""
     if argv[:1] == ["page"]:
         from contrib.bench import page  # needs the extra "bench"
 
         return page.main(argv[1:])
     arguments = _parse(argv)
     if os.geteuid() != 0:
-        print("the benchmarks drop the kernel's caches: run them as root", file=sys.stderr)
+        print("the benchmarks drop the kernel's caches; run them as root", file=sys.stderr)
         return 2
-    # SIGTERM must unmount, too: SystemExit runs every finally.
+    # SIGTERM raises SystemExit, so that every finally clause runs and unmounts.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return _run(arguments, argv)
 

@@ -1,8 +1,8 @@
-"""Block sizes compared: what each costs in throughput, in small changes and in metadata.
+"""Throughput, cost of small changes and size of metadata for each block size.
 
-For each size a fresh filesystem: write a file and bring it to the bucket, read it back from the
-local cache, change 4 KiB here and there and bring that to the bucket, then read 4 KiB here and there
-on a mount that has nothing local.
+For each block size the benchmark makes a filesystem. It writes a file, uploads it, and reads it
+from the local cache. It changes 4 KiB at random offsets and uploads the changes. Then it reads
+4 KiB at random offsets on a mount without local state.
 """
 
 import os
@@ -27,13 +27,13 @@ SEED: Final = 1
 
 
 def run(scratch: Path, *, block_mib: int) -> dict[str, object]:
-    """Measure every block size with a file of *block_mib* MiB."""
+    """Measure each block size with a file of *block_mib* MiB."""
     size_bytes = block_mib * MIB
     figures = {
         block: measure(S3fsSubject("s3fs-meta", scratch / block), block, size_bytes)
         for block in SIZES
     }
-    # The database grows by whole pages: only the smallest size has enough rows to measure.
+    # The database grows by whole pages. Only the smallest block size makes enough rows to measure.
     row_bytes = figures[SIZES[0]]["metadata_bytes_per_block"]
     for block, each in figures.items():
         each.pop("metadata_bytes_per_block")
@@ -48,10 +48,10 @@ def run(scratch: Path, *, block_mib: int) -> dict[str, object]:
 
 
 def measure(subject: S3fsSubject, block: str, size_bytes: int) -> dict[str, float]:
-    """Return the figures of one block size."""
+    """Return the figures of the block size *block*."""
     subject.make(["--plain", "--block-size", block])
     with subject:
-        pass  # the database exists from here on
+        pass  # the first mount makes the database
     rows_before = _database_bytes(subject)
     path = subject.mountpoint / "file"
     with subject:
@@ -69,7 +69,7 @@ def measure(subject: S3fsSubject, block: str, size_bytes: int) -> dict[str, floa
 
 
 def _large(subject: S3fsSubject, path: Path, size_bytes: int) -> dict[str, float]:
-    """Return MiB per second of writing, shipping and reading one large file."""
+    """Write, ship and read one large file; return MiB per second of each."""
     start = time.perf_counter()
     sequential.write_file(path, size_bytes)
     written = time.perf_counter()
@@ -88,7 +88,7 @@ def _large(subject: S3fsSubject, path: Path, size_bytes: int) -> dict[str, float
 
 
 def _small_changes(subject: S3fsSubject, path: Path, size_bytes: int) -> dict[str, float]:
-    """Return what changes of 4 KiB cost: time until fsync returned, and bytes in the bucket."""
+    """Change 4 KiB many times; return milliseconds and uploaded KiB of a change."""
     before = _bucket_bytes(subject)
     data = os.urandom(SMALL_BYTES)
     descriptor = os.open(path, os.O_RDWR)
@@ -104,20 +104,22 @@ def _small_changes(subject: S3fsSubject, path: Path, size_bytes: int) -> dict[st
 
 
 def _small_reads_s(path: Path, size_bytes: int) -> float:
-    """Return the seconds of random 4 KiB reads on a mount without local state."""
+    """Return the seconds of all random reads of 4 KiB on a mount without local state."""
     machine.drop_kernel_caches()
     descriptor = os.open(path, os.O_RDONLY)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
     start = time.perf_counter()
     for offset in _offsets(size_bytes, COLD_READS):
-        assert len(os.pread(descriptor, SMALL_BYTES, offset)) == SMALL_BYTES, "a short read"
+        assert len(os.pread(descriptor, SMALL_BYTES, offset)) == SMALL_BYTES, (
+            "the file is too short"
+        )
     taken_s = time.perf_counter() - start
     os.close(descriptor)
     return taken_s
 
 
 def _offsets(size_bytes: int, count: int) -> Sequence[int]:
-    """Return random offsets, the same in every run."""
+    """Return *count* random offsets, the same in every run."""
     places = random.Random(SEED).sample(range(size_bytes // SMALL_BYTES), count)
     return [place * SMALL_BYTES for place in places]
 
@@ -131,6 +133,6 @@ def _database_bytes(subject: S3fsSubject) -> int:
 
 
 def _bucket_bytes(subject: S3fsSubject) -> int:
-    """Return the size of all packs."""
+    """Return the size of all packs in the bucket."""
     packs = subject.bucket.rglob("*")
     return sum(path.stat().st_size for path in packs if "pack" in path.parts and path.is_file())

@@ -1,8 +1,10 @@
-"""fsck of a filesystem with rows of packs but no objects: the listing is generated from the rows.
+"""fsck of a filesystem with rows of packs but no pack objects.
 
-A process of its own, so that its memory is that of one check:
-``python -m contrib.bench.check_simulated BUCKET DATABASE`` prints the peak of its memory in bytes,
-which the parent cannot ask for (a child begins with its parent's), and then what was found.
+``python -m contrib.bench.check_simulated BUCKET DATABASE`` checks the filesystem. The listing of
+the bucket is generated from the rows of packs. The program prints its peak memory in bytes, and
+then the report of fsck. The check runs in a separate process, so that the peak is that of fsck.
+The program reads the peak itself, because the ``ru_maxrss`` that a parent gets includes memory that
+the child had before exec.
 """
 
 import os
@@ -30,7 +32,7 @@ PAGE_ROWS = 1000
 
 
 class SimulatedStore(LocalStore):
-    """A bucket that has an object for each row of ``packs``."""
+    """A store whose listing has an object for each row of the table ``packs``."""
 
     def __init__(self, bucket: Path, db: Database) -> None:
         super().__init__(bucket)
@@ -38,7 +40,7 @@ class SimulatedStore(LocalStore):
 
     @override
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield real objects, then one for each row of packs, in the order of the keys."""
+        """Yield the real objects, then an object for each row of ``packs``, ordered by key."""
         async for info in super().list(prefix, after=after):
             yield info
         if not "pack/".startswith(prefix) and not prefix.startswith("pack/"):
@@ -56,7 +58,7 @@ class SimulatedStore(LocalStore):
 
 
 async def check(bucket: Path, database: Path) -> list[str]:
-    """Return the lines of the report."""
+    """Check the filesystem; return the lines of the report."""
     db = Database.open(database, Pragmas(), read_only=True, repairing=True)
     try:
         store = SimulatedStore(bucket, db)

@@ -1,9 +1,8 @@
-"""The cost of compressing, encrypting and hashing blocks and images.
+"""Processor time of compressing, encrypting and hashing blocks and images.
 
-Processor time of this thread, best of several
-rounds, through the package's own functions. Content: the Python sources of this interpreter, shared
-libraries, random bytes, and a metadata database. If the module ``lz4`` is installed, it is compared
-as well.
+The benchmark calls the package's own functions. A figure is the least processor time of several
+rounds. The content is: the Python sources of this interpreter, shared libraries, random bytes, and
+a metadata database. The module ``lz4`` is compared with zstd if it is installed.
 """
 
 import importlib
@@ -44,7 +43,7 @@ def best_s(action: Callable[..., object], *arguments: object) -> float:
 
 
 def corpus(pattern: str, root: str, size_bytes: int) -> bytes:
-    """Return the concatenated first files below *root*, up to a size."""
+    """Concatenate files below *root* whose names match *pattern*, up to *size_bytes*."""
     data = bytearray()
     for path in sorted(Path(root).rglob(pattern)):
         if path.is_file() and not path.is_symlink():
@@ -55,7 +54,7 @@ def corpus(pattern: str, root: str, size_bytes: int) -> bytes:
 
 
 def database() -> bytes:
-    """Return a metadata database of empty and small files with names of 16 bytes."""
+    """Return the content of a metadata database of small files with names of 16 bytes."""
     rng = random.Random(1)
     schema = Path(s3fs_meta.__file__).with_name("meta") / "schema.sql"
     with tempfile.TemporaryDirectory() as scratch:
@@ -79,13 +78,13 @@ def database() -> bytes:
 
 
 def blocks_of(data: bytes, block_bytes: int) -> list[memoryview]:
-    """Return whole blocks of *data*."""
+    """Split *data* into blocks; an incomplete last block is left out."""
     view = memoryview(data)
     return [view[at : at + block_bytes] for at in range(0, len(view) - block_bytes, block_bytes)]
 
 
 def packs_of(blocks: list[memoryview], keyring: Keyring, name: str) -> list[pack.Pack]:
-    """Return the packs made of *blocks*."""
+    """Return packs that contain *blocks*."""
     packs = []
     writer = pack.PackWriter(KEY, keyring, name)
     for number, block in enumerate(blocks):
@@ -99,7 +98,7 @@ def packs_of(blocks: list[memoryview], keyring: Keyring, name: str) -> list[pack
 
 
 def open_all(packs: list[pack.Pack], keyring: Keyring) -> None:
-    """Open every block as a range read would."""
+    """Open each block alone, as after a range read of one block."""
     for one in packs:
         view = memoryview(one.data)
         for entry in one.entries:
@@ -108,7 +107,7 @@ def open_all(packs: list[pack.Pack], keyring: Keyring) -> None:
 
 
 def measure_blocks(contents: dict[str, bytes]) -> Table:
-    """Seal and open blocks of 1 MiB, encrypted, by content and method: hash twice, compress, encrypt."""
+    """Seal and open encrypted blocks of 1 MiB, for each content and compression."""
     table: Table = {}
     for label, data in contents.items():
         blocks = blocks_of(data, MIB)
@@ -124,7 +123,7 @@ def measure_blocks(contents: dict[str, bytes]) -> Table:
 
 
 def measure_records(data: bytes) -> Table:
-    """Seal and open small blocks of sources with zstd-1: bytes and microseconds for each."""
+    """Seal and open small blocks with zstd-1; return bytes and microseconds of a block."""
     table: Table = {}
     for block_bytes in (512, 1024, 4096, 16_384, 65_536):
         blocks = blocks_of(data, block_bytes)[:4000]
@@ -143,7 +142,7 @@ def measure_records(data: bytes) -> Table:
 
 
 def measure_keys(data: bytes) -> dict[str, float]:
-    """Derive the key and cipher of a record, and hash blocks of 1 MiB."""
+    """Measure deriving a record's key and cipher, and hashing blocks of 1 MiB."""
     salt, blocks = os.urandom(pack.SALT_BYTES), blocks_of(data, MIB)
     derive_s = best_s(lambda: [ENCRYPTED.object_cipher(salt, b"x" * 60) for _ in range(2000)])
     hash_s = best_s(apply, ENCRYPTED.block_hash, blocks)
@@ -154,7 +153,7 @@ def measure_keys(data: bytes) -> dict[str, float]:
 
 
 def measure_images(data: bytes) -> Table:
-    """Seal and open a metadata database, piece by piece, encrypted, by level of zstd."""
+    """Seal and open the encrypted image pieces of a metadata database, for each zstd level."""
     key = ObjectKey("image/000000000001-1-0000000000000000/000000")
     pieces = blocks_of(data, IMAGE_PIECE_BYTES)
     total = sum(map(len, pieces))
@@ -177,12 +176,12 @@ def measure_images(data: bytes) -> Table:
 
 
 def apply(function: Callable[[Any], bytes], items: Iterable[Any]) -> list[bytes]:
-    """Return *function* applied to each item."""
+    """Return the results of *function* for each item."""
     return [function(item) for item in items]
 
 
 def measure_lz4(contents: dict[str, bytes]) -> Table:
-    """Compress and decompress blocks of 1 MiB with lz4, if it is installed, and with zstd-1."""
+    """Compress blocks of 1 MiB with lz4 and with zstd-1; return nothing without the module lz4."""
     try:
         lz4 = importlib.import_module("lz4.block")
     except ImportError:
@@ -206,7 +205,7 @@ def measure_lz4(contents: dict[str, bytes]) -> Table:
 
 
 def run(_scratch: Path, *, corpus_mib: int) -> dict[str, Any]:
-    """Measure everything; takes about two minutes."""
+    """Measure blocks, records, keys, images and lz4; takes about two minutes."""
     size_bytes = corpus_mib * MIB
     contents = {
         "sources": corpus("*.py", sysconfig.get_path("stdlib"), size_bytes),

@@ -1,9 +1,9 @@
-"""The cost of collecting from the kernel the data that programs wrote to open files.
+"""The cost of collecting dirty data of open files from the kernel.
 
-A mount with ``commit=1`` and a long ``sync_interval`` collects once a second; for each load it is
-watched for ten seconds: requests of the kernel, and processor time of the daemon and of the process
-that collects. *Beside* is how many times a program could append 100 bytes meanwhile, and the longest
-of these calls: no program may be blocked.
+A mount with ``commit=1`` and a long ``sync_interval`` collects dirty data once a second. For each
+load the benchmark counts, during ten seconds, the kernel's requests and the processor time of the
+daemon and of the collecting process. *Beside* is the number of 100-byte appends that a program made
+in that time. *Longest ms* is the longest of these appends, because no program may be blocked.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from typing import Any, Final
 from contrib.bench import machine
 from contrib.bench.subjects import S3fsSubject, call
 
-WARM_UP_S: Final = 2.0  # the collecting process has started, and the barrier's name is cached
-LOADS: Final[dict[str, tuple[int, float | None]]] = {  # open files, pause between two appends
+WARM_UP_S: Final = 2.0  # time for the start of the collecting process
+LOADS: Final[dict[str, tuple[int, float | None]]] = {  # open files, seconds between two appends
     "none": (0, None),
     "1 idle": (1, None),
     "1,000 idle": (1000, None),
@@ -30,7 +30,7 @@ LOADS: Final[dict[str, tuple[int, float | None]]] = {  # open files, pause betwe
 
 
 def run(scratch: Path, *, watched_s: int) -> dict[str, Any]:
-    """Watch a mount under each load."""
+    """Measure a mount under each load."""
     options = {"commit": "1", "sync_interval": "1h"}
     subject = S3fsSubject("collecting", scratch / "subject", options=options)
     subject.make()
@@ -41,7 +41,7 @@ def run(scratch: Path, *, watched_s: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _appending(files: list[int], pause_s: float | None) -> Iterator[list[float]]:
-    """Append 100 bytes to files in turn while the context lasts; fill the list with the seconds."""
+    """Append 100 bytes to the files in turn, in a thread; yield a list of each append's seconds."""
     ending, taken = threading.Event(), list[float]()
 
     def append() -> None:
@@ -65,7 +65,7 @@ def _appending(files: list[int], pause_s: float | None) -> Iterator[list[float]]
 def _watched(
     subject: S3fsSubject, name: str, count: int, pause_s: float | None, watched_s: int
 ) -> dict[str, float]:
-    """Return what one load costs in a second."""
+    """Return the requests and processor time of one second under a load."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     files = [os.open(subject.mountpoint / f"{name}-{each}", flags) for each in range(count)]
     try:

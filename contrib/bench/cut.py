@@ -1,8 +1,8 @@
-"""How long the event loop is blocked when a transaction group is cut.
+"""How long the event loop is blocked when a transaction group (txg) is cut.
 
-In one process, with the store in memory: inodes and names are made as a mount would, then a txg is
-shipped. The cut is everything from its first step to the hook that says that it is done; the
-longest stall is the largest gap between two turns of another task while the whole txg is shipped.
+One process makes inodes and dentries as a mount does, and ships a txg to a store in memory. The
+time of the cut is from the start of the flush to the hook "txg cut". The longest stall is the
+longest time in which another task of the event loop did not run while the txg was shipped.
 """
 
 import time
@@ -27,13 +27,13 @@ from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 
 CUT_MS_MAX: Final = 5.0
-ROWS_PER_FILE: Final = 2  # an inode and a name
+ROWS_PER_FILE: Final = 2  # an inode and a dentry
 GROUP_FILES: Final = 200
 FILE_MODE: Final = 0o100644
 
 
 def run(scratch: Path, *, rows: int, rounds: int) -> dict[str, object]:
-    """Cut *rounds* times with *rows* changed rows each."""
+    """Measure *rounds* cuts of *rows* changed rows each."""
     cuts, stalls = trio.run(_measure, scratch, rows // ROWS_PER_FILE, rounds)
     median_ms = sorted(cuts)[len(cuts) // 2]
     return {
@@ -85,7 +85,7 @@ def _change(session: Session, files: int, round_number: Txg) -> None:
 
 
 async def _stall_of(session: Session) -> float:
-    """Ship; return the longest time in milliseconds in which no other task ran."""
+    """Ship a txg; return the longest time in milliseconds in which no other task ran."""
     longest_s = 0.0
 
     async def watch() -> None:

@@ -1,9 +1,9 @@
-"""Page size, synchronous and journal mode combined: for databases on the mount, and for our own.
+"""SQLite databases with each page size, ``synchronous`` and journal mode.
 
 *On the mount*: an application's database of 10,000 rows of 200 bytes, on s3fs-meta and on the disk
-in turns; each transaction changes one row anywhere. *Our own*: the metadata database of a mount under
-each set of options; names are made, each followed by an fsync of its directory, and attributes are
-changed without any, which a group commits together.
+in turns. Each transaction changes one random row. *Our own*: the metadata database of a mount with
+each set of options. The benchmark makes files and calls fsync on the directory after each. It also
+changes attributes without fsync: the daemon commits many of these changes in one transaction.
 """
 
 import os
@@ -25,17 +25,17 @@ ROW_BYTES: Final = 200
 SEED: Final = 1
 PAGES: Final = (1024, 4096, 16384)
 OUR_PAGES: Final = ("4K", "16K", "64K")
-CHANGES_PER_SYNC: Final = 20  # unsynced changes for each synced one
+CHANGES_PER_SYNC: Final = 20  # changes without fsync for each file made with fsync
 
 
 class Setting(NamedTuple):
-    """Pragmas that an application, or a mount, sets."""
+    """The pragmas of an application's database or of the metadata database."""
 
     journal_mode: str
     synchronous: str
 
     def __str__(self) -> str:
-        """Return it as the tables name it."""
+        """Return the name of the setting in the tables."""
         return f"{self.journal_mode}, {self.synchronous}"
 
 
@@ -50,7 +50,7 @@ OUR_SETTINGS: Final = _settings("wal/normal wal/full wal/off delete/normal off/o
 
 
 def run(scratch: Path, *, updates: int, rounds: int) -> dict[str, object]:
-    """Measure both and return the figures."""
+    """Measure databases on the mount and the metadata database; return the figures."""
     return {
         "updates": updates,
         "rounds": rounds,
@@ -63,7 +63,7 @@ def run(scratch: Path, *, updates: int, rounds: int) -> dict[str, object]:
 
 
 def _application(scratch: Path, updates: int, rounds: int) -> dict[str, dict[str, Any]]:
-    """Return milliseconds of an update under each setting, here and on the disk."""
+    """Return milliseconds of an update with each setting, on s3fs-meta and on the disk."""
     ours = S3fsSubject(OURS, scratch / "ours")
     ours.make()
     taken: dict[str, dict[str, list[float]]] = {}
@@ -83,7 +83,7 @@ def _application(scratch: Path, updates: int, rounds: int) -> dict[str, dict[str
 
 
 def _updated_s(subject: Subject, setting: Setting, page: int, updates: int) -> float:
-    """Make a database, change rows one by one, remove it; return the seconds of the changes."""
+    """Make a database, update rows one by one, remove it; return the seconds of the updates."""
     path = subject.mountpoint / "application.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA page_size={page}")
@@ -105,11 +105,11 @@ def _updated_s(subject: Subject, setting: Setting, page: int, updates: int) -> f
     return taken_s
 
 
-# --- our own -----------------------------------------------------------------------------------
+# --- the metadata database ---------------------------------------------------------------------
 
 
 def _own(scratch: Path, updates: int) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield each setting's name and figures."""
+    """Yield the name and the figures of each setting of the metadata database."""
     for setting, page in product(OUR_SETTINGS, OUR_PAGES):
         options = {**setting._asdict(), "page_size": page, "sync_interval": "3600"}
         name = f"{setting}, {page}"
@@ -120,7 +120,7 @@ def _own(scratch: Path, updates: int) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def _metadata(subject: S3fsSubject, updates: int) -> dict[str, float]:
-    """Return what synced names and unsynced changes cost."""
+    """Return the times of files made with fsync, and of changed attributes without fsync."""
     paths = [str(subject.mountpoint / f"file-{number:06d}") for number in range(updates)]
     directory = os.open(subject.mountpoint, os.O_RDONLY)
     try:

@@ -1,11 +1,12 @@
-"""Removing very many empty files in every available way, always from the same filesystem.
+"""Removing very many empty files with ``s3fs-meta rm``, rm, find and rsync.
 
-The files are written as rows, 1,000 to a directory, once for each number of them; every way starts
-from a copy of that state and bucket, mounted anew, with the kernel's caches dropped. A removal ends
-when statfs(2) counts no inode of the tree any more; for ``s3fs-meta rm`` the command itself, which
-ends long before, stands beside it. Peak memory is the daemon's. Programs that go one by one need
-minutes for a million files: their largest number is an option of its own. On the do-nothing filesystem, the
-disk and JuiceFS fewer files are made through the kernel first, and removed by the same programs.
+The benchmark inserts the rows of the files into a database, 1,000 files to a directory. Each
+program starts on a mounted copy of that state directory and bucket, after the kernel's caches were
+dropped. A removal is complete when statfs(2) no longer counts any inode of the tree. The command
+``s3fs-meta rm`` ends before that, so its own time is a separate figure. Peak memory is that of the
+daemon. Programs that remove file by file need minutes for a million files, so their largest tree
+has a separate option. The same programs also remove smaller trees on the do-nothing filesystem, on
+the disk, on JuiceFS and on S3QL.
 """
 
 import os
@@ -21,7 +22,7 @@ from contrib.bench.subjects import S3fsSubject, Subject, call_s
 
 PER_DIRECTORY: Final = 1000
 NAME_BYTES: Final = 16
-PEER_FILES_MAX: Final = {JUICEFS: 10_000, S3QL: 10_000}  # at the pace of their creates
+PEER_FILES_MAX: Final = {JUICEFS: 10_000, S3QL: 10_000}  # making more files takes too long
 OWN_RM: Final = "s3fs-meta rm"
 
 Command = Callable[[Subject, Path], list[str]]
@@ -42,7 +43,7 @@ def run(
     one_by_one_power: int,
     peer_files: int,
 ) -> dict[str, object]:
-    """Measure all ways at their sizes and return the figures."""
+    """Measure all programs with their sizes of trees; return the figures."""
     (scratch / "empty").mkdir()
     ways, absent = _ways()
     ours: dict[str, dict[str, Any]] = {}
@@ -64,16 +65,16 @@ def run(
 
 
 def _ways() -> tuple[dict[str, Command], list[str]]:
-    """Return the ways whose program is installed, and the others."""
+    """Return the commands whose program is installed, and the names of the missing programs."""
     here = {name: way for name, way in WAYS.items() if shutil.which(name.split()[0])}
     return here, [name for name in WAYS if name not in here]
 
 
-# --- ours --------------------------------------------------------------------------------------
+# --- s3fs-meta ---------------------------------------------------------------------------------
 
 
 def _master(root: Path, files: int) -> S3fsSubject:
-    """Fill a filesystem and move its files below one directory."""
+    """Make a filesystem with all files below the directory ``tree``, and a copy of it."""
     subject = S3fsSubject("s3fs-meta", root, options={"sync_interval": "3600"})
     fill.make_filled(subject, files=files, per_directory=PER_DIRECTORY, name_bytes=NAME_BYTES)
     with subject:
@@ -92,7 +93,7 @@ def _aside(subject: S3fsSubject) -> Path:
 def _ours(
     subject: S3fsSubject, ways: Mapping[str, Command], files: int, empty: Path
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each way and its times, on a fresh copy."""
+    """Yield each command's name and times; each command gets a fresh copy of the filesystem."""
     for name, way in ways.items():
         shutil.rmtree(subject.root)
         shutil.copytree(_aside(subject), subject.root, symlinks=True)
@@ -102,12 +103,12 @@ def _ours(
 
 
 def _at_once(subject: Subject, _: Path) -> list[str]:
-    assert isinstance(subject, S3fsSubject), "the command is ours"
+    assert isinstance(subject, S3fsSubject), "only s3fs-meta has this command"
     return subject.words("rm", paths=[subject.mountpoint / "tree"])
 
 
 def _removed(subject: Subject, command: Sequence[str], files: int) -> dict[str, Any]:
-    """Remove; return the seconds until the command's end and until nothing is left, and the memory."""
+    """Remove the tree; return times of the command and of the complete removal, and memory."""
     machine.drop_kernel_caches()
     subject.rest()
     root = subject.mountpoint
@@ -128,13 +129,13 @@ def _removed(subject: Subject, command: Sequence[str], files: int) -> dict[str, 
     return figures
 
 
-# --- the others --------------------------------------------------------------------------------
+# --- other filesystems -------------------------------------------------------------------------
 
 
 def _peers(
     scratch: Path, ways: Mapping[str, Command], files: int
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return the times of the same programs on other filesystems, and absent ones."""
+    """Return the programs' times on other filesystems, and the missing filesystems."""
     subjects, absent = local_subjects.available(
         scratch, (CEILING, DISK, JUICEFS, S3QL), plain_files=False
     )

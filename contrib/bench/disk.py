@@ -1,8 +1,8 @@
-"""A disk without deleted files: a new ext4 in an image file.
+"""A new ext4 filesystem in an image file, for measurements.
 
-ext4 does not give out the number of a file again for about a minute after the file went, and looks
-at each such number when it makes another: after a benchmark, or a test, that removed thousands,
-making a file takes ten times as long as on a disk at rest.
+ext4 does not reuse the inode of a deleted file for about a minute, but examines it each time it
+makes a file. After thousands of files were deleted, making a file takes ten times as long as usual.
+A new ext4 filesystem has no deleted inodes.
 """
 
 import contextlib
@@ -13,17 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-FREE_SHARE: Final = 0.6  # of the free space of the disk
+FREE_SHARE: Final = 0.6  # of the disk's free space is used for the image
 BYTES_MAX: Final = 48 << 30
 BYTES_MIN: Final = 8 << 30
 
 
 @contextlib.contextmanager
 def new() -> Iterator[Path]:
-    """Yield a directory on a new disk, which is removed afterwards. Needs root and loop devices.
+    """Yield the root of a new ext4 filesystem, removed afterwards. Needs root and loop devices.
 
     Raises:
-        OSError, CalledProcessError: it cannot be made; --scratch names a directory to use instead.
+        OSError, CalledProcessError: the image cannot be made or mounted. The option --scratch
+            names a directory that is used instead.
     """
     with tempfile.TemporaryDirectory(prefix="bench-disk-") as folder:
         image, place = Path(folder, "image"), Path(folder, "disk")
@@ -35,7 +36,7 @@ def new() -> Iterator[Path]:
             os.posix_fallocate(file.fileno(), 0, size_bytes)
         _run("mkfs.ext4", "-q", "-F", "-E", "nodiscard,lazy_itable_init=1", image)
         place.mkdir()
-        # Direct I/O avoids caching pages twice. The other option stops background writes of inode tables.
+        # Direct I/O avoids caching pages twice; noinit_itable avoids background writes.
         device = _run("losetup", "--find", "--show", "--direct-io=on", image).strip()
         try:
             _run("mount", "-o", "noinit_itable", device, place)

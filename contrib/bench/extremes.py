@@ -1,10 +1,10 @@
-"""Extreme sizes: one file, one directory, one bucket.
+"""A file, a directory and a bucket of extreme sizes.
 
-*Sparse*: a file of 16 TiB with a block at its end and 1,000 more in between: made, read where
-nothing is, cut, and removed. *Wide*: very many names in one directory. *Huge*: rows of blocks and
-packs for 100 TiB of content that does not exist; fsck is given a listing of the bucket that is made of
-the rows, and runs in a process of its own; status and reclaim are the commands.
-Memory: what the daemon has more than before, and the peak of fsck.
+*Sparse*: a file of 16 TiB has a block at its end and 1,000 blocks at random offsets. The benchmark
+writes the file, reads its holes, truncates and removes it. *Wide*: one directory has very many
+names. *Huge*: the database has rows of blocks and packs for 100 TiB of content, but the bucket has
+no packs. fsck gets a listing of the bucket that is generated from the rows, and the commands status
+and reclaim run. Memory figures are the growth of the daemon, and the peak memory of fsck.
 """
 
 import os
@@ -30,9 +30,9 @@ SPARSE_BYTES: Final = 16 * TIB
 SCATTERED: Final = 1000
 BLOCK_BYTES: Final = 8 * MIB  # of the huge file
 PACK_BLOCKS: Final = 2
-FILES: Final = 100  # with a row for every block
+FILES: Final = 100  # files that share all blocks of the huge filesystem
 FIRST_INO: Final = 101
-SECONDS_MAX: Final = 1.0  # a single operation on a file of any size
+SECONDS_MAX: Final = 1.0  # of one operation on a file of any size
 GROWN_MB_MAX: Final = 64.0
 FSCK_MB_MAX: Final = 512.0
 
@@ -40,7 +40,7 @@ Figures = dict[str, Any]
 
 
 def run(scratch: Path, *, names: int, tib: int) -> Figures:
-    """Measure all three."""
+    """Measure the sparse file, the wide directory and the huge bucket."""
     sparse = _sparse(S3fsSubject("sparse", scratch / "sparse"))
     wide = _wide(S3fsSubject("wide", scratch / "wide"), names)
     huge = _huge(S3fsSubject("huge", scratch / "huge"), tib)
@@ -108,7 +108,7 @@ def _write_all(fd: int, places: list[int]) -> None:
 
 
 def _seek(fd: int) -> None:
-    """Seek the first hole: the end, which the kernel answers instead of the daemon."""
+    """Search for a hole; the kernel answers this itself and returns the end of the file."""
     assert os.lseek(fd, 0, os.SEEK_HOLE) in {0, SPARSE_BYTES}
 
 
@@ -142,7 +142,7 @@ def _wide(subject: S3fsSubject, names: int) -> Figures:
 
 
 def _list(directory: Path) -> tuple[float, float, int]:
-    """Return seconds to the first name and to the last, and how many there were."""
+    """Return seconds to the first and to the last name of a listing, and the number of names."""
     began_s, first_s, count = time.perf_counter(), 0.0, 0
     with os.scandir(directory) as found:
         for _ in found:
@@ -183,7 +183,7 @@ def _huge(subject: S3fsSubject, tib: int) -> Figures:
 
 
 def _check_simulated(subject: S3fsSubject) -> tuple[list[str], float, float]:
-    """Return the result of fsck, its duration, and its peak memory."""
+    """Return the report of fsck, its seconds, and its peak memory in MB."""
     words = [sys.executable, "-m", "contrib.bench.check_simulated"]
     words += [str(subject.bucket), str(subject.database())]
     began_s = time.perf_counter()
@@ -192,7 +192,7 @@ def _check_simulated(subject: S3fsSubject) -> tuple[list[str], float, float]:
 
 
 def _make_rows(path: Path, tib: int) -> None:
-    """Insert rows of files, blocks and packs, as a mount would have after so many writes."""
+    """Insert rows of files, blocks and packs as after writing *tib* TiB."""
     blocks = tib * TIB // BLOCK_BYTES
     per_file = blocks // FILES
     blocks = per_file * FILES
@@ -222,8 +222,8 @@ def _statements(blocks: int, packs: int, per_file: int) -> list[tuple[str, tuple
     step = (1 << 32) // packs
     name = f"printf('%08x%024x', (i - 1) * {step}, i)"
     row = (
-        f"INSERT INTO inodes SELECT {FIRST_INO - 1} + i, 33188, 1, 0, 0, {per_file * BLOCK_BYTES}, {per_file},"
-        " 1, 0, 0, 0, 1, 0, 0 FROM n"
+        f"INSERT INTO inodes SELECT {FIRST_INO - 1} + i, 33188, 1, 0, 0, {per_file * BLOCK_BYTES},"
+        f" {per_file}, 1, 0, 0, 0, 1, 0, 0 FROM n"
     )
     stored = PACK_BLOCKS * BLOCK_BYTES
     return [

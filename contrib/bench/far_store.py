@@ -1,7 +1,7 @@
-"""An S3 server on loopback with the latency of a remote one.
+"""The S3 server versitygw on loopback, behind proxies that add the latency of a remote server.
 
-Owns: versitygw, and the proxies in front of it, one for each client, so that each has counts of
-its own. Ends only what it started. Without versitygw there is nothing to measure.
+Owns: the process of versitygw, and the process of a proxy for each client. A proxy counts the
+requests of its client.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ SECRET_KEY: Final = "not-a-secret-at-all"
 REGION: Final = "us-east-1"
 STARTING_S_MAX: Final = 20.0
 ENDING_S_MAX: Final = 10.0
-# In the spelling of each client.
+# The credentials, in the environment variables of all clients.
 CREDENTIALS: Final[Mapping[str, str]] = {
     "AWS_ACCESS_KEY_ID": ACCESS_KEY,
     "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -46,7 +46,7 @@ Traffic = Counter[str]  # requests by kind, sent_bytes, received_bytes
 
 
 class FarEndpoint:
-    """The server as one client sees it: through a separate proxy."""
+    """The proxy of one client, in a separate process."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -54,11 +54,11 @@ class FarEndpoint:
 
     @property
     def url(self) -> str:
-        """Return where the client connects to."""
+        """Return the URL that the client connects to."""
         return f"http://{HOST}:{self._port}"
 
     def traffic(self) -> Traffic:
-        """Return the counts so far."""
+        """Return the numbers of requests and bytes so far."""
         assert self._process.stdin is not None, "it was started with one"
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -73,7 +73,7 @@ class FarEndpoint:
 
 
 class FarStore:
-    """A server that runs; its buckets are directories below ``data``."""
+    """A running server; its buckets are directories below ``data``."""
 
     def __init__(self, port: int, data: Path, delay_ms: float, stack: contextlib.ExitStack) -> None:
         self._port = port
@@ -90,7 +90,7 @@ class FarStore:
         return FarEndpoint(process)
 
     def make_bucket(self, name: str) -> Path:
-        """Create a bucket; return where its objects are files."""
+        """Create a bucket; return the directory that holds its objects as files."""
         client = boto3.client(
             "s3",
             endpoint_url=f"http://{HOST}:{self._port}",
@@ -103,16 +103,16 @@ class FarStore:
 
 @contextlib.contextmanager
 def running(scratch: Path, delay_ms: float) -> Iterator[FarStore]:
-    """Run a server with its objects below *scratch*; set the credentials for all clients.
+    """Run a server with its objects below *scratch*; set the environment of all clients.
 
     Raises:
-        SubjectError: there is none on this machine.
+        SubjectError: versitygw is not installed or did not start.
     """
     program = shutil.which("versitygw") or str(Path.home() / "go" / "bin" / "versitygw")
     if not os.access(program, os.X_OK):
         raise SubjectError("versitygw is not installed; CONTRIBUTING.md says how to")
     os.environ.update(CREDENTIALS)
-    os.environ.pop("AWS_CA_BUNDLE", None)  # there is no TLS here, and rclone would fail on it
+    os.environ.pop("AWS_CA_BUNDLE", None)  # not needed without TLS, and rclone fails on it
     data = scratch / "s3"
     data.mkdir()
     port = _free_port()

@@ -1,7 +1,7 @@
-"""Filesystems with their data in a remote bucket: s3fs-meta and others.
+"""s3fs-meta and other filesystems, each with its data in a bucket with added latency.
 
-Each has an endpoint of its own, a way to forget everything that is local, and a way to know when
-everything is in the bucket.
+Each filesystem has its own endpoint. It can be mounted without local state, and it has a method
+that waits until all written files are in the bucket.
 """
 
 import os
@@ -23,7 +23,7 @@ POLL_S: Final = 0.05
 
 
 class FarSubject(DaemonSubject):
-    """A filesystem in a separate bucket."""
+    """A filesystem with its own bucket and endpoint."""
 
     def __init__(self, name: str, root: Path, store: FarStore) -> None:
         super().__init__(name, root)
@@ -34,26 +34,26 @@ class FarSubject(DaemonSubject):
 
     @property
     def cache(self) -> Path:
-        """Return the directory of all local state, for subjects that have any."""
+        """Return the directory of the local state, if the filesystem has local state."""
         return self.root / f"cache-{self._forgotten}"
 
     def make(self) -> None:
-        """Make the filesystem, if that is a separate step."""
+        """Make the filesystem; a filesystem that needs no such step inherits this method."""
 
     def wait_until_stored(self, files: int) -> None:
-        """Wait until *files* written files are in the bucket; most do that at close."""
+        """Wait until *files* written files are in the bucket; most filesystems upload at close."""
 
     def forget(self) -> None:
-        """Start without local state, unmounted.
+        """Use a new empty directory for local state; the filesystem must be unmounted.
 
-        The old state stays until the end: ext4 takes a while to use an inode again, and looks
-        past the ones that were removed lately each time a file is made.
+        The old directory is not removed, because ext4 makes files more slowly after many were
+        deleted.
         """
         self._forgotten += 1
 
 
 class FarS3fsSubject(FarSubject, S3fsSubject):
-    """s3fs-meta; its local state includes the database."""
+    """s3fs-meta; its local state includes the metadata database."""
 
     def __init__(
         self, root: Path, store: FarStore, options: Mapping[str, str] | None = None
@@ -74,18 +74,18 @@ class FarS3fsSubject(FarSubject, S3fsSubject):
 
     @override
     def forget(self) -> None:
-        """Start without local state, unmounted."""
+        """Use a new empty state directory."""
         super().forget()
         self.state = self.cache
 
     @override
     def wait_until_stored(self, files: int) -> None:
-        """Flush."""
+        """Upload everything with ``s3fs-meta flush``."""
         subjects.call(*self.words("flush"))
 
 
 class RcloneSubject(FarSubject):
-    """``rclone mount`` with all of its cache."""
+    """``rclone mount`` with its full cache mode."""
 
     @override
     def command(self) -> list[str]:
@@ -97,7 +97,7 @@ class RcloneSubject(FarSubject):
 
     @override
     def wait_until_stored(self, files: int) -> None:
-        """Wait until the number of objects is reached: it uploads after close."""
+        """Wait until the bucket has *files* objects, because rclone uploads after close."""
         deadline = time.monotonic() + STORED_S_MAX
         while _count_files(self.objects) < files:
             if time.monotonic() > deadline:
@@ -106,7 +106,7 @@ class RcloneSubject(FarSubject):
 
 
 class S3fsFuseSubject(FarSubject):
-    """s3fs-fuse, one object for each file."""
+    """s3fs-fuse, which stores each file as one object."""
 
     @override
     def command(self) -> list[str]:
@@ -116,7 +116,7 @@ class S3fsFuseSubject(FarSubject):
 
 
 class FarJuiceSubject(FarSubject, JuiceSubject):
-    """JuiceFS with SQLite metadata, which are kept locally."""
+    """JuiceFS with its metadata in a local SQLite database."""
 
     @override
     def store(self) -> list[str]:
@@ -131,7 +131,7 @@ class FarJuiceSubject(FarSubject, JuiceSubject):
 
 
 def peers(scratch: Path, store: FarStore) -> tuple[list[FarSubject], list[str]]:
-    """Return the other installed filesystems, and the names of missing ones."""
+    """Return the installed filesystems besides s3fs-meta, and the names of the missing ones."""
     known: list[tuple[str, str | None, Callable[[str, Path, FarStore], FarSubject]]] = [
         ("JuiceFS", juicefs(), FarJuiceSubject),
         ("rclone mount", shutil.which("rclone"), RcloneSubject),

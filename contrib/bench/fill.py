@@ -1,7 +1,8 @@
-"""Many files: empty ones inserted as rows, and small ones in a tar archive.
+"""Make many files for benchmarks: rows of empty files, and tar archives of small files.
 
-Rows are those that a mount would make, in the same order and a fraction of its time, so tables and
-indexes fill as they would; files go in by the thousand, without asking whether a name is free.
+Rows are inserted into the metadata database of an unmounted filesystem, 1,000 files in one
+statement. They are the rows that a mount makes, in the same order, so that the tables and indexes
+have the same pages. No row is checked for an existing name.
 """
 
 import io
@@ -28,19 +29,19 @@ DIRECTORY_MODE: Final = stat.S_IFDIR | 0o755
 
 
 class Archive(NamedTuple):
-    """A tar archive of small files that do not compress, each with its number in front."""
+    """A tar archive of small incompressible files; each file begins with its number."""
 
     path: Path
     files: int
 
     @staticmethod
     def name(number: int) -> str:
-        """Return the path of a file."""
+        """Return the path of a file in the archive."""
         return f"d{number // ARCHIVE_PER_DIRECTORY:05d}/file-{number:06d}"
 
 
 def archive(folder: Path, files: int) -> Archive:
-    """Make an archive."""
+    """Make a tar archive of *files* files in *folder*."""
     made = Archive(folder / f"{files}.tar", files)
     with tarfile.open(made.path, "w") as tar:
         for number in range(files):
@@ -52,7 +53,7 @@ def archive(folder: Path, files: int) -> Archive:
 
 
 def make_filled(subject: S3fsSubject, *, files: int, per_directory: int, name_bytes: int) -> None:
-    """Make a filesystem, mount it once for its state directory, and fill that database."""
+    """Make a filesystem, mount it once to make its database, and fill the database with rows."""
     subject.make()
     with subject:
         pass
@@ -60,14 +61,14 @@ def make_filled(subject: S3fsSubject, *, files: int, per_directory: int, name_by
 
 
 def bytes_per_file(subject: S3fsSubject, files: int) -> float:
-    """Return the size of everything that SQLite keeps, divided by the files."""
+    """Return the size of the database, its WAL and its shared memory, divided by *files*."""
     database = subject.database()
     belonging = database.parent.glob(database.name + "*")
     return sum(path.stat().st_size for path in belonging) / files
 
 
 def fill(path: Path, *, files: int, per_directory: int, name_bytes: int) -> None:
-    """Add directories of *per_directory* empty files, *files* in all, to a database at rest."""
+    """Add *files* empty files to the database of an unmounted filesystem, in directories."""
     database = Database.open(path, Pragmas())
     try:
         for number, start in enumerate(range(0, files, per_directory)):

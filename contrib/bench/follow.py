@@ -1,8 +1,8 @@
-"""The lag of a follower behind the bucket, and the time of a failover after a kill.
+"""The lag of a follower behind the bucket, and the time of a failover after a killed writer.
 
-Lag: from the moment that a changelog is in the bucket (its file there) to the moment that a name of
-it answers stat(2) on the follower. Failover: from SIGKILL of the writer to the end of the first
-write(2) on the follower, ``promote --takeover`` with its process included.
+The lag begins when a changelog is in the bucket, and ends when stat(2) of a new name in the
+changelog succeeds on the follower. A failover begins with SIGKILL of the writer. It ends with the
+first write(2) on the follower, and includes the command ``promote --takeover``.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Final
 from contrib.bench import fill, samples, stall
 from contrib.bench.subjects import S3fsSubject, begin, call, call_s
 
-POLLS_S: Final = (0.2, 2.0)  # the second is the default
+POLLS_S: Final = (0.2, 2.0)  # the second value is the default of the option
 POLL_S: Final = 0.001
 TURN_FILES: Final = 50_000
 IDLE_S: Final = 5.0
@@ -26,7 +26,7 @@ NAME_BYTES: Final = 16
 
 
 def run(scratch: Path, *, entries: int, rounds: int) -> dict[str, object]:
-    """Measure both on a filesystem of *entries* empty files."""
+    """Measure lags and failovers on a filesystem of *entries* empty files."""
     writer = S3fsSubject("writer", scratch / "writer", options={"sync_interval": "3600"})
     fill.make_filled(writer, files=entries, per_directory=1000, name_bytes=NAME_BYTES)
     lags: dict[str, object] = {}
@@ -83,7 +83,7 @@ def _lag(
 
 
 def _turns(writer: S3fsSubject, follower: S3fsSubject) -> dict[str, object]:
-    """Return response times of the follower while it applies a large group, and while idle."""
+    """Return latencies of the follower while it applies a large txg, and while it is idle."""
     with follower:
         follower.rest()
         end_s = time.monotonic() + IDLE_S
@@ -105,14 +105,14 @@ def _turns(writer: S3fsSubject, follower: S3fsSubject) -> dict[str, object]:
 
 
 def _failover(writer: S3fsSubject, root: Path) -> dict[str, float]:
-    """Kill a writer, promote a follower, write; return the seconds of each."""
+    """Kill a writer, promote a follower, write; return the seconds since the kill."""
     follower = _follower(writer, root, 2.0)
     with writer, follower:
         (writer.mountpoint / root.name).write_bytes(b"before")
         call(*writer.words("flush"))
         while not (follower.mountpoint / root.name).exists():
             time.sleep(POLL_S)
-        status_s = call_s(*follower.words("status"))  # cost of a command that does nothing
+        status_s = call_s(*follower.words("status"))  # the time of a command that changes nothing
         assert writer.pid is not None, "it is mounted"
         os.kill(writer.pid, signal.SIGKILL)
         start = time.monotonic()

@@ -1,11 +1,12 @@
-"""The cost of each journal mode: making, searching and removing a tree like a cache's.
+"""The time of making, searching and removing a tree of files, for each journal mode.
 
-One mount for each mode, all there at once, in turns that change their order: a turn makes, or removes
-(as ``rm -rf`` does), a directory of 16 directories with empty files named by hashes. Each round does
-all of it again in the filesystem that the round before has left. ``find`` asks for the attributes of
-everything after the kernel dropped its entries. Processor time is the daemon's, all threads, with
-what a turn left to do; nothing is shipped meanwhile (``sync_interval=3600``). Ratios are medians over
-turns of one mode against the same turn under off/off, so wall times and their spread stand beside.
+Each journal mode has its own mount. All mounts exist at the same time and take turns in a changing
+order. A turn makes or removes a directory of 16 directories with empty files that are named by
+hashes, as caches do. Each round repeats all turns on the same filesystems. ``find`` gets the
+attributes of all files after the kernel dropped its dentries. Processor time is that of all threads
+of the daemon, including work that a turn leaves to it. No txg is shipped during the measurement
+(``sync_interval=3600``). A ratio compares a turn with the same turn of off/off; the figure is the
+median of the ratios.
 """
 
 import hashlib
@@ -31,20 +32,20 @@ MODES: Final = (
 TURN_FILES: Final = 500
 DIRECTORIES: Final = 16
 FINDS: Final = 8  # in each round
-LEFT_S: Final = 0.03  # a group of operations is committed after 5 ms
+LEFT_S: Final = 0.03  # enough for the commit, which follows an operation after 5 ms
 CHANGE_MAX: Final = 1.05
 FIND_MAX: Final = 1.10
 
 
 class Taken(NamedTuple):
-    """One turn of one mode."""
+    """The time of one turn of one mode."""
 
     wall_s: float
     cpu_s: float  # of the daemon
 
 
 def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
-    """Measure all modes in turns and return the figures."""
+    """Measure all journal modes and return the figures."""
     with ExitStack() as stack:
         mounts = [stack.enter_context(_subject(scratch, mode)) for mode in MODES]
         taken: dict[str, dict[str, list[Taken]]] = {
@@ -89,7 +90,7 @@ def _round(
     number: int,
     files: int,
 ) -> None:
-    """Make, search and remove everything once under every mode."""
+    """Make, search and remove all trees once with each journal mode."""
     turns = range(files // TURN_FILES)
     for turn in turns:
         for subject in samples.rotated(mounts, turn + number):
@@ -116,7 +117,7 @@ def _timed(subject: S3fsSubject, work: Any) -> Taken:
 
 
 def _make(place: Path) -> None:
-    """Make a directory of directories of empty files, as caches lay them out."""
+    """Make 16 directories of empty files, named by their hashes as in caches."""
     place.mkdir()
     for number in range(DIRECTORIES):
         (place / f"{number:02x}").mkdir()
@@ -132,7 +133,7 @@ def _search(subject: S3fsSubject) -> None:
 
 
 def _figures(taken: Mapping[str, Sequence[Taken]], per: int) -> dict[str, dict[str, Any]]:
-    """Return for each mode microseconds per file, and ratios to the reference."""
+    """Return microseconds per file of each journal mode, and ratios to the mode off/off."""
     reference = taken[REFERENCE]
     return {
         mode: {

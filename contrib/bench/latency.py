@@ -1,13 +1,14 @@
 """A proxy on loopback that adds latency to an S3 server, and counts requests.
 
-Each request waits before its first byte goes on: once for its head, and once more for its body
-where the client first asks whether it may send one (``Expect: 100-continue``), because that is a
-round trip of its own. Bytes are not slowed down: the bandwidth is the machine's. Connections are
-kept, and opening one costs nothing.
-A process of its own, so that it shares the interpreter lock with no client. Bodies pass by splice(2).
+The proxy delays each request before it forwards the first byte. A request with ``Expect:
+100-continue`` is delayed again before its body, because it needs a second round trip. The proxy
+does not limit the bandwidth, and opening a connection costs no delay. It forwards bodies with
+splice(2). The proxy runs in a separate process, so that it does not share the interpreter lock
+with a client.
 
-``python -m contrib.bench.latency --to PORT --delay-ms 30`` prints the port that it listens on, and
-then one line of JSON with its counts for each line that it reads; the end of its input ends it.
+``python -m contrib.bench.latency --to PORT --delay-ms 30`` prints the port of the proxy. For each
+line on its standard input the proxy prints one line of JSON with its counts. The proxy ends when
+its standard input ends.
 """
 
 import argparse
@@ -37,7 +38,7 @@ _EXPECT: Final = re.compile(rb"\r\nexpect: *100-continue", re.IGNORECASE)
 
 
 def kind_of(head: bytes) -> str:
-    """Return the method of a request; LIST for a GET of a listing, or of what a bucket is set to."""
+    """Return the method of a request; a GET of a bucket is "LIST" or "GET bucket"."""
     method, target, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
     parts = urlsplit(target)
     query = parse_qs(parts.query, keep_blank_values=True)
@@ -47,7 +48,7 @@ def kind_of(head: bytes) -> str:
 
 
 class Proxy(socketserver.ThreadingTCPServer):
-    """Takes connections; counts requests by kind, and bytes in both directions, heads included."""
+    """The proxy; it counts requests by kind, and bytes in both directions, heads included."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -58,22 +59,22 @@ class Proxy(socketserver.ThreadingTCPServer):
         self._guard, self._counts = threading.Lock(), Counter[str]()
 
     def count(self, name: str, number: int = 1) -> None:
-        """Add to a count."""
+        """Add *number* to the count *name*."""
         with self._guard:
             self._counts[name] += number
 
     def counts(self) -> str:
-        """Return everything so far, as JSON."""
+        """Return all counts as JSON."""
         with self._guard:
             return json.dumps(self._counts, sort_keys=True)
 
 
 class Connection(socketserver.BaseRequestHandler):
-    """One client and its connection to the server: two threads, one for each direction."""
+    """A client's connection and its connection to the server, with a thread for each direction."""
 
     @override
     def handle(self) -> None:
-        """Forward requests and answers until one side closes."""
+        """Forward requests and responses until the client or the server closes its connection."""
         self._client: socket.socket = self.request
         self._proxy = cast("Proxy", self.server)
         with socket.create_connection((HOST, self._proxy.port)) as self._server:
@@ -82,7 +83,7 @@ class Connection(socketserver.BaseRequestHandler):
             answers = threading.Thread(target=self._answers, daemon=True)
             answers.start()
             try:
-                with contextlib.suppress(OSError), _pipe() as pipe:  # one side closed
+                with contextlib.suppress(OSError), _pipe() as pipe:  # a connection was closed
                     self._requests(pipe)
             finally:
                 self._hang_up()
@@ -113,7 +114,7 @@ class Connection(socketserver.BaseRequestHandler):
             buffered = self._body(int(length[1]) if length else 0, buffered, head, pipe)
 
     def _body(self, length: int, buffered: bytes, head: bytes, pipe: tuple[int, int]) -> bytes:
-        """Forward the body; return the bytes after it."""
+        """Forward the body of a request; return the bytes of *buffered* after the body."""
         if length and not buffered and _EXPECT.search(head):
             buffered = self._client.recv(HEAD_BYTES_MAX)
             time.sleep(self._proxy.delay_s)
@@ -137,7 +138,7 @@ class Connection(socketserver.BaseRequestHandler):
 
 @contextlib.contextmanager
 def _pipe() -> Iterator[tuple[int, int]]:
-    """Give the pipe that splice(2) needs between two sockets."""
+    """Yield a pipe, which splice(2) needs to move bytes between two sockets."""
     ends = os.pipe()
     try:
         fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -150,7 +151,7 @@ def _pipe() -> Iterator[tuple[int, int]]:
 def _pass_on(
     pipe: tuple[int, int], source: socket.socket, target: socket.socket, count_max: int
 ) -> int:
-    """Forward some bytes; return their number, 0 at the end."""
+    """Forward at most *count_max* bytes; return their number, or 0 if *source* was closed."""
     count = left = os.splice(source.fileno(), pipe[1], min(count_max, PIPE_BYTES))
     while left:
         left -= os.splice(pipe[0], target.fileno(), left)
@@ -158,9 +159,9 @@ def _pass_on(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until the input ends."""
+    """Run the proxy until the standard input ends."""
     parser = argparse.ArgumentParser(prog="python -m contrib.bench.latency")
-    parser.add_argument("--to", type=int, required=True, help="port of the server")
+    parser.add_argument("--to", type=int, required=True, help="port of the S3 server")
     parser.add_argument("--delay-ms", type=float, required=True)
     arguments = parser.parse_args(argv)
     proxy = Proxy(arguments.to, arguments.delay_ms / 1e3)

@@ -1,7 +1,7 @@
-"""The filesystems that benchmarks compare on one machine, each with its data on the local disk.
+"""The filesystems that benchmarks compare, each with its data on the local disk.
 
-``ext4`` is the disk itself, ``do-nothing`` the baseline over plain files. JuiceFS and S3QL take
-part where they are installed, S3QL without compression.
+``ext4`` is the disk itself. ``do-nothing`` is a FUSE filesystem that only forwards to plain files
+or memory. JuiceFS and S3QL are measured if they are installed, S3QL without compression.
 """
 
 import os
@@ -33,12 +33,12 @@ NAMES: Final = (DISK, CEILING, OURS, JUICEFS, S3QL)
 class JuiceSubject(DaemonSubject):
     """JuiceFS with SQLite metadata and a local directory as its store.
 
-    It raises its own priority to -19, which none of the others does; it runs at 0 here.
+    JuiceFS raises its priority to -19. The benchmark sets it back to 0, as for other filesystems.
     """
 
     @override
     def start(self) -> None:
-        """Mount; give its threads the priority of the other filesystems."""
+        """Mount, and set the priority of all threads of JuiceFS to 0."""
         super().start()
         assert self.pid is not None, "it is mounted"
         for each in machine.family(self.pid):
@@ -51,7 +51,7 @@ class JuiceSubject(DaemonSubject):
 
     @property
     def cache(self) -> Path:
-        """Return the directory of its cache."""
+        """Return the directory of the cache."""
         return self.root / "cache"
 
     def store(self) -> list[str]:
@@ -96,14 +96,14 @@ class S3qlSubject(DaemonSubject):
 
     @override
     def settle(self) -> None:
-        """Upload the cache and wait until no work is left."""
+        """Upload the cache and wait until the daemon is idle."""
         command = [str(self._programs / "s3qlctrl"), "flushcache", str(self.mountpoint)]
         call(*command)
         super().settle()
 
 
 def juicefs() -> str | None:
-    """Return the path of JuiceFS: on PATH, or where ``go install`` puts it; None without it."""
+    """Return the path of JuiceFS, from PATH or ``~/go/bin``; None if it is not installed."""
     beside = Path.home() / "go" / "bin" / "juicefs"
     return shutil.which("juicefs") or (str(beside) if os.access(beside, os.X_OK) else None)
 
@@ -111,10 +111,10 @@ def juicefs() -> str | None:
 def available(
     scratch: Path, wanted: Sequence[str], *, plain_files: bool = True
 ) -> tuple[list[Subject], list[str]]:
-    """Make the *wanted* filesystems; return them, and the names of those that are not installed.
+    """Make the *wanted* filesystems; return them, and the names of the missing programs.
 
     Args:
-        plain_files: whether the baseline keeps content in files; otherwise in memory.
+        plain_files: whether the do-nothing filesystem keeps content in files or in memory.
     """
     here: list[Subject] = []
     absent = []
@@ -132,7 +132,7 @@ def available(
 
 
 def _made(name: str, root: Path) -> Subject | None:
-    """Return the filesystem, made; None if its program is not installed."""
+    """Make the filesystem *name*; return None if its program is not installed."""
     subject: S3fsSubject | JuiceSubject | S3qlSubject
     if name == OURS:
         subject = S3fsSubject(name, root)

@@ -1,6 +1,6 @@
-"""Queries of the machine: processor time and memory of a process, kernel caches, its name.
+"""Processor time and memory of processes, kernel caches, and facts about the machine.
 
-Owns: /proc. Does not know: what is measured.
+Owns: reading /proc. Does not know: the benchmarks.
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import Final
 
 TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 SETTLE_WINDOW_S: Final = 0.1
-SETTLE_CPU_S: Final = 0.002  # less than this in a window counts as idle
+SETTLE_CPU_S: Final = 0.002  # a process that uses less in a window is idle
 SCHEDULER_CLOCK: Final = 2  # CPUCLOCK_SCHED, linux/posix-timers.h
 SETTLE_S_MAX: Final = 20.0
 GONE_S_MAX: Final = 600.0
@@ -19,9 +19,9 @@ GONE_POLL_S: Final = 0.01
 
 
 def cpu_s(pid: int, *, alone: bool = False) -> float:
-    """Return user and system time of *pid* and its threads, and of its children, to the nanosecond.
+    """Return user and system time of *pid* and, unless *alone*, of its child processes.
 
-    Source: clock_getcpuclockid(3); the number of the clock is made as in glibc's of the same name.
+    The clock's number is computed as in clock_getcpuclockid(3) of glibc; it counts nanoseconds.
     """
     return sum(
         time.clock_gettime((~each << 3) | SCHEDULER_CLOCK)
@@ -30,21 +30,21 @@ def cpu_s(pid: int, *, alone: bool = False) -> float:
 
 
 def family(pid: int) -> list[int]:
-    """Return *pid* and its child processes: some daemons serve from a child."""
+    """Return *pid* and its descendants, because some daemons serve from a child process."""
     children = Path(f"/proc/{pid}/task").glob("*/children")
     below = [int(child) for path in children for child in path.read_text().split()]
     return [pid, *(each for child in below for each in family(child))]
 
 
 def loop_cpu_s(pid: int) -> float:
-    """Return user and system time of the first thread of *pid* alone: a daemon's event loop."""
+    """Return user and system time of the first thread of *pid*, the daemon's event loop."""
     text = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
     fields = text[text.rindex(")") + 2 :].split()
     return (int(fields[11]) + int(fields[12])) * TICK_S
 
 
 def memory_bytes(pid: int) -> dict[str, int]:
-    """Return resident memory now and at its peak, and what of it is anonymous; with children."""
+    """Return the resident, peak and anonymous memory of *pid* and its child processes."""
     wanted = {"VmRSS": "resident", "VmHWM": "resident_peak", "RssAnon": "anonymous"}
     answer = dict.fromkeys(wanted.values(), 0)
     for each in family(pid):
@@ -63,7 +63,7 @@ def drop_kernel_caches(pages: bool = True) -> None:
 
 
 def settle(pid: int) -> None:
-    """Wait until *pid* is idle, so that work left over from one phase is not counted in the next."""
+    """Wait until *pid* is idle, so that the next phase does not count the work of this phase."""
     deadline = time.monotonic() + SETTLE_S_MAX
     before = cpu_s(pid)
     while time.monotonic() < deadline:
@@ -75,21 +75,21 @@ def settle(pid: int) -> None:
 
 
 def inodes(root: Path) -> int:
-    """Return how many inodes statfs(2) counts on a filesystem."""
+    """Return the number of inodes in use on a filesystem, from statfs(2)."""
     figures = os.statvfs(root)
     return figures.f_files - figures.f_ffree
 
 
 def wait_gone(root: Path, left: int) -> None:
-    """Wait until statfs(2) counts at most a number of inodes: a removal continues in the background."""
+    """Wait until a background removal has left at most *left* inodes on the filesystem."""
     deadline = time.monotonic() + GONE_S_MAX
     while inodes(root) > left:
-        assert time.monotonic() < deadline, "the tree does not go"
+        assert time.monotonic() < deadline, "the background removal takes too long"
         time.sleep(GONE_POLL_S)
 
 
 def facts() -> dict[str, object]:
-    """Return what a reader needs to judge the figures."""
+    """Return processor, memory, kernel and Python version, for the report."""
     return {
         "processor": _first("/proc/cpuinfo", "model name"),
         "processors": os.cpu_count(),

@@ -1,14 +1,12 @@
-"""A file system that does nothing: names and attributes in dictionaries, nothing else.
+"""The do-nothing filesystem: a pyfuse3 filesystem with names and attributes in dictionaries.
 
-It is the ceiling of this stack (kernel, libfuse, pyfuse3, trio, CPython): what a pyfuse3 file
-system reaches when its own work is free. So it takes the fastest honest way everywhere: one
-`EntryAttributes` per inode that is answered as it is, no lookup counts, no permission work, no
-times but those of the request.
+The benchmarks use it as the upper limit of the speed of any pyfuse3 filesystem (kernel, libfuse,
+pyfuse3, trio, CPython), because it does almost no work of its own. It returns one stored
+`EntryAttributes` for each inode. It counts no lookups and checks no permissions.
 
-File data live in memory, or, with --data-dir, each in one plain file (pread, pwrite), which is the
-ceiling for sequential reading and writing.
-
-Not a file system to keep anything in.
+File contents are in memory. With --data-dir each file is a plain file that is read and written with
+pread and pwrite, as the upper limit for sequential reading and writing. All names are lost at
+unmount.
 
     python -m contrib.bench.null_fs MOUNTPOINT [--data-dir DIR] [--allow-other]
 """
@@ -43,7 +41,7 @@ from typing_extensions import override
 
 from s3fs_meta.fuse import request_loop
 
-TIMEOUT_S: Final = 3600.0  # as long as the subject's: with one writer nothing becomes stale
+TIMEOUT_S: Final = 3600.0  # as long as that of s3fs-meta: no entry becomes stale with one writer
 NAME_BYTES_MAX: Final = 255
 MEMORY_FILE_BYTES_MAX: Final = (
     1 << 28
@@ -55,7 +53,7 @@ Directory = dict[bytes, EntryAttributes]
 
 
 class MemoryData:
-    """File contents as byte arrays."""
+    """File contents as byte arrays in memory."""
 
     def __init__(self) -> None:
         self._contents: dict[int, bytearray] = {}
@@ -65,14 +63,14 @@ class MemoryData:
         self._contents.setdefault(ino, bytearray())
 
     def close(self, ino: int) -> None:
-        """Undo one `open`."""
+        """Undo one call of `open`."""
 
     def read(self, ino: int, offset: int, length: int) -> bytes:
-        """Return the bytes there, possibly fewer than *length*."""
+        """Return the bytes at *offset*, fewer than *length* at the end of the content."""
         return bytes(self._contents[ino][offset : offset + length])
 
     def write(self, ino: int, offset: int, data: bytes) -> None:
-        """Store *data*; a gap before it becomes zeros."""
+        """Store *data*; a gap between the end of the content and *offset* is filled with zeros."""
         if offset + len(data) > MEMORY_FILE_BYTES_MAX:
             raise FUSEError(errno.EFBIG)
         content = self._contents[ino]
@@ -81,26 +79,26 @@ class MemoryData:
         content[offset : offset + len(data)] = data
 
     def truncate(self, ino: int, length: int) -> None:
-        """Drop content past *length*; growing needs nothing, because the kernel knows the size."""
+        """Drop content after *length*; a longer *length* changes nothing."""
         content = self._contents.get(ino)
         if content is not None:
             del content[length:]
 
     def sync(self, ino: int) -> None:
-        """Do nothing: there is no disk."""
+        """Do nothing, because the content is in memory."""
 
     def remove(self, ino: int) -> None:
-        """Drop the content."""
+        """Remove the content of *ino*."""
         self._contents.pop(ino, None)
 
 
 class FileData(MemoryData):
-    """File contents as one plain file each."""
+    """File contents as one plain file for each inode."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
         self._root = root
-        self._open: dict[int, tuple[int, int]] = {}  # ino -> (descriptor, how often opened)
+        self._open: dict[int, tuple[int, int]] = {}  # ino -> (descriptor, number of opens)
 
     def _path(self, ino: int) -> Path:
         return self._root / str(ino)
@@ -136,7 +134,7 @@ class FileData(MemoryData):
         try:
             os.truncate(self._path(ino), length)
         except FileNotFoundError:
-            pass  # never opened: nothing to cut
+            pass  # a file that was never opened has no content
         except OSError as exc:
             raise FUSEError(exc.errno or errno.EIO) from exc
 
@@ -150,7 +148,7 @@ class FileData(MemoryData):
 
 
 class NullFs(pyfuse3.Operations):
-    """The handlers. Flush is answered ENOSYS, once, by pyfuse3."""
+    """The request handlers. pyfuse3 answers flush with ENOSYS, so the kernel sends it only once."""
 
     enable_writeback_cache = True
     supports_dot_lookup = False
@@ -165,15 +163,15 @@ class NullFs(pyfuse3.Operations):
         self._targets: dict[int, bytes] = {}
         self._listings: dict[int, list[tuple[bytes, EntryAttributes]]] = {}
         self._next_listing = 1
-        self._nothing = EntryAttributes()  # inode 0: a name that is known to be free
+        self._nothing = EntryAttributes()  # inode 0: a negative dentry
         self._nothing.entry_timeout = TIMEOUT_S
         root = self._new(stat.S_IFDIR | 0o755, os.getuid(), os.getgid())
         self._add_directory(root, int(root.st_ino))
 
-    # --- making and removing -------------------------------------------------------------------
+    # --- requests that change names ------------------------------------------------------------
 
     def _new(self, mode: int, uid: int, gid: int) -> EntryAttributes:
-        """Return the attributes of a new inode that has no name yet."""
+        """Make an inode without a name; return its attributes."""
         entry = EntryAttributes()
         ino = self._next_ino
         self._next_ino = ino + 1
@@ -320,7 +318,7 @@ class NullFs(pyfuse3.Operations):
             self._directories.pop(ino, None)
             self._targets.pop(ino, None)
 
-    # --- asking --------------------------------------------------------------------------------
+    # --- requests that read metadata -----------------------------------------------------------
 
     @override
     async def lookup(
@@ -397,13 +395,14 @@ class NullFs(pyfuse3.Operations):
 
     @override
     async def getxattr(self, inode: InodeT, name: bytes, ctx: RequestContext) -> bytes:
-        """Support extended attributes, without any being set.
+        """Answer that no extended attribute is set.
 
-        A file system without any would not be asked for security.capability before every write.
+        The kernel requests security.capability before every write, as from s3fs-meta. ENOSYS
+        would stop these requests.
         """
         raise FUSEError(pyfuse3.ENOATTR)
 
-    # --- data ----------------------------------------------------------------------------------
+    # --- requests for file content -------------------------------------------------------------
 
     @override
     async def open(self, inode: InodeT, flags: FlagT, ctx: RequestContext) -> FileInfo:
@@ -438,11 +437,11 @@ class NullFs(pyfuse3.Operations):
 
 
 def main() -> None:
-    """Mount in the foreground until unmounted."""
-    parser = argparse.ArgumentParser(description="A pyfuse3 file system that does nothing.")
+    """Mount, and serve in the foreground until the filesystem is unmounted."""
+    parser = argparse.ArgumentParser(description="A pyfuse3 filesystem that does nothing.")
     parser.add_argument("mountpoint", type=Path)
-    parser.add_argument("--data-dir", type=Path, help="keep file data in plain files here")
-    parser.add_argument("--allow-other", action="store_true", help="let other users in")
+    parser.add_argument("--data-dir", type=Path, help="directory for file contents")
+    parser.add_argument("--allow-other", action="store_true", help="allow access by other users")
     parser.add_argument("--scheduled", action="store_true", help="pyfuse3's own request loop")
     arguments = parser.parse_args()
 

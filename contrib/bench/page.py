@@ -1,11 +1,11 @@
-"""The benchmark page: one HTML file, made from the JSON file of a run.
+"""Make the HTML page of the benchmarks from the JSON file of a run.
 
     make bench-page
-    python -m contrib.bench page [--from docs/benchmarks/figures.json] [--to build/benchmarks/index.html]
+    python -m contrib.bench page [--from docs/benchmarks/figures.json] [--to FILE]
     python -m contrib.bench page --table    (the workloads, in Markdown)
 
-Similar records are one picture by matplotlib (the extra "bench"): a plot for each of their keys, a
-bar for each record. Single values are a list.
+Records with the same keys become a picture by matplotlib (the extra "bench"): a plot for each key,
+with a bar for each record. Single values become a list.
 """
 
 import argparse
@@ -28,7 +28,7 @@ STYLE: Final = """body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem;
 
 
 class Group(NamedTuple):
-    """Records by name, and single values beside them."""
+    """One section of the page: its records by name, and its single values."""
 
     title: str
     records: Mapping[str, Mapping[str, Any]]
@@ -36,7 +36,7 @@ class Group(NamedTuple):
 
     @property
     def keys(self) -> list[str]:
-        """Return the keys of the records that have numbers, in their order."""
+        """Return the keys that have a number in at least one record, in their order."""
         every = dict.fromkeys(key for record in self.records.values() for key in record)
         return [
             key for key in every if any(_is_number(each.get(key)) for each in self.records.values())
@@ -44,7 +44,7 @@ class Group(NamedTuple):
 
 
 def groups(record: Mapping[str, Any], title: str = "") -> Iterator[Group]:
-    """Yield all figures of a benchmark."""
+    """Yield the sections of a benchmark with all its figures."""
     shown = {key: value for key, value in record.items() if key not in HIDDEN}
     for key, value in shown.items():
         if isinstance(value, list) and value and all(map(_is_record, value)):
@@ -59,7 +59,7 @@ def groups(record: Mapping[str, Any], title: str = "") -> Iterator[Group]:
 
 
 def _is_record(value: object) -> bool:
-    """Return whether it is a record and not the summary of one figure."""
+    """Return whether *value* is a record; a mapping with a median is a single figure."""
     return isinstance(value, Mapping) and "median" not in value
 
 
@@ -72,7 +72,7 @@ def _is_number(value: object) -> bool:
 
 
 def number(value: float) -> str:
-    """Return three significant digits, with commas in large numbers."""
+    """Format *value* with three significant digits, and large numbers with commas."""
     return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:.3g}"
 
 
@@ -86,15 +86,16 @@ def _duration(seconds: float) -> str:
 
 
 def picture(group: Group, salt: str) -> str:
-    """Draw the records as SVG. The same figures and *salt* give the same text."""
-    mpl = importlib.import_module("matplotlib")  # by name: type checks pass without the extra
+    """Draw the records as SVG; the same figures and *salt* always make the same SVG."""
+    # The import by name passes type checks without matplotlib.
+    mpl = importlib.import_module("matplotlib")
     figures = importlib.import_module("matplotlib.figure")
     lines = -(-len(group.keys) // PLOTS_WIDE)
     with mpl.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none", "font.size": 8}):
         size = (11, lines * (0.7 + 0.22 * len(group.records)))
         figure = figures.Figure(figsize=size, layout="constrained")
         plots = [*figure.subplots(lines, PLOTS_WIDE, squeeze=False, sharey=True).flat]
-        plots[0].invert_yaxis()  # all: they share it
+        plots[0].invert_yaxis()  # inverts all plots, which share this axis
         for key, axes in zip(group.keys, plots, strict=False):
             found = {name: _median(record.get(key)) for name, record in group.records.items()}
             drawn = axes.barh([*found], [value or 0 for value in found.values()])
@@ -111,7 +112,7 @@ def picture(group: Group, salt: str) -> str:
 
 
 def render(report: Mapping[str, Any], json_name: str) -> str:
-    """Return the page."""
+    """Return the HTML page of a report."""
     benchmarks: Mapping[str, Mapping[str, Any]] = report["benchmarks"]
     found = [
         each
@@ -126,7 +127,7 @@ def render(report: Mapping[str, Any], json_name: str) -> str:
 <style>{STYLE}</style></head><body>
 <h1>s3fs-meta: benchmarks</h1>
 <p>Measured on {escape(report["date"])} in {_duration(report["seconds"])}, made from {json_name}, which has every sample.
-Every figure belongs to one machine: compare figures that stand side by side, not those of two machines.</p>
+All figures are of one machine. Do not compare them with figures of another machine.</p>
 <ul>{machine}</ul><nav>{links}</nav>
 <p>Targets: {met} met, {len(found) - met} missed; docs/benchmarks/missed.md has the reasons.</p>
 {"".join(_section(name, entry) for name, entry in benchmarks.items())}

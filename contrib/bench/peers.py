@@ -1,13 +1,12 @@
-"""Empty and small files on s3fs-meta, on other filesystems, and on the baselines, in turns.
+"""Operations on empty and small files, on s3fs-meta and on other filesystems in turns.
 
-Each subject does the same with a directory of its own, a few hundred files at a time, in an order
-that changes from turn to turn, so that a disturbance of the machine falls on all of them. A figure
-is the median over the turns; a ratio is the median over pairs of turns.
-stat is asked after the kernel dropped its entries, so that each is a request to the daemon.
-The do-nothing filesystem is there twice: with the direct request loop, as s3fs-meta, and with
-pyfuse3's own. Before the first turn each makes some files that are not measured.
-With several clients each has a directory of its own. *Processor* is the daemon's time, whatever it
-left to do after a turn included.
+In each turn every filesystem does the same operation on 500 files. The order of the filesystems
+changes from turn to turn, so that a disturbance of the machine affects all of them. A figure is
+the median of the turns, and a ratio is the median of the ratios within a turn. The kernel drops its
+dentries before stat, so that each stat is a request to the daemon. The do-nothing filesystem is
+measured twice: with the direct request loop of s3fs-meta, and with the request loop of pyfuse3.
+Before the first turn each filesystem makes some files that are not measured. Each client works in a
+separate directory. *Processor* is the processor time of the daemon, including work after a turn.
 """
 
 import os
@@ -27,16 +26,16 @@ TURN_FILES: Final = 500
 CLIENTS: Final = (1, 4)
 SMALL: Final = bytes(range(256)) * 16  # 4 KiB
 PEER_TIMES_MIN: Final = 3.0
-SMALL_TO_EMPTY_MIN: Final = 0.5  # rate of small files compared with empty ones
+SMALL_TO_EMPTY_MIN: Final = 0.5  # rate of making small files, relative to empty files
 OWN_LOOP: Final = f"{CEILING}, pyfuse3's loop"
-# Of the speed of the baseline with the same request loop, with one client.
+# Least speed with one client, relative to the do-nothing filesystem with the same request loop.
 CEILING_RATIOS_MIN: Final = {
     "create": 0.75, "create and write 4 KiB": 0.75, "mkdir": 0.75, "link": 0.75, "stat": 0.85,
     "rename": 0.85, "unlink": 0.75,
 }  # fmt: skip
 
 
-# --- what is done ------------------------------------------------------------------------------
+# --- the operations ----------------------------------------------------------------------------
 
 
 def _create(path: str) -> None:
@@ -50,11 +49,11 @@ def _write_small(path: str) -> None:
 
 
 class Phase(NamedTuple):
-    """One operation, once per file."""
+    """One operation, which a turn does once for each file."""
 
     name: str
     one: Callable[[str], object]
-    cold: bool = False  # whether the kernel's entries are dropped first
+    cold: bool = False  # whether the kernel drops its dentries first
 
 
 PHASES: Final = (
@@ -70,7 +69,7 @@ PHASES: Final = (
 
 
 def _turn_s(number: int, paths: Sequence[str]) -> float:
-    """Run one phase on some files; return the seconds. Runs in a separate process."""
+    """Do the operation of a phase on each path, in a worker process; return the seconds."""
     one = PHASES[number].one
     start = time.perf_counter()
     for path in paths:
@@ -78,11 +77,11 @@ def _turn_s(number: int, paths: Sequence[str]) -> float:
     return time.perf_counter() - start
 
 
-# --- who does it -------------------------------------------------------------------------------
+# --- the measurement ---------------------------------------------------------------------------
 
 
 def run(scratch: Path, *, files: int) -> dict[str, object]:
-    """Measure all available subjects and return the figures."""
+    """Measure all installed filesystems and return the figures."""
     with ExitStack() as stack:
         subjects, absent = local_subjects.available(
             scratch, (OURS, CEILING, DISK, JUICEFS, S3QL), plain_files=False
@@ -99,7 +98,7 @@ def run(scratch: Path, *, files: int) -> dict[str, object]:
 
 
 def _targets(tables: dict[str, dict[str, Any]]) -> list[targets.Target]:
-    """Return the targets: relative to the baseline with one client, to the peer with any number."""
+    """Compare s3fs-meta with the do-nothing filesystem for one client, and with JuiceFS for all."""
     one = next(iter(tables.values()))
     wanted = [
         targets.at_least(
@@ -127,7 +126,7 @@ def _targets(tables: dict[str, dict[str, Any]]) -> list[targets.Target]:
 def _table(
     subjects: Sequence[Subject], pool: ProcessPoolExecutor, clients: int, files: int
 ) -> dict[str, Any]:
-    """Return, for each phase, microseconds per file of each subject, and our ratio to the others."""
+    """Return microseconds per file of each filesystem and phase, and the speed of s3fs-meta."""
     places = {
         subject.name: [subject.mountpoint / f"{clients}-{client}" for client in range(clients)]
         for subject in subjects
@@ -175,7 +174,7 @@ def _phase(
 
 
 def _processor_s(pids: dict[str, int]) -> dict[str, float]:
-    """Return the daemons' processor time so far, including postponed work."""
+    """Wait until all daemons are idle; return their processor time so far."""
     for pid in pids.values():
         machine.settle(pid)
     return {name: machine.cpu_s(pid) for name, pid in pids.items()}

@@ -1,9 +1,10 @@
-"""Random reads and writes of 4 KiB by fio, against plain files behind a filesystem that does nothing.
+"""Random reads and writes of 4 KiB by fio, on s3fs-meta and the do-nothing filesystem.
 
-One job, one request at a time (psync), each place of the file at most once; the kernel's pages of the
-file are dropped before, those of the files below are not. The file was written before and is held
-locally. The kernel collects writes, so writing is timed with a sync at its end.
-What was written before has been uploaded; no changelog is due meanwhile (``sync_interval=3600``).
+fio runs one job with one request at a time (psync), and accesses each offset at most once. The file
+was uploaded before, and all its blocks are in the local cache. The kernel's pages of the file are
+dropped before a run, but not the pages of the local cache. The kernel collects dirty pages, so the
+time of writing includes a sync at its end. No changelog is made during a run
+(``sync_interval=3600``).
 """
 
 import json
@@ -21,7 +22,7 @@ PHASES: Final = {"read": "randread", "write": "randwrite"}
 
 
 def run(scratch: Path, *, random_mib: int, operations: int, rounds: int) -> dict[str, object]:
-    """Measure both in turns and return the figures."""
+    """Measure both filesystems in turns and return the figures."""
     if shutil.which("fio") is None:
         return {"absent": ["fio"]}
     size_bytes = random_mib << 20
@@ -55,7 +56,7 @@ def run(scratch: Path, *, random_mib: int, operations: int, rounds: int) -> dict
 
 
 def _rate(subject: Subject, kind: str, operations: int, seed: int) -> float:
-    """Return operations per second; fio counts the sync before the last one into its time."""
+    """Run fio; return its operations per second, which include the sync before the last write."""
     path = subject.mountpoint / "file"
     sequential.forget_pages(path)
     subject.settle()

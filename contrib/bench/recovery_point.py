@@ -1,7 +1,8 @@
-"""The possible loss of data while many small files are unpacked.
+"""The age of changes that are not in the bucket, while many small files are unpacked.
 
-The age of the oldest change that the bucket does not hold, as ``status`` reports it, asked again and
-again while a tar archive is unpacked on the mount; against the interval that was asked for.
+While tar unpacks an archive on the mount, the benchmark runs ``status`` several times a second. It
+records the age of the oldest change that is not in the bucket. The figures are compared with the
+option ``sync_interval``.
 """
 
 import json
@@ -15,11 +16,11 @@ from contrib.bench.subjects import S3fsSubject, call
 
 PAUSE_S: Final = 0.25
 INTERVAL_S: Final = 5.0
-RATIO_MAX: Final = 2.0  # of the 99th percentile to the interval
+RATIO_MAX: Final = 2.0  # of the 99th percentile of the ages to the sync interval
 
 
 def run(scratch: Path, *, untar: int) -> dict[str, object]:
-    """Unpack *untar* small files and sample the recovery point meanwhile."""
+    """Unpack *untar* small files and sample the age of the oldest change that is not shipped."""
     archive = fill.archive(scratch, untar)
     subject = S3fsSubject(
         "s3fs-meta", scratch / "subject", options={"sync_interval": f"{INTERVAL_S:g}"}

@@ -1,7 +1,8 @@
-"""Time until the first ``ls`` on a host without local state: an image, and many changelogs.
+"""Time until the first ``ls`` on a host without local state, with an image and many changelogs.
 
-Once with level objects and once without, which take turns. The bucket is a directory, so figures
-are those of the program: on a network each object costs a round trip more, so they are counted.
+Restores with level objects and restores without level objects are measured in turns. The bucket is
+a directory, so that no figure includes network time. On a network each object costs another round
+trip, so the benchmark also counts the objects.
 """
 
 import shutil
@@ -32,7 +33,7 @@ FILE_MODE: Final = 0o100644
 
 
 def run(scratch: Path, *, many: int, txgs: int, rounds: int) -> dict[str, object]:
-    """Make a filesystem of *many* empty files and *txgs* changelogs; restore it in turns."""
+    """Make a filesystem of *many* empty files and *txgs* changelogs; measure its restores."""
     writer = S3fsSubject("writer", scratch / "writer", options={"sync_interval": "3600"})
     fill.make_filled(writer, files=many, per_directory=1000, name_bytes=NAME_BYTES)
     trio.run(_work, writer, 0)
@@ -59,7 +60,7 @@ def run(scratch: Path, *, many: int, txgs: int, rounds: int) -> dict[str, object
 
 
 async def _work(writer: S3fsSubject, txgs: int) -> None:
-    """Ship txgs of some new files each, and their levels; or else make an image."""
+    """Ship *txgs* changelogs of new files and their level objects; for 0 make an image."""
     store = LocalStore(writer.bucket)
     state_dir = StateDir(writer.database().parent)
     clock = SystemClock()
@@ -82,7 +83,7 @@ async def _work(writer: S3fsSubject, txgs: int) -> None:
 
 
 async def _objects(bucket: Path, by_levels: bool) -> int:
-    """Return how many objects lead from the image to the end."""
+    """Return the number of objects that a restore reads after the newest image."""
     store = LocalStore(bucket)
     images = [info.key async for info in store.list("image/") if info.key.endswith("/manifest")]
     start = max(int(key.split("/")[1].split("-")[0]) for key in images)
@@ -98,13 +99,13 @@ async def _objects(bucket: Path, by_levels: bool) -> int:
 
 
 def _first_ls(writer: S3fsSubject, root: Path) -> float:
-    """Mount the bucket without local state; return the time until ls answers."""
+    """Mount the bucket without local state; return the seconds until ``ls`` ends."""
     reader = S3fsSubject("reader", root, options={"ro": ""}, beside=writer)
     machine.drop_kernel_caches()
     start = time.perf_counter()
     with reader:
         done = subprocess.run(["ls", reader.mountpoint], capture_output=True, check=True)
         taken_s = time.perf_counter() - start
-        assert done.stdout, "there is something"
+        assert done.stdout, "the restored filesystem is empty"
     shutil.rmtree(root)
     return taken_s

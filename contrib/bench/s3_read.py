@@ -1,11 +1,11 @@
 """Cold reads of one large file from a remote bucket.
 
-*Plain* is what the client can do by itself: boto3 with the settings and the number of connections
-of s3fs-meta, asking for ranges of an object of the same size, from as many threads. Its pieces are
-as large as those that s3fs-meta asks for; what other sizes would reach is told beside it.
-*Sequential*: from the first read to the last, on a mount that has nothing local; the mount itself
-is not counted. *Random*: 4 KiB at random places, one after the other, nothing local either.
-Rounds are interleaved, and each is a new mount.
+*Plain* is the speed of boto3 without a filesystem. It reads ranges of an object of the same size,
+with the settings, the connections and the threads of s3fs-meta. Its ranges are as large as those
+of s3fs-meta; other sizes of ranges are separate figures. *Sequential* is the time from the first
+read to the last, without the mount. *Random* is the time of reads of 4 KiB at random offsets, one
+after another. Each measurement has a new mount without local state, and the rounds of the
+filesystems alternate.
 """
 
 import os
@@ -33,7 +33,7 @@ PLAIN_BUCKET: Final = "plain"
 
 
 class Plain:
-    """Ranges of one object, by the client alone."""
+    """Range reads of one object with boto3, without a filesystem."""
 
     def __init__(self, store: FarStore, size_bytes: int) -> None:
         self.endpoint: FarEndpoint = store.endpoint()
@@ -47,7 +47,7 @@ class Plain:
         }
 
     def read_s(self, piece_bytes: int, stop: int) -> float:
-        """Read the object up to *stop*; return the seconds."""
+        """Read the first *stop* bytes in ranges of *piece_bytes*; return the seconds."""
         start = time.perf_counter()
         places = range(0, stop, piece_bytes)
         with ThreadPoolExecutor(STORE_THREADS_MAX) as pool:
@@ -56,7 +56,7 @@ class Plain:
         return time.perf_counter() - start
 
     def round_s(self) -> float:
-        """Read the complete object in pieces as s3fs-meta does."""
+        """Read the whole object in ranges of the size that s3fs-meta uses; return the seconds."""
         return self.read_s(READAHEAD_RUN_BYTES, self._size_bytes)
 
     def _piece(self, begin: int, end: int) -> int:
@@ -65,14 +65,14 @@ class Plain:
         return len(answer["Body"].read())
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections of the client."""
         self._holder.close()
 
 
 def run(
     scratch: Path, *, read_mib: int, reads: int, rounds: int, delay_ms: float
 ) -> dict[str, object]:
-    """Measure all available subjects and return the figures."""
+    """Measure boto3 and all installed filesystems; return the figures."""
     size_bytes = read_mib * MIB
     with far_store.running(scratch, delay_ms) as store:
         others, absent = far_subjects.peers(scratch, store)
@@ -138,7 +138,7 @@ def _cold(subject: FarSubject) -> FarSubject:
 
 
 def _sequential(subject: FarSubject, size_bytes: int) -> tuple[float, int]:
-    """Return the seconds of a cold read, and its GETs."""
+    """Read the file without local state; return the seconds and the number of GETs."""
     with _cold(subject):
         before, start = subject.endpoint.traffic(), time.perf_counter()
         sequential.read_file(subject.mountpoint / FILE, size_bytes)
@@ -148,7 +148,7 @@ def _sequential(subject: FarSubject, size_bytes: int) -> tuple[float, int]:
 
 
 def _random(subject: FarSubject, size_bytes: int, reads: int) -> dict[str, float]:
-    """Return milliseconds, GETs and bytes of each read."""
+    """Read at random offsets without local state; return milliseconds, GETs and KiB per read."""
     places = random.Random(1)
     taken: list[float] = []
     with _cold(subject):
@@ -159,7 +159,7 @@ def _random(subject: FarSubject, size_bytes: int, reads: int) -> dict[str, float
             for _ in range(reads):
                 at = places.randrange(size_bytes // RANDOM_BYTES) * RANDOM_BYTES
                 start = time.perf_counter()
-                assert len(os.pread(fd, RANDOM_BYTES, at)) == RANDOM_BYTES, "a short read"
+                assert len(os.pread(fd, RANDOM_BYTES, at)) == RANDOM_BYTES, "the file is too short"
                 taken.append(time.perf_counter() - start)
         finally:
             os.close(fd)

@@ -1,9 +1,10 @@
-"""Many small files to a remote bucket, and back: time, requests by kind, bytes.
+"""Time and requests of writing many small files to a remote bucket, and of reading them back.
 
-A tar archive is unpacked until everything is in the bucket; then everything local is forgotten,
-and the tree is read in the order in which it was written. Requests are counted by the proxy that
-delays them, so that all of a filesystem are there: data, metadata, its mount and its unmount.
-The others send a request or more for each file and would take all day: they get fewer files.
+The benchmark unpacks a tar archive and waits until everything is in the bucket. Then it mounts the
+filesystem without local state and reads the files in the order in which they were written. The
+proxy that delays the requests counts them, so that the counts include data, metadata, mount and
+unmount. The other filesystems get fewer files, because they send at least one request for each
+file and would need hours.
 """
 
 import subprocess
@@ -16,13 +17,13 @@ from contrib.bench.far_subjects import FarS3fsSubject, FarSubject
 from contrib.bench.fill import Archive
 from contrib.bench.local_subjects import OURS
 
-PUTS_MAX: Final = 100  # for 10,000 files, metadata included
+PUTS_MAX: Final = 100  # for 10,000 files, including metadata
 GETS_MAX: Final = 60
 _WRITES: Final = ("PUT", "POST")
 
 
 def run(scratch: Path, *, untar: int, peer_files: int, delay_ms: float) -> dict[str, object]:
-    """Measure all available subjects and return the figures; 0 *peer_files* leaves others out."""
+    """Measure all installed filesystems; measure s3fs-meta alone if *peer_files* is 0."""
     with far_store.running(scratch, delay_ms) as store:
         others, absent = far_subjects.peers(scratch, store) if peer_files else ([], [])
         ours = _measure(FarS3fsSubject(scratch / "ours", store), fill.archive(scratch, untar))
@@ -47,7 +48,7 @@ def run(scratch: Path, *, untar: int, peer_files: int, delay_ms: float) -> dict[
 
 
 def _measure(subject: FarSubject, archive: Archive) -> dict[str, Any]:
-    """Return seconds and requests of each step."""
+    """Return milliseconds per file and requests of unpacking, unmounting, mounting and reading."""
     traffic = subject.endpoint.traffic
     subject.make()
     with subject:
@@ -82,5 +83,5 @@ def _read(root: Path, archive: Archive) -> None:
     """Read all files in the order in which they were written."""
     for number in range(archive.files):
         data = (root / archive.name(number)).read_bytes()
-        assert len(data) == fill.FILE_BYTES, "a file of another length"
-        assert int(data[:8]) == number, "another file"
+        assert len(data) == fill.FILE_BYTES, f"file {number} has {len(data)} bytes"
+        assert int(data[:8]) == number, f"file {number} has the content of another file"

@@ -1,4 +1,4 @@
-"""Repeated measurements, and the comparison of two series."""
+"""Medians, spreads and percentiles of repeated measurements, and the ratio of two series."""
 
 import statistics
 import time
@@ -9,13 +9,13 @@ T = TypeVar("T")
 
 
 def rotated(items: Sequence[T], turn: int) -> list[T]:
-    """Return the items in an order that changes from turn to turn."""
+    """Return *items*, beginning with a different item in each turn."""
     first = turn % len(items)
     return [*items[first:], *items[:first]]
 
 
 def summary(values: Sequence[float]) -> dict[str, object]:
-    """Return median, spread (largest minus smallest, as a part of the median) and the values."""
+    """Return the median, the spread ((largest - smallest) / median) and the values."""
     median = statistics.median(values)
     return {
         "median": median,
@@ -25,7 +25,7 @@ def summary(values: Sequence[float]) -> dict[str, object]:
 
 
 def latencies(taken: Sequence[float]) -> dict[str, float]:
-    """Return median, 99th and 99.9th percentile and the longest of seconds, in milliseconds."""
+    """Return median, 99th and 99.9th percentile and maximum of *taken*, in milliseconds."""
     ordered = sorted(taken)
     parts = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999, "max_ms": 1}
     return {
@@ -38,12 +38,12 @@ def latencies(taken: Sequence[float]) -> dict[str, float]:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Run something; return the seconds."""
+    """Call *work*; return the seconds of the call."""
     began_s = time.perf_counter()
     work()
     return time.perf_counter() - began_s
 
 
 def ratio(ceiling_s: Sequence[float], subject_s: Sequence[float]) -> float:
-    """Return the subject's speed relative to the baseline: 1 is as fast, 0.5 is half."""
+    """Return the subject's speed relative to the ceiling; 0.5 is half as fast."""
     return statistics.median(ceiling_s) / statistics.median(subject_s)

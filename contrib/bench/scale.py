@@ -1,12 +1,13 @@
-"""Time per file at several sizes of filesystem.
+"""Time per file of common operations, on filesystems of several sizes.
 
-Empty files with names of 16 bytes, 1,000 in a directory, written as rows; then through the mount
-and the commands: an image, a restore from it where nothing is known, a sample of new files, find
-with nothing in memory and again, a copy of all of it and its removal until nothing is left, fsck.
-All but *create* is divided by the files that are there; *create* by the sample. From wall time what
-a command takes that does nothing is taken off, and of a restore what a mount takes that needs none.
-Processor time is that of the daemon, all its threads, or of fsck; what grows is judged by it. The
-page cache of SQLite is the default, so the larger sizes are read from the kernel's.
+The rows of empty files with names of 16 bytes are inserted into the database, 1,000 files to a
+directory. Then the benchmark measures on a mount: *image*, *restore* (a mount without local state),
+*create* (20,000 files), *find cold* (with dropped kernel caches), *find warm*, *clone* of all
+files, *rm* of the clone until no inode of it is left, and *fsck*. The time of *create* is divided
+by the created files, and any other time by the files of the filesystem. The time of a command that
+does nothing is subtracted from a command, and the time of a mount with local state from a restore.
+Processor time is that of the daemon, or that of fsck. The growth targets use processor time. SQLite
+has its default page cache, so a large database is read through the page cache of the kernel.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ BYTES_PER_FILE_MAX: Final = 110
 MEMORY_GROWTH_MAX: Final = 0.1
 COUNTS_MAX: Final = 20
 COUNT: Final = "SELECT count(*) FROM dentries JOIN inodes ON inodes.ino = dentries.ino"
-GROWTH_SLACK: Final = 1.25  # what two runs of the same differ by
+GROWTH_SLACK: Final = 1.25  # for the difference between two runs of the same size
 STEPS: Final = (
     "image",
     "restore",
@@ -49,12 +50,12 @@ Row = dict[str, float]
 
 
 def sizes_up_to(largest: int) -> list[int]:
-    """Return *largest* and up to two tenths of it, ascending."""
+    """Return *largest*, a tenth and a hundredth of *largest*, ascending and without small sizes."""
     return [size for size in (largest // 100, largest // 10, largest) if size >= FILES_MIN]
 
 
 def run(scratch: Path, *, scale_power: int, sizes: Sequence[int] | None) -> dict[str, Any]:
-    """Measure each size on a separate filesystem; print each row when it is complete."""
+    """Measure a separate filesystem for each size; print the row of a size when it is complete."""
     rows: dict[str, Row] = {}
     for size in sizes or sizes_up_to(10**scale_power):
         place = scratch / str(size)
@@ -89,7 +90,7 @@ def _measure(place: Path, files: int) -> Row:
 
 
 def _fsck(subject: S3fsSubject, row: Row) -> None:
-    """Check, which must find nothing; compare it with counting the rows."""
+    """Run fsck, which must report no damage; compare its time with that of counting the rows."""
     command = [*program(), "fsck", "-n", subject.url, "--cachedir", str(subject.state)]
     began_s = time.perf_counter()
     process = begin(*command)
@@ -107,14 +108,14 @@ def _fsck(subject: S3fsSubject, row: Row) -> None:
 
 
 def _count_s(database: Path) -> float:
-    """Return how long counting inodes joined with dentries takes with the pages in memory."""
+    """Return the seconds of counting inodes joined with dentries, with the pages in memory."""
     with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         connection.execute(COUNT).fetchone()
         return samples.seconds(lambda: connection.execute(COUNT).fetchone())
 
 
 def _restore(subject: S3fsSubject, row: Row) -> None:
-    """Mount beside the writer without local state, and then with it."""
+    """Mount read-only without local state, and again with local state; record the difference."""
     place = subject.root / "reader"
     reader = S3fsSubject("reader", place, options={"ro": ""}, beside=subject)
     first, again = _first_answer(reader, row), _first_answer(reader, {})
@@ -125,7 +126,7 @@ def _restore(subject: S3fsSubject, row: Row) -> None:
 
 
 def _image(subject: S3fsSubject, files: int, row: Row) -> None:
-    """Make the first image with the files, so that all of its pieces are new."""
+    """Make the first image that has the files, so that all of its image pieces are new."""
     row["idle s"] = _idle_s(subject)
     (subject.mountpoint / "first").touch()
     _command_step(subject, row, "image", subject.words("flush", "--image"))
@@ -161,12 +162,12 @@ def _create(directory: Path) -> None:
 
 
 def _find(root: Path) -> None:
-    """List everything with its attributes."""
+    """List all files and get their attributes."""
     subprocess.run(["find", root, "-size", "+1000000"], check=True, stdout=subprocess.DEVNULL)
 
 
 def _gather(root: Path) -> None:
-    """Move the inserted files below one directory, so that it can be copied."""
+    """Move the inserted files into the directory ``tree``, so that one command can clone them."""
     (root / "tree").mkdir()
     for path in root.iterdir():
         if path.name.startswith("directory-"):
@@ -174,7 +175,7 @@ def _gather(root: Path) -> None:
 
 
 def _first_answer(reader: S3fsSubject, row: Row) -> tuple[float, float]:
-    """Mount, the first time with a restore; return seconds until an answer, and processor seconds."""
+    """Mount and run ``ls``; return the seconds until ``ls`` ends, and the processor seconds."""
     machine.drop_kernel_caches()
     began_s = time.perf_counter()
     with reader:
@@ -185,14 +186,14 @@ def _first_answer(reader: S3fsSubject, row: Row) -> tuple[float, float]:
 
 
 def _idle_s(subject: S3fsSubject) -> float:
-    """Return how long a command takes that does nothing."""
+    """Return the seconds of a command that changes nothing."""
     return statistics.median(call_s(*subject.words("status")) for _ in range(IDLE_COMMANDS))
 
 
 def _step(
     subject: S3fsSubject, row: Row, name: str, work: Callable[[], None], count: float
 ) -> None:
-    """Record the microseconds of a step per file, wall time and processor time."""
+    """Record the wall time and processor time of a step, in microseconds per file."""
     subject.rest()
     before_s = subject.cpu_s()
     row[name] = samples.seconds(work) * 1e6 / count
@@ -200,7 +201,7 @@ def _step(
 
 
 def _command_step(subject: S3fsSubject, row: Row, name: str, words: Sequence[str]) -> None:
-    """Record a step that is a command, minus the cost of a command that does nothing."""
+    """Record the time of a command, minus the time of a command that changes nothing."""
     _step(subject, row, name, lambda: call(*words), row["files"])
     row[name] -= _idle_s(subject) * 1e6 / row["files"]
 
@@ -210,9 +211,9 @@ def _memory_mb(subject: S3fsSubject, which: str) -> float:
 
 
 def _growth(rows: dict[str, Row]) -> dict[str, float]:
-    """Return by how much the processor time per file of each step grew, smallest to largest.
+    """Return the growth of each step's processor time per file, from smallest to largest size.
 
-    What is less than nothing, because it is a difference of two noisy figures, is passed over.
+    A time is a difference of two measurements, so it can be negative. Negative times are left out.
     """
     growth = {}
     for step in STEPS:
@@ -233,7 +234,7 @@ def _targets(rows: dict[str, Row]) -> list[targets.Target]:
     growth = memory[-1] / memory[0] - 1
     what = "growth of the daemon over ten times the files"
     grown.append(targets.at_most(what, growth, MEMORY_GROWTH_MAX))
-    count = list(rows.values())[-1]["fsck, of a count"]  # at the others it is the start of fsck
+    count = list(rows.values())[-1]["fsck, of a count"]  # at smaller sizes most is start-up
     grown.append(targets.at_most("fsck in units of one count", count, COUNTS_MAX, "times"))
     largest = max(row["bytes per file"] for row in rows.values())
     return [*grown, targets.at_most("metadata of a file", largest, BYTES_PER_FILE_MAX, "bytes")]

@@ -1,10 +1,10 @@
-"""Sequential write, then read of cached data, against plain files behind FUSE.
+"""Sequential write, and read of cached data, on s3fs-meta and on the do-nothing filesystem.
 
-Every MiB differs, so that nothing is deduplicated away, and does not compress. The kernel's pages
-of the file are dropped before it is read; those of the files below are not: the way through the
-daemon is measured, not the disk. The write ends with close, which hands every page to the daemon;
-fsync is timed apart, because it waits for a disk. What was written has been uploaded before it is
-read: the do-nothing filesystem has nothing to upload.
+Every MiB of the file differs and does not compress, so that nothing is deduplicated. The kernel's
+pages of the file are dropped before the read, but not the pages of the local cache, because the
+benchmark does not measure the disk. A write ends with close, which sends all dirty pages to the
+daemon. fsync is a separate figure, because it waits for a disk. The data is uploaded before it is
+read; the do-nothing filesystem uploads nothing.
 """
 
 import os
@@ -23,7 +23,7 @@ PHASES: Final = ("write", "fsync", "read")
 
 
 def run(scratch: Path, *, gib: int, rounds: int) -> dict[str, object]:
-    """Measure both subjects in turns and return the figures."""
+    """Measure both filesystems in turns and return the figures."""
     size_bytes = gib << 30
     subject = S3fsSubject("s3fs-meta", scratch / "subject")
     subject.make()
@@ -40,7 +40,7 @@ def run(scratch: Path, *, gib: int, rounds: int) -> dict[str, object]:
 
 
 def _round(subject: Subject, path: Path, size_bytes: int) -> tuple[float, float, float]:
-    """Return the seconds of write, fsync and read; leaves no file."""
+    """Write, sync, read and remove a file; return the seconds of write, fsync and read."""
     subject.settle()
     start = time.perf_counter()
     write_file(path, size_bytes)
@@ -70,19 +70,19 @@ def write_file(path: Path, size_bytes: int) -> None:
 
 
 def read_file(path: Path, size_bytes: int) -> None:
-    """Read it all, and compare every MiB with the written one."""
+    """Read the complete file; check that each MiB begins with its number."""
     buffer = bytearray(PIECE_BYTES)
     total = 0
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
             stamp = int.from_bytes(buffer[:STAMP_BYTES], "little")
-            assert count < PIECE_BYTES or stamp == total // PIECE_BYTES, "read something else"
+            assert count < PIECE_BYTES or stamp == total // PIECE_BYTES, "wrong content"
             total += count
     assert total == size_bytes, f"read {total} of {size_bytes} bytes"
 
 
 def forget_pages(path: Path) -> None:
-    """Sync the file and make the kernel drop its pages of it, but not those of the files below."""
+    """Sync the file and drop its pages from the kernel, but not the pages of the local cache."""
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

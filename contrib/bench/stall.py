@@ -1,7 +1,8 @@
-"""The longest stall of the daemon's loop while a large database is uploaded.
+"""The longest stall of the daemon's event loop while a large database is uploaded.
 
-Measured from outside: statvfs always is a request, and answering it takes no time; so a slow answer
-is the loop doing something else. The same probe beside an idle daemon says what the machine adds.
+The benchmark calls statvfs, because each call is a request to the daemon and needs no work. A slow
+response means that the event loop was busy. The same calls on an idle daemon show the latency of
+the machine itself.
 """
 
 import os
@@ -15,11 +16,11 @@ from contrib.bench.subjects import S3fsSubject, begin
 
 PAUSE_S: Final = 0.0005
 NAME_BYTES: Final = 128
-BYTES_PER_FILE: Final = 210  # with such names, about
+BYTES_PER_FILE: Final = 210  # of the database, about, with names of this length
 
 
 def run(scratch: Path, *, database_mb: int) -> dict[str, object]:
-    """Fill a database to about *database_mb*, image it under the probe, then probe an idle mount."""
+    """Probe a mount while the image of a database of *database_mb* MB is made, and when idle."""
     subject = S3fsSubject("s3fs-meta", scratch / "subject")
     files = database_mb * 1_000_000 // BYTES_PER_FILE
     fill.make_filled(subject, files=files, per_directory=1000, name_bytes=NAME_BYTES)
@@ -44,7 +45,7 @@ def run(scratch: Path, *, database_mb: int) -> dict[str, object]:
 
 
 def probe(mountpoint: Path, going_on: Callable[[], bool]) -> list[float]:
-    """Return the seconds of every answer until *going_on* returns false."""
+    """Call statvfs until *going_on* returns false; return the seconds of each call."""
     taken = []
     while going_on():
         start = time.perf_counter()

@@ -1,6 +1,6 @@
-"""Filesystems under test: made, mounted in the foreground, and always unmounted.
+"""Filesystems under test: they are made, mounted in the foreground, and always unmounted.
 
-Owns: the processes it starts and their mount points. Ends only those, by their number.
+Owns: the daemons that it starts, and their mount points. It signals no other process.
 """
 
 import os
@@ -19,10 +19,10 @@ from contrib.bench import machine
 from s3fs_meta.limits import KERNEL_READAHEAD_KIB
 
 MOUNT_S_MAX: Final = 120.0
-UNMOUNT_S_MAX: Final = 900.0  # the daemon uploads the rest
+UNMOUNT_S_MAX: Final = 900.0  # includes the upload of dirty data
 TERMINATE_S_MAX: Final = 60.0
 COMMAND_S_MAX: Final = 3600.0
-UNNOTICED_S_MAX: Final = 10.0  # until the kernel has reported the unmount to the daemon
+UNNOTICED_S_MAX: Final = 10.0  # until the daemon ends after the kernel reported the unmount
 BUSY_S_MAX: Final = 10.0
 POLL_S: Final = 0.02
 BUSY_POLL_S: Final = 0.2
@@ -34,7 +34,7 @@ class SubjectError(Exception):
 
 
 def program() -> list[str]:
-    """Return the command of s3fs-meta: $S3FS_META, or the script beside this interpreter, or PATH."""
+    """Return the command of s3fs-meta: $S3FS_META, the script beside the interpreter, or PATH."""
     if "S3FS_META" in os.environ:
         return os.environ["S3FS_META"].split()
     beside = Path(sys.executable).parent / "s3fs-meta"
@@ -45,9 +45,9 @@ def program() -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return an environment in which the project's own tree is found first.
+    """Return an environment in which Python imports the modules of the project's tree.
 
-    Its modules are compiled once, as those of an installed program are.
+    PYTHONDONTWRITEBYTECODE is removed, so that modules are compiled once, as when installed.
     """
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
     kept = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -55,7 +55,7 @@ def environment() -> dict[str, str]:
 
 
 def call(*command: str | Path) -> str:
-    """Run a program to its end and return what it printed."""
+    """Run a program to its end and return its output."""
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment(), cwd=PROJECT, check=False,
         timeout=COMMAND_S_MAX,
@@ -67,26 +67,26 @@ def call(*command: str | Path) -> str:
 
 
 def call_s(*command: str | Path) -> float:
-    """Run a program to its end and return the seconds."""
+    """Run a program to its end and return the seconds of the run."""
     began_s = time.perf_counter()
     call(*command)
     return time.perf_counter() - began_s
 
 
 def begin(*command: str | Path, stdin: int | None = None) -> "subprocess.Popen[str]":
-    """Start a program; the caller waits for its end."""
+    """Start a program; the caller must wait for the end of the process."""
     return subprocess.Popen(
         command, stdin=stdin, stdout=subprocess.PIPE, text=True, env=environment(), cwd=PROJECT
     )
 
 
 def run(arguments: Sequence[str]) -> str:
-    """Run s3fs-meta with *arguments* to its end and return what it printed."""
+    """Run s3fs-meta with *arguments* to its end and return its output."""
     return call(*program(), *arguments)
 
 
 class Subject:
-    """A directory to measure in, and the daemon behind it if there is one."""
+    """A filesystem to measure; this base class has no daemon."""
 
     def __init__(self, name: str, root: Path) -> None:
         self.name = name
@@ -100,20 +100,20 @@ class Subject:
 
     @property
     def pid(self) -> int | None:
-        """Return the daemon, if there is one."""
+        """Return the process id of the daemon; None without a daemon."""
         return None
 
     @property
     def alive(self) -> bool:
-        """Return whether the filesystem still answers for itself."""
+        """Return whether the daemon still runs; always true without a daemon."""
         return True
 
     def settle(self) -> None:
-        """Wait until no background work is left."""
+        """Wait until background work is complete."""
         self.rest()
 
     def rest(self) -> None:
-        """Wait until the daemon is idle, if there is one."""
+        """Wait until the daemon is idle; do nothing without a daemon."""
         if self.pid is not None:
             machine.settle(self.pid)
 
@@ -127,13 +127,13 @@ class Subject:
         return machine.memory_bytes(self.pid)
 
     def start(self) -> None:
-        """Mount."""
+        """Mount the filesystem."""
 
     def stop(self) -> None:
-        """Unmount; doing it twice is no error."""
+        """Unmount the filesystem; a second call does nothing."""
 
     def abandon(self) -> None:
-        """End a filesystem that does not answer; its requests fail."""
+        """Unmount a filesystem that does not respond; pending requests fail."""
 
     def __enter__(self) -> "Subject":
         self.start()
@@ -149,11 +149,11 @@ class Subject:
 
 
 class PlainDirectory(Subject):
-    """A directory of the kernel's own filesystem, for comparison."""
+    """A directory on a filesystem of the kernel, for comparison."""
 
 
 class DaemonSubject(Subject):
-    """A filesystem served by a process in the foreground."""
+    """A FUSE filesystem whose daemon runs in the foreground."""
 
     def __init__(self, name: str, root: Path) -> None:
         super().__init__(name, root)
@@ -169,13 +169,13 @@ class DaemonSubject(Subject):
 
     @property
     def log(self) -> Path:
-        """Return where the daemon's output goes."""
+        """Return the path of the file with the daemon's output."""
         return self.root / "daemon.log"
 
     @property
     @override
     def pid(self) -> int | None:
-        """Return the daemon."""
+        """Return the process id of the daemon; None if it was not started."""
         return self._process.pid if self._process else None
 
     @property
@@ -206,7 +206,7 @@ class DaemonSubject(Subject):
 
     @override
     def stop(self) -> None:
-        """Unmount and wait for the daemon's end, with escalating signals."""
+        """Unmount and wait for the daemon's end; send SIGTERM and SIGKILL if it takes too long."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -214,7 +214,7 @@ class DaemonSubject(Subject):
         _unmount(process, self.mountpoint)
         if not _ended(process, UNNOTICED_S_MAX) and connection and connection.exists():
             _abort(connection)
-            process.terminate()  # S3QL does not notice
+            process.terminate()  # S3QL does not notice the aborted connection
         if not _ended(process, UNMOUNT_S_MAX):
             process.terminate()
             if not _ended(process, TERMINATE_S_MAX):
@@ -226,7 +226,7 @@ class DaemonSubject(Subject):
             subprocess.run(command, capture_output=True, check=False)
 
     def kill(self) -> None:
-        """Kill the daemon."""
+        """Kill the daemon and unmount."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -234,12 +234,12 @@ class DaemonSubject(Subject):
 
     @override
     def abandon(self) -> None:
-        """Fail the requests that the kernel waits for, then kill the daemon and unmount."""
+        """Abort the FUSE connection, so that pending requests fail; kill the daemon and unmount."""
         _abort(self._connection())
         self.kill()
 
     def _connection(self) -> Path | None:
-        """Return the kernel's directory of the connection, without asking the daemon."""
+        """Return the connection's directory in /sys/fs/fuse, without a request to the daemon."""
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             device, mountpoint = line.split()[2], line.split()[4]
             if mountpoint == str(self.mountpoint):
@@ -247,12 +247,12 @@ class DaemonSubject(Subject):
         return None
 
     def log_lines(self) -> list[str]:
-        """Return what the daemon said."""
+        """Return the lines of the daemon's output."""
         return self.log.read_text(errors="replace").splitlines()
 
 
 class NullSubject(DaemonSubject):
-    """The baseline: a filesystem that does nothing, optionally over plain files."""
+    """The do-nothing filesystem, optionally with file contents in plain files."""
 
     def __init__(
         self, name: str, root: Path, *, plain_files: bool = False, scheduled: bool = False
@@ -274,7 +274,7 @@ class NullSubject(DaemonSubject):
 
     @override
     def start(self) -> None:
-        """Mount, and set the kernel's read-ahead to that of the subject's mount."""
+        """Mount, and set the kernel's read-ahead to that of s3fs-meta."""
         super().start()
         device = self.mountpoint.stat().st_dev
         tunable = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
@@ -293,7 +293,7 @@ class S3fsSubject(DaemonSubject):
         options: Mapping[str, str] | None = None,
         beside: "S3fsSubject | None" = None,
     ) -> None:
-        """Prepare a mount; *beside* another one it has the same bucket."""
+        """Prepare a mount; it uses the bucket of *beside* if that mount is given."""
         super().__init__(name, root)
         self.options = dict(options or {})
         self.bucket: Path = beside.bucket if beside else root / "bucket"
@@ -306,7 +306,7 @@ class S3fsSubject(DaemonSubject):
         return f"local://{self.bucket}"
 
     def make(self, arguments: Sequence[str] = ("--plain",)) -> None:
-        """Make the filesystem, unencrypted unless *arguments* say else."""
+        """Run ``s3fs-meta mkfs`` with *arguments*; the default is no encryption."""
         self.bucket.mkdir(exist_ok=True)
         run(["mkfs", self.url, "--cachedir", str(self.state), *arguments])
 
@@ -323,17 +323,17 @@ class S3fsSubject(DaemonSubject):
 
     @override
     def settle(self) -> None:
-        """Wait until everything is in the bucket and no work is left."""
+        """Wait until all data is in the bucket and the daemon is idle."""
         call(*self.words("flush"))
         super().settle()
 
     def words(self, command: str, *options: str, paths: Sequence[Path] = ()) -> list[str]:
-        """Return a command of s3fs-meta about the mount, or about *paths* in it."""
+        """Return the words of a command of s3fs-meta for the mount, or for *paths*."""
         places = map(str, paths or [self.mountpoint])
         return [*program(), command, *options, *places, "--cachedir", str(self.state)]
 
     def database(self) -> Path:
-        """Return the metadata database in the state directory."""
+        """Return the path of the metadata database in the state directory."""
         found = sorted(self.state.rglob("*.db"))
         if len(found) != 1:
             raise SubjectError(f"expected one database below {self.state}, found {found}")
@@ -341,7 +341,7 @@ class S3fsSubject(DaemonSubject):
 
 
 def _unmount(process: subprocess.Popen[bytes], mountpoint: Path) -> None:
-    """Unmount; a process that has just ended may still hold a file open, so try for some seconds."""
+    """Unmount; try for some seconds, because an ended process may still have a file open."""
     deadline = time.monotonic() + BUSY_S_MAX
     while process.poll() is None and _is_mounted(mountpoint):
         late = time.monotonic() > deadline
@@ -352,7 +352,7 @@ def _unmount(process: subprocess.Popen[bytes], mountpoint: Path) -> None:
 
 
 def _abort(connection: Path | None) -> None:
-    """End a connection that is still there: another mount namespace may have kept the mount."""
+    """Abort a FUSE connection that still exists; another mount namespace may hold the mount."""
     if connection and connection.exists():
         (connection / "abort").write_text("1")
 
@@ -366,6 +366,6 @@ def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 
 def _is_mounted(mountpoint: Path) -> bool:
-    """Return whether it is mounted; a mount whose daemon died answers errors, and still is one."""
+    """Return whether *mountpoint* is a mount, which is also true after its daemon was killed."""
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     return any(line.split()[1] == str(mountpoint) for line in mounts)

@@ -1,4 +1,4 @@
-"""Targets: the wanted value of a figure, and whether it was reached."""
+"""Targets of figures: the largest or smallest wanted value, and whether the figure meets it."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,17 +7,17 @@ Target = dict[str, Any]
 
 
 def at_least(what: str, measured: float, wanted: float, unit: str = "") -> Target:
-    """Return a target for a figure that should be large."""
+    """Return a target that *value* meets if it is at least the limit."""
     return _target(what, measured, "at least", wanted, unit, met=measured >= wanted)
 
 
 def at_most(what: str, measured: float, wanted: float, unit: str = "") -> Target:
-    """Return a target for a figure that should be small."""
+    """Return a target that *value* meets if it is at most the limit."""
     return _target(what, measured, "at most", wanted, unit, met=measured <= wanted)
 
 
 def all_met(targets: Iterable[Target]) -> bool:
-    """Return whether none was missed."""
+    """Return whether all targets are met."""
     return all(target["met"] for target in targets)
 
 

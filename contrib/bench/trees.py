@@ -1,11 +1,12 @@
-"""Whole trees: ``s3fs-meta clone`` and ``rm`` against ``cp -al`` and ``rm -rf``, on one mount.
+"""``s3fs-meta clone`` and ``rm`` compared with ``cp -al`` and ``rm -rf``, on trees of one mount.
 
-A copy: wall time beyond that of a command that does nothing. The command of a removal: all of it,
-and what is beyond an interpreter that does nothing. The background of a removal: from
-the end of the command until statfs counts no inode of the tree any more. The database's page cache
-holds everything; the kernel was made to forget the tree, so that no look-up count is given back
-meanwhile. In *busy* a process calls statfs(2) all the time, each of which is a request: the latencies
-are those of a request, and the work gets half of the daemon's loop.
+The time of a copy is the wall time without the time of a command that does nothing. The command of
+a removal has two figures: its wall time, and its wall time without the start of a Python
+interpreter. A removal in the background is timed from the end of the command until statfs(2) no
+longer counts any inode of the tree. The database's page cache holds all pages. The kernel forgets
+the tree before a measurement, so that it sends no forget requests during it. In *busy* a process
+calls statfs(2) all the time, and the latencies are those of its calls. Each call is a request to
+the daemon, so the copy or removal gets half of the event loop's time.
 """
 
 import os
@@ -21,8 +22,8 @@ from contrib.bench.subjects import S3fsSubject, begin, call, call_s
 
 PER_DIRECTORY: Final = 100
 NAME_BYTES: Final = 16
-SMALL_ENTRIES: Final = 20_000  # for the programs that remove file by file
-CACHE_BYTES_PER_ENTRY: Final = 300  # inode, dentry and their records
+SMALL_ENTRIES: Final = 20_000  # of the tree for cp -al and rm -rf
+CACHE_BYTES_PER_ENTRY: Final = 300  # for the rows of an inode and a dentry
 POLL_S: Final = 0.05
 IDLE_COMMANDS: Final = 5
 REMOVED_PER_S_MIN: Final = 300_000
@@ -34,7 +35,7 @@ Figures = dict[str, float]
 
 
 def run(scratch: Path, *, entries: int) -> dict[str, object]:
-    """Measure on trees of *entries* empty files and their directories."""
+    """Measure copies and removals of a tree of *entries* empty files."""
     cache_kib = 4 * entries * CACHE_BYTES_PER_ENTRY // 1024 + 8192
     options = {"cache_size": f"-{cache_kib}", "sync_interval": "3600"}
     subject = S3fsSubject("trees", scratch / "trees", options=options)
@@ -51,9 +52,7 @@ def run(scratch: Path, *, entries: int) -> dict[str, object]:
         clones = {name: _clone(subject, name, entries, idle_s) for name in ("quiet", "busy")}
         empty_s = statistics.median(call_s(sys.executable, "-c", "") for _ in range(IDLE_COMMANDS))
         (root / "first").mkdir()
-        call(
-            *subject.words("rm", paths=[root / "first"])
-        )  # compiles it: an installed program is compiled
+        call(*subject.words("rm", paths=[root / "first"]))  # compiles the modules of the command
         removals = {name: _remove(subject, name, entries, empty_s) for name in ("quiet", "busy")}
     return {
         "entries": entries,
@@ -82,7 +81,7 @@ def _targets(clones: dict[str, Figures], removals: dict[str, Figures]) -> list[t
 
 
 def _sort_into_trees(root: Path, sizes: dict[str, int]) -> None:
-    """Move the directories of the root into trees of a number of files."""
+    """Move the directories in the root into trees with the numbers of files in *sizes*."""
     directories = sorted(path for path in root.iterdir() if path.is_dir())
     for name, files in sizes.items():
         (root / name).mkdir()
@@ -92,7 +91,7 @@ def _sort_into_trees(root: Path, sizes: dict[str, int]) -> None:
 
 
 def _clone(subject: S3fsSubject, name: str, files: int, idle_s: float) -> Figures:
-    """Copy the tree to a name."""
+    """Clone the tree as *name*; return the rates and the latencies of statvfs meanwhile."""
     assert subject.pid is not None, "it is mounted"
     subject.rest()
     began_cpu_s = machine.loop_cpu_s(subject.pid)
@@ -104,7 +103,7 @@ def _clone(subject: S3fsSubject, name: str, files: int, idle_s: float) -> Figure
     while command.poll() is None:
         taken.append(samples.seconds(lambda: os.statvfs(subject.mountpoint)))
         time.sleep(pause_s)
-    assert command.returncode == 0, "the copy was made"
+    assert command.returncode == 0, "the clone failed"
     return {
         "entries_per_s": files / (time.perf_counter() - began_s - idle_s),
         "entries_per_loop_cpu_s": files / (machine.loop_cpu_s(subject.pid) - began_cpu_s),
@@ -113,7 +112,7 @@ def _clone(subject: S3fsSubject, name: str, files: int, idle_s: float) -> Figure
 
 
 def _remove(subject: S3fsSubject, name: str, files: int, empty_s: float) -> Figures:
-    """Remove a tree and wait until all of it is removed."""
+    """Remove the tree *name* and wait for its last inode; return times, rates and latencies."""
     assert subject.pid is not None, "it is mounted"
     subject.rest()
     root = subject.mountpoint

@@ -1,9 +1,10 @@
 """The latency of a request while data is compressed, encrypted and uploaded.
 
-A file is written, and then a flush brings it to a bucket that is far away. Meanwhile files are asked
-for that the kernel does not remember, so that each stat is a request; the same before, with nothing
-to do. A filesystem that does nothing is asked in turns: what it waits is what the machine adds,
-because compression, encryption, the server and the proxy keep all processors busy.
+The benchmark writes a file, and flushes it to a bucket with added latency. During the flush it
+calls stat(2) on files whose dentries the kernel has dropped, so that each call is a request. It
+also calls stat(2) while the daemon is idle. The same calls on the do-nothing filesystem show the
+latency that the busy machine adds, because compression, encryption, the server and the proxy use
+all processors.
 """
 
 import os
@@ -28,7 +29,7 @@ PASSPHRASE: Final = "correct horse battery staple"
 
 
 def run(scratch: Path, *, read_mib: int, rounds: int, delay_ms: float) -> dict[str, object]:
-    """Measure and return the figures."""
+    """Measure latencies during uploads and return the figures."""
     size_bytes = read_mib * MIB
     os.environ["S3FS_META_PASSPHRASE"] = PASSPHRASE
     with far_store.running(scratch, delay_ms) as store:
@@ -80,7 +81,7 @@ def _p99(taken: Sequence[float]) -> float:
 
 
 def _probe(subjects: Sequence[Subject], going_on: Callable[[], bool]) -> dict[str, list[float]]:
-    """Return the seconds of each stat; the kernel's cache is dropped when all names were used."""
+    """Call stat on uncached files until *going_on* returns false; return the calls' seconds."""
     taken: dict[str, list[float]] = {subject.name: [] for subject in subjects}
     number = FILES
     while going_on():
@@ -100,7 +101,7 @@ def _probe(subjects: Sequence[Subject], going_on: Callable[[], bool]) -> dict[st
 
 
 def _write(path: Path, size_bytes: int) -> None:
-    """Write blocks that compress to about a half, all different."""
+    """Write different blocks of data that compresses to about a half."""
     pool = bytearray(os.urandom(POOL_BYTES // 2).hex().encode())
     with path.open("wb", buffering=0) as file:
         for at in range(0, size_bytes, MIB):

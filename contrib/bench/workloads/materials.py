@@ -1,4 +1,4 @@
-"""The material of the steps, made once on the disk: the same bytes in every run, no download."""
+"""The input of the steps, made once on the disk; its bytes are the same in every run."""
 
 import io
 import json
@@ -18,11 +18,11 @@ from contrib.bench.subjects import PROJECT
 SEED: Final = 1
 POOL_BYTES: Final = 4 << 20
 FILES_PER_DIRECTORY: Final = 16
-SIZE_MEDIAN_BYTES: Final = 4000  # sources: many small files, some large; 12 KB on average
+SIZE_MEDIAN_BYTES: Final = 4000  # of source files; the mean size is 12 KB
 SIZE_SIGMA: Final = 1.4
 SIZE_BYTES_MAX: Final = 1 << 20
 NEEDLE: Final = "a_word_that_one_file_has"
-REPOSITORY_SHARE: Final = 0.3  # of the files of the source tree
+REPOSITORY_SHARE: Final = 0.3  # of the number of files in the source tree
 COMMITS: Final = 5
 C_FILES: Final = 40
 C_FUNCTIONS: Final = 30
@@ -32,7 +32,7 @@ NODE_PACKAGES: Final = 25
 NODE_FILES: Final = 80
 PHOTOS: Final = 40
 PHOTO_SIZE: Final = (2400, 1600)
-CALM_ENVIRONMENT: Final = {  # what a user has configured has no influence
+CALM_ENVIRONMENT: Final = {  # excludes the user's configuration
     "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull,
     "GIT_AUTHOR_NAME": "bench", "GIT_AUTHOR_EMAIL": "bench@localhost",
     "GIT_COMMITTER_NAME": "bench", "GIT_COMMITTER_EMAIL": "bench@localhost",
@@ -42,7 +42,7 @@ CALM_ENVIRONMENT: Final = {  # what a user has configured has no influence
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of all steps."""
+    """Return the environment variables for the commands of all steps."""
     return {**os.environ, **CALM_ENVIRONMENT}
 
 
@@ -51,7 +51,7 @@ def _run(*command: str | Path, cwd: Path | None = None) -> None:
 
 
 def _text() -> bytes:
-    """Return text that compresses as sources do."""
+    """Return random text that compresses about as well as source code."""
     dice = random.Random(SEED)
     words = [
         "".join(dice.choices("abcdefghijklmnopqrstuvwxyz_", k=dice.randint(2, 12)))
@@ -62,7 +62,7 @@ def _text() -> bytes:
 
 
 def _sources(files: int) -> Iterator[tuple[Path, bytes]]:
-    """Yield paths and contents of a source tree; every file differs."""
+    """Yield the paths and the contents of a source tree in which all files differ."""
     dice, text = random.Random(SEED), _text()
     for number in range(files):
         directory = number // FILES_PER_DIRECTORY
@@ -73,7 +73,7 @@ def _sources(files: int) -> Iterator[tuple[Path, bytes]]:
 
 
 def source(place: Path, files: int) -> None:
-    """Make a tree of sources, unless there is a tree, and ``source.tar`` of it."""
+    """Make a source tree unless one exists already, and its archive ``source.tar``."""
     root = place / "source"
     for path, content in _sources(0 if root.exists() else files):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def source(place: Path, files: int) -> None:
 
 
 def repository(place: Path, files: int) -> None:
-    """Make a bare repository with some commits."""
+    """Make a bare git repository with some commits."""
     work = place / "commits"
     _run("git", "init", "--quiet", "--initial-branch=main", work)
     found = list(_sources(int(files * REPOSITORY_SHARE)))
@@ -98,7 +98,7 @@ def repository(place: Path, files: int) -> None:
 
 
 def project(place: Path, _files: int) -> None:
-    """Make a C project with a Makefile, and ``project.tar`` of it."""
+    """Make a C project with a Makefile, and its archive ``project.tar``."""
     root = place / "project"
     root.mkdir()
     names = [f"part{number:02}" for number in range(C_FILES)]
@@ -118,13 +118,14 @@ def project(place: Path, _files: int) -> None:
     (root / "main.c").write_text(f'#include "all.h"\nint main(void) {{ printf("%d", {calls}); }}\n')
     objects = " ".join(f"{name}.o" for name in (*names, "main"))
     (root / "Makefile").write_text(
-        f"CFLAGS = -O1\nprogram: {objects}\n\tcc -o $@ $^\n%.o: %.c all.h\n\tcc $(CFLAGS) -c -o $@ $<\n"
+        f"CFLAGS = -O1\nprogram: {objects}\n\tcc -o $@ $^\n%.o: %.c all.h\n\tcc $(CFLAGS)"
+        " -c -o $@ $<\n"
     )
     _run("tar", "-cf", place / "project.tar", "-C", place, "project")
 
 
 def wheels(place: Path, _files: int) -> None:
-    """Make wheels of modules of the standard library."""
+    """Make Python wheels that contain modules of the standard library."""
     root = place / "wheels"
     root.mkdir()
     library = Path(sysconfig.get_path("stdlib"))
@@ -150,7 +151,7 @@ def wheels(place: Path, _files: int) -> None:
 
 
 def node(place: Path, _files: int) -> None:
-    """Make a project of npm whose packages are archives beside it, with its lock file."""
+    """Make an npm project with a lock file, whose packages are local archives."""
     root = place / "node"
     (root / "packages").mkdir(parents=True)
     text, names = _text(), [f"bench-{number:02}" for number in range(NODE_PACKAGES)]
@@ -173,11 +174,11 @@ def node(place: Path, _files: int) -> None:
 
 
 def photos(place: Path, _files: int) -> None:
-    """Make photographs: noise over gradients, as large as those of a camera."""
+    """Make photographs of noise over gradients, in a size that cameras use."""
     root = place / "photos"
     root.mkdir()
     python = photo_python()
-    assert python is not None, "else the step is skipped"
+    assert python is not None, "the steps of photographs need Pillow"
     words = [python, "-m", "contrib.bench.workloads.programs", "photos", str(root)]
     subprocess.run(
         [*words, str(PHOTOS), *map(str, PHOTO_SIZE)], check=True, cwd=PROJECT, capture_output=True
@@ -185,7 +186,7 @@ def photos(place: Path, _files: int) -> None:
 
 
 def photo_python() -> str | None:
-    """Return an interpreter that has Pillow, which comes with the extra "bench"; None without one."""
+    """Return a Python interpreter that has Pillow (of the extra "bench"); None if there is none."""
     for python in (sys.executable, str(PROJECT / "build" / "bench-venv" / "bin" / "python")):
         words = [python, "-c", "import PIL.Image"]
         if (

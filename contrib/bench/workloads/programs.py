@@ -1,7 +1,7 @@
-"""The steps that no installed command does: databases, logs, mail, photos.
+"""The steps for which no installed command exists: databases, logs, mail, photos.
 
-``python -m contrib.bench.workloads.programs STEP DIRECTORY [NUMBER…]`` works in the directory and
-prints the seconds of the work, without those of starting an interpreter.
+``python -m contrib.bench.workloads.programs STEP DIRECTORY [NUMBER…]`` does the work of a step in
+the directory. It prints the seconds of the work, without the start of the interpreter.
 """
 
 import os
@@ -22,7 +22,7 @@ THUMBNAIL: Final = (320, 320)
 
 
 def inserts(directory: Path, mode: str, count: int) -> None:
-    """Insert rows into an SQLite database, each in a transaction of its own."""
+    """Insert rows into an SQLite database with one transaction for each row."""
     with closing(sqlite3.connect(directory / f"{mode}.db", isolation_level=None)) as db:
         db.execute(f"PRAGMA journal_mode={mode}")
         db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, content TEXT)")
@@ -31,17 +31,17 @@ def inserts(directory: Path, mode: str, count: int) -> None:
 
 
 def sqlite_delete(directory: Path, count: int) -> None:
-    """Insert with a rollback journal."""
+    """Insert rows into an SQLite database with a rollback journal."""
     inserts(directory, "DELETE", count)
 
 
 def sqlite_wal(directory: Path, count: int) -> None:
-    """Insert with a write-ahead log."""
+    """Insert rows into an SQLite database with a write-ahead log."""
     inserts(directory, "WAL", count)
 
 
 def log(directory: Path, lines: int, lines_per_fsync: int) -> None:
-    """Append lines to a log."""
+    """Append lines to a log file, with an fsync after every *lines_per_fsync* lines."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     fd = os.open(directory / "service.log", flags, 0o644)
     for number in range(1, lines + 1):
@@ -59,13 +59,13 @@ def _write_synced(path: str, content: bytes) -> None:
 
 
 def small_synced(directory: Path, count: int) -> None:
-    """Write small files, each with an fsync."""
+    """Write small files, with an fsync of each file."""
     for number in range(count):
         _write_synced(f"{directory}/synced-{number:05}", os.urandom(SMALL_BYTES))
 
 
 def mail_deliver(directory: Path, count: int) -> None:
-    """Deliver messages as mail servers do: write below tmp, fsync, rename into new."""
+    """Deliver messages to a maildir: write each into tmp, call fsync, rename it into new."""
     for name in ("tmp", "new", "cur"):
         (directory / "mail" / name).mkdir(parents=True)
     dice = random.Random(1)
@@ -79,7 +79,7 @@ def mail_deliver(directory: Path, count: int) -> None:
 
 
 def mail_read(directory: Path, count: int) -> None:
-    """Read all messages of a folder, and mark each as seen."""
+    """Read all new messages of the maildir, and mark each message as seen."""
     names = sorted(os.listdir(directory / "mail" / "new"))
     assert len(names) == count, f"{len(names)} of {count} messages"
     for name in names:
@@ -88,8 +88,8 @@ def mail_read(directory: Path, count: int) -> None:
 
 
 def photos(directory: Path, count: int, width: int, height: int) -> None:
-    """Make photographs."""
-    from PIL import Image  # only these two steps need it
+    """Make photographs of noise over gradients as JPEG files."""
+    from PIL import Image  # not installed without the extra "bench"
 
     red = Image.linear_gradient("L").resize((width, height))
     blue = Image.radial_gradient("L").resize((width, height))
@@ -101,7 +101,7 @@ def photos(directory: Path, count: int, width: int, height: int) -> None:
 
 def thumbnails(directory: Path) -> None:
     """Make a thumbnail of each photograph."""
-    from PIL import Image  # only these two steps need it
+    from PIL import Image  # not installed without the extra "bench"
 
     (directory / "thumbnails").mkdir()
     for path in sorted((directory / "photos").iterdir()):
@@ -119,7 +119,7 @@ PROGRAMS: Final[Mapping[str, Callable[..., None]]] = {
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run one step and print its seconds."""
+    """Run one step and print the seconds of its work."""
     name, directory, *numbers = argv
     start = time.perf_counter()
     PROGRAMS[name](Path(directory), *map(int, numbers))

@@ -1,12 +1,12 @@
-"""Everyday work, in turns on the disk, the do-nothing filesystem, s3fs-meta, JuiceFS and S3QL.
+"""Everyday work in turns on the disk, the do-nothing filesystem, s3fs-meta, JuiceFS and S3QL.
 
-All are mounted at once, over directories of one disk. In each turn each step runs on each of them,
-in an order that changes from turn to turn, in a directory of that turn, so that later turns find
-filesystems that have worked. Between two steps the daemon uploads what it has, and the disk writes
-what it has: neither is timed. The kernel's caches are as the steps before left them. A figure is the
-median of the turns, a ratio the median of the ratios within a turn. *Processor* is that of the daemon
-and its children, with the work left over from the step. All material is made locally, the same
-in each run.
+All filesystems are mounted at the same time, over directories of one disk. In each turn each step
+runs on each filesystem, in an order that changes from turn to turn. A turn has its own directory,
+and the filesystems are not made again for later turns. Between two steps the daemon uploads and the
+disk writes all pending data, which is not timed. The kernel's caches are not dropped. A figure is
+the median of the turns, and a ratio is the median of the ratios within a turn. *Processor* is the
+processor time of the daemon and its children, including the work after the step. All material is
+made locally and is the same in each run.
 """
 
 import contextlib
@@ -30,17 +30,17 @@ STEP_S_MAX: Final = 900.0
 SYNC_S_MAX: Final = 300.0
 KILLED_S_MAX: Final = 5.0
 CEILING_RATIO_MAX: Final = 1.3
-LINES_KEPT: Final = 3  # of the message of a step that failed
+LINES_KEPT: Final = 3  # of the error output of a failed step
 
 
 class Taken(NamedTuple):
-    """One step in one turn."""
+    """The times of one step in one turn on one filesystem."""
 
     wall_s: float
     processor_s: float
 
 
-Table = dict[str, dict[str, dict[int, Taken]]]  # step, subject, turn
+Table = dict[str, dict[str, dict[int, Taken]]]  # keys: step, subject, turn
 
 
 def run(
@@ -53,14 +53,14 @@ def run(
     subjects: Sequence[str],
     tree: Path | None,
 ) -> dict[str, Any]:
-    """Measure all steps on all available filesystems and return the figures.
+    """Measure all steps on all installed filesystems and return the figures.
 
     Args:
-        files: how many the source tree has.
-        messages: how many the maildir gets.
-        only: beginnings of names of steps; empty for all.
-        subjects: names of filesystems; empty for all.
-        tree: what to copy instead of a tree that is made.
+        files: number of files in the generated source tree.
+        messages: number of messages that the mail steps deliver.
+        only: prefixes of step names; empty for all steps.
+        subjects: names of filesystems; empty for all filesystems.
+        tree: a source tree that is copied instead of generated.
     """
     todo, skipped = steps.chosen(only)
     place = scratch / "materials"
@@ -97,7 +97,7 @@ def run(
 
 
 class Session:
-    """The mounts, the material, and what was measured so far."""
+    """A run of the workloads: its mounted filesystems, its material and its measurements."""
 
     def __init__(
         self,
@@ -106,11 +106,11 @@ class Session:
         table: Table,
         failed: dict[str, str],
     ) -> None:
-        self._marks = marks  # of commands
+        self._marks = marks  # placeholders in commands, and their values
         self._subjects = subjects
         self._table = table
         self._failed = failed
-        self._lost: set[str] = set()  # subjects that do not answer
+        self._lost: set[str] = set()  # names of filesystems that no longer respond
 
     def turn(self, turn: int, todo: Sequence[Step]) -> None:
         """Run all steps once on each filesystem."""
@@ -132,7 +132,7 @@ class Session:
                     )
 
     def _note(self, step: Step, subject: Subject, turn: int, error: Exception) -> None:
-        """Keep the reason of a failure; leave out a filesystem that does not answer."""
+        """Record a failed step; use the filesystem no more if it does not respond."""
         text = str(error)
         if isinstance(error, subprocess.CalledProcessError):
             text = " ".join(error.stderr.strip().splitlines()[-LINES_KEPT:]) or text
@@ -157,7 +157,7 @@ class Session:
         )
 
     def _calm(self, subject: Subject) -> None:
-        """Wait until the filesystem and the disk have nothing left to do."""
+        """Wait until the filesystem has uploaded its data and the disk has written its data."""
         subject.settle()
         call(["sync", "--file-system", self._marks["{materials}"]], SYNC_S_MAX)
 
@@ -171,17 +171,17 @@ def _processor_s(subject: Subject) -> float:
 
 
 def call(command: Sequence[str], timeout_s: float = STEP_S_MAX) -> str:
-    """Run a command; return what it printed.
+    """Run a command; return its output.
 
-    A process that the kernel does not let go is left behind when its time is up: the caller ends its
-    filesystem, which frees it.
+    After *timeout_s* the command is killed. A process that the kernel cannot kill is not waited
+    for: the caller aborts its filesystem, and then the process ends.
     """
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
         text=True, cwd=PROJECT, env=materials.environment(), start_new_session=True,
     )  # fmt: skip
-    assert process.stdout is not None, "asked for above"
-    assert process.stderr is not None, "asked for above"
+    assert process.stdout is not None, "the process was started with a pipe"
+    assert process.stderr is not None, "the process was started with a pipe"
     with process.stdout, process.stderr:
         try:
             printed, errors = process.communicate(timeout=timeout_s)
@@ -197,7 +197,7 @@ def call(command: Sequence[str], timeout_s: float = STEP_S_MAX) -> str:
 
 
 def _figures(table: Table) -> dict[str, Any]:
-    """Return medians, ratios and targets."""
+    """Return the medians, ratios and targets of all measurements."""
     seconds = {
         name: {who: samples.summary([each.wall_s for each in turns.values()])
                for who, turns in row.items()}
@@ -218,7 +218,7 @@ def _figures(table: Table) -> dict[str, Any]:
 
 
 def _ratios(row: Mapping[str, Mapping[int, Taken]]) -> Iterator[tuple[str, float]]:
-    """Yield each filesystem and its time, of that of the do-nothing filesystem in the same turn."""
+    """Yield each filesystem and its time relative to the do-nothing filesystem."""
     baseline = row.get(CEILING, {})
     for who, turns in row.items():
         pairs = [turns[turn].wall_s / baseline[turn].wall_s for turn in turns if turn in baseline]

@@ -1,7 +1,7 @@
-"""The steps: what is run, in which order, and what each needs.
+"""The steps: the command of each step, their order, and the material and programs that they need.
 
-In a command ``{work}`` is the directory on the filesystem under test, one for each turn,
-``{materials}`` the directory on the disk that has the material, ``{messages}`` a number.
+In a command ``{work}`` is the turn's directory on the filesystem under test, ``{materials}`` is the
+directory of the material on the disk, and ``{messages}`` is the number of messages.
 """
 
 import shutil
@@ -23,23 +23,23 @@ Words = tuple[str, ...]
 
 
 class Step(NamedTuple):
-    """One row of the table."""
+    """One step; each step is a row in the table of figures."""
 
     name: str
-    command: Words | Mapping[str, Words]  # the same everywhere, or of some filesystems only
+    command: Words | Mapping[str, Words]  # for all filesystems, or by filesystem
     material: str = ""
-    needs: Words = ()  # the steps whose result it works on
-    before: Words = ()  # a command that is not timed
-    programs: Words = ()  # without one of these the row is skipped
-    prints_seconds: bool = False  # it times itself, without the start of its interpreter
+    needs: Words = ()  # the earlier steps whose results the command uses
+    before: Words = ()  # an untimed command that runs first
+    programs: Words = ()  # the step is skipped if one is not installed
+    prints_seconds: bool = False  # the command measures its time
 
     def of(self, subject: str) -> Words:
-        """Return the command for a filesystem, empty if it has none."""
+        """Return the command for a filesystem; it is empty if the step skips the filesystem."""
         return self.command.get(subject, ()) if isinstance(self.command, Mapping) else self.command
 
 
 def filled(command: Words, marks: Mapping[str, str]) -> list[str]:
-    """Return *command* with its directories and numbers."""
+    """Return *command* with the values of its placeholders."""
     python = (materials.photo_python() if "thumbnails" in command else None) or sys.executable
     for mark, value in {"{python}": python, **marks}.items():
         command = tuple(word.replace(mark, value) for word in command)
@@ -113,17 +113,17 @@ BY_NAME: Final = {step.name: step for step in STEPS}
 
 
 def chosen(only: Sequence[str]) -> tuple[list[Step], list[str]]:
-    """Return the steps to run, in their order, and the skipped ones with the missing programs.
+    """Return the steps to run in their order, and the skipped steps with their missing programs.
 
     Args:
-        only: beginnings of names; the steps that these need run, too. Empty: all.
+        only: prefixes of step names; the steps that they need are added. Empty for all steps.
 
     Raises:
-        ValueError: no step has such a name.
+        ValueError: no step's name begins with one of the prefixes.
     """
     for word in only:
         if not any(name.startswith(word) for name in BY_NAME):
-            raise ValueError(f"no step begins with {word!r}; there are {', '.join(BY_NAME)}")
+            raise ValueError(f"no step begins with {word!r}; the steps are {', '.join(BY_NAME)}")
     wanted = {name for name in BY_NAME if not only or name.startswith(tuple(only))}
     for step in reversed(STEPS):
         wanted |= set(step.needs) if step.name in wanted else set()

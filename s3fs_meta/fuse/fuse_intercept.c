@@ -1,8 +1,8 @@
 /*
  * Intercepts the kernel's requests that libfuse or pyfuse3 does not pass on.
  *
- * Owns: the list of these requests, sending their answers, what is negotiated with the kernel.
- * Does not know: what the requests mean; a Python object has a method for each.
+ * Owns: the list of these requests, sending their answers, and the flags agreed with the kernel.
+ * Does not know: what the requests mean. A Python object has a method for each request.
  *
  * pyfuse3 gives each request to libfuse's fuse_session_process_buf. This module defines a function
  * of that name. It must be loaded with RTLD_GLOBAL before pyfuse3, so that the dynamic linker finds
@@ -28,22 +28,22 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* The headers may be older than these. */
+/* Older kernel headers do not define these opcodes. */
 #define OPCODE_TMPFILE 51 /* Linux 6.2 */
 #define OPCODE_STATX 52   /* Linux 6.6 */
 
 #define UNKNOWN (-1)    /* as in fs/waiting_room.py */
-#define WRITE_BACK (-2) /* the same */
+#define WRITE_BACK (-2) /* as in fs/waiting_room.py */
 
 /* pyfuse3 has one session per process, so the state of the session is static. */
-static PyObject *handlers; /* has a method for each intercepted request; NULL: not installed */
-static unsigned wanted;    /* flags to add to the answer to INIT, of those that the kernel offers */
-static unsigned unopened;  /* of FUSE_NO_OPEN_SUPPORT and FUSE_NO_OPENDIR_SUPPORT: answer ENOSYS */
-static unsigned agreed;    /* those of `unopened` that the kernel offers, too */
+static PyObject *handlers; /* has a method for each intercepted request; NULL before install() */
+static unsigned wanted;    /* flags to add to the answer to INIT, if the kernel offers them */
+static unsigned unopened;  /* FUSE_NO_OPEN_SUPPORT, FUSE_NO_OPENDIR_SUPPORT: answer ENOSYS */
+static unsigned agreed;    /* the flags of `unopened` that the kernel offers */
 static uint64_t init_unique; /* number of the INIT request until it is answered, then 0 */
 static long long caller = UNKNOWN; /* user of the last request, UNKNOWN or WRITE_BACK */
 static unsigned caller_thread;     /* thread of the last request */
-static int channel = -1; /* /dev/fuse; -1: no request has come yet */
+static int channel = -1; /* file descriptor of /dev/fuse; -1 before the INIT request */
 
 /* One request as the kernel sends it. */
 typedef struct {
@@ -65,11 +65,12 @@ static void answer(uint64_t unique, int error, const void *data, size_t length)
         .len = (unsigned)(sizeof out + length), .error = -error, .unique = unique};
     struct iovec parts[2] = {{&out, sizeof out}, {(void *)data, length}};
 
-    if (writev(channel, parts, 2) < 0 && errno != ENOENT) /* ENOENT: no process waits any more */
+    if (writev(channel, parts, 2) < 0 && errno != ENOENT) /* ENOENT: the process was killed */
         fuse_log(FUSE_LOG_ERR, "the kernel refused an answer: %s\n", strerror(errno));
 }
 
-/* Send an answer of libfuse; add the wanted flags to its answer to INIT, as it knows fewer. */
+/* Send an answer of libfuse. Add the wanted flags to libfuse's answer to INIT, because libfuse does
+ * not set all of them. */
 static ssize_t write_answer(int fd, struct iovec *parts, int count, void *Py_UNUSED(userdata))
 {
     if (init_unique != 0 && count > 1
@@ -81,8 +82,8 @@ static ssize_t write_answer(int fd, struct iovec *parts, int count, void *Py_UNU
     return writev(fd, parts, count);
 }
 
-/* Read a request without blocking. The kernel withdraws the request of a killed process, also
- * between poll and read; a blocking read would stop every task. At EINTR pyfuse3 polls again. */
+/* Read a request without blocking. The kernel removes the request of a killed process, also between
+ * poll and read. A blocking read would then stop every task. After EINTR pyfuse3 polls again. */
 static ssize_t read_request(int fd, void *buffer, size_t size, void *Py_UNUSED(userdata))
 {
     ssize_t length = read(fd, buffer, size);
@@ -95,8 +96,8 @@ static ssize_t read_request(int fd, void *buffer, size_t size, void *Py_UNUSED(u
 /* --- requests --------------------------------------------------------------------------------- */
 
 /* Call the handler's method with the number of the request, the inode, the user and the body.
- * Return whether the request has or will have an answer; if not (the method returned False),
- * libfuse gets it. */
+ * Return whether the handler answers the request. If the method returns False, libfuse must get the
+ * request. */
 static int call_handler(const char *method, const Request *request)
 {
     PyGILState_STATE state = PyGILState_Ensure();
@@ -116,10 +117,10 @@ static int call_handler(const char *method, const Request *request)
     return is_taken;
 }
 
-/* Take over reading and answering when the kernel begins the session. */
+/* Replace libfuse's functions for reading and writing when the kernel sends INIT. */
 static void begin(struct fuse_session *session, const struct fuse_init_in *init, uint64_t unique)
 {
-    /* No splice_receive: each request must be in memory. */
+    /* splice_receive is not set, because each request must be in memory. */
     static const struct fuse_custom_io io = {.writev = write_answer, .read = read_request};
 
     channel = fuse_session_fd(session);
@@ -131,7 +132,7 @@ static void begin(struct fuse_session *session, const struct fuse_init_in *init,
     }
 }
 
-/* Return the user of a request, WRITE_BACK if the kernel writes back what users wrote before. */
+/* Return the user of a request, or WRITE_BACK for the write-back of dirty pages by the kernel. */
 static long long caller_of(const Request *request)
 {
     if (request->header.opcode == FUSE_WRITE && request->write.write_flags & FUSE_WRITE_CACHE)
@@ -139,42 +140,42 @@ static long long caller_of(const Request *request)
     return request->header.uid;
 }
 
-/* Return true if the request has or will have an answer; else libfuse gets it, perhaps changed. */
+/* Return true if this module answers the request; else libfuse must get the changed request. */
 static int intercept(struct fuse_session *session, Request *request)
 {
     switch (request->header.opcode) {
     case FUSE_INIT:
         begin(session, &request->init, request->header.unique);
         break;
-    case FUSE_OPEN: /* ENOSYS: the kernel opens without requests and keeps content; fuse_lowlevel.h */
+    case FUSE_OPEN: /* After ENOSYS the kernel opens files without requests (fuse_lowlevel.h). */
         if (agreed & FUSE_NO_OPEN_SUPPORT)
             return answer(request->header.unique, ENOSYS, NULL, 0), 1;
         break;
-    case FUSE_OPENDIR: /* the same for directories and listings */
+    case FUSE_OPENDIR: /* After ENOSYS the kernel opens directories without requests. */
         if (agreed & FUSE_NO_OPENDIR_SUPPORT)
             return answer(request->header.unique, ENOSYS, NULL, 0), 1;
         break;
-    case FUSE_READ: /* a file that was not opened has no handle; a handle is the inode's number */
+    case FUSE_READ: /* Without an open request the handle is not set. Use the inode number. */
     case FUSE_READDIRPLUS:
     case FUSE_FSYNC:
     case FUSE_FSYNCDIR:
         request->fh = request->header.nodeid;
         break;
-    case FUSE_WRITE: /* requests of other kinds that clear set-user-ID bits show that themselves */
+    case FUSE_WRITE: /* A write must clear set-user-ID bits if the kernel sets this flag. */
         if (request->write.write_flags & FUSE_WRITE_KILL_SUIDGID)
             return call_handler("clear_privileges", request);
         break;
-    case OPCODE_TMPFILE: /* becomes CREATE with another flag */
+    case OPCODE_TMPFILE: /* is passed on as CREATE with O_TMPFILE */
         request->header.opcode = FUSE_CREATE;
         request->create.flags |= O_TMPFILE;
         break;
-    case FUSE_GETXATTR: /* pyfuse3 knows these two, but answers "no such attribute" slowly */
+    case FUSE_GETXATTR: /* pyfuse3 answers "no such attribute" slowly. */
         return call_handler("getxattr", request);
     case FUSE_LISTXATTR:
         return call_handler("listxattr", request);
-    case FUSE_SETATTR: /* and takes long to convert attributes */
+    case FUSE_SETATTR: /* pyfuse3 converts attributes slowly. */
         return call_handler("setattr", request);
-    case FUSE_INTERRUPT: /* libfuse does not know the intercepted requests, pyfuse3 no interrupts */
+    case FUSE_INTERRUPT: /* Ignored: pyfuse3 does not support interrupts. */
         return 1;
     case FUSE_LSEEK:
         return call_handler("lseek", request);
@@ -262,21 +263,23 @@ static PyObject *module_answer(PyObject *Py_UNUSED(module), PyObject *arguments)
 
 static PyMethodDef methods[] = {
     {"install", module_install, METH_VARARGS,
-     "Call the methods of an object, or none, for the requests of the next session; ask the kernel\n"
-     "for flags of INIT; answer ENOSYS to opening."},
-    {"is_in_use", module_is_in_use, METH_NOARGS, "Return whether the session's INIT came here."},
+     "Set the object whose methods answer requests of the next session, or None; set the flags to\n"
+     "add to the answer to INIT, and the kinds of open requests to answer with ENOSYS."},
+    {"is_in_use", module_is_in_use, METH_NOARGS,
+     "Return whether this module received the INIT request of the session."},
     {"caller", module_caller, METH_NOARGS,
      "Return the user of the last request, -2 for the kernel's write-back, -1 if unknown."},
     {"caller_thread", module_caller_thread, METH_NOARGS,
-     "Return the thread of the last request, 0 if it is not in this process's namespace."},
-    {"answer", module_answer, METH_VARARGS, "Answer a request: its number, an errno or 0, bytes."},
+     "Return the thread of the last request, or 0 for a thread in another process namespace."},
+    {"answer", module_answer, METH_VARARGS,
+     "Answer the request with a number; give an errno or 0, and the content."},
     {NULL},
 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "fuse_intercept",
-    .m_doc = "Requests that libfuse or pyfuse3 does not pass on.",
+    .m_doc = "Answers the kernel's requests that libfuse or pyfuse3 does not pass on.",
     .m_size = -1,
     .m_methods = methods,
 };

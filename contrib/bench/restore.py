@@ -24,6 +24,8 @@ from s3fs_meta.sync.chain import levels
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.selection import open_keys
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 
@@ -90,7 +92,8 @@ async def _objects(bucket: Path, by_levels: bool) -> int:
     numbers = [int(info.key.split("/")[1]) async for info in store.list("changelog/")]
     if not by_levels:
         return max(numbers) - start
-    ends = await levels.ends_by_first(store, Txg(start))
+    keys = await open_keys(store, Remembered(bucket), Passphrase(bytes))
+    ends = await levels.ends_by_first(store, keys.keyring, Txg(start))
     count, at, end = 0, start, max(numbers)
     while at < end:
         at = max((one for one in ends.get(Txg(at + 1), []) if one <= end), default=at + 1)

@@ -165,7 +165,7 @@ RECLAIM_PROBES_MAX: Final = 64  # changelogs read to find the one that is as old
 KEY_BYTES_MAX: Final = 500  # length of a key, within the limit of every server (1,024)
 # Length of a component of a key, for stores that keep objects as files.
 KEY_COMPONENT_BYTES_MAX: Final = 255
-OBJECT_BYTES_MAX: Final = 5 * GIB  # S3's limit of one PUT
+OBJECT_BYTES_MAX: Final = 5 * GIB  # the largest object that S3 accepts in one PUT
 MULTIPART_BYTES: Final = 64 * MIB  # larger objects are uploaded in parts of this size
 # The ETag of a local object is a hash of its content up to this size. The ETag of a larger object
 # is made from its inode, size and time.

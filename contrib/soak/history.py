@@ -96,8 +96,7 @@ class History:
         other.points = dict(self.points)
         return other
 
-    # --- comparing
-    # -----------------------------------------------------------------------------------
+    # --- comparing -------------------------------------------------------------------------------
 
     def require_now(self, observed: Observed, what: str) -> None:
         """Require that a tree equals the current state."""
@@ -184,8 +183,7 @@ class History:
                     return True
         return False
 
-    # --- continuing from an observed tree
-    # ---------------------------------------------------------------
+    # --- continuing from an observed tree --------------------------------------------------------
 
     def adopt(self, number: int, observed: Observed) -> None:
         """Continue from the observed tree; mark the states after *number* as undone."""

@@ -86,8 +86,7 @@ class Host:
             self.wait_until_gone()
         return done
 
-    # --- the daemon
-    # --------------------------------------------------------------------------------
+    # --- the daemon ------------------------------------------------------------------------------
 
     def is_mounted(self) -> bool:
         """Return whether the mount table has the mount, also if its daemon has ended."""
@@ -157,8 +156,7 @@ class Host:
             path.read_text(errors="replace") for path in self.cachedir.glob("*/mount.log")
         )
 
-    # --- time
-    # ------------------------------------------------------------------------------------------
+    # --- waiting and time ------------------------------------------------------------------------
 
     def set_clock(self, offset_s: float) -> None:
         """Set the clock of this host, also for running processes."""

@@ -85,11 +85,10 @@ class Run:
         return self._host(f"cold-{self._colds}")
 
     def discard(self, host: Host) -> None:
-        """Remove the files of a host."""
+        """Remove the folder of a host with all its local state."""
         shutil.rmtree(host.folder)
 
-    # --- using it
-    # ----------------------------------------------------------------------------------
+    # --- use of the mounted filesystem -----------------------------------------------------------
 
     def operate(self, count: int, *, new: bool = False) -> None:
         """Carry out operations on the writer, each of which must succeed.
@@ -150,8 +149,7 @@ class Run:
         """Compare every byte of the writer with the model."""
         self.history.require_now(self.observe(self.writer), f"the writer {self.writer.name}")
 
-    # --- mounting
-    # ------------------------------------------------------------------------------------
+    # --- mounting --------------------------------------------------------------------------------
 
     def mount(self, host: Host, *words: str) -> None:
         """Mount for writing; the host becomes the writer."""
@@ -173,7 +171,7 @@ class Run:
         self.history.local_floor = self.history.last
 
     def shipped_floor(self, figures: dict[str, Any], asked_s: float) -> int:
-        """Return the newest state that the bucket must have, by the figures of the writer."""
+        """Return the newest state that the bucket must have, computed from the writer's figures."""
         if self.writer.clock_off:
             return self.history.bucket_floor
         age_s = figures["chain"]["unshipped_age_s"] + figures["kernel"]["age_s"]
@@ -214,8 +212,7 @@ class Run:
             for path in host.cachedir.glob(f"*/{name}"):
                 shutil.rmtree(path)
 
-    # --- the past
-    # ------------------------------------------------------------------------------------
+    # --- past states -----------------------------------------------------------------------------
 
     def txgs(self, host: Host) -> list[dict[str, Any]]:
         """Return the newest txgs that s3fs-meta log lists."""
@@ -226,8 +223,7 @@ class Run:
         age_s = time.time() - txg["created_ns"] / 1e9
         return age_s < self.retention_s and not self.history.in_hole(txg["txg"])
 
-    # --- the end
-    # -------------------------------------------------------------------------------------
+    # --- checks at the end -----------------------------------------------------------------------
 
     def judge_at_end(self) -> None:
         """Unmount on all hosts; require all content on a new machine, and no damage by fsck."""

@@ -82,7 +82,7 @@ class Result(NamedTuple):
 
     what: str
     operations: int
-    size_bytes: int  # bytes read or written
+    size_bytes: int  # number of bytes that the step read or wrote
     seconds: float
     latencies_s: Sequence[float]  # ascending, one for each operation
 
@@ -107,7 +107,7 @@ class Workload:
         self._sizes = sizes
         self._report = report
         self._stop = threading.Event()
-        self._folder = parent  # set by run
+        self._folder = parent  # replaced by run()
 
     def stop(self) -> None:
         """End the run after the current operations; a signal handler may call this method."""

@@ -128,7 +128,7 @@ class TreeHandlers:
             del self._settling[number]
 
     async def _on_settled(self, arguments: Message, _report: Report) -> Message:
-        """Continue a frozen copy, if its freeze has not ended meanwhile."""
+        """Let a frozen copy continue, unless its freeze has ended."""
         settled = self._settling.get(arguments.get("number", 0))
         if settled is not None:
             settled.set()

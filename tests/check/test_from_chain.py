@@ -139,6 +139,25 @@ async def test_chain_that_a_newer_program_may_have_continued_is_refused(
     assert power.store.objects == before
 
 
+async def test_chain_that_leads_further_replaces_the_pieces_of_an_image(power: Power) -> None:
+    """The image has all its pieces but no manifest; a file was created after it."""
+    contents = await fill(power)
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"later")
+        dentries.add(session.db, ROOT_INO, b"later", ino)
+        inodes.change_directory(session.db, ROOT_INO, 2000, entries=1)
+        contents[b"later"] = b"later"
+        await session.flush()
+        await session.close()
+    for key in [key for key in power.store.objects if key.endswith("/manifest")]:
+        del power.store.objects[key]
+
+    made = await run(power)
+
+    assert made.named == made.files == FILES + 1
+    await require_files(power, contents)
+
+
 async def test_chain_without_its_first_changelog_restores_no_names(power: Power) -> None:
     """A later changelog changes rows that only an image or earlier changelogs have."""
     await fill(power)

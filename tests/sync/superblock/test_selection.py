@@ -400,6 +400,20 @@ async def test_plain_superblock_beside_an_encrypted_one_is_not_used(
         assert (await peek(encrypted.store, encrypted.remembered(host))).encrypted
 
 
+async def test_newer_superblock_copy_beside_a_forged_superblock_is_refused(
+    encrypted: Power,
+) -> None:
+    """This host's copy would count, and a repair would replace a copy of a newer program."""
+    await _mount_once(encrypted, "a")
+    present = superblock_codec.decode(KEY, encrypted.store.objects[KEY])
+    forged = replace(present, label="forged")
+    encrypted.store.objects[KEY] = superblock_codec.encode(forged)
+    encrypted.store.objects[COPY_KEY] = text_object.encode("superblock", 4, {})
+    for repairing in (False, True):
+        with pytest.raises(NewerFormatError, match="upgrade"):
+            await encrypted.keys("a", repairing=repairing)
+
+
 async def test_given_passphrase_refuses_a_plain_superblock(encrypted: Power) -> None:
     _exchange(encrypted, KEY, COPY_KEY)
     before = dict(encrypted.store.objects)

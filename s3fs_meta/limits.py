@@ -76,8 +76,8 @@ SALVAGE_ROWS_AT_ONCE: Final = 1000  # rows in memory while they are salvaged fro
 IMAGE_VALUE_BYTES_MAX: Final = 1 * MIB
 # Maximum size of a metadata object that is parsed; every intact one is smaller.
 ENVELOPE_BYTES_MAX: Final = 64 * MIB
-# Maximum length of a value or row of a local database; the longest is an attempted changelog, which is
-# one object. Without this limit SQLite would read and allocate up to 1 GB.
+# Maximum length of a value or row of a local database. The longest value is an attempted changelog,
+# which is one object. Without this limit SQLite would read and allocate up to 1 GB.
 DATABASE_VALUE_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + 1 * MIB
 # Maximum length of an SQL statement, also of a definition in a hostile database; the statements of
 # this program have a few KiB.
@@ -216,9 +216,10 @@ UPLOADS_MAX: Final = 2
 CACHE_BYTES_MIN: Final = 64 * MIB
 DISK_RESERVE_BYTES: Final = 32 * MIB  # disk space reserved for SQLite: many times the largest group
 OPEN_BLOCKS_MAX: Final = 2048  # cache files kept open; at most a fourth of the process limit
-# Empty block files made at once before they are needed, half as many are left then: 100 ms of a stream.
+# Empty block files that are made at once, when half of the last ones are used. The other half is
+# enough for 100 ms of a stream.
 FILES_AHEAD: Final = 128
-FILES_AHEAD_MARGIN: Final = 32  # numbers that blocks get while the first files are made
+FILES_AHEAD_MARGIN: Final = 32  # block numbers that are used before the first files exist
 # File descriptors that a mount requests, if its user may raise the limit.
 OPEN_FILES_WANTED: Final = 8192
 CACHED_BLOCKS_MAX: Final = 250_000  # cached blocks: bounds the index in memory at about 50 MB

@@ -19,7 +19,7 @@ _PARTS_WITH_ERRORS: Final = ("upload", "chain", "image", "compaction", "reclaim"
 
 
 def screen(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a user wants to know first: the state, what is at risk, sizes, the bucket."""
+    """Return the main figures: state of the mount, changes at risk, sizes and bucket."""
     chain, image = figures["chain"], figures["image"]
     rows = {
         "state": _state(figures),
@@ -64,7 +64,7 @@ def _stored(figures: Mapping[str, Any]) -> str:
 
 
 def _at_risk(figures: Mapping[str, Any]) -> str:
-    """Return what the loss of this host would cost now."""
+    """Return the changes that would be lost with this host, as text."""
     found = health.exposure(figures)
     if not found.age_s and not found.content_bytes:
         return "nothing"

@@ -192,7 +192,7 @@ async def _flush(place: Target, front: Front, force: bool) -> str:
     try:
         await request_flush(place, front)
     except NotMountedError as exc:
-        if not isinstance(exc, KilledMountError):  # which is reported after the unmount
+        if not isinstance(exc, KilledMountError):  # a killed daemon is reported after the unmount
             front.notice(exc.message)
     except ControlError as exc:
         goes_on = (FencedError, LostLeaseError, ReadOnlyStateError, LostBlockError)

@@ -43,7 +43,7 @@ PARALLEL_DIROPS: Final = 1 << 18
 CACHE_SYMLINKS: Final = 1 << 23
 NO_OPENDIR: Final = 1 << 24
 HANDLE_KILLPRIV_V2: Final = 1 << 28  # a flag of a request demands to clear set-user-ID bits
-# Valid fields of SETATTR; the others are sizes, handles and flags that need no attention without one.
+# Bits of the valid fields of SETATTR. Requests that change the size are not handled here.
 SET_MODE: Final = 1 << 0
 SET_UID: Final = 1 << 1
 SET_GID: Final = 1 << 2
@@ -59,7 +59,7 @@ FALLOCATE: Final = struct.Struct("=8xqqI4x")  # offset, length, mode
 # offset, target inode, target offset, length
 COPY_FILE_RANGE: Final = struct.Struct("=8xqQ8xqq8x")
 WRITE_OUT: Final = struct.Struct("=I4x")
-# Valid fields, atime, mtime, ctime (s), the same (ns), mode, owner, group.
+# Valid fields; seconds of atime, mtime, ctime; their nanoseconds; mode, owner, group.
 SETATTR: Final = struct.Struct("=I28xqqqIIII4xII4x")
 GETXATTR: Final = struct.Struct("=I4x")  # maximum size of the reply; the name follows
 LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty list
@@ -213,7 +213,7 @@ class RawOperations:
             answer = WRITE_OUT.pack(copied)
         except S3fsError as exc:
             code = failed(self.operations.status, "copy_file_range", (ino,), exc, begun)
-        except Exception as exc:  # noqa: BLE001 - the boundary, as in ``work``
+        except Exception as exc:  # noqa: BLE001 - the kernel must get a reply
             code = broken(self.operations.status, "copy_file_range", (ino,), exc)
         _answer(unique, code, answer)
 
@@ -242,7 +242,7 @@ class RawOperations:
         copied = await self._fs.ranges.copy(source, offset, target, at, length)
         return WRITE_OUT.pack(copied)
 
-    # --- frequent requests, which pyfuse3 knows ------------------------------------------------
+    # --- frequent requests, which pyfuse3 handles slowly ---------------------------------------
 
     def getxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
         """Reply that an extended attribute is missing if the inode has no extended attributes.
@@ -267,9 +267,9 @@ class RawOperations:
         return True
 
     def setattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
-        """Change attributes other than the size; return as ``getxattr``.
+        """Change attributes, but not the size; return whether the reply was sent.
 
-        The kernel sends the time also with the flags that mean "now".
+        For the time "now" the kernel sends the present time, too.
         """
         valid, atime_s, mtime_s, ctime_s, atime, mtime, ctime, mode, uid, gid = SETATTR.unpack_from(
             content
@@ -293,7 +293,7 @@ class RawOperations:
             answer = operations.converter.attributes_out(changed)
         except S3fsError as exc:
             code = failed(operations.status, "setattr", (ino,), exc, begun)
-        except Exception as exc:  # noqa: BLE001 - the boundary, as in ``work``
+        except Exception as exc:  # noqa: BLE001 - the kernel must get a reply
             code = broken(operations.status, "setattr", (ino,), exc)
         _answer(unique, code, answer)
         return True
@@ -334,7 +334,7 @@ class RawOperations:
             content = statx_out(self.operations.converter.entry(found), found.btime_ns)
         except S3fsError as exc:
             code = failed(self.operations.status, "statx", (ino,), exc)
-        except Exception as exc:  # noqa: BLE001 - the boundary, as in ``work``
+        except Exception as exc:  # noqa: BLE001 - the kernel must get a reply
             code = broken(self.operations.status, "statx", (ino,), exc)
         _answer(unique, code, content)
 
@@ -350,7 +350,7 @@ class RawOperations:
             self._clear_privileges(ino)
         except S3fsError as exc:
             code = failed(self.operations.status, "clear_privileges", (ino,), exc, begun)
-        except Exception as exc:  # noqa: BLE001 - the boundary, as in ``work``
+        except Exception as exc:  # noqa: BLE001 - the kernel must get a reply
             code = broken(self.operations.status, "clear_privileges", (ino,), exc)
         if code:
             _answer(unique, code)

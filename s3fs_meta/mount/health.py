@@ -27,15 +27,15 @@ class Level(enum.IntEnum):
 
 
 class Limits(NamedTuple):
-    """The figures above which a mount is doubtful; None: every value is accepted."""
+    """The limits of a healthy mount; None is no limit."""
 
-    age_s: float | None = None  # of the oldest change that only this host has
-    pending_bytes: int | None = None  # content that only this host has
-    free_percent: float | None = None  # of the disk with the cache
+    age_s: float | None = None  # maximum age of a change that only this host has
+    pending_bytes: int | None = None  # maximum size of content that only this host has
+    free_percent: float | None = None  # minimum free space of the disk with the cache
 
 
 class Verdict(NamedTuple):
-    """The level of one mount, and the line for it."""
+    """The level of one mount, and the output line with its figures."""
 
     level: Level
     text: str

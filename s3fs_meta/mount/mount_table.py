@@ -76,7 +76,7 @@ def flags(wanted: Mounted, lines: Iterable[str], *, anywhere: bool = False) -> F
 
 
 def owner(wanted: Mounted) -> int | None:
-    """Return the ID of the user who mounted it, None if it is not mounted here."""
+    """Return the ID of the user who mounted a filesystem; None if it is not mounted."""
     found = flags_here(wanted)
     words = () if found is None else found.filesystem
     return next((int(word[8:]) for word in words if word.startswith("user_id=")), None)

@@ -177,7 +177,7 @@ def _check_mountpoint(mountpoint: Path) -> None:
 def _hidden_entries(path: str) -> tuple[str, ...]:
     """Return a warning if the mount hides entries of its mountpoint."""
     if mount_table.find(path) is not None:
-        return ()  # an earlier mount is there
+        return ()  # the earlier mount already hides the entries
     try:
         with os.scandir(path) as entries:
             is_empty = next(entries, None) is None
@@ -195,7 +195,7 @@ def _readable_by_others(file: Path | None) -> tuple[str, ...]:
     try:
         mode = 0 if file is None else file.stat().st_mode
     except OSError:
-        return ()  # reading it reports the error
+        return ()  # the error is reported when the file is read
     return (
         (f"other users can read the passphrase file {str(file)!r}: chmod 600",)
         if mode & stat.S_IROTH

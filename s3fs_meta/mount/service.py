@@ -276,7 +276,7 @@ class Mount:
         return self._mounted is not None and self._remounts.refresh(self._mounted)
 
     def _report_state(self) -> None:
-        """Report which state is served, and where."""
+        """Report the mountpoint and the state that the mount shows."""
         link = self._session.volume.position.link
         plan = self._plan
         self._front.notice(f"{plan.place.url} is mounted on {plan.mountpoint}: {described(link)}")

@@ -297,7 +297,7 @@ def is_running(pid: int) -> bool:
 
 
 def _started(pid: int) -> int:
-    """Return when a process started, in ticks since boot, 0 if there is none or it has exited.
+    """Return the start of a process in ticks since boot; 0 if no such process runs.
 
     A PID alone is not enough, because it is reused. Source: proc_pid_stat(5), fields 3 and 22.
     """

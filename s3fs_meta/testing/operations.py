@@ -77,9 +77,9 @@ class Operation(NamedTuple):
     new_name: bytes = b""
     number: int = 0  # mode, size, offset, flags or uid
     data: bytes = b""  # content, target or value
-    source: Ino = Ino(0)  # of a copied range, as the next two
-    start: int = 0
-    length: int = 0
+    source: Ino = Ino(0)  # source inode of a copied range
+    start: int = 0  # offset of the copied range in the source
+    length: int = 0  # of the copied range
 
     @override
     def __repr__(self) -> str:
@@ -136,7 +136,7 @@ _OFFSETS: Final = (
     2 * BLOCK_BYTES,
     3 * BLOCK_BYTES - 1,
 )
-_STARTS: Final = (0, 0, 0, 50, BLOCK_BYTES)  # of copied ranges; programs mostly copy all of a file
+_STARTS: Final = (0, 0, 0, 50, BLOCK_BYTES)  # offsets of copied ranges; most copies begin at 0
 _XATTR_NAMES: Final = (b"user.a", b"user.b", b"trusted.c", b"security.d")
 _FLAGS: Final = (0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE)
 _XATTR_CREATE: Final = 1  # sys/xattr.h
@@ -365,7 +365,7 @@ async def _clone(fs: Filesystem, operation: Operation) -> None:
 
 async def _copy_range(fs: Filesystem, operation: Operation) -> None:
     _, target, _, _, _, at, _, source, start, length = operation
-    if fs.ranges.try_copy(source, start, target, at, length) is None:  # it must wait
+    if fs.ranges.try_copy(source, start, target, at, length) is None:  # the copy must wait
         await fs.ranges.copy(source, start, target, at, length)
 
 

@@ -1,4 +1,4 @@
-"""Block files that are made before they are needed."""
+"""Empty block files that are made before blocks need them."""
 
 import os
 from collections.abc import Callable
@@ -32,11 +32,11 @@ class Blocks:
         return self.files.create(block, 0, b"content of %d" % block)
 
     async def run(self) -> None:
-        """Make files ahead."""
+        """Run the task that makes empty block files ahead."""
         await self.files.ahead.run(Numbers(lambda: self.next, self.cached.__contains__))
 
     async def until_made(self, count: int = 1) -> None:
-        """Wait until so many files are ahead."""
+        """Wait until at least *count* files were made ahead."""
         with trio.fail_after(10):
             while len(self.files.ahead) < count:  # noqa: ASYNC110 - made in a thread, without an event
                 await trio.sleep(0.001)
@@ -48,8 +48,8 @@ def blocks(tmp_path: Path) -> Blocks:
     return Blocks(tmp_path)
 
 
-async def test_no_file_is_made_before_the_first_block(blocks: Blocks) -> None:
-    """A mount that is only read makes no file."""
+async def test_no_block_file_is_made_ahead_before_the_first_block(blocks: Blocks) -> None:
+    """A mount that is only read needs no block file."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(blocks.run)
         await trio.testing.wait_all_tasks_blocked()
@@ -57,10 +57,10 @@ async def test_no_file_is_made_before_the_first_block(blocks: Blocks) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_blocks_get_files_whose_names_are_durable(
+async def test_blocks_of_a_stream_get_files_made_ahead_with_durable_names(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a stream of blocks all but the first get one, and their directory is synced in between."""
+    """All blocks but the first get such files, and the directory is rarely synced."""
     synced: list[str] = []
     fsync = os.fsync
 
@@ -86,8 +86,8 @@ async def test_blocks_get_files_whose_names_are_durable(
         assert blocks.files.read(BlockId(block), 0, len(content)) == content
 
 
-async def test_files_that_no_block_got_are_removed_at_the_end(blocks: Blocks) -> None:
-    """Those of blocks stay."""
+async def test_unused_files_made_ahead_are_removed_at_the_end(blocks: Blocks) -> None:
+    """The files of blocks stay."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(blocks.run)
         blocks.create()
@@ -112,10 +112,10 @@ def _replace(blocks: Blocks) -> None:
 
 
 @pytest.mark.parametrize("pass_over", [_pass_over, _replace])
-async def test_numbers_that_are_passed_over_leave_no_file(
+async def test_skipped_block_numbers_leave_no_file_made_ahead(
     blocks: Blocks, pass_over: Callable[[Blocks], None]
 ) -> None:
-    """A block that gets its content in another way needs no new file, and loses none."""
+    """A block that gets another file keeps that file."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(blocks.run)
         blocks.create()
@@ -132,10 +132,10 @@ async def test_numbers_that_are_passed_over_leave_no_file(
         assert blocks.files.read(BlockId(block), 0, 7) == b"content"
 
 
-async def test_block_that_makes_its_file_at_the_same_time_keeps_it(
+async def test_block_number_used_before_its_file_was_made_ahead_keeps_its_content(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread may be slow: then blocks get the numbers of its files before it is done."""
+    """Blocks may get the numbers of files that a slow thread is still making."""
     real = os.open
     made: list[str] = []
 
@@ -163,8 +163,10 @@ async def test_block_that_makes_its_file_at_the_same_time_keeps_it(
         assert blocks.files.read(BlockId(block), 0, 7) == b"content"
 
 
-async def test_leftover_of_a_crash_is_overwritten(blocks: Blocks) -> None:
-    """A file that is there already is not empty, so it is not made ahead."""
+async def test_leftover_block_file_is_overwritten_although_files_are_made_ahead(
+    blocks: Blocks,
+) -> None:
+    """An existing file may have content, so it does not count as made ahead."""
     leftover = BlockId(39)
     blocks.files.create(leftover, 0, b"x" * 1000)
     async with trio.open_nursery() as nursery:
@@ -177,10 +179,10 @@ async def test_leftover_of_a_crash_is_overwritten(blocks: Blocks) -> None:
     assert blocks.files.size(leftover) == len(b"content of 39")
 
 
-async def test_disk_that_takes_no_file_costs_nothing(
+async def test_full_disk_does_not_stop_blocks_while_no_file_is_made_ahead(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without files ahead each block makes its own, and reports the error itself."""
+    """Without files made ahead, each block makes its own file and reports its own error."""
     real = os.open
     refused: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Objects that are not ours, with a number that the chain may reach soon."""
+"""Foreign objects whose names have a txg just after the last one of the chain."""
 
 import contextlib
 
@@ -42,7 +42,7 @@ async def checked(session: Session) -> tuple[Report, set[str]]:
 
 @pytest.mark.parametrize("last", [15, 60, 105])
 @pytest.mark.parametrize("content", JUNK, ids=["junk", "empty"])
-async def test_level_name_behind_the_end_locks_no_host_out(
+async def test_foreign_object_with_the_name_of_a_later_level_prevents_no_mount(
     power: Power, last: int, content: bytes
 ) -> None:
     """Only an authentic level object shows that changelogs are lost."""
@@ -61,7 +61,7 @@ async def test_level_name_behind_the_end_locks_no_host_out(
     assert power.store.objects[level_at(last)] == content
 
 
-async def test_level_name_behind_the_end_is_foreign_for_fsck(power: Power) -> None:
+async def test_fsck_counts_the_name_of_a_later_level_as_foreign(power: Power) -> None:
     await written(power)
     power.store.objects[level_at(15)] = b"?"
     async with power.session("b", options=TAKEOVER, tasks=False) as session:
@@ -70,7 +70,7 @@ async def test_level_name_behind_the_end_is_foreign_for_fsck(power: Power) -> No
         assert [one.invariant for one in report.verdicts if one.left] == ["I26"], report.lines()
 
 
-async def test_level_that_is_left_shows_that_changelogs_are_lost(power: Power) -> None:
+async def test_authentic_level_shows_that_its_changelogs_are_lost(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         for number in range(9):
             write_file(session, b"%d" % number)
@@ -89,10 +89,10 @@ async def test_level_that_is_left_shows_that_changelogs_are_lost(power: Power) -
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 100])
-async def test_changelog_name_behind_the_end_costs_a_message_and_one_command(
+async def test_foreign_object_with_the_name_of_a_later_changelog_needs_fsck(
     power: Power, ahead: int
 ) -> None:
-    """The host that wrote last needs only fsck -y; another one must name the last txg."""
+    """The last writer needs only fsck -y; another host must also name the last txg."""
     inos = await written(power)
     key = key_of(Txg(9 + ahead))
     power.store.objects[key] = b"?"
@@ -120,8 +120,10 @@ async def test_changelog_name_behind_the_end_costs_a_message_and_one_command(
 
 
 @pytest.mark.parametrize("content", ["junk", "claims to be newer"])
-async def test_running_writer_passes_changelog_names_in_its_way(power: Power, content: str) -> None:
-    """It steps over the objects, loses nothing, and leaves a chain that other hosts read."""
+async def test_running_writer_skips_txgs_whose_changelog_names_are_taken(
+    power: Power, content: str
+) -> None:
+    """No change is lost, and other hosts can read the chain."""
     async with power.session("a", tasks=False) as session:
         inos = {2: write_file(session, b"2")}
         await session.flush()
@@ -139,8 +141,10 @@ async def test_running_writer_passes_changelog_names_in_its_way(power: Power, co
 
 
 @pytest.mark.parametrize("content", ["junk", "claims to be newer"])
-async def test_image_name_far_behind_the_end_is_foreign(power: Power, content: str) -> None:
-    """An image within the reach of the chain may be a damaged one of ours."""
+async def test_fsck_counts_the_name_of_a_much_later_image_as_foreign(
+    power: Power, content: str
+) -> None:
+    """An object with the name of a slightly later image may be a damaged own image."""
     await written(power)
     manifest = next(key for key in power.store.objects if key.endswith("/manifest"))
     junk = b"?" if content == "junk" else claim_newer(power.store.objects[manifest])

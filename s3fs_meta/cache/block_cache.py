@@ -367,6 +367,8 @@ class BlockCache:
         """
         assert located.state is BlockState.DIRTY, "only dirty blocks are written in place"
         self._files.write_within(located.block, offset, data, located.plain_bytes)
+        if offset > located.plain_bytes:
+            self._copies.note_gap(located.block, located.plain_bytes, offset)
         size_bytes = max(located.plain_bytes, offset + len(data))
         if size_bytes != located.plain_bytes:
             blocks.resize(self._db, located.block, located.plain_bytes, size_bytes)

@@ -240,6 +240,15 @@ class BlockFiles:
         finally:
             os.close(fd)
 
+    def extend(self, block: BlockId, length: int) -> None:
+        """Lengthen a file to *length* bytes with zeros if it is shorter. In a thread."""
+        fd = self._directory.open(_name(block), os.O_RDWR)
+        try:
+            if os.fstat(fd).st_size < length:
+                os.ftruncate(fd, length)
+        finally:
+            os.close(fd)
+
     def adopt(self, block: BlockId, data: bytes) -> None:
         """Store a fetched block: write a file in ``tmp``, then rename it. In a thread.
 

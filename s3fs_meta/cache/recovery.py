@@ -148,6 +148,17 @@ class KnownCopies:
         block_origins.note_hole(self._db, block, hole_bytes)
         self._known.add(block)
 
+    def note_gap(self, block: BlockId, content_bytes: int, gap_end: int) -> None:
+        """Record that a write leaves zeros between the content of a dirty block and *gap_end*.
+
+        The file had these zeros before: a power cut that takes the write must not take them.
+        """
+        if block in self._known:
+            block_origins.extend(self._db, block, content_bytes, gap_end)
+        elif cached_blocks.synced_bytes(self._db, block) == content_bytes:
+            block_origins.note_gap(self._db, block, content_bytes, gap_end)
+            self._known.add(block)
+
     def forget(self, wanted: Iterable[BlockId]) -> None:
         """Delete the origins of blocks that were synced, uploaded or removed."""
         known = self._known.intersection(wanted)
@@ -170,7 +181,10 @@ async def restore_copies(
     beginning = partial(_beginning, files)
     for copy in block_origins.not_uploaded(db):
         data = await content_before(copy, db, beginning, keyring, store)
-        await trio.to_thread.run_sync(files.create, copy.block, 0, data)
+        if copy.origin == copy.block:
+            await trio.to_thread.run_sync(files.extend, copy.block, len(data))
+        else:
+            await trio.to_thread.run_sync(files.create, copy.block, 0, data)
         await trio.to_thread.run_sync(files.sync, [copy.block])
         db.begin_local()
         cached_blocks.note_synced(db, [(copy.block, len(data))])
@@ -217,6 +231,8 @@ async def content_before(
     else:
         found = await trio.to_thread.run_sync(_sound, copy, beginning, keyring)
         data = await _fetched(copy, db, keyring, store) if found is None else found
+    if len(data) == copy.plain_bytes:
+        data = data.ljust(copy.keep_bytes, b"\0")
     return data[: _stop(copy)]
 
 

@@ -18,8 +18,8 @@ CREATE INDEX IF NOT EXISTS cached_blocks_pending ON cached_blocks (state) WHERE 
 -- cut the block gets its content from the origin. An origin without hash was not yet in the bucket.
 CREATE TABLE IF NOT EXISTS copies (
     block        INTEGER PRIMARY KEY NOT NULL,
-    origin       INTEGER NOT NULL,               -- the block that was replaced; 0: a hole
-    keep_bytes   INTEGER NOT NULL,               -- bytes of the origin that no truncation has removed
+    origin       INTEGER NOT NULL,               -- the replaced block; 0: a hole; or the block itself
+    keep_bytes   INTEGER NOT NULL,               -- bytes that no truncation removed; zeros after plain_bytes
     plain_bytes  INTEGER NOT NULL,               -- plain_bytes to stored_bytes: the origin's row in blocks
     hash         BLOB,
     pack         INTEGER,

@@ -121,6 +121,23 @@ async def test_change_that_copies_a_block_keeps_synced_content(
     await _judge_sizes(program, template, boots)
 
 
+LENGTHEN = Wish(Act.TRUNCATE, 0, 5)  # to one byte less than a block
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [[LENGTHEN, FSYNC, APPEND], [FLUSH, LENGTHEN, FSYNC, APPEND], [FLUSH, LENGTHEN, FLUSH, APPEND]],
+    ids=["dirty block", "dirty block of a longer file", "uploaded block"],
+)
+async def test_write_after_a_gap_keeps_the_zeros_of_the_gap(
+    template: MemoryStore, boots: Boots, steps: list[Step]
+) -> None:
+    """The synced file had zeros after the content of its block; only the written bytes may be lost."""
+    program: list[Step] = [FILE[0], APPEND, FSYNC, *steps, COMMIT]
+
+    await _judge_sizes(program, template, boots)
+
+
 async def test_write_into_a_hole_keeps_the_rest_of_it_readable(
     template: MemoryStore, boots: Boots
 ) -> None:

@@ -20,8 +20,10 @@ class Copy(NamedTuple):
     """A block that replaced another block (its origin), and the location of the origin."""
 
     block: BlockId
-    origin: BlockId  # the replaced block, or HOLE
-    keep_bytes: int  # number of leading bytes of the origin that still belong to the file
+    origin: BlockId  # the replaced block, or HOLE, or the block itself: see ``note_gap``
+    # Number of leading bytes of the origin that still belong to the file; if it is greater than
+    # plain_bytes, zeros follow the origin.
+    keep_bytes: int
     plain_bytes: int  # length of the origin
     holds_bytes: int | None  # length of the new block; None if no file refers to it any more
     hash: bytes | None  # hash and pack fields are None if the origin was not yet in the bucket
@@ -52,6 +54,26 @@ def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
     db.run(
         f"INSERT INTO copies VALUES (?1, {HOLE:d}, ?2, ?2, NULL, NULL, NULL, NULL)",
         (block, hole_bytes),
+    )
+
+
+def note_gap(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> None:
+    """Record that zeros follow a block's own content, which is synced. Transaction: inside a group."""
+    db.run(
+        "INSERT INTO copies VALUES (?1, ?1, ?2, ?3, NULL, NULL, NULL, NULL)",
+        (block, gap_end, content_bytes),
+    )
+
+
+def extend(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> None:
+    """Record that zeros follow a complete origin, if a block has nothing else after it.
+
+    A truncated origin cannot be extended: its removed bytes would come back. Transaction: inside a
+    group.
+    """
+    db.run(
+        "UPDATE copies SET keep_bytes = ?1 WHERE block = ?2 AND keep_bytes = ?3 AND plain_bytes <= ?3",
+        (gap_end, block, content_bytes),
     )
 
 

@@ -16,6 +16,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from typing_extensions import override
+
 from contrib.bench import samples
 from contrib.bench.local_subjects import DISK, OURS
 from contrib.bench.subjects import PlainDirectory, S3fsSubject, Subject
@@ -34,6 +36,7 @@ class Setting(NamedTuple):
     journal_mode: str
     synchronous: str
 
+    @override
     def __str__(self) -> str:
         """Return the name of the setting in the tables."""
         return f"{self.journal_mode}, {self.synchronous}"

@@ -13,6 +13,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -167,7 +168,7 @@ def _huge(subject: S3fsSubject, tib: int) -> Figures:
         mounted_mb = _resident_mb(subject)
         for command in ("status", "reclaim"):
             words = subject.words(command)
-            _timed(seconds, command, lambda words=words: call(*words))
+            _timed(seconds, command, partial(call, *words))
         grown_mb = _resident_mb(subject) - mounted_mb
     finally:
         subject.stop()

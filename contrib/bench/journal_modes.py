@@ -47,7 +47,9 @@ class Taken(NamedTuple):
 def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
     """Measure all journal modes and return the figures."""
     with ExitStack() as stack:
-        mounts = [stack.enter_context(_subject(scratch, mode)) for mode in MODES]
+        mounts = [_subject(scratch, mode) for mode in MODES]
+        for mount in mounts:
+            stack.enter_context(mount)
         taken: dict[str, dict[str, list[Taken]]] = {
             phase: {mode: [] for mode in MODES} for phase in ("create", "find", "delete")
         }
@@ -128,7 +130,7 @@ def _make(place: Path) -> None:
 
 
 def _search(subject: S3fsSubject) -> None:
-    command = ["find", subject.mountpoint, "-size", "+1000000"]
+    command = ["find", str(subject.mountpoint), "-size", "+1000000"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 

@@ -31,8 +31,8 @@ def run(scratch: Path, *, random_mib: int, operations: int, rounds: int) -> dict
     null = NullSubject(CEILING, scratch / "null", plain_files=True)
     rates: dict[str, dict[str, list[float]]] = {phase: {OURS: [], CEILING: []} for phase in PHASES}
     with null, ours:
-        for subject in (null, ours):
-            sequential.write_file(subject.mountpoint / "file", size_bytes)
+        for mounted in (null, ours):
+            sequential.write_file(mounted.mountpoint / "file", size_bytes)
         for number in range(rounds):
             for phase, kind in PHASES.items():
                 for subject in samples.rotated((null, ours), number):

@@ -191,7 +191,7 @@ def _idle_s(subject: S3fsSubject) -> float:
 
 
 def _step(
-    subject: S3fsSubject, row: Row, name: str, work: Callable[[], None], count: float
+    subject: S3fsSubject, row: Row, name: str, work: Callable[[], object], count: float
 ) -> None:
     """Record the wall time and processor time of a step, in microseconds per file."""
     subject.rest()

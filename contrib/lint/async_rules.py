@@ -42,7 +42,7 @@ def concrete_rules() -> set[str]:
     }
 
 
-class QuickRunner(flake8_async.Flake8AsyncRunner_cst):  # type: ignore[misc, name-defined]
+class QuickRunner(flake8_async.Flake8AsyncRunner_cst):  # type: ignore[misc]
     """Walks the concrete syntax tree only of files to which ASYNC101 can apply."""
 
     def run(self) -> Iterable[Any]:
@@ -75,7 +75,7 @@ def main() -> int:
         flake8_async.Flake8AsyncRunner_cst = QuickRunner  # flake8's jobs are forks of this process
         os.chdir(ROOT)
         if status := cli.main([*map(str, changed)]):
-            return status
+            return int(status)
     CACHE.write_text("\n".join(found.values()))
     return 0
 

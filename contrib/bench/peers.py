@@ -53,7 +53,7 @@ class Phase(NamedTuple):
 
     name: str
     one: Callable[[str], object]
-    cold: bool = False  # whether the kernel drops its dentries first
+    cold: bool = False  # True if the kernel drops its dentries first
 
 
 PHASES: Final = (

@@ -118,7 +118,7 @@ def parse(output: str) -> Iterator[Case]:
 
 
 def _group(user: str) -> str:
-    """Return the name of a user's primary group, which for "nobody" is nogroup on Debian."""
+    """Return the name of a user's primary group, which for the user "nobody" is nogroup on Debian."""
     return grp.getgrgid(pwd.getpwnam(user).pw_gid).gr_name
 
 

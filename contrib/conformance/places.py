@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
     directory: Path
     scratch: Path  # directory for configuration, artifacts and other files outside the target
-    own_mount: bool  # whether the directory is on a mount that may be made read-only
+    own_mount: bool  # True if the directory is on a mount that may be made read-only
 
 
 @contextmanager

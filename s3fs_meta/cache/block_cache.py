@@ -193,7 +193,7 @@ class BlockCache:
         """Verify a suspect cached block by its hash; remove it from the cache if it is torn.
 
         Returns:
-            Whether the block is valid, or another task has verified or removed it meanwhile. The
+            True if the block is valid, or another task has verified or removed it meanwhile. The
             caller then checks again whether it is cached.
         """
         is_sound = await trio.to_thread.run_sync(self._is_sound, located)

@@ -148,7 +148,7 @@ class BlockFiles:
         An existing file of the block is overwritten: it is a leftover of a group that a crash undid.
 
         Returns:
-            Whether the name of the file is durable already.
+            True if the name of the file is durable already.
 
         Raises:
             NoSpaceLeftError: the disk is full; the file was removed.

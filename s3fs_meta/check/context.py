@@ -116,7 +116,7 @@ class Examination:
         self.files: BlockFiles | None = None  # the cache directory; None: repairs cannot use it
         self.block_hash: BlockHash | None = None  # None: the content of cache files is not verified
         self.mounted = mounted
-        self.changed = False  # whether a repair changed a row
+        self.changed = False  # True if a repair changed a row
         self._new_files: list[BlockId] = []
         self._derived = False
         self._paths: Paths | None = None

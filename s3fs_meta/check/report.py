@@ -63,7 +63,7 @@ class Verdict:
     severity: Severity
     found: int = 0
     left: int = 0  # number of findings that were not repaired
-    advice: str = ""  # what the user can do about findings that were not repaired
+    advice: str = ""  # advice about findings that were not repaired
     examples: list[Finding] = field(default_factory=list)
 
     @property

@@ -92,8 +92,8 @@ def access_time_due(policy: AccessTime, attributes: Attributes, now_ns: int) -> 
 def _sets_another_time(wanted: SetAttributes, now_ns: int) -> bool:
     """Return whether a process sets an access time other than now.
 
-    The kernel itself sends modification times, but no access times. The request does not show
-    whether a process requested the current time, so a time within _NOW_NS counts as such.
+    The kernel itself sends modification times, but no access times. A request for the
+    current time looks the same, so a time within _NOW_NS counts as the current time.
     """
     return wanted.atime_ns is not None and abs(wanted.atime_ns - now_ns) > _NOW_NS
 

@@ -34,11 +34,11 @@ class OpenInode:
         self.read_position = -1
         # Number of blocks to read ahead; 0: no sequential reader.
         self.ahead_blocks = 0
-        # Whether the inode was opened for writing, so that the kernel may have dirty pages of it.
+        # True if the inode was opened for writing, so that the kernel may have dirty pages of it.
         self.was_written = False
-        # Whether it became immutable while open; then dirty pages of the kernel are still accepted.
+        # True if it became immutable while open; then dirty pages of the kernel are still accepted.
         self.finishes = False
-        # Whether it was created without a name and may be linked. Source: open(2), O_TMPFILE.
+        # True if it was created without a name and may be linked. Source: open(2), O_TMPFILE.
         self.is_linkable = False
         # Number of blocks that the kernel has cached as st_blocks; -1: unknown.
         self.known_blocks = -1
@@ -60,7 +60,7 @@ class OpenFiles:
 
     def __init__(self) -> None:
         self._inodes: dict[Ino, OpenInode] = {}
-        # Whether the kernel reports open and close. If not, a file counts as open from its first
+        # True if the kernel reports open and close. If not, a file counts as open from its first
         # read until the kernel forgets it; such a mount is read-only.
         self.are_reported = True
         # Number of inodes that may have dirty pages in the kernel, and the time (monotonic clock)

@@ -248,7 +248,7 @@ class RawOperations:
         """Reply that an extended attribute is missing if the inode has no extended attributes.
 
         Returns:
-            Whether the reply was sent; if not, ``Operations.getxattr`` handles the request.
+            True if the reply was sent; if not, ``Operations.getxattr`` handles the request.
         """
         name = content[GETXATTR.size : -1]
         if name not in _OFTEN_MISSING or self._fs.freeze.is_held or not self._has_none(ino):
@@ -342,7 +342,7 @@ class RawOperations:
         """Clear set-user-ID bits before a write whose request has the flag FUSE_WRITE_KILL_SUIDGID.
 
         Returns:
-            Whether an error was sent as the reply to the write, which must then not be done.
+            True if an error was sent as the reply to the write, which must then not be done.
         """
         code, begun = 0, self.operations.status.progress
         try:

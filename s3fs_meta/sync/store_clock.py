@@ -34,7 +34,7 @@ class StoreClock:
         self._looked_ns = 0  # this host's time at the last measurement
         self._looked_s = 0.0  # monotonic time of the last measurement
         self.difference = ""  # the difference of the clocks as text; "": they agree
-        self.disagreement = ""  # what the difference means for a writer, one line of text
+        self.disagreement = ""  # the effect of the difference on a writer, one line of text
 
     def now_ns(self) -> int:
         """Return the best known time, in nanoseconds since 1970-01-01 UTC."""

@@ -52,8 +52,8 @@ class Result:
     said: str = ""
     txg: Txg | None = None  # the txg whose tree is in *tree*
     tree: Tree | None = None  # the tree that the entrance showed
-    cached: bool = False  # whether the content was cached on this host
-    wrote: bool = False  # whether the file NEW was written and uploaded
+    cached: bool = False  # True if the content was cached on this host
+    wrote: bool = False  # True if the file NEW was written and uploaded
     # The tree, or an error message, at each point in time.
     points: dict[Txg, Tree | str] = field(default_factory=dict)
 

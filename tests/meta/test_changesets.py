@@ -305,7 +305,7 @@ def test_full_disk_is_not_reported_as_a_damaged_changeset(source: Recorded) -> N
     apply_in_transaction(source.copy, big)
 
 
-# --- what is in one ----------------------------------------------------------------------------
+# --- contents ----------------------------------------------------------------------------------
 
 
 def names_of(tables: Tables) -> set[tuple[Ino, bytes]]:

@@ -172,7 +172,7 @@ class _Chain:
         """
         hashes: set[str] = set()  # hashes of the changelogs after the unreadable txg
         skips = (
-            False  # whether the previous changelog is a fence record that follows none of *hashes*
+            False  # True if the previous changelog is a fence record that follows none of *hashes*
         )
         for number in range(txg + 1, min(head, txg + MEND_PROBES_MAX) + 1):
             fetched = await self._changelog(Txg(number))

@@ -69,7 +69,7 @@ class Database(Statements):
         self.group_operations = 0
         self.times_begun = 0  # number of begun operations that change only times of inodes
         self.changes_begun = 0  # number of all other begun operations, and of ``begin_local``
-        self.changed = False  # whether an operation began since the last ``mark_changed(False)``
+        self.changed = False  # True if an operation began since the last ``mark_changed(False)``
         self.listeners = GroupListeners()
         self.recorder: Recorder | None = None
         self.bulk_recorder: BulkRecorder | None = None

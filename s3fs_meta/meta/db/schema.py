@@ -117,7 +117,7 @@ def show_as_present(connection: apsw.Connection) -> bool:
     view when the connection is closed.
 
     Returns:
-        Whether the database has an earlier schema version.
+        True if the database has an earlier schema version.
     """
     if not _is_former(connection):
         return False

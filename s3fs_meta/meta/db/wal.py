@@ -53,7 +53,7 @@ class Wal:
         self._frames = 0
         self._copied_frames = 0
         self._in_thread = (
-            False  # whether a checkpoint runs in a thread; the event loop runs none then
+            False  # True if a checkpoint runs in a thread; the event loop runs none then
         )
 
     def note_commit(self, frames: int) -> None:

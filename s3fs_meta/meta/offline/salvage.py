@@ -183,7 +183,7 @@ class TableReader:
         self._broke = False
         self._probes = 0
         self._reached = 0
-        self._has_long_rows = False  # whether a row is too long; a search would load it completely
+        self._has_long_rows = False  # True if a row is too long; a search would load it completely
         self.is_complete = True  # false after ``rows`` found an unreadable page
 
     def rows(self) -> Iterator[Row]:

@@ -305,7 +305,7 @@ def delete_bare_orphan(db: Database, ino: Ino) -> bool:
     Runs at most one statement. Transaction: inside a group.
 
     Returns:
-        Whether the row was deleted.
+        True if the row was deleted.
     """
     kept = db.inodes.get(ino)
     if kept is None:

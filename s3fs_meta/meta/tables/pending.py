@@ -42,7 +42,7 @@ class ChangeRecorder:
         self._session: apsw.Session | None = None
         self._sizes: deque[tuple[int, int]] = deque()  # (seq, bytes) of each pending record
         self._given: list[bytes] = []  # changesets of the open group that callers made
-        self._is_partly_recorded = False  # whether a failed attempt left records in the open group
+        self._is_partly_recorded = False  # True if a failed attempt left records in the open group
         self.bytes = 0  # total bytes of records that no changelog contains yet
         self.last_seq = 0
         self.oldest_ns = 0  # when the oldest pending record was made; 0 without records

@@ -346,7 +346,7 @@ class Finder:
         self.shelf = Shelf(store, keyring, uuid)
         self._judged: dict[
             ObjectInfo, bool
-        ] = {}  # whether the content proves that this filesystem wrote an object
+        ] = {}  # True if the content proves that this filesystem wrote an object
         self._parts_checked = Txg(0)  # parts up to this txg were compared with their changelogs
         self._orphans_before = Epoch(0)  # packs of earlier epochs were compared with the database
 

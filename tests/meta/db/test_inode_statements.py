@@ -59,7 +59,7 @@ class Statement(NamedTuple):
     runs: str  # name of the method that runs the statement
     of: str  # source text of the object that has the method
     text: str
-    is_complete: bool  # whether the complete text of the statement is known
+    is_complete: bool  # True if the complete text of the statement is known
 
 
 class Source:

@@ -104,7 +104,8 @@ UNSHIPPED_INODES_MAX: Final = 200_000
 UNSHIPPED_INODES_AT_ONCE_MAX: Final = 2000
 UNSHIPPED_PATHS_MAX: Final = 2000  # paths of unshipped files in one answer
 CONDENSE_INTERVAL_S: Final = 30.0
-# Shipped groups removed in one slice; each may have some hundred kilobytes.
+# At most this many records of shipped groups are deleted in one slice of work on the event loop; a
+# record may be some hundred kilobytes long.
 PURGED_AT_ONCE_MAX: Final = 50
 # A key names a txg at most this far after the last known txg: 87 years of one txg every 5 ms. A key
 # with a later txg is foreign, since a number near 2^63 would leave none for the next txg.
@@ -348,7 +349,8 @@ BACKUP_STEP_PAGES: Final = 512  # pages copied with the database's mutex held
 # New WAL pages at which a checkpoint in a thread is worthwhile.
 WAL_CHECKPOINT_BYTES: Final = 8 * MIB
 WAL_REST_BYTES_MAX: Final = 4 * MIB  # WAL that may be copied on the event loop, between two groups
-# Passes of one checkpoint; each leaves a tenth of the WAL of its predecessor.
+# At most this many passes of one checkpoint: each pass finds about a tenth of the WAL that the pass
+# before it found.
 WAL_PASSES_MAX: Final = 8
 
 # --- database pages (SQLite) --------------------------------------------------------------------

@@ -101,7 +101,7 @@ class RcloneSubject(FarSubject):
         deadline = time.monotonic() + STORED_S_MAX
         while _count_files(self.objects) < files:
             if time.monotonic() > deadline:
-                raise subjects.SubjectError(f"{self.name} does not upload")
+                raise subjects.SubjectError(f"{self.name} did not upload all data in time")
             time.sleep(POLL_S)
 
 

@@ -121,7 +121,7 @@ def _find(exam: Examination, invariants: Sequence[Invariant]) -> bool:
 
 
 def _list(exam: Examination, invariant: Invariant) -> None:
-    """Report each damaged row of one invariant."""
+    """Report each row that violates one invariant."""
     verdict = exam.report.open(
         Verdict(invariant.name, invariant.title, invariant.severity, advice=invariant.advice)
     )

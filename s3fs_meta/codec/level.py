@@ -165,7 +165,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Level:
     if end > len(payload) or header_bytes > HEADER_BYTES_MAX:
         raise FormatError(key, "the level object ends within its header")
     if len(payload) - end > LEVEL_SECTION_BYTES_MAX:
-        raise FormatError(key, "the level object has more changes than one may have")
+        raise FormatError(key, "the level object has more changes than the format allows")
     fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
     version = fields.integer("version", 1)
     if version != VERSION:

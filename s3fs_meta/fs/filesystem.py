@@ -121,7 +121,7 @@ class Filesystem:
         self.read, self.write = self.data.read, self.data.write
 
     def _make_trees(self, cache: BlockCache, slices: Slices) -> None:
-        """Make the parts that remove, lock and clone trees."""
+        """Make the objects that remove, lock and clone trees."""
         db, status, now_ns = self.db, self.status, self._now_ns
         self.tree_removal = TreeRemoval(
             db,

@@ -64,7 +64,7 @@ class KernelCache:
         self._converter.let_remember(True)
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Invalidate changed names, attributes and content (step 4)."""
+        """Invalidate changed names, attributes and content in the kernel after a switch to the next txg."""
         if turned is None:
             await self._forget_all()
             return

@@ -93,7 +93,7 @@ def test_difference_from_the_expected_tree_is_a_finding(
 
 
 def test_interrupted_write_may_be_partial(tree: Path) -> None:
-    """Bytes of the interrupted write are old or new; any other byte is a finding."""
+    """Each byte of an interrupted write may have its old or its new value, but no third one."""
     history = _done(tree)
     (tree / "d/file").write_bytes(b"old CONTent")
 

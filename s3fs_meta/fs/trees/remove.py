@@ -172,7 +172,9 @@ class TreeRemoval:
             is_kept = True
             raise
         finally:
-            if protection and is_kept and self._db.in_group:  # a lost group is undone already
+            if (
+                protection and is_kept and self._db.in_group
+            ):  # if the group was lost, its change was undone
                 inodes.set_flag(self._db, ino, protection, on=True)
         self._notices.changed(Lost([], [ino]))
         return self.announce(parent, name)

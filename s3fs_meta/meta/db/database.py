@@ -67,8 +67,8 @@ class Database(Statements):
         self.path = path
         self.pragmas = pragmas
         self.group_operations = 0
-        self.times_begun = 0  # number of begun operations that change only times of inodes
-        self.changes_begun = 0  # number of all other begun operations, and of ``begin_local``
+        self.times_begun = 0  # number of operations that change only times of inodes
+        self.changes_begun = 0  # number of other operations and of calls of ``begin_local``
         self.changed = False  # True if an operation began since the last ``mark_changed(False)``
         self.listeners = GroupListeners()
         self.recorder: Recorder | None = None

@@ -16,7 +16,7 @@ def placed(block: int, content_hash: bytes = b"h" * 32) -> Placed:
 
 
 def test_only_blocks_of_the_cut_count() -> None:
-    """A cut lists each of its blocks once, with its pack."""
+    """A cut of a txg lists each block of the txg once, with the pack of the block."""
     cut = Cut({BlockId(1), BlockId(2)})
     cut.resolve(placed(3), PACK)
     assert (cut.places, cut.packs) == ({}, {})

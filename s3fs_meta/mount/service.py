@@ -48,7 +48,7 @@ from s3fs_meta.mount.acquisition import may_be_offline, open_for_mount, why_offl
 from s3fs_meta.mount.figures import figures
 from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.mount.mount_table import Mounted
-from s3fs_meta.mount.plan import MountPlan
+from s3fs_meta.mount.plan import LOCK_WAIT_S, MountPlan
 from s3fs_meta.mount.remount import RemountHandlers
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.tree_handlers import TreeHandlers
@@ -61,7 +61,12 @@ from s3fs_meta.sync.opening.local_state_choice import advising
 from s3fs_meta.sync.opening.offline import open_offline
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir, remove_stale_snapshot, remove_stale_snapshots
+from s3fs_meta.sync.state_dir import (
+    LockWatch,
+    StateDir,
+    remove_stale_snapshot,
+    remove_stale_snapshots,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -114,27 +119,47 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
     """
     state_dir = StateDir(plan.place.state)
     if state_dir.is_locked_by_other:
-        try:
-            present = await control_api.request_status(plan.place)
-        except (NotMountedError, ControlError):
+        present = await _present_mount(plan)
+        if present is not None:
+            await _wait_for_end(present, plan, front)
+        elif state_dir.is_locked_by_other:
             return  # the process is fsck, or about to end: open_filesystem waits for the lock
-        if present["state"] == control_api.DETACHED:
-            used = control_api.used_by(present)
-            raise HeldError(
-                f"unmounted from {present['mountpoint']}, but still in use {used}; end these "
-                "processes, or run "
-                f"s3fs-meta umount --force {present['mountpoint']}"
-            )
-        if present["state"] != control_api.ENDING:
-            raise HeldError(f"already mounted on {present['mountpoint']}")
-        front.notice("waiting for an earlier mount to finish its upload")
-        await control_api.wait_finished(plan.place, front, trio.Event())
     left = mount_table.find(str(plan.mountpoint))
     if left is not None:
         if targets.unquoted(left.source) != plan.place.url:
             raise SettingsError(f"{left.source} is mounted on {plan.mountpoint}")
         front.notice(f"detaching the mount of a killed daemon from {plan.mountpoint}")
         await fuse.detach(plan.mountpoint)
+
+
+async def _present_mount(plan: MountPlan) -> dict[str, Any] | None:
+    """Return the figures of the mount that has the state directory, None if none answers.
+
+    A killed daemon keeps the lock until it has exited. It is waited for if its mount is still at
+    the mountpoint.
+    """
+    with LockWatch(plan.place.state) as watch:
+        try:
+            return await control_api.request_status(plan.place)
+        except (NotMountedError, ControlError):
+            if mount_table.find(str(plan.mountpoint)) is not None:
+                with trio.move_on_after(LOCK_WAIT_S):
+                    await watch.wait_until_free()
+    return None
+
+
+async def _wait_for_end(present: Mapping[str, Any], plan: MountPlan, front: Front) -> None:
+    """Wait until a mount that is ending has ended. Raises as ``_wait_for_earlier``."""
+    if present["state"] == control_api.DETACHED:
+        used = control_api.used_by(present)
+        raise HeldError(
+            f"unmounted from {present['mountpoint']}, but still in use {used}; end these "
+            f"processes, or run s3fs-meta umount --force {present['mountpoint']}"
+        )
+    if present["state"] != control_api.ENDING:
+        raise HeldError(f"already mounted on {present['mountpoint']}")
+    front.notice("waiting for an earlier mount to finish its upload")
+    await control_api.wait_finished(plan.place, front, trio.Event())
 
 
 async def _open(

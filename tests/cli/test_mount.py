@@ -1,5 +1,7 @@
 """The mount and umount commands, on real mounts."""
 
+import contextlib
+import fcntl
 import filecmp
 import os
 import shutil
@@ -266,3 +268,39 @@ def test_mkdir_creates_the_mountpoint(program: Program, place: Place) -> None:
     refused = program.run("mount", "--mkdir", place.url, "/proc/no/such")
     assert refused.returncode == ExitStatus.USAGE
     assert "cannot create the mountpoint '/proc/no/such'" in refused.stderr
+
+
+def _users_of(path: Path) -> set[int]:
+    """Return the processes that have a file open."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if entry.readlink() == path:
+                found.add(int(entry.parts[2]))
+    return found
+
+
+@pytest.mark.mount
+def test_mount_waits_for_a_killed_daemon_that_has_not_exited_yet(
+    program: Program, mounted: Place
+) -> None:
+    """Until it has exited, the kernel keeps its lock; its mount can be detached only then."""
+    [state] = program.cachedir.glob("*/meta.db")
+    lock = state.with_name("lock")
+    pid = program.status(mounted.mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    with lock.open("rb") as exiting:  # holds the lock in place of the daemon
+        fcntl.flock(exiting, fcntl.LOCK_EX)
+        command = [sys.executable, "-m", "s3fs_meta", "mount", mounted.url, str(mounted.mountpoint)]
+        with subprocess.Popen(
+            [*command, "--cachedir", str(program.cachedir)],
+            env=program.environment,
+            stderr=subprocess.DEVNULL,
+        ) as again:
+            while not _users_of(lock) - {os.getpid()}:
+                assert again.poll() is None, "the mount did not wait"
+            fcntl.flock(exiting, fcntl.LOCK_UN)
+            again.wait(timeout=30)
+    assert again.returncode == 0
+    assert program.status(mounted.mountpoint)["state"] == "serving"

@@ -13,6 +13,7 @@ from contrib.soak.states import BLOCK_BYTES, Observed, State
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import CorruptionError
 from s3fs_meta.model import ObjectKey
 
 _KINDS: Final = {
@@ -89,9 +90,11 @@ def _note_tainted(run: Run, damage: Damage) -> None:
     """Record which content and which points in time may be lost."""
     if damage.kind == "pack":
         key = ObjectKey(damage.key)
-        blocks = {
-            trimmed(data) for _, data in pack_codec.open_pack(_keyring(run), key, damage.original)
-        }
+        try:
+            opened = pack_codec.open_pack(_keyring(run), key, damage.original)
+            blocks = {trimmed(data) for _, data in opened}
+        except CorruptionError:
+            return  # it was damaged before, and its content was recorded then
         run.history.tainted |= blocks
         run.history.past_tainted |= blocks
     elif damage.kind not in {"superblock", "lease"}:

@@ -416,7 +416,11 @@ class Database(Statements):
             self._refuses = True
         if not self.pragmas.can_undo:
             self._refuses = True
-        self.listeners.lost()
+        try:
+            self.listeners.lost()
+        except S3fsError as exc:  # the disk fails; the mount is read-only, but must not end
+            _log.error("database %s cannot be read after a lost group: %s", self.path, exc)
+            self._refuses = True
 
     # --- following -----------------------------------------------------------------------------
 

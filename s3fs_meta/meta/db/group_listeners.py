@@ -8,6 +8,8 @@ import operator
 from collections.abc import Callable
 from typing import Protocol
 
+from s3fs_meta.errors import S3fsError
+
 
 class LossStep(enum.IntEnum):
     """The order in which listeners are notified of a lost group."""
@@ -58,6 +60,16 @@ class GroupListeners:
         self._of_loss.sort(key=operator.itemgetter(0))
 
     def lost(self) -> None:
-        """Call the functions that are registered for a lost group."""
+        """Call the functions that are registered for a lost group.
+
+        Raises:
+            S3fsError: a function could not read the database; the others were called, too.
+        """
+        failed: list[S3fsError] = []
         for _step, listener in self._of_loss:
-            listener()
+            try:
+                listener()
+            except S3fsError as exc:
+                failed.append(exc)
+        if failed:
+            raise failed[0]

@@ -295,6 +295,24 @@ def test_change_recorder_is_called_before_and_after_the_changes_of_a_group(
     assert local_state.get(db, "recorded") == "in the same transaction"
 
 
+def test_listener_that_cannot_read_rows_does_not_prevent_the_others(db: Database) -> None:
+    """The disk may be gone when a group is lost: the mount turns read-only, and does not end."""
+    called: list[LossStep] = []
+
+    def fail() -> None:
+        raise DatabaseError("the disk is gone")
+
+    db.listeners.when_lost(LossStep.RELOAD, fail)
+    for step in LossStep:
+        db.listeners.when_lost(step, partial(called.append, step))
+    db.begin()
+    db.rollback()
+
+    assert called == list(LossStep)
+    with pytest.raises(DatabaseError):
+        db.begin()
+
+
 def test_listeners_for_a_lost_group_are_called_in_the_order_of_their_steps(
     make_database: MakeDatabase,
 ) -> None:

@@ -212,6 +212,10 @@ LEASE_CHECK_S: Final = 10.0
 # Batches packed or uploaded at once; each needs memory for all its packs: 2 x SEAL_BATCH_BYTES,
 # plain and packed.
 UPLOADS_MAX: Final = 2
+# The speed of uploads is that of the last packs, at most 8, which ended within 30 s: it follows a
+# change of the network within seconds, and one slow request does not decide it.
+UPLOADS_MEASURED: Final = 8
+UPLOADS_MEASURED_S: Final = 30.0
 
 # --- cache -------------------------------------------------------------------------------------
 CACHE_BYTES_MIN: Final = 64 * MIB
@@ -390,6 +394,10 @@ UNLIMITED_INODES: Final = 1 << 40
 KERNEL_READAHEAD_KIB: Final = 1024  # read-ahead of the kernel: one FUSE read of the largest size
 KERNEL_BACKGROUND_MAX: Final = 64  # pending kernel requests for read-ahead and write-back
 HOLDERS_SHOWN_MAX: Final = 10  # processes of other mount namespaces named in a message
+# Threads whose process is searched in /proc, those with most requests: some ms in a thread.
+REQUESTER_THREADS_MAX: Final = 256
+REQUESTERS_S_MAX: Final = 3600.0  # age of requests that are counted for this list
+REQUESTERS_SHOWN_MAX: Final = 20  # processes in the list of those that send most requests
 # After an unmount the daemon must end within this time if no process visibly uses the mount.
 HELD_S_MAX: Final = 5.0
 HELD_PAUSE_S: Final = 0.1  # pause between two checks whether the daemon has ended

@@ -1,10 +1,12 @@
 """The figures of a mount as text: one screen for people, or a table of all figures."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 from s3fs_meta.console import output
 from s3fs_meta.mount import health, mount_holders
+from s3fs_meta.mount.latency import histograms
 from s3fs_meta.mount.mount_holders import Holder
 
 # Texts shown instead of the names of figures, since "file 3 MiB" would be meaningless.
@@ -28,6 +30,7 @@ def screen(figures: Mapping[str, Any]) -> dict[str, str]:
         "files": f"{figures['inodes']} inodes, {output.human_bytes(figures['file_bytes'])}",
         "stored": _stored(figures),
         "only on this host": _at_risk(figures),
+        "upload": shown_upload(figures["upload"]),
         "cache": _cache(figures["cache"]),
         "bucket": f"txg {chain['txg']} of {output.human_time(chain['created_ns'])}",
     }
@@ -72,6 +75,20 @@ def _at_risk(figures: Mapping[str, Any]) -> str:
     return f"changes of the last {found.age_s:.1f} s, {content} to upload"
 
 
+def shown_upload(upload: Mapping[str, Any]) -> str:
+    """Return the size, the speed and the remaining time of the upload as text."""
+    pending_bytes, per_s = upload["pending_bytes"], upload.get("sent_bytes_per_s")
+    if not pending_bytes:
+        return "nothing to upload"
+    words = [f"{output.human_bytes(pending_bytes)} left"]
+    if upload["last_error"]:
+        words.append("waits for the bucket")
+    elif per_s is not None:
+        words.append(f"{output.human_bytes(per_s)}/s")
+        words.append(f"about {output.human_duration(upload['left_s'])}")
+    return ", ".join(words)
+
+
 def _cache(cache: Mapping[str, Any]) -> str:
     used, limit = output.human_bytes(cache["bytes"]), output.human_bytes(cache["bytes_max"])
     hits = "" if cache["hit_ratio"] is None else f", {cache['hit_ratio']:.0%} of reads found there"
@@ -93,7 +110,7 @@ def table_rows(figures: Mapping[str, Any]) -> dict[str, str]:
     rows: dict[str, str] = {}
     for name, value in _flat(figures):
         last = name.rsplit(" ", 1)[-1]
-        if value is None or value == "" or name.startswith("store "):
+        if value is None or value == "" or name.startswith(("store ", "latency ")):
             continue
         if name == "capacity bytes" and value == 0:
             rows["capacity"] = "unlimited"
@@ -110,7 +127,23 @@ def table_rows(figures: Mapping[str, Any]) -> dict[str, str]:
             rows[name] = "yes" if value else "no"
         else:
             rows[name] = str(value)
-    return rows
+    return rows | _latencies(figures)
+
+
+def _latencies(figures: Mapping[str, Any]) -> dict[str, str]:
+    """Return the times of requests since the mount, by operation."""
+    return {
+        f"latency of {name}": f"p50 {shown_latency(one.quantile_s(0.5))}, "
+        f"p99 {shown_latency(one.quantile_s(0.99))}, {one.count} requests"
+        for name, one in histograms(figures).items()
+    }
+
+
+def shown_latency(time_s: float | None) -> str:
+    """Return a quantile as text."""
+    if time_s is None:
+        return ""
+    return "over 100 s" if math.isinf(time_s) else output.human_duration(time_s)
 
 
 def _flat(figures: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:

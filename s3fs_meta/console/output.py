@@ -11,6 +11,9 @@ from rich.table import Table
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024.0
+_SECOND_IN_MS = 0.9995  # shorter times are shown in ms
+_SHORT_S = 10.0
+_MINUTE_S = 60.0
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -50,6 +53,17 @@ def human_bytes(size_bytes: float) -> str:
             return f"{size_bytes:.3g} {unit}" if unit != "B" else f"{size_bytes:.0f} B"
         size_bytes /= _STEP
     return f"{size_bytes:.3g} {_UNITS[-1]}"
+
+
+def human_duration(time_s: float) -> str:
+    """Return a time span with a unit, in two or three significant digits; minutes are rounded."""
+    if time_s < _SECOND_IN_MS:
+        return f"{time_s * 1000:.3g} ms"
+    if time_s < _MINUTE_S:
+        return f"{time_s:.2g} s" if time_s < _SHORT_S else f"{time_s:.0f} s"
+    minutes = round(time_s / _MINUTE_S)
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if hours else f"{minutes} min"
 
 
 def human_time(time_ns: int) -> str:

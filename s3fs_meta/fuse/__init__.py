@@ -5,6 +5,7 @@ raw_operations   handlers of requests that pyfuse3 does not pass on
 error_boundary   wrapper of every handler, which turns exceptions into errnos
 kernel_session   one session: mounts, serves requests, unmounts
 request_loop     receives requests from the kernel
+request_times    how long requests take, and which threads send them
 kernel_cache     invalidates the kernel's caches after changes that the kernel did not request
 write_back       collects dirty pages from the kernel
 

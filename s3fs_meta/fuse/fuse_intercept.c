@@ -1,7 +1,9 @@
 /*
- * Intercepts the kernel's requests that libfuse or pyfuse3 does not pass on.
+ * Intercepts the kernel's requests that libfuse or pyfuse3 does not pass on, and measures how long
+ * every request takes.
  *
- * Owns: the list of these requests, sending their answers, and the flags agreed with the kernel.
+ * Owns: the list of these requests, sending their answers, the flags agreed with the kernel, the
+ * times of requests and who sent the last ones (fuse/request_times.py reads both).
  * Does not know: what the requests mean. A Python object has a method for each request.
  *
  * pyfuse3 gives each request to libfuse's fuse_session_process_buf. This module defines a function
@@ -24,8 +26,10 @@
 #include <fuse_log.h>
 #include <fuse_lowlevel.h>
 #include <linux/fuse.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Older kernel headers do not define these opcodes. */
@@ -57,6 +61,105 @@ typedef struct {
     };
 } Request;
 
+/* --- how long requests take, and who sends them ------------------------------------------------ */
+
+#define OPCODES 64      /* larger opcodes are counted as 0, which the kernel does not use */
+#define BOUNDS 23       /* upper bounds of the buckets; one more bucket has no bound */
+#define FLIGHTS 4096    /* requests in progress that can be measured; a power of two */
+#define FLIGHT_PROBES 8 /* entries of `flights` that are tried for one request */
+#define RECENT 16384    /* requests whose senders are remembered; a power of two */
+#define NO_USER 0xffffffffu /* sender of the write-back of dirty pages; no valid user ID */
+
+static const uint64_t bounds_ns[BOUNDS] = {
+    5000ull, 10000ull, 20000ull, 50000ull, 100000ull, 200000ull, 500000ull,
+    1000000ull, 2000000ull, 5000000ull, 10000000ull, 20000000ull, 50000000ull,
+    100000000ull, 200000000ull, 500000000ull, 1000000000ull, 2000000000ull, 5000000000ull,
+    10000000000ull, 20000000000ull, 50000000000ull, 100000000000ull};
+
+/* The answered requests with one opcode. */
+static struct {
+    uint64_t total_ns;
+    uint64_t counts[BOUNDS + 1];
+} times[OPCODES];
+
+/* The requests that are not answered yet, found by their number; 0: the entry is free. */
+static struct {
+    uint64_t unique;
+    uint64_t begun_ns;
+    unsigned opcode;
+} flights[FLIGHTS];
+
+/* The senders of the last requests, in a ring. */
+static struct {
+    uint64_t at_ns;
+    unsigned thread;
+    unsigned user;
+} recent[RECENT];
+static uint64_t received; /* number of requests that were stored in `recent` */
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+/* The kernel counts up the numbers of requests in steps of 2, so the lowest bit is not used. */
+static unsigned flight_of(uint64_t unique, unsigned probe)
+{
+    return (unsigned)((unique >> 1) + probe) & (FLIGHTS - 1);
+}
+
+/* Note that a request has arrived. Requests without an answer are not measured. */
+static void begin_flight(const struct fuse_in_header *header, unsigned user)
+{
+    uint64_t begun_ns;
+
+    switch (header->opcode) {
+    case FUSE_INIT:
+    case FUSE_FORGET:
+    case FUSE_BATCH_FORGET:
+    case FUSE_INTERRUPT:
+    case FUSE_NOTIFY_REPLY:
+        return;
+    }
+    begun_ns = now_ns();
+    recent[received & (RECENT - 1)].at_ns = begun_ns;
+    recent[received & (RECENT - 1)].thread = header->pid;
+    recent[received & (RECENT - 1)].user = user;
+    received++;
+    for (unsigned probe = 0; probe < FLIGHT_PROBES; probe++) {
+        unsigned at = flight_of(header->unique, probe);
+
+        if (flights[at].unique == 0) {
+            flights[at].unique = header->unique;
+            flights[at].begun_ns = begun_ns;
+            flights[at].opcode = header->opcode < OPCODES ? header->opcode : 0;
+            return;
+        }
+    }
+}
+
+/* Count a request that is answered now. */
+static void end_flight(uint64_t unique)
+{
+    for (unsigned probe = 0; unique != 0 && probe < FLIGHT_PROBES; probe++) {
+        unsigned at = flight_of(unique, probe), bucket = 0;
+        uint64_t took_ns;
+
+        if (flights[at].unique != unique)
+            continue;
+        took_ns = now_ns() - flights[at].begun_ns;
+        while (bucket < BOUNDS && took_ns > bounds_ns[bucket])
+            bucket++;
+        times[flights[at].opcode].counts[bucket]++;
+        times[flights[at].opcode].total_ns += took_ns;
+        flights[at].unique = 0;
+        return;
+    }
+}
+
 /* --- answers ---------------------------------------------------------------------------------- */
 
 static void answer(uint64_t unique, int error, const void *data, size_t length)
@@ -65,6 +168,7 @@ static void answer(uint64_t unique, int error, const void *data, size_t length)
         .len = (unsigned)(sizeof out + length), .error = -error, .unique = unique};
     struct iovec parts[2] = {{&out, sizeof out}, {(void *)data, length}};
 
+    end_flight(unique);
     if (writev(channel, parts, 2) < 0 && errno != ENOENT) /* ENOENT: the process was killed */
         fuse_log(FUSE_LOG_ERR, "the kernel refused an answer: %s\n", strerror(errno));
 }
@@ -79,6 +183,8 @@ static ssize_t write_answer(int fd, struct iovec *parts, int count, void *Py_UNU
             ((struct fuse_init_out *)parts[1].iov_base)->flags |= wanted;
         init_unique = 0;
     }
+    if (count > 0)
+        end_flight(((struct fuse_out_header *)parts[0].iov_base)->unique); /* 0: a notification */
     return writev(fd, parts, count);
 }
 
@@ -138,6 +244,15 @@ static long long caller_of(const Request *request)
     if (request->header.opcode == FUSE_WRITE && request->write.write_flags & FUSE_WRITE_CACHE)
         return WRITE_BACK;
     return request->header.uid;
+}
+
+/* Note the sender of a request, and that it has arrived. */
+static void note_arrival(const struct fuse_buf *buffer, int is_complete)
+{
+    const Request *request = buffer->mem;
+    long long user = is_complete ? caller_of(request) : (long long)request->header.uid;
+
+    begin_flight(&request->header, user == WRITE_BACK ? NO_USER : (unsigned)user);
 }
 
 /* Return true if this module answers the request; else libfuse must get the changed request. */
@@ -201,6 +316,9 @@ fuse_session_process_buf(struct fuse_session *session, const struct fuse_buf *bu
     if (real == NULL)
         real = (void (*)(struct fuse_session *, const struct fuse_buf *))dlsym(
             RTLD_NEXT, "fuse_session_process_buf");
+    if (handlers != NULL && !(buffer->flags & FUSE_BUF_IS_FD)
+        && buffer->size >= sizeof(struct fuse_in_header))
+        note_arrival(buffer, is_complete);
     if (is_complete) {
         caller = caller_of(buffer->mem);
         caller_thread = ((const Request *)buffer->mem)->header.pid;
@@ -229,7 +347,75 @@ static PyObject *module_install(PyObject *Py_UNUSED(module), PyObject *arguments
     channel = -1;
     caller = UNKNOWN;
     caller_thread = 0;
+    memset(flights, 0, sizeof flights);
+    if (given != NULL) { /* after the session the figures stay readable */
+        memset(times, 0, sizeof times);
+        received = 0;
+    }
     Py_RETURN_NONE;
+}
+
+static PyObject *numbers(const uint64_t *values, Py_ssize_t count)
+{
+    PyObject *found = PyTuple_New(count);
+
+    for (Py_ssize_t at = 0; found != NULL && at < count; at++) {
+        PyObject *number = PyLong_FromUnsignedLongLong(values[at]);
+
+        if (number == NULL)
+            Py_CLEAR(found);
+        else
+            PyTuple_SET_ITEM(found, at, number);
+    }
+    return found;
+}
+
+static PyObject *module_bounds_ns(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return numbers(bounds_ns, BOUNDS);
+}
+
+static PyObject *module_times(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    PyObject *found = PyList_New(0);
+
+    for (unsigned opcode = 0; found != NULL && opcode < OPCODES; opcode++) {
+        uint64_t answered = 0;
+        PyObject *row;
+
+        for (unsigned bucket = 0; bucket <= BOUNDS; bucket++)
+            answered += times[opcode].counts[bucket];
+        if (answered == 0)
+            continue;
+        row = Py_BuildValue("IKN", opcode, (unsigned long long)times[opcode].total_ns,
+                            numbers(times[opcode].counts, BOUNDS + 1));
+        if (row == NULL || PyList_Append(found, row) < 0)
+            Py_CLEAR(found);
+        Py_XDECREF(row);
+    }
+    return found;
+}
+
+static PyObject *module_waiting(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    uint64_t now = now_ns(), oldest_ns = 0;
+    unsigned count = 0;
+
+    for (unsigned at = 0; at < FLIGHTS; at++)
+        if (flights[at].unique != 0) {
+            count++;
+            if (now - flights[at].begun_ns > oldest_ns)
+                oldest_ns = now - flights[at].begun_ns;
+        }
+    return Py_BuildValue("IK", count, (unsigned long long)oldest_ns);
+}
+
+static PyObject *module_recent(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    uint64_t count = received < RECENT ? received : RECENT;
+
+    return Py_BuildValue("KKy#", (unsigned long long)now_ns(), (unsigned long long)received,
+                         (const char *)recent, (Py_ssize_t)(count * sizeof recent[0]));
 }
 
 static PyObject *module_is_in_use(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
@@ -273,6 +459,16 @@ static PyMethodDef methods[] = {
      "Return the thread of the last request, or 0 for a thread in another process namespace."},
     {"answer", module_answer, METH_VARARGS,
      "Answer the request with a number; give an errno or 0, and the content."},
+    {"bounds_ns", module_bounds_ns, METH_NOARGS,
+     "Return the upper bounds of the buckets of times, ascending; one more bucket has no bound."},
+    {"times", module_times, METH_NOARGS,
+     "Return the answered requests of the session: for each opcode the sum of their times in ns,\n"
+     "and their number in each bucket."},
+    {"waiting", module_waiting, METH_NOARGS,
+     "Return the number of requests without an answer, and the age of the oldest one in ns."},
+    {"recent", module_recent, METH_NOARGS,
+     "Return the time in ns, the number of requests of the session, and for each of the last ones,\n"
+     "in any order: time, thread, user."},
     {NULL},
 };
 

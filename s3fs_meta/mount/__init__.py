@@ -5,7 +5,8 @@ acquisition    opens the filesystem for the mount: local state, bucket, lease
 service        one mount: connects the components, starts the tasks, ends them in order
 daemon         the process in the background, and its parent that waits for it
 control_api    the requests that commands send to a running mount, and the responses
-figures        the figures that ``status`` reports
+figures        the figures that ``status`` reports; ``latency`` has the arithmetic of histograms
+requesters     the processes that send most requests
 remount        client and daemon of ``mount -o remount,ro``
 targets        maps a URL or a mountpoint to the filesystem and its local state
 mount_paths    maps a path to a directory entry, and removes the entry

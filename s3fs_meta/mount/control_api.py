@@ -4,6 +4,8 @@ Owns: the commands of the control socket, except ``remove`` (``mount_paths``). E
 command, its arguments and its response; the daemon may send progress events before the response.
 
     status    → figures (``figures``)
+    requesters {"within_s": seconds} → {"span_s": seconds, "requests": number, "processes":
+                [{"pid", "name", "uid", "requests"}]}, see ``requesters``
     flush     {"image": bool} → {"published": bool, "txg": number}, with progress
               and the event {"waits": why} while the bucket accepts no uploads
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
@@ -43,6 +45,7 @@ from s3fs_meta.mount.targets import Target, named, outcome_of
 from s3fs_meta.sync.state_dir import LockWatch
 
 STATUS: Final = "status"
+REQUESTERS: Final = "requesters"
 FLUSH: Final = "flush"
 RECLAIM: Final = "reclaim"
 FINISHED: Final = "finished"
@@ -74,6 +77,16 @@ async def request_status(place: Target) -> dict[str, Any]:
         NotMountedError: the filesystem is not mounted.
     """
     return await _ask(place, STATUS)
+
+
+async def request_requesters(place: Target, within_s: float) -> dict[str, Any]:
+    """Return the processes that have sent most requests to a mount within the last seconds.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the mount is of an older version, which does not count them.
+    """
+    return await _ask(place, REQUESTERS, {"within_s": within_s})
 
 
 async def request_unshipped(place: Target) -> dict[str, Any]:

@@ -8,11 +8,14 @@ import os
 import time
 from typing import Any
 
+import trio
+
 from s3fs_meta.model import BlockState, PointInTime
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.sync.history.points_in_time import mark_of
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.upload.throughput import Speed
 
 
 def figures(
@@ -85,13 +88,25 @@ def _cache(session: Session) -> dict[str, Any]:
 
 
 def _upload(session: Session) -> dict[str, Any]:
+    pending_bytes = session.cache.index.pending_bytes
+    throughput = session.uploader.throughput
+    is_stuck = bool(session.uploader.last_error)
+    speed = None if is_stuck else throughput.speed(trio.current_time())
     return {
         "pending_blocks": session.cache.index.pending_count,
-        "pending_bytes": session.cache.index.pending_bytes,
+        "pending_bytes": pending_bytes,
         "packs_uploaded": session.uploader.uploaded_packs,
+        "sent_bytes": throughput.sent_bytes,
+        "sent_bytes_per_s": None if speed is None else round(speed.sent_bytes),
+        "left_s": None if speed is None else _left_s(pending_bytes, speed),
         "lost_blocks": len(session.uploader.lost),
         "last_error": session.uploader.last_error,
     }
+
+
+def _left_s(pending_bytes: int, speed: Speed) -> float:
+    """Return how long the upload of all dirty blocks takes at a speed."""
+    return round(pending_bytes / max(speed.content_bytes, 1), 1)
 
 
 def _chain(session: Session) -> dict[str, Any]:

@@ -36,14 +36,22 @@ from s3fs_meta.errors import (
     UsageError,
 )
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fuse import kernel_cache
+from s3fs_meta.fuse import kernel_cache, request_times
 from s3fs_meta.fuse import kernel_session as fuse
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.kernel_cache import KernelCache
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.write_back import WriteBack
-from s3fs_meta.limits import UNSHIPPED_PATHS_MAX
-from s3fs_meta.mount import control_api, mount_holders, mount_table, process, targets, tree_handlers
+from s3fs_meta.limits import REQUESTERS_S_MAX, UNSHIPPED_PATHS_MAX
+from s3fs_meta.mount import (
+    control_api,
+    mount_holders,
+    mount_table,
+    process,
+    requesters,
+    targets,
+    tree_handlers,
+)
 from s3fs_meta.mount.acquisition import may_be_offline, open_for_mount, why_offline
 from s3fs_meta.mount.figures import figures
 from s3fs_meta.mount.kernel_side import KernelSide
@@ -350,6 +358,7 @@ class Mount:
     def _handlers(self) -> dict[str, Handler]:
         return {
             control_api.STATUS: self._on_status,
+            control_api.REQUESTERS: self._on_requesters,
             control_api.FLUSH: self._on_flush,
             control_api.RECLAIM: self._on_reclaim,
             control_api.FINISHED: self._on_finished,
@@ -365,6 +374,7 @@ class Mount:
         found = figures(self._session, plan.place.url, str(plan.mountpoint), plan.options.at)
         found["extension"] = "used"  # always; scripts may query it
         found["requests"] = dict(self._requests)
+        found["latency"] = request_times.figures()
         found["trees"] = self._trees.figures()
         if self._write_back is not None:
             found["kernel"] = self._write_back.figures()
@@ -377,6 +387,9 @@ class Mount:
             found["holders"] = [one._asdict() for one in holders]
             found["state"] = control_api.DETACHED
         return found
+
+    async def _on_requesters(self, arguments: Message, _report: Report) -> Message:
+        return await requesters.find(min(float(arguments["within_s"]), REQUESTERS_S_MAX))
 
     async def _on_end(self, _arguments: Message, _report: Report) -> Message:
         """Refuse further changes and end, even if the mountpoint is in use."""

@@ -1,6 +1,7 @@
 """The status command."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -82,6 +83,35 @@ def test_each_printed_size_has_a_label() -> None:
     rows = status_view.table_rows({"file_bytes": 1, "capacity_bytes": 0, "cache": {"bytes": 2}})
 
     assert rows == {"size of all files": "1 B", "capacity": "unlimited", "cache used": "2 B"}
+
+
+UPLOADING = {"pending_bytes": 3 << 20, "sent_bytes_per_s": 1 << 20, "left_s": 6.0, "last_error": ""}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, "3 MiB left, 1 MiB/s, about 6 s"),
+        ({"sent_bytes_per_s": None, "left_s": None}, "3 MiB left"),
+        ({"last_error": "refused"}, "3 MiB left, waits for the bucket"),
+        ({"pending_bytes": 0}, "nothing to upload"),
+    ],
+)
+def test_upload_is_shown_with_its_speed_and_the_time_left(
+    changed: dict[str, object], expected: str
+) -> None:
+    assert status_view.shown_upload(UPLOADING | changed) == expected
+
+
+def test_latencies_are_printed_as_quantiles() -> None:
+    """The buckets themselves are only in the JSON output."""
+    counts = {"counts": [9, 90, 0, 1], "total_s": 1.0}
+    times = {"bounds_s": [0.001, 0.002, 0.1], "operations": {"read": counts}, "waiting": 0}
+
+    rows = status_view.table_rows({"latency": times})
+
+    assert rows == {"latency of read": "p50 1.46 ms, p99 2 ms, 100 requests"}
+    assert status_view.shown_latency(math.inf) == "over 100 s"
 
 
 @pytest.mark.mount

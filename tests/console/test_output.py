@@ -18,3 +18,19 @@ def test_table_prints_texts_unchanged(capsys: pytest.CaptureFixture[str]) -> Non
     output.print_table({"name": "[red]x"})
 
     assert "[red]x" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("time_s", "expected"),
+    [
+        (0.0000312, "0.0312 ms"),
+        (0.5, "500 ms"),
+        (0.9999, "1 s"),
+        (1.25, "1.2 s"),
+        (42.4, "42 s"),
+        (90, "2 min"),
+        (3 * 3600 + 59, "3 h 1 min"),
+    ],
+)
+def test_durations_are_printed_with_a_unit(time_s: float, expected: str) -> None:
+    assert output.human_duration(time_s) == expected

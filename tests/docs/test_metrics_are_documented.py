@@ -11,6 +11,13 @@ from tests.programs import Program
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
+# Figures below these have the names of what they count.
+PLURAL = {
+    "store.": "<method>",
+    "requests.": "<kind>",
+    "latency.operations.": "<operation>",
+}
+
 __all__ = ["empty", "mounted", "place", "program"]  # fixtures
 
 
@@ -18,10 +25,10 @@ def _names(figures: dict[str, Any], before: str = "") -> set[str]:
     found = set()
     for key, value in figures.items():
         if isinstance(value, dict):
-            inner = "store.<method>." if before == "store." else f"{before}{key}."
+            inner = before + PLURAL.get(before, key) + "."
             found |= _names(value, inner)
         else:
-            found.add(f"{before}<kind>" if before == "requests." else before + key)
+            found.add(before + PLURAL.get(before, key))
     return found
 
 

@@ -8,7 +8,7 @@ healing     marks packs with proven damage, and uploads their cached blocks agai
 
 Start at ``uploader.Uploader.run``. ``sealing`` decides which blocks are sealed and when, ``packer``
 makes packs of them, ``pack_index`` reads the index of a pack in the bucket, ``bounds`` has the
-sizes of batches.
+sizes of batches, ``throughput`` measures the speed of uploads.
 Below: cache (block files), codec.pack (bytes), objects (the store).
 Above: changelog, which ships the rows that refer to packs.
 """

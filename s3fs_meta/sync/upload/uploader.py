@@ -49,6 +49,7 @@ from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.upload.cut import Cut, PackRecord
 from s3fs_meta.sync.upload.packer import Hashed, Packer, Sealed
 from s3fs_meta.sync.upload.sealing import Sealer
+from s3fs_meta.sync.upload.throughput import Throughput
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ class Uploader:
         self.last_error = ""
         self._on_wait = on_wait
         self.uploaded_packs = 0
+        self.throughput = Throughput()
 
     @property
     def pending(self) -> int:
@@ -462,6 +464,7 @@ class Uploader:
         delay_s = 1.0
         while True:  # bounded by cancellation at unmount; each retry is bounded by the store
             await self._confirm_hold()
+            begun_s = trio.current_time()
             try:
                 await self._create(pack)
             except StoreError as exc:
@@ -471,6 +474,12 @@ class Uploader:
                 _log.warning("uploading a pack failed, trying again in %.0f s: %s", delay_s, exc)
             else:
                 self.last_error = ""
+                self.throughput.add(
+                    begun_s,
+                    trio.current_time(),
+                    sent_bytes=len(pack.data),
+                    content_bytes=sum(one.plain_bytes for one in pack.entries),
+                )
                 return
             await trio.sleep(delay_s)
             delay_s = min(2 * delay_s, UPLOAD_RETRY_S_MAX)

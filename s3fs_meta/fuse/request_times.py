@@ -1,0 +1,122 @@
+"""Times of the kernel's requests by operation, and the threads that sent the last ones.
+
+Owns: names of operations, conversion of the extension's counters. Does not know: their presentation,
+processes (``mount.requesters``). The extension counts, so a request costs two readings of the clock
+and no Python. A time begins when the daemon has read a request and ends when it sends the reply.
+Source: linux/fuse.h, enum fuse_opcode.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from s3fs_meta.fuse.extension import fuse_intercept
+
+# The names are those of the handlers. Opcodes that no handler serves are counted together.
+OPERATIONS: Final[Mapping[int, str]] = {
+    1: "lookup",
+    3: "getattr",
+    4: "setattr",
+    5: "readlink",
+    6: "symlink",
+    8: "mknod",
+    9: "mkdir",
+    10: "unlink",
+    11: "rmdir",
+    12: "rename",
+    13: "link",
+    14: "open",
+    15: "read",
+    16: "write",
+    17: "statfs",
+    18: "release",
+    20: "fsync",
+    21: "setxattr",
+    22: "getxattr",
+    23: "listxattr",
+    24: "removexattr",
+    27: "opendir",
+    28: "readdir",
+    29: "releasedir",
+    30: "fsyncdir",
+    35: "create",
+    39: "ioctl",
+    43: "fallocate",
+    44: "readdir",  # READDIRPLUS
+    45: "rename",  # RENAME2
+    46: "lseek",
+    47: "copy_file_range",
+    51: "create",  # TMPFILE
+    52: "statx",
+}
+OTHER: Final = "other"
+
+_SECOND_NS: Final = 1e9
+_REQUEST: Final = struct.Struct("=QII")  # time, thread, user; as ``recent`` in fuse_intercept.c
+_WRITE_BACK: Final = 0xFFFFFFFF  # NO_USER in fuse_intercept.c
+
+
+class Sender(NamedTuple):
+    """The sender of a request; *uid* is None for dirty pages that the kernel writes back."""
+
+    thread: int  # 0: of another process namespace, or the kernel
+    uid: int | None
+
+
+class Recent(NamedTuple):
+    """A copy of the last requests."""
+
+    now_ns: int
+    received: int  # requests of the session; more than *requests* has if some are forgotten
+    requests: bytes
+
+
+class Senders(NamedTuple):
+    """How many requests each sender has sent in the time *span_s*."""
+
+    span_s: float
+    counts: dict[Sender, int]
+
+
+def figures() -> dict[str, Any]:
+    """Return the times of all answered requests of the session. Schedule point: never."""
+    totals: dict[str, tuple[int, list[int]]] = {}
+    for opcode, total_ns, counts in fuse_intercept.times():
+        name = OPERATIONS.get(opcode, OTHER)
+        before_ns, before = totals.get(name, (0, [0] * len(counts)))
+        added = [one + other for one, other in zip(before, counts, strict=True)]
+        totals[name] = before_ns + total_ns, added
+    waiting, oldest_ns = fuse_intercept.waiting()
+    return {
+        "waiting": waiting,
+        "oldest_s": round(oldest_ns / _SECOND_NS, 6),
+        "bounds_s": [bound_ns / _SECOND_NS for bound_ns in fuse_intercept.bounds_ns()],
+        "operations": {
+            name: {"total_s": total_ns / _SECOND_NS, "counts": counts}
+            for name, (total_ns, counts) in sorted(totals.items())
+        },
+    }
+
+
+def recent() -> Recent:
+    """Return a copy of the last requests. Schedule point: never."""
+    return Recent(*fuse_intercept.recent())
+
+
+def senders(copy: Recent, within_s: float) -> Senders:
+    """Count the requests of each sender; for a thread, because there are thousands of requests.
+
+    Args:
+        copy: the last requests.
+        within_s: ignore older requests.
+    """
+    counts: dict[Sender, int] = {}
+    since_ns = copy.now_ns - int(within_s * _SECOND_NS)
+    oldest_ns = copy.now_ns
+    for at_ns, thread, user in _REQUEST.iter_unpack(bytes(copy.requests)):
+        oldest_ns = min(oldest_ns, at_ns)
+        if at_ns >= since_ns:
+            sender = Sender(thread, None if user == _WRITE_BACK else user)
+            counts[sender] = counts.get(sender, 0) + 1
+    has_forgotten = copy.received * _REQUEST.size > len(copy.requests) and oldest_ns >= since_ns
+    return Senders((copy.now_ns - oldest_ns) / _SECOND_NS if has_forgotten else within_s, counts)

@@ -1,0 +1,63 @@
+"""The processes that send most requests to a mount, over the last seconds.
+
+Owns: finding the process of a thread, and its name. Does not know: how requests are recorded
+(``fuse.request_times``). Nothing is computed before a command asks.
+"""
+
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import trio
+
+from s3fs_meta.fuse import request_times
+from s3fs_meta.fuse.request_times import Recent, Sender
+from s3fs_meta.limits import REQUESTER_THREADS_MAX, REQUESTERS_SHOWN_MAX
+
+WRITE_BACK: Final = "write-back by the kernel"
+_ENDED: Final = "(ended)"
+_OTHER_NAMESPACE: Final = "(in another process namespace)"
+
+
+class Process(NamedTuple):
+    """A process that sends requests, or one of several that cannot be told apart."""
+
+    pid: int | None
+    name: str
+    uid: int | None
+
+
+async def find(within_s: float) -> dict[str, Any]:
+    """Return the processes that have sent most requests within the last *within_s* seconds."""
+    return await trio.to_thread.run_sync(ranked, request_times.recent(), within_s)
+
+
+def ranked(copy: Recent, within_s: float) -> dict[str, Any]:
+    """Return the processes with most requests, the first one with the most; for a thread."""
+    span_s, counts = request_times.senders(copy, within_s)
+    by_count = sorted(counts.items(), key=lambda one: -one[1])
+    found: dict[Process, int] = {}
+    for sender, count in by_count[:REQUESTER_THREADS_MAX]:
+        process = process_of(sender)
+        found[process] = found.get(process, 0) + count
+    ranking = sorted(found.items(), key=lambda one: -one[1])[:REQUESTERS_SHOWN_MAX]
+    return {
+        "span_s": round(span_s, 3),
+        "requests": sum(counts.values()),
+        "processes": [{**one._asdict(), "requests": count} for one, count in ranking],
+    }
+
+
+def process_of(sender: Sender) -> Process:
+    """Return the process of a thread that has sent a request; its name, unless it has ended."""
+    if sender.uid is None:
+        return Process(None, WRITE_BACK, None)
+    if sender.thread == 0:
+        return Process(None, _OTHER_NAMESPACE, sender.uid)
+    try:
+        status = Path(f"/proc/{sender.thread}/status").read_text(errors="replace")
+        fields = dict(line.partition(":\t")[::2] for line in status.splitlines())
+        pid = int(fields["Tgid"])
+        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
+    except (OSError, KeyError, ValueError):
+        return Process(sender.thread, _ENDED, sender.uid)
+    return Process(pid, name, sender.uid)

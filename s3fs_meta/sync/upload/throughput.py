@@ -1,0 +1,54 @@
+"""The speed of the last uploads.
+
+Owns: how fast packs were stored while an upload ran, which ``status`` shows with the time left.
+Does not know: packs.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from s3fs_meta.limits import UPLOADS_MEASURED, UPLOADS_MEASURED_S
+
+
+class Speed(NamedTuple):
+    """Bytes per second of the last uploads."""
+
+    sent_bytes: float  # of packs: what the network carries
+    content_bytes: float  # of the blocks in them, before compression
+
+
+class _Upload(NamedTuple):
+    begun_s: float
+    ended_s: float
+    sent_bytes: int
+    content_bytes: int
+
+
+class Throughput:
+    """The last uploads of packs that succeeded."""
+
+    def __init__(self) -> None:
+        self._uploads: deque[_Upload] = deque(maxlen=UPLOADS_MEASURED)
+        self.sent_bytes = 0  # since the mount
+
+    def add(self, begun_s: float, ended_s: float, *, sent_bytes: int, content_bytes: int) -> None:
+        """Record an upload that succeeded; times are those of trio's clock."""
+        self._uploads.append(_Upload(begun_s, ended_s, sent_bytes, content_bytes))
+        self.sent_bytes += sent_bytes
+
+    def speed(self, now_s: float) -> Speed | None:
+        """Return the speed of the last uploads; None if none has ended for a while.
+
+        Pauses between uploads do not count, and uploads at the same time count once.
+        """
+        recent = [one for one in self._uploads if now_s - one.ended_s <= UPLOADS_MEASURED_S]
+        busy_s, until_s = 0.0, float("-inf")
+        for one in sorted(recent):
+            busy_s += max(one.ended_s - max(one.begun_s, until_s), 0.0)
+            until_s = max(until_s, one.ended_s)
+        if busy_s <= 0:
+            return None
+        return Speed(
+            sum(one.sent_bytes for one in recent) / busy_s,
+            sum(one.content_bytes for one in recent) / busy_s,
+        )

@@ -1,0 +1,132 @@
+"""Times of requests by operation, and the threads that sent the last ones."""
+
+import os
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.fuse import request_times
+from s3fs_meta.fuse.operations import _HANDLERS, RAW_HANDLERS
+from s3fs_meta.fuse.request_times import OPERATIONS, Recent, Sender, senders
+from s3fs_meta.model import ROOT_INO
+from tests.fuse.conftest import Mounted
+
+SECOND_NS = 10**9
+REQUEST = struct.Struct("=QII")
+# ``setattr``, ``listxattr`` and ``lseek`` are answered by the extension, the others by libfuse.
+MEASURED = (
+    *("lookup", "mkdir", "create", "write", "read", "rename", "unlink", "statfs", "fsync"),
+    *("setattr", "listxattr", "lseek"),
+)
+
+
+def _copy(*requests: tuple[int, int, int], now_s: int = 100, received: int = 0) -> Recent:
+    content = b"".join(REQUEST.pack(at_s * SECOND_NS, *rest) for at_s, *rest in requests)
+    return Recent(now_s * SECOND_NS, received or len(requests), content)
+
+
+def _use(path: Path) -> None:
+    """Send a request of each kind in MEASURED."""
+    for number in range(3):
+        (path / f"d{number}").mkdir()
+        file = path / f"f{number}"
+        with file.open("w+b") as handle:
+            handle.write(b"x" * 100_000)
+            os.fsync(handle.fileno())
+            os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            handle.seek(0)
+            handle.read()
+        file.chmod(0o600)
+        os.listxattr(file)
+        with file.open("rb") as handle:
+            os.lseek(handle.fileno(), 0, os.SEEK_HOLE)
+        file.rename(path / f"g{number}")
+        (path / f"g{number}").unlink()
+        os.statvfs(path)
+
+
+def test_every_handler_that_replies_has_its_operation() -> None:
+    """``forget`` has no reply, and ``clear_privileges`` is part of a write."""
+    replying = {*_HANDLERS, *RAW_HANDLERS} - {"forget", "clear_privileges"}
+
+    assert set(OPERATIONS.values()) == replying
+
+
+@pytest.mark.mount
+async def test_every_answered_request_is_in_one_bucket_of_its_operation(mounted: Mounted) -> None:
+    await mounted.run(_use, mounted.path)
+
+    found = request_times.figures()
+    requests = mounted.handlers.operations.requests
+    counts = {name: sum(found["operations"][name]["counts"]) for name in MEASURED}
+
+    assert counts == {name: requests[name] for name in MEASURED}
+    for one in found["operations"].values():
+        assert len(one["counts"]) == len(found["bounds_s"]) + 1
+        assert 0 < one["total_s"] < 60 * sum(one["counts"])
+    assert found["bounds_s"] == sorted(found["bounds_s"])
+    assert found["waiting"] == 0
+
+
+@pytest.mark.mount
+async def test_request_without_an_answer_is_waiting_and_is_measured_when_answered(
+    mounted: Mounted,
+) -> None:
+    freeze = mounted.handlers.fs.freeze
+    answered = trio.Event()
+
+    async def make() -> None:
+        await mounted.run((mounted.path / "d").mkdir)
+        answered.set()
+
+    async with trio.open_nursery() as nursery:
+        with freeze.hold(ROOT_INO, 100):
+            nursery.start_soon(make)
+            with trio.fail_after(10):
+                while not request_times.figures()["waiting"]:  # noqa: ASYNC110 - no event
+                    await trio.sleep(0.01)
+            first = request_times.figures()
+        await answered.wait()
+
+    last = request_times.figures()
+    assert first["waiting"] == 1
+    assert first["oldest_s"] > 0
+    assert "mkdir" not in first["operations"]
+    assert last["waiting"] == 0
+    assert last["operations"]["mkdir"]["total_s"] >= first["oldest_s"]
+
+
+@pytest.mark.mount
+async def test_last_requests_name_the_thread_and_its_user(mounted: Mounted) -> None:
+    sent: list[int] = []
+
+    def list_names() -> None:
+        sent.append(threading.get_native_id())
+        for number in range(50):
+            (mounted.path / f"missing{number}").exists()
+
+    await mounted.run(list_names)
+    found = senders(request_times.recent(), 60)
+
+    assert found.counts[Sender(sent[0], os.getuid())] >= 50
+
+
+def test_older_requests_are_not_counted() -> None:
+    copy = _copy((80, 1, 0), (95, 2, 0), (96, 2, 0), (99, 3, 1000))
+
+    assert senders(copy, 10) == (10, {Sender(2, 0): 2, Sender(3, 1000): 1})
+
+
+def test_span_is_shorter_if_requests_of_it_were_forgotten() -> None:
+    """Otherwise the rate of a busy mount would be too low."""
+    copy = _copy((97, 1, 0), (98, 1, 0), (99, 2, 0), received=1000)
+
+    assert senders(copy, 10) == (3, {Sender(1, 0): 2, Sender(2, 0): 1})
+    assert senders(copy, 2).span_s == 2
+
+
+def test_write_back_of_the_kernel_has_no_user() -> None:
+    assert senders(_copy((99, 0, 2**32 - 1)), 10).counts == {Sender(0, None): 1}

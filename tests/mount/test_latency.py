@@ -1,0 +1,48 @@
+"""Differences and quantiles of histograms of times."""
+
+import math
+
+import pytest
+
+from s3fs_meta.mount.latency import Histogram, histograms
+
+BOUNDS = (0.001, 0.01, 0.1)
+
+
+def _of(*counts: int, total_s: float = 0.0) -> Histogram:
+    return Histogram(BOUNDS, counts, total_s)
+
+
+@pytest.mark.parametrize(
+    ("counts", "part", "expected"),
+    [
+        ((10, 0, 0, 0), 0.5, 0.0005),
+        ((10, 0, 0, 0), 1.0, 0.001),
+        ((5, 5, 0, 0), 0.5, 0.001),
+        ((0, 0, 10, 0), 0.5, 0.055),
+        ((90, 9, 1, 0), 0.99, 0.01),
+        ((0, 0, 0, 1), 0.5, math.inf),
+        ((0, 0, 0, 0), 0.5, None),
+    ],
+)
+def test_quantiles_are_interpolated_in_their_bucket(
+    counts: tuple[int, ...], part: float, expected: float | None
+) -> None:
+    assert _of(*counts).quantile_s(part) == (
+        expected if expected is None else pytest.approx(expected)
+    )
+
+
+def test_difference_has_only_the_requests_between_two_readings() -> None:
+    earlier, later = _of(100, 5, 0, 0, total_s=1.0), _of(100, 5, 3, 1, total_s=151.0)
+
+    assert later.since(earlier) == _of(0, 0, 3, 1, total_s=150.0)
+    assert later.since(None) is later
+
+
+def test_counters_of_a_new_daemon_are_not_negative() -> None:
+    assert _of(1, 0, 0, 0).since(_of(5, 0, 0, 0)) == _of(1, 0, 0, 0)
+
+
+def test_daemon_of_an_older_version_has_no_histograms() -> None:
+    assert histograms({"state": "serving"}) == {}

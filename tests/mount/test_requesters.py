@@ -1,0 +1,53 @@
+"""The processes that send most requests."""
+
+import os
+import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+from s3fs_meta.fuse.request_times import Recent, Sender
+from s3fs_meta.limits import REQUESTERS_SHOWN_MAX
+from s3fs_meta.mount.requesters import WRITE_BACK, Process, process_of, ranked
+
+SECOND_NS = 10**9
+NO_THREAD = 2**22  # above the largest PID
+
+
+def _copy(*senders: tuple[int, int]) -> Recent:
+    """Return a copy of requests, one second old."""
+    content = b"".join(struct.pack("=QII", 9 * SECOND_NS, *one) for one in senders)
+    return Recent(10 * SECOND_NS, len(senders), content)
+
+
+def test_threads_of_one_process_count_together() -> None:
+    found: list[dict[str, Any]] = []
+
+    def find() -> None:
+        thread = threading.get_native_id()
+        found.append(ranked(_copy((thread, 5), (os.getpid(), 5), (os.getpid(), 5)), 5))
+
+    other = threading.Thread(target=find)
+    other.start()
+    other.join()
+
+    name = Path("/proc/self/comm").read_text().strip()
+    assert found[0]["processes"] == [{"pid": os.getpid(), "name": name, "uid": 5, "requests": 3}]
+    assert found[0]["requests"] == 3
+    assert found[0]["span_s"] == 5
+
+
+def test_process_with_most_requests_is_first_and_the_list_is_bounded() -> None:
+    many = [(NO_THREAD + number, 0) for number in range(100)]
+
+    found = ranked(_copy(*many, (NO_THREAD + 50, 0)), 5)
+
+    assert found["processes"][0]["pid"] == NO_THREAD + 50
+    assert len(found["processes"]) == REQUESTERS_SHOWN_MAX
+    assert found["requests"] == 101
+
+
+def test_ended_processes_and_those_without_a_pid_are_named_so() -> None:
+    assert process_of(Sender(NO_THREAD, 7)) == Process(NO_THREAD, "(ended)", 7)
+    assert process_of(Sender(0, 7)) == Process(None, "(in another process namespace)", 7)
+    assert process_of(Sender(0, None)) == Process(None, WRITE_BACK, None)

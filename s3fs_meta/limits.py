@@ -124,6 +124,10 @@ CHANGELOG_PARTS_MAX: Final = 1 << 14
 # Packs in a changelog: 4 TiB of new content in one txg, and as many deleted packs.
 CHANGELOG_PACKS_MAX: Final = 1 << 18
 HISTORY_FETCHES_MAX: Final = 8  # changelogs fetched at once to show the history: bounds memory
+# Unreadable changelogs that an overview of a bucket tries at the end of the chain; fsck tries all.
+OVERVIEW_PROBES_MAX: Final = 16
+# Changelogs that an overview without keys lists: 100 requests, five days of one txg every 5 s.
+OVERVIEW_CHANGELOGS_MAX: Final = 100_000
 # Objects read in parallel before a filesystem is removed: latency dominates.
 REMOVAL_FETCHES_MAX: Final = 16
 # Inodes kept in memory while the history is searched for changes below a path.

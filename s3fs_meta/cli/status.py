@@ -7,37 +7,31 @@ from typing import Annotated, Any
 import trio
 import typer
 
-from s3fs_meta.cli import options, status_view
+from s3fs_meta.cli import options, status_bucket, status_view
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
-from s3fs_meta.codec import lease as lease_codec
-from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.superblock import Superblock, unlock_plain
-from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import ControlError, NotMountedError, UsageError
-from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX, TXG_GAP_MAX
-from s3fs_meta.model import Txg
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.control_api import request_status, request_unshipped
 from s3fs_meta.mount.health import Level, Limits, Verdict, judge
-from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Target
-from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.option_syntax import parse_size, percent, seconds
-from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.chain import head as image_head
-from s3fs_meta.sync.superblock.host_copy import Remembered
-from s3fs_meta.sync.superblock.selection import open_keys, peek
 
 HELP = CommandHelp(
     name="status",
     summary="Show the figures of a mounted filesystem, or facts about the objects in a bucket.",
     description=(
         "For a mountpoint: sizes, counts, ratios, cache, changes that are not uploaded yet, the "
-        "last image. For a URL that is mounted on this host: the same. For another URL: the "
-        "superblock, the holder of the lease, and the last image. The last image of an encrypted "
-        "filesystem is shown only if --passphrase-file or the environment has the passphrase; "
-        "the command does not ask. Without an argument: every mount of this host.",
+        "last image. For a URL that is mounted on this host: the same. Without an argument: every "
+        "mount of this host.",
+        "For another URL the answer comes from the bucket alone, with about ten requests; nothing "
+        "is written, and no lease is taken: the newest state with its time, the host that held the "
+        "lease and whether it released it, the last image, the changelogs after it, and the "
+        "command to run next. The exit status is 12 if an object of these is missing or damaged; "
+        "fsck -n examines the rest. Contents of an encrypted filesystem are examined only if "
+        "--passphrase-file or the environment has the passphrase; the command does not ask. "
+        "Without it, names and times of objects are shown.",
     ),
     examples=(
         Example("s3fs-meta status", "every mount of this host"),
@@ -46,6 +40,7 @@ HELP = CommandHelp(
             "s3fs-meta status --check --max-age 5m --min-free 5% /mnt/home", "for Nagios, cron"
         ),
         Example("s3fs-meta status --unshipped /mnt/home", "files with changes not yet uploaded"),
+        Example("s3fs-meta status s3://bucket/home", "what a lost machine has left in the bucket"),
         Example("s3fs-meta status --json s3://bucket/home", "for a monitoring program"),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.CONTROL),
@@ -129,13 +124,16 @@ def status(
         return ExitStatus.DONE
     place = targets.of_either(target, access.cachedir)
     figures = trio.run(_figures, place, access)
+    is_mounted = figures["mountpoint"] is not None
     if json:
         output.print_json(figures)
-    elif every or figures["mountpoint"] is None:
+    elif not is_mounted:
+        output.print_table(status_bucket.rows(figures))
+    elif every:
         output.print_table(status_view.table_rows(figures))
     else:
         output.print_table(status_view.screen(figures))
-    return ExitStatus.DONE
+    return ExitStatus.CORRUPTION if not is_mounted and figures["faults"] else ExitStatus.DONE
 
 
 def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
@@ -205,69 +203,4 @@ async def _figures(place: Target, access: options.Access) -> dict[str, Any]:
     except NotMountedError:
         if place.mountpoint is not None:
             raise
-    async with opened_store(place.url, access.s3) as store:
-        return await _of_bucket(store, Remembered(place.state), access)
-
-
-async def _of_bucket(
-    store: ObjectStore, remembered: Remembered, access: options.Access
-) -> dict[str, Any]:
-    """Return facts about the objects in a bucket, without writing."""
-    superblock, keyring = await _open(store, remembered, access)
-    lease = lease_codec.decode(
-        lease_codec.KEY, (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
-    )
-    return {
-        "url": store.url,
-        "mountpoint": None,
-        "uuid": superblock.uuid,
-        "label": superblock.label,
-        "state": "free" if lease.released else "held",
-        "encrypted": superblock.encrypted,
-        "block_size_bytes": superblock.block_bytes,
-        "page_size_bytes": superblock.page_size,
-        "epoch": lease.epoch,
-        "holder": {"host": lease.host, "pid": lease.pid, "since_ns": lease.since_ns},
-        "txg": await _last_txg(store, lease),
-        "image": await _image(store, keyring, lease),
-    }
-
-
-async def _open(
-    store: ObjectStore, remembered: Remembered, access: options.Access
-) -> tuple[Superblock, Keyring | None]:
-    """Return the superblock and the keys; None if the keys need a passphrase that was not given."""
-    if access.passphrase_file is None and passphrase_source.from_environment() is None:
-        superblock = await peek(store, remembered)
-        return superblock, None if superblock.encrypted else unlock_plain(superblock)
-    keys = await open_keys(store, remembered, access.secret())
-    return keys.superblock, keys.keyring
-
-
-async def _last_txg(store: ObjectStore, lease: lease_codec.Lease) -> Txg | None:
-    """Return the last txg of the chain, from the listed keys; the changelogs are not verified."""
-    if lease.head is None:
-        return None
-    last = lease.head.txg
-    for txg in await chain.listed_from(store, last):
-        if txg - last > TXG_GAP_MAX:
-            break  # probably a foreign object; without keys its content proves nothing
-        last = txg
-    return last
-
-
-async def _image(
-    store: ObjectStore, keyring: Keyring | None, lease: lease_codec.Lease
-) -> dict[str, Any] | None:
-    """Return facts about the last image; None without an image or without keys."""
-    if lease.head is None or keyring is None:
-        return None
-    manifest = await image_head.load_manifest(
-        store, keyring, lease.head.manifest_key, lease.head.manifest_hash
-    )
-    return {
-        "txg": manifest.txg,
-        "last_ns": manifest.created_ns,
-        "database_bytes": manifest.database_bytes,
-        "pieces": len(manifest.pieces),
-    }
+    return await status_bucket.facts(place, access)

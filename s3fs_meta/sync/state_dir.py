@@ -92,11 +92,7 @@ class StateDir:
     @property
     def holder(self) -> list[str]:
         """Return the recorded holder name and nonces of this host, [] if none are recorded."""
-        try:
-            with (self.path / "holder").open("rb") as file:
-                return file.read(HOLDER_BYTES_MAX).decode("ascii", "replace").split()
-        except FileNotFoundError:
-            return []
+        return read_holder(self.path)
 
     def keep_holder(self, words: Sequence[str]) -> None:
         """Record this host's holder name and nonces durably. Blocking."""
@@ -196,6 +192,15 @@ class StateDir:
             if source.exists():
                 source.rename(aside / name)
         return aside
+
+
+def read_holder(path: Path) -> list[str]:
+    """Return the holder name and nonces recorded in a state directory, [] if none are recorded."""
+    try:
+        with (path / "holder").open("rb") as file:
+            return file.read(HOLDER_BYTES_MAX).decode("ascii", "replace").split()
+    except FileNotFoundError:
+        return []
 
 
 def is_locked(path: Path) -> bool:

@@ -67,6 +67,10 @@ def test_lost_machine_loses_only_seconds_of_changes(
         burn(on_server, program)
 
     other = other_machine(program, "other-state")
+    seen = other.status(on_server.url)
+    assert (seen["state"], seen["proven"], seen["faults"]) == ("held", True, [])
+    assert seen["reached_txg"] == seen["txg"]
+    assert seen["requests"] <= 12
     other.ok("mount", "--takeover", on_server.url, mnt)
 
     found = contents(mnt / "d")

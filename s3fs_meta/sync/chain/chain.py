@@ -29,7 +29,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.schema import SCHEMA_VERSION
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import ObjectKey, Txg
-from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain import names
 
@@ -151,13 +151,20 @@ async def numbers_from(
 
 async def listed_from(store: ObjectStore, first: Txg, count_max: int | None = None) -> list[Txg]:
     """Return the txgs from *first* on that names of changelogs have, ascending, unverified."""
-    found: list[Txg] = []
+    return [txg for txg, _info in await objects_from(store, first, count_max)]
+
+
+async def objects_from(
+    store: ObjectStore, first: Txg, count_max: int | None = None
+) -> list[tuple[Txg, ObjectInfo]]:
+    """Return the listed changelogs from *first* on with their txgs, ascending, unverified."""
+    found: list[tuple[Txg, ObjectInfo]] = []
     after = key_of(Txg(first - 1)) if first > 0 else changelog_codec.PREFIX
     async with aclosing(store.list(changelog_codec.PREFIX, after=after)) as listing:
         async for info in listing:
             txg = changelog_codec.parse_key(info.key)
             if txg is not None and txg >= first:
-                found.append(txg)
+                found.append((txg, info))
             if len(found) == count_max:
                 break
     return sorted(found)

@@ -90,7 +90,7 @@ class PointsInTime:
         """Return the links after *oldest* that begin a time span, the newest first."""
         found: list[Link] = []
         for txg in sorted(await self._images(), reverse=True):
-            if oldest.txg < txg <= newest.txg and await self._readable(txg) is not None:
+            if oldest.txg < txg <= newest.txg and await self.readable(txg) is not None:
                 try:
                     fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
                 except (FormatError, ObjectMissingError):
@@ -105,21 +105,32 @@ class PointsInTime:
         if head is None:
             raise UnfinishedFilesystemError(self._store.url)
         self.unreadable_end = []
-        for first, stop in ((head.txg, None), (Txg(0), head.txg)):
-            numbers = await chain.numbers_from(self._store, self._keyring, first)
+        for stop in (None, head.txg):
             if stop is None:
-                end = max(numbers, default=first)
-                last = await levels.last_after(self._store, self._keyring, end)
-                # A level object shows that this txg exists; its changelog is missing.
-                numbers += [last] if last > end else []
+                numbers = await self.txgs_after_head()
+            else:
+                numbers = await chain.numbers_from(self._store, self._keyring, Txg(0))
             for txg in reversed([txg for txg in numbers if stop is None or txg < stop]):
-                link = await self._readable(txg)
+                link = await self.readable(txg)
                 if link is not None:
                     return link
                 self.unreadable_end.insert(0, txg)
             if not self.unreadable_end:  # there are no changelogs yet
                 return await self.link(head.txg)
         raise self._broken(Txg(0), self.unreadable_end[-1])
+
+    async def txgs_after_head(self) -> list[Txg]:
+        """Return the txgs from the head's on that have a changelog, and the last txg, ascending.
+
+        A level object may show that the last txg exists although its changelog is missing.
+        """
+        head = self._lease.head
+        if head is None:
+            raise UnfinishedFilesystemError(self._store.url)
+        numbers = await chain.numbers_from(self._store, self._keyring, head.txg)
+        end = max(numbers, default=head.txg)
+        last = await levels.last_after(self._store, self._keyring, end)
+        return [*numbers, last] if last > end else numbers
 
     def _require_end(self, newest: Link, txg: Txg | None = None) -> None:
         """Raise BrokenChainError if *txg* (None: any) is an unreadable txg after *newest*."""
@@ -145,7 +156,7 @@ class PointsInTime:
         for txg in sorted(images):
             link = None
             if first is None or txg >= first:
-                link = await self._readable(txg)
+                link = await self.readable(txg)
             elif txg + 1 == first:
                 link = await self._before_changelogs(images[txg])
             if link is not None:
@@ -156,7 +167,7 @@ class PointsInTime:
         """Return the first readable link from txg *first* on; *newest* is readable."""
         txg = first
         while txg < newest.txg:
-            link = await self._readable(txg)
+            link = await self.readable(txg)
             if link is not None:
                 return link
             [txg] = await chain.listed_from(self._store, Txg(txg + 1), 1) or [newest.txg]
@@ -190,8 +201,8 @@ class PointsInTime:
         self._known[txg] = other
         return other
 
-    async def _readable(self, txg: Txg) -> Link | None:
-        """Return the link of a txg, None if it is missing or damaged."""
+    async def readable(self, txg: Txg) -> Link | None:
+        """Return the link of a txg, None if it is missing or damaged; see ``why_unreadable``."""
         if txg in self._unreadable:
             return None
         try:
@@ -204,12 +215,16 @@ class PointsInTime:
             self._unreadable[txg] = exc.what
         return None
 
+    def why_unreadable(self, txg: Txg) -> str:
+        """Return why a changelog for which ``readable`` returned None cannot be read."""
+        return self._unreadable[txg]
+
     async def _numbered(self, txg: Txg, newest: Link) -> Link:
         """Return the link of a txg that is not later than *newest*.
 
         Only this changelog is read, so damage of other txgs does not matter.
         """
-        link = await self._readable(txg)
+        link = await self.readable(txg)
         if link is not None and link.txg >= newest.floor:
             return link
         oldest = await self.oldest()
@@ -220,7 +235,7 @@ class PointsInTime:
     async def _unreadable_at(self, txg: Txg) -> BrokenChainError:
         """Return the error for an unreadable txg; it names the last readable txg before it."""
         first, stop = txg, (await self.oldest()).txg
-        while first > stop and await self._readable(Txg(first - 1)) is None:
+        while first > stop and await self.readable(Txg(first - 1)) is None:
             first = Txg(first - 1)
         return self._broken(Txg(first - 1), txg)
 
@@ -240,7 +255,7 @@ class PointsInTime:
             else:
                 found, first = link, link.txg + 1
         after = Txg(found.txg + 1)
-        if after < newest.txg and await self._readable(after) is None:
+        if after < newest.txg and await self.readable(after) is None:
             raise self._broken(found.txg, after)
         return found
 

@@ -46,6 +46,7 @@ class Bucket:
     keeper: LeaseKeeper  # does not hold the lease
     points: PointsInTime
     clock: Clock
+    lease_fault: str | None = None  # why the lease of *keeper* was derived; None: it was read
 
     @property
     def uuid(self) -> str:
@@ -125,7 +126,7 @@ async def read_bucket(
     damage = await read_or_derive(keeper, store, keyring, clock)
     points = PointsInTime(store, keyring, superblock.uuid, keeper.lease)
     points.notices += [*keys.notices, *([] if damage is None else [damage])]
-    return Bucket(store, superblock, keyring, keeper, points, clock)
+    return Bucket(store, superblock, keyring, keeper, points, clock, damage)
 
 
 async def open_snapshot(

@@ -1,0 +1,214 @@
+"""The answer of ``status URL`` for a filesystem that is not mounted on this host.
+
+Owns: its fields, its texts, and the command to run next.
+Does not know: how the facts are read (``sync.history.overview``).
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from s3fs_meta.cli import options
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec.lease import Lease
+from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.targets import Target
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.metrics import CountingStore
+from s3fs_meta.sync.history import overview
+from s3fs_meta.sync.history.overview import Overview
+from s3fs_meta.sync.state_dir import read_holder
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.selection import peek
+
+FREE: Final = "free"  # the last writer has released the lease
+HELD: Final = "held"
+LOST: Final = "lease lost"
+
+_NS: Final = 1_000_000_000
+# Ages are shown in the two largest units.
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+async def facts(place: Target, access: options.Access) -> dict[str, Any]:
+    """Return the facts about a filesystem, read from the bucket; nothing is written.
+
+    The passphrase is not asked for. If it is not given, an encrypted filesystem is described by the
+    names and times of its objects.
+
+    Raises:
+        As ``overview.examine``.
+    """
+    remembered, clock = Remembered(place.state), SystemClock()
+    async with opened_store(place.url, access.s3) as store:
+        given = access.passphrase_file is not None or passphrase_source.from_environment()
+        if not given and (await peek(store, remembered)).encrypted:
+            found = await overview.examine_names(store, remembered, clock)
+        else:
+            found = await overview.examine(store, remembered, access.secret(), clock)
+        requests = _requests(store)
+    return _fields(place, found, requests)
+
+
+def _requests(store: ObjectStore) -> int:
+    assert isinstance(store, CountingStore), "stores of commands count"
+    return sum(counts.requests for counts in store.counts.values())
+
+
+def _fields(place: Target, found: Overview, requests: int) -> dict[str, Any]:
+    superblock, lease, head, newest = found.superblock, found.lease, found.head, found.newest
+    ours = lease is not None and lease.holder in read_holder(place.state)[:1]
+    return {
+        "url": place.url,
+        "mountpoint": None,
+        "uuid": superblock.uuid,
+        "label": superblock.label,
+        "state": LOST if lease is None else FREE if lease.released else HELD,
+        "encrypted": superblock.encrypted,
+        "block_size_bytes": superblock.block_bytes,
+        "page_size_bytes": superblock.page_size,
+        "epoch": None if lease is None else lease.epoch,
+        "holder": None if lease is None else _holder(lease, ours=ours),
+        "txg": None if newest is None else newest.txg,
+        "created_ns": None if newest is None else newest.time_ns,
+        "proven": found.proven,
+        "image": None if found.image is None else _image(found),
+        "image_txg": None if head is None else head.txg,
+        "changelogs_after_image": found.changelogs,
+        "reached_txg": found.reached,
+        "faults": list(found.faults),
+        "requests": requests,
+        "next": _next(place.url, found, ours=ours),
+    }
+
+
+def _holder(lease: Lease, *, ours: bool) -> dict[str, Any]:
+    return {
+        "host": lease.host,
+        "pid": lease.pid,
+        "since_ns": lease.since_ns,
+        "released": lease.released,
+        "this_host": ours,
+    }
+
+
+def _image(found: Overview) -> dict[str, Any]:
+    manifest = found.image
+    assert manifest is not None, "the caller has checked this"
+    return {
+        "txg": manifest.txg,
+        "last_ns": manifest.created_ns,
+        "database_bytes": manifest.database_bytes,
+        "pieces": len(manifest.pieces),
+        "inodes": manifest.inodes,
+        "file_bytes": manifest.file_bytes,
+    }
+
+
+def _next(url: str, found: Overview, *, ours: bool) -> str:
+    """Return the command that the user runs next."""
+    if found.faults:
+        return f"s3fs-meta fsck -n {url}"
+    assert found.lease is not None, "a lost lease is a fault"
+    takeover = "" if found.lease.released or ours else "--takeover "
+    return f"s3fs-meta mount {takeover}{url} MOUNTPOINT"
+
+
+# --- as text -----------------------------------------------------------------------------------
+
+
+def rows(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts as names and values for users."""
+    encrypted = "encrypted" if fields["encrypted"] else "not encrypted"
+    found = {
+        "filesystem": " ".join(filter(None, (fields["label"], fields["url"], f"({encrypted})"))),
+        "newest state": _newest(fields),
+        "lease": _lease(fields),
+        "last image": _last_image(fields),
+    }
+    if fields["image"] is not None:
+        image = fields["image"]
+        size = output.human_bytes(image["file_bytes"])
+        found["size"] = f"{image['inodes']} inodes, {size}, as of the last image"
+    found["missing"] = _missing(fields)
+    found["next"] = fields["next"]
+    return found
+
+
+def _newest(fields: Mapping[str, Any]) -> str:
+    if fields["txg"] is None:
+        return "unknown"
+    text = f"txg {fields['txg']}{_when(fields['created_ns'])}"
+    if not fields["proven"]:
+        return f"{text}, by the time of its object"
+    reached = fields["reached_txg"]
+    behind = reached is not None and reached < fields["txg"]
+    return f"{text}, but the bucket leads only to txg {reached}" if behind else text
+
+
+def _when(time_ns: int | None) -> str:
+    if not time_ns:
+        return ""
+    return f" of {output.human_time(time_ns)}, {age(time.time_ns() - time_ns)}"
+
+
+def _lease(fields: Mapping[str, Any]) -> str:
+    """Return who may write, and what that means for the user."""
+    holder = fields["holder"]
+    if holder is None:
+        return "missing or damaged"
+    if fields["epoch"] == 0:
+        return "free; no host has ever mounted the filesystem for writing"
+    since = f"{output.human_time(holder['since_ns'])} (process {holder['pid']})"
+    if holder["released"]:
+        return (
+            f"free; host {holder['host']!r}, which mounted it at {since}, has uploaded all changes"
+            " and released it"
+        )
+    if holder["this_host"]:
+        return (
+            f"held by this host since {since}, not released: it is mounted in another container,"
+            " or a mount was killed; then the next mount on this host uploads the rest"
+        )
+    return (
+        f"held by host {holder['host']!r} since {since}, not released: it is still mounted there,"
+        " or was not unmounted; if that machine is lost, mount --takeover continues here without"
+        " the changes that only its disk has"
+    )
+
+
+def _last_image(fields: Mapping[str, Any]) -> str:
+    if fields["image_txg"] is None:
+        return "unknown"
+    image, count = fields["image"], fields["changelogs_after_image"]
+    when = "" if image is None else _when(image["last_ns"])
+    return f"txg {fields['image_txg']}{when}; {count} changelogs after it"
+
+
+def _missing(fields: Mapping[str, Any]) -> str:
+    if fields["faults"]:
+        return "; ".join(fields["faults"])
+    examined = f"{fields['requests']} requests"
+    if not fields["proven"]:
+        return (
+            f"no name of an object ({examined}); give the passphrase with {passphrase_source.INSTEAD}"
+            " to examine contents"
+        )
+    return (
+        f"nothing of the last image, and no changelog after it ({examined}); s3fs-meta fsck -n reads"
+        " every changelog, and examines packs"
+    )
+
+
+def age(time_ns: int) -> str:
+    """Return how long ago something was, in the two largest units."""
+    seconds = time_ns // _NS
+    if seconds < 0:
+        return "in the future by this host's clock"
+    words = []
+    for unit_s, unit in _UNITS:
+        count, seconds = divmod(seconds, unit_s)
+        if count:
+            words.append(f"{count} {unit}")
+    return f"{' '.join(words[:2]) or 'less than a second'} ago"

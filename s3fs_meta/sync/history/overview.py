@@ -1,0 +1,250 @@
+"""An overview of a filesystem from its bucket alone, for the owner of a lost machine.
+
+Owns: the facts that few requests can show: the newest txg, the holder of the lease, the last image,
+and whether that image and the changelogs after it are complete.
+Does not know: how facts are shown, or what the user does next. Local state, except the superblock
+copy of this host.
+Keeps: nothing is written, and no lease is taken. With the keys, only objects that open are believed.
+Without them, names and times of objects are unproven. Nothing older than the last image is examined;
+fsck does that, and reads every changelog.
+
+Requests: two GETs each for the superblock and the newest changelog, one each for the lease and the
+image; three LISTs, and one more for each 1,000 changelogs since the image and 1,000 pieces of images.
+Only a fault costs more: two GETs for each unreadable changelog at the end, at most
+OVERVIEW_PROBES_MAX of these, one LIST for each level, and a listing of the bucket if the lease is
+lost.
+"""
+
+import itertools
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec.image import Manifest
+from s3fs_meta.codec.lease import Head, Lease
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import (
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    UnfinishedFilesystemError,
+)
+from s3fs_meta.limits import OVERVIEW_CHANGELOGS_MAX, OVERVIEW_PROBES_MAX, TXG_GAP_MAX
+from s3fs_meta.model import Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain, levels
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.history.snapshot_mount import Bucket, read_bucket
+from s3fs_meta.sync.lease.keeper import LeaseKeeper
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.selection import peek
+from s3fs_meta.sync.superblock.unlocking import Secret
+
+Run = tuple[Txg, Txg]  # consecutive txgs: the first and the last
+
+
+class Newest(NamedTuple):
+    """The newest txg that was found."""
+
+    txg: Txg
+    time_ns: int | None  # its cut by the writer's clock; unproven: its object by the store's clock
+
+
+class Overview(NamedTuple):
+    """The facts about one filesystem."""
+
+    superblock: Superblock
+    lease: Lease | None  # None: missing or damaged
+    newest: Newest | None  # None: not found without keys
+    head: Head | None  # None: unknown without keys, because the lease is missing or damaged
+    image: Manifest | None  # the last image; None: no keys, or it cannot be read
+    changelogs: int  # changelogs after the last image
+    reached: Txg | None  # the last txg to which image and changelogs lead; None: unknown
+    faults: tuple[str, ...]  # one line for each missing or damaged object
+    proven: bool  # the keys were available, so the objects that were read are authentic
+
+
+async def examine(
+    store: ObjectStore, remembered: Remembered, secret: Secret, clock: Clock
+) -> Overview:
+    """Return an overview of a filesystem whose keys are available.
+
+    Raises:
+        NewerFormatError: a newer program wrote the newest changelog or the last image.
+        StoreError: the store cannot be reached.
+        As ``read_bucket``.
+    """
+    bucket = await read_bucket(store, remembered, secret, clock)
+    return await _Examination(bucket).run()
+
+
+class _Examination:
+    """One examination with keys."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        head = bucket.keeper.lease.head
+        if head is None:
+            raise UnfinishedFilesystemError(bucket.store.url)
+        self._bucket = bucket
+        self._store = bucket.store
+        self._points = bucket.points
+        self._head = head
+        self._unreadable: list[Txg] = []  # probed from the end
+        self._faults: list[str] = [*bucket.points.notices]
+
+    async def run(self) -> Overview:
+        image = await self._image()
+        listed = await self._points.txgs_after_head()
+        after = [txg for txg in listed if txg > self._head.txg]
+        newest = await self._newest(after, image)
+        return Overview(
+            superblock=self._bucket.superblock,
+            lease=None if self._bucket.lease_fault else self._bucket.keeper.lease,
+            newest=newest,
+            head=self._head,
+            image=image,
+            changelogs=len(after),
+            reached=await self._reached(after),
+            faults=tuple(self._faults),
+            proven=True,
+        )
+
+    async def _image(self) -> Manifest | None:
+        """Return the last image; note what is missing of it."""
+        head, bucket = self._head, self._bucket
+        try:
+            manifest = await image_head.load_manifest(
+                self._store, bucket.keyring, head.manifest_key, head.manifest_hash
+            )
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError) as exc:
+            self._faults.append(f"the last image: {exc.message}")
+            return None
+        found = set()
+        async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
+            async for info in listing:
+                found.add(info.key)
+        lost = sum(piece.key not in found for piece in manifest.pieces)
+        if lost:
+            self._faults.append(
+                f"the last image: {lost} of its {len(manifest.pieces)} pieces are missing"
+            )
+        return manifest
+
+    async def _newest(self, after: Sequence[Txg], image: Manifest | None) -> Newest:
+        """Return the newest readable txg; note unreadable changelogs at the end."""
+        candidates = sorted(after, reverse=True)
+        for txg in candidates[:OVERVIEW_PROBES_MAX]:
+            link = await self._points.readable(txg)
+            if link is not None:
+                await self._require_parts(txg)
+                return Newest(txg, link.created_ns)
+            self._unreadable.append(txg)
+            key = changelog_codec.key_of(txg)
+            self._faults.append(f"{key!r} cannot be read: {self._points.why_unreadable(txg)}")
+        if len(candidates) > OVERVIEW_PROBES_MAX:
+            return Newest(candidates[OVERVIEW_PROBES_MAX], None)
+        return Newest(self._head.txg, None if image is None else image.created_ns)
+
+    async def _require_parts(self, txg: Txg) -> None:
+        """Note which parts of a changelog are missing."""
+        bucket = self._bucket
+        try:
+            fetched = await chain.fetch(self._store, bucket.keyring, bucket.uuid, txg)
+        except (FormatError, ObjectMissingError) as exc:  # a level object contains the txg
+            self._faults.append(exc.message)
+            return
+        parts = {part.key for part in fetched.changelog.parts}
+        if not parts:
+            return
+        prefix = f"{changelog_codec.PART_PREFIX}{txg:0{image_codec.TXG_DIGITS}d}-"
+        async with aclosing(self._store.list(prefix)) as listing:
+            async for info in listing:
+                parts.discard(info.key)
+        self._faults += [f"{key!r} is missing" for key in sorted(parts)]
+
+    async def _reached(self, after: Sequence[Txg]) -> Txg:
+        """Return the last txg to which the image and the changelogs lead; note gaps."""
+        end = max(after, default=self._head.txg)
+        present = set(after) - set(self._unreadable)
+        gaps = gaps_between([self._head.txg, *sorted(after)])
+        self._faults += [_missing(run) for run in gaps]
+        if len(present) == end - self._head.txg:
+            return end
+        ends = await levels.ends_by_first(self._store, self._bucket.keyring, self._head.txg)
+        reached, last = {self._head.txg}, self._head.txg
+        levels_end = {one for some in ends.values() for one in some}
+        for txg in sorted({self._head.txg, *after, *levels_end}):
+            if txg not in reached:
+                continue
+            last = max(last, txg)
+            following = Txg(txg + 1)
+            reached |= {following} & present
+            reached |= {one for one in ends.get(following, ()) if one <= end}
+        return last
+
+
+def gaps_between(txgs: Sequence[Txg]) -> list[Run]:
+    """Return the runs of numbers that are missing between some txgs, which must be ascending."""
+    return [
+        (Txg(one + 1), Txg(other - 1)) for one, other in itertools.pairwise(txgs) if other > one + 1
+    ]
+
+
+def _missing(run: Run) -> str:
+    first, last = run
+    return (
+        f"changelog {first} is missing"
+        if first == last
+        else f"changelogs {first} to {last} are missing"
+    )
+
+
+# --- without keys ------------------------------------------------------------------------------
+
+
+async def examine_names(store: ObjectStore, remembered: Remembered, clock: Clock) -> Overview:
+    """Return an overview of an encrypted filesystem whose passphrase is unknown; nothing is proven.
+
+    Raises:
+        NewerFormatError: a newer program wrote the superblock or the lease.
+        StoreError: the store cannot be reached.
+        As ``peek``.
+    """
+    superblock = await peek(store, remembered)
+    keeper, faults = LeaseKeeper(store, clock), []
+    try:
+        lease: Lease | None = await keeper.read()
+    except NewerFormatError:
+        raise
+    except (FormatError, UnfinishedFilesystemError) as exc:
+        lease = None
+        faults.append(exc.message)
+    head = None if lease is None else lease.head
+    newest, listed, reached = None, [], None
+    if head is not None:
+        found = await chain.objects_from(store, head.txg, OVERVIEW_CHANGELOGS_MAX)
+        times = {txg: info.modified_ns for txg, info in found}
+        listed = _within_reach(head.txg, [txg for txg, _info in found if txg > head.txg])
+        end = listed[-1] if listed else head.txg
+        newest = Newest(end, times.get(end))
+        gaps = gaps_between([head.txg, *listed])
+        faults += [_missing(run) for run in gaps]
+        reached = None if gaps else end
+    return Overview(
+        superblock, lease, newest, head, None, len(listed), reached, tuple(faults), proven=False
+    )
+
+
+def _within_reach(head: Txg, txgs: Sequence[Txg]) -> list[Txg]:
+    """Return the txgs up to the first long gap: behind it, only the content of objects is a proof."""
+    found: list[Txg] = []
+    for txg in txgs:
+        if txg - (found[-1] if found else head) > TXG_GAP_MAX:
+            break
+        found.append(txg)
+    return found

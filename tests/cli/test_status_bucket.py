@@ -1,0 +1,147 @@
+"""The status command for a filesystem that is not mounted on this host."""
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cli import status_bucket
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.model import Txg
+from tests.cli.conftest import Place, wait_until_gone
+from tests.programs import Program
+
+S = 10**9
+
+
+def lose_machine(program: Program, place: Place) -> None:
+    """Kill the daemon of a mount, and delete all local state of its host."""
+    pid = program.status(place.mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    subprocess.run(["umount", "-l", place.mountpoint], check=True)
+    shutil.rmtree(program.cachedir)
+
+
+def table(program: Program, *words: str) -> dict[str, str]:
+    """Return the rows that the status command prints; a wide terminal has each in one line."""
+    program.environment["COLUMNS"] = "2000"
+    lines = program.run("status", *words).stdout.splitlines()
+    return {line[:14].strip(): line[14:].strip() for line in lines}
+
+
+@pytest.mark.mount
+def test_lost_machine_is_named_with_the_newest_txg_and_the_command_to_run(
+    program: Program, mounted: Place
+) -> None:
+    """The answer needs no local state, leaves none, and the printed command works."""
+    (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
+    program.ok("flush", mounted.mountpoint)
+    before = program.status(mounted.mountpoint)
+    lose_machine(program, mounted)
+
+    found = program.status(mounted.url)
+    rows = table(program, mounted.url)
+
+    assert not program.cachedir.exists()
+    assert (found["state"], found["faults"]) == ("held", [])
+    assert found["holder"]["pid"] == before["pid"]
+    assert found["holder"]["this_host"] is False
+    assert (found["txg"], found["reached_txg"]) == (before["chain"]["txg"],) * 2
+    assert found["created_ns"] == before["chain"]["created_ns"]
+    assert found["requests"] <= 12
+    assert rows["newest state"].endswith(" ago")
+    assert f"(process {before['pid']}), not released" in rows["lease"]
+    assert rows["next"] == f"s3fs-meta mount --takeover {mounted.url} MOUNTPOINT"
+    words = rows["next"].replace("MOUNTPOINT", str(mounted.mountpoint)).split()[1:]
+    program.ok(*words)
+    assert (mounted.mountpoint / "f").read_bytes() == b"x" * 5000
+
+
+@pytest.mark.mount
+def test_unmounted_filesystem_is_free_and_killed_mount_of_this_host_needs_no_takeover(
+    program: Program, mounted: Place
+) -> None:
+    (mounted.mountpoint / "f").write_bytes(b"x")
+    pid = program.status(mounted.mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    subprocess.run(["umount", "-l", mounted.mountpoint], check=True)
+    killed = table(program, mounted.url)
+    program.ok("mount", mounted.url, mounted.mountpoint)
+    program.ok("umount", mounted.mountpoint)
+    free = table(program, mounted.url)
+
+    plain = f"s3fs-meta mount {mounted.url} MOUNTPOINT"
+    assert (killed["next"], free["next"]) == (plain, plain)
+    assert killed["lease"].startswith("held by this host since ")
+    assert free["lease"].startswith("free; host ")
+    assert free["missing"].startswith("nothing ")
+
+
+@pytest.mark.mount
+def test_missing_changelog_has_status_12_and_is_named(program: Program, mounted: Place) -> None:
+    for name in "abc":
+        (mounted.mountpoint / name).write_bytes(b"x")
+        program.ok("flush", mounted.mountpoint)
+    program.ok("umount", mounted.mountpoint)
+    (mounted.bucket / key_of(Txg(3))).unlink()
+
+    done = program.run("status", mounted.url)
+    rows = table(program, mounted.url)
+
+    assert done.returncode == ExitStatus.CORRUPTION
+    assert rows["missing"] == "changelog 3 is missing"
+    assert rows["newest state"].endswith("but the bucket leads only to txg 2")
+    assert rows["next"] == f"s3fs-meta fsck -n {mounted.url}"
+
+
+def test_new_filesystem_was_never_mounted(program: Program, place: Place) -> None:
+    rows = table(program, place.url)
+    assert rows["lease"] == "free; no host has ever mounted the filesystem for writing"
+    assert rows["last image"].endswith("0 changelogs after it")
+    assert rows["size"] == "1 inodes, 0 B, as of the last image"
+
+
+def test_encrypted_filesystem_is_described_by_names_without_the_passphrase(
+    program: Program, empty: Place
+) -> None:
+    program.environment["S3FS_META_PASSPHRASE"] = "x"
+    program.ok("mkfs", empty.url)
+    proven = table(program, empty.url)
+    program.environment["S3FS_META_PASSPHRASE"] = "y"
+    wrong = program.run("status", empty.url)
+    del program.environment["S3FS_META_PASSPHRASE"]
+    unproven = table(program, empty.url)
+
+    assert wrong.returncode == ExitStatus.PASSPHRASE
+    assert proven["missing"].startswith("nothing of the last image")
+    assert unproven["missing"].startswith("no name of an object (")
+    assert "size" not in unproven
+
+
+def test_directory_without_a_filesystem_and_a_missing_one_have_status_5(
+    program: Program, tmp_path: Path
+) -> None:
+    for url in (f"local://{tmp_path}", f"local://{tmp_path}/missing"):
+        done = program.run("status", url)
+        assert done.returncode == ExitStatus.NO_FILESYSTEM
+        assert url in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "text"),
+    [
+        (0, "less than a second ago"),
+        (59 * S, "59 s ago"),
+        (3 * 3600 * S + 12 * 60 * S + 5 * S, "3 h 12 min ago"),
+        (86_400 * S + 5 * S, "1 d 5 s ago"),
+        (-1, "in the future by this host's clock"),
+    ],
+)
+def test_age_has_two_units(time_ns: int, text: str) -> None:
+    assert status_bucket.age(time_ns) == text

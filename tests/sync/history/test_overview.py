@@ -1,0 +1,258 @@
+"""The overview of a filesystem from its bucket alone."""
+
+import pytest
+
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.codec.superblock import COPY_KEY
+from s3fs_meta.errors import NotAFilesystemError, PassphraseError
+from s3fs_meta.limits import OVERVIEW_PROBES_MAX
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.objects.metrics import CountingStore
+from s3fs_meta.sync.history import overview
+from s3fs_meta.sync.history.overview import Newest, Overview
+from s3fs_meta.sync.upload.bounds import UploadBounds
+from tests.damage import flipped
+from tests.sync.conftest import Power, write_file
+from tests.sync.history.set_clock import FAR, SECOND_NS, SetClock, session_at
+
+IMAGE = 6
+LAST = 9
+
+
+async def nine_txgs(power: Power, *, levels: bool = False) -> None:
+    """Ship txgs 1 to 9, a second apart; txg 6 is an image."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        for txg in range(2, LAST + 1):
+            clock.time_ns = FAR + txg * SECOND_NS
+            if txg == IMAGE:
+                await session.imager.make()
+            else:
+                write_file(session, b"%d" % txg)
+                await session.flush()
+            if levels:
+                await session.leveler.make_due()
+
+
+async def examined(power: Power) -> Overview:
+    """Return the overview that a host without local state gets."""
+    return await overview.examine(
+        power.store, power.remembered("-"), power.secret, SetClock(FAR + 100 * SECOND_NS)
+    )
+
+
+async def test_overview_has_the_newest_txg_and_the_holder_and_writes_nothing(power: Power) -> None:
+    await nine_txgs(power)
+    before = dict(power.store.objects)
+
+    found = await examined(power)
+
+    assert found.newest == Newest(Txg(LAST), FAR + LAST * SECOND_NS)
+    assert (found.changelogs, found.reached, found.faults) == (LAST - IMAGE, LAST, ())
+    assert found.image is not None
+    assert found.image.txg == IMAGE
+    assert found.lease is not None
+    assert found.lease.released
+    assert power.store.objects == before
+
+
+async def test_overview_of_a_killed_writer_has_an_unreleased_lease(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"shipped")
+        await session.flush()
+
+    found = await examined(power)
+
+    assert found.lease is not None
+    assert not found.lease.released
+    assert found.faults == ()
+
+
+async def test_overview_of_a_filesystem_that_was_never_mounted(power: Power) -> None:
+    found = await examined(power)
+    assert found.newest is not None
+    assert (found.newest.txg, found.changelogs, found.faults) == (0, 0, ())
+
+
+async def test_overview_takes_about_ten_requests(power: Power) -> None:
+    """The number of requests does not depend on the number of txgs."""
+    await nine_txgs(power)
+    store = CountingStore(power.store)
+
+    await overview.examine(store, power.remembered("-"), power.secret, SetClock(FAR))
+
+    counts = {method: one.requests for method, one in store.counts.items() if one.requests}
+    assert counts == {"get": 6, "list": 3}
+
+
+@pytest.mark.parametrize("levels", [False, True], ids=["no levels", "levels"])
+async def test_missing_changelog_is_a_fault_unless_the_image_is_later(
+    power: Power, *, levels: bool
+) -> None:
+    """A changelog before the image is not examined; a gap after it ends the reachable txgs."""
+    await nine_txgs(power, levels=levels)
+    del power.store.objects[key_of(Txg(3))]
+    assert (await examined(power)).faults == ()
+    del power.store.objects[key_of(Txg(8))]
+
+    found = await examined(power)
+
+    assert found.faults == ("changelog 8 is missing",)
+    assert found.newest == Newest(Txg(LAST), FAR + LAST * SECOND_NS)
+    assert found.reached == 7
+
+
+async def test_level_object_leads_past_a_missing_changelog(power: Power) -> None:
+    """The fault is reported, and the last txg is still reached."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        while session.link.txg < 12:
+            clock.time_ns += SECOND_NS
+            write_file(session, b"%d" % clock.time_ns)
+            await session.flush()
+        await session.leveler.make_due()
+    assert level_codec.key_of(1, Txg(10)) in power.store.objects
+    del power.store.objects[key_of(Txg(8))]
+    del power.store.objects[key_of(Txg(9))]
+
+    found = await examined(power)
+
+    assert found.faults == ("changelogs 8 to 9 are missing",)
+    assert found.reached == 12
+
+
+async def test_damaged_last_changelog_is_a_fault_and_the_txg_before_it_the_newest(
+    power: Power,
+) -> None:
+    await nine_txgs(power)
+    key = key_of(Txg(LAST))
+    power.store.objects[key] = flipped(power.store.objects[key], 60)
+
+    found = await examined(power)
+
+    assert found.newest == Newest(Txg(LAST - 1), FAR + (LAST - 1) * SECOND_NS)
+    assert found.reached == LAST - 1
+    [fault] = found.faults
+    assert fault.startswith(f"{key!r} cannot be read: ")
+
+
+async def test_lost_last_changelog_of_a_level_object_is_a_fault(power: Power) -> None:
+    """The level object shows that the changelog existed, and replaces it."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        while session.link.txg < 10:
+            clock.time_ns += SECOND_NS
+            write_file(session, b"%d" % clock.time_ns)
+            await session.flush()
+        await session.leveler.make_due()
+    del power.store.objects[key_of(Txg(10))]
+
+    found = await examined(power)
+
+    assert found.faults == (f"object {key_of(Txg(10))!r} is missing",)
+    assert (found.newest and found.newest.txg, found.reached) == (10, 10)
+
+
+async def test_many_damaged_changelogs_cost_a_bounded_number_of_requests(power: Power) -> None:
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        while session.link.txg < OVERVIEW_PROBES_MAX + 5:
+            write_file(session, b"%d" % session.link.txg)
+            await session.flush()
+    for txg in range(2, OVERVIEW_PROBES_MAX + 6):
+        power.store.objects[key_of(Txg(txg))] = b"damaged"
+    store = CountingStore(power.store)
+
+    found = await overview.examine(store, power.remembered("-"), power.secret, clock)
+
+    assert len(found.faults) == OVERVIEW_PROBES_MAX
+    assert found.newest == Newest(Txg(5), None)
+    assert sum(one.requests for one in store.counts.values()) < 10 + 4 * OVERVIEW_PROBES_MAX
+
+
+async def test_missing_part_of_the_last_changelog_is_a_fault(power: Power) -> None:
+    bounds = UploadBounds(run_bytes=2000, locations=7)
+    async with power.session("a", tasks=False, bounds=bounds) as session:
+        for number in range(50):
+            write_file(session, b"%d" % number)
+            session.durability.commit()
+        await session.flush()
+    parts = [key for key in power.store.objects if key.startswith("changelog-part/")]
+    assert (await examined(power)).faults == ()
+    del power.store.objects[parts[0]]
+
+    assert (await examined(power)).faults == (f"{parts[0]!r} is missing",)
+
+
+async def test_missing_piece_of_the_last_image_is_a_fault(power: Power) -> None:
+    await nine_txgs(power)
+    found = await examined(power)
+    assert found.image is not None
+    del power.store.objects[found.image.pieces[0].key]
+
+    assert (await examined(power)).faults == ("the last image: 1 of its 1 pieces are missing",)
+
+
+async def test_damaged_manifest_is_a_fault_and_the_newest_txg_is_still_found(power: Power) -> None:
+    await nine_txgs(power)
+    head = (await examined(power)).head
+    assert head is not None
+    power.store.objects[head.manifest_key] = b"damaged"
+
+    found = await examined(power)
+
+    assert found.image is None
+    assert found.newest == Newest(Txg(LAST), FAR + LAST * SECOND_NS)
+    assert [fault.split(":")[0] for fault in found.faults] == ["the last image"]
+
+
+async def test_lost_lease_is_a_fault_and_the_image_is_found_without_it(power: Power) -> None:
+    await nine_txgs(power)
+    del power.store.objects[ObjectKey("lease")]
+
+    found = await examined(power)
+
+    assert found.lease is None
+    assert found.newest is not None
+    assert found.newest.txg == LAST
+    assert found.faults == ("the lease is missing; s3fs-meta fsck -y makes a new lease",)
+
+
+async def test_lost_copy_of_the_superblock_is_a_fault(power: Power) -> None:
+    await nine_txgs(power)
+    del power.store.objects[COPY_KEY]
+
+    [fault] = (await examined(power)).faults
+
+    assert fault.startswith(f"the object {COPY_KEY!r}: ")
+
+
+async def test_wrong_passphrase_and_an_empty_bucket_are_errors(power: Power) -> None:
+    if power.encrypted:
+        power.passphrase = b"wrong"
+        with pytest.raises(PassphraseError):
+            await examined(power)
+    power.store = MemoryStore()
+    with pytest.raises(NotAFilesystemError):
+        await examined(power)
+
+
+async def test_names_alone_show_the_newest_txg_and_gaps(power: Power) -> None:
+    """Without keys no content is read; a name far beyond the chain proves nothing."""
+    await nine_txgs(power)
+    power.store.objects[key_of(Txg(1000))] = b"foreign"
+    clock = SetClock(FAR)
+
+    found = await overview.examine_names(power.store, power.remembered("-"), clock)
+
+    assert found.newest is not None
+    assert (found.newest.txg, found.changelogs, found.reached) == (LAST, LAST - IMAGE, LAST)
+    assert (found.proven, found.faults, found.image) == (False, (), None)
+    del power.store.objects[key_of(Txg(7))]
+    found = await overview.examine_names(power.store, power.remembered("-"), clock)
+    assert (found.faults, found.reached) == (("changelog 7 is missing",), None)
+    power.store.objects[ObjectKey("lease")] = b"damaged"
+    found = await overview.examine_names(power.store, power.remembered("-"), clock)
+    assert (found.lease, found.newest, len(found.faults)) == (None, None, 1)

@@ -39,6 +39,7 @@ HELP = CommandHelp(
         Example(
             "s3fs-meta status --check --max-age 5m --min-free 5% /mnt/home", "for Nagios, cron"
         ),
+        Example("s3fs-meta status --prometheus", "for Prometheus, through node_exporter"),
         Example("s3fs-meta status --unshipped /mnt/home", "files with changes not yet uploaded"),
         Example("s3fs-meta status s3://bucket/home", "what a lost machine has left in the bucket"),
         Example("s3fs-meta status --json s3://bucket/home", "for a monitoring program"),
@@ -74,55 +75,79 @@ _MinFree = Annotated[
         show_default=False,
     ),
 ]
+_Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MOUNTPOINT|URL]",
+        help="Filesystem to show; default: every mount.",
+        show_default=False,
+    ),
+]
+_Unshipped = Annotated[
+    bool, typer.Option("--unshipped", help="List files whose changes are not yet in the bucket.")
+]
+_Every = Annotated[
+    bool, typer.Option("--all", help="Show every figure, the counters of requests too.")
+]
+_ForMonitoring = Annotated[
+    bool,
+    typer.Option(
+        "--check",
+        help="Print one line for a monitoring program; the exit status is 0 (good), 1 (a limit "
+        "is passed or an upload failed), 2 (the mount does not take changes, or has ended) or 3 "
+        "(unknown).",
+    ),
+]
+_Prometheus = Annotated[
+    bool,
+    typer.Option(
+        "--prometheus",
+        help="Print the figures of a mount, or of every mount, in Prometheus' text format, for "
+        "the textfile collector of node_exporter.",
+    ),
+]
 
 
 def status(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[MOUNTPOINT|URL]",
-            help="Filesystem to show; default: every mount.",
-            show_default=False,
-        ),
-    ] = None,
+    target: _Target = None,
     *,
     access: options.Access,
     json: options.Json = False,
-    unshipped: Annotated[
-        bool,
-        typer.Option("--unshipped", help="List files whose changes are not yet in the bucket."),
-    ] = False,
-    every: Annotated[
-        bool, typer.Option("--all", help="Show every figure, the counters of requests too.")
-    ] = False,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Print one line for a monitoring program; the exit status is 0 (good), 1 (a limit "
-            "is passed or an upload failed), 2 (the mount does not take changes, or has ended) or 3 "
-            "(unknown).",
-        ),
-    ] = False,
+    unshipped: _Unshipped = False,
+    every: _Every = False,
+    check: _ForMonitoring = False,
+    prometheus: _Prometheus = False,
     max_age: _MaxAge = None,
     max_pending: _MaxPending = None,
     min_free: _MinFree = None,
 ) -> int:
     """Run ``s3fs-meta status``."""
     if check:
-        limits = Limits(
-            None if max_age is None else seconds(0)("--max-age", max_age),
-            None if max_pending is None else parse_size("--max-pending", max_pending),
-            None if min_free is None else percent("--min-free", min_free),
-        )
-        return _check(target, access.cachedir, limits)
+        return _check(target, access.cachedir, _limits(max_age, max_pending, min_free))
+    if prometheus:
+        from s3fs_meta.cli import status_prometheus  # other options do not need it
+
+        status_prometheus.show(target, access.cachedir)
+        return ExitStatus.DONE
     if unshipped:
         _show_unshipped(target, access.cachedir, json=json)
         return ExitStatus.DONE
     if target is None:
         _show_all(json=json)
         return ExitStatus.DONE
-    place = targets.of_either(target, access.cachedir)
+    return _show(targets.of_either(target, access.cachedir), access, json=json, every=every)
+
+
+def _limits(max_age: str | None, max_pending: str | None, min_free: str | None) -> Limits:
+    return Limits(
+        None if max_age is None else seconds(0)("--max-age", max_age),
+        None if max_pending is None else parse_size("--max-pending", max_pending),
+        None if min_free is None else percent("--min-free", min_free),
+    )
+
+
+def _show(place: Target, access: options.Access, *, json: bool, every: bool) -> int:
+    """Print the figures of a mount, or facts about the objects in a bucket."""
     figures = trio.run(_figures, place, access)
     is_mounted = figures["mountpoint"] is not None
     if json:

@@ -12,6 +12,7 @@ from rich.table import Table
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024.0
 _SECOND_IN_MS = 0.9995  # shorter times are shown in ms
+_MS_IN_US = 0.0009995  # shorter times are shown in µs
 _SHORT_S = 10.0
 _MINUTE_S = 60.0
 
@@ -58,12 +59,16 @@ def human_bytes(size_bytes: float) -> str:
 def human_duration(time_s: float) -> str:
     """Return a time span with a unit, in two or three significant digits; minutes are rounded."""
     if time_s < _SECOND_IN_MS:
-        return f"{time_s * 1000:.3g} ms"
+        return _small(time_s * 1e6, "µs") if time_s < _MS_IN_US else _small(time_s * 1e3, "ms")
     if time_s < _MINUTE_S:
         return f"{time_s:.2g} s" if time_s < _SHORT_S else f"{time_s:.0f} s"
     minutes = round(time_s / _MINUTE_S)
     hours, rest = divmod(minutes, 60)
     return f"{hours} h {rest} min" if hours else f"{minutes} min"
+
+
+def _small(value: float, unit: str) -> str:
+    return f"{value:.0f} {unit}" if value >= _SHORT_S else f"{value:.2g} {unit}"
 
 
 def human_time(time_ns: int) -> str:

@@ -6,6 +6,7 @@ service        one mount: connects the components, starts the tasks, ends them i
 daemon         the process in the background, and its parent that waits for it
 control_api    the requests that commands send to a running mount, and the responses
 figures        the figures that ``status`` reports; ``latency`` has the arithmetic of histograms
+prometheus     the figures as metrics of Prometheus
 requesters     the processes that send most requests
 remount        client and daemon of ``mount -o remount,ro``
 targets        maps a URL or a mountpoint to the filesystem and its local state

@@ -3,6 +3,7 @@
 Owns: the arithmetic. Does not know: where the counts are from (``fuse.request_times``).
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ class Histogram:
     def count(self) -> int:
         """Return the number of requests."""
         return sum(self.counts)
+
+    def cumulated(self) -> list[int]:
+        """Return for each bound, and for infinity, the requests that took at most this time."""
+        return list(itertools.accumulate(self.counts))
 
     def since(self, earlier: "Histogram | None") -> "Histogram":
         """Return the requests that an earlier reading of the same mount does not have."""

@@ -110,7 +110,7 @@ def test_latencies_are_printed_as_quantiles() -> None:
 
     rows = status_view.table_rows({"latency": times})
 
-    assert rows == {"latency of read": "p50 1.46 ms, p99 2 ms, 100 requests"}
+    assert rows == {"latency of read": "p50 1.5 ms, p99 2 ms, 100 requests"}
     assert status_view.shown_latency(math.inf) == "over 100 s"
 
 

@@ -23,7 +23,9 @@ def test_table_prints_texts_unchanged(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("time_s", "expected"),
     [
-        (0.0000312, "0.0312 ms"),
+        (0.0000004, "0.4 µs"),
+        (0.0000312, "31 µs"),
+        (0.00134, "1.3 ms"),
         (0.5, "500 ms"),
         (0.9999, "1 s"),
         (1.25, "1.2 s"),

@@ -32,11 +32,27 @@ def _names(figures: dict[str, Any], before: str = "") -> set[str]:
     return found
 
 
+def _table(page: str) -> set[str]:
+    """Return what the first column of the tables names."""
+    table = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    return set(re.findall(r"`([^`]+)`", table))
+
+
 @pytest.mark.mount
 def test_page_of_metrics_names_exactly_the_figures_of_status(
     program: Program, mounted: Place
 ) -> None:
-    page = PAGE.read_text()
-    table = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    page, _, _ = PAGE.read_text().partition("## Prometheus")
 
-    assert set(re.findall(r"`([^`]+)`", table)) == _names(program.status(mounted.mountpoint))
+    assert _table(page) == _names(program.status(mounted.mountpoint))
+
+
+@pytest.mark.mount
+def test_page_of_metrics_names_exactly_those_of_prometheus(
+    program: Program, mounted: Place
+) -> None:
+    _, _, page = PAGE.read_text().partition("## Prometheus")
+
+    metrics = program.ok("status", "--prometheus", mounted.mountpoint)
+
+    assert _table(page) == set(re.findall(r"^# TYPE (\S+)", metrics, re.MULTILINE))

@@ -1,0 +1,40 @@
+"""``status --prometheus``: the figures of mounts in Prometheus' text format."""
+
+import sys
+from pathlib import Path
+
+import trio
+
+from s3fs_meta.errors import ControlError, NotMountedError
+from s3fs_meta.mount import prometheus, targets
+from s3fs_meta.mount.control_api import request_status
+from s3fs_meta.mount.prometheus import Reading
+from s3fs_meta.mount.targets import Target
+
+
+def show(target: str | None, cachedir: Path | None) -> None:
+    """Print the figures of a mount, or of all mounts of this host.
+
+    A mount that does not answer, or does not exist, has the value 0 of ``s3fs_meta_up``: a failing
+    command would leave the last figures in the file of node_exporter.
+    """
+    readings = trio.run(_readings, target, cachedir)
+    sys.stdout.write(prometheus.text(readings, open_metrics=False).decode())
+
+
+async def _readings(target: str | None, cachedir: Path | None) -> list[Reading]:
+    if target is None:
+        return [await _reading(place) for place in targets.all_mounted()]
+    try:
+        place = targets.of_either(target, cachedir)
+    except NotMountedError:
+        return [Reading(target, None)]
+    return [await _reading(place)]
+
+
+async def _reading(place: Target) -> Reading:
+    try:
+        figures = await request_status(place)
+    except (NotMountedError, ControlError):
+        return Reading(place.mountpoint or place.url, None)
+    return Reading(figures["mountpoint"], figures)

@@ -1,0 +1,244 @@
+"""The figures of mounts as metrics, in the text formats of Prometheus and OpenMetrics.
+
+Owns: names, units and labels of the metrics. Does not know: their readers (``metrics_server``, the
+command status). prometheus_client is imported when a page is made, because most commands make none.
+Source: https://prometheus.io/docs/practices/naming, https://openmetrics.io.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from typing_extensions import override
+
+from s3fs_meta.mount.control_api import DETACHED, ENDING
+from s3fs_meta.mount.latency import histograms
+from s3fs_meta.mount_state import MountState
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+PREFIX: Final = "s3fs_meta_"
+PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPEN_METRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+STATES: Final = (*(one.value for one in MountState), ENDING, DETACHED)
+
+_SECOND_NS: Final = 1e9
+_UNITS: Final = ("bytes", "seconds")
+_PARTS: Final = ("upload", "chain", "image", "compaction", "reclaim", "follow", "kernel")
+_WORK: Final = ("copying", "locking", "removing")
+
+
+class Reading(NamedTuple):
+    """The figures of one mount; None if its daemon does not answer."""
+
+    mountpoint: str
+    figures: Mapping[str, Any] | None
+
+
+class _Row(NamedTuple):
+    """One metric that is one figure; a figure that is missing or None gives no sample."""
+
+    name: str  # "_total" at the end: a counter, else a gauge
+    path: str  # of the figure, as in docs/reference/metrics.md
+    help: str
+    convert: Callable[[Any], float | None] = float
+
+
+def _flag(value: object) -> float:
+    return float(bool(value))
+
+
+def _from_ns(value_ns: int) -> float | None:
+    """Return a time in seconds; None for 0, which means that there is none."""
+    return value_ns / _SECOND_NS if value_ns else None
+
+
+_ROWS: Final = (
+    _Row("read_only", "read_only", "1 if the mount accepts no changes.", _flag),
+    _Row("offline", "offline", "1 if it shows local state because the bucket is away.", _flag),
+    _Row("epoch", "epoch", "Number that every mount for writing raises."),
+    _Row("open_txg", "txg", "Number of the open transaction group."),
+    _Row("inodes", "inodes", "Files of all kinds."),
+    _Row("dentries", "dentries", "Names."),
+    _Row("file_bytes", "file_bytes", "Sum of the sizes of all files, holes included."),
+    _Row("block_bytes", "block_bytes", "Distinct content, without holes."),
+    _Row("stored_bytes", "stored_bytes", "Size of the packs in the bucket."),
+    _Row("capacity_bytes", "capacity_bytes", "Size limit of the filesystem; 0: unlimited."),
+    _Row("cache_bytes", "cache.bytes", "Size of the cached blocks."),
+    _Row("cache_limit_bytes", "cache.bytes_max", "Limit on the cached blocks."),
+    _Row("cache_blocks", "cache.blocks", "Cached blocks."),
+    _Row("cache_dirty_bytes", "cache.dirty_bytes", "Written and not yet sealed for upload."),
+    _Row("cache_hits_total", "cache.hits", "Reads of cached blocks."),
+    _Row("cache_misses_total", "cache.misses", "Reads of blocks that had to be fetched."),
+    _Row("upload_pending_blocks", "upload.pending_blocks", "Blocks not yet in the bucket."),
+    _Row("upload_pending_bytes", "upload.pending_bytes", "Content not yet in the bucket."),
+    _Row("upload_left_seconds", "upload.left_s", "Time that the upload of this content takes."),
+    _Row("upload_lost_blocks", "upload.lost_blocks", "Blocks whose only copy is lost."),
+    _Row("upload_packs_total", "upload.packs_uploaded", "Uploaded packs."),
+    _Row("upload_sent_bytes_total", "upload.sent_bytes", "Size of the uploaded packs."),
+    _Row("bucket_txg", "chain.txg", "Last transaction group in the bucket."),
+    _Row("bucket_txg_timestamp_seconds", "chain.created_ns", "When it was cut.", _from_ns),
+    _Row(
+        "unshipped_age_seconds",
+        "chain.unshipped_age_s",
+        "Age of the oldest change that is not in the bucket.",
+    ),
+    _Row("unshipped_bytes", "chain.unshipped_bytes", "Records of changes not in the bucket."),
+    _Row("kernel_open_files", "kernel.open_files", "Open files."),
+    _Row("kernel_writing_files", "kernel.open_for_writing", "Files that are open for writing."),
+    _Row("kernel_age_seconds", "kernel.age_s", "Age of the oldest bytes only the kernel has."),
+    _Row(
+        "kernel_collected_age_seconds",
+        "kernel.asked_age_s",
+        "Time since the kernel was asked for these bytes.",
+    ),
+    _Row("image_txg", "image.txg", "Transaction group of the last image."),
+    _Row("image_timestamp_seconds", "image.last_ns", "When the last image was made.", _from_ns),
+    _Row("follow_behind_seconds", "follow.behind_s", "Age of what a follower shows, at most."),
+    _Row("requests_waiting", "latency.waiting", "Requests of the kernel without an answer."),
+    _Row("oldest_request_age_seconds", "latency.oldest_s", "Age of the oldest of them."),
+    _Row("requests_held_back", "trees.held_back", "Requests that wait for a consistent copy."),
+)
+
+
+def text(readings: Sequence[Reading], *, open_metrics: bool) -> bytes:
+    """Return the metrics of mounts as text. Some ms of computation: call it in a thread.
+
+    Args:
+        readings: the mounts.
+        open_metrics: in the format OPEN_METRICS, else in the format PLAIN.
+    """
+    from prometheus_client import exposition, registry
+    from prometheus_client.openmetrics import exposition as open_exposition
+
+    class Collected(registry.Collector):
+        @override
+        def collect(self) -> Iterable["Metric"]:
+            return families(readings)
+
+    made = registry.CollectorRegistry()
+    made.register(Collected())
+    generate: Any = open_exposition.generate_latest if open_metrics else exposition.generate_latest
+    page: bytes = generate(made)
+    return page
+
+
+def families(readings: Sequence[Reading]) -> Iterator["Metric"]:
+    """Yield the metrics of mounts; each sample has the label ``mountpoint``."""
+    yield _family("up", "1 if the daemon answers.", _up(readings))
+    alive = [(one.mountpoint, one.figures) for one in readings if one.figures is not None]
+    if not alive:
+        return
+    yield _info(alive)
+    yield _family("state", "1 for the present state.", _labelled(alive, "state", _states))
+    yield _family("error", "1 after a failure, until a success.", _labelled(alive, "part", _errors))
+    for row in _ROWS:
+        yield _family(row.name, row.help, _of_row(alive, row))
+    left = _labelled(alive, "work", _names_left)
+    yield _family("tree_names_left", "Names left of work on trees, at least.", left)
+    yield from _store(alive)
+    yield _durations(alive)
+
+
+_Alive = Sequence[tuple[str, Mapping[str, Any]]]
+_Sample = tuple[dict[str, str], float]
+
+
+def _family(name: str, documentation: str, samples: Iterable[_Sample]) -> "Metric":
+    """Return a counter if *name* ends with "_total", else a gauge."""
+    from prometheus_client.core import Metric
+
+    base = name.removesuffix("_total")
+    unit = next((one for one in _UNITS if base.endswith(f"_{one}")), "")
+    kind = "gauge" if base == name else "counter"
+    made = Metric(PREFIX + base, documentation, kind, unit)
+    for labels, value in samples:
+        made.add_sample(PREFIX + name, labels, value)
+    return made
+
+
+def _info(alive: _Alive) -> "Metric":
+    from prometheus_client.core import Metric
+
+    made = Metric(f"{PREFIX}mount", "The filesystem that is mounted.", "info")
+    for mountpoint, figures in alive:
+        labels = {"mountpoint": mountpoint} | {
+            name: str(figures[name]) for name in ("url", "uuid", "label")
+        }
+        made.add_sample(f"{PREFIX}mount_info", labels, 1)
+    return made
+
+
+def _up(readings: Sequence[Reading]) -> Iterator[_Sample]:
+    for one in readings:
+        yield {"mountpoint": one.mountpoint}, _flag(one.figures is not None)
+
+
+def _of_row(alive: _Alive, row: _Row) -> Iterator[_Sample]:
+    for mountpoint, figures in alive:
+        value = _at(figures, row.path)
+        converted = None if value is None else row.convert(value)
+        if converted is not None:
+            yield {"mountpoint": mountpoint}, converted
+
+
+def _at(figures: Mapping[str, Any], path: str) -> Any:
+    """Return a figure; None if the mount does not have it."""
+    found: Any = figures
+    for key in path.split("."):
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(key)
+    return found
+
+
+def _labelled(
+    alive: _Alive, label: str, values: Callable[[Mapping[str, Any]], Mapping[str, float]]
+) -> Iterator[_Sample]:
+    for mountpoint, figures in alive:
+        for name, value in values(figures).items():
+            yield {"mountpoint": mountpoint, label: name}, value
+
+
+def _states(figures: Mapping[str, Any]) -> Mapping[str, float]:
+    return {name: _flag(name == figures["state"]) for name in STATES}
+
+
+def _errors(figures: Mapping[str, Any]) -> Mapping[str, float]:
+    return {part: _flag(_at(figures, f"{part}.last_error")) for part in _PARTS}
+
+
+def _names_left(figures: Mapping[str, Any]) -> Mapping[str, float]:
+    return {one: float((_at(figures, f"trees.{one}") or {}).get("left", 0)) for one in _WORK}
+
+
+def _store(alive: _Alive) -> Iterator["Metric"]:
+    for name, key, documentation in (
+        ("store_requests_total", "requests", "Requests to the store."),
+        ("store_errors_total", "errors", "Requests that failed after all attempts."),
+        ("store_sent_bytes_total", "sent_bytes", "Bytes that successful requests sent."),
+        ("store_received_bytes_total", "received_bytes", "Bytes received from the store."),
+    ):
+
+        def values(figures: Mapping[str, Any], key: str = key) -> Mapping[str, float]:
+            return {method: float(one[key]) for method, one in figures["store"].items()}
+
+        yield _family(name, documentation, _labelled(alive, "method", values))
+
+
+def _durations(alive: _Alive) -> "Metric":
+    from prometheus_client.core import HistogramMetricFamily
+
+    made = HistogramMetricFamily(
+        f"{PREFIX}request_duration_seconds",
+        "Times of the kernel's requests, from their arrival to the reply.",
+        labels=("mountpoint", "operation"),
+        unit="seconds",
+    )
+    for mountpoint, figures in alive:
+        for name, one in histograms(figures).items():
+            bounds = [*map(str, one.bounds_s), "+Inf"]
+            buckets = list(zip(bounds, one.cumulated(), strict=True))
+            made.add_metric((mountpoint, name), buckets, one.total_s)
+    return made

@@ -1,0 +1,56 @@
+"""``status --prometheus``."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.cli.conftest import Place, wait_until_gone
+from tests.programs import Program
+
+
+def _samples(page: str) -> dict[str, float]:
+    """Return the samples whose only label is ``mountpoint``, and counts of times by operation."""
+    found = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.labels.keys() == {"mountpoint"}:
+                found[sample.name] = sample.value
+            elif sample.name.endswith("_seconds_count"):
+                found[sample.labels["operation"]] = sample.value
+    return found
+
+
+@pytest.mark.mount
+def test_figures_of_a_mount_are_printed_as_metrics(program: Program, mounted: Place) -> None:
+    (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
+    (mounted.mountpoint / "f").rename(mounted.mountpoint / "g")
+
+    found = _samples(program.ok("status", "--prometheus", mounted.mountpoint))
+    everything = program.ok("status", "--prometheus", here=False)
+
+    assert found["s3fs_meta_up"] == 1
+    assert found["s3fs_meta_inodes"] == 2
+    assert found["s3fs_meta_file_bytes"] == 5000
+    assert found["s3fs_meta_upload_pending_bytes"] == 5000
+    assert found["rename"] == 1
+    assert found["write"] == 1
+    assert f's3fs_meta_up{{mountpoint="{mounted.mountpoint}"}} 1.0\n' in everything
+
+
+@pytest.mark.mount
+def test_killed_mount_is_down(program: Program, mounted: Place) -> None:
+    """The command succeeds, so that cron replaces the file with the figures of before."""
+    pid = program.status(mounted.mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+
+    assert _samples(program.ok("status", "--prometheus", mounted.mountpoint)) == {"s3fs_meta_up": 0}
+
+
+def test_path_without_a_mount_is_down(program: Program, tmp_path: Path) -> None:
+    page = program.ok("status", "--prometheus", tmp_path)
+
+    assert f's3fs_meta_up{{mountpoint="{tmp_path}"}} 0.0\n' in page

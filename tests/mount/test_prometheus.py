@@ -1,0 +1,137 @@
+"""Figures as metrics, read by the parsers of prometheus_client."""
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from prometheus_client import Metric, parser
+from prometheus_client.openmetrics import parser as open_parser
+
+from s3fs_meta.mount.prometheus import STATES, Reading, text
+
+FIGURES: dict[str, Any] = {
+    "url": 's3://b/"home"\n',
+    "uuid": "u",
+    "label": "",
+    "state": "serving",
+    "read_only": False,
+    "offline": "",
+    "inodes": 5,
+    "upload": {"left_s": None, "sent_bytes": 7, "last_error": "refused"},
+    "image": {"last_ns": 0},
+    "chain": {"created_ns": 1_500_000_000},
+    "trees": {"copying": {"done": 1, "left": 2}, "locking": None},
+    "store": {"get": {"requests": 3, "errors": 1, "sent_bytes": 0, "received_bytes": 9}},
+    "latency": {
+        "bounds_s": [0.000005, 0.01],
+        "operations": {"read": {"counts": [1, 2, 4], "total_s": 1.5}},
+    },
+}
+READINGS = (Reading("/a", FIGURES), Reading("/b", FIGURES), Reading("/c", None))
+
+
+def _parsed(*, open_metrics: bool) -> dict[str, Metric]:
+    page = text(READINGS, open_metrics=open_metrics).decode()
+    parse = open_parser if open_metrics else parser
+    return {one.name: one for one in parse.text_string_to_metric_families(page)}
+
+
+def _values(families: Iterable[Metric], **labels: str) -> dict[str, float]:
+    """Return the samples that have all given labels and no others."""
+    return {
+        sample.name: sample.value
+        for family in families
+        for sample in family.samples
+        if sample.labels == labels
+    }
+
+
+@pytest.mark.parametrize("open_metrics", [False, True])
+def test_parsers_of_prometheus_read_the_figures(open_metrics: bool) -> None:
+    found = _parsed(open_metrics=open_metrics)
+    values = _values(found.values(), mountpoint="/b")
+
+    assert values["s3fs_meta_inodes"] == 5
+    assert values["s3fs_meta_read_only"] == 0
+    assert values["s3fs_meta_upload_sent_bytes_total"] == 7
+    assert values["s3fs_meta_bucket_txg_timestamp_seconds"] == 1.5
+    assert _values(found.values(), mountpoint="/b", method="get") == {
+        "s3fs_meta_store_requests_total": 3,
+        "s3fs_meta_store_errors_total": 1,
+        "s3fs_meta_store_sent_bytes_total": 0,
+        "s3fs_meta_store_received_bytes_total": 9,
+    }
+    info = {"mountpoint": "/b", "url": 's3://b/"home"\n', "uuid": "u", "label": ""}
+    assert _values(found.values(), **info) == {"s3fs_meta_mount_info": 1}
+
+
+@pytest.mark.parametrize("open_metrics", [False, True])
+def test_times_of_requests_are_a_cumulative_histogram(open_metrics: bool) -> None:
+    family = _parsed(open_metrics=open_metrics)["s3fs_meta_request_duration_seconds"]
+    buckets = {
+        sample.labels["le"]: sample.value
+        for sample in family.samples
+        if sample.labels["mountpoint"] == "/a" and "le" in sample.labels
+    }
+
+    assert family.type == "histogram"
+    assert buckets == {"5e-06": 1, "0.01": 3, "+Inf": 7}
+    assert _values([family], mountpoint="/a", operation="read") == {
+        "s3fs_meta_request_duration_seconds_count": 7,
+        "s3fs_meta_request_duration_seconds_sum": 1.5,
+    }
+
+
+def test_names_and_units_follow_the_conventions() -> None:
+    """The unit is the end of the name, and only counters end with ``_total``."""
+    families = _parsed(open_metrics=True)
+
+    assert all(name.startswith("s3fs_meta_") for name in families)
+    assert all(name.endswith(f"_{one.unit}") for name, one in families.items() if one.unit)
+    for name, one in families.items():
+        assert one.unit or not name.endswith(("_bytes", "_seconds"))
+        totals = {sample.name.endswith("_total") for sample in one.samples}
+        assert totals <= {one.type == "counter"}, name
+        assert one.documentation.endswith(".")
+
+
+def test_figures_without_a_value_have_no_sample() -> None:
+    """An unknown time is not 1970, and an unknown rest is not 0."""
+    values = _values(_parsed(open_metrics=True).values(), mountpoint="/a")
+
+    assert "s3fs_meta_upload_left_seconds" not in values
+    assert "s3fs_meta_image_timestamp_seconds" not in values
+    assert "s3fs_meta_kernel_age_seconds" not in values
+
+
+def test_state_errors_and_work_on_trees_have_a_sample_for_each_kind() -> None:
+    """A kind that is absent now has the value 0, so that rules do not miss it."""
+    families = _parsed(open_metrics=True).values()
+
+    states = {state: _values(families, mountpoint="/a", state=state) for state in STATES}
+    assert [state for state in STATES if states[state] == {"s3fs_meta_state": 1}] == ["serving"]
+    assert _values(families, mountpoint="/a", part="upload") == {"s3fs_meta_error": 1}
+    assert _values(families, mountpoint="/a", part="image") == {"s3fs_meta_error": 0}
+    assert _values(families, mountpoint="/a", work="copying") == {"s3fs_meta_tree_names_left": 2}
+    assert _values(families, mountpoint="/a", work="locking") == {"s3fs_meta_tree_names_left": 0}
+
+
+def test_mount_that_does_not_answer_is_down_and_has_no_other_sample() -> None:
+    families = _parsed(open_metrics=True).values()
+
+    assert _values(families, mountpoint="/c") == {"s3fs_meta_up": 0}
+    assert _values(families, mountpoint="/a")["s3fs_meta_up"] == 1
+
+
+def test_commands_start_without_the_library() -> None:
+    code = "import sys, s3fs_meta.cli.status, s3fs_meta.mount.service, s3fs_meta.mount.prometheus"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; print('prometheus_client' in sys.modules)"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.stdout == "False\n"

@@ -192,6 +192,14 @@ STORE_BODY_CHUNK_BYTES: Final = 256 * KIB
 STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # slower responses are abandoned
 STORE_CLEANUP_S_MAX: Final = 10.0  # time for deleting a probe or an unfinished upload
 
+# --- counted requests --------------------------------------------------------------------------
+REQUEST_DAYS_MAX: Final = 400  # days whose counts are kept: a year and a month
+REQUEST_NAMES_MAX: Final = 64  # counts of one day: classes and causes, with room for later ones
+REQUEST_LOG_BYTES_MAX: Final = 4 * MIB  # size of the file that is parsed; a full one has 1 MiB
+REQUESTS_SAVE_S: Final = 600.0  # a killed mount forgets the counts of at most this time
+PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # size of a table of prices, which has some lines
+PRICE_MAX: Final = 1e6  # any currency; a larger price is a mistake
+
 # --- group commit and background sync ----------------------------------------------------------
 GROUP_DELAY_S: Final = 0.005  # a group commits when no operation has followed for this time
 GROUP_AGE_S_MAX: Final = 0.05  # a group of this age commits in any case: bounds what a kill costs

@@ -49,6 +49,7 @@ from s3fs_meta.model import Epoch, Txg
 from s3fs_meta.mount.control_api import request_status
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Target
+from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.settings import SessionOptions
@@ -92,6 +93,7 @@ class CheckPlan:
     end_at: Txg | None = None  # the last valid txg, if the txgs after it are abandoned
 
 
+@part(Cause.FSCK)
 async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
     """Check a filesystem, and repair it if the plan demands repairs; return the report.
 
@@ -102,7 +104,9 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
         S3fsError: the filesystem could not be checked.
     """
     report = Report(on_note=front.notice) if plan.verbose else Report()
-    async with opened_store(plan.place.url, plan.s3, notify=front.notice) as store:
+    async with opened_store(
+        plan.place.url, plan.s3, notify=front.notice, counts=plan.place.state
+    ) as store:
         mounted = await _status_if_mounted(plan.place)
         if mounted is not None:
             _refuse_beside(plan, mounted["journal_mode"])
@@ -118,6 +122,7 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
     return report
 
 
+@part(Cause.FSCK)
 async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
     """Rebuild metadata from the packs alone, if no other metadata can be read.
 
@@ -127,7 +132,9 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
             all names in its local state.
     """
     state_dir = StateDir(plan.place.state)
-    async with opened_store(plan.place.url, plan.s3, notify=front.notice) as store:
+    async with opened_store(
+        plan.place.url, plan.s3, notify=front.notice, counts=plan.place.state
+    ) as store:
         keys = await _keys(plan, store, secret, repairing=True)
         await require_proof(store, keys)
         superblock, keyring = keys.superblock, keys.keyring

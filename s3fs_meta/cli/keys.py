@@ -26,7 +26,7 @@ async def change_superblock(
         PreconditionError: another process changed the superblock meanwhile; nothing was changed.
         As ``open_keys``, and what *mutate* raises.
     """
-    async with opened_store(place.url, s3) as store:
+    async with opened_store(place.url, s3, counts=place.state) as store:
         changed = await change(store, Remembered(place.state), secret, mutate)
     for one in changed.unreached:
         print_line(PROGRAM, f"not reached, so not changed: {one}; s3fs-meta fsck -y replaces it")

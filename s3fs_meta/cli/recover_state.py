@@ -143,7 +143,7 @@ def _require_database(kept: Kept) -> None:
 
 async def _copy(wanted: _Wanted, access: options.Access, front: Front) -> tuple[Tally, Copier]:
     secret = access.secret(front.ask)
-    async with opened_store(wanted.place.url, access.s3) as store:
+    async with opened_store(wanted.place.url, access.s3, counts=wanted.place.state) as store:
         keys = await open_keys(store, Remembered(wanted.place.state), secret)
         for notice in keys.notices:
             front.notice(notice)

@@ -116,7 +116,7 @@ def rollback(
 
 
 async def _rollback(wanted: _Wanted, secret: Secret, front: Front) -> tuple[Link, RolledBack]:
-    async with opened_store(wanted.place.url, wanted.s3) as store:
+    async with opened_store(wanted.place.url, wanted.s3, counts=wanted.place.state) as store:
         past = await _choose(wanted, store, secret, front)
         clock = SystemClock()
         volume = await open_filesystem(

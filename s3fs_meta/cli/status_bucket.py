@@ -14,8 +14,6 @@ from s3fs_meta.codec.lease import Lease
 from s3fs_meta.console import output, passphrase_source
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Target
-from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.sync.history import overview
 from s3fs_meta.sync.history.overview import Overview
 from s3fs_meta.sync.state_dir import read_holder
@@ -47,13 +45,9 @@ async def facts(place: Target, access: options.Access) -> dict[str, Any]:
             found = await overview.examine_names(store, remembered, clock)
         else:
             found = await overview.examine(store, remembered, access.secret(), clock)
-        requests = _requests(store)
+        counted = store.meter.seen().values()
+    requests = sum(billed.requests for counts in counted for billed in counts.values())
     return _fields(place, found, requests)
-
-
-def _requests(store: ObjectStore) -> int:
-    assert isinstance(store, CountingStore), "stores of commands count"
-    return sum(counts.requests for counts in store.counts.values())
 
 
 def _fields(place: Target, found: Overview, requests: int) -> dict[str, Any]:

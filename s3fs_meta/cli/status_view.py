@@ -38,7 +38,7 @@ def screen(figures: Mapping[str, Any]) -> dict[str, str]:
         rows["last image"] = f"txg {image['txg']} of {output.human_time(image['last_ns'])}"
     if figures["follow"]["behind_s"] is not None:
         rows["behind the writer"] = f"{figures['follow']['behind_s']:.1f} s at most"
-    rows["requests to it"] = _requests(figures["store"])
+    rows["requests today"] = _requests(figures)
     if figures["holders"]:
         rows["used by"] = mount_holders.described([Holder(**one) for one in figures["holders"]], 0)
     for part in _PARTS_WITH_ERRORS:
@@ -95,14 +95,14 @@ def _cache(cache: Mapping[str, Any]) -> str:
     return f"{used} of {limit}{hits}"
 
 
-def _requests(store: Mapping[str, Mapping[str, int]]) -> str:
-    total = {
-        key: sum(method[key] for method in store.values())
-        for key in ("requests", "errors", "sent_bytes", "received_bytes")
-    }
-    sent, received = (output.human_bytes(total[f"{word}_bytes"]) for word in ("sent", "received"))
-    failed = f", {total['errors']} failed" if total["errors"] else ""
-    return f"{total['requests']}{failed}; {sent} sent, {received} received"
+def _requests(figures: Mapping[str, Any]) -> str:
+    """Return the billed requests of the present day (UTC), and failures since the mount."""
+    today = figures["today"]
+    requests = sum(count for name, count in today.items() if name.endswith("_requests"))
+    sent, received = (output.human_bytes(today[f"{word}_bytes"]) for word in ("sent", "received"))
+    errors = sum(method["errors"] for method in figures["store"].values())
+    failed = f"; {errors} failed since the mount" if errors else ""
+    return f"{requests} to the bucket, {sent} sent, {received} received{failed}"
 
 
 def table_rows(figures: Mapping[str, Any]) -> dict[str, str]:

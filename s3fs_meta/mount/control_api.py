@@ -9,6 +9,7 @@ command, its arguments and its response; the daemon may send progress events bef
     flush     {"image": bool} → {"published": bool, "txg": number}, with progress
               and the event {"waits": why} while the bucket accepts no uploads
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
+    counts    → {}; the mount has saved its counts of requests (``sync.request_log``)
     end       → {}; the mount refuses further changes and ends, even while programs use it; the
               response comes before the end
     unshipped → {"paths": [text], "complete": bool}; paths with changes that are not in the bucket
@@ -52,6 +53,7 @@ FINISHED: Final = "finished"
 UNSHIPPED: Final = "unshipped"
 PROMOTE: Final = "promote"
 END: Final = "end"
+COUNTS: Final = "counts"
 CLONE: Final = "clone"
 CLONE_FROZEN: Final = "clone_frozen"
 SETTLED: Final = "settled"
@@ -115,6 +117,16 @@ async def request_end(place: Target) -> None:
         NotMountedError: the filesystem is not mounted.
     """
     await _ask(place, END)
+
+
+async def request_counts(place: Target) -> None:
+    """Make a mount save its counts of requests.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the mount is of an older version, which does not count them.
+    """
+    await _ask(place, COUNTS)
 
 
 def used_by(figures: Mapping[str, Any]) -> str:

@@ -11,9 +11,11 @@ from typing import Any
 import trio
 
 from s3fs_meta.model import BlockState, PointInTime
+from s3fs_meta.objects.billing import NOTHING, RequestClass
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.sync.history.points_in_time import mark_of
+from s3fs_meta.sync.request_log import RequestLog
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.throughput import Speed
 
@@ -134,6 +136,16 @@ def _follow(session: Session) -> dict[str, Any]:
         "polled_ns": follower.polled_ns,
         "behind_s": round(max(time.time_ns() - follower.polled_ns, 0) / 1e9, 3),
         "last_error": follower.last_error,
+    }
+
+
+def requests_today(log: RequestLog) -> dict[str, int]:
+    """Return the billed requests of the present day (UTC), and their bytes."""
+    found = log.today()
+    requests = {f"{one.value}_requests": found.get(one.value, NOTHING) for one in RequestClass}
+    return {name: billed.requests for name, billed in requests.items()} | {
+        "sent_bytes": sum(billed.sent_bytes for billed in requests.values()),
+        "received_bytes": sum(billed.received_bytes for billed in requests.values()),
     }
 
 

@@ -53,7 +53,7 @@ from s3fs_meta.mount import (
     tree_handlers,
 )
 from s3fs_meta.mount.acquisition import may_be_offline, open_for_mount, why_offline
-from s3fs_meta.mount.figures import figures
+from s3fs_meta.mount.figures import figures, requests_today
 from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.plan import LOCK_WAIT_S, MountPlan
@@ -68,6 +68,7 @@ from s3fs_meta.sync.history.points_in_time import described
 from s3fs_meta.sync.opening.local_state_choice import advising
 from s3fs_meta.sync.opening.offline import open_offline
 from s3fs_meta.sync.progress import Progress
+from s3fs_meta.sync.request_log import RequestLog
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import (
     LockWatch,
@@ -100,14 +101,21 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
         await trio.to_thread.run_sync(remove_stale_snapshots, present.state, plan.place.state)
     may_be_absent = may_be_offline(plan)
+    # A point in time has a directory that is removed; its requests are counted with the present.
+    counts = targets.of_url(plan.place.url, plan.options.cachedir).state
     try:
         async with opened_store(
-            plan.place.url, plan.s3, may_be_absent=may_be_absent, notify=front.notice
+            plan.place.url,
+            plan.s3,
+            may_be_absent=may_be_absent,
+            notify=front.notice,
+            counts=counts,
         ) as store:
             kernel, watchers = KernelSide(), Watchers()
             session = await _open(plan, store, front, kernel, watchers)
+            requests = RequestLog(counts, store.meter, lambda: session.db.counters.stored_bytes)
             try:
-                await Mount(plan, session, front, kernel, watchers).run()
+                await Mount(plan, session, front, kernel, watchers, requests).run()
             finally:
                 with trio.move_on_after(CLOSE_S_MAX, shield=True):
                     await session.close()
@@ -237,6 +245,7 @@ class Mount:
         front: Front,
         kernel: KernelSide,
         watchers: Watchers,
+        request_log: RequestLog,
     ) -> None:
         self._plan = plan
         self._session = session
@@ -247,6 +256,7 @@ class Mount:
         self._ending = False
         self._kernel = kernel
         self._watchers = watchers
+        self._request_log = request_log
         self._note: Path | None = None
         self._mounted: Mounted | None = None
         self._filesystem = Filesystem(
@@ -279,12 +289,14 @@ class Mount:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._control.serve)
             nursery.start_soon(session.run)
+            nursery.start_soon(session.supervise, "request log", self._request_log.run)
             nursery.start_soon(session.supervise, "removal and read-ahead", self._filesystem.run)
             with _libfuse_heard(StateDir(self._plan.place.state).log):
                 await fuse.serve(
                     operations, self._plan.mountpoint, self._plan.fuse, on_ready=self._ready
                 )
             await self._end()
+            await self._request_log.save()
             nursery.cancel_scope.cancel()
 
     def _ready(self) -> None:
@@ -365,6 +377,7 @@ class Mount:
             control_api.UNSHIPPED: self._on_unshipped,
             control_api.PROMOTE: self._on_promote,
             control_api.END: self._on_end,
+            control_api.COUNTS: self._on_counts,
             **self._trees.handlers(),
             **self._remounts.handlers(),
         }
@@ -374,6 +387,7 @@ class Mount:
         found = figures(self._session, plan.place.url, str(plan.mountpoint), plan.options.at)
         found["extension"] = "used"  # always; scripts may query it
         found["requests"] = dict(self._requests)
+        found["today"] = requests_today(self._request_log)
         found["latency"] = request_times.figures()
         found["trees"] = self._trees.figures()
         if self._write_back is not None:
@@ -398,6 +412,10 @@ class Mount:
             await self._write_back.collect()
             self._session.status.enter(MountState.STOPPING, "umount --force")
             fuse.end()
+        return {}
+
+    async def _on_counts(self, _arguments: Message, _report: Report) -> Message:
+        await self._request_log.save()
         return {}
 
     async def _on_flush(self, arguments: Message, report: Report) -> Message:

@@ -50,7 +50,7 @@ async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
     """
     secret = passphrase_source.secret(reading.passphrase_file, reading.front.ask)
     remembered = Remembered(reading.place.state)
-    async with opened_store(reading.place.url, reading.s3) as store:
+    async with opened_store(reading.place.url, reading.s3, counts=reading.place.state) as store:
         yield await read_bucket(store, remembered, secret, SystemClock())
 
 

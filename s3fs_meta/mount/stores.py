@@ -2,13 +2,15 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import trio
 
 from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.objects import urls
-from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.sync import request_log
 
 _CLOSE_S_MAX = 10.0
 
@@ -26,7 +28,8 @@ async def opened_store(
     probe_only: bool = False,
     may_be_absent: bool = False,
     notify: Callable[[str], None] = _print,
-) -> AsyncIterator[ObjectStore]:
+    counts: Path | None = None,
+) -> AsyncIterator[CountingStore]:
     """Open the store at *url* for the duration of a context.
 
     Args:
@@ -36,6 +39,8 @@ async def opened_store(
         probe_only: as ``open_store``.
         may_be_absent: as ``open_store``.
         notify: shows a line while the store cannot be reached.
+        counts: the state directory in which the billed requests are added up, if it exists at the
+            end; None: they are not saved.
 
     Raises:
         NotAFilesystemError: the directory of a local store does not exist.
@@ -55,4 +60,6 @@ async def opened_store(
         yield store
     finally:
         with trio.move_on_after(_CLOSE_S_MAX, shield=True):
+            if counts is not None:
+                await request_log.save(counts, store.meter)
             await store.close()

@@ -10,6 +10,7 @@ from typing import Final
 
 from s3fs_meta.errors import ObjectMissingError, StoreError
 from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.billing import Meter
 from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore
 
 METHODS: Final = ("now", "get", "get_range", "put", "create", "replace", "delete", "list")
@@ -26,10 +27,14 @@ class MethodCounts:
 
 
 class CountingStore:
-    """A store that counts requests; ``list`` counts listings, not pages."""
+    """A store that counts requests; ``list`` counts listings, not pages.
 
-    def __init__(self, inner: ObjectStore) -> None:
+    The requests that a store bills are counted below, by ``meter``: each attempt and each page.
+    """
+
+    def __init__(self, inner: ObjectStore, meter: Meter | None = None) -> None:
         self.inner = inner
+        self.meter = meter or Meter()
         self.counts: Mapping[str, MethodCounts] = {method: MethodCounts() for method in METHODS}
 
     @property

@@ -10,6 +10,7 @@ its request, at the latest when it times out; it may keep the bytes to send, whi
 
 import io
 import logging
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import datetime, timezone
@@ -38,6 +39,7 @@ from s3fs_meta.limits import (
     STORE_THREADS_MAX,
 )
 from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.billing import Meter, RequestClass
 from s3fs_meta.objects.contract import (
     ETag,
     Fetched,
@@ -65,6 +67,16 @@ _log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
+# Operations as S3 bills them; any other is a GET.
+_CLASSES: Final = {
+    "PutObject": RequestClass.PUT,
+    "CreateMultipartUpload": RequestClass.PUT,
+    "UploadPart": RequestClass.PUT,
+    "CompleteMultipartUpload": RequestClass.PUT,
+    "ListObjectsV2": RequestClass.LIST,
+    "DeleteObjects": RequestClass.DELETE,
+    "AbortMultipartUpload": RequestClass.DELETE,
+}
 _IF_FREE: Final = {"IfNoneMatch": "*"}
 
 
@@ -73,6 +85,22 @@ class _Page(NamedTuple):
 
     found: Sequence[ObjectInfo]
     token: str | None  # None on the last page
+
+
+class _Current(threading.local):
+    """The request that a thread sends, for the count of its answer."""
+
+    def __init__(self) -> None:
+        self.key = ""
+        self.sent_bytes = 0
+
+    def begin(self, key: str) -> None:
+        """Note the key of the next requests of this thread, which have no body yet."""
+        self.key, self.sent_bytes = key, 0
+
+    def carry(self, sent_bytes: int) -> None:
+        """Note the size of the body of the next request of this thread."""
+        self.sent_bytes = sent_bytes
 
 
 class S3Store:
@@ -85,6 +113,7 @@ class S3Store:
         place: S3Place | None = None,
         *,
         multipart_bytes: int = MULTIPART_BYTES,
+        meter: Meter | None = None,
     ) -> None:
         """Configure the store; no connection is made before the first request.
 
@@ -94,12 +123,15 @@ class S3Store:
             place: server, region, profile, timeouts.
             multipart_bytes: larger objects are uploaded in parts of this size; S3 requires at
                 least 5 MiB for every part but the last.
+            meter: counts the billed requests.
         """
         self._bucket = bucket
         self._url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._prefix = f"{prefix}/" if prefix else ""
         self._place = place or S3Place()
-        self._holder = S3ClientHolder(self._place)
+        self._meter = meter or Meter()
+        self._current = _Current()
+        self._holder = S3ClientHolder(self._place, self._count_answer)
         self._limiter = trio.CapacityLimiter(STORE_THREADS_MAX)
         self._multipart_bytes = multipart_bytes
 
@@ -188,6 +220,7 @@ class S3Store:
 
     def _attempt(self, key: str, work: "Callable[[S3Client], _Result]") -> _Result:
         """Return the result of *work* with the client; translate the errors of boto3."""
+        self._current.begin(key)
         try:
             client = self._holder.client()
             try:
@@ -199,6 +232,12 @@ class S3Store:
                 raise
         except FOREIGN as exc:
             raise translate(exc, key) from exc
+
+    def _count_answer(self, operation: str, body_bytes: int) -> None:
+        """Count a billed answer; the body of an object is counted when it is read."""
+        current, kind = self._current, _CLASSES.get(operation, RequestClass.GET)
+        sent_bytes = current.sent_bytes if kind is RequestClass.PUT else 0
+        self._meter.count(kind, current.key, sent_bytes=sent_bytes, received_bytes=body_bytes)
 
     def _named(self, key: ObjectKey) -> dict[str, Any]:
         check_key(key)
@@ -250,6 +289,7 @@ class S3Store:
                     raise TransientStoreError(key, "the body of the answer took too long")
         finally:
             body.close()
+            self._meter.count(RequestClass.GET, key, 0, received_bytes=buffer.tell())
         if buffer.tell() != size_bytes:
             raise TransientStoreError(
                 key, f"the answer has {buffer.tell()} bytes instead of {size_bytes}"
@@ -264,6 +304,7 @@ class S3Store:
         client: "S3Client",
     ) -> ETag:
         assert len(body) <= OBJECT_BYTES_MAX, "an object is one PUT"
+        self._current.carry(len(body))
         # boto3 accepts any buffer; it would copy, or read in chunks, the types that its stubs
         # allow.
         answer = client.put_object(
@@ -330,6 +371,7 @@ class S3Store:
     ) -> dict[str, Any]:
         begin = (number - 1) * self._multipart_bytes
         part = bytes(memoryview(body)[begin : begin + self._multipart_bytes])
+        self._current.carry(len(part))
         answer = client.upload_part(
             **self._named(key),
             UploadId=upload_id,

@@ -13,6 +13,8 @@ import functools
 import hashlib
 import os
 import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import boto3
@@ -47,11 +49,26 @@ class _Made(NamedTuple):
     pid: int
 
 
+OnAnswer = Callable[[str, int], None]
+
+
+def _ignore_answer(_operation: str, _body_bytes: int) -> None:
+    """Count nothing."""
+
+
 class S3ClientHolder:
     """Holds the current boto3 client; thread-safe."""
 
-    def __init__(self, place: S3Place) -> None:
+    def __init__(self, place: S3Place, on_answer: OnAnswer = _ignore_answer) -> None:
+        """Make no client yet.
+
+        Args:
+            place: server, region, profile, timeouts.
+            on_answer: called in the thread of a request for each billed answer, with the operation
+                and the size of the body; 0 if the body is not read yet.
+        """
         self._place = place
+        self._on_answer = on_answer
         self._guard = threading.Lock()
         self._made: _Made | None = None
 
@@ -59,7 +76,7 @@ class S3ClientHolder:
         """Return the client of this process; may block on the network for credentials."""
         with self._guard:
             if self._made is None or self._made.pid != os.getpid():
-                self._made = _make(self._place)
+                self._made = _make(self._place, self._on_answer)
             return self._made.client
 
     def renew(self, failed: "S3Client") -> bool:
@@ -72,7 +89,7 @@ class S3ClientHolder:
         with self._guard:
             if self._made is None or self._made.client is not failed:
                 return True
-            renewed = _make(self._place)
+            renewed = _make(self._place, self._on_answer)
             if renewed.credentials == self._made.credentials:
                 renewed.client.close()
                 return False
@@ -87,7 +104,7 @@ class S3ClientHolder:
             made.client.close()
 
 
-def _make(place: S3Place) -> _Made:
+def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     inner = botocore.session.Session()
     inner.register_component("data_loader", _descriptions())
     session = boto3.Session(
@@ -99,6 +116,9 @@ def _make(place: S3Place) -> _Made:
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
     client.meta.events.register_last("before-parameter-build.s3", _end_redirections)
+    client.meta.events.register(
+        "response-received.s3", functools.partial(_report_billed, on_answer)
+    )
     frozen = credentials.get_frozen_credentials() if credentials is not None else None
     return _Made(client, frozen, os.getpid())
 
@@ -152,6 +172,23 @@ def _end_redirections(model: Any, context: dict[str, Any], **_: object) -> None:
     """
     if model.name == "HeadBucket":
         context["s3_redirect"]["redirected"] = True
+
+
+def _report_billed(
+    on_answer: OnAnswer, event_name: str, response_dict: Mapping[str, Any] | None, **_: object
+) -> None:
+    """Report an answer that S3 bills: success, or an error of the client.
+
+    Redirections, errors of the server and requests without an answer are not billed.
+    Source: Amazon S3 user guide, "Billing for Amazon S3 error responses".
+    """
+    if response_dict is None:
+        return
+    status, body = response_dict["status_code"], response_dict["body"]
+    if status < HTTPStatus.MULTIPLE_CHOICES or (
+        HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+    ):
+        on_answer(event_name.rpartition(".")[2], len(body) if isinstance(body, bytes) else 0)
 
 
 def _add_content_md5(params: dict[str, Any], **_: object) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from s3fs_meta.errors import AbsentDirectoryError, InvalidRequestError, UsageError
+from s3fs_meta.objects.billing import Meter, MeteredStore
 from s3fs_meta.objects.contract import ObjectStore, check_key
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.metrics import CountingStore
@@ -127,17 +128,19 @@ def open_store(
     endpoint_url = (options or S3Options()).endpoint_url
     if endpoint_url is not None and not _ENDPOINT.fullmatch(endpoint_url):
         raise UsageError(f"endpoint {endpoint_url!r} does not have the form https://host:port")
+    meter = Meter()
     if isinstance(address, LocalAddress):
-        bare: ObjectStore = LocalStore(
+        local = LocalStore(
             address.root, make_root=make_root, probe_only=probe_only, may_be_absent=may_be_absent
         )
+        bare: ObjectStore = MeteredStore(local, meter)
     else:
-        bare = _open_bucket(address, options or S3Options())
-    return CountingStore(RetryingStore(bare, notify=notify))
+        bare = _open_bucket(address, options or S3Options(), meter)
+    return CountingStore(RetryingStore(bare, notify=notify), meter)
 
 
-def _open_bucket(address: S3Address, options: S3Options) -> ObjectStore:
+def _open_bucket(address: S3Address, options: S3Options, meter: Meter) -> ObjectStore:
     from s3fs_meta.objects.s3 import S3Store  # loads boto3
     from s3fs_meta.objects.s3_access import S3Place
 
-    return S3Store(address.bucket, address.prefix, S3Place(*options))
+    return S3Store(address.bucket, address.prefix, S3Place(*options), meter=meter)

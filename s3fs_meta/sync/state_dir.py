@@ -12,6 +12,7 @@ locks.
         lock           flock(2) by the one process that uses the directory
         holder         this host's proof of a lease (``lease_proof``), in case the database is lost
         superblock     a copy of the newest superblock that this host has seen (``host_copy``)
+        requests.json  counted requests (``request_log``); a loss costs only the counts
         replaced-*     objects of the bucket that fsck -y replaced
         meta.db        the metadata database, with its -wal and -shm
         blocks/        block files

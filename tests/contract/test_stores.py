@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.objects.billing import Meter, MeteredStore
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.memory import MemoryStore
@@ -26,6 +27,7 @@ IN_PROCESS: dict[str, Callable[[Path], ObjectStore]] = {
     "local": LocalStore,
     "retrying": lambda _: RetryingStore(MemoryStore()),
     "counting": lambda _: CountingStore(MemoryStore()),
+    "metered": lambda _: MeteredStore(MemoryStore(), Meter()),
     "faulty": lambda _: FaultyStore(MemoryStore()),
     "opened": lambda folder: open_store(f"local://{folder}"),
 }

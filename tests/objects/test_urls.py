@@ -7,6 +7,7 @@ import pytest
 
 from s3fs_meta.errors import NotAFilesystemError, UsageError
 from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.billing import MeteredStore
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.objects.s3 import S3Store
@@ -117,9 +118,13 @@ def test_opened_store_counts_and_retries(tmp_path: Path) -> None:
     local = open_store(f"local://{tmp_path}")
     bucket = open_store("s3://bucket/prefix", S3Options("http://127.0.0.1:9000/", region="x-1"))
 
-    for store, kind in ((local, LocalStore), (bucket, S3Store)):
+    for store in (local, bucket):
         assert store.counts["get"].requests == 0
-        assert isinstance(store.inner, RetryingStore)
-        assert isinstance(store.inner.inner, kind)
+    retrying, bare = local.inner, bucket.inner
+    assert isinstance(retrying, RetryingStore)
+    assert isinstance(bare, RetryingStore)
+    assert isinstance(bare.inner, S3Store)
+    assert isinstance(retrying.inner, MeteredStore)
+    assert isinstance(retrying.inner.inner, LocalStore)
     assert local.url == f"local://{tmp_path}"
     assert bucket.url == "s3://bucket/prefix"

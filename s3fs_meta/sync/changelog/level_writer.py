@@ -24,6 +24,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import LEVEL_CHECK_S, LEVEL_FAN_OUT, LEVEL_INPUT_BYTES_MAX
 from s3fs_meta.model import Txg
 from s3fs_meta.mount_state import MountStatus
+from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.sync.chain import chain, levels
 from s3fs_meta.sync.chain.levels import NotMergedError, Piece
 from s3fs_meta.sync.hooks import Hook
@@ -60,6 +61,7 @@ class Leveler:
                 self.last_error = str(exc)
                 _log.info("cannot merge changelogs into levels now, will try again: %s", exc)
 
+    @part(Cause.LEVELS)
     async def make_due(self) -> None:
         """Make the missing level objects up to the last confirmed txg.
 

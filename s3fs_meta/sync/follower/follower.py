@@ -42,6 +42,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import BlockId
+from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
@@ -107,6 +108,7 @@ class Follower:
             with trio.move_on_after(self._interval_s):
                 await self._ended.wait()
 
+    @part(Cause.FOLLOWING)
     async def poll_once(self) -> None:
         """Show new txgs; if they are unavailable, keep showing the current txg."""
         async with self._turn:

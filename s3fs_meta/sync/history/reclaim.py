@@ -20,6 +20,7 @@ from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import DELETE_BATCH_KEYS, RECLAIM_KEYS_MAX
 from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.model import Epoch, ObjectKey, PackId, PackState, Txg
+from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.objects.contract import ObjectInfo
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.changelog.writer import Shipper
@@ -71,6 +72,7 @@ class Reclaimer:
         self.last_error = ""
         self.wants_image = False  # a newer image would allow the deletion of dead packs
 
+    @part(Cause.GARBAGE)
     async def run(self) -> None:
         """Delete a bounded amount of garbage; after a failure the next call continues."""
         try:
@@ -106,11 +108,13 @@ class Reclaimer:
         epoch = Epoch(0) if stamp is None else stamp.epoch
         return await self._finder.find(images, floor, epoch, link.txg, retention_ns, limit)
 
+    @part(Cause.GARBAGE)
     async def plan_all(self) -> Tally:
         """Return the tally of all garbage that can be deleted now. Raises as ``plan``."""
         found = await self.plan(sys.maxsize)
         return Tally(found.floor, found.counts)
 
+    @part(Cause.GARBAGE)
     async def reclaim_all(self, progress: Progress = no_progress) -> Tally:
         """Delete all garbage, a bounded number of objects per pass; return its tally.
 

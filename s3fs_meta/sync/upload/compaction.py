@@ -38,6 +38,7 @@ from s3fs_meta.meta.tables import blocks, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.meta.tables.packs import PackRow
 from s3fs_meta.model import BlockIndex, BlockRow, Ino
+from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class Compactor:
             self.last_error = str(exc)
             _log.warning("cannot compact packs now, will try again: %s", exc)
 
+    @part(Cause.COMPACTION)
     async def run_once(self) -> int:
         """Seal the live blocks of some packs for a move; return the number of blocks.
 

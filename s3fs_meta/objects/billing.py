@@ -1,0 +1,255 @@
+"""Billed requests: their classes, their causes, and the meter that counts them per day.
+
+Owns: the class of a request, as stores bill it, and its cause. Does not know: prices, files.
+Keeps: the meter may be used by any thread.
+
+The cause of a write is the kind of its object, which its key begins with. Reads, listings and
+deletions of one kind of object serve several parts: followers, merges of levels, fsck and restores
+read changelogs through the same functions. So these parts name themselves with ``part``, which
+their tasks and threads inherit (contextvars); without such a part the key decides.
+Source: https://aws.amazon.com/s3/pricing/, "Requests & data retrievals".
+"""
+
+import enum
+import functools
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple, TypeVar
+
+from typing_extensions import ParamSpec
+
+from s3fs_meta.clock import Clock, SystemClock
+from s3fs_meta.limits import DELETE_BATCH_KEYS, LIST_PAGE_KEYS
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+DAY_NS: Final = 86_400 * 1_000_000_000
+
+
+class RequestClass(enum.Enum):
+    """The classes of requests that have one price each."""
+
+    PUT = "put"  # and POST, COPY, each part of a multipart upload
+    LIST = "list"  # each page of a listing
+    GET = "get"  # and HEAD
+    DELETE = "delete"  # and aborted multipart uploads
+
+
+class Cause(enum.Enum):
+    """Why a request was sent."""
+
+    DATA = "data"
+    CHANGELOGS = "changelogs"
+    LEVELS = "levels"
+    IMAGES = "images"
+    LEASE = "lease"
+    READS = "reads"
+    FOLLOWING = "following"
+    COMPACTION = "compaction"
+    GARBAGE = "garbage"
+    FSCK = "fsck"
+    MOUNT = "mount"  # opening, restoring, superblocks, the probe of conditional writes
+
+
+# Beginnings of keys; format.md, "Keys", lists all kinds.
+_WRITES: Final[Mapping[str, Cause]] = {
+    "pack/": Cause.DATA,
+    "changelog": Cause.CHANGELOGS,  # and their parts
+    "level/": Cause.LEVELS,
+    "image/": Cause.IMAGES,
+    "lease": Cause.LEASE,
+}
+_READS: Final[Mapping[str, Cause]] = {"pack/": Cause.READS, "lease": Cause.LEASE}
+_PROBE: Final = "probe/"
+
+_part: ContextVar[Cause | None] = ContextVar("part", default=None)
+
+
+def part(
+    cause: Cause,
+) -> Callable[[Callable[_P, Coroutine[Any, Any, _R]]], Callable[_P, Coroutine[Any, Any, _R]]]:
+    """Return a decorator: count reads, listings and deletions of an async function for one cause."""
+
+    def decorated(
+        function: Callable[_P, Coroutine[Any, Any, _R]],
+    ) -> Callable[_P, Coroutine[Any, Any, _R]]:
+        @functools.wraps(function)
+        async def call(*arguments: _P.args, **options: _P.kwargs) -> _R:
+            token = _part.set(cause)
+            try:
+                return await function(*arguments, **options)
+            finally:
+                _part.reset(token)
+
+        return call
+
+    return decorated
+
+
+def cause_of(kind: RequestClass, key: str) -> Cause:
+    """Return the cause of a request for a key, or for a listing of keys that begin with *key*."""
+    if kind is RequestClass.PUT:
+        return _by_key(_WRITES, key)
+    reader = _part.get()
+    if reader is not None:
+        return reader
+    if kind is RequestClass.DELETE and not key.startswith(_PROBE):
+        return Cause.GARBAGE
+    return _by_key(_READS, key) if kind is RequestClass.GET else Cause.MOUNT
+
+
+def _by_key(causes: Mapping[str, Cause], key: str) -> Cause:
+    return next((cause for start, cause in causes.items() if key.startswith(start)), Cause.MOUNT)
+
+
+class Billed(NamedTuple):
+    """The requests of one class for one cause, and their bytes."""
+
+    requests: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+    def plus(self, other: "Billed") -> "Billed":
+        """Return the sum of two counts."""
+        return Billed(*map(sum, zip(self, other, strict=True)))
+
+
+NOTHING: Final = Billed()
+
+# By day (days since 1970-01-01 UTC), cause and class. Names are text, so that counts of a newer
+# program are kept.
+Usage = dict[int, dict[tuple[str, str], Billed]]
+
+
+def merge(into: Usage, other: Usage) -> None:
+    """Add counts to others."""
+    for day, counts in other.items():
+        present = into.setdefault(day, {})
+        for name, billed in counts.items():
+            present[name] = present.get(name, NOTHING).plus(billed)
+
+
+class Meter:
+    """Counts the billed requests of one store; thread-safe."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._usage: Usage = {}
+
+    def count(
+        self,
+        kind: RequestClass,
+        key: str,
+        requests: int = 1,
+        *,
+        sent_bytes: int = 0,
+        received_bytes: int = 0,
+    ) -> None:
+        """Count requests for a key, or a listing of a prefix, and bytes of their bodies."""
+        name = (cause_of(kind, key).value, kind.value)
+        self.add({self.today(): {name: Billed(requests, sent_bytes, received_bytes)}})
+
+    def now_ns(self) -> int:
+        """Return the present time, in nanoseconds since 1970-01-01 UTC."""
+        if self._clock is None:  # at the first request, as a process that only prints needs none
+            self._clock = SystemClock()
+        return self._clock.now_ns()
+
+    def today(self) -> int:
+        """Return the present day, in days since 1970-01-01 UTC."""
+        return self.now_ns() // DAY_NS
+
+    def add(self, usage: Usage) -> None:
+        """Add counts, such as those of ``take`` that could not be saved."""
+        with self._guard:
+            merge(self._usage, usage)
+
+    def take(self) -> Usage:
+        """Return all counts, and begin with none."""
+        with self._guard:
+            taken, self._usage = self._usage, {}
+        return taken
+
+    def seen(self) -> Usage:
+        """Return a copy of all counts since the last ``take``."""
+        with self._guard:
+            return {day: dict(counts) for day, counts in self._usage.items()}
+
+
+class MeteredStore:
+    """A store without HTTP whose calls are counted as the requests that a bucket would bill."""
+
+    def __init__(self, inner: ObjectStore, meter: Meter) -> None:
+        self.inner = inner
+        self._meter = meter
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the inner store."""
+        return self.inner.url
+
+    @property
+    def has_own_clock(self) -> bool:
+        """Return whether the inner store has its own clock."""
+        return self.inner.has_own_clock
+
+    async def now_ns(self) -> int | None:
+        """Return the time by the store's clock; a bucket is listed for its Date header."""
+        self._meter.count(RequestClass.LIST, "")
+        return await self.inner.now_ns()
+
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
+        """Return a complete object."""
+        self._meter.count(RequestClass.GET, key)
+        fetched = await self.inner.get(key, max_bytes)
+        self._meter.count(RequestClass.GET, key, 0, received_bytes=len(fetched.data))
+        return fetched
+
+    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+        """Return bytes ``[start, stop)`` of an object."""
+        self._meter.count(RequestClass.GET, key)
+        data = await self.inner.get_range(key, start, stop)
+        self._meter.count(RequestClass.GET, key, 0, received_bytes=len(data))
+        return data
+
+    async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
+        """Store an object, or replace it."""
+        self._meter.count(RequestClass.PUT, key, sent_bytes=len(data))
+        await self.inner.put(key, data)
+
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        """Store an object only if the key is free."""
+        self._meter.count(RequestClass.PUT, key, sent_bytes=len(data))
+        return await self.inner.create(key, data)
+
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
+        """Store an object only if its present version is *etag*."""
+        self._meter.count(RequestClass.PUT, key, sent_bytes=len(data))
+        return await self.inner.replace(key, data, etag)
+
+    async def delete(self, keys: Sequence[ObjectKey]) -> None:
+        """Delete objects; a bucket takes a thousand with one request."""
+        if keys:
+            self._meter.count(RequestClass.DELETE, keys[0], -(-len(keys) // DELETE_BATCH_KEYS))
+        await self.inner.delete(keys)
+
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        """Yield objects, ascending; a bucket lists a thousand with one request."""
+        self._meter.count(RequestClass.LIST, prefix)
+        yielded = 0
+        async with aclosing(self.inner.list(prefix, after=after)) as found:
+            async for info in found:
+                if yielded and yielded % LIST_PAGE_KEYS == 0:
+                    self._meter.count(RequestClass.LIST, prefix)
+                yielded += 1
+                yield info
+
+    async def close(self) -> None:
+        """Close the inner store."""
+        await self.inner.close()

@@ -1,0 +1,232 @@
+"""The counted requests of one filesystem on this host, by day, in a small file.
+
+Owns: the file ``requests.json`` in the state directory, its format and bounds, and when a mount
+saves it. Does not know: prices, the causes of requests.
+Keeps: the file is replaced atomically. Each process adds the counts since its last save, under a
+flock(2) on the directory, so several processes may count. A damaged file costs only its counts; a
+file of a newer version stays as it is, and nothing is saved.
+Tasks: ``RequestLog.run`` is one background task of a mount.
+Design: docs/design/format.md, "Counted requests".
+"""
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import trio
+
+from s3fs_meta.hashed_dir import sync_path, write_durably
+from s3fs_meta.limits import (
+    REQUEST_DAYS_MAX,
+    REQUEST_LOG_BYTES_MAX,
+    REQUEST_NAMES_MAX,
+    REQUESTS_SAVE_S,
+)
+from s3fs_meta.objects import billing
+from s3fs_meta.objects.billing import DAY_NS, NOTHING, Billed, Meter, Usage
+
+_log = logging.getLogger(__name__)
+
+VERSION: Final = 1
+_NAME: Final = "requests.json"
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_NUMBER_MAX: Final = 1 << 63
+
+
+class Ledger(NamedTuple):
+    """The requests that this host has counted."""
+
+    since_ns: int  # when the first of them was counted
+    usage: Usage
+    stored_bytes: dict[int, int]  # size of all packs, as a mount last saw it on each day
+
+
+class NewerLogError(Exception):
+    """A newer program wrote the file; this program leaves it as it is."""
+
+
+def read(state: Path) -> Ledger | None:
+    """Return the counts in a state directory, None if there are none. Blocking.
+
+    Raises:
+        NewerLogError: a newer program wrote the file.
+        OSError: the file cannot be read.
+    """
+    try:
+        with open(os.open(state / _NAME, _READ), "rb") as file:
+            data = file.read(REQUEST_LOG_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return None
+    try:
+        return _decode(data)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
+        _log.warning("the counts of requests in %s are damaged, and begin anew: %s", state, exc)
+        return None
+
+
+def add(state: Path, usage: Usage, stored_bytes: Mapping[int, int], now_ns: int) -> Ledger:
+    """Add counts to those in a state directory; return the sum. Blocking.
+
+    Raises:
+        NewerLogError, OSError: nothing was saved.
+    """
+    with _locked(state):
+        ledger = read(state) or Ledger(now_ns, {}, {})
+        billing.merge(ledger.usage, usage)
+        ledger.stored_bytes.update(stored_bytes)
+        _forget_old(ledger, now_ns // DAY_NS)
+        new = state / f"{_NAME}.new"
+        write_durably(new, _encode(ledger))
+        new.rename(state / _NAME)
+        sync_path(state)
+    return ledger
+
+
+@contextmanager
+def _locked(state: Path) -> Iterator[None]:
+    fd = os.open(state, _DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _forget_old(ledger: Ledger, today: int) -> None:
+    """Remove days before the oldest kept day, and days in the far future, of a wrong clock."""
+    for days in (ledger.usage, ledger.stored_bytes):
+        for day in [one for one in days if abs(today - one) >= REQUEST_DAYS_MAX]:
+            del days[day]
+
+
+def _encode(ledger: Ledger) -> bytes:
+    days = {
+        date.fromordinal(_EPOCH + day).isoformat(): {
+            "stored_bytes": ledger.stored_bytes.get(day),
+            "requests": {
+                f"{cause} {kind}": list(billed)
+                for (cause, kind), billed in sorted(ledger.usage.get(day, {}).items())
+            },
+        }
+        for day in sorted({*ledger.usage, *ledger.stored_bytes})
+    }
+    fields = {"version": VERSION, "since_ns": ledger.since_ns, "days": days}
+    return json.dumps(fields, indent=1).encode("ascii")
+
+
+def _decode(data: bytes) -> Ledger:
+    """Return the counts in a file.
+
+    Raises:
+        NewerLogError: the version is unknown.
+        ValueError, TypeError, KeyError, AttributeError: the file is damaged.
+    """
+    if len(data) > REQUEST_LOG_BYTES_MAX:
+        raise ValueError(f"larger than {REQUEST_LOG_BYTES_MAX} bytes")
+    fields = json.loads(data)
+    if _number(fields["version"]) > VERSION:
+        raise NewerLogError(f"version {fields['version']}")
+    ledger = Ledger(_number(fields["since_ns"]), {}, {})
+    if len(fields["days"]) > 2 * REQUEST_DAYS_MAX:
+        raise ValueError(f"{len(fields['days'])} days")
+    for text, content in fields["days"].items():
+        day = date.fromisoformat(text).toordinal() - _EPOCH
+        if content["stored_bytes"] is not None:
+            ledger.stored_bytes[day] = _number(content["stored_bytes"])
+        counts = list(content["requests"].items())[:REQUEST_NAMES_MAX]
+        if counts:
+            ledger.usage[day] = {_name(name): _billed(numbers) for name, numbers in counts}
+    return ledger
+
+
+def _name(text: str) -> tuple[str, str]:
+    cause, kind = text.split(" ")
+    return cause, kind
+
+
+def _billed(numbers: Any) -> Billed:
+    requests, sent_bytes, received_bytes = map(_number, numbers)
+    return Billed(requests, sent_bytes, received_bytes)
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or not 0 <= value < _NUMBER_MAX:
+        raise ValueError(f"not a count: {value!r}")
+    return value
+
+
+async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Ledger | None:
+    """Add the counts of a meter to those in a state directory; return the sum.
+
+    A failure is logged, and the meter keeps its counts. Without the directory nothing is saved.
+    """
+    try:
+        return await trio.to_thread.run_sync(_save, state, meter, stored_bytes)
+    except (OSError, NewerLogError) as exc:
+        _log.warning("cannot save the counts of requests in %s: %s", state, exc)
+        return None
+
+
+def _save(state: Path, meter: Meter, stored_bytes: int | None) -> Ledger | None:
+    """Do the work of ``save``. Blocking; a cancelled caller waits, so no counts are lost."""
+    if not state.is_dir():
+        return None
+    taken = meter.take()
+    if not taken:
+        return read(state)
+    now_ns = meter.now_ns()
+    try:
+        return add(
+            state, taken, {} if stored_bytes is None else {now_ns // DAY_NS: stored_bytes}, now_ns
+        )
+    except BaseException:
+        meter.add(taken)
+        raise
+
+
+class RequestLog:
+    """The counts of one mount: those of earlier processes, and its own."""
+
+    def __init__(self, state: Path, meter: Meter, stored_bytes: Callable[[], int]) -> None:
+        """Begin with the counts of *meter*; nothing is read yet.
+
+        Args:
+            state: the state directory of the filesystem.
+            meter: counts the requests of the mount.
+            stored_bytes: returns the size of all packs.
+        """
+        self._state = state
+        self._meter = meter
+        self._stored_bytes = stored_bytes
+        self._saved: Ledger | None = None
+
+    async def run(self) -> None:
+        """Save the counts at intervals, until cancelled."""
+        while True:
+            await self.save()
+            await trio.sleep(REQUESTS_SAVE_S)
+
+    async def save(self) -> None:
+        """Save the counts; a failure is logged, and the next call tries again."""
+        saved = await save(self._state, self._meter, self._stored_bytes())
+        self._saved = saved or self._saved
+
+    def today(self) -> dict[str, Billed]:
+        """Return the requests of the present day (UTC) by class. Schedule point: never."""
+        day = self._meter.today()
+        usage: Usage = {}
+        if self._saved is not None:
+            billing.merge(usage, {day: self._saved.usage.get(day, {})})
+        billing.merge(usage, {day: self._meter.seen().get(day, {})})
+        found: dict[str, Billed] = {}
+        for (_cause, kind), billed in usage[day].items():
+            found[kind] = found.get(kind, NOTHING).plus(billed)
+        return found

@@ -1,0 +1,240 @@
+"""Counting the requests that a store bills: classes, causes, days, attempts, pages and parts."""
+
+import pytest
+import trio
+
+from s3fs_meta.codec import changelog, image, lease, level, pack, superblock
+from s3fs_meta.errors import ObjectMissingError
+from s3fs_meta.limits import DELETE_BATCH_KEYS, LIST_PAGE_KEYS, PACK_BYTES_MAX
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects import probe
+from s3fs_meta.objects.billing import (
+    DAY_NS,
+    Billed,
+    Cause,
+    Meter,
+    MeteredStore,
+    RequestClass,
+    cause_of,
+    part,
+)
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.objects.retry import RetryingStore
+from s3fs_meta.objects.s3 import S3Store
+from s3fs_meta.objects.s3_access import S3Place
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.contract.store_contract import keys_of
+from tests.objects.s3_double import (
+    AT_ONCE,
+    BUCKET,
+    DELETED,
+    KEY,
+    PUT_DONE,
+    Drop,
+    Reply,
+    S3Double,
+    error,
+    listing,
+)
+
+DAY = 20_000
+KEYS = {
+    Cause.DATA: pack.new_key(Epoch(7), bytes(16)),
+    Cause.CHANGELOGS: changelog.key_of(Txg(3)),
+    Cause.LEVELS: level.key_of(1, Txg(5)),
+    Cause.IMAGES: image.manifest_key(Txg(3), Epoch(1), bytes(8)),
+    Cause.LEASE: lease.KEY,
+    Cause.MOUNT: superblock.COPY_KEY,
+}
+
+
+class DayClock:
+    """A clock that stands at noon of a day."""
+
+    def __init__(self) -> None:
+        self.day = DAY
+
+    def now_ns(self) -> int:
+        """Return noon."""
+        return self.day * DAY_NS + DAY_NS // 2
+
+
+def counted(meter: Meter, day: int = DAY) -> dict[str, int]:
+    """Return the number of requests by cause and class."""
+    return {" ".join(name): billed.requests for name, billed in meter.seen().get(day, {}).items()}
+
+
+def test_cause_of_a_write_is_the_kind_of_its_object() -> None:
+    """The keys are those that the formats make."""
+    for cause, key in KEYS.items():
+        assert cause_of(RequestClass.PUT, key) is cause
+    part_key = changelog.part_key(changelog.part_prefix(Txg(3), Epoch(1), bytes(8)), 0)
+    assert cause_of(RequestClass.PUT, part_key) is Cause.CHANGELOGS
+
+
+def test_cause_of_a_read_is_its_object_unless_a_part_names_itself() -> None:
+    expected = {Cause.DATA: Cause.READS, Cause.LEASE: Cause.LEASE}
+    for cause, key in KEYS.items():
+        assert cause_of(RequestClass.GET, key) is expected.get(cause, Cause.MOUNT)
+    assert cause_of(RequestClass.LIST, "pack/") is Cause.MOUNT
+    assert cause_of(RequestClass.DELETE, KEYS[Cause.DATA]) is Cause.GARBAGE
+
+
+async def test_part_is_inherited_by_its_tasks_and_threads_and_ends_with_it() -> None:
+    key = KEYS[Cause.CHANGELOGS]
+    found = []
+
+    async def ask() -> None:
+        found.append(await trio.to_thread.run_sync(cause_of, RequestClass.GET, key))
+
+    @part(Cause.FOLLOWING)
+    async def follow() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            nursery.start_soon(ask)
+        found.append(cause_of(RequestClass.PUT, key))
+
+    await follow()
+    await ask()
+
+    assert found == [Cause.FOLLOWING, Cause.FOLLOWING, Cause.CHANGELOGS, Cause.MOUNT]
+
+
+async def test_calls_of_a_store_without_http_are_counted_as_a_bucket_bills_them() -> None:
+    meter = Meter(DayClock())
+    store = MeteredStore(MemoryStore(), meter)
+
+    etag = await store.create(lease.KEY, b"12345")
+    await store.replace(lease.KEY, b"123", etag)
+    await store.put(KEY, b"1234567")
+    await store.get(KEY, PACK_BYTES_MAX)
+    await store.get_range(KEY, 2, 4)
+    await keys_of(store)
+    await store.now_ns()
+    await store.delete([KEY])
+    await store.delete([])
+
+    assert meter.seen() == {
+        DAY: {
+            ("lease", "put"): Billed(2, 8, 0),
+            ("data", "put"): Billed(1, 7, 0),
+            ("reads", "get"): Billed(2, 0, 9),
+            ("mount", "list"): Billed(2, 0, 0),
+            ("garbage", "delete"): Billed(1, 0, 0),
+        }
+    }
+
+
+async def test_each_page_of_a_listing_and_each_batch_of_deletions_is_one_request() -> None:
+    meter, inner = Meter(DayClock()), MemoryStore()
+    store = MeteredStore(inner, meter)
+    keys = [ObjectKey(f"pack/{number:06}") for number in range(2 * LIST_PAGE_KEYS + 1)]
+
+    for count, pages in ((0, 1), (LIST_PAGE_KEYS, 1), (LIST_PAGE_KEYS + 1, 2), (len(keys), 3)):
+        inner.objects = dict.fromkeys(keys[:count], b"")
+        await keys_of(store)
+        assert sum(billed.requests for billed in meter.take()[DAY].values()) == pages
+    await store.delete(keys[: 2 * DELETE_BATCH_KEYS + 1])
+
+    assert counted(meter) == {"garbage delete": 3}
+
+
+async def test_attempts_and_missing_keys_are_counted() -> None:
+    meter = Meter(DayClock())
+    faulty = FaultyStore(MemoryStore())
+    store = RetryingStore(MeteredStore(faulty, meter), AT_ONCE)
+    faulty.fail("put", times=2)
+    await store.put(KEY, b"123")
+    with pytest.raises(ObjectMissingError):
+        await store.get(lease.KEY, PACK_BYTES_MAX)
+
+    assert counted(meter) == {"data put": 3, "lease get": 1}
+
+
+def test_days_are_counted_apart_and_counts_can_be_put_back() -> None:
+    clock = DayClock()
+    meter = Meter(clock)
+    meter.count(RequestClass.GET, KEY)
+    clock.day += 1
+    meter.count(RequestClass.GET, KEY, received_bytes=5)
+
+    taken = meter.take()
+    assert meter.seen() == {}
+    meter.add(taken)
+    meter.add(taken)
+
+    assert {day: list(counts.values()) for day, counts in meter.seen().items()} == {
+        DAY: [Billed(2, 0, 0)],
+        DAY + 1: [Billed(2, 0, 10)],
+    }
+
+
+# --- buckets -------------------------------------------------------------------------------------
+
+
+def bucket(double: S3Double, meter: Meter) -> RetryingStore:
+    """Return a bucket on a server with programmed answers."""
+    store = S3Store(BUCKET, "", S3Place(double.url), multipart_bytes=5 << 20, meter=meter)
+    return RetryingStore(store, AT_ONCE)
+
+
+async def test_answers_of_a_bucket_are_counted_unless_they_are_free(double: S3Double) -> None:
+    """Errors of the server and lost connections are not billed; the retry is. A 404 is billed."""
+    meter = Meter(DayClock())
+    store = bucket(double, meter)
+    double.answer(error(503, "SlowDown"), Drop(), PUT_DONE, error(404, "NoSuchKey"))
+
+    await store.put(KEY, b"123")
+    with pytest.raises(ObjectMissingError):
+        await store.get(lease.KEY, PACK_BYTES_MAX)
+
+    assert len(double.seen) == 4
+    assert counted(meter) == {"data put": 1, "lease get": 1}
+    assert meter.seen()[DAY]["data", "put"] == Billed(1, 3, 0)
+
+
+async def test_bytes_of_a_bucket_are_those_of_bodies(double: S3Double) -> None:
+    meter = Meter(DayClock())
+    store = bucket(double, meter)
+    page = listing(["a", "b"])
+    double.answer(Reply(200, b"12345", {"ETag": '"1"'}), page)
+
+    await store.get(KEY, PACK_BYTES_MAX)
+    await keys_of(store)
+
+    assert meter.seen() == {
+        DAY: {
+            ("reads", "get"): Billed(1, 0, 5),
+            ("mount", "list"): Billed(1, 0, len(page.body)),
+        }
+    }
+
+
+async def test_pages_and_deletions_of_a_bucket_are_counted(double: S3Double) -> None:
+    meter = Meter(DayClock())
+    store = bucket(double, meter)
+    double.answer(listing(["a"], "next"), listing(["b"]), DELETED, DELETED)
+
+    await keys_of(store)
+    await store.delete([ObjectKey(f"pack/{number:06}") for number in range(DELETE_BATCH_KEYS + 1)])
+
+    assert counted(meter) == {"mount list": 2, "garbage delete": 2}
+
+
+async def test_parts_of_a_large_object_are_counted(double: S3Double) -> None:
+    """An upload of two parts is four requests: begin, two parts, end."""
+    meter = Meter(DayClock())
+    xml = {"Content-Type": "application/xml"}
+    begun = Reply(200, b"<R><UploadId>1</UploadId></R>", xml)
+    double.answer(begun, PUT_DONE, PUT_DONE, Reply(200, b"<R><ETag>1</ETag></R>", xml))
+
+    await bucket(double, meter).put(KEY, bytes(6 << 20))
+
+    [billed] = meter.seen()[DAY].values()
+    assert (billed.requests, billed.sent_bytes) == (4, 6 << 20)
+
+
+async def test_probe_of_conditional_writes_belongs_to_the_mount() -> None:
+    meter = Meter(DayClock())
+    await probe.probe(MeteredStore(MemoryStore(), meter), "0" * 32)
+    assert {name.split()[0] for name in counted(meter)} == {"mount"}

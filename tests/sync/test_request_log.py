@@ -1,0 +1,180 @@
+"""The counts of requests in the state directory."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from s3fs_meta.limits import REQUEST_DAYS_MAX, REQUEST_LOG_BYTES_MAX, REQUESTS_SAVE_S
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.billing import DAY_NS, Billed, Meter, RequestClass, Usage
+from s3fs_meta.sync import request_log
+from s3fs_meta.sync.request_log import Ledger, NewerLogError, RequestLog
+from s3fs_meta.sync.state_dir import StateDir
+
+KEY = ObjectKey("pack/00/1-00")
+NOW_NS = 20_000 * DAY_NS + 5
+USAGE: Usage = {20_000: {("data", "put"): Billed(1, 2, 3), ("reads", "get"): Billed(4, 0, 6)}}
+
+
+class At:
+    """A clock that shows one time."""
+
+    def now_ns(self) -> int:
+        """Return the time."""
+        return NOW_NS
+
+
+def test_counts_of_several_processes_are_added_up(tmp_path: Path) -> None:
+    request_log.add(tmp_path, USAGE, {20_000: 100}, NOW_NS)
+    ledger = request_log.add(tmp_path, USAGE, {20_000: 50, 19_999: 7}, NOW_NS + DAY_NS)
+
+    assert ledger == request_log.read(tmp_path)
+    assert ledger == Ledger(
+        NOW_NS,
+        {20_000: {("data", "put"): Billed(2, 4, 6), ("reads", "get"): Billed(8, 0, 12)}},
+        {20_000: 50, 19_999: 7},
+    )
+
+
+def test_file_is_readable_text_and_the_state_directory_accepts_it(tmp_path: Path) -> None:
+    """A program that does not know the file opens the directory as before."""
+    state = StateDir(tmp_path / "state")
+    request_log.add(state.path, USAGE, {20_000: 100}, NOW_NS)
+
+    assert json.loads((state.path / "requests.json").read_text()) == {
+        "version": 1,
+        "since_ns": NOW_NS,
+        "days": {
+            "2024-10-04": {
+                "stored_bytes": 100,
+                "requests": {"data put": [1, 2, 3], "reads get": [4, 0, 6]},
+            }
+        },
+    }
+    assert not state.has_remains
+    StateDir(state.path)
+
+
+def test_old_days_and_days_of_a_wrong_clock_are_forgotten(tmp_path: Path) -> None:
+    request_log.add(tmp_path, {10**6: USAGE[20_000], **USAGE}, {10**6: 1}, NOW_NS)
+    later = 20_000 + REQUEST_DAYS_MAX
+    ledger = request_log.add(tmp_path, {later - 1: USAGE[20_000]}, {}, (later - 1) * DAY_NS)
+    assert set(ledger.usage) == {20_000, later - 1}
+    ledger = request_log.add(tmp_path, {}, {}, later * DAY_NS)
+    assert (set(ledger.usage), ledger.stored_bytes) == ({later - 1}, {})
+
+
+def test_fullest_file_is_far_below_its_bound(tmp_path: Path) -> None:
+    names = {(f"cause-{number:02}", "put"): Billed(10**9, 10**12, 10**12) for number in range(24)}
+    usage = {20_000 - day: dict(names) for day in range(REQUEST_DAYS_MAX)}
+    stored = dict.fromkeys(usage, 10**15)
+    ledger = request_log.add(tmp_path, usage, stored, NOW_NS)
+
+    assert (tmp_path / "requests.json").stat().st_size < REQUEST_LOG_BYTES_MAX / 2
+    assert request_log.read(tmp_path) == ledger
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"\xff",
+        b'{"version": "1"}',
+        b'{"version": 1, "since_ns": 1, "days": []}',
+        b'{"version": 1, "since_ns": -1, "days": {}}',
+        b'{"version": 1, "since_ns": 1, "days": {"yesterday": {}}}',
+        b'{"version": 1, "since_ns": 1, "days": {"2024-10-04": {"stored_bytes": 1}}}',
+        b'{"version": 1, "since_ns": 1, "days": {"2024-10-04":'
+        b' {"stored_bytes": null, "requests": {"data": [1, 2, 3]}}}}',
+        b'{"version": 1, "since_ns": 1, "days": {"2024-10-04":'
+        b' {"stored_bytes": null, "requests": {"data put": [1, 2]}}}}',
+        b"[" * 100_000,
+        b" " * (REQUEST_LOG_BYTES_MAX + 1),
+    ],
+)
+def test_damaged_file_costs_only_its_counts(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "requests.json").write_bytes(data)
+
+    assert request_log.read(tmp_path) is None
+    assert request_log.add(tmp_path, USAGE, {}, NOW_NS) == Ledger(NOW_NS, USAGE, {})
+    assert request_log.read(tmp_path) == Ledger(NOW_NS, USAGE, {})
+
+
+async def test_file_of_a_newer_program_stays_and_counts_are_kept(tmp_path: Path) -> None:
+    newer = b'{"version": 2}'
+    (tmp_path / "requests.json").write_bytes(newer)
+    meter = Meter(At())
+    meter.count(RequestClass.PUT, KEY)
+
+    with pytest.raises(NewerLogError):
+        request_log.read(tmp_path)
+    assert await request_log.save(tmp_path, meter) is None
+
+    assert (tmp_path / "requests.json").read_bytes() == newer
+    assert meter.seen() == {20_000: {("data", "put"): Billed(1, 0, 0)}}
+
+
+async def test_nothing_is_saved_without_a_state_directory_or_counts(tmp_path: Path) -> None:
+    meter = Meter(At())
+    meter.count(RequestClass.PUT, KEY)
+    assert await request_log.save(tmp_path / "missing", meter) is None
+    assert meter.seen() != {}
+
+    assert await request_log.save(tmp_path, Meter(At())) is None
+    assert os.listdir(tmp_path) == []
+
+
+async def test_counts_that_cannot_be_written_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "requests.json.new").mkdir()
+    meter = Meter(At())
+    meter.count(RequestClass.PUT, KEY)
+
+    assert await request_log.save(tmp_path, meter) is None
+
+    assert meter.seen() == {20_000: {("data", "put"): Billed(1, 0, 0)}}
+
+
+async def test_today_has_the_counts_of_earlier_processes_and_those_not_saved_yet(
+    tmp_path: Path,
+) -> None:
+    """Each class is summed over its causes; other days do not count."""
+    request_log.add(tmp_path, {**USAGE, 19_999: USAGE[20_000]}, {}, NOW_NS)
+    meter = Meter(At())
+    log = RequestLog(tmp_path, meter, lambda: 123)
+    meter.count(RequestClass.PUT, KEY, sent_bytes=10)
+    assert log.today() == {"put": Billed(1, 10, 0)}
+
+    await log.save()
+    meter.count(RequestClass.PUT, ObjectKey("lease"), sent_bytes=10)
+
+    assert log.today() == {"put": Billed(3, 22, 3), "get": Billed(4, 0, 6)}
+    ledger = request_log.read(tmp_path)
+    assert ledger is not None
+    assert ledger.stored_bytes == {20_000: 123}
+
+
+async def test_mount_saves_its_counts_at_intervals(tmp_path: Path, mock_clock: MockClock) -> None:
+    meter = Meter(At())
+    log = RequestLog(tmp_path, meter, lambda: 0)
+    meter.count(RequestClass.PUT, KEY)
+
+    async def saved(count: int) -> None:
+        while (found := request_log.read(tmp_path)) is None or (  # noqa: ASYNC110 - a thread writes
+            found.usage[20_000]["data", "put"].requests < count
+        ):
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.run)
+        await saved(1)
+        await trio.testing.wait_all_tasks_blocked()
+        meter.count(RequestClass.PUT, KEY)
+        mock_clock.jump(REQUESTS_SAVE_S)
+        await saved(2)
+        nursery.cancel_scope.cancel()

@@ -79,6 +79,8 @@ SHARED = {
     "share/bash-completion/completions": "build/completion/s3fs-meta",
     "share/zsh/site-functions": "build/completion/_s3fs-meta",
     "share/fish/vendor_completions.d": "build/completion/*.fish",
+    "lib/systemd/system": "contrib/systemd/system/*.service",
+    "lib/systemd/user": "contrib/systemd/user/*.service",
 }
 COMMANDS: dict[str, Any] = {"dist_info": Metadata, "build_ext": Build}
 

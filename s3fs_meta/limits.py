@@ -419,6 +419,14 @@ BUSY_ATTEMPTS_MAX: Final = 5
 BUSY_PAUSE_S: Final = 0.1
 UNMOUNT_GRACE_S: Final = 10.0  # time limit of an unmount by a signal while files are open
 
+# --- service manager ----------------------------------------------------------------------------
+SUPERVISED_STATUS_S: Final = 5.0  # pause between two updates of the status text
+# More time that a message requests: at the end, longer than one attempt to upload a pack; at the
+# start, longer than the fetch of one piece of an image over a slow line.
+SUPERVISED_END_S: Final = 90.0
+SUPERVISED_START_S: Final = 300.0
+SUPERVISED_CHARS_MAX: Final = 500  # length of a status text, which may quote an error of the store
+
 # --- s3fs-meta bench ----------------------------------------------------------------------------
 BENCH_THREADS_MAX: Final = 256  # more would only wait for each other; each holds a block in memory
 BENCH_FILES_MAX: Final = 1_000_000  # operations of one thread; 8 bytes of latency are kept for each

@@ -16,6 +16,7 @@ from s3fs_meta.console import logs
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import UsageError
+from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.daemon import UMASK, run_in_background
 from s3fs_meta.mount.plan import MountPlan, make_plan, merged_options
 from s3fs_meta.mount.service import run_mount
@@ -129,4 +130,5 @@ def start(plan: MountPlan, *, foreground: bool, verbose: bool) -> int:
             logs.to_file(log, level)
             trio.run(run_mount, plan, remote)
 
-        return run_in_background(body, log, front)
+        automounted = mount_table.is_automount(str(plan.mountpoint))
+        return run_in_background(body, log, front, automounted=automounted)

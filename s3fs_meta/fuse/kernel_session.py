@@ -76,12 +76,17 @@ class _Mounted(NamedTuple):
         return device_number(self.place) == self.device
 
 
+def _ignore() -> None:
+    """Ignore a signal that only this module handles."""
+
+
 async def serve(
     operations: Operations,
     mountpoint: Path,
     options: FuseOptions,
     *,
     on_ready: Callable[[], None],
+    on_signal: Callable[[], None] = _ignore,
 ) -> None:
     """Mount, serve until the filesystem is unmounted, and leave no mount behind.
 
@@ -90,6 +95,7 @@ async def serve(
         mountpoint: an existing directory.
         options: the mount options.
         on_ready: called when the filesystem is mounted.
+        on_signal: called when the first signal arrives.
 
     Raises:
         UsageError: the filesystem cannot be mounted on *mountpoint*.
@@ -106,7 +112,7 @@ async def serve(
             raw = RawOperations(operations, nursery, device)
             raw_operations.install(raw, read_only=options.read_only)
             nursery.start_soon(_tune_kernel, place)
-            nursery.start_soon(_unmount_on_signal, mounted, operations.write_back)
+            nursery.start_soon(_unmount_on_signal, mounted, operations.write_back, on_signal)
             with request_loop.direct():
                 await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
             nursery.cancel_scope.cancel()
@@ -130,11 +136,14 @@ def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:
     return place
 
 
-async def _unmount_on_signal(mounted: _Mounted, write_back: WriteBack) -> None:
+async def _unmount_on_signal(
+    mounted: _Mounted, write_back: WriteBack, on_signal: Callable[[], None]
+) -> None:
     """Unmount at the first signal; end the loop at the second, or if the mountpoint stays busy."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             _log.info("%s: unmounting", signal.Signals(number).name)
+            on_signal()
             break
         collected = trio.Event()
         async with trio.open_nursery() as nursery:

@@ -8,6 +8,7 @@ control_api    the requests that commands send to a running mount, and the respo
 figures        the figures that ``status`` reports; ``latency`` has the arithmetic of histograms
 prometheus     the figures as metrics of Prometheus
 requesters     the processes that send most requests
+supervisor     status, watchdog and requests for time to a service manager, such as systemd
 remount        client and daemon of ``mount -o remount,ro``
 targets        maps a URL or a mountpoint to the filesystem and its local state
 mount_paths    maps a path to a directory entry, and removes the entry

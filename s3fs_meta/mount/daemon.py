@@ -31,8 +31,9 @@ UMASK: Final = 0o077  # local files of a mount are private to its user
 class RemoteFront:
     """A front that shows its texts on the parent's terminal, until ``ready`` is called."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, *, detach_at_end: bool = False) -> None:
         self._connection = connection
+        self.detach_at_end = detach_at_end
         self._lines = connection.makefile("rb")
         self._open = True
 
@@ -58,6 +59,8 @@ class RemoteFront:
 
     def ready(self) -> None:
         """Let the parent exit with success."""
+        if self.detach_at_end:
+            os.setsid()
         self._send({"ready": True})
         self.close()
 
@@ -78,13 +81,17 @@ class RemoteFront:
                 self._connection.sendall(json.dumps(message).encode() + b"\n")
 
 
-def run_in_background(body: Callable[[Front], None], log: Path, front: Front) -> int:
+def run_in_background(
+    body: Callable[[Front], None], log: Path, front: Front, *, automounted: bool = False
+) -> int:
     """Run *body* in a child process; return when *body* has called ``ready`` or has failed.
 
     Args:
         body: gets a front that sends to the parent; continues after it has called ``ready``.
         log: file for the child's standard output and error.
         front: the front of this process; shows the child's messages and asks its questions.
+        automounted: keep the child in this process group until it is ready: only a process of the
+            automounter's group can use a mountpoint before it is mounted (autofs(5)).
 
     Returns:
         The exit status of the parent; if the child failed, the status of its error.
@@ -96,7 +103,7 @@ def run_in_background(body: Callable[[Front], None], log: Path, front: Front) ->
     pid = os.fork()
     if pid == 0:
         ours.close()
-        _be_child(body, log, RemoteFront(theirs))
+        _be_child(body, log, RemoteFront(theirs, detach_at_end=automounted))
     theirs.close()
     with ours:
         try:
@@ -110,7 +117,8 @@ def _be_child(body: Callable[[Front], None], log: Path, front: RemoteFront) -> N
     """Run *body* in a new process session (setsid(2)); never return."""
     status: int = exits.ExitStatus.BUG
     try:
-        os.setsid()
+        if not front.detach_at_end:
+            os.setsid()
         os.chdir("/")
         os.umask(UMASK)
         _redirect(log)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 FS_TYPE: Final = "fuse.s3fs-meta"
+_AUTOMOUNT: Final = "autofs"
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 
 
@@ -93,6 +94,12 @@ def find(mountpoint: str) -> Mounted | None:
         if mounted.mountpoint == mountpoint:
             return mounted if mounted.fs_type == FS_TYPE else None
     return None
+
+
+def is_automount(mountpoint: str) -> bool:
+    """Return whether the topmost mount at an absolute path is that of an automounter."""
+    found = [one.fs_type for one in read() if one.mountpoint == mountpoint]
+    return found[-1:] == [_AUTOMOUNT]
 
 
 def resolve(mountpoint: Path) -> str:

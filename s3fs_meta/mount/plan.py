@@ -158,12 +158,16 @@ def _absolute(options: MountOptions) -> MountOptions:
 
 
 def _check_mountpoint(mountpoint: Path) -> None:
-    """Refuse an unusable mountpoint, but accept the mountpoint of a killed mount.
+    """Refuse an unusable mountpoint, but accept that of a killed mount or of an automounter.
+
+    An access to the directory of an automounter would wait for the mount that is made here.
 
     Raises:
         UsageError: the mountpoint is not a directory, or another filesystem is mounted on it.
     """
     path = mount_table.resolve(mountpoint)
+    if mount_table.is_automount(path):
+        return
     if any(one.mountpoint == path for one in mount_table.read()):
         if mount_table.find(path) is None:
             raise UsageError(f"another filesystem is mounted on {path!r}")
@@ -176,7 +180,7 @@ def _check_mountpoint(mountpoint: Path) -> None:
 
 def _hidden_entries(path: str) -> tuple[str, ...]:
     """Return a warning if the mount hides entries of its mountpoint."""
-    if mount_table.find(path) is not None:
+    if mount_table.is_automount(path) or mount_table.find(path) is not None:
         return ()  # the earlier mount already hides the entries
     try:
         with os.scandir(path) as entries:

@@ -1,10 +1,11 @@
-"""The process of a mount: its limit of open files, its garbage collector, its supervisor.
+"""The process of a mount: open files, garbage collection, fatal signals, the service manager.
 
 Sources: getrlimit(2); sd_notify(3), "Notes": the protocol is stable and may be implemented without
 the library.
 """
 
 import contextlib
+import faulthandler
 import gc
 import os
 import resource
@@ -37,6 +38,14 @@ def exempt_objects() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def explain_aborts() -> None:
+    """Print the stack of every thread to standard error if a fatal signal ends the process.
+
+    A watchdog ends a stalled daemon with SIGABRT, and the stack shows where it stalled.
+    """
+    faulthandler.enable()
 
 
 def notify(state: str, address: str | None = None) -> bool:

@@ -59,6 +59,7 @@ from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.plan import LOCK_WAIT_S, MountPlan
 from s3fs_meta.mount.remount import RemountHandlers
 from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.supervisor import Supervisor, supervised
 from s3fs_meta.mount.tree_handlers import TreeHandlers
 from s3fs_meta.mount.watchers import Watchers
 from s3fs_meta.mount_state import MountState
@@ -96,6 +97,8 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
         S3fsError: the filesystem could not be mounted.
     """
     process.raise_open_files()
+    process.explain_aborts()
+    front = supervised(front)
     await _wait_for_earlier(plan, front)
     if plan.options.at is not None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
@@ -128,10 +131,11 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
 
 
 async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
-    """Wait until an earlier mount of the filesystem has ended; detach the mount of a killed daemon.
+    """Wait until an earlier mount of the filesystem has ended.
 
     Raises:
         HeldError: the filesystem is mounted and in service.
+        SettingsError: another filesystem is mounted on the mountpoint.
     """
     state_dir = StateDir(plan.place.state)
     if state_dir.is_locked_by_other:
@@ -140,12 +144,24 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
             await _wait_for_end(present, plan, front)
         elif state_dir.is_locked_by_other:
             return  # the process is fsck, or about to end: open_filesystem waits for the lock
+    _has_dead_mount(plan)
+
+
+def _has_dead_mount(plan: MountPlan) -> bool:
+    """Return whether the mount of a killed daemon is on the mountpoint.
+
+    Raises:
+        HeldError: its daemon runs, with another state directory.
+        SettingsError: another filesystem is mounted there.
+    """
     left = mount_table.find(str(plan.mountpoint))
-    if left is not None:
-        if targets.unquoted(left.source) != plan.place.url:
-            raise SettingsError(f"{left.source} is mounted on {plan.mountpoint}")
-        front.notice(f"detaching the mount of a killed daemon from {plan.mountpoint}")
-        await fuse.detach(plan.mountpoint)
+    if left is None:
+        return False
+    if targets.unquoted(left.source) != plan.place.url:
+        raise SettingsError(f"{left.source} is mounted on {plan.mountpoint}")
+    if targets.is_served(left):
+        raise HeldError(f"already mounted on {plan.mountpoint}")
+    return True
 
 
 async def _present_mount(plan: MountPlan) -> dict[str, Any] | None:
@@ -275,6 +291,7 @@ class Mount:
         )
         self._remounts = RemountHandlers(plan.options, session)
         self._write_back: WriteBack | None = None
+        self._supervisor = Supervisor(self._figures)
         self._control = ControlServer(plan.place.state, self._handlers(), bound=tree_handlers.BOUND)
 
     async def run(self) -> None:
@@ -291,13 +308,30 @@ class Mount:
             nursery.start_soon(session.run)
             nursery.start_soon(session.supervise, "request log", self._request_log.run)
             nursery.start_soon(session.supervise, "removal and read-ahead", self._filesystem.run)
+            await self._detach_dead_mount()
+            nursery.start_soon(session.supervise, "the service manager", self._supervisor.run)
             with _libfuse_heard(StateDir(self._plan.place.state).log):
                 await fuse.serve(
-                    operations, self._plan.mountpoint, self._plan.fuse, on_ready=self._ready
+                    operations,
+                    self._plan.mountpoint,
+                    self._plan.fuse,
+                    on_ready=self._ready,
+                    on_signal=self._supervisor.ending,
                 )
             await self._end()
             await self._request_log.save()
             nursery.cancel_scope.cancel()
+
+    async def _detach_dead_mount(self) -> None:
+        """Detach the mount of a killed daemon.
+
+        Until now its mountpoint answers with errors, so programs cannot write into the directory
+        below it, not even if the bucket is unreachable and this mount fails.
+        """
+        mountpoint = self._plan.mountpoint
+        if _has_dead_mount(self._plan):
+            self._front.notice(f"detaching the mount of a killed daemon from {mountpoint}")
+            await fuse.detach(mountpoint)
 
     def _ready(self) -> None:
         """Begin to accept changes; notify the parent process and systemd. Schedule point: never."""
@@ -312,7 +346,7 @@ class Mount:
             self._note = targets.write_note(self._plan.place, mounted)
         process.exempt_objects()
         _log.info("serving %s on %s", self._plan.place.url, self._plan.mountpoint)
-        process.notify("READY=1")
+        self._supervisor.ready()
         self._report_state()
         self._front.ready()
 
@@ -331,7 +365,7 @@ class Mount:
     async def _end(self) -> None:
         """Upload dirty blocks and changes, until a signal ends the upload; keep the local state."""
         self._ending = True
-        process.notify("STOPPING=1\nSTATUS=uploading")
+        self._supervisor.ending()
         self._outcome = {"complete": False, "why": "it was interrupted"}
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
@@ -382,21 +416,28 @@ class Mount:
             **self._remounts.handlers(),
         }
 
-    async def _on_status(self, _arguments: Message, _report: Report) -> Message:
+    def _figures(self) -> dict[str, Any]:
+        """Return the figures that need no wait. Schedule point: never."""
         plan = self._plan
         found = figures(self._session, plan.place.url, str(plan.mountpoint), plan.options.at)
+        if self._write_back is not None:
+            found["kernel"] = self._write_back.figures()
+        if self._ending:
+            found["state"] = control_api.ENDING
+        return found
+
+    async def _on_status(self, _arguments: Message, _report: Report) -> Message:
+        found = self._figures()
         found["extension"] = "used"  # always; scripts may query it
         found["requests"] = dict(self._requests)
         found["today"] = requests_today(self._request_log)
         found["latency"] = request_times.figures()
         found["trees"] = self._trees.figures()
-        if self._write_back is not None:
-            found["kernel"] = self._write_back.figures()
         found["kernel_read_only"] = self._is_kernel_read_only()
         found["holders"] = []
         if self._ending:
-            found["state"] = control_api.ENDING
-        elif self._mounted is not None and not mount_holders.is_mounted_here(self._mounted):
+            return found
+        if self._mounted is not None and not mount_holders.is_mounted_here(self._mounted):
             holders = await trio.to_thread.run_sync(mount_holders.find, self._mounted)
             found["holders"] = [one._asdict() for one in holders]
             found["state"] = control_api.DETACHED

@@ -147,6 +147,11 @@ def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
     return bool(note["device"] == mounted.device and note["url"] == unquoted(mounted.source))
 
 
+def is_served(mounted: Mounted) -> bool:
+    """Return whether the note of a running daemon of this user describes *mounted*."""
+    return any(_is_of(note, mounted) for note in _living_notes())
+
+
 def all_mounted() -> list[Target]:
     """Return all s3fs-meta filesystems that are mounted or have a running daemon."""
     found = [

@@ -2,7 +2,10 @@
 
 import gc
 import resource
+import signal
 import socket
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +87,18 @@ def test_later_objects_are_collected() -> None:
     gc.collect()
 
     assert later() is None
+
+
+def test_fatal_signal_prints_the_stack_of_every_thread() -> None:
+    code = (
+        "import os, signal\nfrom s3fs_meta.mount import process\n"
+        "def stalled():\n    os.kill(os.getpid(), signal.SIGABRT)\n"
+        "process.explain_aborts()\nstalled()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+
+    assert done.returncode == -signal.SIGABRT
+    assert b"in stalled" in done.stderr
 
 
 def test_state_reaches_the_socket_of_systemd(tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
 """The parts of one mount, and their options."""
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount.service import _libfuse_heard, supplementary_groups
-from tests.cli.conftest import Place
+from tests.cli.conftest import Place, wait_until_gone
 from tests.programs import Program
 
 
@@ -70,3 +72,41 @@ def test_new_mount_waits_for_the_upload_of_the_previous_daemon(
     assert (tmp_path / "again" / "f").stat().st_size == 20_000_000
     assert program.status(tmp_path / "again")["epoch"] == 2
     program.ok("umount", tmp_path / "again")
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("again", [["-o", "ro,at=0s"], ["--cachedir", "other"]])
+def test_running_mount_is_not_replaced(
+    program: Program, mounted: Place, tmp_path: Path, again: list[str]
+) -> None:
+    """Another state directory, as a point in time has, is no sign that the daemon was killed."""
+    (mounted.mountpoint / "f").write_text("served")
+    words = [word if word != "other" else str(tmp_path / "other") for word in again]
+
+    done = program.run("mount", *words, mounted.url, mounted.mountpoint, here="at=" in words[1])
+
+    assert done.returncode == ExitStatus.HELD
+    assert f"already mounted on {mounted.mountpoint}" in done.stderr
+    assert (mounted.mountpoint / "f").read_text() == "served"
+
+
+@pytest.mark.mount
+def test_dead_mount_stays_until_the_next_one_can_be_made(program: Program, mounted: Place) -> None:
+    """Without its bucket nothing is mounted, and programs cannot write below the mountpoint."""
+    mountpoint, hidden = mounted.mountpoint, mounted.bucket.with_name("hidden")
+    with (mountpoint / "f").open("w") as file:
+        file.write("synced")
+        file.flush()
+        os.fsync(file.fileno())
+    pid = program.status(mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    mounted.bucket.rename(hidden)
+
+    assert program.run("mount", mounted.url, mountpoint).returncode != 0
+    with pytest.raises(OSError, match="not connected"):
+        (mountpoint / "below").write_text("x")
+
+    hidden.rename(mounted.bucket)
+    assert "detaching" in program.run("mount", mounted.url, mountpoint).stderr
+    assert (mountpoint / "f").read_text() == "synced"

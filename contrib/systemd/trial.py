@@ -1,0 +1,263 @@
+"""The steps of the trial, which run inside the container that ``container`` boots.
+
+Each step uses the units as an administrator does, and looks at the mount from outside the unit.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+MOUNTPOINT: Final = Path("/srv/home")
+RESULTS: Final = Path("/results")
+CONFIG: Final = Path("/etc/s3fs-meta")
+UNIT: Final = "s3fs-meta@home.service"
+WAIT_S_MAX: Final = 40.0
+USER: Final = "trial"
+
+
+def command(*words: str | Path, check: bool = True) -> str:
+    """Run a command; return its output."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 or not check, f"{words}: {done.returncode}: {done.stderr}"
+    return done.stdout.strip()
+
+
+def systemctl(*words: str, user: bool = False) -> str:
+    """Run systemctl for the system, or for the user of the trial."""
+    return command("systemctl", *(["--user", f"--machine={USER}@"] if user else []), *words)
+
+
+def shown(name: str, unit: str = UNIT, *, user: bool = False) -> str:
+    """Return a property of a unit."""
+    return systemctl("show", "--value", "--property", name, unit, user=user)
+
+
+def wait_for(what: str, condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    deadline_s = time.monotonic() + WAIT_S_MAX
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {WAIT_S_MAX:.0f} s: {what}"
+        time.sleep(0.1)
+
+
+def is_mounted(mountpoint: Path) -> bool:
+    """Return whether the first process of the container has the mount."""
+    lines = Path("/proc/1/mountinfo").read_text().splitlines()
+    return any(line.split()[4] == str(mountpoint) and "fuse.s3fs-meta" in line for line in lines)
+
+
+def write_synced(path: Path) -> None:
+    """Write a file, and wait until it survives the end of the daemon."""
+    with path.open("w") as file:
+        file.write("synced\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def prepare() -> None:
+    """Make the filesystems that the units mount at boot, and a device that users may open."""
+    command("mknod", "--mode=666", "/dev/fuse", "c", "10", "229")
+    for path in ("/results/bucket", "/srv/bucket-fstab", "/srv/bucket-away"):
+        command("s3fs-meta", "mkfs", "--plain", f"local://{path}")
+
+
+def consume() -> None:
+    """Do what a service needs that starts after the unit: write into the mount."""
+    (MOUNTPOINT / "consumer").write_text("written at boot\n")
+
+
+def main_pid(unit: str = UNIT, *, user: bool = False) -> int:
+    """Return the process of a unit; 0 if it has none."""
+    return int(shown("MainPID", unit, user=user))
+
+
+def returns_after(number: signal.Signals, mountpoint: Path, unit: str, *, user: bool) -> None:
+    """Send a signal to the daemon; its unit must bring the mount back."""
+    before = main_pid(unit, user=user)
+    write_synced(mountpoint / "kept")
+    os.kill(before, number)
+    wait_for("a new daemon", lambda: main_pid(unit, user=user) not in {0, before})
+    wait_for("ready", lambda: shown("ActiveState", unit, user=user) == "active")
+    assert is_mounted(mountpoint)
+    assert (mountpoint / "kept").read_text() == "synced\n"
+
+
+def step_boot() -> None:
+    """At boot: mounted, and a unit ordered after it has written into the mount."""
+    wait_for("filesystems", lambda: shown("ActiveState", "prepare.service") == "active")
+    wait_for("consumer", lambda: shown("ActiveState", "consumer.service") == "active")
+    assert is_mounted(MOUNTPOINT)
+    assert (MOUNTPOINT / "consumer").read_text() == "written at boot\n"
+    systemctl("enable", UNIT)
+    assert shown("UnitFileState") == "enabled"
+
+
+def step_status() -> None:
+    """The status text says that the mount serves, and that everything is in the bucket."""
+    (MOUNTPOINT / "file").write_bytes(os.urandom(1 << 20))
+    command("s3fs-meta", "flush", MOUNTPOINT)
+    text = "serving; everything is in the bucket"
+    wait_for("status", lambda: shown("StatusText") == text)
+
+
+def step_kill() -> None:
+    """After SIGKILL: mounted again on the same mountpoint."""
+    returns_after(signal.SIGKILL, MOUNTPOINT, UNIT, user=False)
+
+
+def step_watchdog() -> None:
+    """A stopped daemon is ended by the watchdog with a stack trace, and mounted again."""
+    returns_after(signal.SIGSTOP, MOUNTPOINT, UNIT, user=False)
+    journal = command("journalctl", "--unit", UNIT, "--output", "cat")
+    assert "Watchdog timeout" in journal, journal
+    assert "Current thread" in journal, "the stack is printed"
+
+
+def step_stop() -> None:
+    """A stop waits for an upload that takes longer than TimeoutStopSec, which is 5 s here."""
+    conf = CONFIG / "home.conf"
+    conf.write_text(conf.read_text().replace("allow_other", "allow_other,compress=zstd-19"))
+    systemctl("restart", UNIT)
+    words = b" ".join(b"%d" % (number * 7919 % 1_000_003) for number in range(1_000_000))
+    (MOUNTPOINT / "large").write_bytes(words)
+    began_s = time.monotonic()
+    systemctl("stop", UNIT)
+    took_s = time.monotonic() - began_s
+    assert shown("Result") == "success", shown("Result")
+    assert not is_mounted(MOUNTPOINT)
+    found = json.loads(command("s3fs-meta", "status", "--json", "local:///results/bucket"))
+    assert found["state"] == "free", found
+    assert took_s > 5, f"the upload took only {took_s:.1f} s, so it needed no more time"
+    systemctl("start", UNIT)
+    assert (MOUNTPOINT / "large").read_bytes() == words
+
+
+def step_busy() -> None:
+    """A stop while a file is open ends after 10 s, and what was written is kept."""
+    with (MOUNTPOINT / "open").open("w") as file:
+        file.write("before the stop")
+        file.flush()
+        systemctl("stop", UNIT)
+    assert shown("Result") == "success"
+    systemctl("start", UNIT)
+    assert (MOUNTPOINT / "open").read_text() == "before the stop"
+
+
+def step_away() -> None:
+    """Without its bucket the unit is retried, and until then the dead mount stays."""
+    unit, mountpoint = "s3fs-meta@away.service", Path("/srv/away")
+    bucket, hidden = Path("/srv/bucket-away"), Path("/srv/hidden")
+    (CONFIG / "away.conf").write_text(f"URL=local://{bucket}\nMOUNTPOINT={mountpoint}\n")
+    bucket.rename(hidden)
+    command("systemctl", "start", unit, check=False)
+    wait_for("retries", lambda: int(shown("NRestarts", unit)) >= 2)
+    assert not is_mounted(mountpoint)
+    hidden.rename(bucket)
+    wait_for("mounted", lambda: is_mounted(mountpoint))
+    write_synced(mountpoint / "kept")
+    bucket.rename(hidden)
+    os.kill(main_pid(unit), signal.SIGKILL)
+    restarts = int(shown("NRestarts", unit))
+    wait_for("retries", lambda: int(shown("NRestarts", unit)) >= restarts + 2)
+    assert is_mounted(mountpoint), "the dead mount stays, so nothing is written below it"
+    hidden.rename(bucket)
+    wait_for("active", lambda: shown("ActiveState", unit) == "active")
+    assert (mountpoint / "kept").read_text() == "synced\n"
+    systemctl("stop", unit)
+
+
+def step_wrong() -> None:
+    """With a wrong option the unit fails once and is not retried."""
+    unit = "s3fs-meta@wrong.service"
+    (CONFIG / "wrong.conf").write_text("URL=local:///none\nMOUNTPOINT=/srv/none\nOPTIONS=no-such\n")
+    command("systemctl", "start", unit, check=False)
+    assert shown("ExecMainStatus", unit) == "2"
+    wait_for("failed", lambda: shown("ActiveState", unit) == "failed")
+    assert shown("NRestarts", unit) == "0"
+
+
+def step_fstab() -> None:
+    """An entry of fstab with x-systemd.automount is mounted by the first access."""
+    mountpoint = Path("/srv/fstab")
+    assert not is_mounted(mountpoint)
+    (mountpoint / "first").write_text("access mounts it\n")
+    assert is_mounted(mountpoint)
+    content = os.urandom(8 << 20)
+    (mountpoint / "second").write_bytes(content)
+    systemctl("stop", "srv-fstab.mount")
+    assert not is_mounted(mountpoint)
+    assert (mountpoint / "second").read_bytes() == content, "mounted again, after the upload"
+    systemctl("stop", "srv-fstab.automount", "srv-fstab.mount")
+    assert not is_mounted(mountpoint)
+
+
+def step_user() -> None:
+    """A user's unit mounts with fusermount3, returns after SIGKILL, and stops."""
+    command("useradd", "--create-home", "--shell", "/bin/bash", USER)
+    uid = command("id", "--user", USER)
+    home = Path("/home", USER)
+    setup = (
+        "mkdir -p ~/mnt ~/.config/s3fs-meta ~/.local/bin"
+        " && ln -s /usr/local/bin/s3fs-meta ~/.local/bin/"
+        " && s3fs-meta mkfs --plain local://$HOME/bucket"
+        " && printf 'URL=local://%s/bucket\\nMOUNTPOINT=%s/mnt\\nOPTIONS=allow_other\\n'"
+        " $HOME $HOME > ~/.config/s3fs-meta/own.conf"
+    )
+    command("runuser", "--login", USER, "--command", setup)
+    Path("/etc/fuse.conf").write_text("user_allow_other\n")
+    command("loginctl", "enable-linger", USER)
+    wait_for("user manager", lambda: shown("ActiveState", f"user@{uid}.service") == "active")
+    unit, mountpoint = "s3fs-meta@own.service", home / "mnt"
+    systemctl("start", unit, user=True)
+    assert is_mounted(mountpoint)
+    (mountpoint / "open").touch(mode=0o666)
+    returns_after(signal.SIGKILL, mountpoint, unit, user=True)
+    systemctl("stop", unit, user=True)
+    assert not is_mounted(mountpoint)
+
+
+def step_last() -> None:
+    """Changes are left to the shutdown, which must upload them."""
+    content = os.urandom(8 << 20)
+    (RESULTS / "last").write_bytes(content)
+    (MOUNTPOINT / "last").write_bytes(content)
+
+
+STEPS: Final = (
+    step_boot,
+    step_status,
+    step_kill,
+    step_watchdog,
+    step_stop,
+    step_busy,
+    step_away,
+    step_wrong,
+    step_fstab,
+    step_user,
+    step_last,
+)
+
+
+def run() -> None:
+    """Run all steps, or those that are named in a file; and the last one."""
+    names = (RESULTS / "steps").read_text().split()
+    for step in STEPS:
+        if names and step not in {step_boot, step_last} and step.__name__ not in names:
+            continue
+        try:
+            step()
+            print(f"ok: {step.__doc__}")
+        except BaseException:
+            print(command("journalctl", "--boot", "--no-pager", "--lines", "150"))
+            raise
+    print("all steps passed")
+
+
+if __name__ == "__main__":
+    {"prepare": prepare, "consume": consume, "run": run}[sys.argv[1]]()

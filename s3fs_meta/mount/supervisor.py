@@ -1,0 +1,146 @@
+"""Messages of a mount to its service manager: its status, more time, the watchdog.
+
+A service manager such as systemd names a socket in NOTIFY_SOCKET. Without it, nothing is sent.
+
+Owns: the texts, and when they are sent. Does not know: how the figures are made.
+More time is requested while the start makes progress, and at the end while the bucket accepts the
+upload: an unreachable bucket delays a shutdown only for the TimeoutStopSec= of the unit.
+Sources: sd_notify(3); sd_watchdog_enabled(3); systemd.service(5), "TimeoutStopSec=".
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import trio
+
+from s3fs_meta.console import output
+from s3fs_meta.console.ui import Front
+from s3fs_meta.limits import (
+    SUPERVISED_CHARS_MAX,
+    SUPERVISED_END_S,
+    SUPERVISED_START_S,
+    SUPERVISED_STATUS_S,
+)
+from s3fs_meta.mount import health, process
+
+Figures = Callable[[], Mapping[str, Any]]
+_EVERYTHING: Final = "everything is in the bucket"
+
+
+def watchdog_s(environment: Mapping[str, str], pid: int) -> float | None:
+    """Return the time in which the watchdog expects a message; None without a watchdog."""
+    value = environment.get("WATCHDOG_USEC", "")
+    if environment.get("WATCHDOG_PID", str(pid)) != str(pid):
+        return None
+    return int(value) / 1e6 if value.isdecimal() and int(value) > 0 else None
+
+
+def status_text(figures: Mapping[str, Any]) -> str:
+    """Return one line for ``systemctl status``: state, reason, outage, changes to upload."""
+    found = health.exposure(figures)
+    words = [figures["state"], figures["why"], figures["offline"], *_outage(figures)]
+    if found.content_bytes:
+        words.append(f"{output.human_bytes(found.content_bytes)} to upload")
+    if found.age_s:
+        words.append(f"the oldest change is {found.age_s:.0f} s old")
+    elif not found.content_bytes:
+        words.append(_EVERYTHING)
+    return _one_line("; ".join(filter(None, words)))
+
+
+def _outage(figures: Mapping[str, Any]) -> list[str]:
+    errors = [figures[part]["last_error"] for part in ("upload", "chain")]
+    return [f"the bucket accepts no upload: {error}" for error in errors if error][:1]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:SUPERVISED_CHARS_MAX]
+
+
+def _more_time(seconds: float) -> str:
+    return f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}"
+
+
+class Supervisor:
+    """Sends the messages of a mount that serves, or ends."""
+
+    def __init__(self, figures: Figures) -> None:
+        """Send nothing yet.
+
+        Args:
+            figures: returns the current figures of the mount, with their state.
+        """
+        self._figures = figures
+        self._is_ending = False
+        self._text = ""
+
+    async def run(self) -> None:
+        """Send a message whenever the status changes, and as often as the watchdog expects.
+
+        The task runs on the event loop, so a loop that stalls sends nothing.
+        """
+        if process.ENVIRONMENT_NAME not in os.environ:
+            return
+        limit_s = watchdog_s(os.environ, os.getpid())
+        every_s = SUPERVISED_STATUS_S if limit_s is None else min(SUPERVISED_STATUS_S, limit_s / 2)
+        while True:
+            self.report(*([] if limit_s is None else ["WATCHDOG=1"]))
+            await trio.sleep(every_s)
+
+    def ready(self) -> None:
+        """Report that the filesystem can be used. Schedule point: never."""
+        self.report("READY=1")
+
+    def ending(self) -> None:
+        """Report that the mount ends; from now on, request more time. Schedule point: never."""
+        if not self._is_ending:
+            self._is_ending = True
+            self.report("STOPPING=1")
+
+    def report(self, *lines: str) -> None:
+        """Send *lines*, the status if it has changed, and a request for time at the end."""
+        if process.ENVIRONMENT_NAME not in os.environ:
+            return
+        figures, sent = self._figures(), list(lines)
+        text = status_text(figures)
+        if text != self._text:
+            self._text = text
+            sent.append(f"STATUS={text}")
+        if self._is_ending and not _outage(figures):
+            sent.append(_more_time(SUPERVISED_END_S))
+        if sent:
+            process.notify("\n".join(sent))
+
+
+class SupervisedFront:
+    """A front that also sends the progress of a start, such as a restore, to the service manager."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._text = ""
+
+    def notice(self, text: str) -> None:
+        """Show one line."""
+        self._front.notice(text)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Update a progress bar and the status, and request more time."""
+        self._front.progress(what, done, total)
+        text = _one_line(f"{what}: {done * 100 // max(total, 1)} %")
+        if text != self._text:
+            self._text = text
+            process.notify(f"STATUS={text}\n{_more_time(SUPERVISED_START_S)}")
+
+    def ask(self, prompt: str) -> str:
+        """Ask the user for a secret."""
+        return self._front.ask(prompt)
+
+    def ready(self) -> None:
+        """End the display of progress."""
+        self._front.ready()
+
+
+def supervised(front: Front) -> Front:
+    """Return a front that reports to the service manager, if there is one."""
+    return SupervisedFront(front) if process.ENVIRONMENT_NAME in os.environ else front

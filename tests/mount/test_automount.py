@@ -1,0 +1,58 @@
+"""A mount that an automounter requests, on a real mount of autofs."""
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from s3fs_meta.mount import mount_table
+from tests.cli.conftest import Place
+from tests.programs import PROCESS_S_MAX, Program
+
+pytestmark = pytest.mark.mount
+
+
+@pytest.fixture
+def automount(place: Place) -> Iterator[Place]:
+    """Return a filesystem whose mountpoint is that of an automounter: this process.
+
+    The kernel lets the processes of the automounter's group pass; any other process waits for the
+    mount that it has requested.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    reads, writes = os.pipe()
+    options = f"fd={writes},pgrp={os.getpgrp()},minproto=5,maxproto=5,direct"
+    path = os.fsencode(place.mountpoint)
+    if libc.mount(b"test", path, b"autofs", ctypes.c_ulong(0), options.encode()) != 0:
+        pytest.skip(f"cannot mount autofs: {os.strerror(ctypes.get_errno())}")
+    os.close(writes)
+    try:
+        yield place
+    finally:
+        os.close(reads)
+        while any(one.mountpoint == str(place.mountpoint) for one in mount_table.read()):
+            subprocess.run(["umount", "-l", place.mountpoint], check=True)
+
+
+def test_directory_of_an_automounter_is_a_mountpoint(automount: Place, program: Program) -> None:
+    """The daemon mounts while every access by other processes waits, and then leaves the group."""
+    mountpoint = automount.mountpoint
+    assert mount_table.is_automount(str(mountpoint))
+    command = [sys.executable, "-m", "s3fs_meta", "mount", automount.url, str(mountpoint)]
+    subprocess.run(
+        [*command, "--cachedir", str(program.cachedir)],
+        env=program.environment,
+        check=True,
+        timeout=PROCESS_S_MAX,
+    )
+
+    (mountpoint / "f").write_text("mounted")
+
+    assert not mount_table.is_automount(str(mountpoint))
+    pid = program.status(mountpoint)["pid"]
+    assert os.getsid(pid) == pid
+    program.ok("umount", mountpoint)
+    assert mount_table.is_automount(str(mountpoint))

@@ -1,0 +1,21 @@
+"""The units under a real systemd, which boots in a container."""
+
+from pathlib import Path
+
+import pytest
+
+from contrib.systemd import container, trial
+
+
+@pytest.mark.slow
+@pytest.mark.mount
+@pytest.mark.timeout(400)
+def test_units_keep_filesystems_mounted(tmp_path: Path) -> None:
+    """Boot, status, SIGKILL, watchdog, stop with uploads, a missing bucket, fstab, users, shutdown."""
+    why = container.why_not()
+    if why:
+        pytest.skip(why)
+
+    output = container.run(tmp_path)
+
+    assert output.count("ok: ") == len(trial.STEPS) + 1

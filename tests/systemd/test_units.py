@@ -1,0 +1,99 @@
+"""The units of systemd: they are valid, and nothing in them hides the mount."""
+
+import configparser
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from s3fs_meta.settings import parse_mount_options
+from tests.conftest import REQUIRED
+
+FOLDER: Final = Path(__file__).parents[2] / "contrib" / "systemd"
+SYSTEM: Final = FOLDER / "system/s3fs-meta@.service"
+USER: Final = FOLDER / "user/s3fs-meta@.service"
+
+# Source: systemd.exec(5); each makes a mount namespace, in which the mount would stay hidden.
+_NAMESPACE_OPTIONS: Final = """BindPaths BindReadOnlyPaths ExecPaths InaccessiblePaths MountAPIVFS MountFlags MountImages
+    NoExecPaths PrivateDevices PrivateIPC PrivateMounts PrivateTmp PrivateUsers ProcSubset
+    ProtectControlGroups ProtectHome ProtectKernelLogs ProtectKernelModules ProtectKernelTunables
+    ProtectProc ProtectSystem ReadOnlyPaths ReadWritePaths RootDirectory RootImage TemporaryFileSystem
+    DynamicUser CacheDirectory LogsDirectory RuntimeDirectory StateDirectory LoadCredential
+"""
+# Source: systemd.exec(5), NoNewPrivileges=: each implies it in a unit of a user.
+_PRIVILEGE_OPTIONS: Final = """NoNewPrivileges SystemCallFilter SystemCallLog SystemCallArchitectures RestrictAddressFamilies
+    RestrictFileSystems RestrictNamespaces RestrictRealtime RestrictSUIDSGID LockPersonality
+    MemoryDenyWriteExecute ProtectClock ProtectHostname PrivateDevices ProtectKernelModules
+    ProtectKernelLogs ProtectKernelTunables DynamicUser CapabilityBoundingSet
+"""
+
+
+def options_of(unit: Path) -> set[str]:
+    """Return the names of the options in the section Service of a unit."""
+    parser = configparser.RawConfigParser(strict=False, delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    parser.read(unit)
+    return set(parser["Service"])
+
+
+@pytest.mark.parametrize("unit", [SYSTEM, USER], ids=["system", "user"])
+def test_no_option_makes_a_mount_namespace(unit: Path) -> None:
+    assert not options_of(unit) & set(_NAMESPACE_OPTIONS.split())
+
+
+def test_unit_of_a_user_keeps_set_user_id_programs_working() -> None:
+    """Fusermount3 needs the privileges of its set-user-ID bit."""
+    assert not options_of(USER) & set(_PRIVILEGE_OPTIONS.split())
+    assert options_of(SYSTEM) & set(_PRIVILEGE_OPTIONS.split())
+
+
+def test_example_of_a_configuration_has_valid_options() -> None:
+    lines = (FOLDER / "example.conf").read_text().splitlines()
+    values = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+
+    assert values.keys() == {"URL", "MOUNTPOINT", "OPTIONS"}
+    assert parse_mount_options([values["OPTIONS"]]).allow_other
+
+
+@pytest.mark.parametrize(
+    ("unit", "flags"), [(SYSTEM, []), (USER, ["--user"])], ids=["system", "user"]
+)
+def test_systemd_finds_no_error_in_a_unit(unit: Path, flags: list[str], tmp_path: Path) -> None:
+    """``systemd-analyze verify`` accepts the unit if its program is installed."""
+    if shutil.which("systemd-analyze") is None and "systemd" not in REQUIRED:
+        pytest.skip("systemd-analyze is not installed")
+    text = unit.read_text()
+    for path in ("/usr/local/bin/s3fs-meta", "%h/.local/bin/s3fs-meta"):
+        text = text.replace(path, "/bin/true")
+    copy = tmp_path / "s3fs-meta@home.service"
+    copy.write_text(text)
+
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *flags, copy],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_error_in_a_unit_is_found(tmp_path: Path) -> None:
+    """The check above reports an option that does not exist."""
+    if shutil.which("systemd-analyze") is None and "systemd" not in REQUIRED:
+        pytest.skip("systemd-analyze is not installed")
+    wrong = tmp_path / "wrong.service"
+    wrong.write_text("[Service]\nExecStart=/bin/true\nWatchdogSeconds=4\n")
+
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", wrong],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "WatchdogSeconds" in done.stderr

@@ -279,6 +279,14 @@ RUN_SLICE_BLOCKS: Final = 4  # blocks of a run that are unpacked before readers 
 # Factor by which a read-ahead window grows for each run that is read; it begins with one run.
 READAHEAD_GROWTH: Final = 4
 
+# --- rate limits -------------------------------------------------------------------------------
+# Slowest limit: at this rate a pack of 16 MiB takes over four hours.
+RATE_BYTES_PER_S_MIN: Final = 1 * KIB
+RATE_SLOTS_MAX: Final = 7 * 24 * 4  # entries of a timetable: one for each quarter of an hour
+RATE_BURST_S: Final = 1.0  # after a pause a transfer may use the unused rate of this time at once
+# How often a waiting transfer reads the wall clock: a timetable applies at most so much later.
+RATE_CHECK_S: Final = 15.0
+
 # --- fuse --------------------------------------------------------------------------------------
 FUSE_TASKS_MAX: Final = 480  # pyfuse3 stops reading requests at this number of waiting handlers
 # File descriptors of a process among which an open file is searched: some ms in a thread.

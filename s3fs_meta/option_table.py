@@ -1,16 +1,16 @@
 """The table of mount options (``-o``): one row for each option, with its complete documentation.
 
 Owns: names, defaults, meanings and costs, from which docs/reference/settings.md is generated.
-Does not know: the use of a value.
+Does not know: the use of a value. ``transfer_options`` has the rows about cache and bucket.
 Source: mount(8), "FILESYSTEM-INDEPENDENT MOUNT OPTIONS"; fstab(5).
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final
 
 from s3fs_meta.model import AccessTime
+from s3fs_meta.option_row import NO_EFFECT, NOTHING, Option
 from s3fs_meta.option_syntax import (
-    cache_bytes,
     flag,
     integer,
     mark,
@@ -22,34 +22,14 @@ from s3fs_meta.option_syntax import (
     path_value,
     point_in_time,
     point_of_txg,
-    seconds,
     text_value,
 )
+from s3fs_meta.transfer_options import TRANSFER_OPTIONS
 
-COMMIT_INTERVAL_S_MIN: Final = 0.1
-SYNC_INTERVAL_S_MIN: Final = 0.5
-POLL_INTERVAL_S_MIN: Final = 0.1
 ID_MAX: Final = (1 << 32) - 2  # (uid_t) -1 means "unchanged" for chown(2)
-
-
-class Option(NamedTuple):
-    """One option of ``-o``, with its complete documentation."""
-
-    word: str
-    field: str  # of MountOptions
-    takes: str  # metavar after "=", empty for a flag
-    parse: Callable[[str, str], object]  # (name, text) to value; raises UsageError
-    default: str  # default value as text; if empty, the parser is not called
-    does: str
-    costs: str
-    crash: str
-
 
 # Options that are accepted for one release, with a warning.
 WITHOUT_EFFECT: Final = ("request_loop", "extension")
-
-_NOTHING: Final = "Nothing."
-_NO_EFFECT: Final = "No effect."
 
 OPTIONS: Final[tuple[Option, ...]] = (
     Option(
@@ -100,7 +80,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "SQLite's page cache: a number of pages, a negative number of KiB, or a size such as "
         "`256M`; default: a share of the machine's memory.",
         "Memory of the daemon. Too small a cache makes metadata operations read the disk.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "mmap_size",
@@ -110,7 +90,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "0",
         "How much of the database SQLite reads through a memory map.",
         "Address space; an I/O error of the disk then kills the daemon instead of giving EIO.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "wal_autocheckpoint",
@@ -122,7 +102,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "checkpoints in the background.",
         "Above 0 a commit sometimes waits for a checkpoint, tens of milliseconds in which no "
         "request is answered.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "journal_size_limit",
@@ -132,7 +112,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Size to which a WAL or journal file is cut back when it is reset; default: 64M.",
         "A small limit grows the file repeatedly; a large one keeps disk space.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "temp_store",
@@ -143,7 +123,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Where SQLite sorts and keeps temporary tables.",
         "`file` needs disk accesses for large sorts, and a mount does no large sorts. fsck takes "
         "no mount options and always keeps its large tables in files.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "cachedir",
@@ -159,16 +139,6 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "directory starts from the state in the bucket.",
     ),
     Option(
-        "cachesize",
-        "cache_bytes",
-        "SIZE",
-        cache_bytes,
-        "10G",
-        "Maximum size of the cached file blocks.",
-        "Disk space. When the cache is full of blocks that are not uploaded yet, writers wait.",
-        "A larger cache can hold more blocks that are not uploaded yet.",
-    ),
-    Option(
         "compress",
         "compression",
         "METHOD",
@@ -177,7 +147,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "How new blocks are compressed: `none`, or `zstd-1` (fast) to `zstd-19` (small).",
         "Processor time of the upload; reads decompress at about the same speed at every level. "
         "Blocks that do not shrink are stored as they are.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "capacity",
@@ -189,7 +159,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "counts after deduplication, extended attributes count, names and inodes do not. 0: "
         "unlimited; default: the value of the last mount, which the filesystem stores.",
         "Each mount sums up the extended attributes, which takes 0.25 s for a million of them.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "ro",
@@ -199,7 +169,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Mount read-only: no change is accepted and the lease is not touched.",
         "Changes by another host appear at the next mount, or with `follow` after seconds.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "follow",
@@ -212,10 +182,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "`journal_mode=wal`.",
         "One small request every `poll=` seconds. The mount table says `rw`; writing is refused "
         "with EROFS.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
-        "rw", "read_only", "", flag(value=False), "rw", "Mount for writing.", _NOTHING, _NO_EFFECT
+        "rw", "read_only", "", flag(value=False), "rw", "Mount for writing.", NOTHING, NO_EFFECT
     ),
     Option(
         "allow_other",
@@ -227,7 +197,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "user who mounted has access, and root has none. Users other than root need "
         "`user_allow_other` in `/etc/fuse.conf`.",
         "Other users can put load on the daemon.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "noatime",
@@ -237,7 +207,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Reading never writes an access time.",
         "Programs that read access times (old mail readers, tmp cleaners) are misled.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "nodiratime",
@@ -248,7 +218,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Listing a directory never writes its access time; `relatime`, `noatime` and "
         "`strictatime` then apply to files only.",
         "As `noatime`, for directories.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "diratime",
@@ -257,8 +227,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(value=True),
         "diratime",
         "Listing a directory writes its access time, as the options for files specify.",
-        _NOTHING,
-        _NO_EFFECT,
+        NOTHING,
+        NO_EFFECT,
     ),
     Option(
         "relatime",
@@ -277,8 +247,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(AccessTime.RELATIVE),
         "relatime",
         "As `relatime`, the default; overrides an earlier `noatime`.",
-        _NOTHING,
-        _NO_EFFECT,
+        NOTHING,
+        NO_EFFECT,
     ),
     Option(
         "strictatime",
@@ -299,8 +269,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "nodev",
         "Device files do not work; always on for users other than root. For root with `mount -t` "
         "or `/etc/fstab` the default is `dev`, as for other filesystems.",
-        _NOTHING,
-        _NO_EFFECT,
+        NOTHING,
+        NO_EFFECT,
     ),
     Option(
         "dev",
@@ -310,7 +280,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Device files work; root only.",
         "Anyone who can write the bucket can plant a device.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "nosuid",
@@ -321,8 +291,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Set-user-ID bits and file capabilities have no effect; always on for users other than "
         "root. For root with `mount -t` or `/etc/fstab` the default is `suid`, as for other "
         "filesystems.",
-        _NOTHING,
-        _NO_EFFECT,
+        NOTHING,
+        NO_EFFECT,
     ),
     Option(
         "suid",
@@ -332,7 +302,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Set-user-ID bits and file capabilities work; root only.",
         "Anyone who can write the bucket can become root.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "noexec",
@@ -341,8 +311,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(value=True),
         "",
         "Programs cannot be run.",
-        _NOTHING,
-        _NO_EFFECT,
+        NOTHING,
+        NO_EFFECT,
     ),
     Option(
         "exec",
@@ -351,8 +321,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(value=False),
         "exec",
         "Programs can be run.",
-        _NOTHING,
-        _NO_EFFECT,
+        NOTHING,
+        NO_EFFECT,
     ),
     Option(
         "at",
@@ -365,7 +335,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "A state directory of its own, which is downloaded at the mount and removed at unmount. "
         "The present state and other points in time can be mounted at the same time, on other "
         "mountpoints.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "txg",
@@ -375,7 +345,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Mount the state after a transaction group, read-only; `s3fs-meta log` lists the numbers.",
         "As `at`.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "at_least",
@@ -387,7 +357,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "another history since: the bucket may have been replaced by an old copy. The mount "
         "compares the state that it serves; with `at`, the chain that contains the point in time.",
         "Up to three requests.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "uid",
@@ -397,7 +367,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Show every file as owned by this user; default: the owner that is stored.",
         "Stored owners are not visible; chown still changes them.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "gid",
@@ -407,7 +377,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Show every file as owned by this group; default: the group that is stored.",
         "Stored groups are not visible; chgrp still changes them.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "umask",
@@ -418,7 +388,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Show every file with permission bits 0777 minus this octal mask; default: the bits that "
         "are stored.",
         "Stored bits are not visible; chmod still changes them.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "request_loop",
@@ -428,8 +398,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Accepted for one release so that lines of fstab(5) still mount; the mount prints a "
         "warning. Requests of the kernel are always taken as under `direct`.",
-        _NOTHING,
-        _NO_EFFECT,
+        NOTHING,
+        NO_EFFECT,
     ),
     Option(
         "extension",
@@ -439,84 +409,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Accepted for one release so that lines of fstab(5) still mount; the mount prints a "
         "warning. Every mount uses the compiled extension.",
-        _NOTHING,
-        _NO_EFFECT,
+        NOTHING,
+        NO_EFFECT,
     ),
-    Option(
-        "commit",
-        "commit_interval_s",
-        "SECONDS",
-        seconds(COMMIT_INTERVAL_S_MIN),
-        "5",
-        "How often all changes are synced to the local disk, file blocks before metadata.",
-        "A shorter interval syncs more often.",
-        "Power loss loses at most this many seconds of unsynced data. A killed daemon loses the "
-        "last 5 ms of changes, or up to 50 ms if changes follow each other without a pause.",
-    ),
-    Option(
-        "sync_interval",
-        "sync_interval_s",
-        "SECONDS",
-        seconds(SYNC_INTERVAL_S_MIN),
-        "5",
-        "How often changes are uploaded: new content, then one changelog.",
-        "After each interval with changes, uploads of one or more packs and one small object.",
-        "Loss of this machine costs the changes of the last one or two intervals.",
-    ),
-    Option(
-        "fsync",
-        "fsync",
-        "WHERE",
-        one_of("local", "remote"),
-        "local",
-        "What fsync(2) waits for: the local disk, or also the bucket.",
-        "With `remote` each fsync takes as long as the uploads of a pack and a changelog; fsyncs "
-        "that are called meanwhile share the next uploads. After `write_timeout` fsync fails with "
-        "EIO, and the upload continues.",
-        "With `remote` loss of this machine costs no fsynced changes.",
-    ),
-    Option(
-        "image_interval",
-        "image_interval_s",
-        "SECONDS",
-        seconds(1.0),
-        "1d",
-        "Longest time between two uploads of a complete metadata image while changes are made; "
-        "many changes shorten it.",
-        "Uploads of the image pieces that changed.",
-        "None; a restore also reads the changes since the last image.",
-    ),
-    Option(
-        "poll",
-        "poll_interval_s",
-        "SECONDS",
-        seconds(POLL_INTERVAL_S_MIN),
-        "2",
-        "How often a mount with `follow` polls for new transaction groups.",
-        "One request per poll.",
-        _NO_EFFECT,
-    ),
-    Option(
-        "read_timeout",
-        "read_timeout_s",
-        "SECONDS",
-        seconds(1.0),
-        "60",
-        "How long a read of a block that is not cached waits for the bucket before EIO.",
-        "Programs wait this long in an outage.",
-        _NO_EFFECT,
-    ),
-    Option(
-        "write_timeout",
-        "write_timeout_s",
-        "SECONDS",
-        seconds(1.0),
-        "60",
-        "How long a write waits for space in a cache full of blocks that are not uploaded, before "
-        "it fails with ENOSPC.",
-        "Programs wait this long in an outage.",
-        _NO_EFFECT,
-    ),
+    *TRANSFER_OPTIONS,
     Option(
         "endpoint_url",
         "endpoint_url",
@@ -524,8 +420,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         text_value,
         "",
         "S3 server other than AWS. Default: `$AWS_ENDPOINT_URL`, else AWS.",
-        _NOTHING,
-        _NO_EFFECT,
+        NOTHING,
+        NO_EFFECT,
     ),
     Option(
         "region",
@@ -534,8 +430,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         text_value,
         "",
         "Region of the bucket; default: the region in the AWS configuration.",
-        _NOTHING,
-        _NO_EFFECT,
+        NOTHING,
+        NO_EFFECT,
     ),
     Option(
         "profile",
@@ -544,8 +440,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         text_value,
         "",
         "Profile of the AWS configuration files; default: `$AWS_PROFILE`.",
-        _NOTHING,
-        _NO_EFFECT,
+        NOTHING,
+        NO_EFFECT,
     ),
     Option(
         "passphrase_file",
@@ -556,7 +452,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "File whose first line is the passphrase; default: `$S3FS_META_PASSPHRASE`, else a prompt "
         "on the terminal.",
         "Anyone who reads the file can read the filesystem.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     Option(
         "unsafe_single_writer",
@@ -576,7 +472,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Take the lease from the host that holds it; its mount turns read-only.",
         "Changes that the other host had not uploaded stay on that host.",
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
 )
 

@@ -14,8 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.model import AccessTime, Mark, PointInTime
+from s3fs_meta.option_row import Option
 from s3fs_meta.option_syntax import nearest
-from s3fs_meta.option_table import BY_WORD, Option, default_of
+from s3fs_meta.option_table import BY_WORD, default_of
+from s3fs_meta.rate_limit import RateLimit
 
 # Options of fstab(5) and mount(8) for other programs, or for the only behaviour that there is.
 IGNORED_WORDS: Final = frozenset(
@@ -71,6 +73,8 @@ class CacheOptions:
     cache_bytes: int = default_of("cache_bytes")
     read_timeout_s: float = default_of("read_timeout_s")
     write_timeout_s: float = default_of("write_timeout_s")
+    upload_limit: RateLimit = default_of("upload_limit")
+    download_limit: RateLimit = default_of("download_limit")
 
 
 @dataclass(frozen=True)

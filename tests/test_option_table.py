@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.option_table import OPTIONS, Option
+from s3fs_meta.option_row import Option
+from s3fs_meta.option_table import OPTIONS
 from s3fs_meta.settings import MountOptions
 
 ROOT = Path(__file__).parents[1]

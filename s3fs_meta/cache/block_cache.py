@@ -41,6 +41,7 @@ from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, packs
 from s3fs_meta.meta.tables.block_map import Located, of_row
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.throttle import Throttles, throttles_of
 from s3fs_meta.settings import CacheOptions
 
 _log = logging.getLogger(__name__)
@@ -60,8 +61,11 @@ class BlockCache:
         files: BlockFiles,
         options: CacheOptions,
         damage: DamageHandlers = NO_HANDLERS,
+        *,
+        throttles: Throttles | None = None,
     ) -> None:
         self._db = db
+        self.throttles = throttles = throttles or throttles_of(options)
         self._files = files
         self._keyring = keyring
         self._bytes_max = options.cache_bytes
@@ -76,6 +80,7 @@ class BlockCache:
             options,
             arrived=self._arrived,
             arrived_unasked=self._arrived_unasked,
+            throttle=throttles.download,
             damage=damage,
         )
         self._room = trio.Event()
@@ -238,14 +243,24 @@ class BlockCache:
 
         A later reader of an unavailable block gets the error.
         """
-        assert run[0].pack is not None, "only uploaded blocks are in a pack"
-        size_bytes = sum(each.plain_bytes for each in run)
         try:
-            self.disk.spend(size_bytes)
-            await self.evictor.evict(size_bytes)
-            await self.fetcher.fetch_run(run, packs.object_key(self._db, run[0].pack))
+            await self._download_run(run)
         except S3fsError as exc:
             _log.info("read-ahead from block %d on failed: %s", run[0].block, exc)
+
+    async def _download_run(self, run: Sequence[Located]) -> None:
+        """Download those blocks of a run that are not cached when the download limit allows it."""
+        taken_bytes = read_coalescing.stored_bytes(run)
+        await self.throttles.download.take(taken_bytes)
+        run = [each for each in run if self.index.get(each.block) is None]
+        self.throttles.download.give_back(taken_bytes - read_coalescing.stored_bytes(run))
+        if not run:
+            return
+        assert run[0].pack is not None, "only uploaded blocks are in a pack"
+        size_bytes = sum(each.plain_bytes for each in run)
+        self.disk.spend(size_bytes)
+        await self.evictor.evict(size_bytes)
+        await self.fetcher.fetch_run(run, packs.object_key(self._db, run[0].pack))
 
     @property
     def ahead_bytes_max(self) -> int:
@@ -545,7 +560,7 @@ class BlockCache:
             return
         self.writers_waiting += 1
         try:
-            with trio.move_on_after(self._write_timeout_s):
+            with trio.move_on_after(self._write_timeout_s), self.throttles.upload.lifted():
                 while not self.index.fits(size_bytes, self._bytes_max):
                     self.upload_signal.set()
                     await self._room.wait()

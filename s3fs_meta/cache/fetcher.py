@@ -6,6 +6,8 @@ One request may fetch a block and its neighbours. A reader of a neighbour waits 
 If the neighbour is corrupt, its reader gets no error from the request, and fetches the block alone.
 A run is a read-ahead of adjacent blocks for later readers. The bound on fetches does not apply to
 runs, because their caller bounds them.
+A fetch first waits for the download limit; the timeout of its readers begins after that wait. A run
+has waited already (``block_cache``), so that a reader of its blocks is not behind it.
 If an object is missing or a block invalid, the fetcher requests it again. Only the second failure
 counts as damage of the bucket and is reported. A timeout, a refused request, or a store without a
 superblock never counts as damage.
@@ -19,7 +21,7 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.read_coalescing import extent
+from s3fs_meta.cache.read_coalescing import extent, stored_bytes
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec
@@ -37,6 +39,7 @@ from s3fs_meta.limits import FETCHES_MAX, RUN_SLICE_BLOCKS, STORE_DELAY_S_MAX
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.throttle import Rank, Throttle
 from s3fs_meta.settings import CacheOptions
 
 _log = logging.getLogger(__name__)
@@ -85,6 +88,7 @@ class _Fetch:
     """One running fetch. *done* is set when it ends; *error* is set if it failed."""
 
     def __init__(self) -> None:
+        self.begun = trio.Event()  # the download limit allows the request, or it has ended
         self.done = trio.Event()
         self.error: S3fsError | None = None
 
@@ -92,7 +96,7 @@ class _Fetch:
 class Fetcher:
     """Fetches blocks, at most FETCHES_MAX concurrently, and each block only once at a time."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its neighbours, wired once
         self,
         store: ObjectStore,
         keyring: Keyring,
@@ -101,9 +105,11 @@ class Fetcher:
         *,
         arrived: Callable[[Located], None],
         arrived_unasked: Callable[[Located], None],
+        throttle: Throttle,
         damage: DamageHandlers = NO_HANDLERS,
     ) -> None:
         self._store = store
+        self._throttle = throttle
         self._keyring = keyring
         self._files = files
         self._read_timeout_s = options.read_timeout_s
@@ -135,6 +141,9 @@ class Fetcher:
         neighbours = [each for each in neighbours if each.block not in self._under_way]
         self._under_way.update((each.block, unasked) for each in neighbours)
         try:
+            await self._throttle.take(stored_bytes([located, *neighbours]), Rank.WANTED)
+            fetch.begun.set()
+            unasked.begun.set()
             with trio.move_on_after(self._read_timeout_s) as scope:
                 await self._transfer(located, neighbours, object_key, scope)
             if scope.cancelled_caught:
@@ -164,6 +173,8 @@ class Fetcher:
         """
         wanted = [each for each in run if each.block not in self._under_way]
         fetches = {each.block: _Fetch() for each in wanted}
+        for fetch in fetches.values():
+            fetch.begun.set()
         self._under_way.update(fetches)
         try:
             with trio.move_on_after(self._read_timeout_s) as scope:
@@ -195,6 +206,7 @@ class Fetcher:
             self.fetched_blocks += len(unpacked)
 
     async def _wait_for(self, present: _Fetch, object_key: ObjectKey) -> None:
+        await present.begun.wait()
         with trio.move_on_after(self._read_timeout_s) as scope:
             await present.done.wait()
         if scope.cancelled_caught:
@@ -207,6 +219,7 @@ class Fetcher:
         for located in blocks:
             if self._under_way.get(located.block) is fetch:
                 del self._under_way[located.block]
+        fetch.begun.set()
         fetch.done.set()
 
     async def _transfer(
@@ -265,6 +278,7 @@ class Fetcher:
 
     async def _get_alone(self, located: Located, object_key: ObjectKey) -> None:
         first, stop = extent([located])
+        self._throttle.charge(stop - first)
         stored = await self._get_range(object_key, first, stop)
         await trio.to_thread.run_sync(self._unpack, located, object_key, first, stored)
 

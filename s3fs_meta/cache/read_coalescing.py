@@ -48,6 +48,14 @@ def extent(rows: Sequence[Located]) -> tuple[int, int]:
     return min(map(_start, rows)), max(map(_stop, rows))
 
 
+def stored_bytes(rows: Sequence[Located]) -> int:
+    """Return the size of the range of a pack that contains all *rows*; 0 for no rows."""
+    if not rows:
+        return 0
+    start, stop = extent(rows)
+    return stop - start
+
+
 def _start(row: Located) -> int:
     assert row.pack_offset is not None, "an uploaded block has a location"
     return row.pack_offset

@@ -14,7 +14,7 @@ import re
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -64,6 +64,7 @@ from s3fs_meta.mount.tree_handlers import TreeHandlers
 from s3fs_meta.mount.watchers import Watchers
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.throttle import Throttles, throttles_of
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.history.points_in_time import described
 from s3fs_meta.sync.opening.local_state_choice import advising
@@ -90,6 +91,14 @@ _NOT_UPLOADED: Final = (
 _GROUPS: Final = re.compile(rb"^Groups:[ \t]*([0-9 ]*)$", re.MULTILINE)
 
 
+class Sides(NamedTuple):
+    """The parts of a mount that exist before its session."""
+
+    kernel: KernelSide
+    watchers: Watchers
+    throttles: Throttles
+
+
 async def run_mount(plan: MountPlan, front: Front) -> None:
     """Mount, serve, and return when the filesystem is unmounted and closed.
 
@@ -103,22 +112,23 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
     if plan.options.at is not None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
         await trio.to_thread.run_sync(remove_stale_snapshots, present.state, plan.place.state)
-    may_be_absent = may_be_offline(plan)
     # A point in time has a directory that is removed; its requests are counted with the present.
     counts = targets.of_url(plan.place.url, plan.options.cachedir).state
+    throttles = throttles_of(plan.options)
     try:
         async with opened_store(
             plan.place.url,
             plan.s3,
-            may_be_absent=may_be_absent,
+            may_be_absent=may_be_offline(plan),
             notify=front.notice,
             counts=counts,
+            charge=throttles.charge,
         ) as store:
-            kernel, watchers = KernelSide(), Watchers()
-            session = await _open(plan, store, front, kernel, watchers)
+            sides = Sides(KernelSide(), Watchers(), throttles)
+            session = await _open(plan, store, front, sides)
             requests = RequestLog(counts, store.meter, lambda: session.db.counters.stored_bytes)
             try:
-                await Mount(plan, session, front, kernel, watchers, requests).run()
+                await Mount(plan, session, front, sides, requests).run()
             finally:
                 with trio.move_on_after(CLOSE_S_MAX, shield=True):
                     await session.close()
@@ -194,9 +204,7 @@ async def _wait_for_end(present: Mapping[str, Any], plan: MountPlan, front: Fron
     await control_api.wait_finished(plan.place, front, trio.Event())
 
 
-async def _open(
-    plan: MountPlan, store: ObjectStore, front: Front, kernel: KernelSide, watchers: Watchers
-) -> Session:
+async def _open(plan: MountPlan, store: ObjectStore, front: Front, sides: Sides) -> Session:
     """Open the filesystem and recover its state."""
     secret = passphrase_source.secret(plan.options.passphrase_file, front.ask)
     clock = SystemClock()
@@ -211,7 +219,14 @@ async def _open(
     for notice in (*volume.notices, *plan.warnings):
         _log.warning("%s", notice)
         front.notice(notice)
-    session = Session(volume, plan.options, clock, kernel=kernel, on_wait=watchers.waiting)
+    session = Session(
+        volume,
+        plan.options,
+        clock,
+        kernel=sides.kernel,
+        on_wait=sides.watchers.waiting,
+        throttles=sides.throttles,
+    )
     try:
         with advising(volume.state_dir):
             session.recover()
@@ -259,8 +274,7 @@ class Mount:
         plan: MountPlan,
         session: Session,
         front: Front,
-        kernel: KernelSide,
-        watchers: Watchers,
+        sides: Sides,
         request_log: RequestLog,
     ) -> None:
         self._plan = plan
@@ -270,8 +284,8 @@ class Mount:
         self._requests: Mapping[str, int] = {}
         self._outcome: dict[str, Any] = {}
         self._ending = False
-        self._kernel = kernel
-        self._watchers = watchers
+        self._kernel = kernel = sides.kernel
+        self._watchers = sides.watchers
         self._request_log = request_log
         self._note: Path | None = None
         self._mounted: Mounted | None = None
@@ -465,7 +479,7 @@ class Mount:
         if self._session.status.read_only:
             raise ReadOnlyStateError(_NOT_UPLOADED)
         self._report_if_waiting(report)
-        with self._watchers.during_a_flush(report):
+        with self._watchers.during_a_flush(report), self._session.throttles.upload.lifted():
             link = await self._session.flush_now(_progress_to(report))
             if arguments.get("image"):
                 await self._session.make_image(_progress_to(report))

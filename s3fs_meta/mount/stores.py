@@ -9,6 +9,7 @@ import trio
 from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.metrics import CountingStore
+from s3fs_meta.objects.retry import Charge, ignore_charge
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync import request_log
 
@@ -20,7 +21,7 @@ def _print(text: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def opened_store(
+async def opened_store(  # noqa: PLR0913 - settings of one store
     url: str,
     options: S3Options,
     *,
@@ -29,6 +30,7 @@ async def opened_store(
     may_be_absent: bool = False,
     notify: Callable[[str], None] = _print,
     counts: Path | None = None,
+    charge: Charge = ignore_charge,
 ) -> AsyncIterator[CountingStore]:
     """Open the store at *url* for the duration of a context.
 
@@ -41,6 +43,7 @@ async def opened_store(
         notify: shows a line while the store cannot be reached.
         counts: the state directory in which the billed requests are added up, if it exists at the
             end; None: they are not saved.
+        charge: as for ``RetryingStore``.
 
     Raises:
         NotAFilesystemError: the directory of a local store does not exist.
@@ -55,6 +58,7 @@ async def opened_store(
         probe_only=probe_only,
         may_be_absent=may_be_absent,
         notify=notify,
+        charge=charge,
     )
     try:
         yield store

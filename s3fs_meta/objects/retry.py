@@ -181,6 +181,14 @@ def ignore_notice(_text: str) -> None:
     """Report nothing."""
 
 
+Charge = Callable[[ObjectKey, int, int], None]
+"""Counts the bytes sent and received by a repeated attempt at a request for an object."""
+
+
+def ignore_charge(_key: ObjectKey, _sent_bytes: int, _received_bytes: int) -> None:
+    """Count nothing."""
+
+
 class RetryingStore:
     """A store that repeats failed requests, and at last raises StoreUnavailableError."""
 
@@ -190,6 +198,7 @@ class RetryingStore:
         policy: RetryPolicy | None = None,
         jitter: random.Random | None = None,
         notify: Callable[[str], None] = ignore_notice,
+        charge: Charge = ignore_charge,
     ) -> None:
         """Wrap a store.
 
@@ -198,8 +207,10 @@ class RetryingStore:
             policy: limits of retries, and pauses.
             jitter: randomness for the pauses.
             notify: called once with a message if the store is slow or fails before its first answer.
+            charge: called before each repeated attempt to send or receive an object or a range.
         """
         self.inner = inner
+        self._charge = charge
         self.retries = 0  # number of retries since construction, of all requests
         self._policy = policy or RetryPolicy()
         self._jitter = jitter or random.Random()  # noqa: S311 - spreads load, hides nothing
@@ -225,11 +236,12 @@ class RetryingStore:
 
     async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of an object."""
-        return await self._repeat(key, partial(self.inner.get_range, key, start, stop))
+        request = partial(self.inner.get_range, key, start, stop)
+        return await self._repeat(key, request, received_bytes=stop - start)
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
         """Store an object, or replace it."""
-        await self._repeat(key, partial(self.inner.put, key, data))
+        await self._repeat(key, partial(self.inner.put, key, data), sent_bytes=len(data))
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
         """Store an object only if the key is free, or an earlier attempt of this call used it."""
@@ -269,7 +281,14 @@ class RetryingStore:
     def _attempts(self, key: str) -> _Attempts:
         return _Attempts(key, self._policy, self._jitter, self._contact)
 
-    async def _repeat(self, key: str, request: Callable[[], Awaitable[_Result]]) -> _Result:
+    async def _repeat(
+        self,
+        key: str,
+        request: Callable[[], Awaitable[_Result]],
+        *,
+        sent_bytes: int = 0,
+        received_bytes: int = 0,
+    ) -> _Result:
         attempts = self._attempts(key)
         while True:
             try:
@@ -277,6 +296,7 @@ class RetryingStore:
             except TransientStoreError as exc:
                 await attempts.pause_after(exc)
                 self.retries += 1
+                self._charge(ObjectKey(key), sent_bytes, received_bytes)
 
     async def _conditional(
         self, key: ObjectKey, data: bytes | memoryview, request: Callable[[], Awaitable[ETag]]
@@ -302,7 +322,7 @@ class RetryingStore:
                 raise refused
             return etag
 
-        return await self._repeat(key, attempt)
+        return await self._repeat(key, attempt, sent_bytes=len(data))
 
     async def _etag_if_ours(self, key: ObjectKey, data: bytes | memoryview) -> ETag | None:
         try:

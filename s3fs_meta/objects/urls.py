@@ -15,7 +15,7 @@ from s3fs_meta.objects.billing import Meter, MeteredStore
 from s3fs_meta.objects.contract import ObjectStore, check_key
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.metrics import CountingStore
-from s3fs_meta.objects.retry import RetryingStore, ignore_notice
+from s3fs_meta.objects.retry import Charge, RetryingStore, ignore_charge, ignore_notice
 
 _FORMS: Final = "use local:///absolute/path or s3://bucket/prefix"
 # A bucket name has 3 to 63 lower-case letters, digits, dots and hyphens. Source: S3 user guide,
@@ -106,6 +106,7 @@ def open_store(
     probe_only: bool = False,
     may_be_absent: bool = False,
     notify: Callable[[str], None] = ignore_notice,
+    charge: Charge = ignore_charge,
 ) -> CountingStore:
     """Return the store at *url*, with retries and counts; blocks on the disk, not on the network.
 
@@ -115,7 +116,7 @@ def open_store(
         make_root: make the directory of a local store; mkfs sets this.
         probe_only: the caller reads a few objects from an address that may be no store.
         may_be_absent: treat a missing directory as a store that cannot be reached.
-        notify: as for ``RetryingStore``.
+        notify, charge: as for ``RetryingStore``.
 
     Raises:
         AbsentDirectoryError: the directory does not exist.
@@ -136,7 +137,7 @@ def open_store(
         bare: ObjectStore = MeteredStore(local, meter)
     else:
         bare = _open_bucket(address, options or S3Options(), meter)
-    return CountingStore(RetryingStore(bare, notify=notify), meter)
+    return CountingStore(RetryingStore(bare, notify=notify, charge=charge), meter)
 
 
 def _open_bucket(address: S3Address, options: S3Options, meter: Meter) -> ObjectStore:

@@ -24,6 +24,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta.tables import cached_blocks, local_state, packs, pending
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState, MountStatus
+from s3fs_meta.objects.throttle import Throttles
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.chain import abandoned_txgs
 from s3fs_meta.sync.chain import head as image_head
@@ -62,7 +63,7 @@ def _ignore(_why: str) -> None:
 class Session:
     """One opened filesystem, with all parts of a mount below the filesystem semantics."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its neighbours, wired once
         self,
         volume: Volume,
         options: SessionOptions,
@@ -72,6 +73,7 @@ class Session:
         kernel: Kernel = _NO_KERNEL,
         on_wait: Callable[[str], None] = _ignore,
         bounds: UploadBounds = DEFAULT_BOUNDS,
+        throttles: Throttles | None = None,
     ) -> None:
         """Construct the parts; no task runs yet.
 
@@ -83,6 +85,7 @@ class Session:
             kernel: the kernel of the mountpoint.
             on_wait: called with the reason when the bucket accepts no uploads.
             bounds: maximum sizes of batches of blocks and of changelog objects.
+            throttles: the limits of transfers; None: made from the options.
         """
         self.volume = volume
         self.options = options
@@ -100,8 +103,15 @@ class Session:
             handlers = handlers._replace(find_elsewhere=self.elsewhere.find)
         self.files = BlockFiles(volume.state_dir.blocks, volume.state_dir.tmp)
         self.cache = BlockCache(
-            volume.db, volume.store, volume.keyring, self.files, options, handlers
+            volume.db,
+            volume.store,
+            volume.keyring,
+            self.files,
+            options,
+            handlers,
+            throttles=throttles,
         )
+        self.throttles = self.cache.throttles
         self.durability = Durability(
             volume.db,
             self.cache,
@@ -150,9 +160,7 @@ class Session:
             publish_anew=self._publish_older,
             hook=self._hook,
         )
-        self.imager = Imager(
-            volume, self.cache.disk, self.shipper, self.durability, status, self._hook
-        )
+        self.imager = Imager(volume, self.cache, self.shipper, self.durability, status, self._hook)
         self.condenser = Condenser(volume.db, volume.recorder, lambda: self.shipper.frozen_seq)
         self.unshipped = Unshipped(
             volume.db,
@@ -404,7 +412,8 @@ class Session:
         """
         await self.durability.sync_file(ino, data_only=data_only)
         if self.options.fsync == "remote":
-            await self.shipper.wait_until_shipped(self.options.write_timeout_s)
+            with self.throttles.upload.lifted():
+                await self.shipper.wait_until_shipped(self.options.write_timeout_s)
 
     async def state_of(self, ino: Ino) -> bytes:
         """Return the replication state of a file, as the value of its extended attribute."""
@@ -417,6 +426,10 @@ class Session:
         released afterwards.
         """
         self._upkeep.cancel()
+        with self.throttles.upload.lifted():
+            await self._flush_last(progress)
+
+    async def _flush_last(self, progress: Progress) -> None:
         await self.flush(progress)
         if image_head.is_image_wanted(self.db):
             try:

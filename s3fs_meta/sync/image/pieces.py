@@ -5,7 +5,7 @@ Does not know: cuts of a txg, leases, when an image is due.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +22,13 @@ from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress
+
+Take = Callable[[int], Awaitable[None]]
+"""Waits until the upload limit allows a number of bytes."""
+
+
+async def at_once(_size_bytes: int) -> None:
+    """Wait for nothing: no limit applies to the upload."""
 
 
 class NewImage(NamedTuple):
@@ -45,11 +52,13 @@ async def put_pieces(
     copy: Path,
     old: Sequence[Piece],
     progress: Progress,
+    take: Take = at_once,
 ) -> tuple[Piece, ...]:
     """Upload the pieces of a database file that differ from those of *old* at the same offsets.
 
     Args:
         old: pieces that are in the store (``require_pieces``).
+        take: waits until the upload limit allows a number of bytes.
 
     Raises:
         StoreError: some pieces may be in the store already; no manifest names them.
@@ -65,6 +74,7 @@ async def put_pieces(
         else:
             key = image_codec.piece_key(image.prefix, number)
             encoded = await trio.to_thread.run_sync(image_codec.encode_piece, key, payload, keyring)
+            await take(len(encoded))
             await store.create(key, encoded)
             pieces.append(Piece(key=key, plain_bytes=len(payload), hash=content))
         progress("metadata", number + 1, total)

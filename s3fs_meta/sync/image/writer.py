@@ -17,7 +17,7 @@ from pathlib import Path
 
 import trio
 
-from s3fs_meta.cache.disk_space import DiskSpace
+from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.codec.image import ManifestRef, Piece
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import FencedError, FormatError, ObjectMissingError
@@ -46,7 +46,7 @@ class Imager:
     def __init__(
         self,
         volume: Volume,
-        disk: DiskSpace,
+        cache: BlockCache,
         shipper: Shipper,
         durability: Durability,
         status: MountStatus,
@@ -57,7 +57,8 @@ class Imager:
         self._keyring = volume.keyring
         self._keeper = volume.keeper
         self._tmp = volume.state_dir.tmp
-        self._disk = disk
+        self._disk = cache.disk
+        self._throttle = cache.throttles.upload
         self._shipper = shipper
         self._durability = durability
         self._status = status
@@ -143,7 +144,9 @@ class Imager:
         self._hook("image copied")
         newest = self._keeper.lease.head
         old = await self._pieces_of(newest) if newest is not None else ()
-        head, data = await self._put(shipped.link, copy, shipped.cut, old, progress)
+        head, data = await self._put(
+            shipped.link, copy, shipped.cut, old, progress, take=self._throttle.take
+        )
         self._note_attempt(head)
         await self._durability.sync_all()
         self._hook("image attempt noted")
@@ -163,7 +166,8 @@ class Imager:
             await trio.to_thread.run_sync(snapshot.copy_to, copy)
             self._hook("image copied")
             state = Link(txg, before.hash, before.created_ns)
-            head, data = await self._put(state, copy, cut, (), progress)
+            # No upload limit: the txg cannot be shipped before its image.
+            head, data = await self._put(state, copy, cut, (), progress, take=image_pieces.at_once)
             await self._store.create(head.manifest_key, data)
             self._hook("image manifest put")
             heads_made.append(head)
@@ -211,7 +215,14 @@ class Imager:
         self._unsure = False
 
     async def _put(
-        self, link: Link, copy: Path, cut: Cut, old: Sequence[Piece], progress: Progress
+        self,
+        link: Link,
+        copy: Path,
+        cut: Cut,
+        old: Sequence[Piece],
+        progress: Progress,
+        *,
+        take: image_pieces.Take,
     ) -> tuple[Head, bytes]:
         """Upload the pieces of an image that *old* lacks; return the head and the manifest's bytes.
 
@@ -224,7 +235,7 @@ class Imager:
         )
         image = image_pieces.new_image(link.txg, self._keeper.epoch)
         pieces = await image_pieces.put_pieces(
-            self._store, self._keyring, image, copy, old, progress
+            self._store, self._keyring, image, copy, old, progress, take
         )
         self._hook("image pieces put")
         return await image_pieces.describe(

@@ -152,6 +152,7 @@ class Compactor:
     async def _fetch_once(
         self, pack: PackRow, missing: list[BlockRow]
     ) -> dict[int | None, tuple[Ino, BlockIndex]]:
+        await self._cache.throttles.download.take(pack.object_bytes)
         fetched = await self._store.get(pack.object_key, PACK_BYTES_MAX)
         return await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
 

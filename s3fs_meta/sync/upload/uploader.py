@@ -463,6 +463,7 @@ class Uploader:
         """
         delay_s = 1.0
         while True:  # bounded by cancellation at unmount; each retry is bounded by the store
+            await self._cache.throttles.upload.take(len(pack.data))
             await self._confirm_hold()
             begun_s = trio.current_time()
             try:

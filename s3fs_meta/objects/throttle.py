@@ -1,0 +1,160 @@
+"""Limits of the rate of uploads and downloads: a token bucket for each direction.
+
+Owns: which transfer waits how long for its bytes, and in which order. Does not know: objects, except
+that only packs and images count; when a program waits for an upload (callers of ``lifted``).
+A transfer waits until the rate allows all of its bytes, and is then made at full speed, because a
+store takes complete objects. A repeated attempt is charged afterwards: later transfers wait for it.
+Keeps: waiting is measured by trio's clock, which no change of the wall clock affects. The wall clock
+only selects an entry of the timetable, so a jump never causes more than RATE_BURST_S of burst.
+Tasks: any number may wait. No thread.
+"""
+
+import enum
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.limits import RATE_BURST_S, RATE_CHECK_S
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.rate_limit import RateLimit
+from s3fs_meta.settings import CacheOptions
+
+_LIMITED_KEYS: Final = ("pack/", "image/")  # file content, and images of the metadata
+
+
+class Rank(enum.IntEnum):
+    """The order of waiting transfers: a lower number first."""
+
+    WANTED = 0  # a program waits for it
+    BACKGROUND = 1
+
+
+class _Waiting(NamedTuple):
+    """One waiting transfer; the smallest one is the next."""
+
+    rank: Rank
+    number: int
+    size_bytes: int
+
+
+class Throttle:
+    """A token bucket for the transfers in one direction."""
+
+    def __init__(
+        self, limit: RateLimit, local_time: Callable[[], time.struct_time] = time.localtime
+    ) -> None:
+        self.limit = limit
+        self._local_time = local_time
+        self._balance = 0.0  # bytes that may be transferred now; below 0 after repeated attempts
+        self._balance_at_s = -math.inf
+        self._waiting: set[_Waiting] = set()
+        self._numbers = itertools.count()
+        self._changed = trio.Event()
+        self._lifts = 0
+
+    @property
+    def bytes_per_s(self) -> int | None:
+        """Return the rate that applies now, None for no limit."""
+        if self._lifts and not self.limit.strict:
+            return None
+        return self.limit.bytes_per_s(self._local_time())
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Return the bytes of all waiting transfers."""
+        return sum(one.size_bytes for one in self._waiting)
+
+    def set(self, limit: RateLimit) -> None:
+        """Replace the limit, also for transfers that wait now. Schedule point: never."""
+        self.limit = limit
+        self._wake()
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Lift the limit, unless it is strict, because a program waits. Schedule point: never."""
+        self._lifts += 1
+        self._wake()
+        try:
+            yield
+        finally:
+            self._lifts -= 1
+
+    async def take(self, size_bytes: int, rank: Rank = Rank.BACKGROUND) -> None:
+        """Wait until the rate allows a transfer of *size_bytes*.
+
+        Waiting transfers of one rank continue in the order of their calls. Schedule point: only if
+        a limit applies.
+        """
+        if self._accrued() is None:
+            return
+        waiting = _Waiting(rank, next(self._numbers), size_bytes)
+        self._waiting.add(waiting)
+        try:
+            while (rate := self._accrued()) is not None:
+                lacking = math.inf
+                if min(self._waiting) is waiting:
+                    lacking = size_bytes - self._balance
+                    if lacking < 1:  # not 0: the clock has rounding errors
+                        self._balance -= size_bytes
+                        return
+                with trio.move_on_after(min(lacking / rate, RATE_CHECK_S)):
+                    await self._changed.wait()
+        finally:
+            self._waiting.remove(waiting)
+            self._wake()
+
+    def give_back(self, size_bytes: int) -> None:
+        """Return bytes that were taken and are not transferred. Schedule point: never."""
+        self._balance += size_bytes
+
+    def charge(self, size_bytes: int) -> None:
+        """Count bytes that were transferred without ``take``. Schedule point: never."""
+        if self._accrued() is not None:
+            self._balance -= size_bytes
+
+    def _accrued(self) -> int | None:
+        """Add the bytes that the rate allowed since the last call; return the rate.
+
+        Unused bytes add up only to those of RATE_BURST_S, or to the largest waiting transfer.
+        """
+        now_s = trio.current_time()
+        passed_s = min(now_s - self._balance_at_s, _LONG_S)
+        self._balance_at_s = now_s
+        rate = self.bytes_per_s
+        if rate is None:
+            self._balance = min(self._balance, 0.0)
+            return None
+        most = max((float(one.size_bytes) for one in self._waiting), default=0.0)
+        most = max(most, rate * RATE_BURST_S)
+        self._balance = min(self._balance + passed_s * rate, most)
+        return rate
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+_LONG_S: Final = 7 * 86_400.0  # no longer time needs to be counted; avoids infinity at the start
+
+
+class Throttles(NamedTuple):
+    """The token buckets of one mount."""
+
+    upload: Throttle
+    download: Throttle
+
+    def charge(self, key: ObjectKey, sent_bytes: int, received_bytes: int) -> None:
+        """Count a repeated attempt at a request for an object."""
+        if key.startswith(_LIMITED_KEYS):
+            self.upload.charge(sent_bytes)
+            self.download.charge(received_bytes)
+
+
+def throttles_of(options: CacheOptions) -> Throttles:
+    """Return the token buckets of a mount with these options."""
+    return Throttles(Throttle(options.upload_limit), Throttle(options.download_limit))

@@ -1,0 +1,100 @@
+"""Fetches under ``download_limit``: who waits, and for how long."""
+
+import math
+import random
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.limits import KIB, MIB
+from s3fs_meta.rate_limit import rate_limit
+from tests.cache.conftest import CacheBench
+
+BLOCK_BYTES = 64 * KIB  # such blocks are fetched without neighbours
+
+
+async def _limited(bench: CacheBench, count: int, rate: str) -> list[bytes]:
+    """Store blocks, evict them, and limit downloads from now on; return the contents."""
+    rng = random.Random(count)
+    contents = [rng.randbytes(BLOCK_BYTES) for _ in range(count)]
+    for index, content in enumerate(contents):
+        bench.write(index, content)
+    await bench.upload(*range(count))
+    bench.db.begin()
+    bench.cache.evictor.evict_bytes(1 << 60)
+    bench.store.calls.clear()
+    bench.cache.throttles.download.set(rate_limit("download_limit", rate))
+    return contents
+
+
+async def test_read_waits_longer_than_its_timeout(
+    bench: CacheBench, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A read waits as long as the limit requires; read_timeout (60 s) begins afterwards."""
+    contents = await _limited(bench, 1, "1K")
+    gate = bench.store.hold("get_range")
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.cache.fetch, bench.located(0))
+        await gate.wait_started()
+        waited_s = trio.current_time() - began_s
+        autojump_clock.autojump_threshold = math.inf  # threads would let the timeout pass
+        gate.open()
+
+    assert waited_s == pytest.approx(BLOCK_BYTES / KIB, rel=0.05)
+    assert bench.cache.read_local(bench.located(0), 0, BLOCK_BYTES) == contents[0]
+
+
+async def test_readers_of_one_block_share_its_wait(
+    bench: CacheBench, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The block is requested and counted once; its readers do not time out while it waits."""
+    await _limited(bench, 1, "1K")
+    gate = bench.store.hold("get_range")
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(bench.cache.fetch, bench.located(0))
+        await gate.wait_started()
+        waited_s = trio.current_time() - began_s
+        autojump_clock.autojump_threshold = math.inf
+        gate.open()
+
+    assert waited_s == pytest.approx(BLOCK_BYTES / KIB, rel=0.05)
+    assert len(bench.store.calls) == 1
+
+
+async def test_reader_does_not_wait_for_read_ahead(
+    bench: CacheBench, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A block of a run that still waits is fetched for its reader, and not by the run again."""
+    await _limited(bench, 8, "1K")
+    gate = bench.store.hold("get_range")
+    began_s = trio.current_time()
+    run = [bench.located(index) for index in range(8)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.cache.fetch_run, run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(bench.cache.fetch, run[7])
+        await gate.wait_started()
+        read_s = trio.current_time() - began_s
+        autojump_clock.autojump_threshold = math.inf
+        bench.cache.throttles.download.set(rate_limit("download_limit", "off"))
+        gate.open()
+
+    assert read_s == pytest.approx(BLOCK_BYTES / KIB, rel=0.05)
+    assert all(bench.cache.is_local(bench.located(index)) for index in range(8))
+    assert len(bench.store.calls) == 2
+
+
+async def test_download_limit_does_not_delay_cached_reads(
+    bench: CacheBench, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Content in the cache costs nothing of the limit."""
+    contents = await _limited(bench, 1, "off")
+    await bench.cache.fetch(bench.located(0))
+    bench.cache.throttles.download.set(rate_limit("download_limit", "1K"))
+    bench.cache.throttles.download.charge(MIB)
+
+    assert bench.cache.read_local(bench.located(0), 0, BLOCK_BYTES) == contents[0]

@@ -1,0 +1,218 @@
+"""Limits of transfer rates: which transfer waits how long."""
+
+import time
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.errors import TransientStoreError
+from s3fs_meta.limits import KIB, MIB, RATE_BURST_S, RATE_CHECK_S
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.objects.retry import RetryingStore
+from s3fs_meta.objects.throttle import Rank, Throttle, throttles_of
+from s3fs_meta.rate_limit import rate_limit
+from s3fs_meta.settings import CacheOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
+
+
+def _throttle(text: str) -> Throttle:
+    return Throttle(rate_limit("upload_limit", text))
+
+
+async def _took_s(throttle: Throttle, *sizes: int) -> float:
+    """Return the time until transfers of these sizes, one after another, may be made."""
+    began_s = trio.current_time()
+    for size_bytes in sizes:
+        await throttle.take(size_bytes)
+    return trio.current_time() - began_s
+
+
+async def test_transfers_have_the_rate_of_the_limit(autojump_clock: trio.testing.MockClock) -> None:
+    """Only unused bytes of one second can be used at once."""
+    assert await _took_s(_throttle("1M"), *[MIB] * 11) == pytest.approx(10, abs=0.01)
+
+
+async def test_large_transfer_waits_before_it_begins(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A transfer of several seconds waits until the rate allows all of it."""
+    assert await _took_s(_throttle("1M"), 17 * MIB) == pytest.approx(16, abs=0.01)
+
+
+async def test_transfers_do_not_wait_without_a_limit(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    assert await _took_s(_throttle("off"), *[1 << 40] * 10) == 0
+
+
+async def test_pause_allows_no_burst(autojump_clock: trio.testing.MockClock) -> None:
+    """Bytes that were not used in an hour cannot be used afterwards."""
+    throttle = _throttle("1M")
+    await throttle.take(MIB)
+    await trio.sleep(3600)
+
+    assert await _took_s(throttle, *[MIB] * 10) == pytest.approx(10 - RATE_BURST_S, abs=0.01)
+
+
+async def test_concurrent_transfers_share_one_rate(autojump_clock: trio.testing.MockClock) -> None:
+    """Waiting transfers continue in the order of their calls."""
+    throttle = _throttle("1M")
+    order: list[int] = []
+
+    async def transfer(number: int) -> None:
+        await throttle.take(2 * MIB)
+        order.append(number)
+
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(transfer, number)
+            await trio.testing.wait_all_tasks_blocked()
+
+    assert order == list(range(5))
+    assert trio.current_time() - began_s == pytest.approx(9, abs=0.01)
+    assert throttle.waiting_bytes == 0
+
+
+async def test_wanted_transfer_precedes_waiting_background_transfers(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A read of a program does not wait behind read-ahead, and may use what this has saved up."""
+    throttle = _throttle("1M")
+    waits_s: dict[str, float] = {}
+
+    async def transfer(name: str, size_bytes: int, rank: Rank) -> None:
+        await throttle.take(size_bytes, rank)
+        waits_s[name] = trio.current_time()
+
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transfer, "ahead", 8 * MIB, Rank.BACKGROUND)
+        await trio.sleep(4)
+        nursery.start_soon(transfer, "read", 1 * MIB, Rank.WANTED)
+
+    assert waits_s["read"] - began_s == pytest.approx(4, abs=0.01)
+    assert waits_s["ahead"] - began_s == pytest.approx(8, abs=0.01)
+
+
+async def test_cancelled_transfer_takes_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    """The next transfer continues as if the cancelled one had never waited."""
+    throttle = _throttle("1M")
+    with trio.move_on_after(2) as scope:
+        await throttle.take(100 * MIB)
+
+    assert scope.cancelled_caught
+    assert throttle.waiting_bytes == 0
+    assert await _took_s(throttle, MIB) == 0
+
+
+async def test_lift_ends_the_wait_of_transfers(autojump_clock: trio.testing.MockClock) -> None:
+    """While a program waits for uploads, no upload waits; afterwards the limit applies again."""
+    throttle = _throttle("1K")
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(throttle.take, 100 * MIB)
+        await trio.sleep(1)
+        with throttle.lifted():
+            await throttle.take(100 * MIB)
+            await trio.sleep(1)
+
+    assert trio.current_time() - began_s == pytest.approx(2)
+    assert await _took_s(throttle, 11 * KIB) == pytest.approx(10, abs=0.01)
+
+
+async def test_strict_limit_is_never_lifted(autojump_clock: trio.testing.MockClock) -> None:
+    throttle = _throttle("1K strict")
+
+    with throttle.lifted():
+        assert await _took_s(throttle, 11 * KIB) == pytest.approx(10, abs=0.01)
+
+
+async def test_new_limit_applies_to_waiting_transfers(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A limit that is changed while the filesystem is mounted is effective at once."""
+    throttle = _throttle("1K")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(throttle.take, 100 * MIB)
+        await trio.sleep(1)
+        throttle.set(rate_limit("upload_limit", "off"))
+
+    assert trio.current_time() == pytest.approx(1)
+
+
+class LocalTime:
+    """A local time that the test sets."""
+
+    def __init__(self) -> None:
+        self.hour = 12
+
+    def __call__(self) -> time.struct_time:
+        """Return the local time on a Monday."""
+        return time.struct_time((2026, 11, 23, self.hour, 0, 0, 0, 327, 0))
+
+
+async def test_timetable_applies_to_waiting_transfers(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """When the next entry of the timetable begins, a waiting transfer notices it soon."""
+    local_time = LocalTime()
+    throttle = Throttle(rate_limit("upload_limit", "08:00,1K 19:00,off"), local_time)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(throttle.take, 100 * MIB)
+        await trio.sleep(60)
+        local_time.hour = 19
+
+    assert trio.current_time() <= 60 + RATE_CHECK_S
+
+
+@pytest.mark.parametrize("hour", [0, 19])
+async def test_jump_of_the_clock_causes_no_burst(
+    hour: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The wall clock selects only the rate; bytes are counted by time that really passed."""
+    local_time = LocalTime()
+    throttle = Throttle(rate_limit("upload_limit", "08:00,1K 18:00,2K"), local_time)
+    await throttle.take(KIB)
+    local_time.hour = hour
+
+    assert await _took_s(throttle, 20 * KIB) == pytest.approx(10, abs=0.6)
+
+
+async def test_repeated_attempts_count(autojump_clock: trio.testing.MockClock) -> None:
+    """The bytes of an attempt that failed delay later transfers; other objects do not."""
+    throttles = throttles_of(CacheOptions(upload_limit=rate_limit("upload_limit", "1M")))
+    faulty = FaultyStore(MemoryStore())
+    store = RetryingStore(faulty, charge=throttles.charge)
+    for key in ("pack/00/1-" + 32 * "0", "changelog/1"):
+        faulty.fail("create", TransientStoreError(key, "SlowDown"), times=2)
+        await throttles.upload.take(MIB)
+        await store.create(ObjectKey(key), bytes(MIB))
+        await trio.sleep(RATE_BURST_S)
+        waited_s = await _took_s(throttles.upload, MIB)
+        assert (waited_s > 0) is key.startswith("pack/")
+        throttles.upload.set(rate_limit("upload_limit", "1M"))
+        await trio.sleep(60)
+
+
+async def test_repeated_download_counts(autojump_clock: trio.testing.MockClock) -> None:
+    """The range of a repeated request delays later downloads."""
+    throttles = throttles_of(CacheOptions(download_limit=rate_limit("download_limit", "1K")))
+    faulty = FaultyStore(MemoryStore())
+    store = RetryingStore(faulty, charge=throttles.charge)
+    key = ObjectKey("pack/00/1-" + 32 * "0")
+    await store.put(key, bytes(MIB))
+    faulty.fail("get_range")
+    await store.get_range(key, 0, MIB)
+
+    assert await _took_s(throttles.download, KIB) > MIB // KIB - 10
+
+
+async def test_bytes_given_back_can_be_taken_again(autojump_clock: trio.testing.MockClock) -> None:
+    throttle = _throttle("1K")
+    await throttle.take(10 * KIB)
+    throttle.give_back(10 * KIB)
+
+    assert await _took_s(throttle, 1 * KIB) == 0

@@ -1,0 +1,136 @@
+"""Uploads under ``upload_limit``: which of them wait, and which never do."""
+
+import os
+from collections.abc import Callable
+from contextlib import aclosing
+
+import pytest
+import trio
+
+from s3fs_meta.limits import KIB, MIB
+from s3fs_meta.meta.tables import inodes
+from s3fs_meta.model import Ino
+from s3fs_meta.rate_limit import rate_limit
+from s3fs_meta.settings import SessionOptions
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.upload.bounds import UploadBounds
+from tests.sync.conftest import REGULAR, Power, read_file, write_file
+
+IMPATIENT = UploadBounds(seal_age_s=0.01, seal_linger_s=0.01)
+SLOW = rate_limit("upload_limit", "1K")  # the packs of these tests would wait for 15 minutes
+STRICT = rate_limit("upload_limit", "1K strict")
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(30):
+        while not condition():  # noqa: ASYNC110 - the states of a throttle have no event
+            await trio.sleep(0.005)
+
+
+def _make_empty_file(session: Session) -> None:
+    session.db.begin()
+    inodes.create(session.db, REGULAR, 0, 0, Ino(1), 0)
+
+
+async def _waiting(session: Session) -> None:
+    """Write a file, and wait until its pack waits for the limit."""
+    write_file(session, os.urandom(MIB - KIB))
+    await _until(lambda: session.throttles.upload.waiting_bytes > 0)
+
+
+async def test_background_upload_waits_for_the_limit(power: Power) -> None:
+    """The pack is not sent; the lease can be checked and confirmed meanwhile."""
+    options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600)
+    async with power.session(session_options=options, bounds=IMPATIENT) as session:
+        await _waiting(session)
+
+        await session.volume.keeper.reread()
+        await session.confirm_hold()
+
+        async with aclosing(power.store.list("pack/")) as listing:
+            assert [info.key async for info in listing] == []
+        assert session.uploader.pending == 1
+        assert session.status.writable
+
+
+async def test_end_of_a_mount_ignores_the_limit(power: Power) -> None:
+    """An unmount uploads at full speed, also a pack that waits already."""
+    options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600)
+    async with power.session(session_options=options, bounds=IMPATIENT) as session:
+        await _waiting(session)
+        ino = write_file(session, b"more")
+        with trio.fail_after(30):
+            await session.flush_at_end()
+            await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == b"more"
+
+
+async def test_remote_fsync_ignores_the_limit(power: Power) -> None:
+    """With fsync=remote a program does not wait for the limit."""
+    options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600, fsync="remote")
+    async with power.session(session_options=options, bounds=IMPATIENT) as session:
+        await _waiting(session)
+        ino = write_file(session, os.urandom(MIB // 2))
+        with trio.fail_after(30):
+            await session.sync_file(ino)
+
+        assert session.uploader.pending == 0
+
+
+async def test_writer_at_a_full_cache_ignores_the_limit(power: Power) -> None:
+    """A writer that waits for room gets it at the speed of the network."""
+    options = SessionOptions(
+        upload_limit=SLOW, cache_bytes=2 * MIB, sync_interval_s=3600, commit_interval_s=3600
+    )
+    async with power.session(session_options=options, bounds=IMPATIENT) as session:
+        with trio.fail_after(30):
+            for _ in range(8):
+                await session.cache.wait_for_room(MIB // 2)
+                write_file(session, os.urandom(MIB // 2))
+
+        assert session.cache.index.total_bytes <= 2 * MIB
+
+
+async def test_strict_limit_applies_to_the_end_of_a_mount(power: Power) -> None:
+    """With strict the last upload waits, until the limit is removed."""
+    options = SessionOptions(upload_limit=STRICT, sync_interval_s=3600)
+    async with power.session(session_options=options, bounds=IMPATIENT) as session:
+        await _waiting(session)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.flush_at_end)
+            await _until(lambda: session.shipper.frozen_seq > 0)
+            assert session.throttles.upload.waiting_bytes > 0
+            assert session.uploader.pending == 1
+            session.throttles.upload.set(rate_limit("upload_limit", "off"))
+        assert session.uploader.pending == 0
+        await session.close()
+
+
+async def test_changes_without_content_are_not_delayed(power: Power) -> None:
+    """A changelog waits for no limit, even if uploads of content have used all of it."""
+    options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600)
+    async with power.session(session_options=options, bounds=IMPATIENT) as session:
+        session.throttles.upload.charge(1 << 30)
+        _make_empty_file(session)
+        with trio.fail_after(30):
+            link = await session.flush()
+
+        assert link is not None
+
+
+@pytest.mark.slow
+async def test_images_wait_for_the_limit_in_the_background(power: Power) -> None:
+    """An image is as large as the metadata, so it is background traffic, too."""
+    options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600)
+    async with power.session(session_options=options, bounds=IMPATIENT) as session:
+        _make_empty_file(session)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.make_image)
+            await _until(lambda: session.throttles.upload.waiting_bytes > 0)
+            with trio.fail_after(30):
+                _make_empty_file(session)
+                await session.flush()
+            with session.throttles.upload.lifted():
+                await trio.lowlevel.checkpoint()
+                await _until(lambda: session.throttles.upload.waiting_bytes == 0)

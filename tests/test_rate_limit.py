@@ -1,0 +1,96 @@
+"""Limits of transfer rates: their syntax, and the rate that applies at a time."""
+
+import time
+
+import pytest
+
+from s3fs_meta.errors import UsageError
+from s3fs_meta.limits import KIB, MIB, RATE_SLOTS_MAX
+from s3fs_meta.rate_limit import RateLimit, rate_limit
+
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+def _at(limit: RateLimit, when: str) -> int | None:
+    """Return the rate at a local time such as "mon 08:00"."""
+    day, clock = when.split()
+    hours, minutes = map(int, clock.split(":"))
+    return limit.bytes_per_s(
+        time.struct_time((2026, 11, 23, hours, minutes, 0, _DAYS.index(day), 327, 0))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("512K", 512 * KIB), ("1.5M", 3 * MIB // 2), ("4096", 4096), ("off", None), ("0", None)],
+)
+def test_rate_applies_at_every_time(text: str, rate: int | None) -> None:
+    """A single rate applies always; the units are those of sizes."""
+    limit = rate_limit("upload_limit", text)
+
+    assert {_at(limit, "mon 00:00"), _at(limit, "wed 12:30"), _at(limit, "sun 23:59")} == {rate}
+    assert str(limit) == text
+    assert not limit.strict
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "08:00,512K 19:00,10M 23:00,off",
+        "08:00=512K;19:00=10M;23:00=off",
+        "  23:00,OFF ; 08:00=512k  19:00,10m",
+    ],
+)
+def test_timetable_is_that_of_rclone(text: str) -> None:
+    """An entry applies from its time to the next one; before the first the last one applies."""
+    limit = rate_limit("upload_limit", text)
+
+    assert _at(limit, "tue 07:59") is None
+    assert _at(limit, "tue 08:00") == 512 * KIB
+    assert _at(limit, "tue 18:59") == 512 * KIB
+    assert _at(limit, "tue 19:00") == 10 * MIB
+    assert _at(limit, "tue 23:00") is None
+    assert _at(limit, "mon 00:00") is None
+
+
+def test_weekday_limits_an_entry_to_one_day() -> None:
+    """An entry without a weekday applies every day, and one with a weekday replaces it."""
+    limit = rate_limit("upload_limit", "Mon-00:00,4K 12:00,1M Saturday-12:00,2M sun-20:00,off")
+
+    assert _at(limit, "mon 11:59") == 4 * KIB
+    assert _at(limit, "mon 12:00") == MIB
+    assert _at(limit, "tue 00:00") == MIB
+    assert _at(limit, "sat 12:00") == 2 * MIB
+    assert _at(limit, "sun 12:00") == MIB
+    assert _at(limit, "sun 20:00") is None
+
+
+@pytest.mark.parametrize("text", ["1M strict", "strict;1M", "08:00=1M;20:00=off;STRICT"])
+def test_strict_stands_beside_a_rate(text: str) -> None:
+    """The word may precede or follow the rate; it is shown at the end."""
+    limit = rate_limit("upload_limit", text)
+
+    assert limit.strict
+    assert str(limit).endswith(" strict")
+    assert rate_limit("upload_limit", str(limit)) == limit
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "strict", "x", "1X", "-1", "1M 2M", "1M,2M", "1M " + "strict " * RATE_SLOTS_MAX),
+        *("08:00", "08:00,", "24:00,1M", "08:60,1M", "8:00,1M", "08:00,1M 512K", "08:00,fast"),
+        *("Mo-08:00,1M", "Xyz-08:00,1M"),
+    ],
+)
+def test_text_that_is_no_rate_is_refused(text: str) -> None:
+    """The message has examples of a rate and of a timetable."""
+    with pytest.raises(UsageError, match=r"is not a rate; write for example upload_limit=512K"):
+        rate_limit("upload_limit", text)
+
+
+@pytest.mark.parametrize("text", ["512", "08:00,1023 20:00,off"])
+def test_rate_below_the_minimum_is_refused(text: str) -> None:
+    """A rate at which nothing would be transferred in practice is probably a lacking unit."""
+    with pytest.raises(UsageError, match="below the minimum, 1K bytes per second"):
+        rate_limit("upload_limit", text)

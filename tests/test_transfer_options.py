@@ -1,0 +1,27 @@
+"""The options for the cache and for transfers."""
+
+from s3fs_meta.limits import KIB, MIB
+from s3fs_meta.option_table import OPTIONS
+from s3fs_meta.settings import parse_mount_options
+from s3fs_meta.transfer_options import TRANSFER_OPTIONS
+
+
+def test_rows_are_part_of_the_table() -> None:
+    """Every option of this module can be given with -o."""
+    assert set(TRANSFER_OPTIONS) <= set(OPTIONS)
+
+
+def test_timetable_can_be_written_in_a_list_of_options() -> None:
+    """With = and ; in place of comma and space a timetable needs no quoting in fstab(5)."""
+    text = r"noatime,upload_limit=08:00=512K;23:00=off,download_limit=08:00\,1M 23:00\,off"
+    options = parse_mount_options([text])
+
+    assert [slot.bytes_per_s for slot in options.upload_limit.slots][:2] == [512 * KIB, None]
+    assert [slot.bytes_per_s for slot in options.download_limit.slots][:2] == [MIB, None]
+
+
+def test_transfers_have_no_limit_by_default() -> None:
+    options = parse_mount_options([])
+
+    assert {slot.bytes_per_s for slot in options.upload_limit.slots} == {None}
+    assert {slot.bytes_per_s for slot in options.download_limit.slots} == {None}

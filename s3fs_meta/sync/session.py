@@ -349,7 +349,7 @@ class Session:
         while True:
             await trio.sleep(RECLAIM_INTERVAL_S)
             if self.status.ships:
-                await self.reclaimer.run()
+                await self.reclaimer.run(unless_idle=True)
 
     async def image_is_due(self) -> bool:
         """Return whether an image would shorten a restore much, or a little after a long time.

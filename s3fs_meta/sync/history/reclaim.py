@@ -17,7 +17,7 @@ import trio
 
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.errors import S3fsError
-from s3fs_meta.limits import DELETE_BATCH_KEYS, RECLAIM_KEYS_MAX
+from s3fs_meta.limits import DELETE_BATCH_KEYS, RECLAIM_IDLE_S, RECLAIM_KEYS_MAX
 from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.model import Epoch, ObjectKey, PackId, PackState, Txg
 from s3fs_meta.objects.billing import Cause, part
@@ -70,18 +70,41 @@ class Reclaimer:
         self._times = TxgTimes(volume.store, volume.keyring, uuid)
         self._finder = Finder(volume.db, volume.store, volume.keyring, uuid)
         self.last_error = ""
+        # The state in which the last search found nothing to delete; None: it failed or found some.
+        self._found_nothing_at: tuple[str, int] | None = None
+        self._searched_ns = 0
         self.wants_image = False  # a newer image would allow the deletion of dead packs
 
     @part(Cause.GARBAGE)
-    async def run(self) -> None:
-        """Delete a bounded amount of garbage; after a failure the next call continues."""
+    async def run(self, *, unless_idle: bool = False) -> None:
+        """Delete a bounded amount of garbage; after a failure the next call continues.
+
+        Args:
+            unless_idle: search the bucket only once a day while nothing changes. Without a new txg
+                only time makes garbage, and the listings would be the main cost of an idle mount.
+        """
         try:
             await tend(self._volume)
-            await self.reclaim()
+            if unless_idle and self._is_idle():
+                return
+            self._found_nothing_at = None
+            found = await self.reclaim()
             self.last_error = ""
+            if not found.total:
+                self._found_nothing_at = self._state()
+                self._searched_ns = self._volume.clock.now_ns()
         except S3fsError as exc:
             self.last_error = str(exc)
             _log.warning("garbage collection failed and will be tried again: %s", exc)
+
+    def _is_idle(self) -> bool:
+        """Return whether nothing has changed since the last search, which found no garbage."""
+        waited_s = abs(self._volume.clock.now_ns() - self._searched_ns) / 1e9
+        return self._found_nothing_at == self._state() and waited_s < RECLAIM_IDLE_S
+
+    def _state(self) -> tuple[str, int]:
+        """Return a value that changes with each txg and each change of the retention."""
+        return self._volume.position.link.hash, self._volume.superblock.generation
 
     async def plan(self, limit: int = RECLAIM_KEYS_MAX) -> Garbage:
         """Return the garbage that can be deleted now, without any change.

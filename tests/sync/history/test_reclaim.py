@@ -15,6 +15,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.model import ObjectKey, PackState, Txg
 from s3fs_meta.mount import figures
+from s3fs_meta.objects.billing import Meter, MeteredStore
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
@@ -222,6 +223,48 @@ async def test_nothing_is_deleted_before_the_retention_floor_is_shipped(power: P
         await session.reclaimer.run()
         assert session.reclaimer.last_error == ""
         assert len(packs_in(power)) == 1
+
+
+async def test_idle_mount_searches_for_garbage_once_a_day(power: Power, clock: HandClock) -> None:
+    """A new txg, a change of the retention, or a day cause the next search."""
+    meter = Meter()
+    store = MeteredStore(power.store, meter)
+
+    async def listings(session: Session) -> int:
+        meter.take()
+        await session.reclaimer.run(unless_idle=True)
+        assert session.reclaimer.last_error == ""
+        counts = [one for counts in meter.take().values() for one in counts.items()]
+        return sum(billed.requests for (_cause, kind), billed in counts if kind == "list")
+
+    async with power.session("a", tasks=False, store=store) as session:
+        await _txg(session)
+        assert await listings(session) > 0
+        assert [await listings(session) for _ in range(3)] == [0, 0, 0]
+        await _txg(session)
+        assert await listings(session) > 0
+        assert await listings(session) == 0
+        await power.retain(9 * DAY)
+        assert await listings(session) > 0
+        assert await listings(session) == 0
+        clock.pass_by(DAY + 1)
+        assert await listings(session) > 0
+
+
+async def test_search_that_found_garbage_or_failed_is_repeated(power: Power) -> None:
+    await power.retain(0)
+    store = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        for _ in range(3):
+            await _txg(session)
+            await session.imager.make()
+        before = len(power.store.objects)
+        store.fail("delete")
+        await session.reclaimer.run(unless_idle=True)
+        assert session.reclaimer.last_error
+        await session.reclaimer.run(unless_idle=True)
+        assert session.reclaimer.last_error == ""
+        assert len(power.store.objects) < before
 
 
 async def test_garbage_collection_of_an_idle_filesystem_ends(

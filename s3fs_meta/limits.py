@@ -437,6 +437,11 @@ SUPERVISED_END_S: Final = 90.0
 SUPERVISED_START_S: Final = 300.0
 SUPERVISED_CHARS_MAX: Final = 500  # length of a status text, which may quote an error of the store
 
+# --- s3fs-meta status --watch -------------------------------------------------------------------
+WATCH_S_MIN: Final = 0.2  # time between two screens; each takes some ms of the daemon
+WATCH_OPERATIONS_MAX: Final = 8  # operations and processes on one screen of 24 lines
+WATCH_PROCESSES_MAX: Final = 4
+
 # --- s3fs-meta bench ----------------------------------------------------------------------------
 BENCH_THREADS_MAX: Final = 256  # more would only wait for each other; each holds a block in memory
 BENCH_FILES_MAX: Final = 1_000_000  # operations of one thread; 8 bytes of latency are kept for each

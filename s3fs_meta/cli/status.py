@@ -39,6 +39,7 @@ HELP = CommandHelp(
         Example(
             "s3fs-meta status --check --max-age 5m --min-free 5% /mnt/home", "for Nagios, cron"
         ),
+        Example("s3fs-meta status --watch /mnt/home", "rates and times, updated every 2 s"),
         Example("s3fs-meta status --prometheus", "for Prometheus, through node_exporter"),
         Example("s3fs-meta status --unshipped /mnt/home", "files with changes not yet uploaded"),
         Example("s3fs-meta status s3://bucket/home", "what a lost machine has left in the bucket"),
@@ -98,6 +99,17 @@ _ForMonitoring = Annotated[
         "(unknown).",
     ),
 ]
+_Watch = Annotated[
+    bool,
+    typer.Option(
+        "--watch",
+        help="Show repeatedly what the mount does: rates, times, uploads, the processes with "
+        "most requests. Ctrl-C ends it.",
+    ),
+]
+_Interval = Annotated[
+    str, typer.Option("--interval", metavar="TIME", help="With --watch: time between two screens.")
+]
 _Prometheus = Annotated[
     bool,
     typer.Option(
@@ -117,6 +129,8 @@ def status(
     every: _Every = False,
     check: _ForMonitoring = False,
     prometheus: _Prometheus = False,
+    watch: _Watch = False,
+    interval: _Interval = "2s",
     max_age: _MaxAge = None,
     max_pending: _MaxPending = None,
     min_free: _MinFree = None,
@@ -128,6 +142,11 @@ def status(
         from s3fs_meta.cli import status_prometheus  # other options do not need it
 
         status_prometheus.show(target, access.cachedir)
+        return ExitStatus.DONE
+    if watch:
+        from s3fs_meta.cli import status_watch  # other options do not need it
+
+        status_watch.run(target, access.cachedir, interval)
         return ExitStatus.DONE
     if unshipped:
         _show_unshipped(target, access.cachedir, json=json)

@@ -24,12 +24,12 @@ def screen(figures: Mapping[str, Any]) -> dict[str, str]:
     """Return the main figures: state of the mount, changes at risk, sizes and bucket."""
     chain, image = figures["chain"], figures["image"]
     rows = {
-        "state": _state(figures),
+        "state": state_of(figures),
         "filesystem": " ".join(filter(None, (figures["label"], figures["url"]))),
         "mounted on": f"{figures['mountpoint']} (process {figures['pid']})",
         "files": f"{figures['inodes']} inodes, {output.human_bytes(figures['file_bytes'])}",
         "stored": _stored(figures),
-        "only on this host": _at_risk(figures),
+        "only on this host": at_risk(figures),
         "upload": shown_upload(figures["upload"]),
         "cache": _cache(figures["cache"]),
         "bucket": f"txg {chain['txg']} of {output.human_time(chain['created_ns'])}",
@@ -41,13 +41,20 @@ def screen(figures: Mapping[str, Any]) -> dict[str, str]:
     rows["requests today"] = _requests(figures)
     if figures["holders"]:
         rows["used by"] = mount_holders.described([Holder(**one) for one in figures["holders"]], 0)
-    for part in _PARTS_WITH_ERRORS:
-        if figures[part]["last_error"]:
-            rows[f"error of {part}"] = figures[part]["last_error"]
-    return rows
+    return rows | errors_of(figures)
 
 
-def _state(figures: Mapping[str, Any]) -> str:
+def errors_of(figures: Mapping[str, Any]) -> dict[str, str]:
+    """Return the last error of each part that has one."""
+    return {
+        f"error of {part}": figures[part]["last_error"]
+        for part in _PARTS_WITH_ERRORS
+        if figures[part]["last_error"]
+    }
+
+
+def state_of(figures: Mapping[str, Any]) -> str:
+    """Return the state of a mount, and why it is in it, as text."""
     words = [figures["state"]]
     if figures["at"] is not None:
         words.append(f"as at {figures['at']}")
@@ -66,7 +73,7 @@ def _stored(figures: Mapping[str, Any]) -> str:
     return ", ".join((f"{output.human_bytes(figures['stored_bytes'])} in packs", *ratios))
 
 
-def _at_risk(figures: Mapping[str, Any]) -> str:
+def at_risk(figures: Mapping[str, Any]) -> str:
     """Return the changes that would be lost with this host, as text."""
     found = health.exposure(figures)
     if not found.age_s and not found.content_bytes:

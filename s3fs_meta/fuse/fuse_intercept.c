@@ -76,9 +76,10 @@ static const uint64_t bounds_ns[BOUNDS] = {
     100000000ull, 200000000ull, 500000000ull, 1000000000ull, 2000000000ull, 5000000000ull,
     10000000000ull, 20000000000ull, 50000000000ull, 100000000000ull};
 
-/* The answered requests with one opcode. */
+/* The answered requests with one opcode; of FUSE_READ and FUSE_WRITE, the bytes of content. */
 static struct {
     uint64_t total_ns;
+    uint64_t bytes;
     uint64_t counts[BOUNDS + 1];
 } times[OPCODES];
 
@@ -87,6 +88,7 @@ static struct {
     uint64_t unique;
     uint64_t begun_ns;
     unsigned opcode;
+    unsigned written; /* bytes of content in the request */
 } flights[FLIGHTS];
 
 /* The senders of the last requests, in a ring. */
@@ -112,7 +114,7 @@ static unsigned flight_of(uint64_t unique, unsigned probe)
 }
 
 /* Note that a request has arrived. Requests without an answer are not measured. */
-static void begin_flight(const struct fuse_in_header *header, unsigned user)
+static void begin_flight(const struct fuse_in_header *header, unsigned user, unsigned written)
 {
     uint64_t begun_ns;
 
@@ -136,14 +138,17 @@ static void begin_flight(const struct fuse_in_header *header, unsigned user)
             flights[at].unique = header->unique;
             flights[at].begun_ns = begun_ns;
             flights[at].opcode = header->opcode < OPCODES ? header->opcode : 0;
+            flights[at].written = written;
             return;
         }
     }
 }
 
 /* Count a request that is answered now. */
-static void end_flight(uint64_t unique)
+static void end_flight(const struct fuse_out_header *out)
 {
+    uint64_t unique = out->unique; /* 0: a notification */
+
     for (unsigned probe = 0; unique != 0 && probe < FLIGHT_PROBES; probe++) {
         unsigned at = flight_of(unique, probe), bucket = 0;
         uint64_t took_ns;
@@ -155,6 +160,10 @@ static void end_flight(uint64_t unique)
             bucket++;
         times[flights[at].opcode].counts[bucket]++;
         times[flights[at].opcode].total_ns += took_ns;
+        if (out->error == 0)
+            times[flights[at].opcode].bytes += flights[at].opcode == FUSE_READ
+                                                   ? out->len - (unsigned)sizeof *out
+                                                   : flights[at].written;
         flights[at].unique = 0;
         return;
     }
@@ -168,7 +177,7 @@ static void answer(uint64_t unique, int error, const void *data, size_t length)
         .len = (unsigned)(sizeof out + length), .error = -error, .unique = unique};
     struct iovec parts[2] = {{&out, sizeof out}, {(void *)data, length}};
 
-    end_flight(unique);
+    end_flight(&out);
     if (writev(channel, parts, 2) < 0 && errno != ENOENT) /* ENOENT: the process was killed */
         fuse_log(FUSE_LOG_ERR, "the kernel refused an answer: %s\n", strerror(errno));
 }
@@ -184,7 +193,7 @@ static ssize_t write_answer(int fd, struct iovec *parts, int count, void *Py_UNU
         init_unique = 0;
     }
     if (count > 0)
-        end_flight(((struct fuse_out_header *)parts[0].iov_base)->unique); /* 0: a notification */
+        end_flight(parts[0].iov_base);
     return writev(fd, parts, count);
 }
 
@@ -251,8 +260,10 @@ static void note_arrival(const struct fuse_buf *buffer, int is_complete)
 {
     const Request *request = buffer->mem;
     long long user = is_complete ? caller_of(request) : (long long)request->header.uid;
+    int writes = is_complete && request->header.opcode == FUSE_WRITE;
 
-    begin_flight(&request->header, user == WRITE_BACK ? NO_USER : (unsigned)user);
+    begin_flight(&request->header, user == WRITE_BACK ? NO_USER : (unsigned)user,
+                 writes ? request->write.size : 0);
 }
 
 /* Return true if this module answers the request; else libfuse must get the changed request. */
@@ -387,7 +398,8 @@ static PyObject *module_times(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(n
             answered += times[opcode].counts[bucket];
         if (answered == 0)
             continue;
-        row = Py_BuildValue("IKN", opcode, (unsigned long long)times[opcode].total_ns,
+        row = Py_BuildValue("IKKN", opcode, (unsigned long long)times[opcode].total_ns,
+                            (unsigned long long)times[opcode].bytes,
                             numbers(times[opcode].counts, BOUNDS + 1));
         if (row == NULL || PyList_Append(found, row) < 0)
             Py_CLEAR(found);
@@ -463,7 +475,7 @@ static PyMethodDef methods[] = {
      "Return the upper bounds of the buckets of times, ascending; one more bucket has no bound."},
     {"times", module_times, METH_NOARGS,
      "Return the answered requests of the session: for each opcode the sum of their times in ns,\n"
-     "and their number in each bucket."},
+     "the bytes that they read or wrote, and their number in each bucket."},
     {"waiting", module_waiting, METH_NOARGS,
      "Return the number of requests without an answer, and the age of the oldest one in ns."},
     {"recent", module_recent, METH_NOARGS,

@@ -81,8 +81,10 @@ class Senders(NamedTuple):
 def figures() -> dict[str, Any]:
     """Return the times of all answered requests of the session. Schedule point: never."""
     totals: dict[str, tuple[int, list[int]]] = {}
-    for opcode, total_ns, counts in fuse_intercept.times():
+    carried = dict.fromkeys(OPERATIONS.values(), 0)
+    for opcode, total_ns, size_bytes, counts in fuse_intercept.times():
         name = OPERATIONS.get(opcode, OTHER)
+        carried[name] = size_bytes
         before_ns, before = totals.get(name, (0, [0] * len(counts)))
         added = [one + other for one, other in zip(before, counts, strict=True)]
         totals[name] = before_ns + total_ns, added
@@ -90,6 +92,8 @@ def figures() -> dict[str, Any]:
     return {
         "waiting": waiting,
         "oldest_s": round(oldest_ns / _SECOND_NS, 6),
+        "read_bytes": carried["read"],
+        "written_bytes": carried["write"],
         "bounds_s": [bound_ns / _SECOND_NS for bound_ns in fuse_intercept.bounds_ns()],
         "operations": {
             name: {"total_s": total_ns / _SECOND_NS, "counts": counts}

@@ -96,6 +96,8 @@ _ROWS: Final = (
     _Row("image_txg", "image.txg", "Transaction group of the last image."),
     _Row("image_timestamp_seconds", "image.last_ns", "When the last image was made.", _from_ns),
     _Row("follow_behind_seconds", "follow.behind_s", "Age of what a follower shows, at most."),
+    _Row("read_bytes_total", "latency.read_bytes", "Content that the kernel read."),
+    _Row("written_bytes_total", "latency.written_bytes", "Content that the kernel wrote."),
     _Row("requests_waiting", "latency.waiting", "Requests of the kernel without an answer."),
     _Row("oldest_request_age_seconds", "latency.oldest_s", "Age of the oldest of them."),
     _Row("requests_held_back", "trees.held_back", "Requests that wait for a consistent copy."),

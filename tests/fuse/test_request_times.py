@@ -69,6 +69,8 @@ async def test_every_answered_request_is_in_one_bucket_of_its_operation(mounted:
         assert 0 < one["total_s"] < 60 * sum(one["counts"])
     assert found["bounds_s"] == sorted(found["bounds_s"])
     assert found["waiting"] == 0
+    assert found["written_bytes"] == 3 * 100_000
+    assert found["read_bytes"] == 3 * 100_000
 
 
 @pytest.mark.mount

@@ -146,7 +146,7 @@ man: venv  ## write man pages to build/man and shell completion to build/complet
 demo: $(DEMO_VENV)/$(STAMP)  ## install, make a filesystem on a directory, use it, compare every byte
 	$(DEMO_VENV)/bin/python contrib/demo/demo.py
 
-wheel: venv  ## dist/*.whl
+wheel: man  ## dist/*.whl, with man pages and completion
 	rm -rf build/lib
 	$(BIN)/python -m build --wheel
 

@@ -18,13 +18,35 @@ from typing import Final
 
 from contrib.docs import command_tree, errnos_page, man_pages
 from contrib.docs.command_tree import Command, Parameter
+from s3fs_meta.cli import completion
 from s3fs_meta.console.exits import FSCK_MEANINGS, MEANINGS, MOUNT_MEANINGS
 from s3fs_meta.option_row import Option
 from s3fs_meta.option_table import OPTIONS
 from s3fs_meta.settings import IGNORED_WORDS, REFUSED_WORDS
 
+ROOT: Final = Path(__file__).resolve().parents[2]
 _GENERATED: Final = "<!-- Made by `make docs` from the program; do not edit by hand. -->"
-COMPLETION_VARIABLE: Final = "_S3FS_META_COMPLETE"
+
+# Typer's script for bash does not know that "=" and ":" separate words there, as in -o and URLs.
+_BASH: Final = r"""# Completion of s3fs-meta for bash.
+_s3fs_meta() {
+    local line=${COMP_LINE:0:COMP_POINT} words current kept=
+    read -ra words <<< "$line"
+    [[ $line == *[[:space:]] ]] && words+=("")
+    current=${words[-1]}
+    mapfile -t COMPREPLY < <(COMP_WORDS="${words[*]}" COMP_CWORD=$((${#words[@]} - 1)) \
+        _S3FS_META_COMPLETE=complete_bash "$1" 2>/dev/null)
+    [[ -n ${COMPREPLY[*]} ]] || { COMPREPLY=(); return 0; }
+    # Bash replaces only the text after the last "=" or ":".
+    [[ $current == *[=:]* ]] && kept=${current%"${current##*[=:]}"}
+    COMPREPLY=("${COMPREPLY[@]#"$kept"}")
+    if [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]]; then
+        compopt -o nospace 2>/dev/null
+    fi
+    return 0
+}
+complete -o bashdefault -o default -F _s3fs_meta s3fs-meta
+"""
 
 # The file names that the completion of each shell expects.
 _COMPLETION_FILES: Final[Mapping[str, str]] = {
@@ -145,13 +167,16 @@ def completion_scripts() -> dict[str, str]:
     An environment variable makes the program print a script. Source: Typer, "CLI Option
     autocompletion".
     """
-    return {file: _script(shell) for shell, file in _COMPLETION_FILES.items()}
+    return {
+        file: _BASH if shell == "bash" else _script(shell)
+        for shell, file in _COMPLETION_FILES.items()
+    }
 
 
 def _script(shell: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "s3fs_meta"],
-        env={**os.environ, COMPLETION_VARIABLE: f"source_{shell}"},
+        env={**os.environ, completion.VARIABLE: f"source_{shell}"},
         capture_output=True,
         text=True,
         check=True,

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
+from s3fs_meta.cli import completion
 from s3fs_meta.cli.command_help import CommandHelp
 from s3fs_meta.console import boundary, exits
 
@@ -116,7 +117,8 @@ def _root(
 def main(arguments: list[str] | None = None) -> int:
     """Run the program and return its exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    named = [word for word in words[:1] if word in COMMANDS]
+    typed = completion.words_to_complete(os.environ)
+    named = [word for word in (words if typed is None else typed)[:1] if word in COMMANDS]
     status = boundary.run(
         lambda: make_app(named or COMMANDS)(
             words, prog_name=boundary.PROGRAM, standalone_mode=False

@@ -10,7 +10,7 @@ import trio
 import typer
 
 from s3fs_meta import option_syntax
-from s3fs_meta.cli import options
+from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.console import logs
 from s3fs_meta.console.exits import ExitStatus
@@ -65,7 +65,11 @@ def mount(
     words: Annotated[
         list[str] | None,
         typer.Option(
-            "-o", metavar="OPTION,...", help="Mount options, as in fstab.", show_default=False
+            "-o",
+            metavar="OPTION,...",
+            help="Mount options, as in fstab.",
+            show_default=False,
+            autocompletion=completion.mount_options,
         ),
     ] = None,
     foreground: Annotated[

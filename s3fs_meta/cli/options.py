@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from s3fs_meta.cli import completion
 from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.passphrase_source import Ask, ask_terminal
 from s3fs_meta.objects.urls import S3Options
@@ -25,6 +26,7 @@ Mountpoint = Annotated[
         metavar="MOUNTPOINT",
         help="Directory on which the filesystem is mounted.",
         show_default=False,
+        autocompletion=completion.mountpoints,
     ),
 ]
 Cachedir = Annotated[

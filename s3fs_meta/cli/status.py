@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import trio
 import typer
 
-from s3fs_meta.cli import options, status_bucket, status_view
+from s3fs_meta.cli import completion, options, status_bucket, status_view
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
@@ -82,6 +82,7 @@ _Target = Annotated[
         metavar="[MOUNTPOINT|URL]",
         help="Filesystem to show; default: every mount.",
         show_default=False,
+        autocompletion=completion.mountpoints,
     ),
 ]
 _Unshipped = Annotated[

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from contrib.docs import reference
+from s3fs_meta.cli import completion
 
 
 def test_fresh_pages_are_not_stale(tmp_path: Path) -> None:
@@ -31,4 +32,4 @@ def test_each_shell_has_a_script() -> None:
     found = reference.completion_scripts()
 
     assert set(found) == {"s3fs-meta", "_s3fs-meta", "s3fs-meta.fish"}
-    assert all(reference.COMPLETION_VARIABLE in script for script in found.values())
+    assert all(completion.VARIABLE in script for script in found.values())

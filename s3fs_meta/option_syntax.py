@@ -66,6 +66,14 @@ def parse_size(word: str, text: str, example: str = "512M") -> int:
     return int(float(match[1]) * _SIZE_UNITS[match[2].upper()])
 
 
+def size_text(size_bytes: int) -> str:
+    """Return a size in the syntax of options, in the largest unit that divides it."""
+    for unit in ("T", "G", "M", "K"):
+        if size_bytes and size_bytes % _SIZE_UNITS[unit] == 0:
+            return f"{size_bytes // _SIZE_UNITS[unit]}{unit}"
+    return str(size_bytes)
+
+
 def percent(word: str, text: str) -> float:
     """Return a share from 0 to 100, with or without the sign.
 

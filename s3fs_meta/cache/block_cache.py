@@ -24,6 +24,7 @@ from s3fs_meta.cache.files_ahead import Numbers
 from s3fs_meta.cache.index import CacheIndex
 from s3fs_meta.cache.recovery import KnownCopies
 from s3fs_meta.cache.slices import slices
+from s3fs_meta.cache.suspects import Suspects
 from s3fs_meta.cache.upload_signal import UploadSignal
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, NotLocalError, S3fsError
@@ -47,7 +48,6 @@ from s3fs_meta.settings import CacheOptions
 _log = logging.getLogger(__name__)
 
 _NOT_UPLOADED: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
-_STORED: Final = frozenset({BlockState.UPLOADED, BlockState.CLEAN})
 
 
 class BlockCache:
@@ -67,8 +67,7 @@ class BlockCache:
         self._db = db
         self.throttles = throttles = throttles or throttles_of(options)
         self._files = files
-        self._keyring = keyring
-        self._bytes_max = options.cache_bytes
+        self.bytes_max = options.cache_bytes
         self._write_timeout_s = options.write_timeout_s
         self.index = CacheIndex()
         self.evictor = Evictor(db, files, self.index, options.cache_bytes, self._let_go)
@@ -88,7 +87,7 @@ class BlockCache:
         self.writers_waiting = 0
         self.hits = 0
         self.misses = 0
-        self._suspect: set[BlockId] = set()
+        self.suspects = Suspects(db, files, keyring, self._forget)
         self._copies = KnownCopies(db)
         self._syncing = trio.Lock()
         db.listeners.when_lost(LossStep.RELOAD, self.load)
@@ -107,19 +106,11 @@ class BlockCache:
                 self.index.note_write(block)
         self._copies.load()
 
-    def suspect_copies(self) -> None:
-        """Mark every uploaded or clean block as perhaps torn, to be verified before its next use."""
-        self._suspect = {
-            block
-            for block, state, _size in cached_blocks.rows_with_size(self._db)
-            if state in _STORED
-        }
-
     # --- reading -------------------------------------------------------------------------------
 
     def is_local(self, located: Located) -> bool:
         """Return whether a block is cached and needs no verification. Schedule point: never."""
-        return located.state is not None and located.block not in self._suspect
+        return located.state is not None and located.block not in self.suspects
 
     def read_local(self, located: Located, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of a cached block; bytes after its content are zeros.
@@ -162,7 +153,7 @@ class BlockCache:
 
         Schedule point: always, so rows that the caller has read may be outdated afterwards.
         """
-        if located.block in self._suspect and await self._verified(located):
+        if located.block in self.suspects and await self.suspects.verify(located):
             return
         if located.pack is None:
             raise LostBlockError(located.block, "it is neither cached nor uploaded")
@@ -194,50 +185,6 @@ class BlockCache:
         self.disk.spend(sum(each.plain_bytes for each in chosen))
         return chosen
 
-    async def _verified(self, located: Located) -> bool:
-        """Verify a suspect cached block by its hash; remove it from the cache if it is torn.
-
-        Returns:
-            True if the block is valid, or another task has verified or removed it meanwhile. The
-            caller then checks again whether it is cached.
-        """
-        is_sound = await trio.to_thread.run_sync(self._is_sound, located)
-        if located.block not in self._suspect:
-            return True
-        self._suspect.discard(located.block)
-        if not is_sound:
-            self._db.begin_local()
-            self._forget(located.block)
-        return is_sound
-
-    def _is_sound(self, located: Located) -> bool:
-        """Return whether the file of a cached block matches the block's hash. In a thread."""
-        try:
-            data = self._files.read(located.block, 0, located.plain_bytes)
-        except LostBlockError:
-            return False
-        return self._keyring.block_hash(data) == located.hash
-
-    @property
-    def has_suspects(self) -> bool:
-        """Return whether some cached blocks must still be verified."""
-        return bool(self._suspect)
-
-    async def verify_copies(self) -> None:
-        """Verify all suspect cached blocks, one after another.
-
-        After each block the task sleeps for as long as the check took, so that readers get half of
-        the disk's time.
-        """
-        for block in sorted(self._suspect):
-            row = blocks.find(self._db, block) if block in self._suspect else None
-            if row is None:
-                self._suspect.discard(block)
-                continue
-            began_s = trio.current_time()
-            await self._verified(of_row(row))
-            await trio.sleep(trio.current_time() - began_s)
-
     async def fetch_run(self, run: Sequence[Located]) -> None:
         """Download blocks that are adjacent in a pack, as read-ahead; only log an error.
 
@@ -265,7 +212,7 @@ class BlockCache:
     @property
     def ahead_bytes_max(self) -> int:
         """Return how many bytes read-ahead may cache for one sequential reader."""
-        return min(READAHEAD_BYTES_MAX, self._bytes_max // READAHEAD_CACHE_PART)
+        return min(READAHEAD_BYTES_MAX, self.bytes_max // READAHEAD_CACHE_PART)
 
     def _arrived(self, located: Located) -> None:
         """Insert the row of a fetched block; remove its file if the block was deleted meanwhile.
@@ -457,7 +404,7 @@ class BlockCache:
     @property
     def spare_bytes(self) -> int:
         """Return how many bytes fit into the cache after all evictable blocks are evicted."""
-        return self._bytes_max - self.index.pending_bytes - self.index.spared_bytes
+        return self.bytes_max - self.index.pending_bytes - self.index.spared_bytes
 
     def uploaded(self, block: BlockId) -> None:
         """Mark a block as uploaded, in the group that records its confirmed location."""
@@ -529,7 +476,7 @@ class BlockCache:
         """Return whether *size_bytes* fit into the cache without eviction. Schedule point: never."""
         count_in = self.index.count_in
         return (
-            self.index.total_bytes + size_bytes <= self._bytes_max
+            self.index.total_bytes + size_bytes <= self.bytes_max
             and self.index.total_count <= CACHED_BLOCKS_MAX
             and count_in[BlockState.DIRTY] + count_in[BlockState.SEALED] < DIRTY_BLOCKS_MAX
         )
@@ -544,7 +491,7 @@ class BlockCache:
         """
         self.disk.spend(size_bytes)
         self.evictor.make_room(size_bytes)
-        return self.index.fits(size_bytes, self._bytes_max)
+        return self.index.fits(size_bytes, self.bytes_max)
 
     async def wait_for_room(self, size_bytes: int) -> None:
         """Wait until *size_bytes* fit into the cache, to slow writers down to the upload speed.
@@ -556,12 +503,12 @@ class BlockCache:
         if self.find_room(size_bytes):
             return
         await self.evictor.evict(size_bytes)
-        if self.index.fits(size_bytes, self._bytes_max):
+        if self.index.fits(size_bytes, self.bytes_max):
             return
         self.writers_waiting += 1
         try:
             with trio.move_on_after(self._write_timeout_s), self.throttles.upload.lifted():
-                while not self.index.fits(size_bytes, self._bytes_max):
+                while not self.index.fits(size_bytes, self.bytes_max):
                     self.upload_signal.set()
                     await self._room.wait()
                     await self.evictor.evict(size_bytes)
@@ -569,6 +516,19 @@ class BlockCache:
         finally:
             self.writers_waiting -= 1
         raise NoSpaceLeftError("the cache is full of blocks that are not uploaded yet")
+
+    async def resize(self, bytes_max: int) -> None:
+        """Change the maximum size of the cache; evict clean blocks if it is smaller now.
+
+        Blocks that cannot be evicted stay above the new size; writers wait until they are uploaded.
+
+        Schedule point: only if a block is evicted.
+        """
+        self.bytes_max = bytes_max
+        self.evictor.resize(bytes_max)
+        self._note_room()
+        self.upload_signal.set()
+        await self.evictor.evict(0)
 
     def _note_room(self) -> None:
         self._room.set()
@@ -588,7 +548,7 @@ class BlockCache:
         self._copies.forget([block])
         cached_blocks.delete(self._db, block)
         self.index.drop(block)
-        self._suspect.discard(block)
+        self.suspects.discard(block)
 
     def located(self, ino: Ino, index: BlockIndex) -> Located | None:
         """Return the block at *index* of a file with its location, None for a hole."""

@@ -8,13 +8,14 @@ A crash may restore the row of an evicted block; then the next reader fetches th
 Tasks: any handler. ``evict`` removes files in a thread, other methods on the event loop.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import trio
 
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.index import CacheIndex
+from s3fs_meta.cache.slices import slices
 from s3fs_meta.limits import (
     CACHED_BLOCKS_MAX,
     EVICTED_AT_ONCE_MAX,
@@ -23,7 +24,24 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import blocks, damage_marks
-from s3fs_meta.model import BlockId
+from s3fs_meta.model import BlockId, BlockState
+
+LAST_COPIES: Final = "last_copies"
+# Why "drop" keeps blocks that are not clean.
+_WHY_KEPT: Final[Mapping[BlockState, str]] = {
+    BlockState.DIRTY: "not_uploaded",
+    BlockState.SEALED: "not_uploaded",
+    BlockState.UPLOADED: "not_synced",
+    BlockState.DOOMED: "being_removed",
+}
+
+
+class Dropped(NamedTuple):
+    """The result of dropping cached blocks."""
+
+    blocks: int
+    bytes: int
+    kept: Mapping[str, int]  # bytes of other blocks, by the reason for which they were kept
 
 
 class Evictor:
@@ -49,9 +67,13 @@ class Evictor:
         self._db = db
         self._files = files
         self._index = index
-        self._bytes_max = cache_bytes
-        self.unasked_bytes_max: Final = cache_bytes // NEIGHBOUR_CACHE_PART
         self._let_go = let_go
+        self.resize(cache_bytes)
+
+    def resize(self, cache_bytes: int) -> None:
+        """Change the maximum size of the cache; the caller evicts blocks beyond it."""
+        self._bytes_max = cache_bytes
+        self.unasked_bytes_max = cache_bytes // NEIGHBOUR_CACHE_PART
 
     def make_room(self, size_bytes: int) -> None:
         """Evict up to EVICTED_AT_ONCE_MAX clean blocks if *size_bytes* do not fit."""
@@ -69,6 +91,38 @@ class Evictor:
             # The rows are deleted already, so the files must be deleted, too.
             with trio.CancelScope(shield=True):
                 await self.remove_files(victims)
+
+    async def drop(self, wanted: Sequence[BlockId]) -> Dropped:
+        """Evict all clean blocks among *wanted*, except possible last copies, in slices.
+
+        Schedule point: between slices.
+        """
+        kept: dict[str, int] = {}
+        count = total_bytes = 0
+        for piece in slices(wanted):
+            victims: list[BlockId] = []
+            for block in piece:
+                held = self._index.get(block)
+                if held is None:
+                    continue
+                why = self._why_kept(block, held.state)
+                if why:
+                    kept[why] = kept.get(why, 0) + held.size_bytes
+                    continue
+                self._db.begin_local()
+                self._let_go(block)
+                victims.append(block)
+                total_bytes += held.size_bytes
+            count += len(victims)
+            with trio.CancelScope(shield=True):
+                await self.remove_files(victims)
+            await trio.lowlevel.checkpoint()
+        return Dropped(count, total_bytes, kept)
+
+    def _why_kept(self, block: BlockId, state: BlockState) -> str:
+        if state is not BlockState.CLEAN:
+            return _WHY_KEPT[state]
+        return LAST_COPIES if self.is_last_copy(block) else ""
 
     async def remove_files(self, blocks_gone: Sequence[BlockId]) -> None:
         """Remove the cache files of blocks without a row in ``cached_blocks``."""

@@ -28,6 +28,8 @@ COMMANDS: Final = (
     "umount",
     "status",
     "flush",
+    "set",
+    "dropcache",
     "clone",
     "rm",
     "lock",

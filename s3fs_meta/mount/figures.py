@@ -80,7 +80,7 @@ def _cache(session: Session) -> dict[str, Any]:
     asked = cache.hits + cache.misses
     return {
         "bytes": cache.index.total_bytes,
-        "bytes_max": session.options.cache_bytes,
+        "bytes_max": session.cache.bytes_max,
         "blocks": cache.index.total_count,
         "dirty_bytes": cache.index.bytes_in[BlockState.DIRTY],
         "hits": cache.hits,

@@ -53,6 +53,7 @@ from s3fs_meta.mount import (
     tree_handlers,
 )
 from s3fs_meta.mount.acquisition import may_be_offline, open_for_mount, why_offline
+from s3fs_meta.mount.cache_handlers import CacheHandlers
 from s3fs_meta.mount.figures import figures, requests_today
 from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.mount.mount_table import Mounted
@@ -428,6 +429,7 @@ class Mount:
             control_api.COUNTS: self._on_counts,
             **self._trees.handlers(),
             **self._remounts.handlers(),
+            **CacheHandlers(self._plan.options, self._session).handlers(),
         }
 
     def _figures(self) -> dict[str, Any]:

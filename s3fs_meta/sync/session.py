@@ -212,7 +212,7 @@ class Session:
         self.db.commit_durable()
         self.cache.load()
         if local_state.get(self.db, "suspect") == "1":
-            self.cache.suspect_copies()
+            self.cache.suspects.mark_all()
         if self.follower is not None:
             self.db.mark_changed(False)
             self.db.follow()
@@ -233,7 +233,7 @@ class Session:
         }
         if self.follower is not None:
             tasks["following"] = self._follow
-        elif self.cache.has_suspects:  # a follower verifies cached copies before their first use
+        elif self.cache.suspects:  # a follower verifies cached copies before their first use
             tasks["verification"] = self.verify_copies
         if self.elsewhere is not None:
             tasks["lost content"] = self.elsewhere.run
@@ -316,7 +316,7 @@ class Session:
 
     async def verify_copies(self) -> None:
         """Compare every cached block with its hash, as a power cut requires, and record this."""
-        await self.cache.verify_copies()
+        await self.cache.suspects.verify_all()
         self.db.begin_local()
         local_state.delete(self.db, "suspect")
 

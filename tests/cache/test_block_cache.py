@@ -280,7 +280,7 @@ async def test_torn_clean_block_is_detected_by_its_hash_after_a_power_loss(
     torn = bench.located(0)
     bench.files.write_within(torn.block, 0, b"garbage", 0)
     cache = bench.new_cache()
-    cache.suspect_copies()
+    cache.suspects.mark_all()
 
     for index in (0, 1):
         assert not cache.is_local(bench.located(index))
@@ -300,7 +300,7 @@ async def test_torn_uploaded_block_is_detected_by_its_hash_after_a_power_loss(
     cached_blocks.set_state(bench.db, block, BlockState.UPLOADED)
     bench.files.write_within(block, 0, bytes(7), 0)
     cache = bench.new_cache()
-    cache.suspect_copies()
+    cache.suspects.mark_all()
 
     assert not cache.is_local(bench.located(0))
     await cache.fetch(bench.located(0))
@@ -315,7 +315,7 @@ async def test_suspect_block_is_not_read_before_verification(
     await bench.upload(0)
     bench.files.write_within(bench.located(0).block, 0, b"garbage", 0)
     cache = bench.new_cache()
-    cache.suspect_copies()
+    cache.suspects.mark_all()
     loop, threads = threading.get_ident(), []
     read = bench.files.read
 
@@ -347,15 +347,15 @@ async def test_all_suspect_blocks_are_verified_in_the_background(bench: CacheBen
     bench.files.write_within(bench.located(1).block, 0, b"garbage", 0)
     bench.files.remove(bench.located(2).block)
     cache = bench.new_cache()
-    cache.suspect_copies()
+    cache.suspects.mark_all()
     bench.db.begin()
     gone = bench.located(3).block
     bench.db.run("DELETE FROM block_map WHERE block = ?", (gone,))
     cache.release(gone)
 
-    await cache.verify_copies()
+    await cache.suspects.verify_all()
 
-    assert not cache.has_suspects
+    assert not cache.suspects
     assert [cache.is_local(bench.located(index)) for index in range(3)] == [True, False, False]
 
 

@@ -136,3 +136,30 @@ async def test_block_file_at_a_damaged_location_stays_until_a_sync(
         assert bench.cache.blocks_in(BlockState.DOOMED) == [block]
         await bench.cache.settle([], [block])
         assert bench.files.size(block) is None
+
+
+async def test_drop_keeps_blocks_that_are_not_clean(bench: CacheBench) -> None:
+    """Only content that the store has confirmed is dropped."""
+    bench.write(0, b"a" * 5000)
+    await bench.upload(0)
+    bench.write(1, b"b" * 3000)
+    found = await bench.cache.evictor.drop(bench.cache.index.blocks())
+
+    assert (found.blocks, found.bytes) == (1, 5000)
+    assert found.kept == {"not_uploaded": 3000}
+    assert not bench.cache.is_local(bench.located(0))
+    assert bench.cache.is_local(bench.located(1))
+
+
+async def test_smaller_cache_evicts_clean_blocks(bench: CacheBench) -> None:
+    """After a change of its size the cache is within the new size, as far as blocks are clean."""
+    for index in range(4):
+        bench.write(index, bytes([index + 1]) * 5000)
+    await bench.upload(0, 1, 2)
+    await bench.cache.resize(10_000)
+
+    assert bench.cache.index.total_bytes == 10_000
+    assert bench.cache.is_local(bench.located(3))
+    assert not bench.cache.has_room(1)
+    await bench.cache.resize(20_000)
+    assert bench.cache.has_room(10_000)

@@ -31,11 +31,17 @@ class ReadAhead:
         self._cache = cache
         self._open_files = open_files
         self._block_bytes = block_bytes
-        self.window_blocks_max = max(cache.ahead_bytes_max // block_bytes, 1)
-        self.run_blocks = max(
-            min(READAHEAD_RUN_BYTES // block_bytes, self.window_blocks_max // 2), 1
-        )
         self._send, self._receive = trio.open_memory_channel[list[Located]](READAHEAD_REQUESTS_MAX)
+
+    @property
+    def window_blocks_max(self) -> int:
+        """Return the length of the largest window, which follows the size of the cache."""
+        return max(self._cache.ahead_bytes_max // self._block_bytes, 1)
+
+    @property
+    def run_blocks(self) -> int:
+        """Return the length of a run, which follows the size of the cache."""
+        return max(min(READAHEAD_RUN_BYTES // self._block_bytes, self.window_blocks_max // 2), 1)
 
     def note(self, ino: Ino, offset: int, stop: int) -> None:
         """Note a read of ``[offset, stop)``; if reads are sequential, queue the next blocks.
@@ -62,17 +68,18 @@ class ReadAhead:
         the packs of a file that was written sequentially. So blocks are queued once per run, and
         most reads only compare two numbers.
         """
+        run_blocks = self.run_blocks
         record.ahead_blocks = min(
-            max(READAHEAD_GROWTH * record.ahead_blocks, self.run_blocks), self.window_blocks_max
+            max(READAHEAD_GROWTH * record.ahead_blocks, run_blocks), self.window_blocks_max
         )
         first = max(index + 1, record.asked_until)
-        last = (index + record.ahead_blocks) // self.run_blocks * self.run_blocks
-        last += self.run_blocks - 1
+        last = (index + record.ahead_blocks) // run_blocks * run_blocks
+        last += run_blocks - 1
         record.asked_until = last + 1
         found = block_map.locate_range(self._db, ino, BlockIndex(first), BlockIndex(last))
         wanted = [each for each in found.values() if each.state is None and each.pack is not None]
         try:
-            for run in runs(wanted, plain_bytes_max=self.run_blocks * self._block_bytes):
+            for run in runs(wanted, plain_bytes_max=run_blocks * self._block_bytes):
                 self._send.send_nowait(run)
         except trio.WouldBlock:
             record.asked_until = 0

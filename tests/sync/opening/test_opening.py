@@ -160,14 +160,14 @@ async def test_verification_ends_when_every_cached_block_was_checked(
     another_boot.write_text("another")
     monkeypatch.setattr(machine, "BOOT_ID", another_boot)
     async with power.session("a", tasks=False) as session:
-        assert session.cache.has_suspects
+        assert session.cache.suspects
         await session.verify_copies()
         assert await read_file(session, ino) == CONTENT
         assert session.cache.fetched_blocks == 0
         await session.close()
 
     async with power.session("a", tasks=False) as session:
-        assert not session.cache.has_suspects
+        assert not session.cache.suspects
 
 
 async def test_wal_without_its_database_is_quarantined_and_not_replayed(power: Power) -> None:

@@ -1,0 +1,97 @@
+"""Cached blocks that a power cut may have torn, until they are verified by their hash.
+
+Owns: which blocks are suspect, and their verification. Does not know: why; ``block_cache`` asks
+before it uses a block.
+Tasks: one background task verifies all; any reader verifies the block that it needs first.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import LostBlockError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import blocks, cached_blocks
+from s3fs_meta.meta.tables.block_map import Located, of_row
+from s3fs_meta.model import BlockId, BlockState
+
+
+class Suspects:
+    """The suspect blocks of one cache."""
+
+    def __init__(
+        self,
+        db: Database,
+        files: BlockFiles,
+        keyring: Keyring,
+        forget: Callable[[BlockId], None],
+    ) -> None:
+        """Begin without a suspect block.
+
+        Args:
+            forget: removes the row and the file of a cached block, inside a group.
+        """
+        self._db = db
+        self._files = files
+        self._keyring = keyring
+        self._forget = forget
+        self._blocks: set[BlockId] = set()
+
+    def __contains__(self, block: BlockId) -> bool:
+        return block in self._blocks
+
+    def __bool__(self) -> bool:
+        return bool(self._blocks)
+
+    def mark_all(self) -> None:
+        """Mark every uploaded or clean block as perhaps torn, to be verified before its next use."""
+        self._blocks = {
+            block
+            for block, state, _size in cached_blocks.rows_with_size(self._db)
+            if state in {BlockState.UPLOADED, BlockState.CLEAN}
+        }
+
+    def discard(self, block: BlockId) -> None:
+        """Forget that a block is suspect."""
+        self._blocks.discard(block)
+
+    async def verify(self, located: Located) -> bool:
+        """Verify a suspect cached block by its hash; remove it from the cache if it is torn.
+
+        Returns:
+            True if the block is valid, or another task has verified or removed it meanwhile. The
+            caller then checks again whether it is cached.
+        """
+        is_sound = await trio.to_thread.run_sync(self._is_sound, located)
+        if located.block not in self._blocks:
+            return True
+        self._blocks.discard(located.block)
+        if not is_sound:
+            self._db.begin_local()
+            self._forget(located.block)
+        return is_sound
+
+    def _is_sound(self, located: Located) -> bool:
+        """Return whether the file of a cached block matches the block's hash. In a thread."""
+        try:
+            data = self._files.read(located.block, 0, located.plain_bytes)
+        except LostBlockError:
+            return False
+        return self._keyring.block_hash(data) == located.hash
+
+    async def verify_all(self) -> None:
+        """Verify all suspect cached blocks, one after another.
+
+        After each block the task sleeps for as long as the check took, so that readers get half of
+        the disk's time.
+        """
+        for block in sorted(self._blocks):
+            row = blocks.find(self._db, block) if block in self._blocks else None
+            if row is None:
+                self._blocks.discard(block)
+                continue
+            began_s = trio.current_time()
+            await self.verify(of_row(row))
+            await trio.sleep(trio.current_time() - began_s)

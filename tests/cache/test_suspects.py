@@ -1,0 +1,18 @@
+"""Suspect blocks: marked after a power cut, verified before use (more in test_block_cache)."""
+
+from s3fs_meta.cache.suspects import Suspects
+from tests.cache.conftest import CacheBench
+
+
+async def test_intact_block_is_no_longer_suspect_after_its_verification(bench: CacheBench) -> None:
+    """Dirty blocks are never suspect, as no other copy exists."""
+    block = await bench.upload_content(b"content" * 1000)
+    dirty = bench.write(1, b"dirty")
+    suspects = bench.cache.suspects
+    assert isinstance(suspects, Suspects)
+    suspects.mark_all()
+    assert block in suspects
+    assert dirty not in suspects
+
+    assert await suspects.verify(bench.located(0))
+    assert not suspects

@@ -1,0 +1,40 @@
+"""The dropcache command, on a real mount."""
+
+import json
+import os
+
+import pytest
+
+from s3fs_meta.limits import MIB
+from tests.cli.conftest import Place
+from tests.programs import Program
+
+pytestmark = pytest.mark.mount
+
+
+def test_content_in_the_bucket_is_dropped(program: Program, mounted: Place) -> None:
+    """The cache is empty afterwards, and reads download the content again."""
+    content = os.urandom(3 * MIB)
+    (mounted.mountpoint / "f").write_bytes(content)
+    program.ok("flush", mounted.mountpoint)
+    found = json.loads(program.ok("dropcache", "--json", mounted.mountpoint))
+
+    assert found == {"dropped": {"blocks": 3, "bytes": 3 * MIB}, "kept": {}}
+    assert program.status(mounted.mountpoint)["cache"]["bytes"] == 0
+    assert (mounted.mountpoint / "f").read_bytes() == content
+    assert program.ok("dropcache", mounted.mountpoint).startswith("dropped ")
+
+
+def test_content_that_is_not_uploaded_is_kept(program: Program, place: Place) -> None:
+    """With an upload limit new content stays in the cache, and is reported."""
+    options = "upload_limit=1K,sync_interval=1h"
+    program.ok("mount", "-o", options, place.url, place.mountpoint)
+    content = os.urandom(MIB)
+    with (place.mountpoint / "f").open("wb") as file:
+        file.write(content)
+        os.fsync(file.fileno())
+    found = json.loads(program.ok("dropcache", "--json", place.mountpoint))
+
+    assert found == {"dropped": {"blocks": 0, "bytes": 0}, "kept": {"not_uploaded": MIB}}
+    assert (place.mountpoint / "f").read_bytes() == content
+    program.ok("umount", place.mountpoint)

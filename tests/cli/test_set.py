@@ -1,0 +1,84 @@
+"""The set command, on real mounts."""
+
+import json
+import os
+
+import pytest
+
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.limits import MIB
+from tests.cli.conftest import Place
+from tests.programs import Program
+
+pytestmark = pytest.mark.mount
+
+
+def test_settings_are_listed(program: Program, mounted: Place) -> None:
+    """Without values the command shows what can be changed, and changes nothing."""
+    found = json.loads(program.ok("set", "--json", mounted.mountpoint))["settings"]
+
+    assert {one["name"]: one["value"] for one in found} == {
+        "cachesize": "10G",
+        "upload_limit": "off",
+        "download_limit": "off",
+    }
+    assert "cachesize" in program.ok("set", mounted.mountpoint)
+
+
+def test_smaller_cache_evicts_at_once(program: Program, mounted: Place) -> None:
+    """The least recently used blocks are evicted; the content is downloaded again when read."""
+    content = os.urandom(80 * MIB)
+    (mounted.mountpoint / "f").write_bytes(content)
+    program.ok("flush", mounted.mountpoint)
+    found = json.loads(program.ok("set", "--json", mounted.mountpoint, "cachesize=64M"))
+
+    assert found["evicted_bytes"] >= 16 * MIB
+    assert found["over_bytes"] == 0
+    figures = program.status(mounted.mountpoint)["cache"]
+    assert figures["bytes"] <= figures["bytes_max"] == 64 * MIB
+    program.ok("set", mounted.mountpoint, "cachesize=1G")
+    assert program.status(mounted.mountpoint)["cache"]["bytes_max"] == 1024 * MIB
+    assert (mounted.mountpoint / "f").read_bytes() == content
+
+
+def test_upload_limit_can_be_changed_while_mounted(program: Program, mounted: Place) -> None:
+    """The new limit is shown; a timetable is shown with the rate that applies now."""
+    line = "upload_limit=00:00,512K 23:59,512K"
+    found = json.loads(program.ok("set", "--json", mounted.mountpoint, line))["settings"]
+    shown = {one["name"]: one for one in found}["upload_limit"]
+
+    assert shown["value"] == "00:00,512K 23:59,512K"
+    assert shown["bytes_per_s"] == 512 << 10
+    assert shown["mounted_with"] == "off"
+    assert "now 512 KiB/s" in program.ok("set", mounted.mountpoint)
+    (mounted.mountpoint / "f").write_bytes(os.urandom(MIB))
+    program.ok("flush", mounted.mountpoint)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["cachesize"], "write NAME=VALUE"),
+        (["dropcache"], "run s3fs-meta dropcache MOUNTPOINT"),
+        (["cachsize=1G"], "did you mean 'cachesize'?"),
+        (["commit=1"], "'commit' cannot be set while mounted, only cachesize"),
+        (["cachesize=1M"], "below the minimum"),
+        (["upload_limit=fast"], "is not a rate"),
+        (["cachesize=1G", "upload_limit=fast"], "is not a rate"),
+    ],
+)
+def test_wrong_settings_change_nothing(
+    program: Program, mounted: Place, words: list[str], message: str
+) -> None:
+    """Each mistake is one line and the status of a usage error; no other value is applied."""
+    done = program.run("set", mounted.mountpoint, *words)
+
+    assert done.returncode == ExitStatus.USAGE
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    found = json.loads(program.ok("set", "--json", mounted.mountpoint))["settings"]
+    assert all(one["value"] == one["mounted_with"] for one in found)
+
+
+def test_unmounted_filesystem_has_no_settings(program: Program, place: Place) -> None:
+    assert program.run("set", place.mountpoint).returncode == ExitStatus.NOT_MOUNTED

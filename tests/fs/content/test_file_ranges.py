@@ -258,7 +258,7 @@ async def test_allocation_beyond_the_local_disk_is_refused(
             await fs.ranges.allocate(ino, KEEP_SIZE, 0, length)
     await volume.upload()
     await fs.ranges.allocate(ino, KEEP_SIZE, 0, 11 * BLOCK_BYTES)
-    monkeypatch.setattr(volume.session.cache, "_bytes_max", 2 * BLOCK_BYTES)
+    monkeypatch.setattr(volume.session.cache, "bytes_max", 2 * BLOCK_BYTES)
     await fs.ranges.allocate(ino, KEEP_SIZE, 0, 1 << 40)
 
 

@@ -27,6 +27,7 @@ COMMANDS: Final = (
     "mount",
     "umount",
     "status",
+    "cost",
     "flush",
     "set",
     "dropcache",

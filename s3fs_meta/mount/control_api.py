@@ -9,7 +9,7 @@ command, its arguments and its response; the daemon may send progress events bef
     flush     {"image": bool} → {"published": bool, "txg": number}, with progress
               and the event {"waits": why} while the bucket accepts no uploads
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
-    counts    → {}; the mount has saved its counts of requests (``sync.request_log``)
+    counts    → {"state": path}; the mount has saved its counts of requests (``sync.request_log``)
     end       → {}; the mount refuses further changes and ends, even while programs use it; the
               response comes before the end
     unshipped → {"paths": [text], "complete": bool}; paths with changes that are not in the bucket
@@ -30,6 +30,7 @@ command, its arguments and its response; the daemon may send progress events bef
 
 import contextlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import trio
@@ -119,14 +120,14 @@ async def request_end(place: Target) -> None:
     await _ask(place, END)
 
 
-async def request_counts(place: Target) -> None:
-    """Make a mount save its counts of requests.
+async def request_counts(place: Target) -> Path:
+    """Make a mount save its counts of requests; return the state directory that has them.
 
     Raises:
         NotMountedError: the filesystem is not mounted.
         ControlError: the mount is of an older version, which does not count them.
     """
-    await _ask(place, COUNTS)
+    return Path((await _ask(place, COUNTS))["state"])
 
 
 def used_by(figures: Mapping[str, Any]) -> str:

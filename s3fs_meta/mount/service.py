@@ -473,7 +473,7 @@ class Mount:
 
     async def _on_counts(self, _arguments: Message, _report: Report) -> Message:
         await self._request_log.save()
-        return {}
+        return {"state": str(self._request_log.state)}
 
     async def _on_flush(self, arguments: Message, report: Report) -> Message:
         if self._only_reads:

@@ -203,7 +203,7 @@ class RequestLog:
             meter: counts the requests of the mount.
             stored_bytes: returns the size of all packs.
         """
-        self._state = state
+        self.state = state
         self._meter = meter
         self._stored_bytes = stored_bytes
         self._saved: Ledger | None = None
@@ -216,7 +216,7 @@ class RequestLog:
 
     async def save(self) -> None:
         """Save the counts; a failure is logged, and the next call tries again."""
-        saved = await save(self._state, self._meter, self._stored_bytes())
+        saved = await save(self.state, self._meter, self._stored_bytes())
         self._saved = saved or self._saved
 
     def today(self) -> dict[str, Billed]:

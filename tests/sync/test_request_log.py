@@ -162,19 +162,18 @@ async def test_today_has_the_counts_of_earlier_processes_and_those_not_saved_yet
 async def test_mount_saves_its_counts_at_intervals(tmp_path: Path, mock_clock: MockClock) -> None:
     meter = Meter(At())
     log = RequestLog(tmp_path, meter, lambda: 0)
-    meter.count(RequestClass.PUT, KEY)
 
-    async def saved(count: int) -> None:
+    async def save(count: int) -> None:
+        """Count a request; let intervals pass until the file has so many."""
+        meter.count(RequestClass.PUT, KEY)
         while (found := request_log.read(tmp_path)) is None or (  # noqa: ASYNC110 - a thread writes
             found.usage[20_000]["data", "put"].requests < count
         ):
+            mock_clock.jump(REQUESTS_SAVE_S)
             await trio.lowlevel.checkpoint()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.run)
-        await saved(1)
-        await trio.testing.wait_all_tasks_blocked()
-        meter.count(RequestClass.PUT, KEY)
-        mock_clock.jump(REQUESTS_SAVE_S)
-        await saved(2)
+        await save(1)
+        await save(2)
         nursery.cancel_scope.cancel()

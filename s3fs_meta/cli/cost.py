@@ -1,0 +1,172 @@
+"""``s3fs-meta cost``: the cost of the counted requests, by cause."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import trio
+import typer
+
+from s3fs_meta.cli import options
+from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.console import output
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.errors import ControlError, NotMountedError, SettingsError
+from s3fs_meta.mount import costs, targets
+from s3fs_meta.mount import prices as price_table
+from s3fs_meta.mount.control_api import request_counts
+from s3fs_meta.mount.targets import Target
+from s3fs_meta.sync import request_log
+from s3fs_meta.sync.request_log import Ledger, NewerLogError
+
+HELP = CommandHelp(
+    name="cost",
+    summary="Show what the requests to the bucket, its transfer and its storage cost.",
+    description=(
+        "Multiplies the requests that this host has counted for the filesystem by a table of "
+        "prices: today, in the last 30 days, and for a month at the same rate, by cause. Days are "
+        "those of UTC. Mounts and commands count; the bucket is not contacted. Requests of other "
+        "hosts, such as followers, are counted there.",
+        "The default prices are those of AWS S3 Standard in us-east-1. --prices takes a file in "
+        "TOML with other prices; docs/guide/cost.md describes it. Metadata (images, changelogs) is "
+        "not part of the stored bytes.",
+    ),
+    examples=(
+        Example("s3fs-meta cost /mnt/home", "of a mount"),
+        Example("s3fs-meta cost --prices minio.toml s3://bucket/home", "with other prices"),
+        Example("s3fs-meta cost --json s3://bucket/home", "for a program"),
+    ),
+    exits=exits_of(ExitStatus.SETTINGS, ExitStatus.NOT_MOUNTED, ExitStatus.LOCAL),
+)
+
+_Prices = Annotated[
+    Path | None,
+    typer.Option(
+        "--prices",
+        metavar="FILE",
+        help="Table of prices in TOML; default: AWS S3 Standard, us-east-1.",
+        show_default=False,
+    ),
+]
+_SPANS = ("today", "last_30_days", "per_month")
+_CENT = 0.01
+_CAUSES = {
+    "data": "packs of data",
+    "changelogs": "changelogs",
+    "levels": "levels of changelogs",
+    "images": "images of metadata",
+    "lease": "lease",
+    "reads": "reads of files",
+    "following": "following",
+    "compaction": "compaction",
+    "garbage": "garbage collection",
+    "fsck": "fsck",
+    "mount": "mount, restore",
+}
+
+
+def cost(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MOUNTPOINT|URL", help="Filesystem to show.", show_default=False),
+    ],
+    prices: _Prices = None,
+    *,
+    cachedir: options.Cachedir = None,
+    json: options.Json = False,
+) -> None:
+    """Run ``s3fs-meta cost``."""
+    table = price_table.default() if prices is None else price_table.load(prices)
+    place = targets.of_either(target, cachedir)
+    ledger = trio.run(_ledger, place)
+    report = {"url": place.url} | costs.report(ledger, table, SystemClock().now_ns())
+    if json:
+        output.print_json(report)
+        return
+    for line in heading(report):
+        output.print_text(line)
+    output.print_columns(("", "today", "cost", "30 days", "cost", "a month", "cost"), rows(report))
+
+
+async def _ledger(place: Target) -> Ledger:
+    """Return the counts of this host; a mount saves them first.
+
+    Raises:
+        NotMountedError: the given mountpoint has no mount.
+        SettingsError: nothing was counted, or a newer program counted it.
+    """
+    state = place.state
+    try:
+        state = await request_counts(place)
+    except NotMountedError:
+        if place.mountpoint is not None:
+            raise
+    except ControlError:
+        pass  # the daemon is of an earlier version, which counts nothing
+    try:
+        ledger = await trio.to_thread.run_sync(request_log.read, state)
+    except NewerLogError as exc:
+        raise SettingsError(f"the counts in {state} are of {exc}: upgrade s3fs-meta") from exc
+    if ledger is None:
+        raise SettingsError(
+            f"this host has counted no requests of {place.url}; mounts and commands count them"
+        )
+    return ledger
+
+
+# --- as text -----------------------------------------------------------------------------------
+
+
+def heading(report: dict[str, Any]) -> list[str]:
+    """Return the lines above the table."""
+    table, days = report["prices"], report["counted_days"]
+    lines = [
+        f"{report['url']}: prices of {table['name']} as of {table['as_of']}, in {table['currency']}",
+        f"counted on this host since {output.human_time(report['since_ns'])}"
+        f" ({days:.1f} of the last {costs.MONTH_DAYS} days)",
+    ]
+    if report["per_month"] is None:
+        lines.append("a month at this rate is shown when requests were counted for an hour")
+    return lines
+
+
+def rows(report: dict[str, Any]) -> list[list[str]]:
+    """Return the rows of the table: causes with requests, transfer, storage, the sum."""
+    spans = [report[name] for name in _SPANS]
+    causes = [
+        cause for cause, counts in report["last_30_days"]["causes"].items() if counts["requests"]
+    ]
+    found = [
+        [
+            _CAUSES.get(cause, cause),
+            *_cells([None if one is None else one["causes"][cause] for one in spans], "requests"),
+        ]
+        for cause in causes
+    ]
+    for name, text in ((costs.TRANSFER, "sent by the store"), (costs.STORAGE, "stored in packs")):
+        found.append(
+            [text, *_cells([None if one is None else one[name] for one in spans], "bytes")]
+        )
+    total = [
+        cell for one in spans for cell in ("", "" if one is None else _money(one[costs.TOTAL]))
+    ]
+    return [*found, ["sum", *total]]
+
+
+def _cells(spans: list[dict[str, Any] | None], unit: str) -> list[str]:
+    cells: list[str] = []
+    for counts in spans:
+        if counts is None:
+            cells += ["", ""]
+        elif unit == "bytes":
+            cells += [output.human_bytes(counts["bytes"]), _money(counts["cost"])]
+        else:
+            cells += [f"{counts['requests']:,}", _money(counts["cost"])]
+    return cells
+
+
+def _money(amount: float) -> str:
+    """Return an amount with two decimals, or with one digit if it is smaller than that."""
+    if not amount:
+        return "0"
+    return f"{amount:,.2f}" if amount >= _CENT else f"{amount:.1g}"

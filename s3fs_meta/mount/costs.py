@@ -1,0 +1,110 @@
+"""The cost of the counted requests of a filesystem: today, in the last 30 days, per month.
+
+Owns: the sums and the extrapolation to a month. Does not know: how counts are kept or shown.
+Keeps: a month has 30 days, and a day is one of UTC, as in the bill of a store.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from s3fs_meta.mount.prices import PriceTable
+from s3fs_meta.objects.billing import DAY_NS, NOTHING, Billed, Cause, RequestClass
+from s3fs_meta.sync.request_log import Ledger
+
+MONTH_DAYS: Final = 30
+_HOUR_DAYS: Final = 1 / 24  # from a shorter time no month is extrapolated
+TRANSFER: Final = "transfer"
+STORAGE: Final = "storage"
+TOTAL: Final = "total"
+_KINDS: Final = tuple(kind.value for kind in RequestClass)
+
+
+class Span(NamedTuple):
+    """A time for which counts are summed."""
+
+    first_day: int
+    factor: float | None = 1.0  # the sum is multiplied by it; None: it would mean nothing
+    is_rate: bool = False  # stored bytes are those of now, for a month
+
+
+def report(ledger: Ledger, prices: PriceTable, now_ns: int) -> dict[str, Any]:
+    """Return the counts and costs by cause, for each span, as a JSON object."""
+    today = now_ns // DAY_NS
+    first = today - MONTH_DAYS + 1
+    begin_ns = max(ledger.since_ns, first * DAY_NS)
+    days = max((now_ns - begin_ns) / DAY_NS, 0.0)
+    factor = MONTH_DAYS / days if days >= _HOUR_DAYS else None
+    spans = {
+        "today": Span(today),
+        "last_30_days": Span(first),
+        "per_month": Span(first, factor, is_rate=True),
+    }
+    return {
+        "prices": {
+            "name": prices.name,
+            "as_of": prices.as_of.isoformat(),
+            "currency": prices.currency,
+        },
+        "since_ns": ledger.since_ns,
+        "counted_days": round(days, 3),
+        **{name: _costs(ledger, prices, span, now_ns) for name, span in spans.items()},
+    }
+
+
+def _costs(ledger: Ledger, prices: PriceTable, span: Span, now_ns: int) -> dict[str, Any] | None:
+    if span.factor is None:
+        return None
+    causes = {cause.value: _of_cause(ledger, prices, span, cause.value) for cause in Cause}
+    others = {cause for counts in ledger.usage.values() for cause, _kind in counts} - set(causes)
+    causes |= {cause: _of_cause(ledger, prices, span, cause) for cause in sorted(others)}
+    received_bytes = sum(one["received_bytes"] for one in causes.values())
+    stored_bytes = _stored(ledger, span, now_ns)
+    found = {
+        "causes": causes,
+        TRANSFER: {"bytes": received_bytes, "cost": received_bytes * prices.out_byte},
+        STORAGE: {"bytes": _latest(ledger), "cost": stored_bytes * prices.stored_byte},
+    }
+    requests = sum(one["cost"] for one in causes.values())
+    return found | {TOTAL: requests + found[TRANSFER]["cost"] + found[STORAGE]["cost"]}
+
+
+def _of_cause(ledger: Ledger, prices: PriceTable, span: Span, cause: str) -> dict[str, Any]:
+    """Return the requests of one cause by class, their bytes and their cost."""
+    counts: dict[str, Billed] = {}
+    for day, usage in ledger.usage.items():
+        for (found, kind), billed in usage.items():
+            if found == cause and day >= span.first_day:
+                counts[kind] = counts.get(kind, NOTHING).plus(billed)
+    return _as_json(counts, prices, span.factor or 0.0)
+
+
+def _as_json(counts: Mapping[str, Billed], prices: PriceTable, factor: float) -> dict[str, Any]:
+    requests = {kind: round(counts.get(kind, NOTHING).requests * factor) for kind in _KINDS}
+    cost = sum(one.requests * prices.requests.get(kind, 0.0) for kind, one in counts.items())
+    return {
+        "requests": sum(requests.values()),
+        **requests,
+        "sent_bytes": round(sum(one.sent_bytes for one in counts.values()) * factor),
+        "received_bytes": round(sum(one.received_bytes for one in counts.values()) * factor),
+        "cost": cost * factor,
+    }
+
+
+def _latest(ledger: Ledger) -> int:
+    """Return the last known size of all packs."""
+    return ledger.stored_bytes[max(ledger.stored_bytes)] if ledger.stored_bytes else 0
+
+
+def _stored(ledger: Ledger, span: Span, now_ns: int) -> float:
+    """Return the average number of stored bytes in a span, multiplied by its part of a month.
+
+    A day without a record has the size of the last day before it that has one.
+    """
+    if span.is_rate:
+        return float(_latest(ledger))
+    today, total = now_ns // DAY_NS, 0.0
+    for day in range(span.first_day, today + 1):
+        known = [one for one in ledger.stored_bytes if one <= day]
+        part = (now_ns % DAY_NS) / DAY_NS if day == today else 1.0
+        total += part * ledger.stored_bytes[max(known)] if known else 0.0
+    return total / MONTH_DAYS

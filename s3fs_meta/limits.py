@@ -442,6 +442,12 @@ WATCH_S_MIN: Final = 0.2  # time between two screens; each takes some ms of the 
 WATCH_OPERATIONS_MAX: Final = 8  # operations and processes on one screen of 24 lines
 WATCH_PROCESSES_MAX: Final = 4
 
+# --- metrics over HTTP --------------------------------------------------------------------------
+METRICS_CONNECTIONS_MAX: Final = 8  # clients at a time; further ones are disconnected
+METRICS_REQUEST_BYTES_MAX: Final = 8 * KIB  # request line and headers; Prometheus sends 500 bytes
+METRICS_S_MAX: Final = 5.0  # time of one connection: a client that stops reading frees its place
+METRICS_PAGE_S: Final = 1.0  # age of a page that is served again; to make one takes 10 to 20 ms
+
 # --- s3fs-meta bench ----------------------------------------------------------------------------
 BENCH_THREADS_MAX: Final = 256  # more would only wait for each other; each holds a block in memory
 BENCH_FILES_MAX: Final = 1_000_000  # operations of one thread; 8 bytes of latency are kept for each

@@ -6,7 +6,10 @@ of the time of a frozen dataclass.
 """
 
 import enum
+import ipaddress
 from typing import Final, NamedTuple, NewType
+
+from typing_extensions import override
 
 Ino = NewType("Ino", int)
 BlockId = NewType("BlockId", int)  # number of a block, never reused
@@ -61,6 +64,23 @@ class PointInTime(NamedTuple):
 
 
 NEWEST: Final = PointInTime("newest")
+
+
+class Address(NamedTuple):
+    """An IP address and a TCP port to listen on."""
+
+    host: str
+    port: int  # 0: any free port
+
+    @property
+    def is_loopback(self) -> bool:
+        """Return whether only programs on this host can connect."""
+        return ipaddress.ip_address(self.host).is_loopback
+
+    @override
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
 
 class Mark(NamedTuple):

@@ -7,6 +7,7 @@ UsageError if the text is invalid.
 """
 
 import difflib
+import ipaddress
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -23,10 +24,11 @@ from s3fs_meta.limits import (
     PAGE_BYTES_MIN,
     RETENTION_S_MAX,
 )
-from s3fs_meta.model import NEWEST, Mark, PointInTime, Txg
+from s3fs_meta.model import NEWEST, Address, Mark, PointInTime, Txg
 
 INTERVAL_S_MAX: Final = 7 * 86_400.0
 MODE_BITS_MAX: Final = 0o777
+PORT_MAX: Final = 65_535
 TXG_MAX: Final = (1 << 63) - 2
 
 # Similarity from which a word is suggested: "commit" for "comit", not "read_timeout" for "remount".
@@ -158,6 +160,20 @@ def mark(word: str, text: str) -> Mark:
     if match is None or not MARK_HASH_DIGITS_MIN <= len(match[2]) <= _HASH_DIGITS:
         raise UsageError(f"{word}={text} must be TXG:HASH as printed by mount")
     return Mark(Txg(int(match[1])), match[2])
+
+
+def listen_address(word: str, text: str) -> Address:
+    """Return an address to listen on: ``ADDR:PORT``, or a port on 127.0.0.1."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    host = "127.0.0.1" if host in {"", "localhost"} else host
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        port = ""
+    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > PORT_MAX:
+        raise UsageError(f"{word}={text} must be an IP address and a port, or a port of 127.0.0.1")
+    return Address(host, int(port))
 
 
 def retention(word: str, text: str) -> int:

@@ -13,6 +13,7 @@ from s3fs_meta.option_row import NO_EFFECT, NOTHING, Option
 from s3fs_meta.option_syntax import (
     flag,
     integer,
+    listen_address,
     mark,
     mode_mask,
     one_of,
@@ -413,6 +414,18 @@ OPTIONS: Final[tuple[Option, ...]] = (
         NO_EFFECT,
     ),
     *TRANSFER_OPTIONS,
+    Option(
+        "metrics",
+        "metrics",
+        "[ADDR:]PORT",
+        listen_address,
+        "",
+        "Serve the figures over HTTP at `/metrics`, for Prometheus; on 127.0.0.1 unless an IP "
+        "address is given. Each mount needs a port of its own.",
+        "A few ms per request. Every user of this host can read the figures, and with another "
+        "address than loopback every host that reaches the port.",
+        NO_EFFECT,
+    ),
     Option(
         "endpoint_url",
         "endpoint_url",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.model import AccessTime, Mark, PointInTime
+from s3fs_meta.model import AccessTime, Address, Mark, PointInTime
 from s3fs_meta.option_row import Option
 from s3fs_meta.option_syntax import nearest
 from s3fs_meta.option_table import BY_WORD, default_of
@@ -136,6 +136,7 @@ class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptio
     # mount
     at: PointInTime | None = default_of("at")
     at_least: Mark | None = default_of("at_least")
+    metrics: Address | None = default_of("metrics")
     uid: int | None = default_of("uid")
     gid: int | None = default_of("gid")
     umask: int | None = default_of("umask")

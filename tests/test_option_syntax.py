@@ -6,9 +6,10 @@ import pytest
 
 from s3fs_meta import option_syntax
 from s3fs_meta.errors import UsageError
-from s3fs_meta.model import NEWEST, Mark, PointInTime, Txg
+from s3fs_meta.model import NEWEST, Address, Mark, PointInTime, Txg
 from s3fs_meta.option_syntax import (
     format_time,
+    listen_address,
     mark,
     nearest,
     parse_size,
@@ -132,3 +133,30 @@ def test_invalid_at_least_mark_is_refused(text: str) -> None:
 def test_at_least_mark_may_have_a_shortened_hash() -> None:
     """The hash of a mark may be shortened, and have digits in upper or lower case."""
     assert mark("at_least", "7:" + "AB" * 8) == Mark(Txg(7), "ab" * 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("9105", "127.0.0.1:9105"),
+        (":9105", "127.0.0.1:9105"),
+        ("localhost:0", "127.0.0.1:0"),
+        ("0.0.0.0:80", "0.0.0.0:80"),
+        ("[::1]:9105", "[::1]:9105"),
+    ],
+)
+def test_address_to_listen_on_is_loopback_unless_one_is_given(text: str, expected: str) -> None:
+    assert str(listen_address("metrics", text)) == expected
+    assert listen_address("metrics", text).is_loopback == (not text.startswith("0"))
+
+
+@pytest.mark.parametrize("text", ["", "x", "host:80", "127.0.0.1", "127.0.0.1:65536", "1:-1"])
+def test_invalid_address_is_refused(text: str) -> None:
+    """Names are not looked up, because a name may have several addresses."""
+    with pytest.raises(UsageError, match="must be an IP address and a port"):
+        listen_address("metrics", text)
+
+
+def test_address_of_loopback_is_known() -> None:
+    assert Address("127.1.2.3", 1).is_loopback
+    assert not Address("::", 1).is_loopback

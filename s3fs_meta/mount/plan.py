@@ -99,6 +99,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
         warnings=_without_effect(options)
         + _hidden_entries(path)
         + _readable_by_others(options.passphrase_file)
+        + _open_metrics(options)
         + (_warnings(pragmas) if options.at is None else _snapshot_warnings(said)),
     )
 
@@ -204,6 +205,16 @@ def _readable_by_others(file: Path | None) -> tuple[str, ...]:
         (f"other users can read the passphrase file {str(file)!r}: chmod 600",)
         if mode & stat.S_IROTH
         else ()
+    )
+
+
+def _open_metrics(options: MountOptions) -> tuple[str, ...]:
+    """Return a warning if other hosts can read the figures."""
+    if options.metrics is None or options.metrics.is_loopback:
+        return ()
+    return (
+        f"metrics={options.metrics}: every host that reaches this port can read the figures, without"
+        " a password; restrict it with a firewall",
     )
 
 

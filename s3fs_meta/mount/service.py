@@ -22,6 +22,7 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.boundary import text_of
 from s3fs_meta.console.ui import Front
+from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.control.server import ControlServer
 from s3fs_meta.errors import (
@@ -285,6 +286,7 @@ class Mount:
         self._requests: Mapping[str, int] = {}
         self._outcome: dict[str, Any] = {}
         self._ending = False
+        self._metrics: str | None = None  # where the figures are served over HTTP
         self._kernel = kernel = sides.kernel
         self._watchers = sides.watchers
         self._request_log = request_log
@@ -320,6 +322,7 @@ class Mount:
         self._kernel.serve(operations.write_back, KernelCache(converter, self._filesystem))
         async with trio.open_nursery() as nursery:
             await nursery.start(self._control.serve)
+            await self._serve_metrics(nursery)
             nursery.start_soon(session.run)
             nursery.start_soon(session.supervise, "request log", self._request_log.run)
             nursery.start_soon(session.supervise, "removal and read-ahead", self._filesystem.run)
@@ -347,6 +350,18 @@ class Mount:
         if _has_dead_mount(self._plan):
             self._front.notice(f"detaching the mount of a killed daemon from {mountpoint}")
             await fuse.detach(mountpoint)
+
+    async def _serve_metrics(self, nursery: trio.Nursery) -> None:
+        """Serve the figures over HTTP, if the option was given."""
+        address = self._plan.options.metrics
+        if address is not None:
+            from s3fs_meta.mount.metrics_server import MetricsServer  # other mounts need no HTTP
+
+            server = MetricsServer(
+                str(self._plan.mountpoint), lambda: self._on_status({}, no_report)
+            )
+            self._metrics = await server.listen(address)
+            nursery.start_soon(server.serve)
 
     def _ready(self) -> None:
         """Begin to accept changes; notify the parent process and systemd. Schedule point: never."""
@@ -447,6 +462,7 @@ class Mount:
         found["extension"] = "used"  # always; scripts may query it
         found["requests"] = dict(self._requests)
         found["today"] = requests_today(self._request_log)
+        found["metrics"] = self._metrics
         found["latency"] = request_times.figures()
         found["trees"] = self._trees.figures()
         found["kernel_read_only"] = self._is_kernel_read_only()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,16 @@ def test_path_without_a_mount_is_down(program: Program, tmp_path: Path) -> None:
     page = program.ok("status", "--prometheus", tmp_path)
 
     assert f's3fs_meta_up{{mountpoint="{tmp_path}"}} 0.0\n' in page
+
+
+@pytest.mark.mount
+def test_mount_serves_its_figures_over_http(program: Program, place: Place) -> None:
+    program.ok("mount", "-o", "metrics=0", place.url, place.mountpoint)
+    address = program.status(place.mountpoint)["metrics"]
+
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as reply:
+        page = reply.read().decode()
+
+    program.ok("umount", place.mountpoint)
+    assert address.startswith("127.0.0.1:")
+    assert _samples(page)["s3fs_meta_inodes"] == 1

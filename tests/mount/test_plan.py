@@ -169,3 +169,17 @@ def test_mount_at_a_txg_is_read_only_and_has_its_own_state(tmp_path: Path) -> No
     assert other.warnings == ()
     assert len({one.place.state for one in (present, plan, other)}) == 3
     assert plan.place.state.name.startswith(f"{present.place.state.name}-at-")
+
+
+@pytest.mark.parametrize(
+    ("address", "is_announced"), [("9105", False), ("[::1]:1", False), ("0.0.0.0:1", True)]
+)
+def test_figures_for_other_hosts_are_announced(
+    tmp_path: Path, address: str, is_announced: bool
+) -> None:
+    (tmp_path / "m").mkdir()
+    options = parse_mount_options([f"metrics={address}"])
+
+    warnings = make_plan(URL, tmp_path / "m", options).warnings
+
+    assert ["firewall" in warning for warning in warnings] == [True] * is_announced

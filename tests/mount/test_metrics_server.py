@@ -1,0 +1,181 @@
+"""The figures of a mount over HTTP."""
+
+import http.client
+import socket
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+import trio
+from prometheus_client import parser
+from prometheus_client.openmetrics import parser as open_parser
+
+from s3fs_meta.errors import SettingsError
+from s3fs_meta.limits import METRICS_CONNECTIONS_MAX, METRICS_REQUEST_BYTES_MAX
+from s3fs_meta.model import Address
+from s3fs_meta.mount import prometheus
+from s3fs_meta.mount.metrics_server import MetricsServer
+
+OPEN_METRICS = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+
+
+class Source:
+    """Figures that count how often they are collected."""
+
+    def __init__(self) -> None:
+        self.collected = 0
+
+    async def collect(self) -> Mapping[str, Any]:
+        """Return the figures of a small mount."""
+        await trio.lowlevel.checkpoint()
+        self.collected += 1
+        names = ("url", "uuid", "label")
+        return dict.fromkeys(names, "x") | {"state": "serving", "store": {}, "inodes": 5}
+
+
+class Served(NamedTuple):
+    """A server, its port, and the source of its figures."""
+
+    port: int
+    source: Source
+
+    async def get(
+        self, path: str = "/metrics", method: str = "GET", **headers: str
+    ) -> tuple[int, str, bytes]:
+        """Return status, content type and content of a reply."""
+
+        def ask() -> tuple[int, str, bytes]:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+            connection.request(method, path, headers=headers)
+            reply = connection.getresponse()
+            return reply.status, reply.headers["Content-Type"], reply.read()
+
+        return await trio.to_thread.run_sync(ask)
+
+
+@pytest.fixture
+async def served(nursery: trio.Nursery) -> AsyncIterator[Served]:
+    """Return a server that runs on a free port of loopback."""
+    source = Source()
+    server = MetricsServer("/m", source.collect)
+    address = await server.listen(Address("127.0.0.1", 0))
+    nursery.start_soon(server.serve)
+    yield Served(int(address.rpartition(":")[2]), source)
+    nursery.cancel_scope.cancel()
+
+
+def _names(parse: Any, page: bytes) -> set[str]:
+    return {one.name for one in parse.text_string_to_metric_families(page.decode())}
+
+
+async def test_format_is_the_one_that_the_client_accepts(served: Served) -> None:
+    status, content_type, plain = await served.get()
+    open_status, open_type, page = await served.get(**OPEN_METRICS)
+
+    assert (status, content_type) == (200, prometheus.PLAIN)
+    assert (open_status, open_type) == (200, prometheus.OPEN_METRICS)
+    assert "s3fs_meta_inodes" in _names(parser, plain)
+    assert "s3fs_meta_inodes" in _names(open_parser, page)
+    assert page.endswith(b"# EOF\n")
+
+
+async def test_page_is_made_once_for_clients_at_the_same_time(served: Served) -> None:
+    async with trio.open_nursery() as clients:
+        for _ in range(METRICS_CONNECTIONS_MAX // 2):
+            clients.start_soon(served.get)
+
+    assert served.source.collected == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [("/metrics", "HEAD", 200), ("/metrics?x=1", "GET", 200), ("/", "GET", 404)]
+    + [("/metrics", method, 405) for method in ("POST", "PUT", "DELETE")],
+)
+async def test_only_the_page_is_served(served: Served, path: str, method: str, status: int) -> None:
+    assert (await served.get(path, method))[0] == status
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:9105", 200),
+        ("[::1]:9105", 200),
+        ("localhost", 200),
+        (socket.gethostname(), 200),
+        ("attacker.example:9105", 421),
+        ("127.0.0.1.attacker.example", 421),
+    ],
+)
+async def test_name_of_another_host_is_refused_on_loopback(
+    served: Served, host: str, status: int
+) -> None:
+    """A web page whose name was made to resolve to 127.0.0.1 does not get the figures."""
+    found = await served.get(Host=host)
+
+    assert found[0] == status
+    assert (b"s3fs_meta" in found[2]) == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET /metrics HTTP/1.1\r\nx: " + b"y" * METRICS_REQUEST_BYTES_MAX, b"431"),
+    ],
+)
+async def test_invalid_and_too_long_requests_are_refused(
+    served: Served, sent: bytes, status: bytes
+) -> None:
+    stream = await trio.open_tcp_stream("127.0.0.1", served.port)
+    async with stream:
+        await stream.send_all(sent)
+        assert (await stream.receive_some()).split()[1] == status
+    assert (await served.get())[0] == 200
+
+
+async def test_further_clients_are_disconnected_while_others_do_not_finish(
+    served: Served,
+) -> None:
+    """A client that sends nothing holds one place until its time is over."""
+    streams = [
+        await trio.open_tcp_stream("127.0.0.1", served.port) for _ in range(METRICS_CONNECTIONS_MAX)
+    ]
+    await trio.testing.wait_all_tasks_blocked()
+    late = await trio.open_tcp_stream("127.0.0.1", served.port)
+    async with late:
+        assert await late.receive_some() == b""
+    for stream in streams:
+        await stream.aclose()
+    await trio.testing.wait_all_tasks_blocked()
+    assert (await served.get())[0] == 200
+
+
+async def test_silent_client_is_disconnected(
+    served: Served, autojump_clock: trio.testing.MockClock
+) -> None:
+    stream = await trio.open_tcp_stream("127.0.0.1", served.port)
+    async with stream:
+        assert await stream.receive_some() == b""
+
+
+async def test_port_in_use_is_an_error_that_names_it(served: Served) -> None:
+    with pytest.raises(SettingsError, match=rf"metrics=127.0.0.1:{served.port}: .*in use"):
+        await MetricsServer("/m", Source().collect).listen(Address("127.0.0.1", served.port))
+
+
+async def test_bug_in_the_figures_does_not_end_the_server(nursery: trio.Nursery) -> None:
+    async def collect() -> Mapping[str, Any]:
+        raise ValueError
+
+    server = MetricsServer("/m", collect)
+    address = await server.listen(Address("::1", 0))
+    nursery.start_soon(server.serve)
+    port = int(address.removeprefix("[::1]:"))
+
+    for _ in range(2):
+        stream = await trio.open_tcp_stream("::1", port)
+        async with stream:
+            await stream.send_all(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert await stream.receive_some() == b""
+    nursery.cancel_scope.cancel()

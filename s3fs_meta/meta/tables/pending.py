@@ -189,10 +189,6 @@ class ChangeRecorder:
         )
 
 
-def _ignore() -> None:
-    """Ignore a new record."""
-
-
 def _shipped_seq(db: Database) -> int:
     return int(local_state.get(db, _SHIPPED_SEQ) or 0)
 

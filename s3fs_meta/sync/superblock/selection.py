@@ -385,8 +385,8 @@ async def _open_group(
         )
     if local.found is not None and local.found.uuid != uuid:
         raise SettingsError(
-            f"this host has local state of another filesystem that was at {store.url!r}; move this "
-            "state away, or choose another directory with --cachedir"
+            f"the state directory of {store.url!r} on this host holds the state of another "
+            "filesystem; move it away, or choose another with --cachedir"
         )
     return group, keyring, True
 

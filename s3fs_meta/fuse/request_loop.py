@@ -6,7 +6,8 @@ costs about 20 µs of interpreter time. pyfuse3 calls both functions through its
 ``trio`` (its asyncio layer replaces this attribute). Here the attribute is a ``DirectTrio``. A
 worker that has sent a reply first polls the descriptor with select(2), for at most NEXT_REQUEST_S,
 because a program that makes one system call after the other sends its next request within that
-time. Only if no request arrives does the worker wait through trio.
+time. Only if no request arrives does the worker wait through trio. A worker that takes over while
+another one still works on the last request does not poll: the poll would delay that work.
 
 Keeps: under any load, every other task runs at least once in ``STREAK_S_MAX``; while workers are
 busy, another worker waits for requests or is about to wait.
@@ -21,7 +22,7 @@ from types import TracebackType
 from typing import Any, Final
 
 import trio
-from trio.lowlevel import ParkingLot, checkpoint
+from trio.lowlevel import ParkingLot, checkpoint, current_task
 
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import NEXT_REQUEST_S, STREAK_S_MAX
@@ -39,23 +40,26 @@ class Gate:
         self._worker_waits = False  # a worker waits for the descriptor, through trio
         self._is_closing = False  # checked before a wait: trio wakes only workers that wait already
         self._is_direct = False  # the worker that has just passed the gate need not wait
-        self._has_answered = False  # the next worker at the gate has just sent a reply
+        # The worker that received the last request: it has answered when it is at the gate again.
+        self._receiver: trio.lowlevel.Task | None = None
         self._streak_end_s = 0.0
 
     async def __aenter__(self) -> None:
         """Return when a request is available, or when no other worker waits through trio."""
+        task = current_task()
         while True:
             if time.perf_counter() > self._streak_end_s:
-                await checkpoint()
+                await checkpoint()  # another worker may receive a request meanwhile
                 self._streak_end_s = time.perf_counter() + STREAK_S_MAX
-            wait_s, self._has_answered = NEXT_REQUEST_S if self._has_answered else 0.0, False
+            wait_s = 0.0
+            if self._receiver is task:
+                wait_s, self._receiver = NEXT_REQUEST_S, None
             if self.is_ready(wait_s):
                 self._is_direct = True
                 return
             if not self._worker_waits:
                 return
             await self._parked.park()
-            self._has_answered = False  # the worker was woken, so it has not just sent a reply
 
     async def __aexit__(
         self,
@@ -64,7 +68,7 @@ class Gate:
         _trace: TracebackType | None,
     ) -> None:
         """Wake another worker to wait for requests, because the received request may take long."""
-        self._has_answered = True
+        self._receiver = current_task()
         if self._parked and not self._worker_waits:
             self._parked.unpark()
 

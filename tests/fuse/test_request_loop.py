@@ -15,7 +15,7 @@ import trio.lowlevel
 import trio.testing
 
 from s3fs_meta.fuse import request_loop
-from s3fs_meta.fuse.request_loop import DirectTrio
+from s3fs_meta.fuse.request_loop import DirectTrio, Gate
 
 Answer = Callable[[bytes], Awaitable[None]]
 
@@ -119,6 +119,49 @@ async def test_waiting_reply_does_not_delay_the_next_request(
 
     with trio.fail_after(10):
         await answered.wait()
+
+
+@pytest.mark.parametrize("_attempt", range(8))  # the order of tasks is random
+async def test_no_worker_polls_while_another_works_on_a_request(
+    pair: tuple[socket.socket, socket.socket],
+    nursery: trio.Nursery,
+    monkeypatch: pytest.MonkeyPatch,
+    _attempt: int,
+) -> None:
+    """A poll blocks the loop, so it would delay the reply, for example to an fsync."""
+    kernel, daemon = pair
+    polls_s: list[float] = []
+    while_slow_s: list[float] = []
+    early_may_end, answered = trio.Event(), trio.Event()
+    is_ready = Gate.is_ready
+
+    def recorded(gate: Gate, wait_s: float) -> bool:
+        polls_s.append(wait_s)
+        return is_ready(gate, wait_s)
+
+    async def answer(request: bytes) -> None:
+        if request == b"early":
+            await early_may_end.wait()
+            polls_s.clear()
+        elif request == b"slow":
+            early_may_end.set()
+            for _ in range(5):
+                await trio.lowlevel.checkpoint()
+            while_slow_s.extend(polls_s)
+            answered.set()
+
+    direct = DirectTrio()
+    for _ in range(3):
+        nursery.start_soon(work, direct, daemon, answer)
+    with trio.fail_after(10):
+        kernel.send(b"early")
+        await trio.testing.wait_all_tasks_blocked()
+        monkeypatch.setattr(Gate, "is_ready", recorded)
+        kernel.send(b"slow")
+        await answered.wait()
+
+    assert while_slow_s
+    assert set(while_slow_s) == {0.0}
 
 
 async def test_worker_waits_again_if_another_took_its_request(

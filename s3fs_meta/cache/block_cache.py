@@ -10,7 +10,8 @@ Design: docs/design/durability.md, "Life of a block".
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, NoReturn
 
 import trio
@@ -22,6 +23,7 @@ from s3fs_meta.cache.eviction import Evictor
 from s3fs_meta.cache.fetcher import NO_HANDLERS, DamageHandlers, Fetcher
 from s3fs_meta.cache.files_ahead import Numbers
 from s3fs_meta.cache.index import CacheIndex
+from s3fs_meta.cache.quick_thread import QuickThread
 from s3fs_meta.cache.recovery import KnownCopies
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.cache.suspects import Suspects
@@ -90,6 +92,7 @@ class BlockCache:
         self.suspects = Suspects(db, files, keyring, self._forget)
         self._copies = KnownCopies(db)
         self._syncing = trio.Lock()
+        self._sync_thread = QuickThread()
         db.listeners.when_lost(LossStep.RELOAD, self.load)
 
     def load(self) -> None:
@@ -438,8 +441,11 @@ class BlockCache:
         """Return the cached blocks in one state, according to their rows."""
         return cached_blocks.in_state(self._db, state)
 
-    async def sync_blocks(self) -> None:
+    async def sync_blocks(self, *, meanwhile: Callable[[], None] | None = None) -> None:
         """Make the files of all unsynced blocks durable: content, names, directories.
+
+        Args:
+            meanwhile: called on the event loop while a thread syncs files; not called otherwise.
 
         Raises:
             OSError: the sync failed; the blocks stay marked as unsynced, as after a cancellation.
@@ -453,7 +459,8 @@ class BlockCache:
             lengths = self.index.lengths_to_note(unsynced)
             named = {block for block in unsynced if self.index.was_synced(block)}
             try:
-                await trio.to_thread.run_sync(self._files.sync, unsynced, named)
+                sync = partial(self._files.sync, unsynced, named)
+                await self._sync_thread.run(sync, meanwhile=meanwhile)
                 await self._note_synced(lengths)
             except BaseException:
                 for block in unsynced:

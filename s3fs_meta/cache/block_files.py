@@ -366,7 +366,9 @@ class BlockFiles:
             except FileNotFoundError:
                 continue
             try:
-                os.fsync(fd)
+                # Not fsync(2): an overwritten block has a new mtime, which needs no sync, and
+                # for which ext4 would commit its journal.
+                os.fdatasync(fd)
             finally:
                 os.close(fd)
         self._directory.sync_parents(_name(block) for block in blocks if block not in named)

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.cache.quick_thread import QuickThread
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import GROUP_AGE_S_MAX, GROUP_DELAY_S, WAL_BYTES_MAX
 from s3fs_meta.meta.db.database import Database
@@ -53,6 +54,7 @@ class Durability:
         self._status = status
         self._commit_interval_s = commit_interval_s
         self._opened = trio.Event()
+        self._room_wanted = trio.Event()
         self._sync_lock = trio.Lock()
         self._last_record = last_record
         self.collect = collect
@@ -61,6 +63,7 @@ class Durability:
         self._synced = -1, -1
         self._committed = -1, -1  # the same of the last commit by ``sync``
         self._log_lock = trio.Lock()
+        self._log_thread = QuickThread()
         self._broken = ""  # why every later sync fails; never cleared once set
         db.listeners.when_opened(self._group_opened)
         db.listeners.when_lost(LossStep.REFUSE, self._group_lost)
@@ -129,6 +132,23 @@ class Durability:
             OSError, DatabaseError: the file is not durable; the mount is read-only from now on.
         """
         await self.sync(data_only=data_only)
+        wal = self._db.wal
+        if wal is not None and wal.lacks_room and self._db.pragmas.survives_power_loss:
+            self._room_wanted.set()
+
+    async def run_log_room(self) -> None:
+        """Keep room in the log while programs call fsync, until cancelled.
+
+        Without room each sync of the log waits for the filesystem's journal, too.
+        """
+        while True:
+            await self._room_wanted.wait()
+            self._room_wanted = trio.Event()
+            assert self._db.wal is not None, "only a sync of a log wants room"
+            try:
+                await trio.to_thread.run_sync(self._db.wal.make_room)
+            except OSError as exc:
+                self._give_up(f"the local disk failed to sync: {exc}")
 
     async def sync_all(self) -> None:
         """Make every acknowledged operation durable, then settle uploaded and doomed blocks."""
@@ -156,7 +176,9 @@ class Durability:
         """
         self._require_sound()
         try:
-            await self._cache.sync_blocks()
+            # A commit under WAL takes as long as syncing a small file, and needs no such sync.
+            is_wal = self._db.pragmas.is_wal
+            await self._cache.sync_blocks(meanwhile=self._db.commit if is_wal else None)
             self._require_sound()
             if self._is_synced(data_only=data_only):
                 return
@@ -176,7 +198,7 @@ class Durability:
             self._require_sound()
             if self._synced < begun:
                 covered = self._committed
-                await trio.to_thread.run_sync(self._db.sync_wal)
+                await self._log_thread.run(self._db.sync_wal)
                 self._synced = max(self._synced, covered)
 
     def _is_synced(self, *, data_only: bool) -> bool:

@@ -252,6 +252,7 @@ class Session:
             "levels": self.leveler.run,
             "healing": self.healer.run,
             "block files": self.cache.make_files_ahead,
+            "log room": self.durability.run_log_room,
         }
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.supervise, "upload", self.uploader.run)

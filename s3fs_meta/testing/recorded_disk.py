@@ -265,19 +265,25 @@ class _Calls:
             self._recorder.add(Resized(file, size_bytes))
 
     def write(self, fd: int, data: Any) -> int:
-        """Write bytes at the descriptor's position, and record them."""
-        offset = os.lseek(fd, 0, os.SEEK_CUR) if self._file(fd) is not None else 0
-        return self._wrote(fd, data, offset, _REAL["write"](fd, data))
+        """Write bytes at the descriptor's position, or at the end of the file, and record them."""
+        if self._file(fd) is None:
+            return int(_REAL["write"](fd, data))
+        with self._recorder.lock:
+            count: int = _REAL["write"](fd, data)
+            self._wrote(fd, data, os.lseek(fd, 0, os.SEEK_CUR) - count, count)
+        return count
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:
         """Write bytes at an offset, and record them."""
-        return self._wrote(fd, data, offset, _REAL["pwrite"](fd, data, offset))
+        with self._recorder.lock:
+            count: int = _REAL["pwrite"](fd, data, offset)
+            self._wrote(fd, data, offset, count)
+        return count
 
-    def _wrote(self, fd: int, data: Any, offset: int, count: int) -> int:
+    def _wrote(self, fd: int, data: Any, offset: int, count: int) -> None:
         file = self._file(fd)
         if file is not None:
             self._recorder.add(Wrote(file, offset, bytes(data[:count])))
-        return count
 
     def ftruncate(self, fd: int, length: int) -> None:
         """Set the size of an open file, and record the size."""

@@ -50,9 +50,10 @@ class _RecordedFile(apsw.VFSFile):
 
     @override
     def xWrite(self, data: bytes, offset: int) -> None:
-        super().xWrite(data, offset)
-        if self._file is not None:
-            self._recorder.add(Wrote(self._file, offset, bytes(data)))
+        with self._recorder.lock:  # another thread may append to the log
+            super().xWrite(data, offset)
+            if self._file is not None:
+                self._recorder.add(Wrote(self._file, offset, bytes(data)))
 
     @override
     def xTruncate(self, newsize: int) -> None:

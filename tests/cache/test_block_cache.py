@@ -233,12 +233,12 @@ async def test_sync_cancelled_while_it_records_lengths_is_repeated(
     count = 2 * LOOP_SLICE_ROWS
     for index in range(count):
         bench.write(index, b"content")
-    sync = bench.files.sync
+    sync, token = bench.files.sync, trio.lowlevel.current_trio_token()
     with trio.CancelScope() as scope, monkeypatch.context() as patched:
 
         def cancel(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
             sync(blocks, named)
-            trio.from_thread.run_sync(scope.cancel)
+            trio.from_thread.run_sync(scope.cancel, trio_token=token)
 
         patched.setattr(bench.files, "sync", cancel)
         await bench.cache.sync_blocks()

@@ -158,6 +158,9 @@ class Run:
 
 # --- recording -----------------------------------------------------------------------------------
 
+# Room of the log after each fsync: some frames, so that later frames also exceed it.
+ROOM_BYTES: Final = 20_000
+
 # Steps of a program other than operations of users.
 COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED = (
     "commit",
@@ -249,6 +252,8 @@ class _Recorded:
         self._run.states.append(after)
         if operation.act is Act.FSYNC:
             self._recorder.note(Promised(number + 1))
+            if (wal := self.session.db.wal) is not None:
+                wal.make_room(ROOM_BYTES)
 
     async def _do_during_sync(self, operation: Operation, expected: Outcome) -> None:
         self._busy = False

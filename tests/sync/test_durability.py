@@ -3,7 +3,7 @@
 import errno
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -109,26 +109,92 @@ async def test_fsync_syncs_the_content_before_the_rows(power: Power) -> None:
     assert order == ["files", "rows"]
 
 
+async def test_group_commits_while_the_block_files_are_synced(power: Power) -> None:
+    """An fsync takes the longer of the two times, not their sum; the log is synced after both."""
+    order: list[str] = []
+    committed = threading.Event()
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        sync, log = session.files.sync, session.db.sync_wal
+
+        def note_commit() -> bool:
+            committed.set()
+            return False  # SQLite commits
+
+        session.db.connection.set_commit_hook(note_commit)
+
+        def note(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
+            assert committed.wait(10)
+            sync(blocks, named)
+            order.append("files")
+
+        session.files.sync = note  # type: ignore[method-assign]
+        session.db.sync_wal = lambda: (order.append("log"), log())[1]  # type: ignore[method-assign,func-returns-value]
+
+        await session.durability.sync_file(ino)
+        assert cached_blocks.unsynced_tails(session.db) == []
+        session.db.connection.set_commit_hook(None)
+
+    assert order == ["files", "log"]
+
+
+async def test_log_gets_room_while_programs_call_fsync(power: Power) -> None:
+    """Without it each sync of the log waits for the filesystem's journal, too."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.durability.sync_all()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.durability.run_log_room)
+            await trio.testing.wait_all_tasks_blocked()
+            assert _lacks_room(session)  # no program has called fsync yet
+            write_file(session, CONTENT)
+            await session.durability.sync_file(ino)
+            with trio.fail_after(10):
+                while _lacks_room(session):  # noqa: ASYNC110 - made in a thread
+                    await trio.sleep(0.001)
+            nursery.cancel_scope.cancel()
+
+
+def _lacks_room(session: Session) -> bool:
+    """Return whether the log of a session has little room."""
+    return session.db.wal is not None and session.db.wal.lacks_room
+
+
+async def test_failed_sync_of_the_log_s_room_fails_later_fsyncs(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel reports lost pages of the log to one sync only, which may be that of the room."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+
+        def refuse(_fd: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.durability.run_log_room)
+            await session.durability.sync_file(ino)
+            monkeypatch.setattr(os, "fdatasync", refuse)
+            with trio.fail_after(10):
+                while session.status.state is not MountState.DEGRADED:  # noqa: ASYNC110 - a thread
+                    await trio.sleep(0.001)
+            monkeypatch.undo()
+            nursery.cancel_scope.cancel()
+
+        with pytest.raises(DatabaseError, match="failed to sync"):
+            await session.durability.sync_file(ino)
+
+
 async def test_directories_are_synced_once_for_new_block_files(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An overwritten block file needs no sync of its directory; a copied one does."""
-    synced: list[str] = []
-    fsync = os.fsync
-
-    def note(fd: int) -> None:
-        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
-        fsync(fd)
-
+    synced = _note_syncs(monkeypatch)
     async with power.session("a", tasks=False) as session:
 
         async def sync() -> list[str]:
-            monkeypatch.setattr(os, "fsync", note)
-            await session.durability.sync()
-            monkeypatch.setattr(os, "fsync", fsync)
-            found = [name for name in synced if "wal" not in name]
             synced.clear()
-            return found
+            await session.durability.sync()
+            return [name for _call, name in synced if "wal" not in name]
 
         write_file(session, CONTENT)
         write_file(session, CONTENT)
@@ -154,14 +220,10 @@ async def test_directories_are_synced_once_for_new_block_files(
 async def test_new_block_files_need_no_sync_of_a_directory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An fsync of a new small file syncs two files: that of its block, and the log."""
-    synced: list[str] = []
-    fsync = os.fsync
+    """An fsync of a new small file syncs two files: that of its block, and the log.
 
-    def note(fd: int) -> None:
-        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
-        fsync(fd)
-
+    Neither needs its times, for which a filesystem would commit its journal.
+    """
     async with power.session("a", tasks=False) as session:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.cache.make_files_ahead)
@@ -175,9 +237,22 @@ async def test_new_block_files_need_no_sync_of_a_directory(
             write_file(session, CONTENT)
             nursery.cancel_scope.cancel()
         [*_others, block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
-        monkeypatch.setattr(os, "fsync", note)
+        synced = _note_syncs(monkeypatch)
         await session.durability.sync()
-        assert synced == [f"{block:x}"]
+        assert synced == [("fdatasync", f"{block:x}"), ("fdatasync", "meta.db-wal")]
+
+
+def _note_syncs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Return a list to which each later sync of a file or directory adds its call and the name."""
+    synced: list[tuple[str, str]] = []
+    for call, real in (("fsync", os.fsync), ("fdatasync", os.fdatasync)):
+
+        def note(fd: int, call: str = call, real: Callable[[int], None] = real) -> None:
+            synced.append((call, Path(os.readlink(f"/proc/self/fd/{fd}")).name))
+            real(fd)
+
+        monkeypatch.setattr(os, call, note)
+    return synced
 
 
 def _file_of(session: Session, block: BlockId) -> tuple[Ino, BlockIndex]:
@@ -187,20 +262,11 @@ def _file_of(session: Session, block: BlockId) -> tuple[Ino, BlockIndex]:
     return row.ino, row.block_index
 
 
-async def test_callers_of_fsync_share_syncs_of_the_log(
-    power: Power, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_callers_of_fsync_share_syncs_of_the_log(power: Power) -> None:
     """One may be running; all that wait then share the next one, which begins after their commits."""
-    synced: list[str] = []
-    fdatasync = os.fdatasync
-
-    def note(fd: int) -> None:
-        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
-        fdatasync(fd)
-
     async with power.session("a", tasks=False) as session:
         await session.durability.sync()
-        monkeypatch.setattr(os, "fdatasync", note)
+        synced = _count_row_syncs(session)
         marks: list[bool] = []
 
         async def change_and_sync() -> None:
@@ -245,8 +311,10 @@ async def test_fsync_waits_for_a_running_sync_of_its_content(power: Power) -> No
         ino = write_file(session, CONTENT)
         sync = session.files.sync
 
+        token = trio.lowlevel.current_trio_token()
+
         def slow(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
-            trio.from_thread.run_sync(started.set)
+            trio.from_thread.run_sync(started.set, trio_token=token)
             go_on.wait()
             sync(blocks, named)
             order.append("content")
@@ -384,8 +452,10 @@ async def test_fdatasync_waits_for_a_sync_of_rows_that_is_running(power: Power) 
         ino = write_file(session, CONTENT)
         sync = session.db.sync_wal
 
+        token = trio.lowlevel.current_trio_token()
+
         def slow() -> None:
-            trio.from_thread.run_sync(started.set)
+            trio.from_thread.run_sync(started.set, trio_token=token)
             go_on.wait()
             sync()
             order.append("rows")
@@ -445,13 +515,11 @@ async def test_no_block_file_is_deleted_after_a_lost_group(power: Power) -> None
         session.durability.commit()
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
         remove_file(session, ino)
-        sync = session.files.sync
-
-        def lose_group(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
-            trio.from_thread.run_sync(session.db.rollback)
-            sync(blocks, named)
-
-        session.files.sync = lose_group  # type: ignore[method-assign]
+        # The group commits while its block files are synced; a hook that returns True fails that.
+        session.db.connection.set_commit_hook(lambda: True)
+        with pytest.raises(DatabaseError):
+            await session.durability.sync_all()
+        session.db.connection.set_commit_hook(None)
         with pytest.raises(DatabaseError, match="lost"):
             await session.durability.sync_all()
 

@@ -85,7 +85,7 @@ class Database(Statements):
         self._refuses = False
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # open snapshots; threads remove theirs on close
-        self._wal: Wal | None = None
+        self.wal: Wal | None = None  # the write-ahead log, None under the other journal modes
         self._view: View | None = None  # set on a follower, whose groups do not change the file
 
     # --- opening -------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Database(Statements):
             )
         pragma("journal_size_limit", self.pragmas.journal_size_limit)
         if self.pragmas.is_wal:
-            self._wal = Wal(self.path, pragma("page_size"), self.pragmas.synchronous)
+            self.wal = Wal(self.path, pragma("page_size"), self.pragmas.synchronous)
             self.connection.set_wal_hook(self._note_commit)
 
     def _load(self, *, repairing: bool) -> None:
@@ -350,8 +350,8 @@ class Database(Statements):
         self._written_late += self.rows_changed() - before
         self.in_group = False
         self.group_operations = 0
-        if self._wal is not None and self._wal.nearly_copied and not self._snapshots:
-            self._restart_wal(self._wal)
+        if self.wal is not None and self.wal.nearly_copied and not self._snapshots:
+            self._restart_wal(self.wal)
 
     def commit_durable(self) -> None:
         """Commit the group so that it survives a power cut; under WAL ``sync_wal`` must follow.
@@ -361,7 +361,7 @@ class Database(Statements):
         """
         self.commit()
         if (
-            self._wal is not None
+            self.wal is not None
             or self.pragmas.commit_syncs_journal_end
             or not self.pragmas.survives_power_loss
         ):
@@ -521,7 +521,7 @@ class Database(Statements):
     # --- write-ahead log and snapshots -----------------------------------------------------------
 
     def _note_commit(self, connection: apsw.Connection, _schema: str, frames: int) -> int:
-        wal = self._wal
+        wal = self.wal
         assert wal is not None, "the hook is set only under WAL"
         wal.note_commit(frames)
         if 0 < self.pragmas.wal_autocheckpoint <= frames:
@@ -544,12 +544,12 @@ class Database(Statements):
     @property
     def wal_bytes(self) -> int:
         """Return the length of the write-ahead log in bytes; 0 without a log."""
-        return 0 if self._wal is None else self._wal.size_bytes
+        return 0 if self.wal is None else self.wal.size_bytes
 
     @property
     def wal_uncopied_bytes(self) -> int:
         """Return the bytes of the log that no checkpoint has copied yet."""
-        return 0 if self._wal is None else self._wal.uncopied_bytes
+        return 0 if self.wal is None else self.wal.uncopied_bytes
 
     def sync_wal(self) -> None:
         """Make all commits durable; does nothing without WAL. Blocking: in a thread.
@@ -557,8 +557,8 @@ class Database(Statements):
         Raises:
             OSError: the disk failed; it is unknown which commits are durable.
         """
-        if self._wal is not None and self.pragmas.survives_power_loss:
-            self._wal.sync()
+        if self.wal is not None and self.pragmas.survives_power_loss:
+            self.wal.sync()
 
     def checkpoint(self) -> Checkpoint | None:
         """Copy the write-ahead log into the database while the writer continues. In a thread.
@@ -568,7 +568,7 @@ class Database(Statements):
         Raises:
             DatabaseError: the checkpoint failed. Nothing is lost; the log only stays longer.
         """
-        return None if self._wal is None else self._wal.checkpoint()
+        return None if self.wal is None else self.wal.checkpoint()
 
     def open_snapshot(self) -> Snapshot:
         """Return a snapshot of the last commit, to be copied in a thread while groups continue.
@@ -580,7 +580,7 @@ class Database(Statements):
             DatabaseError: the snapshot cannot be opened.
         """
         try:
-            if self._wal is not None:
+            if self.wal is not None:
                 opened = snapshot.open_in_wal(self.path, self._snapshots.discard)
             else:
                 assert not self.in_group, "without WAL a snapshot needs the group committed"

@@ -1,8 +1,13 @@
 """The write-ahead log of the database: its length, sync and checkpoints.
 
-Owns: the length of the log in frames, fsync of the ``-wal`` file, checkpoints.
+Owns: the length of the log in frames, fsync of the ``-wal`` file, its room, checkpoints.
 Does not know: groups, rows.
-Tasks: the event loop, except ``sync`` and ``checkpoint``, which belong in a thread.
+Tasks: the event loop, except ``sync``, ``make_room`` and ``checkpoint``, which belong in a thread.
+
+*Room* is zeros after the end of the log: bytes that the file has on the disk already. A sync of
+frames that fill room writes only these frames. Any other sync also writes the new size and the new
+blocks of the file, for which a filesystem commits its journal: 0.5 ms instead of 0.15 on ext4.
+SQLite ends its search for frames at the zeros, as at any bytes that are no frame of this log.
 
 How the log stays bounded: a checkpoint in a thread copies frames into the database while the
 writer continues, so it never reaches the end of the log. SQLite restarts the log only when a
@@ -12,6 +17,7 @@ two groups, on the event loop. That takes two fsyncs and writes a few pages.
 Source: https://www.sqlite.org/wal.html, "Avoiding Excessively Large WAL Files".
 """
 
+import logging
 import os
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,10 +28,13 @@ from s3fs_meta.limits import (
     WAL_CHECKPOINT_BYTES,
     WAL_PASSES_MAX,
     WAL_REST_BYTES_MAX,
+    WAL_ROOM_BYTES,
 )
 from s3fs_meta.meta.db import connections
 from s3fs_meta.meta.db.connections import translated
 from s3fs_meta.meta.db.local_disk import sync_directory
+
+_log = logging.getLogger(__name__)
 
 _HEADER_BYTES: Final = 32
 _REST_SHARE: Final = 16
@@ -52,14 +61,15 @@ class Wal:
         self._directory_synced = False
         self._frames = 0
         self._copied_frames = 0
+        self._file_bytes = 0  # length of the file including its room; 0: unknown
         self._in_thread = (
             False  # True if a checkpoint runs in a thread; the event loop runs none then
         )
 
     def note_commit(self, frames: int) -> None:
         """Store the length of the log after a commit, as reported by SQLite's hook."""
-        if frames < self._frames:  # SQLite has restarted the log
-            self._copied_frames = 0
+        if frames < self._frames:  # SQLite has restarted the log, and may have truncated the file
+            self._copied_frames = self._file_bytes = 0
         self._frames = frames
 
     @property
@@ -71,6 +81,30 @@ class Wal:
     def uncopied_bytes(self) -> int:
         """Return the number of bytes of the log that are not copied to the database yet."""
         return max(self._frames - self._copied_frames, 0) * self._frame_bytes
+
+    @property
+    def lacks_room(self) -> bool:
+        """Return whether half of the room is used, so that ``make_room`` is due."""
+        return self.size_bytes + WAL_ROOM_BYTES // 2 > self._file_bytes
+
+    def make_room(self, room_bytes: int = WAL_ROOM_BYTES) -> None:
+        """Append zeros to the file, on the disk, if the log has little room. Blocking: in a thread.
+
+        SQLite may write frames meanwhile. With O_APPEND the kernel determines the end of the file
+        and writes there in one step, so the zeros never overwrite a frame.
+
+        Raises:
+            OSError: the disk failed; it is unknown which commits are durable.
+        """
+        wanted = self.size_bytes + room_bytes
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            lacking = wanted - os.fstat(fd).st_size
+            if lacking > 0 and _append_zeros(fd, lacking):
+                os.fdatasync(fd)
+        finally:
+            os.close(fd)
+        self._file_bytes = wanted
 
     @property
     def nearly_copied(self) -> bool:
@@ -143,6 +177,16 @@ class Wal:
         if done.frames >= self._frames:  # otherwise SQLite has restarted the log meanwhile
             self._copied_frames = done.copied_frames
         return done
+
+
+def _append_zeros(fd: int, count: int) -> bool:
+    """Append zeros to a file; return False if the disk refuses, because they are only for speed."""
+    try:
+        os.write(fd, bytes(count))
+    except OSError as exc:
+        _log.info("the write-ahead log gets no room: %s", exc.strerror)
+        return False
+    return True
 
 
 def last_change_ns(database: Path) -> int | None:

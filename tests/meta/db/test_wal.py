@@ -1,11 +1,13 @@
 """The write-ahead log (WAL) of the database: length, bound, sync."""
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from s3fs_meta.limits import WAL_CHECKPOINT_BYTES
+from s3fs_meta.limits import WAL_CHECKPOINT_BYTES, WAL_ROOM_BYTES
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.db.wal import Wal
@@ -158,3 +160,93 @@ def test_wal_size_is_computed_from_its_number_of_frames(tmp_path: Path, frames: 
     wal = Wal(tmp_path / "meta.db", 4096, "normal")
     wal.note_commit(frames)
     assert wal.size_bytes == (32 + frames * 4120 if frames else 0)
+
+
+def lacks_room(db: Database) -> bool:
+    """Return whether the log of a database has little room."""
+    assert db.wal is not None
+    return db.wal.lacks_room
+
+
+def used_and_file_bytes(db: Database) -> tuple[int, int]:
+    """Return the length of the log, and that of its file."""
+    return db.wal_bytes, wal_file(db).stat().st_size
+
+
+def test_commits_into_room_do_not_lengthen_the_log_s_file(make_database: MakeDatabase) -> None:
+    """A sync of such commits changes no size and no blocks, so it needs no journal commit."""
+    db = make_database()
+    commit_some(db, range(10))
+    assert db.wal is not None
+    assert lacks_room(db)
+    db.wal.make_room()
+    used, file_bytes = used_and_file_bytes(db)
+    blocks = wal_file(db).stat().st_blocks
+    assert file_bytes == used + WAL_ROOM_BYTES
+
+    while not lacks_room(db):
+        commit_some(db, range(db.counters.dentries, db.counters.dentries + 10))
+
+    assert used < db.wal_bytes < file_bytes
+    assert (wal_file(db).stat().st_size, wal_file(db).stat().st_blocks) == (file_bytes, blocks)
+    db.wal.make_room()
+    assert wal_file(db).stat().st_size == db.wal_bytes + WAL_ROOM_BYTES
+
+
+def test_room_overwrites_no_frame_that_sqlite_appends_meanwhile(
+    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The zeros follow frames that were written after the length of the file was read."""
+    db = make_database()
+    commit_some(db, range(10))
+    write = os.write
+
+    def write_late(fd: int, data: bytes) -> int:
+        commit_some(db, range(10, 50))
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", write_late)
+    assert db.wal is not None
+    db.wal.make_room()
+    monkeypatch.undo()
+
+    assert read_after_a_kill(db) == 50
+
+
+def read_after_a_kill(db: Database) -> int:
+    """Return the number of entries in a copy of the database and its log."""
+    copy = db.path.with_name("copy.db")
+    shutil.copy(db.path, copy)
+    shutil.copy(wal_file(db), f"{copy}-wal")
+    killed = Database.open(copy, Pragmas())
+    try:
+        return killed.counters.dentries
+    finally:
+        killed.close()
+
+
+def test_restarted_log_uses_its_room_again(make_database: MakeDatabase) -> None:
+    """The old frames after the end of a restarted log serve as room, too."""
+    db = make_database()
+    commit_some(db, range(1000))
+    assert db.wal is not None
+    db.wal.make_room()
+    file_bytes = wal_file(db).stat().st_size
+    db.checkpoint()
+    commit_some(db, range(1000, 1010))
+    db.wal.make_room()
+
+    assert not lacks_room(db)
+    assert wal_file(db).stat().st_size == file_bytes
+    assert read_after_a_kill(db) == 1010
+
+
+def test_full_disk_gives_the_log_no_room(tmp_path: Path) -> None:
+    """Room only makes syncs faster, so it may be missing."""
+    (tmp_path / "meta.db-wal").symlink_to("/dev/full")
+    wal = Wal(tmp_path / "meta.db", 4096, "normal")
+    wal.note_commit(1)
+
+    wal.make_room()
+
+    assert not wal.lacks_room  # not tried again before half of the missing room is used

@@ -1,0 +1,103 @@
+"""Blocking calls in a thread, and their wake-up."""
+
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.cache.quick_thread import QuickThread
+
+
+async def test_each_call_runs_in_a_thread_and_ends_before_its_caller() -> None:
+    """The event loop continues meanwhile."""
+    thread = QuickThread()
+    order: list[str] = []
+    for number in range(3):
+        go_on = threading.Event()
+
+        def call(go_on: threading.Event = go_on, number: int = number) -> None:
+            assert threading.current_thread() is not threading.main_thread()
+            assert go_on.wait(10)
+            order.append(f"call {number}")
+
+        async def caller(call: object = call, number: int = number) -> None:
+            assert callable(call)
+            await thread.run(call)
+            order.append(f"caller {number}")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(caller)
+            await trio.testing.wait_all_tasks_blocked()
+            go_on.set()
+
+    assert order == [f"{who} {number}" for number in range(3) for who in ("call", "caller")]
+
+
+async def test_second_function_runs_on_the_loop_while_the_call_runs() -> None:
+    both = threading.Event()
+    seen: list[threading.Thread] = []
+
+    def meanwhile() -> None:
+        seen.append(threading.current_thread())
+        both.set()
+
+    def call() -> None:
+        assert both.wait(10)
+
+    await QuickThread().run(call, meanwhile=meanwhile)
+
+    assert seen == [threading.current_thread()]
+
+
+def _fail(text: str) -> None:
+    raise OSError(text)
+
+
+async def test_error_of_either_function_is_raised_after_both_have_ended() -> None:
+    thread = QuickThread()
+    done: list[str] = []
+    with pytest.raises(OSError, match="call"):
+        await thread.run(lambda: _fail("call"), meanwhile=lambda: done.append("meanwhile"))
+    with pytest.raises(OSError, match="meanwhile"):
+        await thread.run(lambda: done.append("call"), meanwhile=lambda: _fail("meanwhile"))
+
+    await thread.run(lambda: done.append("next"))
+
+    assert done == ["meanwhile", "call", "next"]
+
+
+async def test_cancelled_caller_waits_for_the_end_of_its_call() -> None:
+    """Otherwise a later sync would run at the same time."""
+    done: list[bool] = []
+    go_on, ended = threading.Event(), trio.Event()
+
+    def call() -> None:
+        assert go_on.wait(10)
+        done.append(True)
+
+    async def caller(scope: trio.CancelScope) -> None:
+        with scope:
+            await QuickThread().run(call)
+        assert done
+        ended.set()
+
+    async with trio.open_nursery() as nursery:
+        scope = trio.CancelScope()
+        nursery.start_soon(caller, scope)
+        await trio.testing.wait_all_tasks_blocked()
+        scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not ended.is_set()
+        go_on.set()
+
+    assert ended.is_set()
+
+
+async def test_call_of_a_cancelled_task_does_not_begin() -> None:
+    done: list[bool] = []
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await QuickThread().run(lambda: done.append(True))
+
+    assert not done

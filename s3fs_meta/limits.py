@@ -311,6 +311,8 @@ ENTRY_TIMEOUT_S: Final = 3600.0
 CONTROL_MESSAGE_BYTES_MAX: Final = 1 * MIB
 CONTROL_CONNECTIONS_MAX: Final = 16  # connections that wait to be accepted by the control socket
 CONTROL_EVENTS_MAX: Final = 64  # queued progress events of one client; more are dropped
+# Longest wait for an answer that a daemon gives at once unless it is stopped or hangs.
+CONTROL_ANSWER_S_MAX: Final = 30.0
 CONTROL_IDLE_S_MAX: Final = 60.0  # idle time after which a client is disconnected
 
 # --- directories that are never empty ----------------------------------------------------------

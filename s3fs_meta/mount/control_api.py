@@ -40,6 +40,7 @@ from s3fs_meta.control import client
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.control.protocol import Message, Report
 from s3fs_meta.errors import ControlError, NotMountedError
+from s3fs_meta.limits import CONTROL_ANSWER_S_MAX
 from s3fs_meta.mount import mount_holders
 from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.mount_paths import REMOVE, Entry, entry_message, hand_over, removal
@@ -78,8 +79,9 @@ async def request_status(place: Target) -> dict[str, Any]:
 
     Raises:
         NotMountedError: the filesystem is not mounted.
+        ControlError: the daemon did not answer in time.
     """
-    return await _ask(place, STATUS)
+    return await _ask_at_once(place, STATUS)
 
 
 async def request_requesters(place: Target, within_s: float) -> dict[str, Any]:
@@ -87,9 +89,10 @@ async def request_requesters(place: Target, within_s: float) -> dict[str, Any]:
 
     Raises:
         NotMountedError: the filesystem is not mounted.
-        ControlError: the mount is of an older version, which does not count them.
+        ControlError: the mount is of an older version, which does not count them, or did not
+            answer in time.
     """
-    return await _ask(place, REQUESTERS, {"within_s": within_s})
+    return await _ask_at_once(place, REQUESTERS, {"within_s": within_s})
 
 
 async def request_unshipped(place: Target) -> dict[str, Any]:
@@ -265,6 +268,21 @@ async def _ask(
     report = no_report if front is None else _shown(front)
     with named(place):
         return await client.call(place.state, command, arguments, report)
+
+
+async def _ask_at_once(
+    place: Target, command: str, arguments: Message | None = None
+) -> dict[str, Any]:
+    """Send a request that a daemon answers at once; raise ControlError if it does not."""
+    try:
+        with trio.fail_after(CONTROL_ANSWER_S_MAX):
+            return await _ask(place, command, arguments)
+    except trio.TooSlowError as exc:
+        raise ControlError(
+            "ControlError",
+            f"the daemon that serves {place.mountpoint or place.url} did not answer within "
+            f"{CONTROL_ANSWER_S_MAX:.0f} s; it is stopped, hangs or is overloaded: see its log",
+        ) from exc
 
 
 def _shown(front: Front) -> Report:

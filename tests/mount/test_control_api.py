@@ -1,15 +1,18 @@
 """Requests of commands to a mount over its control socket."""
 
+import socket
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from typing_extensions import override
 
 from s3fs_meta.console.ui import TerminalFront
-from s3fs_meta.control.protocol import Message, Report
+from s3fs_meta.control.protocol import SOCKET_NAME, Message, Report
 from s3fs_meta.control.server import ControlServer
-from s3fs_meta.errors import NotMountedError
+from s3fs_meta.errors import ControlError, NotMountedError
+from s3fs_meta.limits import CONTROL_ANSWER_S_MAX
 from s3fs_meta.mount import control_api, targets
 from s3fs_meta.mount.mount_table import FS_TYPE, Mounted
 from s3fs_meta.mount.targets import Target
@@ -34,6 +37,20 @@ async def test_absent_daemon_is_named_as_given_by_the_user(tmp_path: Path) -> No
         await control_api.request_status(Target("local:///a", tmp_path / "s", "/mnt/x"))
     with pytest.raises(NotMountedError, match=r"^local:///a is not mounted"):
         await control_api.request_status(Target("local:///a", tmp_path / "s"))
+
+
+async def test_status_of_a_stopped_daemon_fails_in_time(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A daemon that listens but never answers does not block the command for ever."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / SOCKET_NAME))
+        listener.listen()
+
+        with pytest.raises(ControlError, match=r"^the daemon that serves /mnt/x did not answer"):
+            await control_api.request_status(Target("local:///a", tmp_path, "/mnt/x"))
+
+    assert autojump_clock.current_time() >= CONTROL_ANSWER_S_MAX
 
 
 async def test_progress_of_a_flush_is_shown(tmp_path: Path, nursery: trio.Nursery) -> None:

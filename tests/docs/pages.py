@@ -1,0 +1,54 @@
+"""Runs the commands of a page of the documentation."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+
+# Bounds a hang, not the speed: a page runs up to thirty processes, each of which imports the program.
+PAGE_S_MAX: Final = 600
+
+# The commands find the program, and keep local state in a directory of the test.
+_PRELUDE: Final = """
+set -eu
+function s3fs-meta() {
+    case "$*" in
+        *--cachedir*) "$PYTHON" -m s3fs_meta "$@" ;;
+        *) "$PYTHON" -m s3fs_meta "$@" --cachedir "$PWD/state" ;;
+    esac
+}
+"""
+
+
+def blocks_of(page: Path) -> list[str]:
+    """Return the blocks of commands of a page."""
+    return re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def run_page(page: Path, directory: Path) -> str:
+    """Run all blocks of commands of a page in one shell; return the output."""
+    try:
+        done = subprocess.run(
+            ["bash", "-c", _PRELUDE + "\n".join(blocks_of(page))],
+            cwd=directory,
+            env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        _unmount_below(directory)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _unmount_below(directory: Path) -> None:
+    """Unmount what a page that failed, or that the time limit ended, has left mounted."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        mountpoint = line.split(" ")[4]
+        if mountpoint.startswith(f"{directory}/"):
+            subprocess.run(["fusermount3", "-u", "-z", mountpoint], check=True)
